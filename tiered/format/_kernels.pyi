@@ -5,7 +5,19 @@ from tiered.appending.accumulator import AccumulatedBatch as AccumulatedBatch
 from tiered.appending.accumulator import AccumulatedRecord as AccumulatedRecord
 from tiered.appending.accumulator import Accumulator as Accumulator
 from tiered.appending.accumulator import SectionLock as SectionLock
-from tiered.format.pure_kernels import ArrowColumns, ArrowRows, BatchFiller, Buffer, Elements, Kept, Put, Shown, Survey
+from tiered.format.pure_kernels import (
+    ArrowColumns,
+    ArrowRows,
+    BatchFiller,
+    Buffer,
+    Elements,
+    Kept,
+    KeptRun,
+    Put,
+    PutRun,
+    Shown,
+    Survey,
+)
 from tiered.format.records import ConsumerRecord as ConsumerRecord
 from tiered.format.records import Record as Record
 from tiered.model import NewRecord
@@ -92,4 +104,9 @@ class KeyTable:
     def put(self, key: bytes, offset: int) -> None: ...
     def get(self, key: bytes) -> int: ...
     def put_batch(self, batch: Buffer, start: int) -> Put | None: ...
+    def note_from(self, start: int) -> None: ...
+    def put_run(self, batches: Buffer, start: int) -> PutRun | None: ...
+    def filter_run(
+        self, batches: Buffer, latest: int, now_ms: int, horizon_ms: int, boundary: int
+    ) -> KeptRun | None: ...
     def filter_batch(self, batch: Buffer, latest: int, keeps_tombstones: bool, horizon_ms: int) -> Kept | None: ...

@@ -141,6 +141,8 @@ cdef enum:
     ODD = -1
     MIN_RECORD_BYTES = 7
     MIN_HEADER_BYTES = 2
+    SHORT_BYTES = 3  # of a varint at most that is read without a look at its end
+    SHORT_START_BYTES = 13  # of a record: length, attributes, two deltas, the length of its key, each as long as that
     MAX_BATCH_BYTES = 2147483647
 
 cdef object NEW_RECORD_TYPE = NewRecord
@@ -560,10 +562,60 @@ cdef const unsigned char* skip_headers(const unsigned char* at, const unsigned c
     return at
 
 
-cdef bint parse(
+cdef inline const unsigned char* get_short(const unsigned char* at, int64_t* n) noexcept nogil:
+    """A varint whose first three bytes can be read, whatever they are; NULL for a longer one, and for a negative one."""
+    cdef uint32_t z = at[0]
+    if z >= 0x80:
+        at += 1
+        z = z & 0x7F | <uint32_t>at[0] << 7
+        if z >= 0x4000:
+            at += 1
+            z = z & 0x3FFF | <uint32_t>at[0] << 14
+            if z >= 0x200000:
+                return NULL
+    n[0] = z >> 1
+    return at + 1 if not z & 1 else NULL
+
+
+cdef inline bint parse(
     const unsigned char* at, const unsigned char* data_end, int64_t base_offset, int64_t base_timestamp, Parsed* r
 ) noexcept nogil:
     """One record of those before ``data_end``; False for what the pure twin has to look at."""
+    cdef const unsigned char* start = at
+    cdef int64_t length, later, further
+    if data_end - at >= SHORT_START_BYTES:  # the usual record: short numbers, a key and a value, no headers
+        at = get_short(at, &length)
+        if at != NULL and length <= data_end - at:
+            r.end = at + length
+            at = get_short(at + 1, &later)
+            if at != NULL:
+                at = get_short(at, &further)
+            if at != NULL:
+                if at[0] == NULL_LENGTH:
+                    at += 1
+                    r.key_size = -1
+                else:
+                    at = get_short(at, &r.key_size)
+            if at != NULL and r.key_size <= r.end - at and base_offset <= INT64_MAX - further:
+                r.key = at
+                if r.key_size > 0:
+                    at += r.key_size
+                if at + SHORT_BYTES <= data_end:
+                    at = get_short(at, &r.value_size)
+                    if at != NULL and at < r.end and r.value_size == r.end - at - 1 and r.end[-1] == 0:
+                        r.value = at
+                        r.headers = r.end
+                        r.headers_count = 0
+                        r.offset = base_offset + further
+                        r.timestamp = <int64_t>(<uint64_t>base_timestamp + <uint64_t>later)
+                        return True
+    return parse_any(start, data_end, base_offset, base_timestamp, r)
+
+
+cdef bint parse_any(
+    const unsigned char* at, const unsigned char* data_end, int64_t base_offset, int64_t base_timestamp, Parsed* r
+) noexcept nogil:
+    """As ``parse``."""
     cdef int64_t length, delta
     at = get_varint(at, data_end, &length)
     if at == NULL or length < MIN_RECORD_BYTES - 1 or length > data_end - at:

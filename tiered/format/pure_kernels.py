@@ -123,6 +123,39 @@ class Kept(NamedTuple):
     max_timestamp: int
 
 
+class PutRun(NamedTuple):
+    """What became of batches in a row: the first ``used`` bytes hold ``records`` that were looked at.
+
+    ``newest``: the last offset that they speak for, -1: none. ``full``: the last one of these batches was put in part,
+    up to that offset, as the next key found no room.
+    """
+
+    used: int
+    records: int
+    newest: int
+    full: bool
+
+
+class KeptRun(NamedTuple):
+    """What the first ``used`` bytes of batches in a row keep, up to offset ``next`` (exclusive).
+
+    ``data``: those of them that stay, the ``rebuilt`` ones among them, which hold fewer records or have one of the
+    ``horizons`` now; None: all stay as they are. ``records`` were ``read``, of which some stay or went for a reason.
+    """
+
+    used: int
+    next: int
+    data: bytes | None
+    batches: int
+    read: int
+    records: int
+    superseded: int
+    expired: int
+    no_key: int
+    rebuilt: int
+    horizons: int
+
+
 class Shown(NamedTuple):
     """What a reader sees of a batch: where it lies, and which of its records are wanted.
 
@@ -304,6 +337,29 @@ class KeyTable:
 
         Raises ``CorruptionError`` if it cannot be decompressed. None: something is odd, such as an old format, and
         nothing was put: the caller takes the records one by one, as it always does with this twin.
+        """
+        return None
+
+    def note_from(self, start: int) -> None:
+        """From here on all records with a key at offsets from ``start`` on are put, or none of their batch.
+
+        The compiled table then notes which records are superseded, within the memory that it may take.
+        """
+
+    def put_run(self, batches: Buffer, start: int) -> PutRun | None:
+        """As :meth:`put_batch`, of verified v2 batches in a row, until the table is full.
+
+        It ends before a batch that is compressed, transactional, a control batch or odd: the caller takes that one by
+        itself. None: as for :meth:`put_batch`.
+        """
+        return None
+
+    def filter_run(self, batches: Buffer, latest: int, now_ms: int, horizon_ms: int, boundary: int) -> KeptRun | None:
+        """As :meth:`filter_batch`, of verified v2 batches in a row, and what is left of them, batch by batch.
+
+        Tombstones go from a batch whose delete horizon is ``now_ms`` or before. Ends as :meth:`put_run`, and before a
+        batch that loses all its records and may have to stay: it ends at ``boundary``, or a producer wrote it. None: as
+        for :meth:`put_batch`.
         """
         return None
 

@@ -17,17 +17,24 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tiered.config import MAX_LONG
 from tiered.errors import CorruptionError
-from tiered.format.batch import BatchHeader, decode_records, rebuild_batch, rebuild_encoded, verify_batch
+from tiered.format.batch import (
+    BatchHeader,
+    decode_records,
+    read_header,
+    rebuild_batch,
+    rebuild_encoded,
+    verify_batch,
+)
 from tiered.format.header import Buffer
 from tiered.format.kernels import Record
 from tiered.format.producer_snapshot import ProducerEntry
-from tiered.format.pure_kernels import Kept
+from tiered.format.pure_kernels import Kept, KeptRun
 from tiered.model import AbortedTxn
 from tiered.plan.offset_map import NOTHING_BEFORE, CleanedTxns, OffsetMap, TxnsBefore
 
@@ -46,7 +53,10 @@ class Dropped(enum.Enum):
 
 @dataclass(slots=True)
 class CleaningStats:
-    """What went in, what came out, what was dropped and why."""
+    """What went in, what came out, what was dropped and why.
+
+    ``bytes_written``: of all that stays, also where it is left in its segment, as nothing of that changed.
+    """
 
     batches_read: int = 0
     records_read: int = 0
@@ -99,6 +109,20 @@ class Newest(Protocol):
     def filter_batch(self, batch: Buffer, keeps_tombstones: bool, horizon_ms: int) -> Kept | None:
         """Which records of a data batch stay, all at once; None: ask for each."""
 
+    def filter_run(self, batches: Buffer, now_ms: int, horizon_ms: int, boundary: int) -> KeptRun | None:
+        """What stays of data batches in a row, as far as that can be told at once; None: ask for each batch."""
+
+
+class CleanedRun(NamedTuple):
+    """What is left of the next ``size`` bytes of batches in a row: whole batches, none if nothing is left.
+
+    ``same``: they are the ones that were given.
+    """
+
+    size: int
+    left: Buffer
+    same: bool
+
 
 class BatchFilter:
     """Decides over every batch of one round, from the start of the log to the last segment of the map, in order.
@@ -149,12 +173,51 @@ class BatchFilter:
         Raises ``CorruptionError`` for a batch that is not intact, or that does not lie behind the one before: then
         nothing of this round may be committed, and the partition is not cleaned again before somebody looked.
         """
-        header = verify_batch(batch, header)
+        return self._clean(batch, verify_batch(batch, header))
+
+    def clean_run(self, batches: memoryview) -> Iterator[CleanedRun]:
+        """As :meth:`clean`, of verified v2 batches in a row, piece by piece. The error says at which of their bytes."""
+        at = 0
+        while at < len(batches):
+            rest = batches[at:]
+            kept = self._newest.filter_run(rest, self._now_ms, self._horizon_ms, self._first_uncleanable)
+            if kept is not None and kept.used:
+                self._behind(read_header(rest), kept.next, at)
+                left = self._written(rest[: kept.used] if kept.data is None else kept.data, kept.records)
+                self._count_run(kept)
+                yield CleanedRun(kept.used, left, kept.data is None)
+                at += kept.used
+                rest = batches[at:]
+            if rest:
+                header = read_header(rest)
+                batch = rest[: header.size_bytes]
+                try:
+                    cleaned = self._clean(batch, header)
+                except CorruptionError as error:
+                    raise CorruptionError(error.message, position=at, offset=header.base_offset) from error
+                yield CleanedRun(len(batch), b"" if cleaned is None else cleaned, cleaned is batch)
+                at += len(batch)
+
+    def _behind(self, header: BatchHeader, end: int, position: int = 0) -> None:
         if header.base_offset < self._end:
             raise CorruptionError(
-                f"batch at offset {header.base_offset} follows one that ends at {self._end}", offset=header.base_offset
+                f"batch at offset {header.base_offset} follows one that ends at {self._end}",
+                position=position,
+                offset=header.base_offset,
             )
-        self._end = header.next_offset
+        self._end = end
+
+    def _count_run(self, kept: KeptRun) -> None:
+        self._txns.advance(kept.next - 1)
+        self.stats.batches_read += kept.batches
+        self.stats.bytes_read += kept.used
+        self.stats.records_read += kept.read
+        self.stats.batches_rebuilt += kept.rebuilt
+        self.stats.horizons_set += kept.horizons
+        self._count(kept.superseded, kept.expired, kept.no_key)
+
+    def _clean(self, batch: Buffer, header: BatchHeader) -> Buffer | None:
+        self._behind(header, header.next_offset)
         self.stats.batches_read += 1
         self.stats.bytes_read += header.size_bytes
         self.stats.records_read += header.records_count

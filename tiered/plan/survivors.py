@@ -27,7 +27,7 @@ from tiered.errors import ConfigError, CorruptionError
 from tiered.format.batch import BatchHeader, decode_records, verify_batch
 from tiered.format.crc import crc32c
 from tiered.format.header import Buffer
-from tiered.format.pure_kernels import Kept
+from tiered.format.pure_kernels import Kept, KeptRun
 from tiered.model import AbortedTxn
 from tiered.plan.offset_map import DIGEST_BYTES, CleanedTxns, TxnsBefore
 
@@ -288,6 +288,10 @@ class Survivors:
 
     def filter_batch(self, batch: Buffer, keeps_tombstones: bool, horizon_ms: int) -> Kept | None:
         """Never: a bitmap is asked record by record."""
+        return None
+
+    def filter_run(self, batches: Buffer, now_ms: int, horizon_ms: int, boundary: int) -> KeptRun | None:
+        """Never, too."""
         return None
 
     def _unpacked(self, chunk: int) -> Buffer:

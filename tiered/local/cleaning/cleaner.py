@@ -289,6 +289,7 @@ class LogCleaner:
             now_ms=now_ms,
             memory_bytes=max(self._config.cleaner_dedupe_buffer_bytes // workers, ENTRY_BYTES),
             spend=spend,
+            at_once=limit is None,
         )
         spend(0, 0)
         report = work.run()

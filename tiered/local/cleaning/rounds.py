@@ -30,7 +30,7 @@ from tiered.local.segment.replacement import SegmentCopy
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import AbortedTxn
-from tiered.plan.batch_filter import BatchFilter, CleaningReport
+from tiered.plan.batch_filter import BatchFilter, CleanedRun, CleaningReport
 from tiered.plan.cleaning import (
     CleaningCandidate,
     LogState,
@@ -40,7 +40,7 @@ from tiered.plan.cleaning import (
 )
 from tiered.plan.offset_map import OffsetMap, OffsetMapBuilder
 
-BUFFER_BYTES = 256 * 1024
+BUFFER_BYTES = 1024 * 1024
 """Log files are read in pieces of this size; a larger batch gets a buffer of its own."""
 
 
@@ -52,7 +52,10 @@ class CleaningStoppedError(TieredError):
 
 
 class CleaningRound:
-    """``spend`` is told of bytes read and of bytes to be written; it may sleep, and raise (a limit, a reserve)."""
+    """``spend`` is told of bytes read and of bytes to be written; it may sleep, and raise (a limit, a reserve).
+
+    ``at_once``: of many batches together. Without, of each batch: whoever sets a limit waits for it anyway.
+    """
 
     def __init__(
         self,
@@ -66,6 +69,7 @@ class CleaningRound:
         now_ms: int,
         memory_bytes: int,
         spend: Callable[[int, int], None],
+        at_once: bool = True,
     ) -> None:
         self._files = files
         self._writer = writer
@@ -76,6 +80,7 @@ class CleaningRound:
         self._now_ms = now_ms
         self._map = OffsetMap(memory_bytes)
         self._spend = spend
+        self._at_once = at_once
         self._watched: SealedLocalSegment | None = None
         self.report = CleaningReport(candidate.first_dirty)
 
@@ -103,8 +108,10 @@ class CleaningRound:
         )
         self._watched = self._segments[groups[-1][-1].base_offset]  # no cut reached below it while it is there
         for group in groups:
-            self._replace(group, self._rewrite(group, kept))
-            report.groups.append(tuple(segment.base_offset for segment in group))
+            found = self._rewrite(group, kept)
+            if found is not None:
+                self._replace(group, found)
+                report.groups.append(tuple(segment.base_offset for segment in group))
         report.conclude(kept.stats, self._map)
         return report
 
@@ -115,43 +122,71 @@ class CleaningRound:
             if segment.base_offset >= candidate.first_uncleanable:
                 return
             self._watched = self._segments[segment.base_offset]
-            for log, span, batch in self._batches(segment, candidate.first_dirty):
+            for log, span, batches, verified in self._stretches(segment, candidate.first_dirty):
                 try:
-                    full = builder.add(batch)
+                    full = builder.add_run(batches) if verified else builder.add(batches)
                 except CorruptionError as error:
-                    raise log.damage(span.position, error.message, span.base_offset) from error
+                    raise _at(log, span, error, verified) from error
                 if full:
                     return
                 self._spend(span.size, 0)
             builder.end_segment(segment.end_offset)
 
-    def _rewrite(self, group: tuple[SegmentState, ...], kept: BatchFilter) -> FoundSegment:
-        """The group as one finished copy, still named ``.cleaned``; nothing is left of one that does not get so far."""
-        directory, base = self._writer.directory, group[0].base_offset
-        copy = SegmentCopy(self._files, directory, base, interval_bytes=self._state.config.index_interval_bytes)
+    def _rewrite(self, group: tuple[SegmentState, ...], kept: BatchFilter) -> FoundSegment | None:
+        """The group as one finished copy, still named ``.cleaned``; nothing is left of one that does not get so far.
+
+        None: it is one segment, and stays as it is.
+        """
+        copy: SegmentCopy | None = None if len(group) == 1 else self._copy(group)
+        unchanged = 0  # bytes at the start of a segment that may stay
         try:
             for segment in group:
                 kept.begin_segment(segment.modified_ms)
-                for log, span, batch in self._batches(segment, 0):
-                    try:
-                        cleaned = kept.clean(batch)
-                    except CorruptionError as error:
-                        raise log.damage(span.position, error.message, span.base_offset) from error
-                    if cleaned is None:
-                        self._spend(span.size, 0)
+                for left in self._cleaned(segment, kept):
+                    self._spend(left.size, len(left.left))
+                    if copy is None and left.same:
+                        unchanged += left.size
                         continue
-                    self._spend(span.size, len(cleaned))
-                    copy.append(memoryview(cleaned))
-            for txn in kept.take_aborted():
+                    if copy is None:
+                        copy = self._copy(group)
+                        self._copy_start(segment, unchanged, copy)
+                    copy.append_run(left.left)
+            self._check()
+            txns = kept.take_aborted()
+            if copy is None:
+                return None
+            for txn in txns:
                 copy.add_aborted(txn)
             found = copy.finish()
-            path = directory / local_name(base, LOG_SUFFIX, CLEANED_SUFFIX)
+            path = self._writer.directory / local_name(group[0].base_offset, LOG_SUFFIX, CLEANED_SUFFIX)
             self._files.set_modified(path, max(group[-1].modified_ms, 0))
         except BaseException:
-            with contextlib.suppress(TieredError):
-                copy.abandon()
+            if copy is not None:
+                with contextlib.suppress(TieredError):
+                    copy.abandon()
             raise
         return found
+
+    def _copy(self, group: tuple[SegmentState, ...]) -> SegmentCopy:
+        directory, interval_bytes = self._writer.directory, self._state.config.index_interval_bytes
+        return SegmentCopy(self._files, directory, group[0].base_offset, interval_bytes=interval_bytes)
+
+    def _cleaned(self, segment: SegmentState, kept: BatchFilter) -> Iterator[CleanedRun]:
+        """What is left of a segment, piece by piece. Each is valid until the next step."""
+        for log, span, batches, verified in self._stretches(segment, 0):
+            try:
+                if verified:
+                    yield from kept.clean_run(batches)
+                else:
+                    cleaned = kept.clean(batches)
+                    yield CleanedRun(span.size, b"" if cleaned is None else cleaned, cleaned is batches)
+            except CorruptionError as error:
+                raise _at(log, span, error, verified) from error
+
+    def _copy_start(self, segment: SegmentState, size_bytes: int, copy: SegmentCopy) -> None:
+        """The first ``size_bytes``, whole batches, as they are. They were accounted for when they were judged."""
+        for _, _, batches, _ in self._stretches(segment, 0, size_bytes):
+            copy.append_run(batches)
 
     def _replace(self, group: tuple[SegmentState, ...], found: FoundSegment) -> None:
         """The copy takes the place of its group, if the log is still the one that was read.
@@ -162,17 +197,25 @@ class CleaningRound:
         if not self._writer.exchange.replace_segments([found], bases, witness=self._watched):
             raise self._stopped(f"segments {bases} changed or left while they were cleaned")
 
-    def _batches(self, segment: SegmentState, start_offset: int) -> Iterator[tuple[LogFile, Span, memoryview]]:
-        """Every batch of a segment that ends at or above ``start_offset``. The view is valid until the next step."""
+    def _stretches(
+        self, segment: SegmentState, start_offset: int, size_bytes: int | None = None
+    ) -> Iterator[tuple[LogFile, Span, memoryview, bool]]:
+        """The batches of a segment that end at or above ``start_offset``, of its first ``size_bytes`` (None: of all).
+
+        As :meth:`LogFile.stretches` says. The view is valid until the next step.
+        """
         local = self._segments[segment.base_offset]
+        end = local.size_bytes if size_bytes is None else size_bytes
         with self._open(local) as log:
             position = 0
             if start_offset > segment.base_offset:
                 position = local.lookup.seek(log, start_offset, local.size_bytes, local.offsets)
-            for span, batch in log.segment(position, local.size_bytes, local.offsets, buffer_bytes=BUFFER_BYTES):
+            stretches = log.stretches(
+                position, end, local.offsets, start_offset, buffer_bytes=BUFFER_BYTES, at_once=self._at_once
+            )
+            for found in stretches:
                 self._check()
-                if span.last_offset >= start_offset:
-                    yield log, span, batch
+                yield log, *found
 
     def _open(self, local: SealedLocalSegment) -> LogFile:
         try:
@@ -193,6 +236,13 @@ class CleaningRound:
 
     def _stopped(self, why: str) -> CleaningStoppedError:
         return CleaningStoppedError(f"{self._writer.tp} is not cleaned any further: {why}")
+
+
+def _at(log: LogFile, span: Span, error: CorruptionError, in_run: bool) -> CorruptionError:
+    """``error`` of what was read from ``log``: of one of several batches, which it names, or of the only one."""
+    if in_run:
+        return log.damage(span.position + error.position, error.message, error.offset)
+    return log.damage(span.position, error.message, span.base_offset)
 
 
 @dataclass(frozen=True, slots=True)

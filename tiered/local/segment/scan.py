@@ -13,7 +13,7 @@ from tiered.errors import CorruptionError
 from tiered.format.batch import HEADER_BYTES, BatchHeader, read_header, verify_batch
 from tiered.format.buffers import BufferPool
 from tiered.format.pure_kernels import Block
-from tiered.format.walk import MIN_TAIL_BYTES, BatchWalk, Offsets, Span
+from tiered.format.walk import MIN_TAIL_BYTES, NO_LIMIT, BatchWalk, Offsets, Span
 from tiered.local.disk.files import Files
 
 BUFFER_BYTES = 256 * 1024
@@ -96,6 +96,35 @@ class LogFile:
         """
         walk = self.walk(position, offsets, dense=dense)
         return self._through(walk, size_bytes, buffer_bytes, reach)
+
+    def stretches(
+        self,
+        position: int,
+        size_bytes: int,
+        offsets: Offsets,
+        start_offset: int,
+        *,
+        buffer_bytes: int = BUFFER_BYTES,
+        at_once: bool = True,
+    ) -> Iterator[tuple[Span, memoryview, bool]]:
+        """As :meth:`segment`, the batches that reach ``start_offset``; ``at_once``: as many as the buffer holds.
+
+        True: these are v2 batches in a row, verified. False: this is one batch, whose CRC was not checked.
+        """
+        walk = self.walk(position, offsets)
+        for piece in self.pieces(walk, size_bytes, buffer_bytes=buffer_bytes):
+            start = walk.position
+            while rest := piece[walk.position - start :]:
+                at = walk.position
+                run = walk.verified(rest, NO_LIMIT) if at_once and walk.expected >= start_offset else None
+                if run is not None:
+                    yield Span(at, len(run.data), run.base_offset, run.next_offset - 1), run.data, True
+                    continue
+                one = next(walk.whole(rest), None)
+                if one is None:
+                    break
+                if one[0].last_offset >= start_offset:
+                    yield *one, False
 
     def walk(self, position: int, offsets: Offsets, *, dense: bool = False) -> BatchWalk:
         """The state of a walk as :meth:`segment` goes, for :meth:`pieces`."""
