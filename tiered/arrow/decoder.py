@@ -92,7 +92,7 @@ class ArrowDecoder:
         buffers, reader = self._buffers, self._reader
         if buffers is not None:
             if buffers.add(data):
-                if self._is_full(buffers):
+                if self._is_full(buffers, len(data)):
                     yield from self._of_buffers(buffers)
                 return
             yield from self.finish()  # in the order of the log
@@ -108,7 +108,7 @@ class ArrowDecoder:
         for batch in cut(run):
             if buffers is None or not buffers.add(batch):
                 yield from self.add(read_header(batch), batch)
-            elif self._is_full(buffers):
+            elif self._is_full(buffers, len(batch)):
                 yield from self._of_buffers(buffers)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
@@ -117,8 +117,9 @@ class ArrowDecoder:
             yield from self._of_buffers(self._buffers)
         yield from self._of_reader()
 
-    def _is_full(self, held: ArrowColumns | ColumnReader) -> bool:
-        return held.size_bytes >= self._batch_bytes or held.rows >= RECORD_BATCH_ROWS
+    def _is_full(self, held: ArrowColumns | ColumnReader, more: int = 0) -> bool:
+        """``more``: bytes of the last batch; another one like it would lead further beyond than this one is short."""
+        return held.size_bytes + more // 2 >= self._batch_bytes or held.rows >= RECORD_BATCH_ROWS
 
     def _of_buffers(self, held: ArrowColumns) -> Iterator[pa.RecordBatch]:
         """What the compiled kernels decoded."""

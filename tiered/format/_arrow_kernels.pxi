@@ -167,6 +167,13 @@ cdef class Lent:
             return PyBytes_FromStringAndSize(<char*>self.start, size) if size else b""
         self.usual = size + size // 8
         made = Chunk.__new__(Chunk)
+        if 3 * size < self.memory.room:
+            made.memory = take_memory(size)  # and the larger one is filled again: its pages are there
+            if made.memory.start == NULL:
+                raise MemoryError
+            memcpy(made.memory.start, self.start, size)
+            made.size = size
+            return memoryview(made)
         made.memory, made.size = self.memory, size
         self.memory.start, self.start, self.memory.room = NULL, NULL, 0
         if 4 * size < 3 * made.memory.room:
