@@ -123,6 +123,16 @@ cdef inline uint32_t crc_of_batch(const unsigned char* head, Py_ssize_t size) ex
     return crc_of(0, head + CRC_START, size - CRC_START)
 
 
+cdef inline uint32_t crc_beside(const unsigned char* head, Py_ssize_t size) except? 0xFFFFFFFF:
+    """As ``crc_of_batch``, while other threads of Python run beside if it is a large one. Nobody frees its bytes."""
+    cdef uint32_t crc
+    if size < SHARED_BYTES or is_for_wheel(size):
+        return crc_of_batch(head, size)
+    with nogil:
+        crc = crc_by(CRC_WAY, 0, head + CRC_START, size - CRC_START)
+    return crc
+
+
 def crc32c(data, value=0, /, *, way=None):
     """As the wheel's: of any buffer, behind bytes whose CRC is ``value``. ``way``: one of ``CRC_WAYS``, for tests."""
     cdef Py_buffer view

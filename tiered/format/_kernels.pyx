@@ -1285,6 +1285,30 @@ cdef void fill_header(object fields, const unsigned char* head):
     set_field(fields, 12, get_fixed(head + COUNT_AT, 4))
 
 
+def intact_header(batch, header):
+    """As ``pure_kernels.intact_header`` says."""
+    cdef Py_buffer view
+    cdef const unsigned char* head
+    cdef object fields
+    try:
+        PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
+    except BufferError:
+        return None
+    try:
+        head = <const unsigned char*>view.buf
+        if (
+            batch_size(head, head + view.len) != view.len
+            or get_fixed(head + COUNT_AT, 4) > get_fixed(head + LAST_DELTA_AT, 4) + 1
+            or crc_beside(head, view.len) != <uint32_t>get_fixed(head + CRC_AT, 4)
+        ):
+            return None
+        fields = bare_tuple(header, HEADER_FIELDS)
+        fill_header(fields, head)
+        return fields
+    finally:
+        PyBuffer_Release(&view)
+
+
 def run_batches(batches, kind, header, first, start):
     """As ``pure_kernels.run_batches`` says."""
     cdef RunBatches made = RunBatches.__new__(RunBatches)

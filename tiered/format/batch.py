@@ -84,6 +84,9 @@ def verify_batch(buf: Buffer, header: BatchHeader | None = None) -> BatchHeader:
     ``CorruptionError``.
     """
     if header is None:
+        intact = kernels.intact_header(buf, BatchHeader)
+        if intact is not None:
+            return intact
         header = read_header(buf)
     if header.batch_length + LOG_OVERHEAD_BYTES != len(buf):
         raise CorruptionError(f"batch of {header.size_bytes} bytes in a buffer of {len(buf)}", position=0)

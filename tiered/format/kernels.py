@@ -30,6 +30,7 @@ __all__ = [
     "encode_record_at",
     "encode_records",
     "group",
+    "intact_header",
     "key_hashes",
     "murmur2",
     "run_batches",
@@ -70,6 +71,7 @@ encode_batch = pure_kernels.encode_batch
 encode_record_at = pure_kernels.encode_record_at
 encode_records = pure_kernels.encode_records
 group = pure_kernels.group
+intact_header = pure_kernels.intact_header
 key_hashes = pure_kernels.key_hashes
 murmur2 = pure_kernels.murmur2
 run_batches = pure_kernels.run_batches
@@ -106,6 +108,7 @@ if not _asked(_NO_EXTENSION):
         encode_batch = _kernels.encode_batch
         encode_records = _kernels.encode_records
         group = _kernels.group
+        intact_header = _kernels.intact_header
         key_hashes = _kernels.key_hashes
         murmur2 = _kernels.murmur2
         run_batches = _kernels.run_batches

