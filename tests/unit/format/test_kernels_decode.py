@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.unit.format import strategies
-from tests.unit.format.twins import compiled, needs_both, outcome
+from tests.unit.format.twins import both, compiled, needs_both, outcome
 from tiered.format import pure_kernels, records
 from tiered.format.batch import BatchHeader, encode_batch, read_header, rebuild_batch, verify_batch
 from tiered.format.codecs import Codec, decompress
@@ -407,3 +407,30 @@ def test_both_twins_survey_as_far() -> None:
 def scanned_slowly(data: bytes) -> int:
     """How many intact batches these are."""
     return sum(verify_batch(data[at : at + header.size_bytes]) == header for at, header in walk_headers(data))
+
+
+@needs_both
+@given(st.binary(max_size=8), st.sampled_from([bytes, bytearray, memoryview]), st.data())
+def test_both_twins_verify_a_batch_alike(behind: bytes, kind: Callable[[bytes], Any], data: st.DataObject) -> None:
+    size = data.draw(st.sampled_from([0, 1, 700, 70_000]))
+    good = bytearray(encode_batch([NewRecord(b"v" * size, b"k", 5), NewRecord(b"w", None, 6)], base_offset=7))
+    good += data.draw(st.sampled_from([b"", behind]))
+    for _ in range(data.draw(st.integers(0, 2))):
+        good[data.draw(st.integers(0, 70))] = data.draw(st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF]))
+    if data.draw(st.booleans()):
+        struct.pack_into(">I", good, 17, crc32c(bytes(good[21:])))
+    given_batch = kind(bytes(good))
+    ours, pure = both(lambda: verify_batch(given_batch))
+    assert ours == pure
+    assert type(ours) is type(pure)
+    told = compiled.intact_header(given_batch, BatchHeader)
+    assert told is None or told == pure
+    assert told is not None or not isinstance(pure, BatchHeader) or pure.magic < 2
+
+
+@needs_both
+def test_what_is_no_buffer_of_bytes_in_a_row_has_no_header() -> None:
+    batch = memoryview(encode_batch([NewRecord(b"v", b"k", 5)]))
+    assert compiled.intact_header(batch, BatchHeader) == read_header(batch)
+    assert compiled.intact_header(batch[::2], BatchHeader) is None
+    assert compiled.intact_header(b"", BatchHeader) is None

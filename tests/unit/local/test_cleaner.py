@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.local.bench import TP
-from tests.unit.local.cleaning_bench import CLEANED, DIRTY, OTHER, CleaningBench, dirty, stored
+from tests.unit.local.cleaning_bench import CLEANED, DIRTY, KEYED_BYTES, OTHER, CleaningBench, dirty, stored
 from tiered.config import LogConfig
 from tiered.errors import ConfigError, UnknownTopicError
 from tiered.format.batch import encode_batch
@@ -192,6 +192,50 @@ def test_status_tells_what_a_round_would_do(bench: CleaningBench) -> None:
     assert status.groups == ((0,), (3,), (6,))
     bench.clean()
     assert bench.log.cleaner.status(TP).groups == ()
+
+
+def _logs(bench: CleaningBench) -> dict[int, tuple[int, bytes]]:
+    """File and bytes of each segment, by its base offset."""
+    found = sorted((bench.directory / str(TP)).glob("*.log"))
+    return {int(path.stem): (path.stat().st_ino, path.read_bytes()) for path in found}
+
+
+@pytest.mark.parametrize("limit", [None, 10**9])
+def test_a_segment_that_keeps_everything_stays_where_it_is(bench: CleaningBench, limit: int | None) -> None:
+    bench.put("a1", "b1", "c1", "d1", "e1", "a2", "f1", "g1", "h1")
+    bench.seal()
+    bench.log.close()
+    bench.open(cleaner_max_bytes_per_second=limit)
+    before = _logs(bench)
+    report = bench.clean()
+    after = _logs(bench)
+    assert report is not None
+    assert bench.pairs == ["b1", "c1", "d1", "e1", "a2", "f1", "g1", "h1"]
+    assert (report.groups, report.records_written) == ([(0,)], 8)
+    assert {base for base in before if before[base] == after.get(base)} == before.keys() - {0}
+    assert bench.clean() is None
+    assert bench.partition.end_offset == 9
+
+
+@pytest.mark.parametrize("limit", [None, 10**9])
+@pytest.mark.parametrize("changed", [0, 1, 2])
+def test_what_stands_before_the_first_change_is_copied(bench: CleaningBench, changed: int, limit: int | None) -> None:
+    keys = ["x", "y", "z"]
+    bench.put(*[f"{key}1" for key in keys])
+    bench.put(f"{keys[changed]}2", "d1", "e1")
+    bench.seal()
+    bench.log.close()
+    bench.open(cleaner_max_bytes_per_second=limit)
+    batches = [_logs(bench)[0][1][at * KEYED_BYTES : (at + 1) * KEYED_BYTES] for at in range(3)]
+    report = bench.clean()
+    assert report is not None
+    assert report.groups == [(0,)]
+    del batches[changed]
+    assert _logs(bench)[0][1] == b"".join(batches)
+    assert len(bench.pairs) == 5
+    bench.log.close()
+    bench.open()
+    assert len(bench.pairs) == 5
 
 
 def test_bytes_per_second_are_kept() -> None:

@@ -42,7 +42,7 @@ from tiered.plan.roll import MAX_RELATIVE_OFFSET
 LOGGER = logging.getLogger("tiered.local")
 
 READ_BYTES = 1024 * 1024
-"""Segments are read in pieces of this size: a call for each costs more than what is in it, a larger one leaves the cache."""
+"""Segments are read in pieces of this size: of smaller ones each costs a call, larger ones leave the cache."""
 
 COPY_BYTES = 1024 * 1024
 ZEROS = bytes(COPY_BYTES)
