@@ -148,6 +148,7 @@ cdef struct Opened:
     const unsigned char* end
     int64_t count
     int64_t base_offset
+    int64_t last_offset
     int64_t base_timestamp
     int64_t stamp
     int attributes
@@ -254,6 +255,7 @@ cdef inline void open_plain(const unsigned char* start, Py_ssize_t size, Opened*
     b.attributes = <int>get_fixed(start + ATTRIBUTES_AT, 2)
     b.count = get_fixed(start + COUNT_AT, 4)
     b.base_offset = get_fixed(start, 8)
+    b.last_offset = b.base_offset + get_fixed(start + LAST_DELTA_AT, 4)
     b.base_timestamp = get_fixed(start + BASE_TIMESTAMP_AT, 8)
     b.stamp = get_fixed(start + MAX_TIMESTAMP_AT, 8)
 
@@ -334,6 +336,7 @@ cdef class KeyTable:
     cdef int64_t capacity
     cdef uint64_t* noted  # a bit for each offset from first_noted on: whether a newer record of its key was put
     cdef int64_t first_noted, noted_words, most_words, newest
+    cdef int64_t left_out  # records of the last batch that were not put, or lie outside its offsets
     cdef unsigned char* room  # for what stays of a run
     cdef Py_ssize_t room_bytes
 
@@ -388,6 +391,15 @@ cdef class KeyTable:
             self.most_words = self.capacity if self.capacity < INT64_MAX // NOTED_BYTES else 1
             self.most_words = self.most_words * NOTED_BYTES // 8
 
+    def superseded(self, int64_t start, int64_t end):
+        """As the pure twin says."""
+        cdef int64_t bit, found = 0
+        if start < self.first_noted or end < start or end - self.first_noted > 64 * self.most_words:
+            return -1
+        for bit in range(start - self.first_noted, min(end - self.first_noted, 64 * self.noted_words)):
+            found += self.noted[bit >> 6] >> (bit & 63) & 1
+        return found
+
     def put_batch(self, batch, int64_t start):
         """As the pure twin says."""
         cdef Py_buffer view
@@ -411,7 +423,8 @@ cdef class KeyTable:
         cdef const unsigned char* at
         cdef const unsigned char* end
         cdef Py_ssize_t size
-        cdef int64_t records = 0, newest = -1, looked, last
+        cdef int64_t count = 0, records = 0, newest = -1, looked, last
+        cdef bint alone = True
         cdef Ended how = DONE
         PyObject_GetBuffer(batches, &view, PyBUF_SIMPLE)
         try:
@@ -425,13 +438,16 @@ cdef class KeyTable:
                 if not is_ordinary(&b):
                     break
                 looked, last = 0, newest
+                self.left_out = 0
                 self.put_all(&b, start, &looked, &last, &how)
                 if how == STOPPED:
                     break
+                alone = alone and not self.left_out and get_fixed(at + PRODUCER_ID_AT, 8) < 0
                 records += looked
-                newest = last if how == FULL else b.base_offset + get_fixed(at + LAST_DELTA_AT, 4)
+                newest = last if how == FULL else b.last_offset
+                count += 1
                 at += size
-            return PutRun(at - <const unsigned char*>view.buf, records, newest, how == FULL)
+            return PutRun(at - <const unsigned char*>view.buf, count, records, newest, how == FULL, alone)
         finally:
             PyBuffer_Release(&view)
 
@@ -454,6 +470,8 @@ cdef class KeyTable:
                     w = &ahead[half][waiting]
                     w.key, w.size, w.offset, w.place = r.key, r.key_size, r.offset, at
                     waiting += 1
+                if r.key_size < 0 or not max(start, b.base_offset) <= r.offset <= b.last_offset:
+                    self.left_out += 1
                 at += 1
             self.hash_all(ahead[half], waiting)
             half = 1 - half
@@ -525,7 +543,7 @@ cdef class KeyTable:
         cdef const unsigned char* end
         cdef Py_ssize_t size, written = 0, body
         cdef int64_t count = 0, read = 0, kept = 0, superseded = 0, expired = 0, no_key = 0, rebuilt = 0, horizons = 0
-        cdef int64_t after = -1, base = 0, greatest = 0, room = 0, last
+        cdef int64_t after = -1, base = 0, greatest = 0, room = 0
         cdef bint same = True, keeps_tombstones
         j.keeps = NULL
         PyObject_GetBuffer(batches, &view, PyBUF_SIMPLE)
@@ -548,8 +566,7 @@ cdef class KeyTable:
                 keeps_tombstones = b.attributes & DELETE_HORIZON_BIT == 0 or now_ms < b.base_timestamp
                 if not self.judge(&b, latest, keeps_tombstones, True, &j):
                     break
-                last = b.base_offset + get_fixed(at + LAST_DELTA_AT, 4)
-                if not j.kept and (get_fixed(at + PRODUCER_ID_AT, 8) >= 0 or last + 1 == boundary):
+                if not j.kept and (get_fixed(at + PRODUCER_ID_AT, 8) >= 0 or b.last_offset + 1 == boundary):
                     break
                 if j.kept == b.count and not j.sets_horizon:
                     if not same:
@@ -579,7 +596,7 @@ cdef class KeyTable:
                 superseded += j.superseded
                 expired += j.expired
                 no_key += j.no_key
-                after = last + 1
+                after = b.last_offset + 1
                 at += size
             return KeptRun(
                 at - start, after, None if same else PyBytes_FromStringAndSize(<char*>self.room, written),

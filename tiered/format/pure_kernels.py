@@ -124,16 +124,19 @@ class Kept(NamedTuple):
 
 
 class PutRun(NamedTuple):
-    """What became of batches in a row: the first ``used`` bytes hold ``records`` that were looked at.
+    """What became of batches in a row: the first ``used`` bytes, ``batches``, hold ``records`` that were looked at.
 
     ``newest``: the last offset that they speak for, -1: none. ``full``: the last one of these batches was put in part,
-    up to that offset, as the next key found no room.
+    up to that offset, as the next key found no room. ``alone``: each record was put, lies within the
+    offsets of its batch, and no producer wrote it.
     """
 
     used: int
+    batches: int
     records: int
     newest: int
     full: bool
+    alone: bool
 
 
 class KeptRun(NamedTuple):
@@ -345,6 +348,10 @@ class KeyTable:
 
         The compiled table then notes which records are superseded, within the memory that it may take.
         """
+
+    def superseded(self, start: int, end: int) -> int:
+        """How many records at offsets ``start`` to ``end`` (exclusive) are noted as superseded; -1: nobody knows."""
+        return -1
 
     def put_run(self, batches: Buffer, start: int) -> PutRun | None:
         """As :meth:`put_batch`, of verified v2 batches in a row, until the table is full.

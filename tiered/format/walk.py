@@ -182,6 +182,13 @@ class BatchWalk:
             pace.since, pace.largest = found.since, found.largest
         return found
 
+    def pass_by(self, span: Span) -> None:
+        """The batches of ``span`` stand here: they were walked over and verified before. Raises as :meth:`whole`."""
+        if span.base_offset < self.expected or span.last_offset >= self._limit:
+            raise self._misplaced(span.base_offset, span.last_offset)
+        self.position += span.size
+        self.expected = span.last_offset + 1
+
     def gapless_from(self, offset: int) -> bool:
         """Whether the next batch begins behind ``offset`` or at it, or is damage."""
         return self.expected >= offset and (not self._dense or self._exact >= 0)

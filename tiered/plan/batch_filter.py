@@ -36,7 +36,7 @@ from tiered.format.kernels import Record
 from tiered.format.producer_snapshot import ProducerEntry
 from tiered.format.pure_kernels import Kept, KeptRun
 from tiered.model import AbortedTxn
-from tiered.plan.offset_map import NOTHING_BEFORE, CleanedTxns, OffsetMap, TxnsBefore
+from tiered.plan.offset_map import NOTHING_BEFORE, CleanedTxns, OffsetMap, PassedRun, TxnsBefore
 
 _LEGACY_MAGICS = 2  # 0 and 1
 
@@ -182,7 +182,7 @@ class BatchFilter:
             rest = batches[at:]
             kept = self._newest.filter_run(rest, self._now_ms, self._horizon_ms, self._first_uncleanable)
             if kept is not None and kept.used:
-                self._behind(read_header(rest), kept.next, at)
+                self._behind(read_header(rest).base_offset, kept.next, at)
                 left = self._written(rest[: kept.used] if kept.data is None else kept.data, kept.records)
                 self._count_run(kept)
                 yield CleanedRun(kept.used, left, kept.data is None)
@@ -198,12 +198,25 @@ class BatchFilter:
                 yield CleanedRun(len(batch), b"" if cleaned is None else cleaned, cleaned is batch)
                 at += len(batch)
 
-    def _behind(self, header: BatchHeader, end: int, position: int = 0) -> None:
-        if header.base_offset < self._end:
+    def drop_run(self, run: PassedRun) -> CleanedRun:
+        """As :meth:`clean_run`, of a run that is not seen again: the map says that all of it is superseded.
+
+        Not of the last one, which may have to stay.
+        """
+        self._behind(run.base_offset, run.next_offset)
+        self._txns.advance(run.next_offset - 1)
+        self.stats.batches_read += run.batches
+        self.stats.bytes_read += run.size
+        self.stats.records_read += run.records
+        self._count(run.records, 0, 0)
+        return CleanedRun(run.size, b"", False)
+
+    def _behind(self, base_offset: int, end: int, position: int = 0) -> None:
+        if base_offset < self._end:
             raise CorruptionError(
-                f"batch at offset {header.base_offset} follows one that ends at {self._end}",
+                f"batch at offset {base_offset} follows one that ends at {self._end}",
                 position=position,
-                offset=header.base_offset,
+                offset=base_offset,
             )
         self._end = end
 
@@ -217,7 +230,7 @@ class BatchFilter:
         self._count(kept.superseded, kept.expired, kept.no_key)
 
     def _clean(self, batch: Buffer, header: BatchHeader) -> Buffer | None:
-        self._behind(header, header.next_offset)
+        self._behind(header.base_offset, header.next_offset)
         self.stats.batches_read += 1
         self.stats.bytes_read += header.size_bytes
         self.stats.records_read += header.records_count

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.batch import BatchHeader, decode_records, read_header, verify_batch
@@ -31,6 +32,16 @@ LOAD_FACTOR = 0.9
 """How much of the memory is used (Kafka's ``log.cleaner.io.buffer.load.factor``)."""
 
 DIGEST_BYTES = 16
+
+
+class PassedRun(NamedTuple):
+    """Verified batches in a row of which each record was put, and none of them by a producer or in a transaction."""
+
+    size: int
+    base_offset: int
+    next_offset: int
+    batches: int
+    records: int
 
 
 class OffsetMap:
@@ -81,6 +92,10 @@ class OffsetMap:
             self.advance(done.newest)
         return done
 
+    def has_superseded(self, run: PassedRun) -> bool:
+        """Whether all records of a run are superseded, as far as that is known without their keys."""
+        return run.records == self._keys.superseded(run.base_offset, run.next_offset)
+
     def begin(self, start: int) -> None:
         """The map is to speak for the records from offset ``start`` on: for those before it there is nothing."""
         self.advance(start - 1)
@@ -110,6 +125,8 @@ class OffsetMapBuilder:
         self.offset_map = offset_map
         self.records_read = 0
         self.bytes_read = 0
+        self.passed: PassedRun | None = None
+        """The last run, if every record of it was put at once."""
         self._start = start_offset
         self._txns = CleanedTxns(aborted)
         offset_map.begin(start_offset)
@@ -123,10 +140,13 @@ class OffsetMapBuilder:
 
     def add_run(self, batches: memoryview) -> bool:
         """As :meth:`add`, of verified v2 batches in a row. The error says at which of their bytes."""
-        at = 0
+        at, self.passed = 0, None
         while at < len(batches):
             done = self.offset_map.put_run(batches[at:], self._start)
             if done is not None and done.used:
+                if done.alone and done.used == len(batches) and not done.full:
+                    first = read_header(batches).base_offset
+                    self.passed = PassedRun(done.used, first, done.newest + 1, done.batches, done.records)
                 self.bytes_read += done.used
                 self.records_read += done.records
                 self._txns.advance(done.newest)

@@ -204,7 +204,7 @@ def test_a_record_that_a_later_lower_offset_follows_stays() -> None:
 def test_keys_that_are_hashed_together_are_found_one_by_one(keys: list[bytes]) -> None:
     table = compiled.KeyTable(1000, SECRET)
     run = encode_batch([NewRecord(b"v", key, 5) for key in keys])
-    assert table.put_run(run, 0) == pure_kernels.PutRun(len(run), len(keys), len(keys) - 1, False)
+    assert table.put_run(run, 0) == pure_kernels.PutRun(len(run), 1, len(keys), len(keys) - 1, False, True)
     assert {key: table.get(key) for key in keys} == {key: at for at, key in enumerate(keys)}
 
 
@@ -234,7 +234,7 @@ def test_a_run_ends_before_what_is_for_the_caller() -> None:
         theirs[:HEADER_BYTES],
     ):
         table = compiled.KeyTable(10, SECRET)
-        assert table.put_run(plain + odd, 0) == (len(plain), 1, 0, False)
+        assert table.put_run(plain + odd, 0) == (len(plain), 1, 1, 0, False, True)
         assert table.filter_run(plain + odd, 0, 0, 0, END).used == len(plain)
     table = compiled.KeyTable(10, SECRET)
     table.put(b"a", 9)
@@ -280,3 +280,57 @@ def test_a_tombstone_goes_when_its_horizon_has_come(now_ms: int, left: int, note
     assert a_round(compiled, [run], whole=True, now_ms=now_ms) == a_round(
         pure_kernels, [run], whole=False, now_ms=now_ms
     )
+
+
+ONE_KEY = st.lists(st.tuples(st.integers(0, 6), st.sampled_from([b"a", b"b", None])), min_size=1, max_size=4)
+
+
+@needs_both
+@given(st.lists(st.tuples(ONE_KEY, st.sampled_from([-1, -1, -1, 3])), min_size=1, max_size=6), st.integers(0, 12))
+def test_a_run_that_is_dropped_unseen_holds_nothing_that_stays(
+    given_batches: list[tuple[list[tuple[int, bytes | None]], int]], start: int
+) -> None:
+    runs, at = list[bytes](), 0
+    for records, producer in given_batches:
+        header = read_header(encode_batch([NewRecord(b"", b"", 5)] * 4, base_offset=at, producer_id=producer))
+        data = b"".join([encode_record_at(offset, 0, key, b"v", None) for offset, key in records])
+        runs.append(rebuild_encoded(header, data, len(records), base_timestamp=5, max_timestamp=5))
+        at = header.next_offset
+    with table_of(compiled):
+        offset_map = OffsetMap()
+    builder, passed = OffsetMapBuilder(offset_map, start_offset=start), []
+    for run in runs:
+        builder.add_run(memoryview(run))
+        passed.append(builder.passed)
+    seen, unseen = [BatchFilter(offset_map, first_uncleanable=END, now_ms=0, delete_retention_ms=0) for _ in range(2)]
+    for run, known in zip(runs, passed, strict=True):
+        left = judged(seen, run, True)
+        if known is not None and offset_map.has_superseded(known):
+            assert (left, unseen.drop_run(known)) == (b"", (len(run), b"", False))
+            assert producer_of(run) < 0
+        else:
+            judged(unseen, run, True)
+    assert repr(seen.stats) == repr(unseen.stats)
+
+
+def producer_of(run: bytes) -> int:
+    return read_header(run).producer_id
+
+
+@needs_both
+def test_a_run_is_known_to_be_superseded_as_soon_as_all_of_it_is() -> None:
+    runs = [encode_batch([NewRecord(b"v", key, 5) for key in keys], base_offset=at) for keys, at in RUNS]
+    with table_of(compiled):
+        offset_map = OffsetMap()
+    builder, passed, known = OffsetMapBuilder(offset_map, start_offset=0), [], []
+    for run in runs:
+        builder.add_run(memoryview(run))
+        assert builder.passed is not None
+        passed.append(builder.passed)
+        known.append([offset_map.has_superseded(one) for one in passed])
+    assert known == [[False], [False, False], [True, False, False]]
+    offset_map.put(b"z", 0)  # offsets went back: nobody knows any more
+    assert not offset_map.has_superseded(passed[0])
+
+
+RUNS = [([b"a", b"b"], 0), ([b"a"], 2), ([b"b"], 3)]

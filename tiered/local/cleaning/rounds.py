@@ -15,8 +15,9 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from tiered.errors import CorruptionError, NotFoundError, TieredError
 from tiered.format.keys import CLEANED_SUFFIX, LOG_SUFFIX, local_name
@@ -38,10 +39,13 @@ from tiered.plan.cleaning import (
     group_segments,
     legacy_delete_horizon,
 )
-from tiered.plan.offset_map import OffsetMap, OffsetMapBuilder
+from tiered.plan.offset_map import OffsetMap, OffsetMapBuilder, PassedRun
 
 BUFFER_BYTES = 1024 * 1024
 """Log files are read in pieces of this size; a larger batch gets a buffer of its own."""
+
+MOST_PASSED = 65_536
+"""Pieces of which it is remembered that they may be left unread the second time."""
 
 
 class CleaningStoppedError(TieredError):
@@ -82,6 +86,7 @@ class CleaningRound:
         self._spend = spend
         self._at_once = at_once
         self._watched: SealedLocalSegment | None = None
+        self._passed: dict[tuple[int, int], PassedRun] = {}  # by base offset of the segment and position
         self.report = CleaningReport(candidate.first_dirty)
 
     def run(self) -> CleaningReport:
@@ -129,6 +134,8 @@ class CleaningRound:
                     raise _at(log, span, error, verified) from error
                 if full:
                     return
+                if verified and builder.passed is not None and len(self._passed) < MOST_PASSED:
+                    self._passed[segment.base_offset, span.position] = builder.passed
                 self._spend(span.size, 0)
             builder.end_segment(segment.end_offset)
 
@@ -173,15 +180,28 @@ class CleaningRound:
 
     def _cleaned(self, segment: SegmentState, kept: BatchFilter) -> Iterator[CleanedRun]:
         """What is left of a segment, piece by piece. Each is valid until the next step."""
-        for log, span, batches, verified in self._stretches(segment, 0):
+        gone = self._superseded(segment)
+        spans = {at: Span(at, run.size, run.base_offset, run.next_offset - 1) for at, run in gone.items()}
+        for log, span, batches, verified in self._stretches(segment, 0, known=spans):
             try:
-                if verified:
+                if not batches:
+                    yield kept.drop_run(gone[span.position])
+                elif verified:
                     yield from kept.clean_run(batches)
                 else:
                     cleaned = kept.clean(batches)
                     yield CleanedRun(span.size, b"" if cleaned is None else cleaned, cleaned is batches)
             except CorruptionError as error:
                 raise _at(log, span, error, verified) from error
+
+    def _superseded(self, segment: SegmentState) -> dict[int, PassedRun]:
+        """Runs of a segment, by position, of which nothing is left: they need not be read once more."""
+        base, end = segment.base_offset, self._candidate.first_uncleanable
+        return {
+            at: run
+            for (of, at), run in self._passed.items()
+            if of == base and run.next_offset != end and self._map.has_superseded(run)
+        }
 
     def _copy_start(self, segment: SegmentState, size_bytes: int, copy: SegmentCopy) -> None:
         """The first ``size_bytes``, whole batches, as they are. They were accounted for when they were judged."""
@@ -198,7 +218,12 @@ class CleaningRound:
             raise self._stopped(f"segments {bases} changed or left while they were cleaned")
 
     def _stretches(
-        self, segment: SegmentState, start_offset: int, size_bytes: int | None = None
+        self,
+        segment: SegmentState,
+        start_offset: int,
+        size_bytes: int | None = None,
+        *,
+        known: Mapping[int, Span] = MappingProxyType({}),
     ) -> Iterator[tuple[LogFile, Span, memoryview, bool]]:
         """The batches of a segment that end at or above ``start_offset``, of its first ``size_bytes`` (None: of all).
 
@@ -211,7 +236,13 @@ class CleaningRound:
             if start_offset > segment.base_offset:
                 position = local.lookup.seek(log, start_offset, local.size_bytes, local.offsets)
             stretches = log.stretches(
-                position, end, local.offsets, start_offset, buffer_bytes=BUFFER_BYTES, at_once=self._at_once
+                position,
+                end,
+                local.offsets,
+                start_offset,
+                buffer_bytes=BUFFER_BYTES,
+                at_once=self._at_once,
+                known=known,
             )
             for found in stretches:
                 self._check()

@@ -6,8 +6,9 @@ should be whole; ``batches`` is for what a crash may have left.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from tiered.errors import CorruptionError
 from tiered.format.batch import HEADER_BYTES, BatchHeader, read_header, verify_batch
@@ -30,6 +31,9 @@ BUFFERS = BufferPool(POOL_BYTES, BUFFER_BYTES)
 """Of this process, for walks whose pieces may be kept."""
 
 
+NO_BYTES = memoryview(b"")
+
+
 class _Buffers:
     """The buffers of one walk: the only one is filled again and again, one that may be ``kept`` comes from the pool."""
 
@@ -43,6 +47,12 @@ class _Buffers:
         if len(self._only) < size_bytes:
             self._only = bytearray(size_bytes)
         return memoryview(self._only)[:size_bytes]
+
+
+def _passed(walk: BatchWalk, known: Mapping[int, Span]) -> Iterator[tuple[Span, memoryview, bool]]:
+    while (span := known.get(walk.position)) is not None:
+        walk.pass_by(span)
+        yield span, NO_BYTES, True
 
 
 class LogFile:
@@ -106,13 +116,17 @@ class LogFile:
         *,
         buffer_bytes: int = BUFFER_BYTES,
         at_once: bool = True,
+        known: Mapping[int, Span] = MappingProxyType({}),
     ) -> Iterator[tuple[Span, memoryview, bool]]:
         """As :meth:`segment`, the batches that reach ``start_offset``; ``at_once``: as many as the buffer holds.
+
+        ``known``: such stretches by their positions, verified before: they are given without their bytes.
 
         True: these are v2 batches in a row, verified. False: this is one batch, whose CRC was not checked.
         """
         walk = self.walk(position, offsets)
-        for piece in self.pieces(walk, size_bytes, buffer_bytes=buffer_bytes):
+        yield from _passed(walk, known)
+        for piece in self.pieces(walk, size_bytes, buffer_bytes=buffer_bytes, first_bytes=buffer_bytes):
             start = walk.position
             while rest := piece[walk.position - start :]:
                 at = walk.position
@@ -125,6 +139,7 @@ class LogFile:
                     break
                 if one[0].last_offset >= start_offset:
                     yield *one, False
+            yield from _passed(walk, known)
 
     def walk(self, position: int, offsets: Offsets, *, dense: bool = False) -> BatchWalk:
         """The state of a walk as :meth:`segment` goes, for :meth:`pieces`."""
@@ -157,6 +172,7 @@ class LogFile:
         *,
         reach: int = -1,
         buffer_bytes: int = BUFFER_BYTES,
+        first_bytes: int = FIRST_BYTES,
         kept: bool = False,
     ) -> Iterator[memoryview]:
         """The bytes from where ``walk`` stands to ``end``, each piece valid until the next step.
@@ -168,7 +184,7 @@ class LogFile:
         while end - walk.position > MIN_TAIL_BYTES:
             position = walk.position
             if not size_bytes:
-                wanted = min(FIRST_BYTES, buffer_bytes, end - position)
+                wanted = min(first_bytes, buffer_bytes, end - position)
                 view = self._first_piece(position, end, wanted)
             else:
                 wanted = min(size_bytes, end - position)
