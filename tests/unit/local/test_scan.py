@@ -11,7 +11,7 @@ from tests.unit.local.bench import batch
 from tiered.errors import CorruptionError
 from tiered.format.keys import log_name
 from tiered.format.segment_stats import SegmentStats
-from tiered.format.walk import Offsets
+from tiered.format.walk import Offsets, Span
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import measure, read_note, write_note
@@ -104,3 +104,42 @@ def test_bytes_that_begin_no_batch_are_damage_and_no_tail(
     with LogFile(PosixFiles(), path) as log, pytest.raises(CorruptionError, match=message) as error:
         list(log.batches(0, path.stat().st_size))
     assert (error.value.position, error.value.offset) == (0, base)
+
+
+def test_stretches_are_the_batches_of_a_segment_as_many_at_once_as_fit(tmp_path: Path) -> None:
+    path, size = written(tmp_path, 0, 1, 2, 3, 4)
+    each = size // 5
+    with LogFile(PosixFiles(), path) as log:
+        for at_once, start, expected in (
+            (True, 0, [(0, 2, True), (2, 2, True), (4, 1, True)]),
+            (True, 3, [(3, 1, True), (4, 1, True)]),
+            (False, 3, [(3, 1, False), (4, 1, False)]),
+        ):
+            found = log.stretches(0, size, Offsets(0, 5), start, buffer_bytes=2 * each, at_once=at_once)
+            told = [(span, bytes(view), verified) for span, view, verified in found]
+            assert [(span.base_offset, span.size // each, verified) for span, _, verified in told] == expected
+            for span, data, _ in told:
+                assert data == path.read_bytes()[span.position : span.position + span.size]
+                assert span.last_offset == span.base_offset + span.size // each - 1
+
+
+def test_a_known_stretch_is_given_without_its_bytes(tmp_path: Path) -> None:
+    path, size = written(tmp_path, 0, 1, 2, 3, 4)
+    each = size // 5
+    known = {0: Span(0, 2 * each, 0, 1), 4 * each: Span(4 * each, each, 4, 4)}
+    with LogFile(PosixFiles(), path) as log:
+        found = list(log.stretches(0, size, Offsets(0, 5), 0, buffer_bytes=2 * each, known=known))
+    assert [(span.base_offset, span.last_offset, len(view)) for span, view, _ in found] == [
+        (0, 1, 0),
+        (2, 3, 2 * each),
+        (4, 4, 0),
+    ]
+
+
+@pytest.mark.parametrize("span", [(0, 1), (1, 2)])
+def test_a_known_stretch_that_stands_elsewhere_is_damage(tmp_path: Path, span: tuple[int, int]) -> None:
+    path, size = written(tmp_path, 0, 1)
+    each = size // 2
+    known = {each: Span(each, each, *span)}
+    with LogFile(PosixFiles(), path) as log, pytest.raises(CorruptionError, match="stands where"):
+        list(log.stretches(0, size, Offsets(0, 2), 0, buffer_bytes=each, known=known))

@@ -159,6 +159,7 @@ class CleaningRound:
                         self._copy_start(segment, unchanged, copy)
                     copy.append_run(left.left)
             self._check()
+            self._spend(0, 0)  # whoever stops a round, or wants the partition, asked while the last batches were judged
             txns = kept.take_aborted()
             if copy is None:
                 return None
