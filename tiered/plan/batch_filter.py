@@ -71,7 +71,8 @@ class CleaningStats:
 
 @dataclass(slots=True)
 class CleaningReport:
-    """What one round did. ``end_offset`` is the new first dirty offset; ``groups`` the bases that became one each.
+    """What one round did. ``end_offset`` is the new first dirty offset; ``groups`` the bases that became one each,
+    or stay the one that they are.
 
     ``utilization``: the part of the map's room that its keys took, 1 if they did not all fit.
     """

@@ -116,7 +116,7 @@ class CleaningRound:
             found = self._rewrite(group, kept)
             if found is not None:
                 self._replace(group, found)
-                report.groups.append(tuple(segment.base_offset for segment in group))
+            report.groups.append(tuple(segment.base_offset for segment in group))
         report.conclude(kept.stats, self._map)
         return report
 
