@@ -175,7 +175,8 @@ def upload(world: World, subject: Subject) -> None:
     if subject.uploaded is None:
         subject.model.remote_start = subject.model.start
     subject.uploaded = world.dice.choice(ends)
-    note = PartitionUpload(subject.uploaded, 1, start_offset=subject.log_start)
+    subject.uploaded_start = subject.log_start
+    note = PartitionUpload(subject.uploaded, 1, start_offset=subject.uploaded_start)
     log = world.home(subject)
     log.uploads.update({subject.tp: note})
     world.say(f"upload {subject.name} below {subject.uploaded}")

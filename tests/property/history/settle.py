@@ -33,9 +33,9 @@ def settle_one(world: World, subject: Subject, *, clean: bool) -> None:
     if clean:
         same(writer.log_start, subject.log_start, f"{subject.name} log start after a clean stop")
     elif subject.uploaded is not None:
-        assert writer.log_start in {subject.model.remote_start, writer.segments.first_base}, (
-            f"{subject.name} {writer.log_start}"
-        )
+        # A log that was emptied, and lost its own word of where it begins, begins where the bucket's note says.
+        starts = {subject.model.remote_start, subject.uploaded_start, writer.segments.first_base}
+        assert writer.log_start in starts, f"{subject.name} {writer.log_start}"
         subject.model.remote_start = writer.log_start
         model.start = min(
             model.start, writer.segments.local_start
