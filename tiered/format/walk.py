@@ -242,6 +242,12 @@ def walk_headers(buf: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHea
         yield span.position, read_header(batch)
 
 
+def first_of(run: memoryview) -> tuple[BatchHeader, memoryview]:
+    """Header and bytes of the first of verified batches in a row (``Run.data``)."""
+    header = read_header(run)
+    return header, run[: header.size_bytes]
+
+
 def cut(run: memoryview) -> Iterator[memoryview]:
     """Each of verified batches in a row (``Run.data``)."""
     at, unpack = 0, _LENGTH.unpack_from

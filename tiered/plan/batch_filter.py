@@ -26,7 +26,6 @@ from tiered.errors import CorruptionError
 from tiered.format.batch import (
     BatchHeader,
     decode_records,
-    read_header,
     rebuild_batch,
     rebuild_encoded,
     verify_batch,
@@ -35,6 +34,7 @@ from tiered.format.header import Buffer
 from tiered.format.kernels import Record
 from tiered.format.producer_snapshot import ProducerEntry
 from tiered.format.pure_kernels import Kept, KeptRun
+from tiered.format.walk import first_of
 from tiered.model import AbortedTxn
 from tiered.plan.offset_map import NOTHING_BEFORE, CleanedTxns, OffsetMap, PassedRun, TxnsBefore
 
@@ -183,15 +183,14 @@ class BatchFilter:
             rest = batches[at:]
             kept = self._newest.filter_run(rest, self._now_ms, self._horizon_ms, self._first_uncleanable)
             if kept is not None and kept.used:
-                self._behind(read_header(rest).base_offset, kept.next, at)
+                self._behind(first_of(rest)[0].base_offset, kept.next, at)
                 left = self._written(rest[: kept.used] if kept.data is None else kept.data, kept.records)
                 self._count_run(kept)
                 yield CleanedRun(kept.used, left, kept.data is None)
                 at += kept.used
                 rest = batches[at:]
             if rest:
-                header = read_header(rest)
-                batch = rest[: header.size_bytes]
+                header, batch = first_of(rest)
                 try:
                     cleaned = self._clean(batch, header)
                 except CorruptionError as error:

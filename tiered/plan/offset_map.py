@@ -13,11 +13,12 @@ from itertools import islice
 from typing import NamedTuple
 
 from tiered.errors import ConfigError, CorruptionError
-from tiered.format.batch import BatchHeader, decode_records, read_header, verify_batch
+from tiered.format.batch import BatchHeader, decode_records, verify_batch
 from tiered.format.control import ControlType, control_type
 from tiered.format.header import Buffer
 from tiered.format.kernels import HASH_SECRET, KeyTable, Record
 from tiered.format.pure_kernels import Kept, KeptRun, Put, PutRun
+from tiered.format.walk import first_of
 from tiered.model import AbortedTxn
 
 DEDUPE_BUFFER_BYTES = 128 * 1024 * 1024
@@ -145,7 +146,7 @@ class OffsetMapBuilder:
             done = self.offset_map.put_run(batches[at:], self._start)
             if done is not None and done.used:
                 if done.alone and done.used == len(batches) and not done.full:
-                    first = read_header(batches).base_offset
+                    first = first_of(batches)[0].base_offset
                     self.passed = PassedRun(done.used, first, done.newest + 1, done.batches, done.records)
                 self.bytes_read += done.used
                 self.records_read += done.records
@@ -154,9 +155,9 @@ class OffsetMapBuilder:
                 if done.full:
                     return True
             if at < len(batches):
-                header = read_header(batches, at)
+                header, batch = first_of(batches[at:])
                 try:
-                    if self._add(batches[at : at + header.size_bytes], header):
+                    if self._add(batch, header):
                         return True
                 except CorruptionError as error:
                     raise CorruptionError(error.message, position=at, offset=header.base_offset) from error

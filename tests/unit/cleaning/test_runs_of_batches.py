@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.cleaning.building import LogBuilder, compacted
-from tests.unit.cleaning.test_key_table import CODECS, NOW_MS, SECRET, batches
+from tests.unit.cleaning.drawing import CODECS, NOW_MS, SECRET, batches
 from tests.unit.format.twins import compiled, needs_both, outcome
 from tiered.errors import CorruptionError
 from tiered.format import pure_kernels

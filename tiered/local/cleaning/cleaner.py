@@ -277,7 +277,8 @@ class LogCleaner:
                 raise CleaningStoppedError(f"{tp} is not cleaned any further: {PAUSED}")
             if written:
                 self._reserve.take(written)
-            throttle.spend(read + written)
+            if read or written:
+                throttle.spend(read + written)
 
         work = CleaningRound(
             self._files,
