@@ -146,10 +146,8 @@ def _lists(topic: tiered.Topic) -> None:
         topic.append_many([NewRecord(VALUE, RECORD_KEY % i) for i in range(at, at + 500)])
 
 
-def _produced() -> None:
-    producer = Producer(
-        {"bootstrap.servers": "127.0.0.1:1", "queue.buffering.max.messages": APPENDS * 2, "log_level": 0}
-    )
+def _produced(producer: Producer | None) -> None:
+    assert producer is not None
     for at in range(APPENDS):
         producer.produce("bench", VALUE, RECORD_KEY % at)
     producer.purge()
@@ -164,34 +162,64 @@ def _written(folder: Path) -> None:
     os.close(descriptor)
 
 
+class _Prepared:
+    """A log or a producer, new for each round: no figure has what opening it costs, or the other's threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._names = itertools.count()
+        self._log: tiered.Log | None = None
+        self.topic: tiered.Topic
+        self.producer: Producer | None = None
+
+    def log(self) -> None:
+        """An empty log is open, and nothing else."""
+        self.close()
+        self._log = tiered.open(self._folder / str(next(self._names)))
+        self.topic = self._log.topic("bench", partitions=1, create=True)
+
+    def peer(self) -> None:
+        """A producer without broker is there, and nothing else."""
+        self.close()
+        self.producer = Producer(
+            {"bootstrap.servers": "127.0.0.1:1", "queue.buffering.max.messages": APPENDS * 2, "log_level": 0}
+        )
+
+    def close(self) -> None:
+        """Of what is there."""
+        self.producer = None
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+
 def append(rounds: int) -> list[Figure]:
     """Records into the page cache: one by one, through an appender (all of it is written), and in lists of 500."""
-    confluent: tuple[str, Callable[[], None]] = ("confluent produce()", _produced)
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
-        names = itertools.count()
-
-        def appended(use: Callable[[tiered.Topic], None]) -> None:
-            with tiered.open(Path(name) / str(next(names))) as log:
-                use(log.topic("bench", partitions=1, create=True))
-
+        made = _Prepared(Path(name))
+        confluent: tuple[str, Callable[[], None]] = ("confluent produce()", lambda: _produced(made.producer))
         rows: list[tuple[str, Callable[[tiered.Topic], None], tuple[str, Callable[[], None]]]] = [
             ("append one at a time, 100 B", _one_by_one, confluent),
             ("append one at a time, beside its write", _one_by_one, ("pwrite of it", partial(_written, Path(name)))),
             ("append one at a time through an appender, 100 B", _buffered, confluent),
             ("append_many of 500, 100 B", _lists, confluent),
         ]
-        return [
+        figures = [
             compare(
                 what,
-                partial(appended, use),
+                lambda use=use: use(made.topic),  # type: ignore[misc]  # of this row
                 units=APPENDS,
                 unit="records/s",
                 peer=peer,
                 theirs=theirs,
                 rounds=rounds,
+                prepare=made.log,
+                prepare_peer=made.peer if peer == confluent[0] else made.close,
             )
             for what, use, (peer, theirs) in rows
         ]
+        made.close()
+        return figures
 
 
 def read(rounds: int) -> list[Figure]:

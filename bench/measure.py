@@ -54,17 +54,26 @@ def compare(
     theirs: Callable[[], object] | None = None,
     rounds: int,
     clock: Callable[[], float] = time.process_time,
+    prepare: Callable[[], object] = lambda: None,
+    prepare_peer: Callable[[], object] = lambda: None,
 ) -> Figure:
-    """Runs both in turn ``rounds`` times; figures are ``units`` by the least time of a call, CPU time as a rule."""
+    """Runs both in turn ``rounds`` times; figures are ``units`` by the least time of a call, CPU time as a rule.
+
+    ``prepare`` is called before each call of ours, ``prepare_peer`` before each of the peer's; both are in no figure.
+    """
     best_ours = best_theirs = float("inf")
     ratios: list[float] = []
+    prepare()
     ours()
     if theirs is not None:
+        prepare_peer()
         theirs()
     for _ in range(rounds):
+        prepare()
         our_seconds = seconds(ours, clock)
         best_ours = min(best_ours, our_seconds)
         if theirs is not None:
+            prepare_peer()
             their_seconds = seconds(theirs, clock)
             best_theirs = min(best_theirs, their_seconds)
             ratios.append(their_seconds / our_seconds)

@@ -12,6 +12,7 @@ from tiered.errors import ConfigError, InvalidRecordError, TieredError
 from tiered.format import kernels
 from tiered.format.batch import HEADER_BYTES
 from tiered.format.coordinator_records import is_state_log
+from tiered.local.partition.plain import AnyPlainAppend, PlainAppends
 from tiered.model import NO_TIMESTAMP, Headers, NewRecord, Positions, RecordMetadata, TopicPartition
 from tiered.partitioner import Partitioner
 from tiered.read.stream import TierStream
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from tiered.config import TopicConfig
     from tiered.local.partition.partition import PartitionLog
 
-DURABILITIES = ("memory", "disk", "remote")
+MEMORY = "memory"
+DURABILITIES = (MEMORY, "disk", "remote")
 DEFAULT_REMOTE_TIMEOUT_S = 900.0
 """How long ``durability="remote"`` waits for the next seal and its commit before it raises DataLocalError."""
 
@@ -67,6 +69,7 @@ class Topic(TopicReads):
         self._appenders = appenders
         self._partitioner = Partitioner(len(logs), kernels.murmur2)
         self._is_internal = is_state_log(name)
+        self._plain = PlainAppends([None if self._is_internal else _plain_of(log) for log in logs])
 
     def append(
         self,
@@ -84,6 +87,12 @@ class Topic(TopicReads):
         "remote" (the next seal and its commit; it never forces one, so it may take ``seal.ms``: ``sync`` does). Raises
         InvalidRecordError, RecordTooLargeError, DiskFullError, FencedError, LocalIOError, ForkedLogError, ClosedError.
         """
+        if timestamp is None and headers is None and durability == MEMORY:
+            if partition is None and key is None:
+                partition = self._partitioner.partition_for(None)
+            written = self._plain.append(value, key, partition)
+            if written is not None:
+                return written
         self._check_durability(durability)
         chosen, record = self._route(value, key, partition, timestamp, headers)
         written = self.log(chosen).append((record,))
@@ -259,6 +268,11 @@ class Topic(TopicReads):
         if durability == "remote":
             wanted = {TopicPartition(self.name, p): end for p, end in ends.items()}
             self._waiter.wait_uploaded(wanted, DEFAULT_REMOTE_TIMEOUT_S)
+
+
+def _plain_of(log: PartitionLog | TieredError) -> AnyPlainAppend | None:
+    """None of a partition that is out of service, or not to be written."""
+    return log.to_write().appender.plain if not isinstance(log, TieredError) and log.writable else None
 
 
 def _new_record(given: object, index: int) -> NewRecord:

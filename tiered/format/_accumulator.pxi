@@ -27,6 +27,15 @@ cdef tuple NO_ARGUMENTS = ()
 cdef Py_ssize_t FIRST_ROOM = 4096
 
 
+cdef int64_t now_of(clock) except? -1:
+    """Milliseconds, of ``clock``; None: of the machine's."""
+    cdef timespec time
+    if clock is not None:
+        return clock()
+    clock_gettime(CLOCK_REALTIME, &time)
+    return <int64_t>time.tv_sec * 1000 + time.tv_nsec // 1000000
+
+
 def _forked():
     global forks
     forks += 1
@@ -337,7 +346,7 @@ cdef class Accumulator:
             chosen = self._keyless
         if not PyLong_CheckExact(<PyObject*>chosen):
             return None
-        time = self.now()
+        time = now_of(self.clock)
         if time < 0:
             return None
         receipt = bare_instance(self.receipt, NO_ARGUMENTS)
@@ -360,10 +369,3 @@ cdef class Accumulator:
         batch.size += size
         self._held += size
         return receipt
-
-    cdef int64_t now(self) except? -1:
-        cdef timespec time
-        if self.clock is not None:
-            return self.clock()
-        clock_gettime(CLOCK_REALTIME, &time)
-        return <int64_t>time.tv_sec * 1000 + time.tv_nsec // 1000000

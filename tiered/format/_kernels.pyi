@@ -1,4 +1,4 @@
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from tiered.appending.accumulator import AccumulatedBatch as AccumulatedBatch
@@ -20,7 +20,8 @@ from tiered.format.pure_kernels import (
 )
 from tiered.format.records import ConsumerRecord as ConsumerRecord
 from tiered.format.records import Record as Record
-from tiered.model import NewRecord
+from tiered.local.partition.plain import PlainAppends as PlainAppends
+from tiered.model import NewRecord, RecordMetadata, TopicPartition
 
 T = TypeVar("T")
 
@@ -112,3 +113,45 @@ class KeyTable:
         self, batches: Buffer, latest: int, now_ms: int, horizon_ms: int, boundary: int
     ) -> KeptRun | None: ...
     def filter_batch(self, batch: Buffer, latest: int, keeps_tombstones: bool, horizon_ms: int) -> Kept | None: ...
+
+class PlainLock:
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+    def release(self) -> None: ...
+    def locked(self) -> bool: ...
+    def __enter__(self) -> bool: ...
+    def __exit__(self, kind: object, error: object, trace: object) -> None: ...
+
+class PlainPlaces:
+    def __init__(self, *classes: type) -> None: ...
+
+class PlainAppend:
+    def __init__(
+        self,
+        places: PlainPlaces,
+        shared: object,
+        *,
+        flusher: object,
+        producers: object,
+        beginning: object,
+        tp: TopicPartition,
+        now_ms: Callable[[], int] | None,
+        leases: object,
+        uses: Iterator[int] | None,
+        write: Callable[..., None],
+        add_entries: Callable[..., object],
+        write_entries: Callable[..., None],
+        break_off: Callable[[BaseException], None],
+        keeps_reserve: bool,
+    ) -> None: ...
+    def configure(
+        self,
+        *,
+        plain: bool,
+        keyed: bool,
+        logs_time: bool,
+        most_bytes: int,
+        before_ms: int,
+        after_ms: int,
+        flush_messages: int,
+    ) -> None: ...
+    def append(self, records: Sequence[NewRecord]) -> RecordMetadata | None: ...

@@ -35,7 +35,7 @@ import os
 from tiered.format import pure_kernels
 from tiered.format.codecs import MAX_DECOMPRESSED_BYTES, codec_of, decompress
 from tiered.format.records import datetime_of, hash_of, made_again, shown_fields, values_of
-from tiered.model import NO_TIMESTAMP, NewRecord, PackedBatch
+from tiered.model import NO_TIMESTAMP, NewRecord, PackedBatch, RecordMetadata
 
 cdef extern from *:
     """
@@ -149,6 +149,7 @@ cdef object NEW_RECORD_TYPE = NewRecord
 cdef object NO_TIME = NO_TIMESTAMP
 cdef PyObject* NONE = <PyObject*>None
 cdef PyObject* NEW_RECORD = <PyObject*>NewRecord
+cdef object RECORD_METADATA = RecordMetadata
 cdef PyObject* BLOCK = <PyObject*>pure_kernels.Block
 
 cdef struct Place:
@@ -421,14 +422,23 @@ cdef tuple assemble(
     """The whole batch with its times: first, least, greatest."""
     cdef Py_ssize_t size = HEADER_BYTES + m.size
     cdef unsigned char* start
-    cdef unsigned char* at
-    cdef uint32_t crc
     if mutable:
         data = PyByteArray_FromStringAndSize(NULL, size)
         start = <unsigned char*>PyByteArray_AS_STRING(data)
     else:
         data = PyBytes_FromStringAndSize(NULL, size)
         start = <unsigned char*>PyBytes_AS_STRING(data)
+    put_batch(start, m, base, epoch, bits, append_time, producer, its_epoch, sequence)
+    return data, m.first, m.least, m.greatest
+
+
+cdef int put_batch(
+    unsigned char* start, Measured* m, int64_t base, int64_t epoch, int64_t bits, int64_t append_time, int64_t producer,
+    int64_t its_epoch, int64_t sequence,
+) except -1:
+    """The whole batch, into memory that has room for it."""
+    cdef Py_ssize_t size = HEADER_BYTES + m.size
+    cdef unsigned char* at
     at = put_fixed(start, base, 8)
     at = put_fixed(at, size - LOG_OVERHEAD_BYTES, 4)
     at = put_fixed(at, epoch, 4)
@@ -443,9 +453,8 @@ cdef tuple assemble(
     at = put_fixed(at, sequence, 4)
     at = put_fixed(at, m.count, 4)
     fill(at, m)
-    crc = crc_of_batch(start, size)
-    put_fixed(start + CRC_AT, crc, 4)
-    return data, m.first, m.least, m.greatest
+    put_fixed(start + CRC_AT, crc_of_batch(start, size), 4)
+    return 0
 
 
 def assign_offsets(batch, base_offset, leader_epoch):
@@ -1444,6 +1453,7 @@ def group(records, int partitions, int fixed, int keyless):
 include "_arrow_kernels.pxi"
 include "_arrow_encoder.pxi"
 include "_accumulator.pxi"
+include "_append_kernels.pxi"
 include "_crc_kernels.pxi"
 include "_survey_kernels.pxi"
 include "_key_kernels.pxi"

@@ -41,8 +41,11 @@ __all__ = [
 
 _PURE_ALONE = {"AT_WORK", "HASH_SECRET", "PURE", "encode_record_at"}
 """Of the names above those that no compiled twin has."""
-_ELSEWHERE = ("AccumulatedBatch", "AccumulatedRecord", "Accumulator", "SectionLock")
-"""Of the compiled twin, with other doors: ``tiered.appending.accumulator``."""
+_ELSEWHERE = (
+    *("AccumulatedBatch", "AccumulatedRecord", "Accumulator", "SectionLock"),
+    *("PlainAppend", "PlainAppends", "PlainLock", "PlainPlaces"),
+)
+"""Of the compiled twin, with other doors: ``tiered.appending.accumulator``, ``tiered.local.partition.plain``."""
 _NAMES = (*(name for name in __all__ if name not in _PURE_ALONE), *_ELSEWHERE)
 HASH_SECRET = os.urandom(16)
 """Keys every :class:`KeyTable` of this process; no answer depends on it."""
@@ -55,7 +58,7 @@ def _asked(name: str) -> bool:
     return os.environ.get(name, "") not in ("", "0")
 
 
-AT_WORK = PURE
+AT_WORK: str = PURE
 """Which kernels are at work, in words: ``pure Python``, or ``compiled`` and by what."""
 
 KeyTable = pure_kernels.KeyTable

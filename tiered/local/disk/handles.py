@@ -20,13 +20,15 @@ import heapq
 import itertools
 import resource
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from typing import NoReturn
 
 from tiered.errors import LocalIOError, TieredError
-from tiered.local.disk.files import Files, FileState
+from tiered.local.disk.files import Files, FileState, PosixFiles
+from tiered.local.disk.plain_lock import PlainLock
 
 FIRST_LEASE = 1 << 32
 """Leases are numbered from here on; the system's descriptors stay below."""
@@ -63,7 +65,7 @@ class Lease:
     dirty: bool = False
     failed: TieredError | None = None
     closed: FileState | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: PlainLock = field(default_factory=PlainLock)
 
 
 class PooledFiles:
@@ -87,6 +89,14 @@ class PooledFiles:
         self.names, self.state, self.set_modified = inner.names, inner.state, inner.set_modified
         self.is_directory, self.read, self.replace = inner.is_directory, inner.read, inner.replace
         self.try_lock, self.space, self.link, self.patch = inner.try_lock, inner.space, inner.link, inner.patch
+
+    @property
+    def own(self) -> tuple[dict[int, Lease], Iterator[int]] | tuple[None, None]:
+        """For compiled code that writes by itself: leases, and the turns in which they are used.
+
+        None where the descriptors are not the system's own: another disk stands in for it.
+        """
+        return (self._leases, self._uses) if type(self.inner) is PosixFiles else (None, None)
 
     @property
     def open_count(self) -> int:

@@ -13,6 +13,8 @@ from tiered.local.disk.files import Files
 class DiskReserve:
     """A log directory has one. It asks ``statvfs`` once per ``disk_check_bytes`` appended, and at each tick."""
 
+    __slots__ = ("_config", "_directory", "_files", "_left", "_lock", "_low", "_reserve")
+
     def __init__(self, files: Files, directory: Path, config: LogConfig) -> None:
         self._files = files
         self._directory = directory

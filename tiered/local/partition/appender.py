@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 from tiered.config import TopicConfig
 from tiered.errors import DiskFullError, InvalidRecordError, LocalIOError, RecordTooLargeError, TieredError
 from tiered.format.batch import assign_offsets, read_header
+from tiered.format.codecs import Codec
 from tiered.format.coordinator_records import is_state_log
 from tiered.local.partition.beginning import Beginning
 from tiered.local.partition.flusher import Flusher
 from tiered.local.partition.incoming import coordinator_batch, settle_batches
+from tiered.local.partition.plain import plain_append
 from tiered.local.partition.producers import PartitionProducers
 from tiered.local.partition.roller import Roller
 from tiered.local.partition.surroundings import Shared
@@ -50,15 +52,35 @@ class Appender:
         self._beginning = beginning
         self._tp = segments.tp
         self._keeps_reserve = not is_state_log(segments.tp.topic)
+        self.plain = plain_append(
+            shared,
+            flusher=flusher,
+            producers=producers,
+            beginning=beginning,
+            keeps_reserve=self._keeps_reserve,
+            break_off=self._break_off,
+        )
         self.configure(segments.config)
 
     def configure(self, config: TopicConfig) -> None:
         """Takes over changed settings."""
-        self._rules = RecordRules(config)
+        self._rules = rules = RecordRules(config)
         self._flush_messages = config.flush_messages
+        self.plain.configure(
+            plain=rules.codec is Codec.NONE,
+            keyed=config.compacted,
+            logs_time=bool(rules.timestamp_type),
+            most_bytes=rules.max_bytes,
+            before_ms=config.message_timestamp_before_max_ms,
+            after_ms=config.message_timestamp_after_max_ms,
+            flush_messages=config.flush_messages,
+        )
 
     def append(self, records: Sequence[NewRecord], packed: PackedBatch | None = None) -> RecordMetadata:
         """One atomic batch: of ``records``, or ``packed``, which is what they are encoded."""
+        written = self.plain.append(records) if packed is None else None
+        if written is not None:
+            return written
         now_ms = self._clock.now_ms()
         if packed is None:
             data, first, least, greatest = self._rules.encode(records, now_ms)
@@ -232,17 +254,20 @@ class Appender:
             segments.end = end
             if self._producers.state is not None:
                 self._settle_producers(answer, bases)
-        except DiskFullError:
-            raise
-        except TieredError as error:
-            condition.go_offline(error)
-            raise
-        except BaseException:  # an interrupt: the file and what is known of it may differ, only a new open can tell
-            condition.go_offline(LocalIOError(f"{self._tp}: an append was interrupted while it wrote"))
+        except BaseException as error:
+            self._break_off(error)
             raise
         if not self._beginning.begun:
             self._beginning.settle(token, follows=follows)
         return reason is not None
+
+    def _break_off(self, error: BaseException) -> None:
+        """A write ended with ``error``: a full disk leaves the file as it was, after all else nothing is certain."""
+        if isinstance(error, DiskFullError):
+            return
+        if not isinstance(error, TieredError):  # an interrupt: the file and what is known of it may differ
+            error = LocalIOError(f"{self._tp}: an append was interrupted while it wrote")
+        self._condition.go_offline(error)
 
     def _settle_producers(self, answer: Prepared | None, bases: Sequence[int] | None) -> None:
         """The bytes are written. If the transaction index cannot be, what is stable stays where it was."""

@@ -33,6 +33,18 @@ class Beginning:
     ``begun``: the log holds records, or has held some since it was opened; what it holds was given its offsets before.
     """
 
+    __slots__ = (
+        "_claims",
+        "_clock",
+        "_condition",
+        "_segments",
+        "_tp",
+        "_uploads",
+        "_was_patient",
+        "begun",
+        "granted",
+    )
+
     def __init__(self, shared: Shared) -> None:
         self.begun = not shared.segments.empty
         self.granted: tuple[str | None, int] = (None, NO_EPOCH)

@@ -19,6 +19,20 @@ from tiered.local.segment.sealed import END_OFFSET, SealedLocalSegment
 class Flusher:
     """Thread-safe. ``flushed``: records below survive a power cut. ``sealed`` is told, without locks, of seals."""
 
+    __slots__ = (
+        "_condition",
+        "_files",
+        "_last_ms",
+        "_partition_lock",
+        "_sealed",
+        "_segments",
+        "_watermark",
+        "flushed",
+        "gaps",
+        "interval_ms",
+        "lock",
+    )
+
     def __init__(self, shared: Shared, *, flushed: int) -> None:
         self.lock = threading.Lock()
         self._segments = segments = shared.segments

@@ -28,6 +28,23 @@ class LogSegments:
     settings as of now.
     """
 
+    __slots__ = (
+        "_factory",
+        "_files",
+        "_opened",
+        "active",
+        "closing",
+        "config",
+        "directory",
+        "end",
+        "extents",
+        "log_start",
+        "new_names",
+        "sealed",
+        "sparse",
+        "tp",
+    )
+
     def __init__(
         self,
         files: Files,

@@ -57,6 +57,22 @@ class Replayable(Protocol):
 class PartitionProducers:
     """Not thread-safe: the partition's lock is held. ``state`` None: no producer was ever seen."""
 
+    __slots__ = (
+        "_birth",
+        "_clock",
+        "_condition",
+        "_directory",
+        "_files",
+        "_marked",
+        "_on_disk",
+        "_plain_end",
+        "_segments",
+        "_verify",
+        "_watermark",
+        "state",
+        "unsure",
+    )
+
     def __init__(self, shared: Shared) -> None:
         self.state: ProducerState | None = None
         self.unsure: CorruptionError | None = None  # the damage that kept the state from being what was written

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from tiered.config import LogConfig
 from tiered.errors import TieredError
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files
+from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.disk.space import DiskReserve
 from tiered.local.disk.uploads import UploadCheckpoint
 from tiered.local.partition.condition import Condition
@@ -50,7 +50,7 @@ class Trash:
 
     __slots__ = ("_clock", "_files", "_lock", "_waiting", "delay_ms")
 
-    def __init__(self, files: Files, clock: Clock, lock: threading.Lock) -> None:
+    def __init__(self, files: Files, clock: Clock, lock: PlainLock) -> None:
         self.delay_ms = 0
         self._files = files
         self._clock = clock
@@ -107,7 +107,7 @@ class Shared:
     """
 
     around: Surroundings
-    lock: threading.Lock
+    lock: PlainLock
     condition: Condition
     segments: LogSegments
     watermark: HighWatermark

@@ -7,7 +7,6 @@ records. The flusher has a second one for those, taken before the first: ``flush
 from __future__ import annotations
 
 import logging
-import threading
 from pathlib import Path
 from uuid import UUID
 
@@ -16,6 +15,7 @@ from tiered.errors import LocalIOError, TieredError
 from tiered.format.coordinator_records import is_state_log
 from tiered.format.producer_snapshot import ProducerEntry
 from tiered.local.disk.epochs import LeaderEpochs
+from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.local.partition.appender import Appender
 from tiered.local.partition.beginning import Beginning
@@ -61,7 +61,7 @@ class PartitionWriter:
         self.directory = directory
         self.epochs = epochs
         self._files = around.files
-        self._lock = threading.Lock()
+        self._lock = PlainLock()
         tiered = around.config.remote and not is_state_log(tp.topic)
         self.condition = Condition(tp, upload=PartitionUpload(0) if tiered else None, failed=around.failed)
         factory = SegmentFactory(

@@ -210,12 +210,7 @@ class ActiveSegment:
         position = self.size_bytes
         if not 0 <= batches[-1][1] - self.base_offset <= MAX_RELATIVE_OFFSET:
             raise InvalidRecordError(f"{self.path}: offset {batches[-1][1]} is too far from the segment's base")
-        handle = self._handle()
-        try:
-            self._files.write_at(handle, data, position)
-        except TieredError:
-            self._files.truncate(handle, position)
-            raise
+        self.write(data)
         if position == 0:
             self.first_timestamp = batches[0][4]
             self.first_append_ms = now_ms
@@ -237,6 +232,15 @@ class ActiveSegment:
         self.size_bytes = position
         self.leader_epoch = leader_epoch
         self.appended_ms = now_ms
+
+    def write(self, data: bytes | bytearray) -> None:
+        """All of ``data`` behind what is there, in one write, or nothing of it. Raises as :meth:`append`."""
+        handle = self._handle()
+        try:
+            self._files.write_at(handle, data, self.size_bytes)
+        except TieredError:
+            self._files.truncate(handle, self.size_bytes)
+            raise
 
     def append_aborted(self, txns: Sequence[AbortedTxn]) -> None:
         """Appends to the transaction index. After an error the file may hold a part: recovery writes it anew."""
@@ -361,16 +365,31 @@ class ActiveSegment:
 
     def _index(self, last_offset: int, position: int) -> None:
         """One entry in both indexes: the batch's last offset with the batch's start, and the running maximum."""
+        self.write_entries(*self.add_entries(last_offset, position))
+
+    def add_entries(self, last_offset: int, position: int) -> tuple[tuple[int, int] | None, bytes, int, bytes, int]:
+        """The entries in memory only: what :meth:`write_entries` takes."""
         self._since_index = 0
-        at_offset = self.indexes.offset_count * OFFSET_ENTRY_BYTES
-        at_time = self.indexes.time_count * TIME_ENTRY_BYTES
-        offset_entry, time_entry = self.indexes.append(
-            last_offset, position, self.max_timestamp, self.max_timestamp_offset
+        indexes = self.indexes
+        at_offset, at_time = indexes.offset_count, indexes.time_count
+        offset_entry, time_entry = indexes.append(last_offset, position, self.max_timestamp, self.max_timestamp_offset)
+        if at_offset + 1 >= self._max_offsets or at_time + 1 >= self._max_times:
+            self._full = self._indexes_full()
+            self._set_bounds()
+        return (
+            self._index_handles,
+            offset_entry,
+            at_offset * OFFSET_ENTRY_BYTES,
+            time_entry,
+            at_time * TIME_ENTRY_BYTES,
         )
-        self._full = self._indexes_full()
-        self._set_bounds()
+
+    def write_entries(
+        self, handles: tuple[int, int] | None, offset_entry: bytes, at_offset: int, time_entry: bytes, at_time: int
+    ) -> None:
+        """Entries into both files, at these positions. ``handles`` None: the files are made first."""
         try:
-            offsets, times = self._open_indexes()
+            offsets, times = handles or self._open_indexes()
             self._files.write_at(offsets, offset_entry, at_offset)
             if time_entry:
                 self._files.write_at(times, time_entry, at_time)
