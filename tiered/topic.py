@@ -108,13 +108,21 @@ class Topic(TopicReads):
         Raises as :meth:`append`; ``InvalidRecordError.index`` is the place in the call.
         """
         self._check_durability(durability)
-        groups, places = self._group(records, partition)
-        written: list[RecordMetadata] = []
-        for chosen in sorted(groups):
+        partition = None if partition is None else self.check_partition(partition)
+        keyless = self._partitioner.partition_for(None)  # the records of one call that have no key stay together
+        taken = self._plain.append_many(records, partition, keyless)
+        if taken is None:
+            written: list[RecordMetadata] = []
+            groups, places = self._group(records, partition, keyless)
+            left = [(chosen, groups[chosen], places[chosen]) for chosen in sorted(groups)]
+        else:
+            written = taken[0]
+            left = [(chosen, list(map(_new_record, given, at)), at) for chosen, given, at in taken[1]]
+        for chosen, group, at in left:
             try:
-                written.append(self.log(chosen).append(groups[chosen]))
+                written.append(self.log(chosen).append(group))
             except InvalidRecordError as error:
-                error.index = places[chosen][error.index] if error.index < len(places[chosen]) else error.index
+                error.index = at[error.index] if error.index < len(at) else error.index
                 raise
         self._wait({md.partition: md.end_offset for md in written}, durability)
         return written
@@ -226,12 +234,9 @@ class Topic(TopicReads):
         return self._partitioner.partition_for(key) if partition is None else self.check_partition(partition)
 
     def _group(
-        self, records: Iterable[AppendRecord], partition: int | None
+        self, records: Iterable[AppendRecord], partition: int | None, keyless: int
     ) -> tuple[dict[int, list[NewRecord]], dict[int, list[int]]]:
         """Records by the partition that they fall into, and their places in the call."""
-        keyless = self._partitioner.partition_for(None)  # the records of one call that have no key stay together
-        if partition is not None:
-            partition = self.check_partition(partition)
         quickly = kernels.group(records, self.partitions, -1 if partition is None else partition, keyless)
         if quickly is not None:
             return quickly

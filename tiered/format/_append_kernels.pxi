@@ -278,8 +278,13 @@ cdef class PlainAppend:
             return None
         made = (<object>value, <object>key, NO_TIME, None)
         record = <PyObject*>made
-        m.items, m.places, m.count = &record, &place, 1
+        m.items, m.places, m.count, m.given = &record, &place, 1, False
         return self.appended(&m, now_of(self.clock))
+
+    cdef object append_given(self, Measured* m):
+        if not self.is_plain or forks != self.born:
+            return None
+        return self.appended(m, now_of(self.clock))
 
     cdef object appended(self, Measured* m, int64_t now):
         cdef unsigned char* data
@@ -498,6 +503,19 @@ cdef class PlainAppend:
         return made
 
 
+cdef struct Groups:  # of records, by partition; all of it is of their number or that of the partitions
+    PyObject** items  # borrowed
+    int32_t* places  # in the call; behind them the partition of each
+    Py_ssize_t* ends
+
+cdef enum:
+    MOST_GROUPS = 4096  # partitions of a topic: beyond, looking at each costs more than the records
+
+
+cdef inline int32_t partition_of_key(PyObject* key, Py_ssize_t partitions) noexcept:
+    return (hash_of_key(<unsigned char*>bytes_data(key), PyBytes_GET_SIZE(key)) & 0x7FFFFFFF) % partitions
+
+
 @cython.final
 cdef class PlainAppends:
     """As ``tiered.local.partition.plain.PlainAppends`` says."""
@@ -522,8 +540,86 @@ cdef class PlainAppends:
         elif key is None:
             return None
         else:
-            chosen = (
-                hash_of_key(<unsigned char*>bytes_data(<PyObject*>key), PyBytes_GET_SIZE(<PyObject*>key)) & 0x7FFFFFFF
-            ) % self.partitions
+            chosen = partition_of_key(<PyObject*>key, self.partitions)
         log = self.logs[chosen]
         return None if log is None else (<PlainAppend>log).append_one(<PyObject*>value, <PyObject*>key)
+
+    def append_many(self, records, fixed, int keyless):
+        """As the twin says."""
+        cdef Measured m
+        cdef Groups g
+        cdef Py_ssize_t i
+        cdef tuple given
+        if not (PyList_CheckExact(<PyObject*>records) or PyTuple_CheckExact(<PyObject*>records)):
+            return None
+        if self.partitions > MOST_GROUPS or not 0 <= keyless < self.partitions:
+            return None
+        given = tuple(records)  # nobody takes a record away, whatever runs meanwhile
+        begin(&m, given)
+        g.items, g.places, g.ends = NULL, NULL, NULL
+        try:
+            if not m.count or not self.grouped(&g, &m, -1 if fixed is None else fixed, keyless):
+                return None
+            return self.append_groups(&g, &m)
+        finally:
+            PyMem_Free(m.places)
+            PyMem_Free(g.items)
+            PyMem_Free(g.places)
+            PyMem_Free(g.ends)
+
+    cdef bint grouped(self, Groups* g, Measured* m, int fixed, int keyless) except -1:
+        """The records in the order of their partitions; False if one is odd."""
+        cdef Fields f
+        cdef Py_ssize_t i, partition, before = 0, count
+        cdef int32_t* chosen
+        g.items = <PyObject**>PyMem_Malloc(m.count * sizeof(PyObject*))
+        g.places = <int32_t*>PyMem_Malloc(2 * m.count * sizeof(int32_t))
+        g.ends = <Py_ssize_t*>PyMem_Malloc((self.partitions + 1) * sizeof(Py_ssize_t))
+        if g.items == NULL or g.places == NULL or g.ends == NULL:
+            raise MemoryError
+        chosen = g.places + m.count
+        for partition in range(self.partitions + 1):
+            g.ends[partition] = 0
+        for i in range(m.count):
+            if not fields_of(m.items[i], True, &f) or not is_field(f.value) or not is_field(f.key):
+                return False
+            if not PyLong_CheckExact(f.timestamp) or (f.headers != NONE and headers_size(f.headers) == ODD):
+                return False
+            if fixed >= 0:
+                chosen[i] = fixed
+            elif f.key == NONE or self.partitions == 1:
+                chosen[i] = keyless
+            else:
+                chosen[i] = partition_of_key(f.key, self.partitions)
+            g.ends[chosen[i]] += 1
+        for partition in range(self.partitions + 1):  # where each begins, for now
+            count = g.ends[partition]
+            g.ends[partition] = before
+            before += count
+        for i in range(m.count):
+            g.items[g.ends[chosen[i]]] = m.items[i]
+            g.places[g.ends[chosen[i]]] = <int32_t>i
+            g.ends[chosen[i]] += 1
+        return True
+
+    cdef object append_groups(self, Groups* g, Measured* m):
+        cdef list written = []
+        cdef list left = []
+        cdef Py_ssize_t partition, i, start = 0, end
+        m.given = True
+        for partition in range(self.partitions):
+            end = g.ends[partition]
+            if end > start:
+                m.items, m.count = g.items + start, end - start
+                log = None if left else self.logs[partition]
+                done = None if log is None else (<PlainAppend>log).append_given(m)
+                if done is None:
+                    left.append((
+                        partition,
+                        [<object>g.items[i] for i in range(start, end)],
+                        [g.places[i] for i in range(start, end)],
+                    ))
+                else:
+                    written.append(done)
+            start = end
+        return written, left

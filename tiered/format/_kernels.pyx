@@ -168,6 +168,13 @@ cdef struct Measured:
     int64_t first
     int64_t least
     int64_t greatest
+    bint given  # as append_many takes them: NewRecord, (value, key) or a value
+
+cdef struct Fields:  # borrowed
+    PyObject* value
+    PyObject* key
+    PyObject* timestamp
+    PyObject* headers
 
 
 cdef inline uint64_t zigzag(int64_t n) noexcept nogil:
@@ -288,25 +295,46 @@ cdef inline bint as_time(PyObject* number, int64_t now_ms, int64_t* time) noexce
     return True
 
 
+cdef inline bint fields_of(PyObject* record, bint given, Fields* f) noexcept:
+    """Of a record, whatever they are; False if it is none."""
+    if type_of(record) == NEW_RECORD or (not given and PyTuple_CheckExact(record)):
+        if PyTuple_GET_SIZE(record) != FIELDS:
+            return False
+        f.value = PyTuple_GET_ITEM(record, 0)
+        f.key = PyTuple_GET_ITEM(record, 1)
+        f.timestamp = PyTuple_GET_ITEM(record, 2)
+        f.headers = PyTuple_GET_ITEM(record, 3)
+        return True
+    if not given:
+        return False
+    f.key = f.headers = NONE
+    f.timestamp = <PyObject*>NO_TIME
+    if PyBytes_CheckExact(record):
+        f.value = record
+        return True
+    if not PyTuple_CheckExact(record) or PyTuple_GET_SIZE(record) != 2:
+        return False
+    f.value = PyTuple_GET_ITEM(record, 0)
+    f.key = PyTuple_GET_ITEM(record, 1)
+    return True
+
+
 cdef bint measure(Measured* m, int64_t now_ms, bint keyed, Py_ssize_t most_bytes) noexcept:
     """Sizes and times of all records; False if anything is odd. ``m`` has its items, places and count."""
     cdef Py_ssize_t i, key, value, headers, body
-    cdef PyObject* record
-    cdef PyObject* named
+    cdef Fields f
     cdef int64_t time
     m.size = 0
     for i in range(m.count):
-        record = m.items[i]
-        if (not PyTuple_CheckExact(record) and type_of(record) != NEW_RECORD) or PyTuple_GET_SIZE(record) != FIELDS:
+        if not fields_of(m.items[i], m.given, &f):
             return False
-        value = field_size(PyTuple_GET_ITEM(record, 0))
-        key = field_size(PyTuple_GET_ITEM(record, 1))
-        if value == ODD or key == ODD or (keyed and PyTuple_GET_ITEM(record, 1) == NONE):
+        value = field_size(f.value)
+        key = field_size(f.key)
+        if value == ODD or key == ODD or (keyed and f.key == NONE):
             return False
-        if not as_time(PyTuple_GET_ITEM(record, 2), now_ms, &time):
+        if not as_time(f.timestamp, now_ms, &time):
             return False
-        named = PyTuple_GET_ITEM(record, 3)
-        headers = 1 if named == NONE else headers_size(named)
+        headers = 1 if f.headers == NONE else headers_size(f.headers)
         if headers == ODD:
             return False
         if i == 0:
@@ -326,22 +354,20 @@ cdef bint measure(Measured* m, int64_t now_ms, bint keyed, Py_ssize_t most_bytes
 
 cdef unsigned char* put_records(unsigned char* at, Measured* m) noexcept:
     cdef Py_ssize_t i
-    cdef PyObject* record
-    cdef PyObject* headers
+    cdef Fields f
     for i in range(m.count):
-        record = m.items[i]
+        fields_of(m.items[i], m.given, &f)
         at = put_varint(at, zigzag(m.places[i].body))
         at[0] = 0  # attributes
         at = put_varint(at + 1, zigzag(m.places[i].delta))
         at = put_varint(at, zigzag(i))
-        at = put_field(at, PyTuple_GET_ITEM(record, 1))
-        at = put_field(at, PyTuple_GET_ITEM(record, 0))
-        headers = PyTuple_GET_ITEM(record, 3)
-        if headers == NONE:
+        at = put_field(at, f.key)
+        at = put_field(at, f.value)
+        if f.headers == NONE:
             at[0] = 0
             at += 1
         else:
-            at = put_headers(at, headers)
+            at = put_headers(at, f.headers)
     return at
 
 
@@ -350,6 +376,7 @@ cdef int begin(Measured* m, object records) except -1:
     cdef PyObject* held = <PyObject*>records
     m.places = NULL
     m.count = 0
+    m.given = False
     if PyList_CheckExact(held) or PyTuple_CheckExact(held):
         m.count = PySequence_Fast_GET_SIZE(held)
         m.items = PySequence_Fast_ITEMS(held)

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiered
+from tests.unit.format.odd_records import Own, lists
 from tests.unit.format.twins import outcome
 from tests.unit.local.bench import TP, CaseBench
 from tiered.config import LogConfig, TopicConfig
@@ -61,6 +62,19 @@ SETTINGS = st.fixed_dictionaries(
         "message_timestamp_before_max_ms": st.just(4000),
     },
 )
+
+
+class Still(FakeClock):
+    """Its wall clock stands still, whatever threads wait for."""
+
+    def now_ms(self) -> int:
+        return START_MS
+
+
+class PurePlainAppends:
+    """As the pure twin: everything is odd."""
+
+    append = append_many = staticmethod(lambda *given: None)
 
 
 class Twin:
@@ -360,6 +374,47 @@ def test_a_record_goes_where_the_partitioner_says(
             assert (written.partition, written.offset) == (chosen, 1)
             record = next(iter(topic.read(chosen, start=1)))
             assert (record.key, record.value) == (key, value)
+
+
+GIVEN = st.lists(st.tuples(FIELD, FIELD) | st.binary(max_size=30) | RECORD, max_size=30) | lists
+CALL = st.tuples(GIVEN, st.sampled_from([list, tuple, iter, Own]), st.sampled_from([None, None, None, 0, 4, 5, True]))
+
+
+@given(calls=st.lists(CALL, min_size=1, max_size=5), partitions=st.sampled_from([1, 5]), held=st.integers(0, 5))
+def test_both_twins_append_many_the_same(calls: list[Any], partitions: int, held: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        found: list[list[str]] = [[], []]
+        for which, answers in zip(("ours", "pure"), found, strict=True):
+            with tiered.open(Path(name) / which, clock=Still()) as log:
+                topic = log.topic("t", partitions=partitions, create=True, config={"max.message.bytes": 300})
+                if which == "pure":
+                    topic._plain = PurePlainAppends()  # type: ignore[assignment]
+                    for each in range(partitions):
+                        topic.log(each).to_write().appender.plain = PlainAppend()
+                for partition in range(min(held, partitions)):
+                    topic.append(b"first", partition=partition)
+                for records, container, partition in calls:
+                    answers.append(repr(outcome(lambda: topic.append_many(container(records), partition=partition))))  # type: ignore[misc]  # noqa: B023
+                answers += [repr([tuple(record) for record in topic.read(each)]) for each in range(partitions)]
+        assert found[0] == found[1]
+
+
+@needs_compiled
+def test_what_one_partition_leaves_alone_is_left_with_all_behind_it(tmp_path: Path) -> None:
+    with tiered.open(tmp_path / "log") as log:
+        topic = log.topic("t", partitions=3, create=True)
+        for partition in (0, 2):
+            topic.append(b"first", partition=partition)
+        keys = {Partitioner(3).partition_for(b"%d" % i): b"%d" % i for i in range(40)}
+        records = [(b"a", keys[2]), (b"b", keys[0]), (b"c", keys[1]), (b"d", keys[2])]
+        written, left = topic._plain.append_many(records, None, 0) or ([], [])
+        assert [(md.partition, md.offset, md.end_offset) for md in written] == [(0, 1, 2)]
+        assert left == [(1, [(b"c", keys[1])], [2]), (2, [(b"a", keys[2]), (b"d", keys[2])], [0, 3])]
+        assert topic._plain.append_many([(b"v", "k")], None, 0) is None
+        assert topic._plain.append_many([NewRecord(b"v"), 3], 1, 0) is None
+        assert topic._plain.append_many(iter([b"v"]), None, 0) is None
+        assert topic._plain.append_many([], None, 0) is None
+        assert topic.positions(2).end_offset == 1
 
 
 @pytest.mark.parametrize(("value", "key"), [("v", None), (b"v", "k"), (bytearray(b"v"), None), (3, None)])
