@@ -234,9 +234,12 @@ class Topic(TopicReads):
         return self._partitioner.partition_for(key) if partition is None else self.check_partition(partition)
 
     def _group(
-        self, records: Iterable[AppendRecord], partition: int | None, keyless: int
+        self, records: Iterable[AppendRecord], partition: int | None, keyless: int | None = None
     ) -> tuple[dict[int, list[NewRecord]], dict[int, list[int]]]:
-        """Records by the partition that they fall into, and their places in the call."""
+        """Records by the partition that they fall into, and their places in the call. ``keyless`` None: it is found."""
+        partition = None if partition is None else self.check_partition(partition)
+        if keyless is None:
+            keyless = self._partitioner.partition_for(None)  # the records of one call that have no key stay together
         quickly = kernels.group(records, self.partitions, -1 if partition is None else partition, keyless)
         if quickly is not None:
             return quickly

@@ -40,11 +40,15 @@ CHUNK_ROWS = 65_536
 
 
 class Rows(NamedTuple):
-    """Some rows in order, the first of them ``first`` of the call; ``partitions`` is where each goes, -1: anywhere."""
+    """Some rows in order, the first of them ``first`` of the call; ``partitions`` is where each goes, -1: anywhere.
+
+    ``sizes``: ``records.sizes()``, which are asked for more than once.
+    """
 
     first: int
     records: RecordColumns
     partitions: Int64s
+    sizes: Int64s
 
 
 class ArrowRows:
@@ -133,13 +137,17 @@ class ArrowRows:
             ) from error
         check_columns(self._config, records, now_ms, first)
         _check_header_names(records, first)
-        self._check_sizes(records, first)
-        return Rows(first, records, self._places(batch, records, first))
+        sizes = records.sizes()
+        self._check_sizes(records, sizes, first)
+        return Rows(first, records, self._places(batch, records, first), sizes)
 
-    def _check_sizes(self, records: RecordColumns, first: int) -> None:
+    def _check_sizes(self, records: RecordColumns, sizes: Int64s, first: int) -> None:
         """Rows that may not fit into a batch are encoded to see: there are few."""
         rules = self._rules
-        for at in np.flatnonzero(records.sizes() + HEADER_BYTES > rules.max_bytes).tolist():
+        room = rules.max_bytes - HEADER_BYTES
+        if sizes.max(initial=0) <= room:
+            return
+        for at in np.flatnonzero(sizes > room).tolist():
             size = len(encode_columns(records.slice(at, at + 1), codec=rules.codec, level=rules.level))
             if size > rules.max_bytes:
                 raise RecordTooLargeError(
@@ -160,7 +168,7 @@ class ArrowRows:
     def _times(self, batch: pa.RecordBatch, now_ms: int) -> Int64s:
         arrow, column = self._arrow, self._column(batch, "timestamp")
         if column is None or column.null_count == len(column):
-            return np.full(batch.num_rows, now_ms, np.int64)
+            return _all(now_ms, batch.num_rows)
         if arrow.types.is_timestamp(column.type):
             column = column.cast(arrow.timestamp("ms", column.type.tz), safe=False)
         return _numbers(column, now_ms)
@@ -169,8 +177,8 @@ class ArrowRows:
         """The partition that each row names, or its key; -1 where there is neither."""
         count = self._partitions
         if self._partition is not None:
-            return np.full(len(records), self._partition, np.int64)
-        chosen = np.full(len(records), 0 if count == 1 else -1, np.int64)
+            return _all(self._partition, len(records))
+        chosen = _all(0 if count == 1 else -1, len(records))
         if count > 1 and records.keys.null_count < len(records):
             keyed = records.keys.is_valid().to_numpy(zero_copy_only=False)
             chosen = np.where(keyed, partitions_of(key_hashes(records.keys), count), chosen)
@@ -194,9 +202,9 @@ def check_columns(config: TopicConfig, records: RecordColumns, now_ms: int, firs
     """
     times = records.timestamps
     if not config.timestamp_type:
-        before, after = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
-        wrong = np.flatnonzero((times < 0) | (times < now_ms - before) | (times > now_ms + after))
-        if len(wrong):
+        least, most = now_ms - config.message_timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
+        if len(times) and (int(times.min()) < max(least, 0) or int(times.max()) > most):
+            wrong = np.flatnonzero((times < 0) | (times < least) | (times > most))
             at = first + int(wrong[0])
             raise InvalidTimestampError(
                 f"row {at} has timestamp {times[wrong[0]]}, the log's clock says {now_ms}",
@@ -216,16 +224,28 @@ def pieces(rows: Rows, keyless: int, room: int) -> Iterator[tuple[int, RecordCol
 
     ``keyless``: where rows go that name no partition and have no key.
     """
-    places = np.where(rows.partitions < 0, keyless, rows.partitions)
+    given = rows.partitions
+    if len(given) and given.min() == given.max():
+        chosen = int(given[0])
+        yield from _runs(keyless if chosen < 0 else chosen, rows.records, rows.sizes, room)
+        return
+    places = np.where(given < 0, keyless, given)
     for at in rows_by_partition(places):
-        records = rows.records if len(at) == len(places) else rows.records.take(at)
-        ends = np.cumsum(records.sizes())
-        start = 0
-        while start < len(records):
-            taken = int(ends[start - 1]) if start else 0
-            end = max(start + 1, int(np.searchsorted(ends, taken + room, side="right")))
-            yield int(places[at[0]]), records.slice(start, end)
-            start = end
+        records, sizes = rows.records, rows.sizes
+        if len(at) < len(places):
+            records, sizes = records.take(at), sizes[at]
+        yield from _runs(int(places[at[0]]), records, sizes, room)
+
+
+def _runs(partition: int, records: RecordColumns, sizes: Int64s, room: int) -> Iterator[tuple[int, RecordColumns]]:
+    """Of rows of one partition."""
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < len(records):
+        taken = int(ends[start - 1]) if start else 0
+        end = max(start + 1, int(np.searchsorted(ends, taken + room, side="right")))
+        yield partition, records.slice(start, end)
+        start = end
 
 
 def _check_header_names(records: RecordColumns, first: int) -> None:
@@ -240,6 +260,11 @@ def _check_header_names(records: RecordColumns, first: int) -> None:
             index=first,
             hint="give every header a key, or leave it out",
         )
+
+
+def _all(number: int, count: int) -> Int64s:
+    """The same number for so many rows: a column that takes no memory."""
+    return np.broadcast_to(np.int64(number), count)
 
 
 def _numbers(column: pa.Array, instead: int) -> Int64s:
