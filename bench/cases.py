@@ -170,7 +170,7 @@ class _Prepared:
         self._names = itertools.count()
         self._log: tiered.Log | None = None
         self.topic: tiered.Topic
-        self.producer: Producer | None = None
+        self.client: Producer | None = None
 
     def log(self) -> None:
         """An empty log is open, and nothing else."""
@@ -181,13 +181,13 @@ class _Prepared:
     def peer(self) -> None:
         """A producer without broker is there, and nothing else."""
         self.close()
-        self.producer = Producer(
+        self.client = Producer(
             {"bootstrap.servers": "127.0.0.1:1", "queue.buffering.max.messages": APPENDS * 2, "log_level": 0}
         )
 
     def close(self) -> None:
         """Of what is there."""
-        self.producer = None
+        self.client = None
         if self._log is not None:
             self._log.close()
             self._log = None
@@ -197,7 +197,7 @@ def append(rounds: int) -> list[Figure]:
     """Records into the page cache: one by one, through an appender (all of it is written), and in lists of 500."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         made = _Prepared(Path(name))
-        confluent: tuple[str, Callable[[], None]] = ("confluent produce()", lambda: _produced(made.producer))
+        confluent: tuple[str, Callable[[], None]] = ("confluent produce()", lambda: _produced(made.client))
         rows: list[tuple[str, Callable[[tiered.Topic], None], tuple[str, Callable[[], None]]]] = [
             ("append one at a time, 100 B", _one_by_one, confluent),
             ("append one at a time, beside its write", _one_by_one, ("pwrite of it", partial(_written, Path(name)))),

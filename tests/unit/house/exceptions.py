@@ -51,6 +51,5 @@ WITHOUT_CALLERS: set[str] = {
     # What a broker asks of a partition.
     "tiered/local/partition/partition.py: PartitionLog.delete_records",
     "tiered/local/partition/partition.py: PartitionLog.truncate_fully_and_start_at",
-    "tiered/local/partition/partition.py: PartitionLog.writable",
 }
 """8: public functions, methods, classes and constants without a caller in the product."""
