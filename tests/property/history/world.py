@@ -94,8 +94,8 @@ class Subject:
 
     ``uploaded``: what a bucket is said to hold, from ``uploaded_start`` on; ``dirty``: where the next cleaning begins;
     ``first_base``, ``active_base``: those of its first and of its last segment; ``expired``: producers that were
-    forgotten, and the last offset that each had written; ``cleaned``: compaction may have taken records, whatever the policy is now;
-    ``rebuilt``: transaction indexes below may have been made anew, by an open or a cut.
+    forgotten, and the last offset that each had written; ``cleaned``: compaction may have taken records, whatever the
+    policy is now; ``rebuilt``: transaction indexes below may have been made anew, by an open or a cut.
     """
 
     tp: TopicPartition
