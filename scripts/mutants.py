@@ -8,7 +8,7 @@ A line that is not there exactly once "does not apply": the table has to follow 
 ``--check`` only whether every line is there, ``--quick`` leaves the slow selections out (simulation, sweeps, crash
 matrix, bucket). Mutants of ``[[explore]]`` name scenes instead of tests: an exploration of these has to find a
 violation; ``--explore`` runs them alone. Those of ``[[sim]]`` name seeds of a world of the simulation, of which one has
-to fail; ``--sim`` runs them alone.
+to fail; ``--sim`` runs them alone. A part of the compiled kernels is compiled with its line left out.
 Ends with 1 if a mutant survives or does not apply, with 2 for a part that is in no name.
 """
 
@@ -31,6 +31,16 @@ ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("tiered", "uploader", "pyspark_tiered", "tests", "scripts", "demo", "bench")
 SECONDS = 900
 """Of one selection; a mutant that does not end is caught."""
+COMPILED = (".pyx", ".pxi")
+BUILD = """
+from pathlib import Path
+from sysconfig import get_config_var
+from tempfile import TemporaryDirectory
+from hatch_build import SOURCE, compile_extension
+name = SOURCE.with_suffix("").name + get_config_var("EXT_SUFFIX")
+with TemporaryDirectory() as folder:
+    SOURCE.with_name(name).write_bytes(compile_extension(SOURCE, Path(folder) / name).read_bytes())
+"""
 MEMORY_BYTES = 4 << 30
 """What a folder in memory must have free."""
 
@@ -107,6 +117,15 @@ def object_to(tree: Path, tests: list[str]) -> bool:
     return done.returncode != 0
 
 
+def at_work(tree: Path, mutant: Mutant) -> bool:
+    """Whether what the file says is what runs: a part of the kernels is compiled anew, into the tree."""
+    if not mutant.file.endswith(COMPILED):
+        return True
+    env = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([sys.executable, "-c", BUILD], cwd=tree, env=env, capture_output=True, check=False)
+    return done.returncode == 0
+
+
 def run(mutants: list[Mutant], tree: Path, *, quick: bool = False) -> Iterator[tuple[Mutant, str]]:
     """Each with what became of it. A selection that fails without a mutant proves nothing."""
     sound: dict[str, bool] = {}
@@ -123,9 +142,14 @@ def run(mutants: list[Mutant], tree: Path, *, quick: bool = False) -> Iterator[t
             yield mutant, "its tests fail by themselves"
             continue
         path.write_text(other)
-        caught = object_to(tree, tests_of(mutant, tree, quick=quick))
+        fate = "SURVIVED"
+        if not at_work(tree, mutant):
+            fate = "does not compile"
+        elif object_to(tree, tests_of(mutant, tree, quick=quick)):
+            fate = "caught"
         path.write_text(text)
-        yield mutant, "caught" if caught else "SURVIVED"
+        at_work(tree, mutant)
+        yield mutant, fate
 
 
 def memory() -> Path | None:
