@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import resource
 import tempfile
 import threading
 from collections.abc import Callable
@@ -355,6 +356,31 @@ def test_a_descriptor_that_is_not_there_is_the_general_ways(tmp_path: Path) -> N
         lease.failed = LocalIOError("an fsync failed")
         assert plain.append([NewRecord(b"v")]) is None
         lease.failed = None
+
+
+@needs_compiled
+def test_half_a_write_is_the_general_ways(tmp_path: Path) -> None:
+    """The system writes a part and no more, as a disk does that gets full."""
+    log = LocalLog.open(tmp_path / "log", config=LogConfig(disk_reserve_bytes=0))
+    log.create_topic(TP.topic, 1, TopicConfig())
+    partition = log.partition(TP)
+    partition.append([NewRecord(b"v")])
+    path = tmp_path / "log" / str(TP) / f"{0:020}.log"
+    size = path.stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, hard))
+    try:
+        assert log.roster.writers[TP].appender.plain.append([NewRecord(b"w")]) is None
+        assert path.stat().st_size == size + 10
+        with pytest.raises(LocalIOError, match="File too large"):
+            partition.append([NewRecord(b"w")])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (path.stat().st_size, partition.positions().end_offset) == (size, 1)
+    with pytest.raises(LocalIOError, match="not everything is durable"):  # after such an error nothing is certain
+        log.close()
+    with LocalLog.open(tmp_path / "log", config=LogConfig(disk_reserve_bytes=0)) as again:
+        assert again.partition(TP).append([NewRecord(b"w")]).offset == 1
 
 
 @given(key=FIELD, value=FIELD, partition=st.none() | st.integers(-1, 8))
