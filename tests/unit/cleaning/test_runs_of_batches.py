@@ -334,3 +334,19 @@ def test_a_run_is_known_to_be_superseded_as_soon_as_all_of_it_is() -> None:
 
 
 RUNS = [([b"a", b"b"], 0), ([b"a"], 2), ([b"b"], 3)]
+
+
+@needs_both
+def test_a_batch_that_holds_more_than_it_counts_is_not_judged() -> None:
+    """Nobody may take the records behind the counted ones for padding, and drop them."""
+    whole = encode_batch([NewRecord(b"x", b"a", NOW_MS), NewRecord(b"y", b"b", NOW_MS)])
+    few = bytearray(whole)
+    few[HEADER_BYTES - 4 : HEADER_BYTES] = (1).to_bytes(4, "big")  # the header ends with the count of records
+    table = compiled.KeyTable(16, SECRET)
+    table.put(b"a", 5)
+    run = table.filter_run(whole, 5, NOW_MS, NOW_MS, END)
+    assert (run.used, run.superseded) == (len(whole), 1)
+    run = table.filter_run(whole + bytes(few), 5, NOW_MS, NOW_MS, END)
+    assert (run.used, run.superseded) == (len(whole), 1)
+    assert table.filter_batch(bytes(few), 5, True, NOW_MS) is None
+    assert table.put_batch(bytes(few), 0).odd
