@@ -76,7 +76,8 @@ def test_ratios_are_those_of_the_rounds() -> None:
 
 def test_what_ci_measures_was_recorded_and_is_promised() -> None:
     recorded = last_ratios(json.loads(FIGURES.read_text()))
-    names = {name for name in recorded if name.split()[0] in {case.__name__ for case in SHORT}}
+    cases = {case.__name__ for case in SHORT}
+    names = {name for name in recorded if name.split()[0] in cases and "Arrow" not in name}  # another case's rows
     assert len(names) == 6
     assert names <= TARGETS.keys()
     assert all(recorded[name] * KEPT > 0 for name in names)
