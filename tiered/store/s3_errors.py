@@ -165,7 +165,8 @@ def _from_answer(target: S3Target, request: StoreRequest, response: dict[str, An
     strange = _strangeness(request, status, code)
     if strange:
         refused = not_s3(target, request, strange)
-        # Who does not know the method has done nothing; of any other answer to a write nobody knows.
+        # A 501 is a refusal: it is not repeated, and like each it proves nothing, so a commit stays in doubt. Of any
+        # other answer to a write nobody knows.
         unknown = _writes(request) and status != 501
         return PutResult(PutStatus.UNKNOWN, cause=str(refused)) if unknown else refused
     if status == 404:
