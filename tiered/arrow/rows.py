@@ -40,15 +40,11 @@ CHUNK_ROWS = 65_536
 
 
 class Rows(NamedTuple):
-    """Some rows in order, the first of them ``first`` of the call; ``partitions`` is where each goes, -1: anywhere.
-
-    ``sizes``: ``records.sizes()``, which are asked for more than once.
-    """
+    """Some rows in order, the first of them ``first`` of the call; ``partitions`` is where each goes, -1: anywhere."""
 
     first: int
     records: RecordColumns
     partitions: Int64s
-    sizes: Int64s
 
 
 class ArrowRows:
@@ -137,17 +133,16 @@ class ArrowRows:
             ) from error
         check_columns(self._config, records, now_ms, first)
         _check_header_names(records, first)
-        sizes = records.sizes()
-        self._check_sizes(records, sizes, first)
-        return Rows(first, records, self._places(batch, records, first), sizes)
+        self._check_sizes(records, first)
+        return Rows(first, records, self._places(batch, records, first))
 
-    def _check_sizes(self, records: RecordColumns, sizes: Int64s, first: int) -> None:
+    def _check_sizes(self, records: RecordColumns, first: int) -> None:
         """Rows that may not fit into a batch are encoded to see: there are few."""
         rules = self._rules
         room = rules.max_bytes - HEADER_BYTES
-        if sizes.max(initial=0) <= room:
+        if records.largest() <= room:
             return
-        for at in np.flatnonzero(sizes > room).tolist():
+        for at in np.flatnonzero(records.sizes() > room).tolist():
             size = len(encode_columns(records.slice(at, at + 1), codec=rules.codec, level=rules.level))
             if size > rules.max_bytes:
                 raise RecordTooLargeError(
@@ -227,23 +222,18 @@ def pieces(rows: Rows, keyless: int, room: int) -> Iterator[tuple[int, RecordCol
     given = rows.partitions
     if len(given) and given.min() == given.max():
         chosen = int(given[0])
-        yield from _runs(keyless if chosen < 0 else chosen, rows.records, rows.sizes, room)
+        yield from _runs(keyless if chosen < 0 else chosen, rows.records, room)
         return
     places = np.where(given < 0, keyless, given)
     for at in rows_by_partition(places):
-        records, sizes = rows.records, rows.sizes
-        if len(at) < len(places):
-            records, sizes = records.take(at), sizes[at]
-        yield from _runs(int(places[at[0]]), records, sizes, room)
+        records = rows.records.take(at) if len(at) < len(places) else rows.records
+        yield from _runs(int(places[at[0]]), records, room)
 
 
-def _runs(partition: int, records: RecordColumns, sizes: Int64s, room: int) -> Iterator[tuple[int, RecordColumns]]:
+def _runs(partition: int, records: RecordColumns, room: int) -> Iterator[tuple[int, RecordColumns]]:
     """Of rows of one partition."""
-    ends = np.cumsum(sizes)
     start = 0
-    while start < len(records):
-        taken = int(ends[start - 1]) if start else 0
-        end = max(start + 1, int(np.searchsorted(ends, taken + room, side="right")))
+    for end in records.run_ends(room):
         yield partition, records.slice(start, end)
         start = end
 

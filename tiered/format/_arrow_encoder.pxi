@@ -89,6 +89,28 @@ cdef class ArrowRows:
                 return False
         return True
 
+    def largest(self):
+        """As ``pure_kernels.ArrowRows`` says."""
+        cdef int64_t row, most = 0
+        with nogil:
+            for row in range(self.count):
+                most = max(most, most_bytes_of(self, row))
+        return most
+
+    def run_ends(self, int64_t room):
+        """As ``pure_kernels.ArrowRows`` says."""
+        cdef int64_t row, most, taken = 0
+        cdef list ends = []
+        for row in range(self.count):
+            most = most_bytes_of(self, row)
+            if taken and taken + most > room:
+                ends.append(row)
+                taken = 0
+            taken += most
+        if taken:
+            ends.append(self.count)
+        return ends
+
 
 def arrow_rows(int64_t count, values, keys, timestamps, headers):
     """As ``pure_kernels.arrow_rows`` says."""

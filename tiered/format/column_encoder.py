@@ -86,6 +86,27 @@ class RecordColumns:
         ends = np.cumsum(_counts(self.headers))
         return sizes + held[ends] - held[np.concatenate(([0], ends[:-1]))]
 
+    def largest(self) -> int:
+        """Bytes of the largest record by ``sizes``; 0 if there is none."""
+        rows = rows_of(self)
+        return int(self.sizes().max(initial=0)) if rows is None else rows.largest()
+
+    def run_ends(self, room: int) -> list[int]:
+        """Where runs end that take ``room`` bytes at most by ``sizes``, one record at least each."""
+        rows = rows_of(self)
+        return _run_ends(self.sizes(), room) if rows is None else rows.run_ends(room)
+
+
+def _run_ends(sizes: Int64s, room: int) -> list[int]:
+    found: list[int] = []
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < len(sizes):
+        taken = int(ends[start - 1]) if start else 0
+        start = max(start + 1, int(np.searchsorted(ends, taken + room, side="right")))
+        found.append(start)
+    return found
+
 
 def join_columns(pieces: list[RecordColumns]) -> RecordColumns:
     """All records of ``pieces``, in order."""

@@ -878,6 +878,12 @@ Elements = tuple[Buffer | None, Buffer | None, Buffer | None, int]
 class ArrowRows(Protocol):
     """Columns of records as :func:`arrow_rows` holds them."""
 
+    def largest(self) -> int:
+        """As ``RecordColumns.largest``."""
+
+    def run_ends(self, room: int) -> list[int]:
+        """As ``RecordColumns.run_ends``."""
+
 
 def arrow_rows(
     count: int,

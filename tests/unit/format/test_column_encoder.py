@@ -131,6 +131,15 @@ def pieces_of(columns: RecordColumns, room: int) -> list[list[int]]:
     return found
 
 
+@given(records, st.integers(0, 9000))
+@settings(max_examples=100, deadline=None)
+def test_runs_of_rows_end_where_a_batch_is_full(wanted: list[NewRecord], room: int) -> None:
+    columns = columns_of(wanted)
+    assert columns.run_ends(room) == [piece[-1] + 1 for piece in pieces_of(columns, room)]
+    assert columns.largest() == max(columns.sizes().tolist())
+    assert (columns.slice(0, 0).run_ends(room), columns.slice(0, 0).largest()) == ([], 0)
+
+
 @needs_both
 @given(records, st.integers(0, 9000), st.data())
 @settings(max_examples=100, deadline=None)
