@@ -73,6 +73,7 @@ def command(
             if not follow or printed == count:
                 break
             app.clock.sleep(interval)
+            app.out.need_reader()
     app.out.summary(0, records=printed)
     return 0
 

@@ -53,6 +53,8 @@ def expanded(app: Application, name: str, *, kafka: bool) -> list[str]:
         return _folder(app.log_dir / str(tp), kafka=kafka)
     if tp is not None and app.remote is not None:
         return _objects(app, app.remote, tp)
+    if app.log_dir is not None:
+        _refuse_topic(app.log_dir, name)
     where = app.log_dir or app.remote
     if tp is not None and where is not None:
         message = f"the file {path} does not exist, and {where} holds no partition {tp}"
@@ -63,6 +65,18 @@ def expanded(app: Application, name: str, *, kafka: bool) -> list[str]:
         if app.log_dir is not None
         else "correct the path, or pass --log-dir for topic-partition",
     )
+
+
+def _refuse_topic(log_dir: Path, name: str) -> None:
+    """Tells who names a topic of ``log_dir`` what its partitions are called."""
+    found = [folder_named(path.name) for path in log_dir.iterdir()] if log_dir.is_dir() else []
+    numbers = sorted(each.tp.partition for each in found if isinstance(each, PartitionFolder) and each.tp.topic == name)
+    if numbers:
+        raise ConfigError(
+            f"{name} is a topic, which has no files of its own",
+            hint=f"name a partition: {name}:{numbers[0]}"
+            + (f" to {name}:{numbers[-1]}, or '{log_dir}/{name}-*/*' for all" if len(numbers) > 1 else ""),
+        )
 
 
 def holding(files: list[str], offset: int, *, alone: bool) -> list[str]:

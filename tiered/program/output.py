@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import select
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -75,6 +76,17 @@ class Output:
             raise StdoutClosed from cause
         except OSError as cause:
             raise output_error(cause) from cause
+
+    def need_reader(self) -> None:
+        """Raises StdoutClosed if nobody reads a pipe any more: who waits for data learns it by no write."""
+        try:
+            fd = sys.stdout.fileno()
+        except (OSError, ValueError, AttributeError):  # no file behind it
+            return
+        ends = select.poll()
+        ends.register(fd, 0)
+        if any(event & select.POLLERR for _, event in ends.poll(0)):
+            raise StdoutClosed
 
     def message(self, message_type: str, **fields: Any) -> None:
         """One JSON line."""

@@ -95,6 +95,35 @@ def test_a_closed_pipe_is_no_error(directory: Path) -> None:
         assert (process.wait(60), err) == (0, b"")
 
 
+def test_a_follower_ends_when_nobody_reads_although_nothing_comes(directory: Path) -> None:
+    program = "import sys; sys.argv[0] = 'tiered'; from tiered.cli.main import main; main()"
+    arguments = ("tail", "-f", "t", "-n", "0", "--log-dir", str(directory), "--interval", "0.05")
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        try:
+            assert (process.wait(60), process.stderr.read()) == (0, b"")
+        finally:
+            process.kill()
+
+
+def test_only_a_pipe_without_a_reader_ends_a_follower(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as ours, (tmp_path / "file").open("w") as file:
+        monkeypatch.setattr(sys, "stdout", file)
+        Output().need_reader()
+        monkeypatch.setattr(sys, "stdout", io.StringIO())
+        Output().need_reader()
+        monkeypatch.setattr(sys, "stdout", ours)
+        Output().need_reader()
+        os.close(reader)
+        with pytest.raises(StdoutClosed):
+            Output().need_reader()
+
+
 def test_a_stdout_that_is_gone_is_told_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
     class Gone(io.StringIO):
         def write(self, _text: str) -> int:

@@ -237,7 +237,7 @@ class State:
         if self._disk_said_ms != NONE_MS and now_ms < self._disk_said_ms + self._books.limits.repeat_report_ms:
             return
         self._disk_said_ms = now_ms
-        text = f"the disk of the log is {event.used_percent} % full, {event.free_bytes} bytes are free"
+        text = f"the disk of the log is {event.used_percent} % full, {event.free_bytes >> 20} MiB are free"
         self._books.say(Level.WARN, "disk_low", text, None, (("free_bytes", event.free_bytes),))
 
     # ------------------------------------------------------------------ answers
