@@ -25,7 +25,14 @@ from tiered.care.check_local import LocalCheck, LocalFacts
 from tiered.care.check_registry import survey, unregistered
 from tiered.care.check_remote import RemoteCheck, RemoteFacts, size_steps
 from tiered.care.proven import Proven, Reading
-from tiered.errors import ConfigError, CorruptionError, NotFoundError, RemotePermissionError, UnknownTopicError
+from tiered.errors import (
+    ConfigError,
+    CorruptionError,
+    LocalIOError,
+    NotFoundError,
+    RemotePermissionError,
+    UnknownTopicError,
+)
 from tiered.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
 from tiered.format.keys import topic_key
 from tiered.local.disk.files import Files
@@ -270,6 +277,6 @@ def _compacted_topics(directory: Path, files: Files) -> Callable[[str], bool]:
     try:
         topics = expected_topics(directory, files)
         known = {name: topic.config.compacted or topic.adopted for name, topic in topics.items()}
-    except CorruptionError:
+    except (CorruptionError, LocalIOError):
         known = {}
     return lambda topic: known.get(topic, True)

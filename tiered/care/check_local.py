@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from tiered.care.inspection import Expectations, LogInspection, LogScan, SideFileCheck, pieces
-from tiered.errors import CorruptionError, NewerFormatError, NotFoundError
+from tiered.errors import CorruptionError, LocalIOError, NewerFormatError, NotFoundError
 from tiered.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
 from tiered.format.checkpoint import (
     decode_epochs,
@@ -38,6 +38,7 @@ from tiered.format.keys import (
     log_name,
     partition_dir,
 )
+from tiered.format.segment_stats import SegmentStats
 from tiered.local.directory.view import DirectoryView, StrangeFolder, gone_partitions, noted_ends
 from tiered.local.disk.claims import ClaimProof, Claims
 from tiered.local.disk.files import Files
@@ -60,6 +61,8 @@ OFFSET_CHECKPOINTS = (
     "cleaner-offset-checkpoint",
 )
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+UNREADABLE = "unreadable"
+"""Code of what the disk, or its owner and mode, does not let this process read: nobody knows whether it is whole."""
 
 T = TypeVar("T")
 Seen = list[Finding | Passed]
@@ -118,6 +121,7 @@ class LocalCheck:
     decode: bool = False
     facts: LocalFacts = field(default_factory=LocalFacts, init=False)
     _clean: bool = field(default=False, init=False)
+    _unread: set[Path] = field(default_factory=set, init=False)
 
     def look(self) -> Iterator[Seen]:
         """Everything that was seen, partition after partition, a file or a piece of one at a time. Fills ``facts``."""
@@ -138,9 +142,10 @@ class LocalCheck:
         """Size of all ``.log`` files, for a progress bar."""
         total = 0
         for _, path in self._partition_directories(Findings("")):
-            for base in bases_of(self._listed(path)):
-                state = self.files.state(path / log_name(base))
-                total += state.size if state is not None else 0
+            with suppress(LocalIOError):  # told where it is looked at
+                for base in bases_of(self._listed(path)):
+                    state = self.files.state(path / log_name(base))
+                    total += state.size if state is not None else 0
         return total
 
     def _root_files(
@@ -167,6 +172,9 @@ class LocalCheck:
             newer = isinstance(damage, NewerFormatError)
             found.add(Severity.ERROR if newer else severity, _code(damage, code), f"{path.name}: {damage}")
             return None
+        except LocalIOError as refused:
+            _refused(found, refused)
+            return None
 
     def _partition_directories(self, root: Findings) -> list[tuple[TopicPartition, Path]]:
         found = []
@@ -185,9 +193,8 @@ class LocalCheck:
         topics = _read(Findings(""), "topics_file", partial(expected_topics, self.directory, self.files)) or {}
         chosen = [topic for topic in topics.values() if not self.topics or topic.name in self.topics]
         present = DirectoryView.look(self.directory, self.files).partitions
-        for tp, end in sorted(
-            gone_partitions(chosen, present, noted_ends(self.directory, self.files, uploads)).items()
-        ):
+        noted = _read(Findings(""), "checkpoint", partial(noted_ends, self.directory, self.files, uploads)) or {}
+        for tp, end in sorted(gone_partitions(chosen, present, noted).items()):
             found = Findings(str(self.directory / partition_dir(tp)))
             found.error(
                 "partition_gone",
@@ -204,8 +211,13 @@ class LocalCheck:
 
     def _partition(self, facts: PartitionFacts, path: Path, start_offset: int) -> Iterator[Seen]:
         findings = Findings(str(path))
+        try:
+            files = self._listed(path)
+        except LocalIOError as refused:
+            _refused(findings, refused)
+            yield [*findings.about(*facts.tp)]
+            return
         self._metadata(facts, path, findings)
-        files = self._listed(path)
         bases = bases_of(files)
         self._stray_files(files, set(bases), findings)
         yield [*findings.about(*facts.tp)]
@@ -218,13 +230,18 @@ class LocalCheck:
             growing = number == len(bases) - 1 and not self._clean
             beside.begin(base)
             try:
-                scan = yield from self._segment(facts, path, base, segment, beside, growing=growing)
+                scan, noted = yield from self._segment(facts, path, base, segment, beside, growing=growing)
                 if not growing:
                     end = bases[number + 1] if number + 1 < len(bases) else scan.end_offset
-                    self._side_files(path, scan, end, segment, beside, start=facts.start_offset)
+                    self._side_files(path, scan, end, segment, beside, noted=noted, start=facts.start_offset)
             except NotFoundError:
                 segment.add(Severity.INFO, "vanished", "the file was removed while it was looked at")
                 yield [*segment.about(*facts.tp)]
+                continue
+            except LocalIOError as refused:
+                _refused(segment, refused)
+                yield [*segment.about(*facts.tp)]
+                before = None  # what it holds nobody knows: what follows is no gap
                 continue
             self._follows(before, scan, segment, sparse=self._leaves_out(path, facts.tp.topic))
             before = scan
@@ -254,9 +271,11 @@ class LocalCheck:
 
     def _segment(
         self, facts: PartitionFacts, path: Path, base: int, findings: Findings, beside: SideFileCheck, *, growing: bool
-    ) -> Generator[Seen, None, LogScan]:
+    ) -> Generator[Seen, None, tuple[LogScan, SegmentStats | None]]:
         suffixes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
-        offsets, times, txns, snapshot = (self._optional(path / local_name(base, suffix)) for suffix in suffixes)
+        offsets, times, txns, snapshot = (
+            self._optional(path / local_name(base, suffix), findings) or b"" for suffix in suffixes
+        )
         indexes = SealedIndexes(offsets, times, txns, snapshot)
         state = self.files.state(path / log_name(base))
         if state is None:
@@ -270,7 +289,7 @@ class LocalCheck:
                 look.feed(piece)
                 yield [Passed(len(piece), str(facts.tp))]
         scan = look.end()
-        noted = None if growing else read_note(self.files, path / local_name(base, SEAL_SUFFIX), scan.size_bytes)
+        noted = None if growing else self._noted(path / local_name(base, SEAL_SUFFIX), scan.size_bytes, findings)
         told = any(item.severity is Severity.ERROR and item.code.startswith("log_") for item in findings.items)
         if noted is not None and noted.crc32c != scan.crc32c and not told:
             # Base offsets and leader epochs are outside the CRC of their batch: this is all that tells of them.
@@ -281,7 +300,7 @@ class LocalCheck:
         facts.segments[base] = SegmentFacts(base, scan.end_offset, scan.size_bytes, scan.crc32c, not growing)
         self.facts.segments += 1
         self.facts.size_bytes += scan.size_bytes
-        return scan
+        return scan, noted
 
     def _need_indexes(self, path: Path, base: int, findings: Findings) -> None:
         """Both are there, if the ``.log`` still is: an empty one is right for a segment of few batches, none is not."""
@@ -292,7 +311,15 @@ class LocalCheck:
                 findings.add(Severity.WARNING, code, f"{name} is gone: {what}", offset=base)
 
     def _side_files(
-        self, path: Path, scan: LogScan, end: int, findings: Findings, beside: SideFileCheck, *, start: int
+        self,
+        path: Path,
+        scan: LogScan,
+        end: int,
+        findings: Findings,
+        beside: SideFileCheck,
+        *,
+        noted: SegmentStats | None,
+        start: int,
     ) -> None:
         """Transaction index and producer snapshot against the markers; reads and uploads rebuild what the log tells.
 
@@ -300,12 +327,15 @@ class LocalCheck:
         and the segments wait for the next pass of retention.
         """
         base = scan.base_offset
-        noted = read_note(self.files, path / local_name(base, SEAL_SUFFIX), scan.size_bytes)
-        txn_index = self._optional(path / local_name(base, TXN_INDEX_SUFFIX))
-        snapshot = self._optional(path / local_name(end, SNAPSHOT_SUFFIX)) or None
+        txn_index = self._optional(path / local_name(base, TXN_INDEX_SUFFIX), findings)
+        snapshot = self._optional(path / local_name(end, SNAPSHOT_SUFFIX), findings)
         expected = noted is not None and noted.producers > 0
-        txns, producers = beside.compare(base, end, txn_index, snapshot, expected=expected)
-        if snapshot is None and not expected:
+        txns, producers = beside.compare(base, end, txn_index or b"", snapshot or None, expected=expected)
+        if txn_index is None:
+            txns = Judged(b"")
+        if snapshot is None:
+            producers = Judged(b"")
+        if not snapshot and not expected:
             producers = Judged(b"")  # a broker, a recovery and a cleaner leave fewer snapshots than there are segments
         for code, name, judged in (
             ("txn_index_lost", local_name(base, TXN_INDEX_SUFFIX), txns),
@@ -318,13 +348,16 @@ class LocalCheck:
                 severity, what = Severity.INFO, f"all of it lies below the log start {start}, nobody needs it"
             elif judged.known:
                 # A broker drops snapshots that we had noted, and a write of one may fail: the log tells the same.
-                dropped = judged is producers and snapshot is None
+                dropped = judged is producers and not snapshot
                 severity, what = Severity.INFO if dropped else Severity.WARNING, "it is told by the log"
             findings.add(severity, code, f"{name} is not what the log tells: {judged.flaw}; {what}", offset=base)
 
     def _leaves_out(self, path: Path, topic: str) -> bool:
         """Whether offsets of this partition may have no record."""
-        return self.compacted(topic) or self.files.state(path / SPARSE_NAME) is not None
+        try:
+            return self.compacted(topic) or self.files.state(path / SPARSE_NAME) is not None
+        except LocalIOError:
+            return True  # nobody can tell
 
     def _follows(self, before: LogScan | None, scan: LogScan, findings: Findings, *, sparse: bool) -> None:
         """Checks two neighbouring files as two batches: offsets never go back, and only a sparse log has gaps."""
@@ -337,11 +370,25 @@ class LocalCheck:
                 "log_gap", f"offsets {before.end_offset} to {scan.base_offset} are missing", offset=before.end_offset
             )
 
-    def _optional(self, path: Path) -> bytes:
+    def _optional(self, path: Path, findings: Findings) -> bytes | None:
+        """What a side file holds, nothing if there is none; None for one that cannot be read, which is a finding."""
         try:
             return self.files.read(path)
         except NotFoundError:
             return b""
+        except LocalIOError as refused:
+            if path not in self._unread:  # a snapshot belongs to the segments on both sides of it
+                _refused(findings, refused)
+            self._unread.add(path)
+            return None
+
+    def _noted(self, path: Path, size_bytes: int, findings: Findings) -> SegmentStats | None:
+        """What the note of the seal says; None without one, and for one that cannot be read, which is a finding."""
+        try:
+            return read_note(self.files, path, size_bytes)
+        except LocalIOError as refused:
+            _refused(findings, refused)
+            return None
 
 
 def _read(found: Findings, code: str, read: Callable[[], T]) -> T | None:
@@ -351,6 +398,14 @@ def _read(found: Findings, code: str, read: Callable[[], T]) -> T | None:
     except CorruptionError as damage:
         found.error(_code(damage, code), damage.message)
         return None
+    except LocalIOError as refused:
+        _refused(found, refused)
+        return None
+
+
+def _refused(found: Findings, refused: LocalIOError) -> None:
+    hint = refused.hint or "the disk may be failing: look at the kernel's log, and copy what can still be read"
+    found.error(UNREADABLE, f"{refused.message}: it was not checked; {hint}")
 
 
 def _code(damage: Exception, code: str) -> str:

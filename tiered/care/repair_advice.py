@@ -154,12 +154,12 @@ def _decisions(url: str, entries: Sequence[TopicEntry], notes: list[str]) -> Ste
 def _disk(local: LocalLog | None) -> _Disk:
     if local is None:
         return _Disk(None, {}, {}, {}, {})
-    infos, broken = local.topics(), local.out_of_service
+    infos = local.topics()
     return _Disk(
         local.directory,
         known_partitions(local.uploads.read(), local.claims.read()),
         {info.topic_id: name for name, info in infos.items()},
-        {tp: local.partition(tp).positions() for tp in local.partitions() if tp not in broken},
+        local.positions()[0],  # what the others lack is told by `check`
         {name: info.partitions for name, info in infos.items()},
     )
 

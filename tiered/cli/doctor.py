@@ -167,7 +167,7 @@ def _volume(directory: Path) -> Diagnosis:
 
 def _partitions(directory: Path) -> Diagnosis:
     with LocalLog.open(directory, read_only=True) as log:
-        count, broken = len(log.partitions()), log.out_of_service
+        count, broken = len(log.partitions()), log.positions()[1]
     if broken:
         first = broken[min(broken)]
         names = ", ".join(f"{tp}" for tp in sorted(broken)[:NAMED])

@@ -6,7 +6,7 @@ import click
 
 from tiered.errors import ConfigError
 from tiered.program.application import Application, Command, pass_application, split_topic
-from tiered.program.doors import chosen_partitions, need_topic, open_reader
+from tiered.program.doors import chosen_partitions, need_topic, of_each, open_reader
 from tiered.program.output import columns
 from tiered.program.patience import Patience
 from tiered.read.topic import TopicReads
@@ -41,11 +41,10 @@ def command(app: Application, topic: str, times: str) -> int:
         topics = reader.topics()
         need_topic(name, topics)
         source = reader.topic(name)
-        entries = [
-            _entry(source, chosen, word, moment)
-            for chosen in chosen_partitions(name, topics[name].partitions, partition)
-            for word, moment in wanted
-        ]
+        chosen = chosen_partitions(name, topics[name].partitions, partition)
+        entries, refusals = of_each(
+            app, name, chosen, lambda one: [_entry(source, one, word, moment) for word, moment in wanted]
+        )
     header = ["topic", "partition", "time", "offset", "timestamp"]
     rows = [
         [name, entry["partition"], entry["time"], entry["offset"], format_time(entry["timestamp"])]
@@ -53,7 +52,8 @@ def command(app: Application, topic: str, times: str) -> int:
         else [name, entry["partition"], entry["time"], entry["offset"], None]
         for entry in entries
     ]
-    return app.out.result("offsets", {"topic": name, "offsets": entries}, columns(header, rows))
+    code = refusals[0].exit_code if refusals else 0
+    return app.out.result("offsets", {"topic": name, "offsets": entries}, columns(header, rows), code)
 
 
 def _wanted(times: str, now_ms: int) -> list[tuple[str, int | None]]:

@@ -10,7 +10,7 @@ from tiered.format.keys import FLAG_HOLE, segment_key
 from tiered.model import TopicPartition
 from tiered.plan.known import NOTHING_KNOWN
 from tiered.program.application import Application, Command, pass_application, split_topic
-from tiered.program.doors import chosen_partitions
+from tiered.program.doors import chosen_partitions, of_each
 from tiered.program.output import columns, human_bytes
 from tiered.program.partition_status import DiskNotes
 from tiered.program.tiers import Tiers, TopicFacts, open_tiers
@@ -32,11 +32,8 @@ def command(app: Application, topic: str) -> int:
     with open_tiers(app) as tiers:
         notes = DiskNotes.read(tiers)
         facts = tiers.need_topic(name)
-        entries = [
-            entry
-            for chosen in chosen_partitions(name, facts.partitions, partition)
-            for entry in partition_segments(tiers, facts, chosen, notes)
-        ]
+        chosen = chosen_partitions(name, facts.partitions, partition)
+        entries, refusals = of_each(app, name, chosen, lambda one: partition_segments(tiers, facts, one, notes))
     header = ["partition", "base", "end", "size", "records", "from", "to", "state"]
     rows = [
         [
@@ -51,7 +48,8 @@ def command(app: Application, topic: str) -> int:
         ]
         for entry in entries
     ]
-    return app.out.result("segments", {"topic": name, "segments": entries}, columns(header, rows))
+    code = refusals[0].exit_code if refusals else 0
+    return app.out.result("segments", {"topic": name, "segments": entries}, columns(header, rows), code)
 
 
 def partition_segments(tiers: Tiers, facts: TopicFacts, partition: int, notes: DiskNotes) -> list[dict[str, Any]]:

@@ -27,6 +27,8 @@ from tiered.times import format_time
 
 EXIT_UNHEALTHY = 3
 
+OUT_OF_SERVICE = "out of service"
+
 
 @click.command("status", cls=Command)
 @pass_application
@@ -120,9 +122,7 @@ def _notes(entries: list[PartitionStatus], directory: dict[str, Any] | None) -> 
 
 def _lines(status: PartitionStatus, now_ms: int, *, local: bool) -> list[str]:
     if local and status.positions is None and status.pinned is None:
-        why = (
-            "out of service" if status.problems else "not here: a log over several directories is looked at one by one"
-        )
+        why = OUT_OF_SERVICE if status.problems else "not here: a log over several directories is looked at one by one"
         return [f"{status.tp}   {why}"]
     flushed = f"   flushed {status.positions.flushed_offset:,}" if status.positions is not None else ""
     if status.fenced and status.positions is not None:
@@ -138,6 +138,8 @@ def _lines(status: PartitionStatus, now_ms: int, *, local: bool) -> list[str]:
             f" (active {human_bytes(status.active_bytes)}), from offset {status.positions.local_start_offset:,}"
             f"{'   FENCED' if status.fenced else ''}"
         )
+    elif status.unreadable is not None:
+        lines.append(f"  local    {OUT_OF_SERVICE}")
     pinned = status.pinned
     if pinned is not None:
         root, times = pinned.root, ""

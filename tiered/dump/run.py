@@ -63,11 +63,14 @@ class Run:
 
     def dump(self, name: str, *, alone: bool) -> None:
         """All that ``name`` means. What cannot be dumped is raised if it was asked for ``alone``, else a warning."""
+        unlisted: list[TieredError] = []
         try:
-            files = expanded(self._app, name, kafka=self._wanted.kafka)
+            files = expanded(self._app, name, unlisted, kafka=self._wanted.kafka)
         except TieredError as error:
             self._refuse(error, alone=alone)
             return
+        for folder in unlisted:
+            self._refuse(folder, alone=False)
         window = self._wanted.window
         if window.offset and not (self._wanted.kafka or self._wanted.verify):
             files = holding(files, window.offset, alone=window.max_batches is not None or window.max_bytes is not None)

@@ -9,10 +9,17 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from tiered.dump.small_files import is_known
-from tiered.errors import ConfigError, LocalIOError, LocalPermissionError, NotFoundError, UnknownTopicError
+from tiered.errors import (
+    ConfigError,
+    LocalIOError,
+    LocalPermissionError,
+    NotFoundError,
+    TieredError,
+    UnknownTopicError,
+)
 from tiered.format.keys import FLAG_HOLE, index_key, parse_local_name, root_key, segment_key
 from tiered.local.directory.view import DirectoryView, PartitionFolder, folder_named
-from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.files import Files, PosixFiles
 from tiered.local.segment.sealed import FileSource
 from tiered.model import ByteSource, TopicPartition
 from tiered.plan.known import Known
@@ -33,24 +40,25 @@ _PATTERN = re.compile(r"[*?\[]")
 _FILE_URL = "file://"
 
 
-def expanded(app: Application, name: str, *, kafka: bool) -> list[str]:
+def expanded(app: Application, name: str, refused: list[TieredError], *, kafka: bool) -> list[str]:
     """The files that ``name`` means, sorted by name; itself for a file or an object.
 
     A folder means the files in it that can be dumped (with ``kafka`` those that Kafka's tool can), a log directory
-    also those of its partitions. Raises ``NotFoundError`` and ``ConfigError`` for what means nothing.
+    also those of its partitions. Raises ``NotFoundError`` and ``ConfigError`` for what means nothing. A folder that
+    cannot be listed goes to ``refused``, with why; it is raised if there is nothing else.
     """
     if "://" in name and not name.startswith(_FILE_URL):
         return [name]
     path = Path(name.removeprefix(_FILE_URL))
     if path.is_dir():
-        return _folder(path, kafka=kafka)
+        return _folder(path, refused, kafka=kafka)
     if path.exists():
         return [name]
     if _PATTERN.search(name):
-        return _matching(str(path), kafka=kafka)
+        return _matching(str(path), refused, kafka=kafka)
     tp = _partition(name)
     if tp is not None and app.log_dir is not None and (app.log_dir / str(tp)).is_dir():
-        return _folder(app.log_dir / str(tp), kafka=kafka)
+        return _folder(app.log_dir / str(tp), refused, kafka=kafka)
     if tp is not None and app.remote is not None:
         return _objects(app, app.remote, tp)
     if app.log_dir is not None:
@@ -191,18 +199,25 @@ def _objects(app: Application, remote: str, tp: TopicPartition) -> list[str]:
     return [f"{remote.rstrip('/')}/{key}" for key in keys]
 
 
-def _folder(path: Path, *, kafka: bool) -> list[str]:
-    found = _files(path, kafka=kafka)
-    for folder in DirectoryView.look(path, PosixFiles()).folders:
-        if isinstance(folder, PartitionFolder):
-            found += _files(path / folder.name, kafka=kafka)
+def _folder(path: Path, refused: list[TieredError], *, kafka: bool) -> list[str]:
+    files = PosixFiles()
+    view = DirectoryView.look(path, files)
+    inner = [path / folder.name for folder in view.folders if isinstance(folder, PartitionFolder)]
+    found = [file for folder in (path, *inner) for file in _files(files, folder, refused, kafka=kafka)]
+    if not found and refused:
+        raise refused.pop(0)
     if not found:
         raise ConfigError(f"the folder {path} holds no file that can be dumped", hint="name a partition's folder")
     return _counted(found, str(path))
 
 
-def _files(path: Path, *, kafka: bool) -> list[str]:
-    return [str(entry) for entry in sorted(path.iterdir()) if entry.is_file() and _is_wanted(entry.name, kafka=kafka)]
+def _files(files: Files, path: Path, refused: list[TieredError], *, kafka: bool) -> list[str]:
+    try:
+        names = [name for name in files.names(path) if _is_wanted(name, kafka=kafka)]
+        return [str(path / name) for name in names if not files.is_directory(path / name)]
+    except LocalIOError as error:
+        refused.append(error)
+        return []
 
 
 def _is_wanted(name: str, *, kafka: bool) -> bool:
@@ -212,15 +227,17 @@ def _is_wanted(name: str, *, kafka: bool) -> bool:
     return is_known(name)
 
 
-def _matching(pattern: str, *, kafka: bool) -> list[str]:
+def _matching(pattern: str, refused: list[TieredError], *, kafka: bool) -> list[str]:
     found: list[str] = []
     # Path.glob would make every name relative to one folder, and refuses absolute patterns.
     for name in sorted(glob.iglob(pattern, recursive=True)):  # noqa: PTH207
         path = Path(name)
         if path.is_dir():
-            found += _files(path, kafka=kafka)
+            found += _files(PosixFiles(), path, refused, kafka=kafka)
         elif _is_wanted(path.name, kafka=kafka):
             found.append(name)
+    if not found and refused:
+        raise refused.pop(0)
     if not found:
         raise NotFoundError(f"nothing that can be dumped matches {pattern}", hint="correct the pattern")
     return _counted(list(dict.fromkeys(found)), pattern)

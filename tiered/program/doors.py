@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import tiered
-from tiered.errors import ConfigError, LocalPermissionError, NotFoundError, TieredError, UnknownTopicError
+from tiered.errors import (
+    ConfigError,
+    CorruptionError,
+    LocalIOError,
+    LocalPermissionError,
+    NotFoundError,
+    TieredError,
+    UnknownTopicError,
+)
 from tiered.local.directory.view import DirectoryView, PartitionFolder
 from tiered.local.disk.checkpoints import META_PROPERTIES_NAME
 from tiered.local.disk.files import PosixFiles
 from tiered.program.application import Application
 from tiered.program.patience import PATIENCE_SECONDS
 from tiered.program.settings import suggestion
+
+T = TypeVar("T")
 
 
 def open_reader(app: Application, as_of: str | None = None, *, pin: bool = False) -> tiered.Reader:
@@ -61,6 +72,25 @@ def chosen_partitions(topic: str, count: int, partition: int | None) -> list[int
             f"topic {topic} has no partition {partition}", hint=f"its partitions are 0 to {count - 1}" if count else ""
         )
     return [partition]
+
+
+def of_each(
+    app: Application, topic: str, partitions: Sequence[int], look: Callable[[int], Iterable[T]]
+) -> tuple[list[T], list[TieredError]]:
+    """What ``look`` finds of each partition, and why not of those that cannot be read: each is a warning.
+
+    Of several one keeps back no other; the only one that was asked for raises.
+    """
+    found, refusals = list[T](), list[TieredError]()
+    for partition in partitions:
+        try:
+            found += look(partition)
+        except (CorruptionError, LocalIOError) as refused:
+            if len(partitions) == 1:
+                raise
+            app.out.warn(f"{topic}-{partition}: {refused}; going on")
+            refusals.append(refused)
+    return found, refusals
 
 
 def need_directory(app: Application) -> None:

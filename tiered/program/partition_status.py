@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tiered.errors import CorruptionError, LocalPermissionError, LogDestroyedError, NotFoundError, TieredError
+from tiered.errors import CorruptionError, LocalIOError, LogDestroyedError, NotFoundError, TieredError
 from tiered.format.coordinator_records import is_state_log
+from tiered.format.keys import log_name
 from tiered.local.directory.manager import LocalLog
 from tiered.local.directory.view import gone_partitions, noted_ends
 from tiered.local.disk.files import PosixFiles
@@ -29,7 +30,8 @@ from tiered.remote.snapshot import Snapshot
 class PartitionStatus:
     """One partition over both tiers; a tier that was not named, or could not be asked, is None.
 
-    ``lost``: why the bucket's part of it is not what the registry, or this disk, has seen of it.
+    ``unreadable``: why the disk's part cannot be told; ``lost``: why the bucket's part of it is not what the registry,
+    or this disk, has seen of it.
     """
 
     tp: TopicPartition
@@ -41,6 +43,7 @@ class PartitionStatus:
     pinned: Snapshot | None = None
     times: tuple[int, int] | None = None
     problems: list[str] = field(default_factory=list)
+    unreadable: TieredError | None = None
     lost: TieredError | None = None
 
     @property
@@ -174,31 +177,10 @@ def partition_status(tiers: Tiers, facts: TopicFacts, partition: int, notes: Dis
         )
     if tiers.local is not None and status.tp in notes.present:
         try:
-            log = tiers.local.partition(status.tp)
-        except (CorruptionError, LocalPermissionError) as error:
-            status.problems.append(f"{error.message}; {error.hint}")
-            return status
-        status.positions = log.positions()
-        sealed = log.sealed_segments()
-        status.local_segments = len(sealed) + 1
-        active = tiers.local.directory / str(status.tp) / f"{_active_base(log.positions(), sealed):020d}.log"
-        status.active_bytes = active.stat().st_size if active.exists() else 0
-        status.local_bytes = sum(segment.size_bytes for segment in sealed) + status.active_bytes
-        upload = notes.uploads.get(status.tp)
-        if upload is not None and not upload.fenced and status.positions.end_offset < upload.end_offset:
-            status.problems.append(
-                f"this disk ends at offset {status.positions.end_offset}, below the bucket's {upload.end_offset}:"
-                " appends are refused; `tiered repair rejoin` is the way back"
-            )
-        stuck = _stuck(sealed, upload)
-        if stuck is not None:
-            status.problems.append(f"the upload waits: {stuck.message}; {stuck.hint}")
-        if upload is not None and upload.fenced:
-            status.fenced = True
-            status.problems.append(
-                f"fenced: a newer claim owns the partition; {counted(status.only_here, 'record')} only here;"
-                " `tiered repair rejoin` sets them aside and is the way back"
-            )
+            _look_at_disk(status, tiers.local, notes.uploads.get(status.tp))
+        except (CorruptionError, LocalIOError) as error:
+            status.positions, status.unreadable = None, error
+            status.problems.append(f"{error.message}; {error.hint}" if error.hint else error.message)
     try:
         status.pinned = tiers.snapshot(facts, partition, notes.known.get(status.tp, NOTHING_KNOWN))
         if status.pinned is not None:
@@ -212,7 +194,34 @@ def partition_status(tiers: Tiers, facts: TopicFacts, partition: int, notes: Dis
     return status
 
 
-def _stuck(sealed: Sequence[SealedLocalSegment], upload: PartitionUpload | None) -> CorruptionError | None:
+def _look_at_disk(status: PartitionStatus, local: LocalLog, upload: PartitionUpload | None) -> None:
+    """What this disk has of it. Raises CorruptionError and LocalIOError where the disk's part cannot be told."""
+    log = local.partition(status.tp)
+    status.positions = log.positions()
+    sealed = log.sealed_segments()
+    status.local_segments = len(sealed) + 1
+    active = local.files.state(local.directory / str(status.tp) / log_name(_active_base(status.positions, sealed)))
+    status.active_bytes = active.size if active is not None else 0
+    status.local_bytes = sum(segment.size_bytes for segment in sealed) + status.active_bytes
+    if upload is not None and not upload.fenced and status.positions.end_offset < upload.end_offset:
+        status.problems.append(
+            f"this disk ends at offset {status.positions.end_offset}, below the bucket's {upload.end_offset}:"
+            " appends are refused; `tiered repair rejoin` is the way back"
+        )
+    stuck = _stuck(sealed, upload)
+    if stuck is not None:
+        status.problems.append(f"the upload waits: {stuck.message}; {stuck.hint}")
+    if upload is not None and upload.fenced:
+        status.fenced = True
+        status.problems.append(
+            f"fenced: a newer claim owns the partition; {counted(status.only_here, 'record')} only here;"
+            " `tiered repair rejoin` sets them aside and is the way back"
+        )
+
+
+def _stuck(
+    sealed: Sequence[SealedLocalSegment], upload: PartitionUpload | None
+) -> CorruptionError | LocalIOError | None:
     """Why the next segment cannot be uploaded, if that is known: an uploader would ask for the same files."""
     if upload is None or upload.fenced:
         return None
@@ -220,7 +229,7 @@ def _stuck(sealed: Sequence[SealedLocalSegment], upload: PartitionUpload | None)
         if segment.end_offset > upload.end_offset:
             try:
                 segment.indexes()
-            except CorruptionError as damage:
+            except (CorruptionError, LocalIOError) as damage:
                 return damage
             except NotFoundError:
                 return None  # it left the disk at this moment

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
 
-from tiered.local.disk.files import DiskSpace, PosixFiles, translate
+from tiered.local.disk.files import DiskSpace, FileState, PosixFiles, translate
 
 
 class PowerCut(BaseException):
@@ -130,6 +131,53 @@ class FaultyFiles(PosixFiles):
         number = self.fail(operation, path) if self.fail is not None else 0
         if number:
             raise translate(OSError(number, errno.errorcode.get(number, "")), operation, path)
+
+
+class UnreadableFiles(PosixFiles):
+    """The real disk, where some paths and all that lies below them cannot be read, whoever asks: root too.
+
+    ``errno.EACCES`` refuses names, states and opens, as a directory without the right to search it does; any other
+    number, as ``errno.EIO``, comes with the bytes: what a bad sector leaves is still listed and opened.
+    """
+
+    def __init__(self, *paths: Path, number: int = errno.EACCES) -> None:
+        self.paths = frozenset(paths)
+        self.number = number
+        self._handles: dict[int, Path] = {}
+
+    def open_read(self, path: Path) -> int:
+        self._refuse("open", path, only=errno.EACCES)
+        handle = super().open_read(path)
+        self._handles[handle] = path
+        return handle
+
+    def close(self, handle: int) -> None:
+        self._handles.pop(handle, None)
+        super().close(handle)
+
+    def read_into(self, handle: int, buffer: bytearray | memoryview, position: int) -> int:
+        if handle in self._handles:
+            self._refuse("read", self._handles[handle])
+        return super().read_into(handle, buffer, position)
+
+    def read(self, path: Path) -> bytes:
+        if path.exists():
+            self._refuse("read", path)
+        return super().read(path)
+
+    def names(self, path: Path) -> list[str]:
+        self._refuse("list", path)
+        return super().names(path)
+
+    def state(self, path: Path) -> FileState | None:
+        if path not in self.paths:  # its own state is told by the directory that it lies in
+            self._refuse("stat", path, only=errno.EACCES)
+        return super().state(path)
+
+    def _refuse(self, operation: str, path: Path, *, only: int = 0) -> None:
+        if only not in (0, self.number) or self.paths.isdisjoint((path, *path.parents)):
+            return
+        raise translate(OSError(self.number, os.strerror(self.number)), operation, path)
 
 
 def on_nth(n: int, operation: str, outcome: int | type[BaseException]) -> Callable[[str, Path], int]:

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from tiered.clock import Clock
 from tiered.config import TopicConfig
-from tiered.errors import ConfigError, CorruptionError, LocalPermissionError, NotFoundError, TieredError
+from tiered.errors import ConfigError, CorruptionError, LocalIOError, NotFoundError, TieredError
 from tiered.format.checkpoint import decode_epochs, decode_meta_properties
 from tiered.format.coordinator_records import is_state_log
 from tiered.format.keys import LOG_SUFFIX, partition_dir
@@ -115,7 +115,7 @@ class Scanner:
                 events += self._scan_partition(tp, flushed.get(tp, 0), note.end_offset if note is not None else -1)
             except NotFoundError:
                 continue  # being made, renamed or deleted at this moment: the next scan sees what became of it
-            except (CorruptionError, LocalPermissionError) as error:
+            except (CorruptionError, LocalIOError) as error:
                 broken[tp] = error  # of this partition alone: all others are looked at
                 continue
             found.add(tp)
@@ -132,7 +132,7 @@ class Scanner:
             return
         try:
             topics = read_topics(self.directory, self._files)
-        except CorruptionError:
+        except (CorruptionError, LocalIOError):
             return  # whoever opens the log says so
         self._topics_seen = state
         self._configs = {name: topic.config for name, topic in topics.items()}

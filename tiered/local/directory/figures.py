@@ -20,11 +20,10 @@ from tiered.errors import NotFoundError
 from tiered.local.cleaning.rounds import CleanerFigures
 from tiered.local.directory.tasks import TaskStatus
 from tiered.local.disk.files import Files
-from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.roster import Roster
 from tiered.local.partition.writer import PartitionWriter
 from tiered.metrics import Metric, metric
-from tiered.model import TopicPartition
+from tiered.model import Positions, TopicPartition
 
 TASKS_NAME = "tiered-tasks.json"
 VERSION = 1
@@ -105,11 +104,11 @@ def written_metrics(roster: Roster) -> list[Metric]:
     return found
 
 
-def position_metrics(partition: PartitionLog) -> list[Metric]:
+def position_metrics(tp: TopicPartition, at: Positions) -> list[Metric]:
     """What the files of a partition tell that is only read."""
-    labels, at = _labels(partition.tp), partition.positions()
+    labels = _labels(tp)
     return [
-        *_ends(partition.tp, at.end_offset, at.flushed_offset),
+        *_ends(tp, at.end_offset, at.flushed_offset),
         metric("log_start_offset", at.start_offset, labels),
         metric("local_start_offset", at.local_start_offset, labels),
         metric("uploaded_offset", at.uploaded_offset, labels),

@@ -15,6 +15,7 @@ from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import (
     ConfigError,
+    CorruptionError,
     LocalIOError,
     TieredError,
 )
@@ -57,7 +58,7 @@ from tiered.local.partition.writer import PartitionWriter
 from tiered.local.transactions.coordinator import Transactions
 from tiered.local.transactions.producer_ids import ProducerIds
 from tiered.metrics import Metric
-from tiered.model import TopicPartition
+from tiered.model import Positions, TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
 
@@ -208,15 +209,16 @@ class LocalLog:
     def metrics(self) -> list[Metric]:
         """Figures of the directory, of its partitions, tasks and cleaner, as of now (``directory.figures``)."""
         self._check_open()
-        tps, broken = self.partitions(), self.out_of_service
-        found = directory_metrics(self.directory, self.files, held=len(tps), broken=len(broken))
         if self.read_only:
+            stands, broken = self.positions()
             report = read_report(self.directory, self.files)
-            found += [each for tp in tps if tp not in broken for each in position_metrics(self.partition(tp))]
+            figures = [each for tp, at in stands.items() for each in position_metrics(tp, at)]
         else:
+            broken = self.out_of_service
             report = self.report()
-            found += written_metrics(self.roster)
-        return [*found, *report_metrics(report, self.directory, self._clock.now_ms())]
+            figures = written_metrics(self.roster)
+        found = directory_metrics(self.directory, self.files, held=len(self.partitions()), broken=len(broken))
+        return [*found, *figures, *report_metrics(report, self.directory, self._clock.now_ms())]
 
     def topics(self) -> dict[str, TopicInfo]:
         """Topics by name. A read-only log looks at the directory again."""
@@ -239,6 +241,17 @@ class LocalLog:
         if self.read_only:
             return self._survey.names()
         return self.roster.names()
+
+    def positions(self) -> tuple[dict[TopicPartition, Positions], dict[TopicPartition, TieredError]]:
+        """Where each partition stands, and why not of those whose files cannot be read: they keep back no other."""
+        found, unreadable = dict[TopicPartition, Positions](), self.out_of_service
+        for tp in self.partitions():
+            if tp not in unreadable:
+                try:
+                    found[tp] = self.partition(tp).positions()
+                except (CorruptionError, LocalIOError) as error:
+                    unreadable[tp] = error
+        return found, unreadable
 
     def partition(self, tp: TopicPartition) -> PartitionLog:
         """Opened now if nobody asked for it before. Raises UnknownTopicError, CorruptionError (out of service)."""

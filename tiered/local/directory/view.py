@@ -18,7 +18,7 @@ from uuid import UUID
 
 from tiered.clock import Clock
 from tiered.config import LogConfig
-from tiered.errors import ClosedError, ConfigError, ForkedLogError, TieredError, UnknownTopicError
+from tiered.errors import ClosedError, ConfigError, ForkedLogError, LocalIOError, TieredError, UnknownTopicError
 from tiered.format.keys import parse_partition_dir, partition_dir
 from tiered.local.disk.checkpoints import LOG_START_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME, OffsetsFile
 from tiered.local.disk.claims import Claims
@@ -172,25 +172,33 @@ class Survey:
         broken: dict[TopicPartition, TieredError] = {}
         for topic, here in read_topic_ids(directory, files, present, broken).items():
             topics[topic] = discovered(topics.get(topic), topic, here)
-        self._broken = broken
         for tp, path in present.items():
             if tp not in self._partitions and tp not in broken:
-                self._partitions[tp] = _foreign_log(
-                    files,
-                    self._clock,
-                    path,
-                    tp,
-                    topics[tp.topic],
-                    ours=tp.topic in ours,
-                    start=starts.get(tp, 0),
-                    upload=partial(self._upload_of, tp),
-                    recovery_point=partial(self._recovery_point_of, tp),
-                    high_watermark=partial(self._watermark_of, tp, path),
-                    buffer_bytes=self._buffer_bytes,
-                )
+                try:
+                    self._partitions[tp] = self._read_by(
+                        path, tp, topics[tp.topic], ours=tp.topic in ours, start=starts.get(tp, 0)
+                    )
+                except LocalIOError as error:  # of this partition alone: all others are looked at
+                    broken[tp] = error
+        self._broken = broken
         for tp in self._partitions.keys() - (present.keys() - broken.keys()):
             del self._partitions[tp]
         self._topics = without_absent(topics)
+
+    def _read_by(self, path: Path, tp: TopicPartition, topic: TopicInfo, *, ours: bool, start: int) -> PartitionLog:
+        return _foreign_log(
+            self._files,
+            self._clock,
+            path,
+            tp,
+            topic,
+            ours=ours,
+            start=start,
+            upload=partial(self._upload_of, tp),
+            recovery_point=partial(self._recovery_point_of, tp),
+            high_watermark=partial(self._watermark_of, tp, path),
+            buffer_bytes=self._buffer_bytes,
+        )
 
     def _tell_strange(self, names: list[str]) -> None:
         """Warns of directories that are no partitions, once and not at each look: this may be no log directory."""

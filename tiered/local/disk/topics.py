@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from tiered.config import MAX_PARTITIONS, TopicConfig
-from tiered.errors import CorruptionError, NewerFormatError, NotFoundError, TieredError
+from tiered.errors import CorruptionError, LocalIOError, NewerFormatError, NotFoundError, TieredError
 from tiered.local.disk.checkpoints import refuse_newer
 from tiered.local.disk.files import Files
 
@@ -46,7 +46,7 @@ class TopicInfo(NamedTuple):
 
 
 def read_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
-    """All topics of the file; empty if there is none (a broker's directory). Raises CorruptionError."""
+    """All topics of the file; empty if there is none (a broker's directory). Raises CorruptionError, LocalIOError."""
     path = directory / TOPICS_NAME
     try:
         value = json.loads(files.read(path))
@@ -66,7 +66,7 @@ def read_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
         }
     except NotFoundError:
         return {}
-    except NewerFormatError:
+    except (NewerFormatError, LocalIOError):  # whole, for all that is known: nobody is to make it anew
         raise
     except (ValueError, KeyError, TypeError, AttributeError, TieredError) as error:
         raise CorruptionError(

@@ -11,7 +11,7 @@ from tiered.config import LogConfig, TopicConfig
 from tiered.errors import (
     ConfigError,
     CorruptionError,
-    LocalPermissionError,
+    LocalIOError,
     NewerFormatError,
     NotFoundError,
     TieredError,
@@ -103,7 +103,7 @@ def read_topic_ids(
         found: UUID | None = None
         try:
             found = read_topic_id(directory / partition_dir(tp), files)
-        except (CorruptionError, LocalPermissionError) as error:
+        except (CorruptionError, LocalIOError) as error:
             broken[tp] = error
         if found is None:
             unknown.append(tp)
