@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from tiered.care.accept_loss import LossPlan, accept_loss_steps, plan_loss_steps
 from tiered.care.check import CheckOptions, CheckReport, check_steps
 from tiered.care.enroll import EntryPlan, entry_steps, plan_entry_steps
 from tiered.care.mend import MendPlan, mend_steps, plan_mend_steps
@@ -65,6 +66,16 @@ async def restore(
 async def plan_rejoin(directory: Path, selected: Collection[TopicPartition] = (), *, clock: Clock) -> RejoinPlan:
     """As ``tiered.plan_rejoin``."""
     return await AioRunner().run(plan_rejoin_steps(directory, selected, clock))
+
+
+async def plan_loss(directory: Path, tp: TopicPartition, *, files: Files | None = None) -> LossPlan:
+    """As ``tiered.care.run.plan_loss``."""
+    return await AioRunner().run(plan_loss_steps(directory, tp, files or PosixFiles()))
+
+
+async def accept_loss(plan: LossPlan, *, clock: Clock, files: Files | None = None) -> None:
+    """As ``tiered.care.run.accept_loss``; cancelled, it ends first."""
+    await AioRunner().run(accept_loss_steps(plan, clock, files or PosixFiles()))
 
 
 async def rejoin(plan: RejoinPlan, *, clock: Clock, files: Files | None = None) -> None:

@@ -39,7 +39,7 @@ from tiered.format.keys import (
     partition_dir,
 )
 from tiered.format.segment_stats import SegmentStats
-from tiered.local.directory.view import DirectoryView, StrangeFolder, gone_partitions, noted_ends
+from tiered.local.directory.view import DirectoryView, StrangeFolder, gone_partitions, gone_told, noted_ends
 from tiered.local.disk.claims import ClaimProof, Claims
 from tiered.local.disk.files import Files
 from tiered.local.disk.names import SPARSE_NAME, bases_of, local_files
@@ -130,7 +130,7 @@ class LocalCheck:
         root = Findings(str(self.directory))
         uploads, claims = self._root_files(root)
         directories = self._partition_directories(root)
-        yield [*root.items, *self._gone(uploads)]
+        yield [*root.items, *self._gone(uploads, claims)]
         started = self.directory / "log-start-offset-checkpoint"
         starts = self._decoded(Findings(""), started, decode_offsets, "checkpoint") or {}
         for tp, path in directories:
@@ -188,19 +188,18 @@ class LocalCheck:
                 found.append((folder.tp, self.directory / folder.name))
         return sorted(found)
 
-    def _gone(self, uploads: Mapping[TopicPartition, PartitionUpload]) -> Iterator[Finding]:
-        """Partitions that held records here and have no folder any more: an open for writing makes an empty one."""
+    def _gone(
+        self, uploads: Mapping[TopicPartition, PartitionUpload], claims: Collection[TopicPartition]
+    ) -> Iterator[Finding]:
+        """Partitions that held records here and have no folder any more."""
         topics = _read(Findings(""), "topics_file", partial(expected_topics, self.directory, self.files)) or {}
         chosen = [topic for topic in topics.values() if not self.topics or topic.name in self.topics]
         present = DirectoryView.look(self.directory, self.files).partitions
         noted = _read(Findings(""), "checkpoint", partial(noted_ends, self.directory, self.files, uploads)) or {}
         for tp, end in sorted(gone_partitions(chosen, present, noted).items()):
             found = Findings(str(self.directory / partition_dir(tp)))
-            found.error(
-                "partition_gone",
-                f"the directory is gone; it held records up to offset {end}: put it back before anybody opens the log"
-                " for writing, which makes an empty one",
-            )
+            told = gone_told(self.directory, tp, end, tiered=tp in uploads or tp in claims)
+            found.error("partition_gone", f"the directory is gone; {told}")
             yield from found.about(*tp)
 
     def _listed(self, path: Path) -> list[LocalFile]:

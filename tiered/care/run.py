@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from uuid import UUID
 
+from tiered.care.accept_loss import LossPlan, accept_loss_steps, plan_loss_steps
 from tiered.care.check import CheckOptions, CheckReport, check_steps
 from tiered.care.enroll import EntryPlan, entry_steps, plan_entry_steps
 from tiered.care.mend import MendPlan, mend_steps, plan_mend_steps
@@ -84,6 +85,22 @@ def rejoin(plan: RejoinPlan, *, clock: Clock, files: Files | None = None) -> Non
     Raises LockedError (the application or an uploader has the directory), NotFoundError, LocalIOError.
     """
     Runner().run(rejoin_steps(plan, clock, files or PosixFiles()))
+
+
+def plan_loss(directory: Path, tp: TopicPartition, *, files: Files | None = None) -> LossPlan:
+    """What a partition has lost whose directory is gone and that no bucket has. Changes nothing.
+
+    Raises UnknownTopicError, ConfigError (its directory is there, nothing was noted of it, or it is tiered).
+    """
+    return Runner().run(plan_loss_steps(directory, tp, files or PosixFiles()))
+
+
+def accept_loss(plan: LossPlan, *, clock: Clock, files: Files | None = None) -> None:
+    """The partition goes on, empty, behind what it lost. A crash in between is finished by running it again.
+
+    Raises LockedError (the application has the directory), ConfigError (it is another loss by now), LocalIOError.
+    """
+    Runner().run(accept_loss_steps(plan, clock, files or PosixFiles()))
 
 
 def advise(store: Store, local: LocalLog | None, topics: Collection[str] = ()) -> Advised:

@@ -16,9 +16,11 @@ from tiered.care.check import EXIT_WARNINGS
 from tiered.care.mend import MendPlan
 from tiered.care.rebuild import RebuildPlan
 from tiered.care.run import (
+    accept_loss,
     advise,
     mend,
     plan_entry,
+    plan_loss,
     plan_mend,
     plan_put_back,
     plan_rebuild,
@@ -99,6 +101,38 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...], dry_run: bool
             reads = f"tiered cat {tp.topic}:{tp.partition} --log-dir {plan.target} -o {end}"
             lines.append(f"{tp}: offsets {end} to {aside.end_offset} are in no bucket; `{reads}` reads them")
     return app.out.result("repair rejoin", fields, lines)
+
+
+@command.command("accept-loss", cls=Command)
+@click.argument("selected", metavar="TOPIC:P")
+@destructive
+@pass_application
+def accept_loss_command(app: Application, *, selected: str, dry_run: bool, yes: bool) -> int:
+    """Let a partition go on whose directory is gone from the disk, and that no bucket has: empty, behind what it lost.
+
+    Until then it is out of service. Put the directory back instead, if there is a copy of it anywhere.
+
+    \b
+    Examples:
+      tiered repair accept-loss flights:0 --log-dir data --dry-run
+      tiered repair accept-loss flights:0 --log-dir data --yes
+    """
+    directory = app.need_log_dir()
+    need_directory(app)
+    plan = plan_loss(directory, one_partition(selected))
+    text = f"{plan.tp}: all records below offset {plan.end_offset} are lost; the next one gets offset {plan.end_offset}"
+    app.out.say(text)
+    if not dry_run:
+        confirm(app, "repair accept-loss", f"Give up all records of {plan.tp} that were on this disk?", yes=yes)
+        accept_loss(plan, clock=app.clock)
+    fields = {
+        "dry_run": dry_run,
+        "topic": plan.tp.topic,
+        "partition": plan.tp.partition,
+        "end_offset": plan.end_offset,
+    }
+    done = f"dry run: {plan.tp} would be empty" if dry_run else f"{plan.tp} is empty: open the log again"
+    return app.out.result("repair accept-loss", fields, [done])
 
 
 @command.command("rebuild-catalog", cls=Command)

@@ -14,7 +14,7 @@ from tiered.errors import CorruptionError, LocalIOError, LogDestroyedError, NotF
 from tiered.format.coordinator_records import is_state_log
 from tiered.format.keys import log_name
 from tiered.local.directory.manager import LocalLog
-from tiered.local.directory.view import gone_partitions, noted_ends
+from tiered.local.directory.view import gone_partitions, gone_told, noted_ends
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.lock import LOCK_NAME, UPLOADER_LOCK_NAME, DirectoryLock, Holder
 from tiered.local.disk.uploads import PartitionUpload
@@ -170,11 +170,10 @@ def partition_status(tiers: Tiers, facts: TopicFacts, partition: int, notes: Dis
     status = PartitionStatus(TopicPartition(facts.name, partition))
     if facts.local_id is not None and facts.remote_id is not None and facts.local_id != facts.remote_id:
         status.problems.append(f"the topic is {facts.local_id} on this disk and {facts.remote_id} in the bucket")
-    if status.tp in notes.gone:
-        status.problems.append(
-            f"its directory is gone from this disk; it held records up to offset {notes.gone[status.tp]}: put it back"
-            " before anybody opens the log for writing, which makes an empty one"
-        )
+    if tiers.local is not None and status.tp in notes.gone:
+        bucket = status.tp in notes.uploads or status.tp in notes.known
+        told = gone_told(tiers.local.directory, status.tp, notes.gone[status.tp], tiered=bucket)
+        status.problems.append(f"its directory is gone from this disk; {told}")
     if tiers.local is not None and status.tp in notes.present:
         try:
             _look_at_disk(status, tiers.local, notes.uploads.get(status.tp))

@@ -167,8 +167,38 @@ def test_a_partition_whose_directory_is_gone(cli: Cli, tmp_path: Path, url: str)
     found = [(each["code"], each["topic"], each["partition"]) for each in checked.messages if "severity" in each]
     assert found == [("partition_gone", "t", 1)]
     assert cli("check", "u", "--log-dir", directory).code == 0
-    opened = cli("append", "t", "--log-dir", directory, "-p", "0", stdin=b"3\n")
-    assert (opened.code, "partition_gone partition=t-1 end_offset=2" in opened.err) == (0, True)
+    for _ in range(2):  # it is as before: an open makes no empty one
+        opened = cli("append", "t", "--log-dir", directory, "-p", "0", stdin=b"3\n")
+        assert (opened.code, "partition_out_of_service partition=t-1 " in opened.err) == (0, True)
+        refused = cli("append", "t", "--log-dir", directory, "-p", "1", stdin=b"3\n")
+        assert (refused.code, "t-1 is out of service: its directory" in refused.err) == (13, True)
+        assert f"`tiered repair accept-loss t:1 --log-dir {directory}`" in refused.err + "".join(problems)
+    accept = ("repair", "accept-loss", "t:1", "--log-dir", directory)
+    planned = cli(*accept, "--dry-run")
+    assert (planned.code, planned.text, (directory / "t-1").exists()) == (0, "dry run: t-1 would be empty\n", False)
+    assert "all records below offset 2 are lost; the next one gets offset 2" in planned.err
+    assert cli(*accept).code == 2  # nobody can answer
+    done = cli(*accept, "--yes", "--json").summary
+    assert (done["topic"], done["partition"], done["end_offset"], done["dry_run"]) == ("t", 1, 2, False)
+    assert cli("append", "t", "--log-dir", directory, "-p", "1", stdin=b"3\n").code == 0
+    assert cli("cat", "t:1", "--log-dir", directory, "--format", "%o %s\n").text == "2 3\n"
+    assert (cli("status", "--log-dir", directory).code, cli("check", "--log-dir", directory).code) == (0, 0)
+
+
+def test_a_partition_whose_directory_is_gone_and_that_a_bucket_has(cli: Cli, tmp_path: Path, url: str) -> None:
+    directory = tmp_path / "d"
+    append(cli, directory, url, b"1\n2\n", "--durability", "remote")
+    shutil.rmtree(directory / "t-0")
+    seen = cli("status", "--log-dir", directory, "--remote", url)
+    (problem,) = [line for line in seen.text.splitlines() if line.startswith("problem: ")]
+    assert f"`tiered repair rejoin t:0 --log-dir {directory}` then lets it go on where the bucket ends" in problem
+    refused = cli("repair", "accept-loss", "t:0", "--log-dir", directory, "--yes")
+    assert (refused.code, "t-0 is in a bucket, too" in refused.err) == (2, True)
+    checked = cli("check", "--log-dir", directory, "--json")
+    (found,) = [each for each in checked.messages if each.get("code") == "partition_gone"]
+    assert "repair rejoin t:0" in found["message"]
+    opened = cli("append", "t", "--log-dir", directory, "--remote", url, stdin=b"3\n")
+    assert "partition_gone partition=t-0 end_offset=2" in opened.err
 
 
 def test_a_partition_that_another_directory_holds_is_not_gone(cli: Cli, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import json
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 import tiered
 from tiered import aio
 from tiered.cli.main import run
-from tiered.errors import CorruptionError
+from tiered.errors import CorruptionError, LocalIOError
 from tiered.local.directory.directories import LocalTier
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.checkpoints import RECOVERY_POINT_NAME, OffsetsFile
@@ -21,6 +23,7 @@ from tiered.model import TopicPartition
 from tiered.plan.tiering.facts import DrainMode
 from tiered.plan.tiering.orders import Exit
 from tiered.store.location import StoreLocation
+from tiered.testing.disk import UnreadableFiles
 from uploader.cli import program
 from uploader.config import Settings
 from uploader.service import Place, Service, serve
@@ -197,3 +200,17 @@ def test_a_topic_with_one_can_be_deleted(damaged: Path) -> None:
     with tiered.open(damaged / "log") as log:
         log.delete_topic("a")
         assert set(log.topics()) == {"b"}
+
+
+def test_a_disk_that_fails_under_one_file_is_not_written(tmp_path: Path) -> None:
+    with LocalLog.open(tmp_path) as log:
+        log.create_topic("t", 2)
+    for number, wrong in ((errno.EIO, LocalIOError), (errno.EACCES, None)):
+        files = UnreadableFiles(tmp_path / "t-1" / "partition.metadata", number=number)
+        with contextlib.ExitStack() as held:
+            if wrong is not None:
+                held.enter_context(pytest.raises(wrong, match="Input/output error"))
+            with LocalLog.open(tmp_path, files=files) as log:
+                assert list(log.out_of_service) == [TopicPartition("t", 1)]
+        with LocalLog.open(tmp_path, files=files, read_only=True) as log:
+            assert list(log.out_of_service) == [TopicPartition("t", 1)]

@@ -10,8 +10,8 @@ from pathlib import Path
 from tiered.errors import ConfigError, TieredError
 from tiered.local.directory.notes import Noted
 from tiered.local.directory.registry import LeavingDirectories
-from tiered.local.directory.view import DirectoryView
-from tiered.local.disk.files import Files
+from tiered.local.directory.view import DirectoryView, gone_error, gone_partitions
+from tiered.local.disk.files import Files, disk_failed
 from tiered.local.disk.topics import TopicInfo, read_leaving, read_topics, write_topics
 from tiered.local.disk.volume import discovered, expected_topics, read_topic_ids, without_absent
 from tiered.local.partition.roster import Roster, Sleeper
@@ -36,7 +36,8 @@ class Inventory:
 def take_inventory(directory: Path, files: Files, tiered: Collection[TopicPartition] = ()) -> Inventory:
     """Reads names and small files. ``tiered``: the partitions that a bucket knows.
 
-    Raises ConfigError for directories that are no partitions or those of another topic, CorruptionError.
+    Raises ConfigError for directories that are no partitions or those of another topic, CorruptionError; LocalIOError
+    for a disk that fails.
     """
     seen = look_strictly(directory, files)
     found = Inventory(
@@ -47,7 +48,11 @@ def take_inventory(directory: Path, files: Files, tiered: Collection[TopicPartit
     for tp in seen.partitions:
         if tp.topic not in gone or tp.topic in found.topics:
             found.present.add(tp)
-    for topic, here in read_topic_ids(directory, files, sorted(found.present), found.broken).items():
+    ids = read_topic_ids(directory, files, sorted(found.present), found.broken)
+    for error in found.broken.values():
+        if disk_failed(error):  # which is no matter of one partition: nothing is written there
+            raise error
+    for topic, here in ids.items():
         found.topics[topic] = discovered(found.topics.get(topic), topic, here, tiered=tiered)
     found.topics = without_absent(found.topics)
     return found
@@ -82,8 +87,26 @@ def finish_deletions(directory: Path, files: Files, leaving: LeavingDirectories)
     return moved
 
 
-def open_partitions(roster: Roster, found: Inventory, noted: Noted, *, clean: bool) -> None:
+def put_gone_aside(
+    directory: Path, found: Inventory, noted: Noted, tiered: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Takes partitions out of service that held records and whose directory is gone; returns those that it leaves.
+
+    Those are ``tiered``: the bucket knows their end, below which nobody appends, and `tiered repair rejoin` is their
+    way on. A deletion and a move that were killed leave none: ``tiered-topics.json`` forgets a partition before its
+    directory leaves its name, and a rejoin its recovery point.
+    """
+    gone = gone_partitions(found.topics.values(), found.present, noted.points)
+    for tp in gone.keys() - set(tiered):
+        found.broken[tp] = gone_error(directory, tp, gone[tp])
+    return {tp: end for tp, end in gone.items() if tp in tiered}
+
+
+def open_partitions(
+    roster: Roster, found: Inventory, noted: Noted, *, clean: bool, tiered: Collection[TopicPartition]
+) -> None:
     """After a clean shutdown those partitions sleep whose end a checkpoint knows; all others are opened."""
+    gone = put_gone_aside(roster.directory, found, noted, tiered)
     for topic in found.topics.values():
         for number in topic.here:
             tp = TopicPartition(topic.name, number)
@@ -94,10 +117,10 @@ def open_partitions(roster: Roster, found: Inventory, noted: Noted, *, clean: bo
             elif clean and tp in found.present and point >= 0:
                 roster.put_to_sleep(tp, Sleeper(point, start, mark))
             else:
-                if tp not in found.present and point > 0:
+                if tp in gone:
                     LOGGER.warning(
                         "partition_gone partition=%s end_offset=%d hint=its directory is gone: an empty one is made",
                         tp,
-                        point,
+                        gone[tp],
                     )
                 roster.adopt(tp, clean=clean, recovery_point=point, start=start, high_watermark=mark)

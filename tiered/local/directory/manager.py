@@ -150,7 +150,8 @@ class LocalLog:
 
         Raises LockedError (another process has it), NotFoundError (read-only and absent), ConfigError (a directory in
         it is no partition), CorruptionError (its own small files cannot be read). Damaged records never keep a log
-        from opening, and an unreadable ``partition.metadata`` takes only its partition out of service.
+        from opening; an unreadable ``partition.metadata`` takes only its partition out of service, and so does a
+        directory that is gone, if it held records and no bucket knows them.
         """
         directory, files = Path(directory), files or PosixFiles()
         clock, ids, config = clock or SystemClock(), ids or SystemIds(), config or LogConfig()
@@ -388,7 +389,8 @@ class LocalLog:
     def _load(self) -> None:
         # Those of an uploader may be under way in another process: it sweeps them itself.
         sweep_temporaries(self.files, self.directory, but=(*UPLOADER_FILES, SEAL_REQUEST_NAME))
-        found = take_inventory(self.directory, self.files, {*self.claims.read(), *self.uploads.read()})
+        tiered = {*self.claims.read(), *self.uploads.read()}
+        found = take_inventory(self.directory, self.files, tiered)
         self._volume_id = ensure_volume(self.directory, self.files, self._ids, self.config)
         self._broker_epoch = read_broker_epoch(self.directory, self.files)
         clean = self.was_clean = take_clean_mark(self.directory, self.files)
@@ -396,7 +398,7 @@ class LocalLog:
         self.registry.topics = found.topics
         self._leaving.found(found.leaving)
         self._proven = frozenset(self.claims.read())
-        open_partitions(self.roster, found, self.notes.read(), clean=clean)
+        open_partitions(self.roster, found, self.notes.read(), clean=clean, tiered=tiered)
         self.registry.forget(gone)
         try:
             self._leaving.remove_due(0)

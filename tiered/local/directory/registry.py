@@ -118,6 +118,7 @@ class TopicRegistry:
         self._uploads = around.uploads
         self._claims = around.claims
         self._checkpoint = checkpoint
+        self._leaves = set[str]()  # topics whose deletion has begun, and failed: the next open ends it
         self._begun: dict[str, UUID] = {}  # topics that could not be made, whose directories may be there
         self._lock = threading.RLock()
 
@@ -130,6 +131,11 @@ class TopicRegistry:
         with self._lock:
             if name in self.topics:
                 raise ConfigError(f"topic {name} exists already in {self._directory}")
+            if name in self._leaves:
+                raise ConfigError(
+                    f"the deletion of topic {name} has not ended in {self._directory}",
+                    hint="open the log again: it ends",
+                )
             topic_id = topic_id or self._begun.get(name)
             while topic_id is None or not usable_id(topic_id):
                 topic_id = self._ids.uuid()
@@ -154,7 +160,7 @@ class TopicRegistry:
         """Makes ``topic`` what it says. The file first: the next open makes the directories that a crash prevented."""
         with self._lock:
             before, topics = self.topics, {**self.topics, topic.name: topic}
-            write_topics(self._directory, self._files, topics)
+            self._write(topics)
             self.topics = topics
             fresh = [tp for number in topic.here if (tp := TopicPartition(topic.name, number)) not in self._roster]
             try:
@@ -176,15 +182,18 @@ class TopicRegistry:
             guard = uploader_lock(self._directory, self._files).held_while(self._clock) if tiered else nullcontext()
             with guard:
                 rest = {other: info for other, info in self.topics.items() if other != name}
-                write_topics(self._directory, self._files, rest, leaving=(name,))
+                self._leaves.add(name)
+                self._write(rest)
                 self.topics = rest
                 due_ms = self._clock.now_ms() + topic.config.file_delete_delay_ms
                 renamed = []
                 for tp in gone:
                     self._roster.forget(tp, self._config.close_timeout_ms / 1000)
-                    renamed.append(self._leaving.rename(tp, due_ms))
+                    if self._files.is_directory(self._directory / partition_dir(tp)):  # it may be what is gone
+                        renamed.append(self._leaving.rename(tp, due_ms))
                 self.forget(gone)
-                write_topics(self._directory, self._files, rest)
+                self._leaves.remove(name)
+                self._write(rest)
         LOGGER.info("topic_deleted path=%s topic=%s partitions=%d", self._directory, name, len(gone))
         return renamed
 
@@ -192,7 +201,7 @@ class TopicRegistry:
         """``tp``, closed before, leaves for another directory: ``rest`` no longer holds it."""
         with self._lock:
             topics = {**self.topics, rest.name: rest}
-            write_topics(self._directory, self._files, topics)
+            self._write(topics)
             self.topics = topics
             self._leaving.rename(tp, self._clock.now_ms() + rest.config.file_delete_delay_ms)
             self.forget([tp])
@@ -210,6 +219,9 @@ class TopicRegistry:
         self._uploads.forget(gone)
         self._claims.forget(gone)
         self._checkpoint()
+
+    def _write(self, topics: Mapping[str, TopicInfo]) -> None:
+        write_topics(self._directory, self._files, topics, leaving=self._leaves)
 
     def _known(self, name: str) -> TopicInfo:
         topic = self.topics.get(name)

@@ -18,7 +18,15 @@ from uuid import UUID
 
 from tiered.clock import Clock
 from tiered.config import LogConfig
-from tiered.errors import ClosedError, ConfigError, ForkedLogError, LocalIOError, TieredError, UnknownTopicError
+from tiered.errors import (
+    ClosedError,
+    ConfigError,
+    CorruptionError,
+    ForkedLogError,
+    LocalIOError,
+    TieredError,
+    UnknownTopicError,
+)
 from tiered.format.keys import parse_partition_dir, partition_dir
 from tiered.local.disk.checkpoints import LOG_START_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME, OffsetsFile
 from tiered.local.disk.claims import Claims
@@ -303,6 +311,31 @@ def gone_partitions(
         if tp not in present
     )
     return {tp: noted[tp] for tp in absent if noted.get(tp, 0) > 0}
+
+
+def gone_error(directory: Path, tp: TopicPartition, end_offset: int) -> CorruptionError:
+    """Why a partition that no bucket has is out of service: an empty one would give its offsets again."""
+    path = directory / partition_dir(tp)
+    return CorruptionError(
+        f"{tp} is out of service: its directory {path} is gone; it held records up to offset {end_offset}",
+        path_or_key=str(path),
+        offset=end_offset,
+        hint=f"put it back and open the log again; `tiered repair accept-loss {tp.topic}:{tp.partition}"
+        f" --log-dir {directory}` gives its records up and goes on at offset {end_offset}",
+    )
+
+
+def gone_told(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: bool) -> str:
+    """What whoever looks at a directory says of a partition that is gone from it; ``tiered``: a bucket knows it."""
+    where = f"{tp.topic}:{tp.partition} --log-dir {directory}"
+    after = (
+        f"before anybody opens the log for writing, which makes an empty one; `tiered repair rejoin {where}` then lets"
+        " it go on where the bucket ends"
+        if tiered
+        else f"and open the log again; until then it is out of service; `tiered repair accept-loss {where}` gives its"
+        f" records up and goes on at offset {end_offset}"
+    )
+    return f"it held records up to offset {end_offset}: put it back {after}"
 
 
 def noted_ends(
