@@ -121,10 +121,10 @@ def _forget(plan: RejoinPlan, files: Files) -> None:
     """What this volume said of the partitions was said of the records that are gone from it now."""
     gone = {aside.tp for aside in plan.partitions}
     checkpoint, claims = UploadCheckpoint(plan.directory, files), Claims(plan.directory, files)
+    for tp in sorted(gone & set(claims.read())):
+        claims.write(tp, token=None, last_append=None, restored_from=None)
     for name in (RECOVERY_POINT_NAME, LOG_START_NAME, REPLICATION_NAME):
         offsets = OffsetsFile(plan.directory, name, files)
         if files.state(offsets.path) is not None:
             offsets.write({tp: at for tp, at in offsets.read().items() if tp not in gone})
-    for tp in sorted(gone & set(claims.read())):  # a claim says that the bucket knows what is gone from here
-        claims.write(tp, token=None, last_append=None, restored_from=None)
     checkpoint.write({tp: upload for tp, upload in checkpoint.read().items() if tp not in gone})

@@ -94,7 +94,7 @@ def put_gone_aside(
 
     Those are ``tiered``: the bucket knows their end, below which nobody appends, and `tiered repair rejoin` is their
     way on. A deletion and a move that were killed leave none: ``tiered-topics.json`` forgets a partition before its
-    directory leaves its name, and a rejoin its recovery point.
+    directory leaves its name; nor does a rejoin: a partition that was claimed once stays in the file of claims.
     """
     gone = gone_partitions(found.topics.values(), found.present, noted.points)
     for tp in gone.keys() - set(tiered):
