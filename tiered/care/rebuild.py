@@ -38,10 +38,12 @@ from tiered.format.keys import (
     hist_prefix,
     index_key,
     join_uid,
+    log_name,
     parse_hist_key,
     parse_page_key,
     parse_segment_key,
     parse_staged_key,
+    partition_dir,
     partition_prefix,
     root_key,
     segment_key,
@@ -261,8 +263,10 @@ def _need_told(
             f"its batches do not prove it: {why}",
             path_or_key=key,
             offset=name.base,
-            hint="nothing was changed; put the .idx back from a version or a backup of the bucket. Only to give the "
-            "segment up: copy the .log elsewhere, and delete it here",
+            hint="nothing was changed; put the .idx back from a version or a backup of the bucket. What the .log holds "
+            f"is read without: copy it to {partition_dir(tp)}/{log_name(name.base)} in an empty folder DIR, and "
+            f"`tiered cat {tp.topic}:{tp.partition} --log-dir DIR`. Only to give the segment up: delete it here then, "
+            "and plan this anew, which names the offsets that are missing",
         )
     return behind
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import tiered
 from tests.unit.catalog.script import TOPIC_ID
 from tests.unit.paged.rebuilding import TP, Bucket, producers_of
 from tests.unit.remote.building import batches, seal
@@ -15,7 +18,7 @@ from tiered.format.bundle import encode_bundle
 from tiered.format.keys import Role, SegmentName, index_key, segment_key
 from tiered.model import EpochEntry, Row
 from tiered.remote.sweep import sweep
-from tiered.store.base import Delete
+from tiered.store.base import Delete, Get, Object
 
 
 @pytest.fixture
@@ -117,6 +120,27 @@ def test_what_nothing_tells_is_refused_by_name(bucket: Bucket, at: int, accept_l
         bucket.world.run(plan_rebuild_steps(TP, "test", accept_loss=accept_loss))
     assert (refused.value.path_or_key, refused.value.offset) == (key, at * 10)
     assert "--accept-loss" not in refused.value.hint
+
+
+def test_what_is_refused_can_be_read_as_the_hint_says(tmp_path: Path) -> None:
+    bucket = Told()
+    bucket.append(3)
+    rows = bucket.rows()
+    key = without(bucket, 2, copies=False)
+    bucket.store.execute(Delete(tuple(index_key(TOPIC_ID, 0, row) for row in rows)))
+    with pytest.raises(CorruptionError, match="no segment follows it") as refused:
+        bucket.plan()
+    hint, first = refused.value.hint, segment_key(TOPIC_ID, 0, rows[0])
+    found = re.search(r"copy it to (\S+)/(\S+) in an empty folder DIR, and `tiered cat (\S+) ", hint)
+    assert found is not None
+    assert found.groups() == ("flights-0", f"{0:020d}.log", "flights:0")
+    assert (refused.value.path_or_key, key.endswith(".log")) == (first, True)
+    got = bucket.store.execute(Get(first))
+    assert isinstance(got, Object)
+    (tmp_path / found[1]).mkdir()
+    (tmp_path / found[1] / found[2]).write_bytes(got.data)
+    with tiered.open_reader(log_dir=tmp_path) as reader:
+        assert [record.offset for record in reader.topic(TP.topic).read()] == list(range(10))
 
 
 def test_behind_the_end_it_is_told(bucket: Bucket) -> None:
