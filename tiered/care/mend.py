@@ -4,13 +4,14 @@
 
     row ── HEAD, .log, .idx ── what is wrong ── plan ──> batches that are whole ──> new .log and .idx ── replace ── root
 
-An object is never written twice: what is mended gets new names, under a claim of the role ``m``. The batches are the
-old ones, byte for byte; everything beside them follows from them. ``index`` loses nothing, or refuses. ``drop-segment``
-gives up the batches that cannot be read, by name, and leaves a hole where none can; at the end of the log, where only
-the last segment tells the producers, an empty batch with their snapshot. It refuses where the marker of older records
-would go with them, or nothing tells the producers: that changes what is shown of other offsets. Objects that are
-replaced are copied below ``aside/`` before the catalog lets go of them; nothing ever deletes those copies but the
-topic's deletion.
+A ``.log`` that lies under the name of another segment of the partition, as where two changed places, is read there:
+its size and checksum are those of the row. An object is never written twice: what is mended gets new names, under a
+claim of the role ``m``. The batches are the old ones, byte for byte; everything beside them follows from them.
+``index`` loses nothing, or refuses. ``drop-segment`` gives up the batches that cannot be read, by name, and leaves a
+hole where none can; at the end of the log, where only the last segment tells the producers, an empty batch with their
+snapshot. It refuses where the marker of older records would go with them, or nothing tells the producers: that
+changes what is shown of other offsets. Objects that are replaced are copied below ``aside/`` before the catalog lets
+go of them; nothing ever deletes those copies but the topic's deletion.
 """
 
 from __future__ import annotations
@@ -94,6 +95,7 @@ class RowPlan:
 
     ``row`` is the catalog's, ``source`` the objects that are read: others where those it names are gone, and the same
     bytes lie under another name. ``size`` is that of the ``.log``, 0 without one; ``aside``: keys that are kept.
+    ``body``: the key of another segment under which its ``.log`` lies, ``""`` if it does not.
     """
 
     row: Row
@@ -102,6 +104,7 @@ class RowPlan:
     lost: tuple[Loss, ...]
     size: int
     aside: tuple[str, ...]
+    body: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +169,8 @@ def plan_mend_steps(tp: TopicPartition, offsets: Sequence[int], *, drop: bool) -
         what = "objects" if drop else "indexes"
         raise ConfigError(
             f"{tp}: the {what} are those that the catalog names: there is nothing to repair",
-            hint="`tiered check --read-data` names the offset of what is wrong inside them: name it here, too",
+            hint="`tiered check --read-data` names the offset of what is wrong inside them: name it here, too"
+            + ("; what only lies under another name `tiered repair index` writes anew" if drop else ""),
         )
     return MendPlan(tp, entry, pinned.version, tuple(found))
 
@@ -197,7 +201,7 @@ def mend_steps(plan: MendPlan, owner: str) -> Steps[int]:
             raise ConfigError(f"{tp}: offset {each.row.base} is in another segment by now", hint="plan again")
         for key in each.aside:
             yield from keep_copy(key, aside_key(entry.topic_id, tp.partition, (yield NewId())))
-        new = yield from _Object(tp, entry.topic_id, each.source).written(shop, pinned, each)
+        new = yield from _Object(tp, entry.topic_id, each.source, each.body).written(shop, pinned, each)
         root = yield from catalog.commit(ReplaceIntent((each.row,), (new,)), reason=_reason(each))
         version = root.version
     return version
@@ -243,15 +247,16 @@ def keep_copy(key: str, to: str) -> Steps[bool]:
 
 @dataclass(frozen=True, slots=True)
 class _Object:
-    """The two objects of a row."""
+    """The two objects of a row; ``body``: where its ``.log`` lies, if that is the name of another segment."""
 
     tp: TopicPartition
     topic_id: UUID
     row: Row
+    body: str = ""
 
     @property
     def log_key(self) -> str:
-        return segment_key(self.topic_id, self.tp.partition, self.row)
+        return self.body or segment_key(self.topic_id, self.tp.partition, self.row)
 
     @property
     def staged(self) -> bool:
@@ -283,6 +288,11 @@ class _Object:
         if not (problem or flaw or named):
             return None
         lost = yield from self.walk(size, bundle, _take_nothing)
+        if lost and (lost[0].start, lost[-1].end) == (row.base, row.next) and (body := (yield from self._body(bundle))):
+            if drop:
+                return None
+            why = f"{problem or lost[0].why}; {body} has its bytes"
+            return RowPlan(row, row, why, (), row.size, (self.log_key,) if size else (), body)
         if drop and not lost:
             if not named:
                 return None  # the row or the bundle is wrong, not what they are about
@@ -369,6 +379,21 @@ class _Object:
             if (yield from _Walk(self.tp, entry.key, other, row.size, None).is_right()):
                 return other
         return None
+
+    def _body(self, bundle: Bundle | None) -> Steps[str]:
+        """The key of another segment of the partition under which the bytes of this one lie, ``""`` if none does."""
+        if self.staged:
+            return ""
+        listed = yield from list_all(partition_prefix(self.topic_id, self.tp.partition) + "s/")
+        for entry in listed:
+            parsed = parse_segment_key(entry.key)
+            if parsed is None or parsed.suffix != "log" or entry.size != self.row.size or entry.key == self.log_key:
+                continue
+            right = yield from reads_right(self.tp, entry.key, self.row)
+            moved = _Object(self.tp, self.topic_id, self.row, entry.key)
+            if right and not (yield from moved.walk(entry.size, bundle, _take_nothing)):
+                return entry.key
+        return ""
 
     def bundle(self) -> Steps[tuple[Bundle | None, str]]:
         """The bundle if it is of this segment; and what is wrong with it, or with what the row says of it."""

@@ -101,6 +101,11 @@ def other_records(data: bytearray) -> None:
     data[17:21] = crc32c(bytes(data[21:end])).to_bytes(4, "big")
 
 
+def swap_segments(place: Place) -> None:
+    place.swap(place.log_key(1), place.log_key(2))
+    place.swap(place.idx_key(1), place.idx_key(2))
+
+
 def swap_all(place: Place) -> None:
     place.swap(place.log_key(), place.log_key(tp=TPS[1]))
     place.swap(place.idx_key(), place.idx_key(tp=TPS[1]))
@@ -201,6 +206,12 @@ DAMAGES = (
     Damage(".log swapped between two partitions", lambda p: p.swap(p.log_key(), p.log_key(tp=TPS[1]))),
     Damage(".log and .idx swapped between two partitions", swap_all),
     Damage(".log swapped between two topics", lambda p: p.swap(p.log_key(), p.log_key(tp=TPS[2]))),
+    Damage(".log swapped between two segments", lambda p: p.swap(p.log_key(1), p.log_key(2))),
+    Damage(".log and .idx swapped between two segments", swap_segments),
+    Damage(
+        ".log gone, and its bytes under the name of another",
+        lambda p: (p.swap(p.log_key(1), p.log_key(2)), p.delete(p.log_key(1))),
+    ),
     Damage(".log is another segment of its partition", lambda p: p.put(p.log_key(), p.get(p.log_key(2)))),
     Damage(".log of the same shape, other records, right batch CRCs", log(other_records)),
     Damage(".log truncated in a batch", log(lambda data: data[:-7])),

@@ -199,6 +199,59 @@ def test_a_beginning_that_nobody_knows_is_refused(store: MemoryStore, tmp_path: 
     assert refused == 1
 
 
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("indexes_too", [False, True])
+def test_segments_that_changed_places_get_their_bytes_back(
+    store: MemoryStore, tmp_path: Path, count: int, indexes_too: bool
+) -> None:
+    write(tmp_path / "log", store, 2)
+    before, keys = committed(store), [key.removesuffix("idx") for key in bundles(store)[1 : 1 + count]]
+    for suffix in ("log", "idx") if indexes_too else ("log",):
+        bodies = [data_of(store, key + suffix) for key in keys]
+        store.execute(Delete(tuple(key + suffix for key in keys)))
+        for key, body in zip(keys, bodies[1:] + bodies[:1], strict=True):
+            store.execute(Put(key + suffix, body, ABSENT))
+    moved = {data_of(store, f"{key}log") for key in keys}
+    assert check(None, store, CheckOptions(read_data=True)).exit_code == 13
+    with pytest.raises(ConfigError, match="nothing to repair") as refused:
+        plan_mend(store, TP, drop=True)
+    assert "what only lies under another name `tiered repair index` writes anew" in refused.value.hint
+    plan = plan_mend(store, TP)
+    assert (plan.lost, [each.body for each in plan.rows]) == (
+        (),
+        [f"{keys[(at - 1) % count]}log" for at in range(count)],
+    )
+    assert [each.problem.endswith(f"; {each.body} has its bytes") for each in plan.rows] == [True] * count
+    mend(store, plan, "test")
+    assert committed(store) == before
+    assert check(None, store, CheckOptions(read_data=True)).exit_code == 0
+    assert moved <= {bytes(each.data) for each in kept(store)}
+    with pytest.raises(ConfigError, match="nothing to repair"):
+        plan_mend(store, TP)
+
+
+def test_what_changed_again_since_the_plan_is_not_written(store: MemoryStore, tmp_path: Path) -> None:
+    write(tmp_path / "log", store, 2)
+    one, two = (f"{key.removesuffix('idx')}log" for key in bundles(store)[1:3])
+    bodies = data_of(store, one), data_of(store, two)
+    store.execute(Delete((one, two)))
+    for key, body in zip((one, two), reversed(bodies), strict=True):
+        store.execute(Put(key, body, ABSENT))
+    plan = plan_mend(store, TP)
+    for key, body in ((two, bodies[0][:-1] + bytes([bodies[0][-1] ^ 1])), (one, bodies[1])):
+        store.execute(Delete((key,)))
+        store.execute(Put(key, body, ABSENT))
+    with pytest.raises(CorruptionError, match="does not read as it was planned") as refused:
+        mend(store, plan, "test")
+    assert refused.value.path_or_key == two
+
+
+def data_of(store: MemoryStore, key: str) -> bytes:
+    got = store.execute(Get(key))
+    assert isinstance(got, Object)
+    return bytes(got.data)
+
+
 def test_a_plan_that_is_old_changes_nothing(store: MemoryStore, tmp_path: Path) -> None:
     write(tmp_path / "log", store, 2)
     store.execute(Delete((bundles(store)[2],)))
