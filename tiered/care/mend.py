@@ -389,9 +389,8 @@ class _Object:
             parsed = parse_segment_key(entry.key)
             if parsed is None or parsed.suffix != "log" or entry.size != self.row.size or entry.key == self.log_key:
                 continue
-            right = yield from reads_right(self.tp, entry.key, self.row)
             moved = _Object(self.tp, self.topic_id, self.row, entry.key)
-            if right and not (yield from moved.walk(entry.size, bundle, _take_nothing)):
+            if not (yield from moved.walk(entry.size, bundle, _take_nothing)):  # all of it is right, in its place
                 return entry.key
         return ""
 
