@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tiered.config import LogConfig, TopicConfig
-from tiered.errors import LocalPermissionError
+from tiered.errors import CorruptionError, LocalPermissionError
 from tiered.local.directory.manager import LocalLog
-from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
 from tiered.local.partition.roster import WAKE_AT_ONCE
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
@@ -102,15 +103,23 @@ def test_without_the_clean_mark_none_sleeps(tmp_path: Path) -> None:
         assert log.roster.sleeping_count() == 0
 
 
-def test_a_directory_that_vanished_is_made_again(tmp_path: Path) -> None:
-    clock = FakeClock()
+@pytest.mark.parametrize("tiered", [False, True])
+def test_a_directory_that_vanished_is_made_again_where_a_bucket_knows_it(tmp_path: Path, tiered: bool) -> None:
+    clock, tp = FakeClock(), TopicPartition("t", 4)
     made(tmp_path, clock)
+    if tiered:
+        UploadCheckpoint(tmp_path, PosixFiles()).write({tp: PartitionUpload(2, 1)})
     for path in (tmp_path / "t-4").iterdir():
         path.unlink()
     (tmp_path / "t-4").rmdir()
     with opened(tmp_path, clock) as log:
         assert log.roster.sleeping_count() == COUNT - 1
-        assert log.partition(TopicPartition("t", 4)).positions().end_offset == 0
+        assert (tmp_path / "t-4").exists() == tiered
+        if tiered:
+            assert log.partition(tp).positions().end_offset == 0
+        else:
+            with pytest.raises(CorruptionError, match="it held records up to offset 2"):
+                log.partition(tp)
 
 
 def test_one_that_cannot_be_opened_keeps_no_other_asleep(tmp_path: Path) -> None:
