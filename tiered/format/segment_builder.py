@@ -7,15 +7,19 @@ the indexes is made by the same pace as in the log on a disk (``offset_index.Ind
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from uuid import UUID
 
 from tiered.config import MAX_INT
+from tiered.errors import CorruptionError
 from tiered.format.batch import assign_offsets
 from tiered.format.offset_index import IndexPace, OffsetIndex
 from tiered.format.segment_stats import SegmentStats
 from tiered.format.time_index import NO_TIMESTAMP, TimeIndex
-from tiered.model import BytesSource, EpochEntry, SealedIndexes, SegmentDescriptor
+from tiered.model import EpochEntry, SealedIndexes, SegmentDescriptor
 
 _STAMP = struct.Struct(">q4xi")
 """Base offset and leader epoch of a batch."""
@@ -26,16 +30,60 @@ class BuiltSegment:
     """A :class:`~tiered.model.SealedSegment` in memory."""
 
     descriptor: SegmentDescriptor
-    log: bytes = field(repr=False)
+    batches: tuple[bytes, ...] = field(repr=False)
     sealed_indexes: SealedIndexes = field(repr=False)
 
-    def open_log(self) -> BytesSource:
+    def open_log(self) -> BatchesSource:
         """The ``.log`` bytes."""
-        return BytesSource(self.log)
+        return BatchesSource(self.batches)
 
     def indexes(self) -> SealedIndexes:
         """What the index bundle holds."""
         return self.sealed_indexes
+
+
+class BatchesSource:
+    """A :class:`~tiered.model.FillingSource` over batches, one behind the other.
+
+    They are never joined: the pages of a second copy of a segment cost as much as encoding it.
+    """
+
+    def __init__(self, batches: Sequence[bytes]) -> None:
+        self._batches = batches
+        self._ends = [*accumulate(map(len, batches))]
+
+    @property
+    def size(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Exactly ``length`` bytes from ``position``; raises CorruptionError if there are fewer."""
+        return b"".join(self._views(position, length))
+
+    def fill_from(self, position: int, buffer: memoryview) -> None:
+        """All of ``buffer``; raises CorruptionError if there is less."""
+        at = 0
+        for view in self._views(position, len(buffer)):
+            buffer[at : at + len(view)] = view
+            at += len(view)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _views(self, position: int, length: int) -> list[memoryview]:
+        if position < 0 or position + length > self.size:
+            raise CorruptionError(
+                f"{length} bytes at {position} were asked of {self.size} bytes of a segment in memory",
+                position=position,
+                hint="report this as a bug",
+            )
+        found, at = [], bisect_right(self._ends, position)
+        while length:
+            batch = self._batches[at]
+            start = position - (self._ends[at] - len(batch))
+            found.append(memoryview(batch)[start : start + length])
+            position, length, at = position + len(found[-1]), length - len(found[-1]), at + 1
+        return found
 
 
 class SegmentBuilder:
@@ -85,9 +133,8 @@ class SegmentBuilder:
         descriptor = self._stats.descriptor(self._topic_id, self._partition, 0, self._next)
         epochs = (EpochEntry(self.leader_epoch, 0),)
         indexes = SealedIndexes(self._offsets.to_bytes(), self._times.to_bytes(), leader_epochs=epochs)
-        log = b"".join(self._batches)
-        self._batches.clear()
-        return BuiltSegment(descriptor, log, indexes)
+        batches, self._batches = tuple(self._batches), []
+        return BuiltSegment(descriptor, batches, indexes)
 
     def _add_time(self) -> None:
         if self._pace.largest[0] > NO_TIMESTAMP:

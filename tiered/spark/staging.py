@@ -302,7 +302,7 @@ class TaskStaging:
         built, part.builder = part.builder.build(), None
         while len(self._sending) >= self._limits.uploads_at_once:
             self._acknowledge()
-        size = len(built.log)
+        size = built.descriptor.size_bytes
         self._sending_bytes += size
         self._sending.append((size, self._pool.submit(self._send, part.topic, part.partition, built)))
 

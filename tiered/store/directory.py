@@ -57,7 +57,7 @@ from tiered.store.base import (
     Uploads,
     UploadStarted,
 )
-from tiered.store.directory_files import DirectoryFiles, pieces_of, sync_dir, write_all
+from tiered.store.directory_files import DirectoryFiles, body_pieces, sync_dir, write_all
 from tiered.store.directory_paths import (
     ObjectInfo,
     damaged,
@@ -221,10 +221,12 @@ class DirectoryStore:
         if refused is not None:  # spares writing the body; the answer that counts is the one under the lock
             return refused
         body = request.body
-        pieces = pieces_of(body, 0, len(body) if isinstance(body, bytes) else body.size)
+        pieces = body_pieces(body, 0, len(body) if isinstance(body, bytes) else body.size)
         return self._store(request.key, pieces, request.condition, request.crc32c)
 
-    def _store(self, key: str, pieces: Iterator[bytes], condition: Condition, crc: int | None) -> PutResult:
+    def _store(
+        self, key: str, pieces: Iterator[bytes | memoryview], condition: Condition, crc: int | None
+    ) -> PutResult:
         with self._files.temporary() as (fd, path):
             info = self._files.write_object(fd, pieces, key=key, announced_crc32c=crc, now_ms=self._clock.now_ms())
             with self._files.key_lock(key):
@@ -320,7 +322,7 @@ class DirectoryStore:
         with self._files.temporary() as (fd, path):
             info = self._files.write_object(
                 fd,
-                pieces_of(request.body, request.start, request.end),
+                body_pieces(request.body, request.start, request.end),
                 key=request.key,
                 announced_crc32c=request.crc32c,
                 now_ms=self._clock.now_ms(),

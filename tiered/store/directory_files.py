@@ -17,7 +17,6 @@ from pathlib import Path
 from tiered.clock import IdSource
 from tiered.errors import CorruptionError
 from tiered.format.crc import crc32c
-from tiered.model import ByteSource
 from tiered.store.base import Body
 from tiered.store.directory_paths import (
     INTERNAL_DIR,
@@ -28,9 +27,7 @@ from tiered.store.directory_paths import (
     folder_name,
     object_path,
 )
-
-PIECE_BYTES = 1024 * 1024
-"""Bodies are copied in pieces of this size; an object is never held whole."""
+from tiered.store.sources import pieces_of
 
 KEY_LOCKS = 64
 """Lock files of a store; a conditional write holds the one that its key hashes to."""
@@ -96,7 +93,7 @@ class DirectoryFiles:
             os.close(fd)  # a sweeper took it between creation and lock
 
     def write_object(
-        self, fd: int, pieces: Iterator[bytes], *, key: str, announced_crc32c: int | None, now_ms: int
+        self, fd: int, pieces: Iterator[bytes | memoryview], *, key: str, announced_crc32c: int | None, now_ms: int
     ) -> ObjectInfo:
         """Body, key and trailer into ``fd``, fsynced; raises ``CorruptionError`` if the body is not as announced."""
         size = crc = 0
@@ -176,7 +173,7 @@ def sweep_temporary(folder: Path) -> int:
     return removed
 
 
-def write_all(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes | memoryview) -> None:
     """All of ``data``: one ``write`` may take less."""
     view = memoryview(data)
     while view:
@@ -192,8 +189,6 @@ def sync_dir(path: Path) -> None:
         os.close(fd)
 
 
-def pieces_of(body: Body | ByteSource, start: int, end: int) -> Iterator[bytes]:
-    """``body[start:end]`` in pieces of ``PIECE_BYTES``."""
-    for position in range(start, end, PIECE_BYTES):
-        stop = min(end, position + PIECE_BYTES)
-        yield body[position:stop] if isinstance(body, bytes) else body.read_at(position, stop - position)
+def body_pieces(body: Body, start: int, end: int) -> Iterator[bytes | memoryview]:
+    """``body[start:end]``, piece by piece, each good until the next one is asked for."""
+    return pieces_of(body, start, end) if not isinstance(body, bytes) else iter((memoryview(body)[start:end],))
