@@ -17,10 +17,12 @@ from confluent_kafka import Producer
 
 import tiered
 from bench.arrow_cases import arrow
+from bench.bulk_plan import spark_bulk_plan
 from bench.catalog_cases import catalog
 from bench.daemon_cases import daemon_partitions
 from bench.directories import many_partitions, unclean_open
 from bench.disk_cases import group_commit, random_reads, transactions
+from bench.forecast import spark_forecast
 from bench.local_cases import compaction
 from bench.measure import Figure, compare
 from bench.minio_cases import minio
@@ -315,9 +317,11 @@ CASES = (
     compaction,
     daemon_partitions,
     spark_planning,
+    spark_bulk_plan,
     spark_triggers,
     spark_staging,
     spark_scans,
+    spark_forecast,
     scrub,
     catalog,
     upload_cost,

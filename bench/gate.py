@@ -38,6 +38,12 @@ TARGETS: Mapping[str, float] = {
     "cold read on MinIO, CPU, beside boto3": 1.25,
     "cold read on MinIO, CPU, beside obstore": 0.83,
     "cold read on MinIO, wall, beside obstore": 1.0,
+    "plan of a compaction of 10 TB, 150,000 segments, partitions: 100, wall": 1.0,
+    "plan of a compaction of 10 TB, 150,000 segments, partitions: 100, peak memory": 1.0,
+    "plan of a compaction of 10 TB, 150,000 segments, partitions: 1, wall": 1.0,
+    "plan of a compaction of 10 TB, 150,000 segments, partitions: 1, peak memory": 1.0,
+    "parts and groups of a log of 10 TB, in two phases, wall": 1.0,
+    "parts and groups of a log of 10 TB, in two phases, peak memory": 1.0,
 }
 """The ratio that is aimed at, by row."""
 
