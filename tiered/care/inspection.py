@@ -14,7 +14,7 @@ from functools import partial
 
 from tiered.errors import CorruptionError
 from tiered.findings import Findings, Passed, Severity
-from tiered.format.batch import BatchHeader, decode_records, read_header, verify_batch
+from tiered.format.batch import BatchHeader, decode_records, read_header, records_extent, verify_batch
 from tiered.format.crc import crc32c
 from tiered.format.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex
 from tiered.format.producer_snapshot import decode_snapshot
@@ -254,16 +254,24 @@ class LogInspection:
         scan.leader_epoch = header.leader_epoch
 
     def _decode(self, header: BatchHeader, data: memoryview, position: int) -> None:
-        scan = self._scan
+        low, high = header.base_offset, header.last_offset
         try:
+            found = records_extent(data, header)
+            if found is not None and low <= found[0] and found[1] <= high:
+                self._reach(found[2])
+                return
             for record in decode_records(data):
-                if record.timestamp >= 0 and (scan.min_timestamp < 0 or record.timestamp < scan.min_timestamp):
-                    scan.min_timestamp = record.timestamp
-                if not header.base_offset <= record.offset <= header.last_offset:
+                self._reach(record.timestamp)
+                if not low <= record.offset <= high:
                     message = f"a record has offset {record.offset} outside its batch"
                     self._findings.error("record", message, position=position)
         except CorruptionError as damage:
-            self._findings.error("record", damage.message, position=position, offset=header.base_offset)
+            self._findings.error("record", damage.message, position=position, offset=low)
+
+    def _reach(self, timestamp: int) -> None:
+        scan = self._scan
+        if timestamp >= 0 and (scan.min_timestamp < 0 or timestamp < scan.min_timestamp):
+            scan.min_timestamp = timestamp
 
     def end(self) -> LogScan:
         """What it all adds up to."""

@@ -1345,6 +1345,33 @@ def intact_header(batch, header):
         PyBuffer_Release(&view)
 
 
+def records_extent(data, int64_t count, int64_t base_offset, int64_t base_timestamp, int64_t begin):
+    """As ``pure_kernels.records_extent`` says."""
+    cdef Py_buffer view
+    cdef const unsigned char* at
+    cdef const unsigned char* end
+    cdef Parsed r
+    cdef int64_t left, least = -1, lowest = INT64_MAX, highest = INT64_MIN
+    try:
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    except BufferError:
+        return None
+    try:
+        if not 0 <= begin <= view.len or count < 1:
+            return None
+        at, end = <const unsigned char*>view.buf + begin, <const unsigned char*>view.buf + view.len
+        for left in range(count):
+            if not parse(at, end, base_offset, base_timestamp, &r):
+                return None
+            at = r.end
+            lowest, highest = min(lowest, r.offset), max(highest, r.offset)
+            if r.timestamp >= 0 and (least < 0 or r.timestamp < least):
+                least = r.timestamp
+        return (lowest, highest, least) if at == end else None
+    finally:
+        PyBuffer_Release(&view)
+
+
 def run_batches(batches, kind, header, first, start):
     """As ``pure_kernels.run_batches`` says."""
     cdef RunBatches made = RunBatches.__new__(RunBatches)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from tiered.errors import CorruptionError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
-from tiered.format import kernels, legacy
+from tiered.format import kernels, legacy, pure_kernels
 from tiered.format.codecs import MAX_DECOMPRESSED_BYTES, Codec, codec_of, compress, decompress
 from tiered.format.control import ControlType, control_type
 from tiered.format.crc import crc32c
@@ -131,6 +131,19 @@ def decode_records(buf: Buffer, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> I
     return kernels.decode_records(*_payload(buf, header, max_bytes))
 
 
+def records_extent(buf: Buffer, header: BatchHeader) -> tuple[int, int, int] | None:
+    """Lowest and highest offset and least timestamp (-1: none is above) of the records of the one batch in ``buf``.
+
+    None: :func:`decode_records` has to look, which says what is odd. Raises CorruptionError for what cannot be
+    decompressed.
+    """
+    if header.magic < 2 or kernels.records_extent is pure_kernels.records_extent:
+        return None
+    data, count, offset, timestamp, append_time, begin = _payload(buf, header, MAX_DECOMPRESSED_BYTES)
+    found = kernels.records_extent(data, count, offset, timestamp, begin)
+    return found if found is None or append_time is None else (found[0], found[1], max(append_time, -1))
+
+
 def consumer_records(buf: Buffer, shown: Shown) -> Iterator[ConsumerRecord]:
     """As :func:`decode_records`: those that a reader wants to see of the batch, as it sees them."""
     quickly = kernels.batch_records(buf, shown)
@@ -172,6 +185,9 @@ def least_timestamp(header: BatchHeader, batch: Buffer) -> int:
     if header.records_count <= 1 or header.timestamp_type:
         return header.max_timestamp
     try:
+        found = records_extent(batch, header)
+        if found is not None:
+            return found[2]
         return min((record.timestamp for record in decode_records(batch) if record.timestamp >= 0), default=-1)
     except CorruptionError:
         return min((at for at in (header.base_timestamp, header.max_timestamp) if at >= 0), default=-1)

@@ -33,6 +33,7 @@ __all__ = [
     "intact_header",
     "key_hashes",
     "murmur2",
+    "records_extent",
     "run_batches",
     "run_records",
     "scan",
@@ -77,6 +78,7 @@ group = pure_kernels.group
 intact_header = pure_kernels.intact_header
 key_hashes = pure_kernels.key_hashes
 murmur2 = pure_kernels.murmur2
+records_extent = pure_kernels.records_extent
 run_batches = pure_kernels.run_batches
 run_records = pure_kernels.run_records
 scan = pure_kernels.scan
@@ -114,6 +116,7 @@ if not _asked(_NO_EXTENSION):
         intact_header = _kernels.intact_header
         key_hashes = _kernels.key_hashes
         murmur2 = _kernels.murmur2
+        records_extent = _kernels.records_extent
         run_batches = _kernels.run_batches
         run_records = _kernels.run_records
         scan = _kernels.scan

@@ -675,6 +675,17 @@ def intact_header(batch: Buffer, header: type[T]) -> T | None:
     return None
 
 
+def records_extent(
+    data: Buffer, count: int, base_offset: int, base_timestamp: int, begin: int
+) -> tuple[int, int, int] | None:
+    """Lowest and highest offset and least timestamp (-1: none is above) of ``count`` records, which fill ``data`` from
+    ``begin`` on, as :func:`decode_records` would give them.
+
+    None: there is none, or one of them is odd or damaged: the caller decodes them, as it always does with this twin.
+    """
+    return None
+
+
 def run_batches(batches: memoryview, kind: type[T], header: type, first: object, start: int) -> Iterator[T] | None:
     """Each of verified batches in a row as ``kind``, a NamedTuple of ``first``, its ``header`` and a view of it.
 

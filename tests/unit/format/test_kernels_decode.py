@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from tests.unit.format import strategies
 from tests.unit.format.twins import both, compiled, needs_both, outcome
 from tiered.format import pure_kernels, records
-from tiered.format.batch import BatchHeader, encode_batch, read_header, rebuild_batch, verify_batch
+from tiered.format.batch import (
+    BatchHeader,
+    encode_batch,
+    least_timestamp,
+    read_header,
+    rebuild_batch,
+    records_extent,
+    verify_batch,
+)
 from tiered.format.codecs import Codec, decompress
 from tiered.format.crc import crc32c
 from tiered.format.kernels import ConsumerRecord, Record
@@ -103,6 +111,41 @@ payloads = st.lists(whole | framed | loose, max_size=6)
 )
 def test_any_records_or_their_error(parts: list[bytes], more: int, base: int, at: int, append_time: int | None) -> None:
     same("decode_records", (b"".join(parts), len(parts) + more, base, at, append_time))
+
+
+@given(
+    parts=payloads,
+    more=st.integers(-2, 1),
+    base=bases.filter(lambda base: base < 2**63),
+    at=st.sampled_from([0, 1_700_000_000_000, *INT64]),
+    before=st.binary(max_size=3),
+)
+@example(parts=[encode_record_at(3, -9, b"k", b"v", ())] * 2, more=0, base=5, at=7, before=b"")
+@example(parts=[encode_record_at(0, 0, None, None, ())], more=-1, base=0, at=0, before=b"")
+def test_the_extent_of_records_is_that_of_the_decoded_ones(
+    parts: list[bytes], more: int, base: int, at: int, before: bytes
+) -> None:
+    data, count = b"".join(parts), len(parts) + more
+    found, ended, _ = drained(lambda: pure_kernels.decode_records(data, count, base, at, None))
+    told = compiled.records_extent(memoryview(before + data), count, base, at, len(before))
+    assert pure_kernels.records_extent(data, count, base, at, 0) is None
+    if ended is not None or not found:
+        assert told is None
+        return
+    offsets, times = [record.offset for record in found], [record.timestamp for record in found]
+    assert told in (None, (min(offsets), max(offsets), min((time for time in times if time >= 0), default=-1)))
+
+
+def test_plain_records_have_an_extent_compressed_or_not_and_one_time_if_the_log_gave_it() -> None:
+    sent = [NewRecord(b"v" * at, b"k", 1000 - at, (("h", b"x"),)) for at in range(200)]
+    for codec, level in ((Codec.NONE, None), (Codec.ZSTD, 3)):
+        batch = encode_batch(sent, base_offset=7, codec=codec, level=level)
+        assert records_extent(batch, read_header(batch)) == (7, 206, 801)
+        assert least_timestamp(read_header(batch), batch) == 801
+    stamped = encode_batch(sent, timestamp_type=TimestampType.LOG_APPEND_TIME, append_time_ms=5)
+    assert records_extent(stamped, read_header(stamped)) == (0, 199, 5)
+    assert compiled.records_extent(memoryview(batch)[::2], 200, 7, 0, 61) is None
+    assert compiled.records_extent(b"", 1, 7, 0, 61) is None
 
 
 @given(
