@@ -7,6 +7,7 @@ import json
 import logging
 import shutil
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,15 +25,16 @@ from tiered.errors import (
     OffsetOutOfRangeError,
     UnknownTopicError,
 )
-from tiered.format.batch import encode_batch
+from tiered.format.batch import encode_batch, read_header
 from tiered.format.control import ControlType, marker
 from tiered.format.root import STATE_DELETING, encode_root
 from tiered.format.rows import Rows
-from tiered.format.walk import Run
+from tiered.format.walk import Run, cut
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import AbortedTxn, Row, TopicPartition
 from tiered.plan.read import Tier
+from tiered.read.stream import TierStream
 from tiered.remote.deletion import begin_deletion, tend_deletion
 from tiered.remote.topics import load_topic, register_topic, update_topic
 from tiered.spark.pin import PinnedPiece, Sources
@@ -40,7 +42,7 @@ from tiered.spark.schema import kafka_schema
 from tiered.spark.slice_reader import SliceReader
 from tiered.spark.slices import Piece, Slice
 from tiered.spark.source import TieredDataSource, TieredReader
-from tiered.store.base import Delete, Get, Match, Object, Outcome, Put, StoreRequest
+from tiered.store.base import Delete, Get, Match, Object, Outcome, Put, Steps, StoreRequest
 from tiered.store.directory import DirectoryStore
 from tiered.store.driver import drive
 
@@ -336,9 +338,76 @@ def test_a_partition_that_leaves_the_disk_while_it_is_read(both: tuple[Bucket, P
     sources.directory = directory
     pinned = PinnedPiece(piece, sources, fail_on_data_loss=True)
     given = [each for _, stretch in pinned.stretches() for each in stretch]
-    found = [each.base_offset if isinstance(each, Run) else each[0].base_offset for each in given]
     sources.close()
-    assert found == list(range(60, 100, 10))
+    assert bases(given) == list(range(60, 100, 10))
+
+
+def bases(given: list[Any]) -> list[int]:
+    """The first offset of each batch, in a run or alone."""
+    found = [cut(each.data) if isinstance(each, Run) else (each[1],) for each in given]
+    return [read_header(batch).base_offset for some in found for batch in some]
+
+
+def test_what_was_read_of_the_disk_before_it_left_is_not_read_again(
+    both: tuple[Bucket, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket, directory = both
+    write_local(directory, 100, 130)
+    slices = bucket.reader(local_dir=directory).partitions()
+    bucket.log.add(seal(batches(60, 130)))
+    read_runs = PartitionLog.read_runs
+
+    def leaving(log: PartitionLog, start: int, end: int | None = None) -> Iterator[Run]:
+        yield next(read_runs(log, start, end))
+        raise OffsetOutOfRangeError("it left", requested=100, earliest=130, latest=130)
+
+    monkeypatch.setattr(PartitionLog, "read_runs", leaving)
+    (piece,) = [piece for part in slices for piece in part.pieces if piece.tier is Tier.LOCAL]
+    sources = Sources(bucket.store, str(directory))
+    stretches = PinnedPiece(piece, sources, fail_on_data_loss=True).stretches()
+    assert [(start, bases(list(found))) for start, found in stretches] == [(60, [40]), (100, [100, 110, 120])]
+    sources.close()
+
+
+def test_what_was_read_elsewhere_before_retention_went_past_is_not_counted_as_lost(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = bucket.log.fill(300)
+    slices = bucket.reader(failOnDataLoss="false").partitions()
+    again = [bucket.log.upload(seal(batches(at, at + 100))) for at in (0, 100, 200)]
+    replaced(bucket.log, rows, again)
+    whole = TierStream.batches
+
+    def overtaken(stream: TierStream, start: int, end: int, **shapes: Any) -> Steps[None]:
+        if start == 0:
+            yield from whole(stream, 0, 100, **shapes)
+            replaced(bucket.log, again, again[2:], start_offset=200)
+        yield from whole(stream, max(start, 100), end, **shapes)
+
+    monkeypatch.setattr(TierStream, "batches", overtaken)
+    (piece,) = [piece for part in slices for piece in part.pieces]
+    with caplog.at_level(logging.WARNING, "tiered.spark"):
+        stretches = PinnedPiece(piece, Sources(bucket.store, None), fail_on_data_loss=False).stretches()
+        found = [(start, bases(list(given))) for start, given in stretches]
+    first, last = list(range(0, 100, 10)), list(range(200, 300, 10))
+    assert found == [(0, []), (0, first), (200, last)]
+    assert [message.partition(" are gone")[0] for message in told(caplog)] == ["flights-0: offsets 100 to 200"]
+
+
+def test_batches_come_in_runs_from_the_disk_and_where_they_were_rewritten(both: tuple[Bucket, Path]) -> None:
+    bucket, directory = both
+    write_local(directory, 100, 130)
+    write_local(directory, 130, 150)
+    slices = bucket.reader(local_dir=directory).partitions()
+    (remote, local) = [piece for part in slices for piece in part.pieces]
+    assert bucket.log.root is not None
+    replaced(bucket.log, list(bucket.log.root.rows), [bucket.log.upload(seal(batches(0, 60, each=20)))])
+    sources = Sources(bucket.store, str(directory))
+    for piece, expected in ((local, [[40], [100, 130]]), (remote, [[0, 20, 40]])):
+        given = [each for _, found in PinnedPiece(piece, sources, fail_on_data_loss=True).stretches() for each in found]
+        assert {type(each) for each in given} == {Run}
+        assert [bases([each]) for each in given] == expected
+    sources.close()
 
 
 def test_what_left_the_disk_and_is_nowhere_is_data_loss(

@@ -11,8 +11,8 @@
     lost       ──> an error, or with failOnDataLoss=false skipped and counted
 
 A piece is read in *stretches*: each begins where the one before ended, and a batch that a stretch gives may hold
-records below its start, because a rewritten segment need not be cut into the same batches. As planned, verified batches
-of the bucket come in runs, uncut: what is done for each batch costs more than its decoding.
+records below its start, because a rewritten segment need not be cut into the same batches. Verified batches come in
+runs, uncut, wherever they are read: what is done for each batch costs more than its decoding.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tiered.errors import (
     OffsetOutOfRangeError,
     UnknownTopicError,
 )
-from tiered.format.batch import BatchHeader, read_header
+from tiered.format.batch import BatchHeader
 from tiered.format.keys import topic_key
 from tiered.format.root import STATE_DELETING
 from tiered.format.walk import Run
@@ -97,6 +97,7 @@ class PinnedPiece:
         self._piece = piece
         self._sources = sources
         self._fail = fail_on_data_loss
+        self._runner = Runner(sources.store)
         self._at = piece.start
         self._missing_until = piece.start
 
@@ -129,10 +130,9 @@ class PinnedPiece:
         try:
             if local.positions().end_offset < piece.end:
                 return
-            for batch in local.read_batches(self._at, piece.end):
-                header = read_header(batch)
-                yield header, batch
-                self._at = max(self._at, header.next_offset)
+            for run in local.read_runs(self._at, piece.end):
+                yield run
+                self._at = max(self._at, run.next_offset)
         except (OffsetOutOfRangeError, NotFoundError):
             return  # retention of this disk went past the reader, or the partition was moved or deleted under it
         self._at = piece.end
@@ -181,8 +181,7 @@ class PinnedPiece:
                     return None
         if local is None and remote is None:
             return None
-        runner = Runner(store)
-        return PartitionStream.of(piece.tp, local=local, remote=remote, runner=runner)
+        return PartitionStream.of(piece.tp, local=local, remote=remote, runner=self._runner)
 
     def _still_there(self, pinned: Snapshot | None) -> bool:
         """Whether the partition lives. Raises CorruptionError for a root that went back."""
@@ -201,9 +200,9 @@ class PinnedPiece:
         end = self._piece.end
         known = stream.latest()
         try:
-            for batch in stream.batches(self._at, end):
-                yield batch.header, batch.data
-                self._at = max(self._at, batch.header.next_offset)
+            for found in self._runner.stream(stream.steps.batches(self._at, end, run_shape=_uncut)):
+                yield found if isinstance(found, Run) else (found.header, found.data)
+                self._at = max(self._at, (found if isinstance(found, Run) else found.header).next_offset)
         except OffsetGapError as gap:
             if self._fail:
                 raise
@@ -234,3 +233,7 @@ class PinnedPiece:
             hint="load again to read what there is; failOnDataLoss=false skips what is gone, with a warning",
         )
         self._at = self._missing_until = until
+
+
+def _uncut(_: Tier, run: Run) -> Run:
+    return run
