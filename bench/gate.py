@@ -15,6 +15,9 @@ KEPT = 0.75
 
 PARITY = 1.0
 
+AT_MOST = "at most"
+"""The peer of a row that is held to a limit and not to what was recorded; its ratio is the limit over ours."""
+
 TARGETS: Mapping[str, float] = {
     "encode 100 B records, 16 KiB batches": 5.0,
     "encode 100 B records, 1 MiB batches": 4.5,
@@ -38,12 +41,6 @@ TARGETS: Mapping[str, float] = {
     "cold read on MinIO, CPU, beside boto3": 1.25,
     "cold read on MinIO, CPU, beside obstore": 0.83,
     "cold read on MinIO, wall, beside obstore": 1.0,
-    "plan of a compaction of 10 TB, 150,000 segments, partitions: 100, wall": 1.0,
-    "plan of a compaction of 10 TB, 150,000 segments, partitions: 100, peak memory": 1.0,
-    "plan of a compaction of 10 TB, 150,000 segments, partitions: 1, wall": 1.0,
-    "plan of a compaction of 10 TB, 150,000 segments, partitions: 1, peak memory": 1.0,
-    "parts and groups of a log of 10 TB, in two phases, wall": 1.0,
-    "parts and groups of a log of 10 TB, in two phases, peak memory": 1.0,
 }
 """The ratio that is aimed at, by row."""
 
@@ -61,6 +58,12 @@ def failures(figures: Iterable[Figure], last: Mapping[str, float], targets: Mapp
     found = []
     for figure in figures:
         if figure.ratio is None:
+            continue
+        if figure.peer == AT_MOST:
+            if figure.ratio < PARITY:
+                found.append(
+                    f"{figure.what}: {figure.ours:.2f} {figure.unit}, {AT_MOST} {figure.theirs:.2f} is promised"
+                )
             continue
         before = last.get(figure.what)
         best = max(figure.ratio, figure.spread[1]) if figure.spread is not None else figure.ratio

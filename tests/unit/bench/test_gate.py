@@ -9,7 +9,7 @@ import pytest
 
 from bench.__main__ import FIGURES
 from bench.cases import SHORT
-from bench.gate import KEPT, TARGETS, failures, last_ratios, merged
+from bench.gate import AT_MOST, KEPT, TARGETS, failures, last_ratios, merged
 from bench.measure import Figure, compare
 
 
@@ -81,3 +81,9 @@ def test_what_ci_measures_was_recorded_and_is_promised() -> None:
     assert len(names) == 6
     assert names <= TARGETS.keys()
     assert all(recorded[name] * KEPT > 0 for name in names)
+
+
+@pytest.mark.parametrize(("ours", "said"), [(2.0, []), (60.0, []), (61.0, ["row: 61.00 s, at most 60.00 is promised"])])
+def test_a_row_with_a_limit_is_held_to_it_alone(ours: float, said: list[str]) -> None:
+    held = Figure("row", "s", ours, AT_MOST, 60.0, 60.0 / ours)
+    assert failures([held], {"row": 1000.0}, {}) == said
