@@ -473,7 +473,7 @@ class Eraser:
         held: dict[str, list[str]] = {}
         for taken in (yield from list_snapshots(self.catalog)):
             others = dict(names)
-            yield from drop_kept(taken, others)
+            yield from drop_kept(self.catalog, taken, others)
             for uid in names.keys() - others.keys():
                 held.setdefault(uid, []).append(taken.source)
         kept = "kept by `tiered repair`: nothing but the topic's deletion takes it, remove it when nobody needs it"

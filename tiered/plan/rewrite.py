@@ -16,7 +16,7 @@ import numpy as np
 
 from tiered.format.keys import FLAG_HOLE, Role
 from tiered.format.page import PageKind, Pointer, Pointers
-from tiered.format.root import CLEANED_LIMIT, Cleaned, Root
+from tiered.format.root import CLEANED_LIMIT, STATE_DELETING, Cleaned, Root
 from tiered.format.rows import NO_ROWS, NO_TALLY, Rows, Tally
 from tiered.model import EpochEntry, Row
 from tiered.plan.commit import (
@@ -43,10 +43,14 @@ class TrimIntent:
     op = "trim"
 
     def apply(self, root: Root, stamp: Stamp) -> Outcome | Reading[Outcome]:
-        """Refused beyond ``next_offset``; NOTHING at or below ``start_offset``."""
+        """Refused beyond ``next_offset``, and where the log is destroyed: the grace of all that it holds counts from
+        its last commit, which a writer that trims would put off for ever. NOTHING at or below ``start_offset``.
+        """
         refusal = fenced(root, stamp)
         if refusal is not None:
             return refusal
+        if root.state == STATE_DELETING:
+            return Refusal(Reason.STATE, f"{root.where} is {root.state}: nothing of it is trimmed, all of it goes")
         if self.offset > root.next_offset:
             return Refusal(
                 Reason.OUT_OF_RANGE,

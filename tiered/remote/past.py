@@ -292,6 +292,12 @@ def load_snapshot(view: RootView, name: str) -> Steps[Taken | None]:
         raise
 
 
+def is_held_still(view: RootView, taken: Taken) -> Steps[bool]:
+    """Whether that snapshot is there: nobody has deleted it since it was read, nor taken another of its name."""
+    now = yield from load_snapshot(view, taken.source.removeprefix("snapshot "))
+    return now is not None and now.begun == taken.begun and now.root.commit.id == taken.root.commit.id
+
+
 def _finished(view: RootView) -> Steps[list[Taken]]:
     """Those that somebody was told of, oldest first: all that they name is there."""
     return [each for each in (yield from list_snapshots(view)) if not each.begun]

@@ -32,8 +32,9 @@ from tiered.remote.audit import write_line
 from tiered.remote.catalog import Catalog
 from tiered.remote.collect import AUDITED_KEYS, page_key_of, trash_page
 from tiered.remote.pages import PageCache, PageGone, read_pages
-from tiered.remote.past import Taken, list_snapshots
+from tiered.remote.past import Taken, is_held_still, list_snapshots
 from tiered.remote.pins import drop_stale, let_go, read_pins
+from tiered.remote.root_view import RootView
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.sweep_staged import dead_of, delete_staged, staged_objects
 from tiered.store.base import AbortUpload, Delete, Deleted, List, ListEntry, Now, Page, Steps, list_unfinished
@@ -86,7 +87,7 @@ def sweep(catalog: Catalog, *, delete: bool, grace_ms: int = ORPHAN_MS) -> Steps
             if candidates:
                 yield from drop_named(Snapshot.of(root), candidates)
                 for taken in (yield from list_snapshots(catalog)):  # of a lost catalog, which this one goes on from
-                    yield from drop_kept(taken, candidates)
+                    yield from drop_kept(catalog, taken, candidates)
             dead = [entry for _, entries in candidates.values() for entry in entries]
             found.take(dead)
             if delete and dead:
@@ -132,7 +133,7 @@ def _sweep_staged(catalog: Catalog, found: Swept, grace_ms: int, *, delete: bool
             continue
         yield from drop_named(Snapshot.of(root), listed)
         for taken in (yield from list_snapshots(catalog)):
-            yield from drop_kept(taken, listed)
+            yield from drop_kept(catalog, taken, listed)
         if delete and listed:
             pins = yield from read_pins(root)
             found.readers = pins.readers
@@ -214,14 +215,16 @@ def drop_named(pinned: Snapshot, candidates: dict[str, T]) -> Steps[None]:
         yield from _drop_trash(root, entry, candidates)
 
 
-def drop_kept(taken: Taken, candidates: dict[str, T]) -> Steps[None]:
+def drop_kept(view: RootView, taken: Taken, candidates: dict[str, T]) -> Steps[None]:
     """Takes those out that a snapshot names. Raises CorruptionError, but not where a page is gone that one names which
-    is begun: a collection has passed that, and whoever takes it was killed or will learn of it.
+    is begun: a collection has passed that, and whoever takes it was killed or will learn of it. Nor for one that was
+    deleted since it was listed: it holds nothing any more, and what it held may be collected.
     """
     try:
         yield from drop_named(Snapshot.of(taken.root), candidates)
     except CorruptionError as damage:
-        if not (taken.begun and isinstance(damage, PageGone)):
+        free = isinstance(damage, PageGone) and (taken.begun or not (yield from is_held_still(view, taken)))
+        if not free:
             name = taken.source.removeprefix("snapshot ")
             damage.hint = let_go(taken.root.topic, taken.root.partition, name)
             raise

@@ -101,6 +101,8 @@ class Log:
     may_begin_at: int = 0
     """The highest start that an operator or the rules of retention have asked for."""
     may_be_deleted: bool = False
+    deleting_ms: int = 0
+    """When its root was marked for destruction. Later commits do not put that off for who has seen it."""
     erasable: dict[bytes, int] = field(default_factory=dict)
     """Keys that somebody erases, each with the offset below which its records may go."""
     erases_at_once: bool = False
@@ -231,7 +233,7 @@ class Ledger:
 
     def _judge_destruction(self, log: Log, key: str) -> None:
         assert log.root is not None
-        waited = self._store_ms() - log.root.commit.ts_ms
+        waited = self._store_ms() - log.deleting_ms
         if waited < log.config.gc_grace_ms and key in log.named:
             raise Violated(f"{log.where}: {key} was deleted {waited} ms after its topic, gc.grace.ms is not over")
 
@@ -300,6 +302,8 @@ class Ledger:
         twice = Counter(came)
         if len(twice) < len(came):
             raise Violated(f"{log.where}: offset {twice.most_common(1)[0][0]} is in two rows")
+        if root.state == STATE_DELETING and (before is None or before.state != STATE_DELETING):
+            log.deleting_ms = root.commit.ts_ms
         log.root = root
         gone = {offset for offset in was for row in removed.values() if row.base <= offset < row.next}
         log.alive = {offset for offset in (was - gone) | set(came) if offset >= root.start_offset}

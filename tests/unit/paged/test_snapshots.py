@@ -15,7 +15,7 @@ from tiered.plan.housekeeping import StateIntent
 from tiered.remote.past import AsOf, Past, create_snapshot, delete_snapshot, list_snapshots, load_snapshot
 from tiered.remote.pins import BEGUN_MS, read_pins
 from tiered.remote.root_view import RootView
-from tiered.remote.sweep import sweep
+from tiered.remote.sweep import drop_kept, sweep
 from tiered.store.base import ABSENT, Delete, Get, Match, Object, Outcome, Put, PutResult, PutStatus, StoreRequest
 
 NAME = "nightly"
@@ -297,3 +297,28 @@ def test_what_stands_under_a_name_reads_back() -> None:
     ]
     with pytest.raises(CorruptionError, match="neither a root nor"):
         decode_kept(b"?" * DROPPED_BYTES, key=KEY)
+
+
+@pytest.mark.parametrize("then", ["deleted", "deleted and taken again", "there"])
+def test_one_that_is_deleted_while_a_sweep_reads_it_holds_nothing(then: str) -> None:
+    """Its pages may be collected as soon as it is: that is no damage."""
+    place = Place()
+    place.append(50)
+    place.world.run(create_snapshot(view(), NAME))
+    (taken,) = place.world.run(list_snapshots(view()))
+    place.trim(490)
+    place.wait()
+    if then != "there":
+        place.world.run(delete_snapshot(view(), NAME))
+    if then == "deleted and taken again":
+        place.world.run(create_snapshot(view(), NAME))
+    place.collect()
+    for key in () if then != "there" else [page for page in place.keys if "/p/" in page]:
+        place.store.execute(Delete((key,)))
+    left = {"a": 1}
+    if then == "there":
+        with pytest.raises(CorruptionError, match="is gone"):
+            place.world.run(drop_kept(view(), taken, left))
+    else:
+        place.world.run(drop_kept(view(), taken, left))
+    assert left == {"a": 1}

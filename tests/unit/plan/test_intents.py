@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, Role
-from tiered.format.root import STATE_SEALED, Root, decode_root, encode_root
+from tiered.format.root import STATE_DELETING, STATE_OPEN, STATE_SEALED, Root, decode_root, encode_root
 from tiered.format.rows import Rows
 from tiered.format.trash import TRASH_MAINTAINER
 from tiered.model import Row
@@ -87,6 +87,15 @@ def test_a_log_that_is_sealed_takes_no_claim_and_no_append() -> None:
     ):
         assert isinstance(refusal, Refusal)
         assert refusal.reason is Reason.STATE
+
+
+def test_nothing_is_trimmed_of_a_log_that_is_destroyed() -> None:
+    full = AppendIntent((row(0, 5, 1),), "a").apply(claimed(), stamp(2))
+    assert isinstance(full, Root)
+    for state, refused in ((STATE_OPEN, False), (STATE_SEALED, False), (STATE_DELETING, True)):
+        found = TrimIntent(5).apply(dataclasses.replace(full, state=state), stamp(3))
+        assert isinstance(found, Refusal) is refused
+        assert not isinstance(found, Refusal) or found.reason is Reason.STATE
 
 
 def test_a_stamp_of_another_epoch_is_fenced_whatever_the_intent() -> None:
