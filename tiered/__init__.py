@@ -31,10 +31,12 @@ if TYPE_CHECKING:
     from tiered.appending.appender import Appender
     from tiered.appending.receipt import Receipt
     from tiered.care.run import (
+        accept_loss,
         advise,
         check,
         mend,
         plan_entry,
+        plan_loss,
         plan_mend,
         plan_put_back,
         plan_rebuild,
@@ -70,6 +72,7 @@ __all__ = [
     "TopicPartition",
     "Transaction",
     "__version__",
+    "accept_loss",
     "advise",
     "aio",
     "check",
@@ -78,6 +81,7 @@ __all__ = [
     "open_reader",
     "mend",
     "plan_entry",
+    "plan_loss",
     "plan_mend",
     "plan_put_back",
     "plan_rebuild",
@@ -94,10 +98,12 @@ __all__ = [
 _HOMES = {
     **dict.fromkeys(
         (
+            "accept_loss",
             "advise",
             "check",
             "mend",
             "plan_entry",
+            "plan_loss",
             "plan_mend",
             "plan_put_back",
             "plan_rebuild",

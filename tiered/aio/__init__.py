@@ -21,10 +21,12 @@ from __future__ import annotations
 
 from tiered.aio.appender import Appender, Receipt
 from tiered.aio.care import (
+    accept_loss,
     advise,
     check,
     mend,
     plan_entry,
+    plan_loss,
     plan_mend,
     plan_put_back,
     plan_rebuild,
@@ -54,12 +56,14 @@ __all__ = [
     "Topic",
     "TopicReads",
     "Transaction",
+    "accept_loss",
     "advise",
     "check",
     "open",
     "open_reader",
     "mend",
     "plan_entry",
+    "plan_loss",
     "plan_mend",
     "plan_put_back",
     "plan_rebuild",

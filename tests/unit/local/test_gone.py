@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.local.test_topic_deletion import opened
+from tests.unit.local.opening import opened
 from tiered.care.run import accept_loss, check, plan_loss, plan_rejoin, rejoin
 from tiered.errors import ConfigError, CorruptionError, LocalPermissionError, UnknownTopicError
 from tiered.local.directory.directories import LocalTier

@@ -8,22 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from tiered.config import LogConfig, TopicConfig
+from tests.unit.local.opening import opened
+from tiered.config import TopicConfig
 from tiered.errors import ClosedError, ConfigError, LocalPermissionError, LockedError, UnknownTopicError
 from tiered.format.keys import parse_partition_dir
-from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.topics import TOPICS_NAME
 from tiered.local.disk.uploads import PartitionUpload, uploader_lock
 from tiered.model import NewRecord, TopicPartition
-from tiered.testing.clock import FakeClock, SeededIds
+from tiered.testing.clock import FakeClock
 from tiered.testing.disk import FaultyFiles, PowerCut, on_nth
 
 UID = "0123456789abcdef0123456789abcdef"
-
-
-def opened(path: Path, clock: FakeClock | None = None, files: FaultyFiles | None = None) -> LocalLog:
-    config = LogConfig(disk_reserve_bytes=0)
-    return LocalLog.open(path, clock=clock or FakeClock(), ids=SeededIds(1), files=files, config=config)
 
 
 def directories(path: Path) -> list[str]:

@@ -1,0 +1,15 @@
+"""A log directory of a test, opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tiered.config import LogConfig
+from tiered.local.directory.manager import LocalLog
+from tiered.testing.clock import FakeClock, SeededIds
+from tiered.testing.disk import FaultyFiles
+
+
+def opened(path: Path, clock: FakeClock | None = None, files: FaultyFiles | None = None) -> LocalLog:
+    config = LogConfig(disk_reserve_bytes=0)
+    return LocalLog.open(path, clock=clock or FakeClock(), ids=SeededIds(1), files=files, config=config)
