@@ -42,7 +42,7 @@ def command(app: Application, topic: str, times: str) -> int:
         need_topic(name, topics)
         source = reader.topic(name)
         chosen = chosen_partitions(name, topics[name].partitions, partition)
-        entries, refusals = of_each(
+        entries, code = of_each(
             app, name, chosen, lambda one: [_entry(source, one, word, moment) for word, moment in wanted]
         )
     header = ["topic", "partition", "time", "offset", "timestamp"]
@@ -52,7 +52,6 @@ def command(app: Application, topic: str, times: str) -> int:
         else [name, entry["partition"], entry["time"], entry["offset"], None]
         for entry in entries
     ]
-    code = refusals[0].exit_code if refusals else 0
     return app.out.result("offsets", {"topic": name, "offsets": entries}, columns(header, rows), code)
 
 

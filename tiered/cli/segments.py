@@ -33,7 +33,7 @@ def command(app: Application, topic: str) -> int:
         notes = DiskNotes.read(tiers)
         facts = tiers.need_topic(name)
         chosen = chosen_partitions(name, facts.partitions, partition)
-        entries, refusals = of_each(app, name, chosen, lambda one: partition_segments(tiers, facts, one, notes))
+        entries, code = of_each(app, name, chosen, lambda one: partition_segments(tiers, facts, one, notes))
     header = ["partition", "base", "end", "size", "records", "from", "to", "state"]
     rows = [
         [
@@ -48,7 +48,6 @@ def command(app: Application, topic: str) -> int:
         ]
         for entry in entries
     ]
-    code = refusals[0].exit_code if refusals else 0
     return app.out.result("segments", {"topic": name, "segments": entries}, columns(header, rows), code)
 
 

@@ -167,9 +167,9 @@ def describe(app: Application, topic: str) -> int:
     text = [f"{name}  id {facts.topic_id}  in {' and '.join(facts.tiers)}"]
     text += columns([column.removesuffix("_offset").replace("_", " ") for column in names], rows)
     text += ["", *setting_lines(facts.config)]
-    text += [f"problem: {status.tp}: {status.unreadable}" for status in partitions if status.unreadable is not None]
-    refusals = [status.unreadable for status in partitions if status.unreadable is not None]
-    return app.out.result("topics describe", fields, text, refusals[0].exit_code if refusals else 0)
+    unreadable = [(status.tp, status.unreadable) for status in partitions if status.unreadable is not None]
+    text += [f"problem: {tp}: {why}" for tp, why in unreadable]
+    return app.out.result("topics describe", fields, text, unreadable[0][1].exit_code if unreadable else 0)
 
 
 @command.command("alter")

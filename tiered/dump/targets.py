@@ -77,8 +77,8 @@ def expanded(app: Application, name: str, refused: list[TieredError], *, kafka: 
 
 def _refuse_topic(log_dir: Path, name: str) -> None:
     """Tells who names a topic of ``log_dir`` what its partitions are called."""
-    found = [folder_named(path.name) for path in log_dir.iterdir()] if log_dir.is_dir() else []
-    numbers = sorted(each.tp.partition for each in found if isinstance(each, PartitionFolder) and each.tp.topic == name)
+    here = DirectoryView.look(log_dir, PosixFiles()).partitions if log_dir.is_dir() else ()
+    numbers = sorted(tp.partition for tp in here if tp.topic == name)
     if numbers:
         raise ConfigError(
             f"{name} is a topic, which has no files of its own",

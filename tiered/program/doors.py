@@ -76,12 +76,12 @@ def chosen_partitions(topic: str, count: int, partition: int | None) -> list[int
 
 def of_each(
     app: Application, topic: str, partitions: Sequence[int], look: Callable[[int], Iterable[T]]
-) -> tuple[list[T], list[TieredError]]:
-    """What ``look`` finds of each partition, and why not of those that cannot be read: each is a warning.
+) -> tuple[list[T], int]:
+    """What ``look`` finds of each partition, and the exit code: of the first that cannot be read; each is a warning.
 
     Of several one keeps back no other; the only one that was asked for raises.
     """
-    found, refusals = list[T](), list[TieredError]()
+    found, code = list[T](), 0
     for partition in partitions:
         try:
             found += look(partition)
@@ -89,8 +89,8 @@ def of_each(
             if len(partitions) == 1:
                 raise
             app.out.warn(f"{topic}-{partition}: {refused}; going on")
-            refusals.append(refused)
-    return found, refusals
+            code = code or refused.exit_code
+    return found, code
 
 
 def need_directory(app: Application) -> None:

@@ -246,11 +246,8 @@ class TaskStaging:
         if part.pending_bytes < room and not (everything and part.pending):
             return
         records = part.take()
-        ends = np.cumsum(records.sizes())
         start = 0
-        while start < len(records):
-            taken = int(ends[start - 1]) if start else 0
-            end = max(start + 1, int(np.searchsorted(ends, taken + room, side="right")))
+        for end in records.run_ends(room):
             if end == len(records) and not everything:
                 part.pend(records.slice(start, end))
                 return

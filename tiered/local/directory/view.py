@@ -320,22 +320,26 @@ def gone_error(directory: Path, tp: TopicPartition, end_offset: int) -> Corrupti
         f"{tp} is out of service: its directory {path} is gone; it held records up to offset {end_offset}",
         path_or_key=str(path),
         offset=end_offset,
-        hint=f"put it back and open the log again; `tiered repair accept-loss {tp.topic}:{tp.partition}"
-        f" --log-dir {directory}` gives its records up and goes on at offset {end_offset}",
+        hint=f"put it back and open the log again; {_accepted(directory, tp, end_offset)}",
     )
 
 
 def gone_told(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: bool) -> str:
     """What whoever looks at a directory says of a partition that is gone from it; ``tiered``: a bucket knows it."""
-    where = f"{tp.topic}:{tp.partition} --log-dir {directory}"
     after = (
-        f"before anybody opens the log for writing, which makes an empty one; `tiered repair rejoin {where}` then lets"
-        " it go on where the bucket ends"
+        "before anybody opens the log for writing, which makes an empty one; `tiered repair rejoin"
+        f" {tp.topic}:{tp.partition} --log-dir {directory}` then lets it go on where the bucket ends"
         if tiered
-        else f"and open the log again; until then it is out of service; `tiered repair accept-loss {where}` gives its"
-        f" records up and goes on at offset {end_offset}"
+        else f"and open the log again; until then it is out of service; {_accepted(directory, tp, end_offset)}"
     )
     return f"it held records up to offset {end_offset}: put it back {after}"
+
+
+def _accepted(directory: Path, tp: TopicPartition, end_offset: int) -> str:
+    return (
+        f"`tiered repair accept-loss {tp.topic}:{tp.partition} --log-dir {directory}` gives its records up and goes on"
+        f" at offset {end_offset}"
+    )
 
 
 def noted_ends(
