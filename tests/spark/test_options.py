@@ -78,6 +78,9 @@ def test_times_win_over_offsets() -> None:
     [
         ({"path": ""}, "option path is missing"),
         ({"assign": '{"flights": [0]}'}, "options subscribe and assign exclude each other"),
+        ({"pin": "yes"}, "option pin=yes: it is none of true, false"),
+        ({"pin": "true", "local_dir": "x"}, "options pin and local_dir exclude each other"),
+        ({"pin": "true", "asOf": "release-1"}, "options pin and asOf exclude each other"),
         ({"startingOffset": "earliest"}, "unknown option startingoffset (did you mean startingOffsets?)"),
         ({"aws_secret_access_key": "x"}, "option aws_secret_access_key is refused"),
         ({"startingOffsets": "latest"}, "a batch query cannot start at the latest offset"),

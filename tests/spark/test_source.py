@@ -26,6 +26,7 @@ from tiered.local.directory.manager import LocalLog
 from tiered.model import AbortedTxn, NewRecord, TopicPartition
 from tiered.remote.catalog import Catalog
 from tiered.remote.past import create_snapshot
+from tiered.remote.pins import live_pins
 from tiered.remote.topics import register_topic
 from tiered.store.base import Delete
 from tiered.store.directory import DirectoryStore
@@ -143,6 +144,20 @@ def test_as_of_reads_the_bucket_as_it_was(spark: SparkSession, tmp_path: Path) -
         assert df.where("offset >= 50").count() == 10
     assert "did you mean release-1?" in error_of(lambda: load(spark, was, asOf="release-2").count())
     assert "exclude each other" in error_of(lambda: load(spark, was, asOf="release-1", local_dir="x").count())
+
+
+def test_a_pinned_query_reads_what_it_holds(spark: SparkSession, tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    with tiered.open(tmp_path / "log", store.url) as log:
+        topic = log.topic("flights", create=True, config={"segment.bytes": 1000})
+        for at in range(0, 60, 10):
+            topic.append_many(records(at, 10))
+        log.sync(timeout=60)
+        topic_id = log.topics()["flights"].topic_id
+    df = load(spark, Bucket(store.url, store), pin="true", minPartitions=3)
+    assert offsets(df) == {0: list(range(60))}
+    assert df.count() == 60
+    assert len(drive(store, live_pins(topic_id, 0))) == 1
 
 
 def test_slices_cover_each_offset_once(spark: SparkSession, bucket: Bucket) -> None:

@@ -70,6 +70,7 @@ def test_a_wrong_option_is_one_sentence(changed: dict[str, str], message: str) -
         ("endingTimestamp", ".trigger(availableNow=True)"),
         ("endingOffsetsByTimestamp", ".trigger(availableNow=True)"),
         ("asOf", "startingTimestamp says where it begins"),
+        ("pin", "holds nothing between two"),
         ("topic", 'option("subscribe", "flights")'),
     ],
 )

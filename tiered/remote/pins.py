@@ -316,3 +316,60 @@ class Pin:
         self._sent = time.monotonic
         self._renew_at = time.monotonic + RENEW_MS / 1000
         return True
+
+
+class SharedPin:
+    """A pin that one process made and others keep: a query's driver makes it, and each of its tasks has one of these.
+
+    Nobody drops it: no task knows whether it is the last one. ``lost``: it held nothing any more when it was last
+    looked at, so that what it named may have been collected. Not thread-safe.
+    """
+
+    def __init__(self, key: str, name: str) -> None:
+        """``name``: of the partition, for what is logged."""
+        self.key = key
+        self.lost = False
+        self._name = name
+        self._look_at = 0.0
+
+    def keep(self) -> Steps[None]:
+        """Looks at it at once, and then when it may be old enough to be renewed. Never raises."""
+        time: Time = yield Now()
+        if not self.lost and time.monotonic >= self._look_at:
+            yield from self.look()
+
+    def look(self) -> Steps[None]:
+        """Whether it is there, and renewed if it is old: ``lost`` tells, where the store answers. Never raises.
+
+        Its age is told by the store, as for a collector: no clock of another process is asked.
+        """
+        sent: Time = yield Now()
+        self._look_at = sent.monotonic + RENEW_AGAIN_MS / 1000
+        try:
+            got = yield Get(self.key)
+            if not isinstance(got, Object):
+                self._lose("it is gone")
+                return
+            age_ms = (got.date_ms or sent.now_ms) - got.last_modified_ms
+            if age_ms < RENEW_MS:
+                self._look_at = sent.monotonic + (RENEW_MS - age_ms) / 1000
+                return
+            renewed = age_ms <= PIN_MS and (yield from self._renew(got))
+            now: Time = yield Now()
+            if age_ms + (now.monotonic - sent.monotonic) * 1000 > PIN_MS:
+                self._lose(f"nobody renewed it for {PIN_MS // 3_600_000} hours")
+            elif renewed:
+                self._look_at = sent.monotonic + RENEW_MS / 1000
+        except TieredError as error:
+            LOGGER.warning("pin_not_renewed partition=%s key=%s error=%s", self._name, self.key, error.message)
+
+    def _renew(self, got: Object) -> Steps[bool]:
+        """Whether it was written anew. False: another task was first, or it was deleted; the next look tells."""
+        read_pin(got.data, key=self.key)
+        deadline = yield from deadline_after(PIN_DEADLINE_MS)
+        put = Put(self.key, got.data, Match(got.etag), crc32c(got.data))
+        return (yield from settle(put, deadline, self._name)).status is PutStatus.LANDED
+
+    def _lose(self, why: str) -> None:
+        self.lost = True
+        LOGGER.warning("pin_expired partition=%s key=%s reason=%s", self._name, self.key, why)

@@ -310,6 +310,13 @@ class RemotePartition:
                 self._snapshot, self._loaded = snapshot, True
                 return snapshot
 
+    def hold(self) -> Steps[Snapshot | None]:
+        """As :meth:`snapshot`, held in the bucket from here on where there is a ``pin``: raises as ``Pin.hold``."""
+        snapshot = yield from self.snapshot()
+        if snapshot is not None and self._pin is not None:
+            snapshot = self._snapshot = yield from self._pin.hold(snapshot, self.refresh)
+        return snapshot
+
     def release(self) -> Steps[None]:
         """Nothing more is read: the pin goes. Never raises."""
         if self._pin is not None:
@@ -333,11 +340,8 @@ class RemotePartition:
         Raises OffsetOutOfRangeError outside ``start_offset..next_offset`` of the root, CorruptionError (topic,
         partition, offset, key, position), RemoteUnavailableError.
         """
-        snapshot = yield from self.snapshot()
-        keep = None
-        if snapshot is not None and self._pin is not None:
-            snapshot = self._snapshot = yield from self._pin.hold(snapshot, self.refresh)
-            keep = self._pin.keep
+        snapshot = yield from self.hold()
+        keep = self._pin.keep if snapshot is not None and self._pin is not None else None
         earliest, latest = (snapshot.start_offset, snapshot.next_offset) if snapshot is not None else (0, 0)
         if not earliest <= start_offset <= latest:
             raise self._out_of_range(start_offset, earliest, latest)

@@ -20,6 +20,8 @@
 ``failOnDataLoss``                        true (default): offsets that are gone are an error, when the query is planned
                                           and while it runs; false: they are skipped, and counted in a warning
 ``asOf``                                  the bucket as it was: a snapshot's name, a version or a time; no ``local_dir``
+``pin``                                   false (default); true: what is planned is held in the bucket until six hours
+                                          after the last task of the query began or renewed it; no ``local_dir``
 ``local_dir``                             log directory that driver and executors can both read: newest records, too;
                                           what has left that disk is read from the bucket
 ========================================  =============================================================================
@@ -76,6 +78,7 @@ NAMES = (
     "isolation.level",
     "failOnDataLoss",
     "asOf",
+    "pin",
     "local_dir",
 )
 _SECRETS = re.compile(r"secret|password|access.?key|session.?token", re.IGNORECASE)
@@ -192,6 +195,7 @@ class ReadOptions:
     read_committed: bool = False
     fail_on_data_loss: bool = True
     as_of: AsOf | None = None
+    pin: bool = False
 
     @classmethod
     def parse(cls, options: Mapping[str, str], dialect: Dialect = BATCH) -> ReadOptions:
@@ -204,6 +208,8 @@ class ReadOptions:
         _check_subscription(given)
         if "asof" in given and local_dir:
             raise ConfigError("options asOf and local_dir exclude each other", hint="a disk has no past: leave it out")
+        pin = option_value(given, "pin", _flag, False)
+        _check_pin(given, pin=pin)
         return cls(
             path=path,
             local_dir=local_dir,
@@ -225,6 +231,7 @@ class ReadOptions:
             read_committed=option_value(given, "isolation.level", _isolation, False),
             fail_on_data_loss=option_value(given, "failOnDataLoss", _flag, True),
             as_of=option_value(given, "asOf", _as_of, None),
+            pin=pin,
         )
 
 
@@ -262,6 +269,19 @@ def _check_subscription(given: Mapping[str, str]) -> None:
         raise ConfigError(
             f"options {' and '.join(chosen)} exclude each other" if chosen else "no topic was chosen",
             hint="give exactly one of subscribe, subscribePattern, assign",
+        )
+
+
+def _check_pin(given: Mapping[str, str], *, pin: bool) -> None:
+    if pin and given.get("local_dir"):
+        raise ConfigError(
+            "options pin and local_dir exclude each other", hint="a disk keeps nothing for a reader: leave one out"
+        )
+    if pin and "asof" in given:
+        raise ConfigError(
+            "options pin and asOf exclude each other",
+            hint="a snapshot holds what it names (`tiered snapshot create`), and nothing holds another version: leave "
+            "one out",
         )
 
 

@@ -10,6 +10,9 @@
                         v   offsets that nobody holds
     lost       ──> an error, or with failOnDataLoss=false skipped and counted
 
+What a pin in the bucket holds (option ``pin``) is read as planned or not at all: each task keeps that pin, and an
+object that is gone all the same is an error.
+
 A piece is read in *stretches*: each begins where the one before ended, and a batch that a stretch gives may hold
 records below its start, because a rewritten segment need not be cut into the same batches. Verified batches come in
 runs, uncut, wherever they are read: what is done for each batch costs more than its decoding.
@@ -38,6 +41,7 @@ from tiered.plan.read import Tier
 from tiered.read.topic import PartitionStream
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.past import AsOf, Past
+from tiered.remote.pins import SharedPin
 from tiered.remote.reader import Place, RemotePartition, SegmentReader
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshot import Snapshot
@@ -100,17 +104,22 @@ class PinnedPiece:
         self._runner = Runner(sources.store)
         self._at = piece.start
         self._missing_until = piece.start
+        self._pin = SharedPin(piece.pin, str(piece.tp)) if piece.pin else None
+        self._gone: SegmentGone | None = None
 
     def stretches(self) -> Iterator[tuple[int, Batches]]:
         """(first wanted offset, batches that touch what follows it). Consume each before asking for the next.
 
         Raises OffsetOutOfRangeError for offsets that are gone, OffsetGapError for those that neither tier holds,
-        CorruptionError for an object that is missing and still named, and what the tiers raise.
+        CorruptionError for an object that is missing and still named, NotFoundError for one that a pin held no longer,
+        and what the tiers raise.
         """
         yield self._at, self._as_planned()
         if self._at >= self._piece.end:
             return
         stream = self._anew()
+        if self._pin is not None and self._gone is not None and stream is not None:
+            raise self._not_held(self._pin, self._gone)
         while self._at < self._piece.end:
             if stream is not None:
                 yield self._at, self._elsewhere(stream)
@@ -142,14 +151,32 @@ class PinnedPiece:
         if self._sources.store is None:
             raise NotFoundError(f"{piece.tp}: a remote piece without a store", hint="option path is missing")
         reader = SegmentReader(piece.tp, UUID(piece.topic_id))
-        steps = reader.read(Place(self._at), piece.rows_from, piece.end, run_shape=lambda run: iter((run,)))
+        keep = self._pin.keep if self._pin is not None else None
+        steps = reader.read(Place(self._at), piece.rows_from, piece.end, run_shape=lambda run: iter((run,)), keep=keep)
         try:
             for found in drive_stream(self._sources.store, steps):
                 yield found
                 self._at = max(self._at, (found if isinstance(found, Run) else found[0]).next_offset)
-        except SegmentGone:
+        except SegmentGone as gone:
+            self._gone = gone
             return
         self._at = piece.end
+
+    def _not_held(self, pin: SharedPin, gone: SegmentGone) -> NotFoundError | CorruptionError:
+        """Why an object is not there that the pin of this query names."""
+        self._runner.run(pin.look())
+        what = f"{self._piece.tp}: {gone.key}, which this DataFrame was planned with, is gone"
+        if pin.lost:
+            return NotFoundError(
+                f"{what}: its pin {pin.key} holds nothing any more",
+                hint="load again; a pin holds for six hours after a task last renewed it, and a snapshot (asOf) always",
+            )
+        return CorruptionError(
+            f"{what}, and its pin {pin.key} was held when it was last looked at",
+            path_or_key=gone.key,
+            offset=self._at,
+            hint="look for a lifecycle rule or a person that deletes objects of this prefix: run `tiered check`",
+        )
 
     # -- elsewhere -----------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from uuid import UUID
 
 from tiered.errors import ConfigError, OffsetGapError, OffsetOutOfRangeError
@@ -96,6 +97,7 @@ def _pieces_of(tiers: Tiers, options: ReadOptions, pool: Executor) -> list[Piece
     """The wanted range of one partition, tier by tier."""
     if tiers.local is None and tiers.remote is None:
         return []
+    pin = tiers.hold()
     if tiers.pinned is not None and tiers.pinned.root.state == STATE_DELETING:
         refuse_deleting(tiers.tp.topic, options)
         return []
@@ -106,7 +108,7 @@ def _pieces_of(tiers: Tiers, options: ReadOptions, pool: Executor) -> list[Piece
             f"{tiers.tp}: the query starts at offset {start} and ends at {end}",
             hint="correct startingOffsets or endingOffsets; the end is exclusive",
         )
-    return pieces_between(tiers, start, end, options, pool)
+    return [replace(piece, pin=pin) for piece in pieces_between(tiers, start, end, options, pool)]
 
 
 def pieces_between(tiers: Tiers, start: int, end: int, options: ReadOptions, pool: Executor) -> list[Piece]:

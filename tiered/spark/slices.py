@@ -54,7 +54,8 @@ class Piece:
     """Offsets ``start`` to ``end`` (exclusive) of one partition, from one tier.
 
     ``rows`` are the remote segments that hold them (none for the local tier), ``aborted`` what ``read_committed``
-    hides in them. ``root_version`` is that of the root that was pinned, 0 without one.
+    hides in them. ``root_version`` is that of the root that was planned with, 0 without one; ``pin`` the key of the
+    pin that holds it in the bucket, empty without one.
     """
 
     tp: TopicPartition
@@ -66,6 +67,7 @@ class Piece:
     rows: tuple[Row, ...] = ()
     aborted: tuple[AbortedTxn, ...] = ()
     root_version: int = 0
+    pin: str = ""
 
     def rows_from(self, offset: int) -> Steps[PlannedRows]:
         """Its segments from the one that holds ``offset`` on, as a reader asks for them."""

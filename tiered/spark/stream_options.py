@@ -32,11 +32,12 @@ _ENDLESS = "leave it out: a stream has no end; .trigger(availableNow=True) ends 
 _ENDINGS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 
 STREAM = Dialect(
-    names=(*(name for name in BATCH.names if name not in (*_ENDINGS, "asOf")), *_OWN),
+    names=(*(name for name in BATCH.names if name not in (*_ENDINGS, "asOf", "pin")), *_OWN),
     replaced={
         **{name: line for name, line in BATCH.replaced.items() if name not in {own.lower() for own in _OWN}},
         **{name.lower(): _ENDLESS for name in _ENDINGS},
         "asof": "leave it out: a stream goes on; startingOffsets or startingTimestamp says where it begins",
+        "pin": "leave it out: a stream reads each batch soon after it is planned, and holds nothing between two",
         "kafka.max.poll.records": 'option("maxOffsetsPerTrigger", "1000000")',
     },
     start=LATEST,

@@ -26,6 +26,7 @@ from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.read.topic import PartitionStream
 from tiered.remote.cache import ByteCache
 from tiered.remote.past import Past
+from tiered.remote.pins import Pin
 from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshot import Snapshot
@@ -64,11 +65,22 @@ class Tiers:
     stream: PartitionStream
     runner: Runner
     cache: ByteCache
+    pin: Pin | None = None
 
     @property
     def pinned(self) -> Snapshot | None:
         """The pinned catalog."""
         return self.runner.run(self.remote.snapshot()) if self.remote is not None else None
+
+    def hold(self) -> str:
+        """Holds in the bucket what is pinned; the key of what holds it, empty where nothing is to be held.
+
+        Nobody drops it: a driver does not learn when its query ends. Raises as ``Pin.hold``.
+        """
+        if self.remote is None or self.pin is None:
+            return ""
+        self.runner.run(self.remote.hold())
+        return self.pin.key
 
     def aborted_txns(self, start: int, end: int, pool: Executor) -> tuple[AbortedTxn, ...]:
         """Aborted transactions in a range, over both tiers."""
@@ -134,15 +146,18 @@ class Subscription:
 
     def _open(self, tp: TopicPartition, topic: ChosenTopic) -> Tiers:
         store, as_of, on_disk = self._store, self._options.as_of, self._on_disk.get(tp)
-        remote = None
+        remote = pin = None
         if store is not None and topic.registered:
             known = replace(self._known.get(tp, NOTHING_KNOWN), made=tp.partition < topic.made)
             topic_id = UUID(topic.topic_id)
             past = Past(RootView(topic_id, tp.partition, tp.topic, known), as_of) if as_of is not None else None
-            remote = RemotePartition(tp.topic, topic_id, tp.partition, cache=self._cache, known=known, past=past)
+            pin = Pin(tp.topic, topic_id, tp.partition, set()) if self._options.pin else None
+            remote = RemotePartition(
+                tp.topic, topic_id, tp.partition, cache=self._cache, known=known, past=past, pin=pin
+            )
         runner = Runner(store)
         stream = PartitionStream.of(tp, local=on_disk, remote=remote, runner=runner)
-        return Tiers(tp, topic.topic_id, on_disk, remote, stream, runner, self._cache)
+        return Tiers(tp, topic.topic_id, on_disk, remote, stream, runner, self._cache, pin)
 
     def close(self) -> None:
         """Closes the directory."""
