@@ -100,7 +100,7 @@ def sweep(catalog: Catalog, *, delete: bool, grace_ms: int = ORPHAN_MS) -> Steps
                 found.failed += outcome.failed
     yield from _sweep_staged(catalog, found, grace_ms, delete=delete)
     if delete and catalog.root is not None:
-        yield from drop_stale((yield from read_pins(catalog.root)))
+        yield from _drop_unheld(catalog.root, found)
     try:
         yield from _sweep_uploads(catalog, found, abort=delete and not found.readers)
     except (RemotePermissionError, ConfigError) as error:  # a role from before, or a store that does not tell
@@ -111,6 +111,15 @@ def sweep(catalog: Catalog, *, delete: bool, grace_ms: int = ORPHAN_MS) -> Steps
         line |= {"uploads": len(found.uploads)}
         yield from write_line(catalog.root, line)
     return found
+
+
+def _drop_unheld(root: Root, found: Swept) -> Steps[None]:
+    """What holds nothing: pins that have expired, and snapshots that nobody finished."""
+    pins = yield from read_pins(root)
+    yield from drop_stale(pins)
+    for at in range(0, len(pins.expired), MAX_DELETE_KEYS):
+        outcome: Deleted = yield Delete(pins.expired[at : at + MAX_DELETE_KEYS])
+        found.failed += outcome.failed
 
 
 def _announce(root: Root, found: Swept, dead: Sequence[ListEntry]) -> Steps[None]:

@@ -20,6 +20,7 @@ from tiered.remote.maintain import Done, Maintainer
 from tiered.remote.past import AsOf, Past
 from tiered.remote.pins import PIN_TRIES, RENEW_AGAIN_MS, RENEW_MS, Pin, SharedPin
 from tiered.remote.root_view import RootView
+from tiered.remote.sweep import Swept
 from tiered.store.base import (
     Absent,
     Delete,
@@ -81,6 +82,11 @@ class Bucket:
         """A second later (a root's time is ahead of a clock that stands still); the objects that went."""
         self.clock.advance(1)
         return sum(done.collected.objects for done in self.maintain(Kind.COLLECT) if done.collected is not None)
+
+    def sweep(self, *, delete: bool) -> Swept:
+        """By somebody else."""
+        maintainer = Maintainer(TopicPartition(self.log.topic, 0), TOPIC_ID, NO_GRACE, owner="m:1")
+        return drive(self.store, maintainer.sweep(delete=delete), clock=self.clock, ids=self.log.ids)
 
     def keys(self, kind: str = "s/") -> set[str]:
         """What is there below a partition's folder."""
@@ -365,6 +371,20 @@ def test_a_pin_holds_an_older_version_when_its_snapshot_is_deleted(bucket: Bucke
     assert bucket.collect() == 0
     assert read + offsets(reading) == list(range(END))
     assert [request for request in bucket.store.requests if isinstance(request, Get) and "/hist/" in request.key]
+
+
+def test_a_sweep_takes_pins_that_expired_and_no_others(bucket: Bucket) -> None:
+    first = shared(bucket)
+    bucket.clock.advance(PIN_MS / 1000)
+    second = bucket.face().read_batches(0)
+    next(second)
+    second.close()
+    (later,) = bucket.keys("pin/") - {first.key}
+    bucket.clock.advance(1)
+    assert bucket.sweep(delete=False).failed == []
+    assert bucket.keys("pin/") == {first.key, later}
+    assert bucket.sweep(delete=True).failed == []
+    assert bucket.keys("pin/") == {later}
 
 
 # -- a pin that one process makes and others keep ----------------------------------------------------------------------
