@@ -36,7 +36,7 @@ from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.topics import TopicEntry, list_topics, load_topic
-from tiered.remote.traces import left_without_root
+from tiered.remote.traces import left_without_root, need_newest
 from tiered.store.base import Now, Steps
 from tiered.times import Time
 
@@ -230,6 +230,7 @@ class _Partition:
         pinned: Snapshot | None = None
         try:
             if past is None:
+                yield from need_newest(view, all_traces=False)  # else the disk would give offsets of the bucket again
                 pinned = yield from view.pin()
             elif not (yield from self._was_absent(view)):
                 taken, pinned = (yield from past.take()), (yield from past.pin())

@@ -95,8 +95,9 @@ def left_without_root(topic_id: UUID, partition: int) -> Steps[str]:
 
 
 def need_newest(view: RootView, *, all_traces: bool = True) -> Steps[None]:
-    """Call before a claim, which would hide it. Raises CorruptionError under an older root that was put back: what the
-    lost roots named looks like orphans under it. Without ``all_traces`` those count that the role may list."""
+    """Call before a claim, which would hide it, and before a disk is made of it. Raises CorruptionError under an older
+    root that was put back: what the lost roots named looks like orphans under it. Without ``all_traces`` those count
+    that the role may list."""
     root = yield from view.load()
     if root is None:
         return

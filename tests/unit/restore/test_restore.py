@@ -32,7 +32,7 @@ from tiered.errors import (
 from tiered.format.batch import encode_batch
 from tiered.format.bundle import decode_bundle, encode_bundle
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, Role
-from tiered.format.root import Cleaned
+from tiered.format.root import Cleaned, decode_root
 from tiered.format.rows import Rows
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.claims import Claims
@@ -133,6 +133,33 @@ def test_a_restore_that_is_older_than_the_log_may_not_go_on(log: Scenario, tmp_p
         old.sync(timeout=60)
     with tiered.open(tmp_path / "new", log.url) as new, pytest.raises(FencedError):
         append_and_sync(new)
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+def test_an_older_root_that_was_put_back_is_not_restored(log: Scenario, tmp_path: Path, partition: int) -> None:
+    """Such a disk would give offsets again that objects of the bucket hold."""
+    older = log.read(log.root_key(partition))
+    with tiered.open(tmp_path / "fresh", log.url) as fresh:
+        fresh.topic(TOPIC).append_many([record(RECORDS)], partition=partition)
+        fresh.sync(timeout=60)
+    claim, version = log.root(partition).writer.epoch, decode_root(older, key=log.root_key(partition)).version
+    log.replace(log.root_key(partition), older)
+    for options in (RestoreOptions(), RestoreOptions(selected=((TOPIC, None),), dry_run=True)):
+        with pytest.raises(CorruptionError, match=f"is of claim {claim} of the writer, version {version}") as told:
+            restore(log.store, tmp_path / "new", options)
+        assert told.value.path_or_key == log.root_key(partition)
+        assert "`tiered repair advice`" in told.value.hint
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_older_root_is_restored_when_it_is_asked_for(log: Scenario, tmp_path: Path) -> None:
+    older = log.read(log.root_key())
+    with tiered.open(tmp_path / "fresh", log.url) as fresh:
+        fresh.topic(TOPIC).append_many([record(RECORDS)], partition=0)
+        fresh.sync(timeout=60)
+    log.replace(log.root_key(), older)
+    restore(log.store, tmp_path / "new", RestoreOptions(as_of="now"))
+    assert sealed_logs(tmp_path / "new") == sealed_logs(log.directory)
 
 
 def test_only_the_newest(log: Scenario, tmp_path: Path) -> None:
