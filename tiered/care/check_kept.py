@@ -2,7 +2,7 @@
 
 Of snapshots all that they name must be there, and what only they name must be right: nobody else looks at it. A pin or
 a garbage page that cannot be read holds every collection up. Copies below ``hist/`` are there for people who rebuild:
-they are read with the data.
+the newest is read, all others with the data.
 """
 
 from __future__ import annotations
@@ -28,15 +28,14 @@ from tiered.store.base import Get, Head, Object, Steps, list_all
 
 
 def check_kept(tp: TopicPartition, view: RootView, *, read_data: bool) -> Steps[list[Finding]]:
-    """What is wrong with snapshots, pins and garbage pages of a partition; with ``read_data`` with copies, too.
+    """What is wrong with snapshots, pins, garbage pages and the newest copy of a partition; with ``read_data`` with all
+    copies.
 
-    Lists the first two, and the segments where there are any snapshots.
+    Lists all but the pages, and the segments where there are any snapshots.
     """
     kept = _Kept(tp, view, read_data)
     prefix = partition_prefix(view.topic_id, view.partition)
-    looks = {"snap/": kept.snapshots, "pin/": kept.pins}
-    if read_data:
-        looks["hist/"] = kept.copies
+    looks = {"snap/": kept.snapshots, "pin/": kept.pins, "hist/": kept.copies}
     for folder, look in looks.items():
         try:
             if folder == "pin/":
@@ -98,10 +97,14 @@ class _Kept:
                 self._add(key, "pin", damage)
 
     def copies(self, keys: list[str]) -> Steps[None]:
-        """Each can be read, and is of the version that its key tells. No protocol rests on one: a warning for all."""
+        """Each can be read, and is of the version that its key tells. No protocol rests on one: a warning for all.
+
+        A rebuild goes on from the newest: that one is looked at without the data, too.
+        """
         bad: list[str] = []
         why = ""
         keys = [key for key in keys if parse_hist_key(key) is not None]
+        keys = keys if self._read_data else keys[-1:]
         for key in keys:
             try:
                 yield from load_copy(self._view, key)
@@ -110,10 +113,13 @@ class _Kept:
                 why = f"{damage.message}; {damage.hint}" if damage.hint else damage.message
         if bad:
             findings = Findings(bad[-1])
+            which = f"{len(bad)} of {len(keys)} copies cannot be read, the newest of them"
             what = (
-                f"{len(bad)} of {len(keys)} copies cannot be read, the newest of them: {why}; a lost root is rebuilt "
+                f"{which if self._read_data else 'the newest copy cannot be read'}: {why}; a lost root is rebuilt from "
+                "an older copy then, and no reader sees those versions: put them back from a version or a backup of "
+                "the bucket; while the root is whole nothing needs them, and they may go"
             )
-            findings.add(Severity.WARNING, "hist", what + "from an older copy then, and no reader sees those versions")
+            findings.add(Severity.WARNING, "hist", what)
             self.found += findings.about(*self._tp)
 
     def garbage(self) -> Steps[None]:

@@ -141,8 +141,28 @@ def test_copies_that_cannot_be_read_or_changed_places_are_one_warning(log: Scena
         log.replace(hist_key(root.topic_id, 0, version), encode_root(replace(root, version=min(version, 4))))
     hurt(log, hist_key(root.topic_id, 0, 3))
     log.replace(log.root_key(), encode_root(replace(root, version=9)))
-    assert seen(log) == []  # they are read with the data
     (found,) = seen(log, read_data=True)
     assert (found.severity, found.code, found.where) == (Severity.WARNING, "hist", hist_key(root.topic_id, 0, 5))
     assert found.message.startswith("2 of 3 copies cannot be read, the newest of them: ")
     assert "it is of version 4" in found.message
+    log.delete(hist_key(root.topic_id, 0, 5))
+    assert seen(log) == []  # all but the newest are read with the data
+    (found,) = seen(log, read_data=True)
+    assert (found.where, found.message[:30]) == (hist_key(root.topic_id, 0, 3), "1 of 2 copies cannot be read, ")
+
+
+def test_the_newest_copy_is_looked_at_without_the_data(log: Scenario) -> None:
+    """A rebuild goes on from it."""
+    root = log.root()
+    for version in (3, 4):
+        log.replace(hist_key(root.topic_id, 0, version), encode_root(replace(root, version=version)))
+    log.replace(log.root_key(), encode_root(replace(root, version=9)))
+    assert seen(log) == []
+    key = hist_key(root.topic_id, 0, 4)
+    hurt(log, key)
+    (found,) = seen(log)
+    assert (found.severity, found.code, found.where) == (Severity.WARNING, "hist", key)
+    assert found.message.startswith(f"the newest copy cannot be read: {key}: checksum is ")
+    assert "put them back from a version or a backup of the bucket" in found.message
+    log.delete(key)  # as it says
+    assert seen(log) == []
