@@ -45,6 +45,7 @@ from tiered.format.keys import (
     index_key,
     is_staged_by,
     parse_segment_key,
+    parse_staged_key,
     partition_prefix,
     segment_key,
     split_uid,
@@ -382,11 +383,9 @@ class _Object:
 
     def _body(self, bundle: Bundle | None) -> Steps[str]:
         """The key of another segment of the partition under which the bytes of this one lie, ``""`` if none does."""
-        if self.staged:
-            return ""
         listed = yield from list_all(partition_prefix(self.topic_id, self.tp.partition) + "s/")
         for entry in listed:
-            parsed = parse_segment_key(entry.key)
+            parsed = parse_staged_key(entry.key) if self.staged else parse_segment_key(entry.key)
             if parsed is None or parsed.suffix != "log" or entry.size != self.row.size or entry.key == self.log_key:
                 continue
             moved = _Object(self.tp, self.topic_id, self.row, entry.key)
@@ -412,6 +411,8 @@ class _Object:
         is_ours = not self.staged or is_staged_by(row, bundle.txn)
         if whose != (self.topic_id, self.tp.partition, row.base, row.next, epoch) or not is_ours:
             return None, "the index bundle is that of another segment"
+        if self.staged and (told.size_bytes, told.crc32c) != (row.size, row.crc):
+            return None, "the index bundle is that of another segment"  # of the same stream and as many offsets
         what = (told.min_timestamp, told.max_timestamp, told.records, told.size_bytes, told.crc32c)
         differs = not self.staged and told.leader_epoch != row.leader_epoch
         differs |= bool(bundle.indexes.txn_index) != bool(row.flags & FLAG_ABORTED_TXNS)
@@ -589,10 +590,10 @@ class _Walk:
         self._places: list[int] = []
         self._offsets: dict[int, int] = {}
         self.strange = False
-        self._right = {row.size: row.crc}
+        self._right = {(row.size, row.crc)}
         if bundle is not None:
             told = bundle.descriptor
-            self._right[told.size_bytes] = told.crc32c  # object and bundle that agree are right, the row is not
+            self._right.add((told.size_bytes, told.crc32c))  # object and bundle that agree are right, the row is not
             index = OffsetIndex.from_bytes(bundle.indexes.offset_index, row.base)
             self._places = [position for _, position in index.entries]
             self._offsets = {position: offset for offset, position in index.entries}
@@ -600,11 +601,11 @@ class _Walk:
     def is_right(self) -> Steps[bool]:
         """Whether the bytes are those of the catalog, or of the bundle; bytes behind them are left out."""
         crc, at = 0, 0
-        for end in sorted(size for size in self._right if size <= self._size):
+        for end in sorted(size for size, _ in self._right if size <= self._size):
             while at < end:
                 data = yield from self._bytes(at, end)
                 crc, at = crc32c(data, crc), at + len(data)
-            if crc == self._right[end]:
+            if (end, crc) in self._right:
                 self._size = end
                 return True
         return False

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from tests.remote_face import RemoteFace
-from tests.unit.remote.building import TOPIC_ID, RemoteLog, batches, seal
+from tests.unit.remote.building import TOPIC_ID, RemoteLog, batches, other_batches, seal
 from tests.unit.remote.staging import stage
 from tiered.care.check import CheckOptions
 from tiered.care.run import check, mend, plan_mend
-from tiered.errors import ConfigError
+from tiered.errors import ConfigError, CorruptionError
 from tiered.findings import Severity
 from tiered.format.batch import decode_records
 from tiered.format.bundle import encode_bundle
@@ -111,18 +111,67 @@ def test_what_cannot_be_read_is_given_up(
     assert clean(log)
 
 
-def test_segments_of_other_lengths_that_changed_places_are_no_part_of_each_other(log: RemoteLog) -> None:
+def data(log: RemoteLog, key: str) -> bytes:
+    found = log.store.execute(Get(key))
+    assert isinstance(found, Object)
+    return bytes(found.data)
+
+
+def lay(log: RemoteLog, key: str, of: str) -> None:
+    """The bytes of one object under the name of another."""
+    body = data(log, of)
+    edit(log, key, lambda _: body)
+
+
+def swap(log: RemoteLog, one: str, two: str) -> None:
+    kept = data(log, one)
+    lay(log, one, two)
+    edit(log, two, lambda _: kept)
+
+
+def test_of_a_shorter_segment_in_the_place_of_a_longer_nothing_counts(log: RemoteLog) -> None:
     """All that sinks stage begins at offset 0: batches of the shorter would fit into the longer."""
     stage(log, [seal(batches(0, 10, size=40)), seal(batches(0, 30, size=50))], 2)
-    stage(log, [seal(batches(0, 10))], 3)
-    before, held = records(log), rows(log)[3:5]
-    keys = [segment_key(TOPIC_ID, 0, row) for row in held]
-    found = [log.store.execute(Get(key)) for key in keys]
-    for key, got in zip(keys, reversed(found), strict=True):
-        assert isinstance(got, Object)
-        edit(log, key, lambda _, got=got: bytes(got.data))  # type: ignore[misc]
+    before, (shorter, longer) = records(log), rows(log)[3:5]
+    lay(log, segment_key(TOPIC_ID, 0, longer), segment_key(TOPIC_ID, 0, shorter))
     mend(log.store, plan_mend(log.store, TP, drop=True), "test")
-    assert records(log) == {at: value for at, value in before.items() if not 60 <= at < 100}
+    assert records(log) == {at: value for at, value in before.items() if not 70 <= at < 100}
+    assert clean(log)
+
+
+@pytest.mark.parametrize(
+    "sides", [(segment_key,), (index_key,), (segment_key, index_key)], ids=[".log", ".idx", "both"]
+)
+@pytest.mark.parametrize("at", [(3, 4), (2, 5)], ids=["other lengths", "as many offsets and bytes"])
+def test_segments_that_changed_places_lose_nothing(
+    log: RemoteLog, at: tuple[int, int], sides: tuple[Callable[..., str], ...]
+) -> None:
+    """The checksum of the row tells whose bytes they are: a bundle tells neither place nor batch, all begin at 0."""
+    stage(log, [seal(batches(0, 10, size=40)), seal(batches(0, 30, size=50)), seal(other_batches(0, 10))], 2)
+    before, one, two = records(log), *(rows(log)[number] for number in at)
+    assert at == (3, 4) or (one.size, one.idx_len) == (two.size, two.idx_len)
+    for key in sides:
+        swap(log, key(TOPIC_ID, 0, one), key(TOPIC_ID, 0, two))
+    assert not clean(log)
+    with pytest.raises(ConfigError, match="there is nothing to repair"):
+        plan_mend(log.store, TP, drop=True)
+    plan = plan_mend(log.store, TP)
+    assert ([each.row for each in plan.rows], plan.lost) == ([one, two], ())
+    mend(log.store, plan, "test")
+    assert records(log) == before
+    assert clean(log)
+
+
+def test_a_segment_of_its_stream_in_its_place_is_not_taken_for_it(log: RemoteLog) -> None:
+    """Its bundle, too: what is there agrees, and is read twice otherwise."""
+    stage(log, [seal(other_batches(0, 10))], 2)
+    before, (one, two) = records(log), rows(log)[2:]
+    for key in (segment_key, index_key):
+        lay(log, key(TOPIC_ID, 0, two), key(TOPIC_ID, 0, one))
+    with pytest.raises(CorruptionError, match="offsets 60 to 70 cannot be read"):
+        plan_mend(log.store, TP)
+    mend(log.store, plan_mend(log.store, TP, drop=True), "test")
+    assert records(log) == {at: value for at, value in before.items() if not 60 <= at < 70}
     assert clean(log)
 
 
