@@ -175,7 +175,7 @@ def plan_rebuild_steps(tp: TopicPartition, owner: str, *, accept_loss: bool = Fa
         )
     if not accept_loss:
         yield from _need_all_of_older(there, rows, key_of)
-    epochs = yield from _epochs(topic_id, tp.partition, rows)
+    epochs = yield from _epochs(topic_id, tp.partition, rows, copy)
     stamp = Stamp((yield NewId()), (yield Now()).now_ms, Role.MAINTAINER, 0, owner)
     first = copy or create_root(topic_id, tp.partition, tp.topic, stamp)
     versions = [taken.root.version for taken in (yield from list_snapshots(_view(tp, topic_id)))]
@@ -240,8 +240,8 @@ def _need_all_of_older(there: _There, rows: Sequence[Row], key_of: Callable[[Row
                 f"{row.next}, which the newer catalog has otherwise: it was appended since the root was put back",
                 path_or_key=key_of(row),
                 offset=row.base,
-                hint="nothing was changed; copy what the older root names elsewhere (`tiered restore --to DIR`), then "
-                "--accept-loss goes on without it",
+                hint="nothing was changed; copy what the older root names elsewhere (`tiered restore --as-of now --to "
+                "DIR`), then --accept-loss goes on without it",
             )
 
 
@@ -362,7 +362,7 @@ def plan_return_steps(tp: TopicPartition, version: int, owner: str) -> Steps[Reb
                 f"{tp}: {key}, or its .idx, is not what version {version} names", path_or_key=key, hint=_ADVICE
             )
     stamp = Stamp((yield NewId()), (yield Now()).now_ms, Role.MAINTAINER, 0, owner)
-    told = yield from _epochs(topic_id, tp.partition, rows)
+    told = yield from _epochs(topic_id, tp.partition, rows, None)
     first = replace(
         taken.root,
         roles=now.roles,
@@ -689,10 +689,11 @@ def _row(name: SegmentName, key: str, got: object, topic_id: UUID, partition: in
     )
 
 
-def _epochs(topic_id: UUID, partition: int, rows: Sequence[Row]) -> Steps[tuple[EpochEntry, ...]]:
-    """Leader epochs up to the end of the newest segment, as its bundle has them."""
+def _epochs(topic_id: UUID, partition: int, rows: Sequence[Row], copy: Root | None) -> Steps[tuple[EpochEntry, ...]]:
+    """Leader epochs up to the end of the newest segment, as its bundle has them. Up to its end ``copy`` tells them: a
+    bundle that is lost there is made anew, under the new root, and with it who wrote at the end."""
     held = [row for row in rows if row.size]
-    if not held:
+    if not held or (copy is not None and held[-1].next <= copy.next_offset):
         return ()
     key = index_key(topic_id, partition, held[-1])
     got = yield Get(key, max_bytes=MAX_BUNDLE_BYTES)

@@ -182,8 +182,7 @@ def test_an_end_that_would_go_back_is_refused(bucket: Bucket) -> None:
     row = bucket.rows()[-1]
     bucket.lose()
     bucket.store.execute(Delete((index_key(TOPIC_ID, 0, row),)))
-    with pytest.raises(CorruptionError, match="idx is gone"):  # it alone tells who wrote at the end
-        bucket.plan()
+    assert bucket.plan().bare == (segment_key(TOPIC_ID, 0, row),)  # `repair index` tells who wrote at the end
     bucket.store.execute(Delete((segment_key(TOPIC_ID, 0, row),)))
     with pytest.raises(CorruptionError, match="the objects end at offset 70"):
         bucket.plan()

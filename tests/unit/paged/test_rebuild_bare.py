@@ -55,6 +55,18 @@ def test_what_a_copy_names_is_named_and_told(bucket: Bucket, at: int) -> None:
     assert bucket.data(key) == b"x" * rows[at].size
 
 
+def test_of_the_last_segment_the_copy_tells_row_and_epochs(bucket: Bucket) -> None:
+    bucket.take_over("second")
+    bucket.append(2)
+    before = bucket.root.lineage
+    key = without(bucket, -1)
+    plan = bucket.plan()
+    assert (plan.bare, plan.lost, plan.root.next_offset, plan.root.lineage) == ((key,), (), 100, before)
+    assert len(before) == 2
+    bucket.world.run(rebuild_steps(plan))
+    assert segment_key(TOPIC_ID, 0, bucket.now()[1][-1]) == key
+
+
 class Told(Bucket):
     """Its segments hold records."""
 
