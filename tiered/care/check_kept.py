@@ -205,11 +205,20 @@ class _Kept:
             return f"{key}, with offsets {row.base} to {row.next}, {told}"
         got = yield Get(key, max_bytes=row.idx_len)
         try:
-            if isinstance(got, Object):
-                decode_bundle(got.data, key=key)
+            bundle = decode_bundle(got.data, key=key) if isinstance(got, Object) else None
         except CorruptionError as damage:
             return damage.message
-        return ""
+        noted = None if bundle is None else bundle.descriptor
+        told = (self._view.topic_id, self._view.partition, row.next - row.base, row.size, row.crc)
+        if noted is None or told == (
+            noted.topic_id,
+            noted.partition,
+            noted.end_offset - noted.base_offset,
+            noted.size_bytes,
+            noted.crc32c,
+        ):
+            return ""
+        return f"{key}, with offsets {row.base} to {row.next}, describes other bytes"
 
 
 def _size_flaw(key: str, size: int, sizes: Mapping[str, int]) -> str:

@@ -86,6 +86,19 @@ def test_what_only_a_snapshot_names_is_looked_at(log: Scenario, damage: str, sid
 
 
 @pytest.mark.parametrize("read_data", [False, True])
+def test_a_bundle_of_another_segment_is_told_that_only_a_snapshot_names(log: Scenario, read_data: bool) -> None:
+    """It is whole, and of the same size."""
+    rows, topic_id = log.rows(), log.root().topic_id
+    snapshot, row = kept(log)
+    other = next(each for each in rows[1:] if each.idx_len == row.idx_len)
+    key = index_key(topic_id, 0, row)
+    log.replace(key, log.read(index_key(topic_id, 0, other)))
+    (found,) = seen(log, read_data=read_data)
+    assert (found.severity, found.code, found.where) == (Severity.WARNING, "snapshot_index", snapshot)
+    assert f"{key}, with offsets {row.base} to {row.next}, describes other bytes" in found.message
+
+
+@pytest.mark.parametrize("read_data", [False, True])
 def test_bytes_that_rot_below_the_checksum_of_a_store_are_read(log: Scenario, read_data: bool) -> None:
     """The store goes on telling the checksum that it was given: who reads the bytes sees that they are others."""
     snapshot, row = kept(log)
