@@ -13,9 +13,12 @@ _ROOT = frozenset({"root", "invariant", "went_back"})
 
 
 def remedies(findings: Iterable[Finding]) -> list[str]:
-    """A line for each partition whose root or segments are damaged: what to do next."""
-    roots, segments = dict[str, str](), dict[str, str]()
+    """A line for each topic whose registry entry, and each partition whose root or segments are damaged: what to do
+    next."""
+    entries, roots, segments = dict[str, str](), dict[str, str](), dict[str, str]()
     for found in findings:
+        if found.code == "topic_entry":
+            entries[found.topic] = found.where
         if found.severity is not Severity.ERROR or found.partition < 0:
             continue
         name, where = f"{found.topic}-{found.partition}", f"{found.topic}:{found.partition}"
@@ -24,6 +27,11 @@ def remedies(findings: Iterable[Finding]) -> list[str]:
         elif parse_segment_key(found.where) is not None or parse_staged_key(found.where) is not None:
             segments[name] = where
     lines = [
+        f"{where}: `tiered repair advice {name}` says how a kept entry is put back, `tiered repair registry {name}` "
+        f"makes it anew from the topic's roots"
+        for name, where in entries.items()
+    ]
+    lines += [
         f"{name}: `tiered repair advice {where.partition(':')[0]}` says how a kept root is put back, `tiered repair "
         f"rebuild-catalog {where}` makes one anew"
         for name, where in roots.items()

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-from tiered.care.check_registry import Unnamed, describe, find_unnamed, survey
+from tiered.care.check_registry import NAMED_PARTITIONS, Unnamed, describe, find_unnamed, survey
 from tiered.care.decision_advice import damaged_decisions, steps_for
 from tiered.errors import CorruptionError, LogDestroyedError, RemotePermissionError
 from tiered.format.keys import partition_prefix, root_key, topic_key
@@ -80,7 +80,7 @@ def advise_steps(url: str, local: LocalLog | None, topics: Collection[str]) -> S
                 notes.append(f"{root_key(entry.topic_id, partition)}: {error.message}")
     found += yield from _decisions(url, list(entries.values()), notes)
     lost = tuple(advice for advice in found if not topics or not advice.topic or advice.topic in topics)
-    names = {*entries, *disk.counts, *refused, *unread, *(advice.topic for advice in found)}
+    names = {*entries, *disk.counts, *refused, *unread, *(advice.topic for advice in found if advice.topic)}
     return Advised(lost, tuple(notes), frozenset(names))
 
 
@@ -181,6 +181,9 @@ def _entries(
             config = before.config if before is not None and before.topic_id == unnamed.topic_id else {}
             body = encode_topic(TopicEntry(unnamed.topic, unnamed.topic_id, count, config, roots=True))
             steps.append(f"it is JSON; with the settings that the topic had besides, it held: {_one_line(body)}")
+            steps += _from_roots(unnamed, before)
+        else:
+            steps.append("its roots would tell its name: put one of them back, too, then `tiered repair registry NAME`")
         yield Advice(key, unnamed.topic, -1, describe(unnamed, entries), tuple(steps))
     for topic in sorted({tp.topic for tp in disk.known} - told):
         known = {tp.partition: what for tp, what in disk.known.items() if tp.topic == topic}
@@ -189,6 +192,24 @@ def _entries(
         except (CorruptionError, LogDestroyedError) as error:
             steps = ["if this is another bucket or prefix than the log was uploaded to, correct the URL"]
             yield Advice(topic_key(topic), topic, -1, error.message, (*steps, *_put_back(url, topic_key(topic))))
+
+
+def _from_roots(unnamed: Unnamed, before: TopicEntry | None) -> Iterator[str]:
+    """How an entry is made anew; or, where ``before`` names another topic id, what may lie there by mistake."""
+    name = unnamed.topic
+    if before is None or before.topic_id == unnamed.topic_id:
+        yield f"or `tiered repair registry {name}`: the topic's roots tell what it named, but for lost settings"
+        return
+    yield (
+        f"or, if {unnamed.topic_id} is the topic that belongs here: `tiered repair registry {name} --id "
+        f"{unnamed.topic_id}` makes the entry anew from its roots, and {before.topic_id} is named no more"
+    )
+    prefixes = [partition_prefix(unnamed.topic_id, number) for number in unnamed.partitions[:NAMED_PARTITIONS]]
+    more = len(unnamed.partitions) - len(prefixes)
+    yield (
+        f"or, if somebody copied it here from another bucket: nothing names it; copy what lies below "
+        f"{', '.join(prefixes)}{f' and {more} more' if more else ''} elsewhere, and delete it here"
+    )
 
 
 def _root(url: str, disk: _Disk, entry: TopicEntry, partition: int) -> Steps[list[Advice]]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from tests.unit.remote.building import TOPIC_ID, TRUSTED, RemoteLog, batches, seal
 from tests.unit.remote.staging import stage
 from tiered.care.repair_advice import Advice
-from tiered.care.run import advise
-from tiered.format.keys import decision_key, root_key, topic_key
+from tiered.care.run import advise, plan_entry, put_entry
+from tiered.format.keys import decision_key, partition_prefix, root_key, topic_key
 from tiered.remote.stage import upload_staged
 from tiered.remote.topics import register_topic
-from tiered.store.base import ABSENT, Delete, Get, Object, Put
+from tiered.store.base import ABSENT, Delete, Get, Object, Put, list_all
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 
@@ -99,6 +101,42 @@ def test_an_entry_of_nothing_is_told_and_hinders_no_other_advice(logs: tuple[Rem
 def test_an_entry_of_a_topic_that_has_roots_is_made_anew(logs: tuple[RemoteLog, RemoteLog]) -> None:
     hurt(logs[0], topic_key("flights"))
     assert "`tiered repair registry flights`" in told(logs[0])[1]
+
+
+def test_an_entry_that_is_gone_is_made_anew(logs: tuple[RemoteLog, RemoteLog]) -> None:
+    store = logs[0].store
+    store.execute(Delete((topic_key("flights"),)))
+    advice, step = told(logs[0])
+    assert (advice.key, step[: len("or `tiered repair registry flights`")]) == (
+        "topics/flights",
+        "or `tiered repair registry flights`",
+    )
+    put_entry(store, plan_entry(store, "flights"))  # as is said
+    assert advise(store, None).lost == ()
+
+
+def test_what_another_bucket_had_may_be_deleted_or_chosen(logs: tuple[RemoteLog, RemoteLog]) -> None:
+    """Somebody copied a partition of a topic of the same name."""
+    store, other_id = logs[0].store, UUID(int=7)
+    other = RemoteLog(store, topic_id=other_id, ids=logs[0].ids, clock=logs[0].clock)
+    other.add(seal(batches(0, 10), topic_id=other_id))
+    (advice,) = advise(store, None).lost
+    chosen, deleted = advice.steps[-2:]
+    assert f"`tiered repair registry flights --id {other_id}`" in chosen
+    assert plan_entry(store, "flights", other_id).entry.topic_id == other_id
+    prefix = partition_prefix(other_id, 0)
+    assert f"copy what lies below {prefix} elsewhere, and delete it here" in deleted
+    store.execute(Delete(tuple(entry.key for entry in drive(store, list_all(prefix)))))  # as is said
+    assert advise(store, None).lost == ()
+
+
+def test_a_topic_whose_name_nothing_tells(logs: tuple[RemoteLog, RemoteLog]) -> None:
+    logs[0].upload(seal(batches(20, 30)))
+    logs[0].store.execute(Delete((topic_key("flights"), root_key(TOPIC_ID, 0), root_key(TOPIC_ID, 1))))
+    advised = advise(logs[0].store, None)
+    (advice,) = advised.lost
+    assert (advice.key, advice.topic, advised.topics) == ("topics/", "", frozenset())
+    assert "put one of them back, too, then `tiered repair registry NAME`" in advice.steps[-1]
 
 
 def test_a_root_that_was_never_made_they_say(logs: tuple[RemoteLog, RemoteLog]) -> None:

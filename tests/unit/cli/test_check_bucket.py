@@ -48,6 +48,33 @@ def hurt(url: str, part: str, change: Hurt) -> None:
         store.execute(Put(key, change(bytes(got.data)), ABSENT))
 
 
+def test_a_root_and_the_last_bundle_are_made_anew_from_a_copy_and_the_log(cli: Cli, url: str) -> None:
+    before = cli("cat", "t", "--json", "--remote", url).messages
+    with opened(url) as store:
+        keys = [entry.key for entry in drive(store, list_all("")) if entry.key.endswith((".idx", "/root"))]
+        last = max((key for key in keys if key.endswith(".idx")), key=lambda key: key.rpartition("/")[2])
+        store.execute(Delete((last, *(key for key in keys if key.endswith("/root")))))
+    made = cli("repair", "rebuild-catalog", "t:0", "--yes", "--json", "--remote", url)
+    assert (made.code, made.summary["bare"], made.summary["lost"]) == (3, [last[:-3] + "log"], [])
+    assert cli("repair", "index", "t:0", "--yes", "--remote", url).code == 0
+    let_go = cli("snapshot", "delete", "kept", "t:0", "--yes", "--remote", url)  # it names the bundle that is gone
+    assert let_go.code == 0
+    assert cli("check", "--read-data", "--remote", url).code == 0
+    assert cli("cat", "t", "--json", "--remote", url).messages == before
+
+
+def test_the_verb_for_a_registry_entry_is_named(cli: Cli, url: str) -> None:
+    hurt(url, "topics/t", lambda data: data[:-1])
+    told = cli("check", "--remote", url, "--json").summary["remedies"]
+    assert told == [
+        "topics/t: `tiered repair advice t` says how a kept entry is put back, `tiered repair registry t` makes it "
+        "anew from the topic's roots"
+    ]
+    assert cli("repair", "advice", "t", "--remote", url).code == 13
+    assert cli("repair", "registry", "t", "--yes", "--remote", url).code == 3  # its settings are not known
+    assert cli("check", "--remote", url).code == 0
+
+
 @pytest.mark.parametrize("change", [lambda data: b"", lambda data: data[:40] + b"?" + data[41:]])
 def test_a_damaged_snapshot_is_told_and_can_be_let_go_of(cli: Cli, url: str, change: Hurt) -> None:
     assert cli("check", "--remote", url).code == 0
