@@ -209,8 +209,8 @@ class _Kept:
         except CorruptionError as damage:
             return damage.message
         noted = None if bundle is None else bundle.descriptor
-        told = (self._view.topic_id, self._view.partition, row.next - row.base, row.size, row.crc)
-        if noted is None or told == (
+        named = (self._view.topic_id, self._view.partition, row.next - row.base, row.size, row.crc)
+        if noted is None or named == (
             noted.topic_id,
             noted.partition,
             noted.end_offset - noted.base_offset,
