@@ -302,7 +302,11 @@ def _entries(
 ) -> Steps[list[tuple[TopicEntry, frozenset[int] | None]]]:
     """The topics to restore, each with the partitions whose records are wanted (None: all)."""
     if not selected:
-        entries = yield from list_topics()
+        try:
+            entries = yield from list_topics()
+        except CorruptionError as damage:
+            damage.hint = f"name the other topics to go on without it; {damage.hint}"
+            raise
         if not entries:
             yield from need_all_named(listed, (), ())
             raise NotFoundError(f"{url} holds no topics", hint="correct the URL: bucket and prefix")

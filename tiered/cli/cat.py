@@ -12,7 +12,7 @@ from tiered.config import MAX_LONG
 from tiered.errors import ConfigError
 from tiered.format.kernels import ConsumerRecord
 from tiered.program.application import Application, Command, pass_application, split_topic
-from tiered.program.doors import chosen_partitions, need_topic, open_reader
+from tiered.program.doors import chosen_partitions, open_reader, topic_to_read
 from tiered.program.output import counted
 from tiered.program.patience import Patience
 from tiered.program.record_format import compile_format, envelope_line, need_field, plain_line, terminal_line
@@ -71,10 +71,8 @@ def command(
     app.out.begin("cat", topic=name, records=0, complete=False)
     with Patience(app) as patience, open_reader(app, _text(as_of), pin=bool(at["pin"])) as reader:
         with patience.waiting():
-            topics = reader.topics()
-            need_topic(name, topics)
-            partitions = chosen_partitions(name, topics[name].partitions, partition)
-            source = reader.topic(name)
+            source = topic_to_read(reader, name)
+            partitions = chosen_partitions(name, source.partitions, partition)
             if as_of is not None:
                 for tp, taken in reader.taken(name, partition=partition).items():
                     app.out.say(f"{tp}: {taken}")

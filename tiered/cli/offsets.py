@@ -6,7 +6,7 @@ import click
 
 from tiered.errors import ConfigError
 from tiered.program.application import Application, Command, pass_application, split_topic
-from tiered.program.doors import chosen_partitions, need_topic, of_each, open_reader
+from tiered.program.doors import chosen_partitions, of_each, open_reader, topic_to_read
 from tiered.program.output import columns
 from tiered.program.patience import Patience
 from tiered.read.topic import TopicReads
@@ -38,10 +38,8 @@ def command(app: Application, topic: str, times: str) -> int:
     name, partition = split_topic(topic)
     wanted = _wanted(times, app.clock.now_ms())
     with Patience(app) as patience, open_reader(app) as reader, patience.waiting():
-        topics = reader.topics()
-        need_topic(name, topics)
-        source = reader.topic(name)
-        chosen = chosen_partitions(name, topics[name].partitions, partition)
+        source = topic_to_read(reader, name)
+        chosen = chosen_partitions(name, source.partitions, partition)
         entries, code = of_each(
             app, name, chosen, lambda one: [_entry(source, one, word, moment) for word, moment in wanted]
         )

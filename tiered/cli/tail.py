@@ -11,7 +11,7 @@ from tiered.cli.cat import ISOLATION, last_offset, print_records, renderer
 from tiered.config import MAX_LONG
 from tiered.format.kernels import ConsumerRecord
 from tiered.program.application import Application, Command, Seconds, pass_application, split_topic
-from tiered.program.doors import chosen_partitions, need_topic, open_reader
+from tiered.program.doors import chosen_partitions, open_reader, topic_to_read
 from tiered.program.patience import Patience
 from tiered.read.topic import TopicReads
 
@@ -57,12 +57,10 @@ def command(
     app.out.endless = follow and count is None
     with Patience(app) as patience, open_reader(app) as reader:
         with patience.waiting():
-            topics = reader.topics()
-            need_topic(name, topics)
-            source = reader.topic(name)
+            source = topic_to_read(reader, name)
             next_offsets = {
                 chosen: last_offset(source, chosen, last)
-                for chosen in chosen_partitions(name, topics[name].partitions, partition)
+                for chosen in chosen_partitions(name, source.partitions, partition)
             }
         printed = 0
         while True:

@@ -22,6 +22,7 @@ from tiered.local.disk.files import PosixFiles
 from tiered.program.application import Application
 from tiered.program.patience import PATIENCE_SECONDS
 from tiered.program.settings import suggestion
+from tiered.read.topic import TopicReads
 
 T = TypeVar("T")
 
@@ -61,6 +62,15 @@ def need_topic(name: str, known: Iterable[str]) -> None:
         raise UnknownTopicError(f"there is no topic {name!r}", hint=f"did you mean partition {stem}:{number}?")
     hint = suggestion(name, names) or (f"topics: {', '.join(names[:20])}" if names else "the log has no topics yet")
     raise UnknownTopicError(f"there is no topic {name!r}", hint=hint)
+
+
+def topic_to_read(reader: tiered.Reader, name: str) -> TopicReads:
+    """The topic ``name``, asked for alone: an entry of another one that cannot be read hinders nobody here."""
+    try:
+        return reader.topic(name)
+    except UnknownTopicError:
+        need_topic(name, reader.topics())
+        raise
 
 
 def chosen_partitions(topic: str, count: int, partition: int | None) -> list[int]:

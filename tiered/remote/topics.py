@@ -447,6 +447,14 @@ def encode_topic(entry: TopicEntry) -> bytes:
 
 def decode_topic(data: bytes, *, key: str) -> TopicEntry:
     """The inverse. Raises CorruptionError for damaged or foreign bytes, ConfigError for a newer format."""
+    try:
+        return _decoded(data, key)
+    except CorruptionError as damage:
+        damage.hint = damage.hint or REPAIR_HINT
+        raise
+
+
+def _decoded(data: bytes, key: str) -> TopicEntry:
     if len(data) > MAX_ENTRY_BYTES:
         raise CorruptionError(f"{key}: {len(data)} bytes are too many for a topic entry", path_or_key=key, position=0)
     fields = Fields(data, key=key)

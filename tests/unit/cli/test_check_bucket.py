@@ -63,6 +63,22 @@ def test_a_root_and_the_last_bundle_are_made_anew_from_a_copy_and_the_log(cli: C
     assert cli("cat", "t", "--json", "--remote", url).messages == before
 
 
+def test_an_entry_that_cannot_be_read_hinders_nobody_who_reads_another_topic(
+    cli: Cli, url: str, tmp_path: Path
+) -> None:
+    assert cli("topics", "create", "other", "--remote", url).code == 0
+    commands = (("cat", "t"), ("tail", "t"), ("offsets", "t"), ("cat", "t:0", "--as-of", "kept"))
+    before = [cli(*each, "--json", "--remote", url).messages for each in commands]
+    hurt(url, "topics/other", lambda data: data[:-1])
+    assert [cli(*each, "--json", "--remote", url).messages for each in commands] == before
+    refused = cli("restore", "--to", tmp_path / "all", "--remote", url)
+    assert (refused.code, "name the other topics to go on without it; `tiered repair advice`" in refused.err) == (
+        13,
+        True,
+    )
+    assert cli("restore", "t", "--to", tmp_path / "new", "--remote", url).code == 0
+
+
 def test_the_verb_for_a_registry_entry_is_named(cli: Cli, url: str) -> None:
     hurt(url, "topics/t", lambda data: data[:-1])
     told = cli("check", "--remote", url, "--json").summary["remedies"]
