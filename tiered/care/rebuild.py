@@ -171,7 +171,7 @@ def plan_rebuild_steps(tp: TopicPartition, owner: str, *, accept_loss: bool = Fa
         raise CorruptionError(
             f"{tp}: the objects end at offset {end}, and nothing tells that the log did",
             path_or_key=root_key(topic_id, tp.partition),
-            hint=_ADVICE + ("; --accept-loss makes a hole of what is missing" if copy is not None else ""),
+            hint=_ADVICE + _without_end(tp, copy, rows),
         )
     if not accept_loss:
         yield from _need_all_of_older(there, rows, key_of)
@@ -199,6 +199,18 @@ def plan_rebuild_steps(tp: TopicPartition, owner: str, *, accept_loss: bool = Fa
         (copy.start_offset, rows[0].base) if cut and copy is not None else (0, 0),
         there.older,
         unread,
+    )
+
+
+def _without_end(tp: TopicPartition, copy: Root | None, rows: Sequence[Row]) -> str:
+    """What is left where the objects do not reach as far as the log did, or there are none."""
+    if copy is not None:
+        return "; --accept-loss makes a hole of what is missing"
+    if rows:
+        return ""
+    return (
+        f"; if nobody kept it, a log directory that holds records of it reads them (`tiered cat {tp.topic}:"
+        f"{tp.partition} --log-dir DIR`), other partitions are read as before, and only a new topic takes more"
     )
 
 

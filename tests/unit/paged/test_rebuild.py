@@ -190,8 +190,9 @@ def test_an_end_that_would_go_back_is_refused(bucket: Bucket) -> None:
 
 def test_nothing_tells_where_an_empty_log_ended(bucket: Bucket) -> None:
     bucket.lose()
-    with pytest.raises(CorruptionError, match="end at offset 0"):
+    with pytest.raises(CorruptionError, match="end at offset 0") as refused:
         bucket.plan()
+    assert "(`tiered cat flights:0 --log-dir DIR`), other partitions are read as before" in refused.value.hint
 
 
 def test_a_whole_root_stays(bucket: Bucket) -> None:
