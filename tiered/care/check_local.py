@@ -218,7 +218,7 @@ class LocalCheck:
             return
         self._metadata(facts, path, findings)
         bases = bases_of(files)
-        self._stray_files(files, set(bases), findings)
+        self._stray_files(path, files, set(bases), findings)
         yield [*findings.about(*facts.tp)]
         facts.start_offset = max(start_offset, bases[0] if bases else 0)
         facts.end_offset = facts.start_offset
@@ -257,7 +257,8 @@ class LocalCheck:
             if after.start_offset <= before.start_offset:
                 findings.error("leader_epochs", f"leader epoch {after.epoch} begins at or before epoch {before.epoch}")
 
-    def _stray_files(self, files: list[LocalFile], bases: set[int], findings: Findings) -> None:
+    def _stray_files(self, path: Path, files: list[LocalFile], bases: set[int], findings: Findings) -> None:
+        leaving = {file.base for file in files if (file.suffix, file.work) == (LOG_SUFFIX, DELETED_SUFFIX)}
         for file in files:
             severity, code, what = Severity.WARNING, "orphan_index", "has no .log beside it; the next open removes it"
             if file.work == DELETED_SUFFIX:
@@ -266,7 +267,15 @@ class LocalCheck:
                 code, what = "unfinished_rewrite", "was left by a rewrite; the next open settles it"
             elif file.suffix in (LOG_SUFFIX, SNAPSHOT_SUFFIX) or file.base in bases:
                 continue
+            elif file.suffix == TIME_INDEX_SUFFIX and file.base not in leaving and self._size(path, file):
+                # A deletion takes the .log first, and unlinks it last: only one that was killed twice leaves this.
+                code, what = "log_gone", "tells of records, and has no .log beside it: unless they were deleted, put it"
+                what += " back before anybody opens the log for writing, which removes what is left of them"
             findings.add(severity, code, f"{local_name(file.base, file.suffix, file.work)} {what}")
+
+    def _size(self, path: Path, file: LocalFile) -> int:
+        state = self.files.state(path / local_name(file.base, file.suffix, file.work))
+        return 0 if state is None else state.size
 
     def _segment(
         self, facts: PartitionFacts, path: Path, base: int, findings: Findings, beside: SideFileCheck, *, growing: bool
