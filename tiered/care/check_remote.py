@@ -487,7 +487,9 @@ class RemoteCheck:
         self._facts.data_bytes_read += scan.size_bytes
         if scan.crc32c != row.crc:
             findings.error(
-                "object_checksum", f"the bytes have CRC32C {scan.crc32c:#010x}, the catalog says {row.crc:#010x}"
+                "object_checksum",
+                f"the bytes have CRC32C {scan.crc32c:#010x}, the catalog says {row.crc:#010x}",
+                offset=row.base,
             )
         elif bundle is not None:
             compare_descriptor(scan, bundle.descriptor, findings)

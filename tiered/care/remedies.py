@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 
 from tiered.findings import Finding, Severity
@@ -10,12 +11,17 @@ from tiered.format.keys import parse_segment_key, parse_staged_key
 MAX_REMEDIES = 20
 """Partitions that are named; all others are damaged alike."""
 _ROOT = frozenset({"root", "invariant", "went_back"})
+_INSIDE = frozenset({"object_checksum", "txn_index_lost", "producer_snapshot_lost"})
+"""What only the bytes tell: a verb looks there where it is told the offset."""
+NAMED_OFFSETS = 8
+"""Of a partition's segments that are damaged inside so many are named; the next check names others."""
 
 
 def remedies(findings: Iterable[Finding]) -> list[str]:
     """A line for each topic whose registry entry, and each partition whose root or segments are damaged: what to do
     next."""
     entries, roots, segments = dict[str, str](), dict[str, str](), dict[str, str]()
+    inside = defaultdict[str, dict[int, None]](dict)
     for found in findings:
         if found.code == "topic_entry":
             entries[found.topic] = found.where
@@ -26,6 +32,10 @@ def remedies(findings: Iterable[Finding]) -> list[str]:
             roots[name] = where
         elif parse_segment_key(found.where) is not None or parse_staged_key(found.where) is not None:
             segments[name] = where
+            if found.code in _INSIDE and found.offset >= 0 and len(inside[name]) < NAMED_OFFSETS:
+                inside[name][found.offset] = None
+    for name, offsets in inside.items():
+        segments[name] = " ".join([segments[name], *map(str, offsets)])
     lines = [
         f"{where}: `tiered repair advice {name}` says how a kept entry is put back, `tiered repair registry {name}` "
         f"makes it anew from the topic's roots"

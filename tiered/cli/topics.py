@@ -335,11 +335,14 @@ def setting_lines(config: Mapping[str, str]) -> list[str]:
 
 
 def setting_meaning(name: str, value: str) -> str:
-    """The value with its unit, empty where the value says it all."""
+    """The value with its unit, empty where the value says it all, or nothing."""
     unit = name.rpartition(".")[2]
     if unit not in ("bytes", "ms", "messages"):
         return ""
-    number = int(value)
+    try:
+        number = int(value)
+    except ValueError:  # of an entry that is damaged: `check` says so
+        return "no number"
     if number == OF_SEGMENT and name.startswith("merge."):
         return "a quarter of segment.bytes" if name == "merge.min.bytes" else "as segment.bytes"
     if number in (UNLIMITED, MAX_LONG):

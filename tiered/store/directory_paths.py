@@ -259,5 +259,6 @@ def damaged(path: str, file_bytes: int, why: str) -> CorruptionError:
         f"{path} ({file_bytes} bytes) is not an object of this store: {why}",
         path_or_key=path,
         position=file_bytes,
-        hint="nothing but tieredlog may write below the folder of a file:// store; restore the file from a copy",
+        hint="nothing but tieredlog may write below the folder of a file:// store; restore the file from a copy, or "
+        "move it out of the folder: it is gone then, and `tiered check` says what mends that",
     )

@@ -297,6 +297,38 @@ def test_a_copy_that_is_not_all_of_it_keeps_the_object_in_its_place(store: Memor
     assert not drive(store, keep_copy("a/s/gone", to))  # there is nothing to keep
 
 
+class Rotted:
+    """A store that tells of one key another checksum than its bytes have. Its ``odd`` GET of it (from 1 on) gives
+    ``other`` fields."""
+
+    def __init__(self, inner: MemoryStore, key: str, odd: int, **other: object) -> None:
+        self.inner, self.key, self.odd, self.other, self.url = inner, key, odd, other, inner.url
+        self.gets = 0
+
+    def execute(self, request: StoreRequest) -> Outcome:
+        outcome = self.inner.execute(request)
+        if isinstance(outcome, Object) and isinstance(request, Head) and request.key == self.key:
+            return replace(outcome, crc32c=1)
+        if isinstance(outcome, Object) and isinstance(request, Get) and request.key == self.key:
+            self.gets += 1
+            return replace(outcome, **self.other) if self.gets == self.odd else outcome  # type: ignore[arg-type]
+        return outcome
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_a_copy_of_what_has_rotted_below_its_checksum_is_what_is_read_twice(store: MemoryStore) -> None:
+    key, to, data = "a/s/1.log", "a/aside/1", b"all of it"
+    store.execute(Put(key, data, ABSENT))
+    for unsteady in (Rotted(store, key, 1, data=b"ALL OF IT"), Rotted(store, key, 2, etag="another")):
+        with pytest.raises(CorruptionError, match="nothing was replaced"):
+            drive(unsteady, keep_copy(key, to))
+        assert drive(store, list_all("a/aside/")) == []
+    assert drive(Rotted(store, key, 0), keep_copy(key, to))
+    assert data_of(store, to) == data
+
+
 def test_a_registry_entry_is_not_replaced_where_its_copy_found_nothing(store: MemoryStore, tmp_path: Path) -> None:
     """One false 404 from a store: nothing would have what lay there."""
     write(tmp_path / "log", store, 0)

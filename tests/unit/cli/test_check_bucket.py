@@ -48,6 +48,40 @@ def hurt(url: str, part: str, change: Hurt) -> None:
         store.execute(Put(key, change(bytes(got.data)), ABSENT))
 
 
+def rot(url: str, part: str) -> None:
+    """One bit of a file, as a disk loses it: what the store tells of the object stays as it was."""
+    folder = Path(url.removeprefix("file://"))
+    path = next(path for path in sorted(folder.rglob("*.obj")) if part in str(path))
+    data = bytearray(path.read_bytes())
+    data[20] ^= 0x10
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("part", [".idx", "topics/t"])
+def test_what_has_rotted_below_its_checksum_is_replaced(cli: Cli, url: str, part: str) -> None:
+    before = cli("cat", "t", "--json", "--remote", url).messages
+    assert cli("snapshot", "delete", "kept", "t:0", "--yes", "--remote", url).code == 0
+    rot(url, part)
+    assert cli("check", "--remote", url).code == 13
+    verb = ("index", "t:0") if part == ".idx" else ("registry", "t")
+    assert cli("repair", *verb, "--yes", "--remote", url).code == (0 if part == ".idx" else 3)
+    assert cli("check", "--read-data", "--remote", url).code == 0
+    assert cli("cat", "t", "--json", "--remote", url).messages == before
+
+
+def test_a_log_that_has_rotted_below_its_checksum_is_named_with_its_offset(cli: Cli, url: str) -> None:
+    before = cli("cat", "t", "--json", "--remote", url).messages
+    assert cli("snapshot", "delete", "kept", "t:0", "--yes", "--remote", url).code == 0
+    rot(url, ".log")
+    assert cli("check", "--remote", url).code == 0  # the store tells the checksum that it was given
+    (told,) = cli("check", "--read-data", "--remote", url, "--json").summary["remedies"]
+    verb = next(word for word in told.split("`") if word.startswith("tiered repair drop-segment t:0 "))
+    assert cli(*verb.split()[1:], "--yes", "--remote", url).code == 3
+    assert cli("check", "--read-data", "--remote", url).code == 0
+    kept = [each.get("offset") for each in cli("cat", "t", "--json", "--remote", url).messages]
+    assert kept == [each.get("offset") for each in before[1:]]
+
+
 def test_a_root_and_the_last_bundle_are_made_anew_from_a_copy_and_the_log(cli: Cli, url: str) -> None:
     before = cli("cat", "t", "--json", "--remote", url).messages
     with opened(url) as store:
@@ -232,6 +266,8 @@ def test_a_setting_that_nobody_can_go_by_is_told_and_taken_out(
     assert setting in told["message"]
     assert "`tiered topics alter t --reset SETTING`" in told["message"]
     assert cli("cat", "t", "--remote", url) == seen
+    described = cli("topics", "describe", "t", "--remote", url)
+    assert (described.code, "no number" in described.text) == (0, b"1x" in after)
     kept_up = cli("maintain", "run", "--yes", "--remote", url, "--json")
     assert kept_up.code == 2
     assert "t-0: " in kept_up.err
