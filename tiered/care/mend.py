@@ -315,9 +315,10 @@ class _Object:
                 f"{self.tp}: {self.log_key}: offsets {lost[0].start} to {lost[0].end} cannot be read: {lost[0].why}",
                 path_or_key=self.log_key,
                 offset=lost[0].start,
-                hint="put the object back: from a log directory that still holds it (`tiered repair put-back`), from a "
-                "version or a backup of the bucket; `tiered repair drop-segment` keeps what can be read and gives up "
-                "the rest",
+                hint=f"put the object back: from a log directory that still holds it (`tiered repair put-back "
+                f"{self.tp.topic}:{self.tp.partition} {row.base} --log-dir DIR`), from a version or a backup of the "
+                f"bucket; `tiered repair drop-segment {self.tp.topic}:{self.tp.partition} {row.base}` keeps what can "
+                f"be read and gives up the rest",
             )
         if lost:
             yield from self._need_harmless(pinned, bundle, size, lost)

@@ -168,8 +168,10 @@ def test_a_segment_of_its_stream_in_its_place_is_not_taken_for_it(log: RemoteLog
     before, (one, two) = records(log), rows(log)[2:]
     for key in (segment_key, index_key):
         lay(log, key(TOPIC_ID, 0, two), key(TOPIC_ID, 0, one))
-    with pytest.raises(CorruptionError, match="offsets 60 to 70 cannot be read"):
+    with pytest.raises(CorruptionError, match="offsets 60 to 70 cannot be read") as refused:
         plan_mend(log.store, TP)
+    assert "`tiered repair put-back flights:0 60 --log-dir DIR`" in refused.value.hint
+    assert "`tiered repair drop-segment flights:0 60`" in refused.value.hint
     mend(log.store, plan_mend(log.store, TP, drop=True), "test")
     assert records(log) == {at: value for at, value in before.items() if not 60 <= at < 70}
     assert clean(log)
