@@ -191,6 +191,9 @@ def _entries(
             check_entry(topic, entries.get(topic), known, where=url)
         except (CorruptionError, LogDestroyedError) as error:
             steps = ["if this is another bucket or prefix than the log was uploaded to, correct the URL"]
+            if topic not in entries:
+                drop = f"`tiered topics delete {topic} --log-dir {disk.directory} --local-only`"
+                steps.append(f"if the topic was deleted from the bucket: {drop} deletes what this disk has of it, too")
             yield Advice(topic_key(topic), topic, -1, error.message, (*steps, *_put_back(url, topic_key(topic))))
 
 

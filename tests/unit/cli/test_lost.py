@@ -109,6 +109,22 @@ def test_an_older_root_that_was_put_back(cli: Cli, place: Path) -> None:
     assert cli("check", *alone, "--read-data").code == 0
 
 
+def test_of_a_topic_that_was_deleted_the_disk_is_told_to_let_go(cli: Cli, place: Path) -> None:
+    """The bucket before the disk, as `topics delete` says; until the disk follows it looks like a lost entry."""
+    alone = ("--remote", f"file://{place / 'store'}")
+    both = ("--log-dir", place / "log", *alone)
+    assert cli("topics", "alter", "t", "--set", "gc.grace.ms=0", *alone).code == 0
+    assert cli("topics", "delete", "t", "--yes", *alone).code == 0
+    assert cli("gc", "run", "--yes", *alone).code == 0
+    assert cli("topics", "list", "--json", *alone).summary["topics"] == []
+    advised = cli("repair", "advice", *both)
+    assert advised.code == 13
+    verb = next(word for word in advised.text.split("`") if word.startswith("tiered topics delete t "))
+    assert cli(*verb.split()[1:], "--yes").code == 0
+    assert cli("repair", "advice", *both).code == 0
+    assert cli("check", *both).code == 0
+
+
 def test_another_prefix(cli: Cli, place: Path) -> None:
     (place / "other").mkdir()
     both = ("--log-dir", place / "log", "--remote", f"file://{place / 'other'}")
