@@ -194,7 +194,7 @@ class CheckRun:
         yield from self.tell(found)
         self.partitions.update(unnamed)
         if not self.options.topics:
-            yield from self.tell((yield from check_decisions()))
+            yield from self.tell((yield from check_decisions(list(entries.values()))))
         return list(entries.values())
 
     def add(self, part: CheckReport) -> None:

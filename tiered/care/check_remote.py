@@ -244,7 +244,7 @@ class RemoteCheck:
 
     def _silent_bundle(self, row: Row) -> Steps[Bundle | None]:
         most_bytes = min(max(row.idx_len, HEAD_BYTES), MAX_CHECKED_BUNDLE_BYTES)
-        (found,) = yield from _ask([Get(index_key(self._topic_id, self._tp.partition, row), 0, most_bytes)])
+        (found,) = yield from ask_all([Get(index_key(self._topic_id, self._tp.partition, row), 0, most_bytes)])
         return (yield from self._bundle(row, found, Findings("")))
 
     def _piece(self, pinned: Snapshot, at: int) -> Steps[Rows]:
@@ -355,7 +355,7 @@ class RemoteCheck:
             most_bytes = min(max(row.idx_len, HEAD_BYTES), MAX_CHECKED_BUNDLE_BYTES)
             requests.append(Head(segment_key(self._topic_id, self._tp.partition, row)))
             requests.append(Get(index_key(self._topic_id, self._tp.partition, row), 0, most_bytes))
-        outcomes = iter((yield from _ask(requests)))
+        outcomes = iter((yield from ask_all(requests)))
         noted: list[tuple[Row, bool]] = []
         for row in held:
             self._facts.segments += 1
@@ -580,14 +580,14 @@ def size_steps(tps: Iterable[tuple[UUID, int]], parts: int) -> Steps[int]:
     total, keys = 0, [root_key(topic_id, partition) for topic_id, partition in tps]
     for start in range(0, len(keys), ROWS_TOGETHER):
         some = keys[start : start + ROWS_TOGETHER]
-        for key, found in zip(some, (yield from _ask(map(root_get, some))), strict=True):
+        for key, found in zip(some, (yield from ask_all(map(root_get, some))), strict=True):
             if isinstance(found, Object):
                 with contextlib.suppress(TieredError):  # told when its turn comes
                     total += Snapshot.of(decode_root(found.data, key=key)).size_bytes // parts
     return total
 
 
-def _ask(requests: Iterable[StoreRequest]) -> Steps[list[object]]:
+def ask_all(requests: Iterable[StoreRequest]) -> Steps[list[object]]:
     """Each outcome, or the CorruptionError that stands for an object that the store cannot read."""
     tickets = []
     for request in requests:
