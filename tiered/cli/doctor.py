@@ -11,13 +11,16 @@ from pathlib import Path
 import click
 
 from tiered.config import LogConfig
-from tiered.errors import NotFoundError, RemotePermissionError, TieredError
+from tiered.errors import CorruptionError, NotFoundError, RemotePermissionError, TieredError
 from tiered.format.checkpoint import decode_meta_properties
 from tiered.format.kernels import AT_WORK, PURE
 from tiered.format.keys import TOPICS_PREFIX
 from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.view import DirectoryView, gone_partitions, gone_told, noted_ends
+from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import UploadCheckpoint
+from tiered.local.disk.volume import expected_topics
 from tiered.program.application import Application, Command, pass_application
 from tiered.program.doors import directory_error
 from tiered.program.output import counted, human_bytes, human_duration
@@ -137,6 +140,7 @@ def _directory(app: Application, directory: Path) -> Iterator[Diagnosis]:
     yield _attempt("disk", lambda: _disk(directory))
     yield _attempt("volume", lambda: _volume(directory))
     yield _attempt("partitions", lambda: _partitions(directory))
+    yield from _gone(directory)
     held = [
         f"{role}: {holder.program} (pid {holder.pid} on {holder.host})"
         f" for {human_duration(max(0, app.clock.now_ms() - holder.since_ms))}"
@@ -174,6 +178,24 @@ def _partitions(directory: Path) -> Diagnosis:
         told = f"{counted(len(broken), 'partition')} of {count} out of service: {names}; {first.message}"
         return Diagnosis("partitions", FAIL, told, first.hint, first.exit_code)
     return Diagnosis("partitions", OK, f"{counted(count, 'partition')}, all in service")
+
+
+def _gone(directory: Path) -> Iterator[Diagnosis]:
+    """What held records here and has no directory any more, a line each; nothing where that is not known."""
+    files = PosixFiles()
+    try:
+        uploads, claims = UploadCheckpoint(directory, files).read(), Claims(directory, files).read()
+        topics, present = expected_topics(directory, files).values(), DirectoryView.look(directory, files).partitions
+        gone = gone_partitions(topics, present, noted_ends(directory, files, uploads))
+    except TieredError:
+        return  # told by who needs the file
+    for tp in sorted(gone)[:NAMED]:
+        told = gone_told(directory, tp, gone[tp], tiered=tp in uploads or tp in claims)
+        found, _, hint = told.partition(": ")
+        yield Diagnosis("partition gone", FAIL, f"{tp}: its directory is gone; {found}", hint, CorruptionError.exit_code)
+    if len(gone) > NAMED:
+        more = f"and {counted(len(gone) - NAMED, 'partition')} more"
+        yield Diagnosis("partition gone", FAIL, more, "`tiered status` names them", CorruptionError.exit_code)
 
 
 def _uploads(directory: Path) -> Diagnosis:

@@ -167,6 +167,17 @@ def test_a_partition_whose_directory_is_gone(cli: Cli, tmp_path: Path, url: str)
     found = [(each["code"], each["topic"], each["partition"]) for each in checked.messages if "severity" in each]
     assert found == [("partition_gone", "t", 1)]
     assert cli("check", "u", "--log-dir", directory).code == 0
+    asked = cli("doctor", "--log-dir", directory, "--json")
+    assert asked.code == 13
+    assert [each for each in asked.summary["checks"] if each["name"] == "partition gone"] == [
+        {
+            "name": "partition gone",
+            "state": "fail",
+            "found": "t-1: its directory is gone; it held records up to offset 2",
+            "hint": problems[0].partition("up to offset 2: ")[2],
+            "exit_code": 13,
+        }
+    ]
     for _ in range(2):  # it is as before: an open makes no empty one
         opened = cli("append", "t", "--log-dir", directory, "-p", "0", stdin=b"3\n")
         assert (opened.code, "partition_out_of_service partition=t-1 " in opened.err) == (0, True)
@@ -197,6 +208,10 @@ def test_a_partition_whose_directory_is_gone_and_that_a_bucket_has(cli: Cli, tmp
     checked = cli("check", "--log-dir", directory, "--json")
     (found,) = [each for each in checked.messages if each.get("code") == "partition_gone"]
     assert "repair rejoin t:0" in found["message"]
+    asked = cli("doctor", "--log-dir", directory, "--json")
+    (failed,) = [each for each in asked.summary["checks"] if each["state"] == "fail"]
+    assert (asked.code, failed["name"]) == (13, "partition gone")
+    assert failed["hint"] == problem.partition("up to offset 2: ")[2]
     opened = cli("append", "t", "--log-dir", directory, "--remote", url, stdin=b"3\n")
     assert "partition_gone partition=t-0 end_offset=2" in opened.err
 
