@@ -192,7 +192,8 @@ def _gone(directory: Path) -> Iterator[Diagnosis]:
     for tp in sorted(gone)[:NAMED]:
         told = gone_told(directory, tp, gone[tp], tiered=tp in uploads or tp in claims)
         found, _, hint = told.partition(": ")
-        yield Diagnosis("partition gone", FAIL, f"{tp}: its directory is gone; {found}", hint, CorruptionError.exit_code)
+        what = f"{tp}: its directory is gone; {found}"
+        yield Diagnosis("partition gone", FAIL, what, hint, CorruptionError.exit_code)
     if len(gone) > NAMED:
         more = f"and {counted(len(gone) - NAMED, 'partition')} more"
         yield Diagnosis("partition gone", FAIL, more, "`tiered status` names them", CorruptionError.exit_code)

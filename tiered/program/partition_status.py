@@ -152,7 +152,11 @@ class DiskNotes:
 def _gone(
     log: LocalLog, present: frozenset[TopicPartition], uploads: Mapping[TopicPartition, PartitionUpload]
 ) -> dict[TopicPartition, int]:
-    return gone_partitions(log.topics().values(), present, noted_ends(log.directory, log.files, uploads))
+    """Nothing where the notes of them cannot be read, which a look at the partitions tells."""
+    try:
+        return gone_partitions(log.topics().values(), present, noted_ends(log.directory, log.files, uploads))
+    except LocalIOError:
+        return {}
 
 
 def gather(tiers: Tiers) -> list[PartitionStatus]:

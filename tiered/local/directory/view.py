@@ -24,11 +24,18 @@ from tiered.errors import (
     CorruptionError,
     ForkedLogError,
     LocalIOError,
+    NewerFormatError,
     TieredError,
     UnknownTopicError,
 )
 from tiered.format.keys import parse_partition_dir, partition_dir
-from tiered.local.disk.checkpoints import LOG_START_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME, OffsetsFile
+from tiered.local.disk.checkpoints import (
+    LOG_START_NAME,
+    META_PROPERTIES_NAME,
+    RECOVERY_POINT_NAME,
+    REPLICATION_NAME,
+    OffsetsFile,
+)
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files, PosixFiles, no_directory
 from tiered.local.disk.names import WATERMARK_NAME
@@ -48,6 +55,16 @@ from tiered.local.partition.partition import PartitionLog
 from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
+
+_WITHOUT_STARTS = (
+    "put it back from a copy: without it nobody knows which records were deleted of what is still on the disk. To give "
+    "that knowledge up, move it away: logs then start with the first record that is left, and what was deleted of "
+    "their first segments is there again"
+)
+_WITHOUT_WATERMARKS = (
+    "put it back from a copy: without it nobody knows how far a log that follows another one is replicated. To give "
+    "that knowledge up, move it away: nothing of those logs is read before their leader has told it anew"
+)
 
 STRANGE_SHOWN = 5
 """So many directories that are no partitions are named in a warning."""
@@ -119,6 +136,7 @@ class Survey:
         self._partitions: dict[TopicPartition, PartitionLog] = {}
         self._broken: dict[TopicPartition, TieredError] = {}
         self._strange: list[str] = []
+        self._unread: set[str] = set()
         self._directory = directory
         self._files = files
         self._clock = clock
@@ -169,17 +187,16 @@ class Survey:
 
     def _look(self) -> None:
         files, directory = self._files, self._directory
-        meta = read_volume(directory, files)
-        self.volume_id = (meta.directory_id if meta else None) or NO_ID
+        self.volume_id = self._read_id()
         topics = expected_topics(directory, files)
         ours = {name for name, topic in topics.items() if not topic.adopted}
-        starts = self._log_starts.read()
         seen = DirectoryView.look(directory, files)
         self._tell_strange([folder.name for folder in seen.strange])
         present = seen.partitions
         broken: dict[TopicPartition, TieredError] = {}
         for topic, here in read_topic_ids(directory, files, present, broken).items():
             topics[topic] = discovered(topics.get(topic), topic, here)
+        starts = self._read_starts(present, broken)
         for tp, path in present.items():
             if tp not in self._partitions and tp not in broken:
                 try:
@@ -192,6 +209,36 @@ class Survey:
         for tp in self._partitions.keys() - (present.keys() - broken.keys()):
             del self._partitions[tp]
         self._topics = without_absent(topics)
+
+    def _read_id(self) -> UUID:
+        """Of the volume. Only who writes or uploads needs it: where it cannot be read, reads go on."""
+        try:
+            meta = read_volume(self._directory, self._files)
+        except NewerFormatError:
+            raise
+        except (CorruptionError, LocalIOError) as error:
+            self._tell_unread(META_PROPERTIES_NAME, error)
+            return NO_ID
+        return (meta.directory_id if meta else None) or NO_ID
+
+    def _read_starts(
+        self, present: Collection[TopicPartition], broken: dict[TopicPartition, TieredError]
+    ) -> Mapping[TopicPartition, int]:
+        """Where logs start. Nobody may read one of which that is not known: it would show records that were deleted."""
+        try:
+            return self._log_starts.read_whole(_WITHOUT_STARTS)
+        except (CorruptionError, LocalIOError) as error:
+            for tp in present:
+                broken.setdefault(tp, error)
+                self._partitions.pop(tp, None)
+            return {}
+
+    def _tell_unread(self, name: str, error: TieredError) -> None:
+        """Warns of a file without which reads go on, once."""
+        if name not in self._unread:
+            self._unread.add(name)
+            hint = error.hint or "nobody can write here before it can be read"
+            LOGGER.warning("file_unreadable path=%s error=%s hint=%s", self._directory / name, error.message, hint)
 
     def _read_by(self, path: Path, tp: TopicPartition, topic: TopicInfo, *, ours: bool, start: int) -> PartitionLog:
         return _foreign_log(
@@ -222,13 +269,18 @@ class Survey:
         return self._uploads.read().get(tp)
 
     def _recovery_point_of(self, tp: TopicPartition) -> int:
-        return self._recovery_points.read().get(tp, 0)
+        """Up to where a partition is known to be durable: a lost file says less, and nothing wrong."""
+        try:
+            return self._recovery_points.read().get(tp, 0)
+        except LocalIOError as error:
+            self._tell_unread(RECOVERY_POINT_NAME, error)
+            return 0
 
     def _watermark_of(self, tp: TopicPartition, path: Path) -> int | None:
         """As its writer noted it last, if the partition follows; None: it is the end."""
         if self._files.state(path / WATERMARK_NAME) is None:
             return None
-        return self._watermarks.read().get(tp, 0)
+        return self._watermarks.read_whole(_WITHOUT_WATERMARKS).get(tp, 0)
 
 
 class LogView:

@@ -25,6 +25,12 @@ from tiered.local.disk.files import Files
 TOPICS_NAME = "tiered-topics.json"
 VERSION = 1
 
+_WITHOUT_TOPICS = (
+    "put it back from a copy. Without one, move it away: topics, ids and records are then what the directories tell. "
+    "Lost with it are the topics' settings (`tiered topics alter` sets them anew), the knowledge that a missing "
+    "segment or partition is damage, and deletions that had begun"
+)
+
 
 class TopicInfo(NamedTuple):
     """One topic as this log directory knows it; ``held``: the partitions that lie here, None for all.
@@ -72,7 +78,7 @@ def read_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
         raise CorruptionError(
             f"{path} cannot be read: {error}",
             path_or_key=str(path),
-            hint="put the file back, or remove it and create the topics again with their ids",
+            hint=_WITHOUT_TOPICS,
         ) from error
 
 

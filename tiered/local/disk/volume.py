@@ -39,6 +39,12 @@ BROKER_FILE = "bootstrap.checkpoint"
 
 NO_ID = UUID(int=0)
 
+_WITHOUT_META = (
+    "it tells this volume from any other: put it back from a copy. Without one, move it away: `tiered.open`, "
+    "or `tiered append --create`, gives the directory another id. No record is lost with it, but a bucket takes the "
+    "directory for another volume: `tiered repair rejoin` lets its partitions go on there"
+)
+
 
 def read_volume(directory: Path, files: Files) -> MetaProperties | None:
     """``meta.properties``, None if there is none. CorruptionError if it cannot be read."""
@@ -51,9 +57,7 @@ def read_volume(directory: Path, files: Files) -> MetaProperties | None:
         newer.hint = "upgrade tieredlog; nothing was changed"
         raise
     except (CorruptionError, UnicodeDecodeError) as error:
-        raise CorruptionError(
-            f"{path} cannot be read: {error}", path_or_key=str(path), hint="it tells this volume from any other"
-        ) from error
+        raise CorruptionError(f"{path} cannot be read: {error}", path_or_key=str(path), hint=_WITHOUT_META) from error
 
 
 def ensure_volume(directory: Path, files: Files, ids: IdSource, config: LogConfig) -> UUID:
