@@ -1,7 +1,9 @@
-"""Several log directories, opened as one log."""
+"""Several log directories, opened as one log, and a disk whose process can be killed."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from tiered.config import LogConfig, TopicConfig
@@ -9,7 +11,7 @@ from tiered.format.batch import decode_records
 from tiered.local.directory.directories import LocalTier
 from tiered.model import TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
-from tiered.testing.disk import FaultyFiles
+from tiered.testing.disk import FaultyFiles, PowerCut, on_nth
 
 TP = TopicPartition("t", 0)
 
@@ -24,3 +26,30 @@ def opened(tmp_path: Path, *names: str, files: FaultyFiles | None = None, clock:
 
 def values(logs: LocalTier, tp: TopicPartition = TP) -> list[bytes | None]:
     return [record.value for batch in logs.partition(tp).read_batches(0) for record in decode_records(batch)]
+
+
+class Mortal(FaultyFiles):
+    """A disk of a process that can be killed: its locks go with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._locks: set[int] = set()
+
+    def try_lock(self, path: Path) -> int | None:
+        handle = super().try_lock(path)
+        if handle is not None:
+            self._locks.add(handle)
+        return handle
+
+    def close(self, handle: int) -> None:
+        self._locks.discard(handle)
+        super().close(handle)
+
+    @contextlib.contextmanager
+    def killed(self, nth: int) -> Iterator[None]:
+        """The process dies at the ``nth`` effect of what follows, at the latest behind it."""
+        self.fail = on_nth(nth, "*", PowerCut)
+        with contextlib.suppress(PowerCut):
+            yield
+        for handle in list(self._locks):
+            self.close(handle)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import shutil
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
-from tests.unit.local.several import SMALL, TP, opened, values
-from tiered.errors import ConfigError, LocalIOError, LockedError, UnknownTopicError
+from tests.unit.local.several import SMALL, TP, Mortal, opened, values
+from tiered.config import TopicConfig
+from tiered.errors import ConfigError, LocalIOError, LockedError, TieredError, UnknownTopicError
 from tiered.format.batch import decode_records, encode_batch
 from tiered.local.directory.directories import LocalTier
 from tiered.local.directory.manager import LocalLog
@@ -127,9 +130,9 @@ def test_a_directory_that_cannot_be_opened_is_offline(tmp_path: Path) -> None:
         opened(tmp_path, files=files)
 
 
-def filled(tmp_path: Path, files: FaultyFiles | None = None) -> LocalTier:
+def filled(tmp_path: Path, files: FaultyFiles | None = None, settings: TopicConfig = SMALL) -> LocalTier:
     logs = opened(tmp_path, files=files)
-    logs.create_topic("t", 2, SMALL)
+    logs.create_topic("t", 2, settings)
     for i in range(20):
         logs.partition(TP).append([NewRecord(b"%d" % i)])
     return logs
@@ -182,17 +185,149 @@ def test_a_move_is_durable_before_its_mark_goes(tmp_path: Path) -> None:
     logs.close()
 
 
+def stopped(logs: LocalTier) -> None:
+    """Its process has died."""
+    for log in logs.logs().values():
+        assert log._directory_lock is not None
+        log._directory_lock.release()
+
+
+def killed_before_the_release(tmp_path: Path, settings: TopicConfig = SMALL) -> Path:
+    """A move whose copy is complete, and whose process died before the partition left its name; gives the copy."""
+    files = FaultyFiles()
+    logs = filled(tmp_path, files, settings)
+
+    def cut(operation: str, path: Path) -> int:
+        if path.name.startswith("tiered-topics.json"):
+            raise PowerCut
+        return 0
+
+    files.fail = cut
+    with pytest.raises(PowerCut):
+        logs.move(TP, tmp_path / "b")
+    files.fail = None
+    stopped(logs)
+    (future,) = tmp_path.glob("b/*-future")
+    assert (future / "tiered-move-ready").exists()
+    return future
+
+
+@pytest.mark.parametrize("settings", [SMALL, TopicConfig()], ids=["sealed", "nothing sealed"])
+def test_a_complete_copy_becomes_the_partition_whose_folder_is_gone(tmp_path: Path, settings: TopicConfig) -> None:
+    killed_before_the_release(tmp_path, settings)
+    shutil.rmtree(tmp_path / "a" / "t-0")
+    for _ in range(2):
+        with opened(tmp_path) as logs:
+            assert logs.out_of_service == {}
+            assert logs.directory_of(TP) == tmp_path / "b"
+            assert values(logs) == [b"%d" % i for i in range(20)]
+            assert not list(tmp_path.glob("*/*-future"))
+    assert not list(tmp_path.glob("a/t-0*"))
+
+
+@pytest.mark.parametrize("nth", range(1, 60))
+def test_a_crash_while_a_copy_becomes_the_partition_loses_nothing(tmp_path: Path, nth: int) -> None:
+    killed_before_the_release(tmp_path)
+    shutil.rmtree(tmp_path / "a" / "t-0")
+    files = Mortal()
+    with files.killed(nth), opened(tmp_path, files=files):
+        pass
+    with opened(tmp_path) as logs:
+        assert (logs.out_of_service, logs.directory_of(TP)) == ({}, tmp_path / "b")
+        assert values(logs) == [b"%d" % i for i in range(20)]
+
+
+def test_the_folder_may_go_while_the_move_is_under_way(tmp_path: Path) -> None:
+    """Behind the mark of the copy nothing of it is needed any more."""
+    files = FaultyFiles()
+    with filled(tmp_path, files) as logs:
+
+        def gone(operation: str, path: Path) -> int:
+            if operation == "rename" and path.name.startswith("tiered-topics.json"):
+                shutil.rmtree(tmp_path / "a" / "t-0", ignore_errors=True)
+            return 0
+
+        files.fail = gone
+        logs.move(TP, tmp_path / "b")
+        files.fail = None
+        assert values(logs) == [b"%d" % i for i in range(20)]
+    with opened(tmp_path) as logs:
+        assert (logs.out_of_service, values(logs)) == ({}, [b"%d" % i for i in range(20)])
+
+
+def test_a_copy_from_which_somebody_takes_files_is_not_complete(tmp_path: Path) -> None:
+    """While the rest is copied: what is missing must not be missing in a copy that is called complete."""
+    files = FaultyFiles()
+    logs = filled(tmp_path, files)
+    source = tmp_path / "a" / "t-0"
+    copied = set[str]()
+
+    def gone(operation: str, path: Path) -> int:
+        if operation == "sync" and path.parent.name.endswith("-future"):
+            if path.name in copied and path.suffix == ".log":  # the second time: nobody appends any more
+                for each in source.glob("*.log"):
+                    each.unlink()
+            copied.add(path.name)
+        return 0
+
+    files.fail = gone
+    with contextlib.suppress(TieredError):
+        logs.move(TP, tmp_path / "b")
+    files.fail = None
+    assert not list(tmp_path.glob("b/*/tiered-move-ready"))
+    assert logs.directory_of(TP) == tmp_path / "a"
+    stopped(logs)
+
+
+@pytest.mark.parametrize("records", [0, 3])
+def test_a_copy_that_reaches_further_than_the_partition_is_kept(
+    tmp_path: Path, records: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its source was opened alone without any note of it, and made an empty one: that is moved away, or goes on."""
+    future = killed_before_the_release(tmp_path)
+    shutil.rmtree(tmp_path / "a" / "t-0")
+    (tmp_path / "a" / "recovery-point-offset-checkpoint").unlink()
+    with LocalLog.open(tmp_path / "a", clock=FakeClock()) as alone:
+        for _ in range(records):
+            alone.partition(TP).append([NewRecord(b"other")])
+    with opened(tmp_path) as logs:
+        assert values(logs) == [b"other"] * records
+    assert future.exists()
+    assert f"{future} hint=this copy holds records up to offset 20, {tmp_path / 'a' / 't-0'} does not" in caplog.text
+    shutil.move(tmp_path / "a" / "t-0", tmp_path / "aside")
+    (tmp_path / "a" / "recovery-point-offset-checkpoint").write_text("0\n1\nt 0 1\n")
+    with opened(tmp_path) as logs:
+        assert (logs.directory_of(TP), values(logs)) == (tmp_path / "b", [b"%d" % i for i in range(20)])
+
+
+def test_a_copy_of_a_deleted_topic_becomes_no_partition(tmp_path: Path) -> None:
+    """Of a topic that was made under its name since."""
+    future = killed_before_the_release(tmp_path)
+    for name in ("a", "b"):  # in a that of t-0, in b that of t-1
+        with LocalLog.open(tmp_path / name, clock=FakeClock(), ids=SeededIds(5)) as alone:
+            topic = alone.topics()["t"]
+            alone.delete_topic("t")
+            alone.create_topic("t", 2, SMALL, topic_id=UUID(int=1000), held=[*topic.here])
+            if name == "a":
+                alone.partition(TP).append([NewRecord(b"new")])
+    with opened(tmp_path) as logs:
+        assert values(logs) == [b"new"]
+    assert not future.exists()
+
+
+@pytest.mark.parametrize("gone", [False, True])
 @pytest.mark.parametrize("nth", [*range(1, 60, 2), *range(60, 240, 7)])
-def test_a_crash_in_a_move_loses_nothing(tmp_path: Path, nth: int) -> None:
+def test_a_crash_in_a_move_loses_nothing(tmp_path: Path, nth: int, gone: bool) -> None:
+    """``gone``: nor does whoever then removes the folder of which there is a complete copy."""
     files = FaultyFiles()
     logs = filled(tmp_path, files)
     files.fail = on_nth(nth, "*", PowerCut)
     with contextlib.suppress(PowerCut):
         logs.move(TP, tmp_path / "b")
     files.fail = None
-    for log in logs.logs().values():
-        assert log._directory_lock is not None
-        log._directory_lock.release()
+    stopped(logs)
+    if gone and list(tmp_path.glob("b/*-future/tiered-move-ready")):
+        shutil.rmtree(tmp_path / "a" / "t-0", ignore_errors=True)
     with opened(tmp_path) as logs:
         assert values(logs) == [b"%d" % i for i in range(20)]
         assert logs.partitions() == [TP, TopicPartition("t", 1)]

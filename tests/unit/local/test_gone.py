@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.unit.local.opening import opened
+from tests.unit.local.several import Mortal
 from tiered.care.run import accept_loss, check, plan_loss, plan_rejoin, rejoin
 from tiered.errors import ConfigError, CorruptionError, LocalPermissionError, UnknownTopicError
 from tiered.local.directory.directories import LocalTier
@@ -20,36 +19,9 @@ from tiered.local.disk.topics import read_leaving
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock
-from tiered.testing.disk import FaultyFiles, PowerCut, on_nth
+from tiered.testing.disk import FaultyFiles
 
 GONE, OTHER = TopicPartition("t", 1), TopicPartition("t", 0)
-
-
-class Mortal(FaultyFiles):
-    """A disk of a process that can be killed: its locks go with it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._locks: set[int] = set()
-
-    def try_lock(self, path: Path) -> int | None:
-        handle = super().try_lock(path)
-        if handle is not None:
-            self._locks.add(handle)
-        return handle
-
-    def close(self, handle: int) -> None:
-        self._locks.discard(handle)
-        super().close(handle)
-
-    @contextlib.contextmanager
-    def killed(self, nth: int) -> Iterator[None]:
-        """The process dies at the ``nth`` effect of what follows, at the latest behind it."""
-        self.fail = on_nth(nth, "*", PowerCut)
-        with contextlib.suppress(PowerCut):
-            yield
-        for handle in list(self._locks):
-            self.close(handle)
 
 
 @pytest.fixture(params=["clean", "killed"])

@@ -24,10 +24,8 @@ from tiered.errors import ConfigError, LocalIOError, NotFoundError, TieredError,
 from tiered.format.keys import check_topic_name
 from tiered.local.directory.figures import UpkeepReport
 from tiered.local.directory.manager import LocalLog
-from tiered.local.directory.moving import move, read_ready, swap_in
-from tiered.local.directory.registry import remove_tree
+from tiered.local.directory.moving import move, settle
 from tiered.local.directory.tasks import InlineWorkers, Workers
-from tiered.local.directory.view import DirectoryView
 from tiered.local.disk.checkpoints import META_PROPERTIES_NAME, usable_id
 from tiered.local.disk.files import Files, PosixFiles
 from tiered.local.disk.handles import PooledFiles, default_open_files
@@ -93,7 +91,7 @@ class LocalTier:
             if not logs._logs:
                 raise next(iter(logs.offline.values()))
             logs._check_topics()
-            logs._settle_moves()
+            settle([*logs._logs.values()], logs.topics(), timeout_seconds=logs.config.close_timeout_ms / 1000)
             logs._share_transactions(pool)
         except BaseException:
             for log in logs._logs.values():
@@ -389,22 +387,6 @@ class LocalTier:
                 known = topics.setdefault(name, info)
                 if known.topic_id != info.topic_id:
                     raise ConfigError(f"topic {name} has two ids: {known.topic_id} and {info.topic_id} in {path}")
-
-    def _settle_moves(self) -> None:
-        """Finishes a move that had committed, throws away the copy of one that had not."""
-        online = {log.volume_id for log in self._logs.values()}
-        present = set(self.partitions())
-        for log in self._logs.values():
-            for name, tp, _ in DirectoryView.look(log.directory, log.files).renamed("future"):
-                ready = read_ready(log.files, log.directory / name)
-                topic = self.topics().get(tp.topic)
-                committed = ready is not None and tp not in present
-                if not committed or (topic is None and ready is not None and ready.source in online):
-                    remove_tree(log.files, log.directory / name)
-                elif topic is not None and ready is not None and ready.source in online:
-                    swap_in(log, name, tp, topic, ready)
-                else:
-                    LOGGER.warning("move_unsettled path=%s hint=open its source directory too", log.directory / name)
 
 
 def check_paths(paths: Sequence[Path], *, create: bool) -> list[Path]:

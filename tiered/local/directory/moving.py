@@ -3,25 +3,28 @@
 ::
 
     B/{tp}.{uuid}-future/     a copy; appends to A go on while it grows
+    A notes how far the partition reaches: without its folder it is gone there, and nobody makes an empty one
     A closed to appends       the rest is copied, all of it fsynced
-    B/..-future/tiered-move-ready        says: complete, from directory A, log start S, all below R durable
+    B/..-future/tiered-move-ready        says: complete, from directory A, log start S, end E, all below R durable
     A/tiered-topics.json      no longer claims the partition
     A/{tp} -> A/{tp}.{uuid}-delete       the commit point
     B/..-future -> B/{tp}
 
 Until the commit point the partition is where it was, and the copy is thrown away by the next open. After it the copy
-is all there is, and the next open of both directories finishes the renames.
+is all there is, and the next open of both directories finishes the renames. So it is if the partition's folder is gone
+from A before that: a complete copy becomes the partition (:func:`settle`).
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from tiered.errors import NotFoundError, TieredError
+from tiered.errors import CorruptionError, LocalIOError, NotFoundError, TieredError
 from tiered.format.keys import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -32,8 +35,11 @@ from tiered.format.keys import (
     renamed_dir,
 )
 from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.registry import remove_tree
+from tiered.local.directory.view import DirectoryView
 from tiered.local.disk.files import Files
 from tiered.local.disk.topics import TopicInfo
+from tiered.local.disk.volume import read_topic_id
 from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
@@ -45,17 +51,22 @@ CATCH_UP_ROUNDS = 4
 
 
 class Ready(NamedTuple):
-    """What the mark of a complete copy says: the directory that it was made from, log start and recovery point."""
+    """What the mark of a complete copy says: the directory that it was made from, log start, recovery point and end.
+
+    ``end_offset`` is 0 in the mark of an older release.
+    """
 
     source: UUID
     log_start: int
     recovery_point: int
+    end_offset: int = 0
 
 
-def copy_partition(log: LocalLog, tp: TopicPartition, target: Path, *, filled_in: bool) -> None:
+def copy_partition(log: LocalLog, tp: TopicPartition, target: Path, *, filled_in: bool, closed: bool = False) -> None:
     """Makes ``target`` what the directory of ``tp`` is now, as far as files stand still.
 
-    ``filled_in``: there are preallocated files, which change below their length, too.
+    ``filled_in``: there are preallocated files, which change below their length, too. ``closed``: nobody of ours
+    takes a file away any more; NotFoundError if somebody does.
     """
     files, source = log.files, log.directory / partition_dir(tp)
     names = [name for name in files.names(source) if not name.endswith((DELETED_SUFFIX, SWAP_SUFFIX, CLEANED_SUFFIX))]
@@ -67,6 +78,8 @@ def copy_partition(log: LocalLog, tp: TopicPartition, target: Path, *, filled_in
         try:
             _copy_file(files, source / name, target / name, grown=grown)
         except NotFoundError:
+            if closed:
+                raise
             continue  # retention took it since the listing
 
 
@@ -122,11 +135,12 @@ def _move(source: LocalLog, target: LocalLog, tp: TopicPartition, future: Path, 
     start = writer.log_start
     topic = source.topics()[tp.topic]
     filled_in = filled_in or writer.preallocated
+    source.notes.write_points()
     source.roster.forget(tp, timeout_seconds)
     try:
-        copy_partition(source, tp, future, filled_in=filled_in)
+        copy_partition(source, tp, future, filled_in=filled_in, closed=True)
         files.sync_directory(future)
-        ready = Ready(source.volume_id, start, writer.flusher.recovery_point)
+        ready = Ready(source.volume_id, start, writer.flusher.recovery_point, writer.end_offset)
         files.replace(future / READY_NAME, json.dumps({**ready._asdict(), "source": str(ready.source)}).encode())
         source.registry.release(topic._replace(held=frozenset(topic.here) - {tp.partition}), tp)
     except TieredError:
@@ -151,10 +165,68 @@ def swap_in(target: LocalLog, name: str, tp: TopicPartition, topic: TopicInfo, r
     target.notes.arrived(tp)
 
 
+def settle(logs: Sequence[LocalLog], topics: Mapping[str, TopicInfo], *, timeout_seconds: float) -> None:
+    """Finishes each move that had committed, throws away the copy of one that had not.
+
+    A complete copy of a partition whose own folder is gone becomes the partition. One that reaches further than the
+    partition is kept: somebody has made that anew, or it has lost something.
+    """
+    sources = {log.volume_id: log for log in logs}
+    present = {tp for log in logs for tp in log.partitions()}
+    for log in logs:
+        for name, tp, _ in DirectoryView.look(log.directory, log.files).renamed("future"):
+            future = log.directory / name
+            ready, topic = read_ready(log.files, future), topics.get(tp.topic)
+            source = sources.get(ready.source) if ready is not None else None
+            if ready is not None and source is not None and topic is not None and tp in source.partitions():
+                if not _is_of(topic, future, log.files):
+                    remove_tree(log.files, future)
+                elif not source.files.is_directory(source.directory / partition_dir(tp)):
+                    LOGGER.warning("move_finished partition=%s from=%s to=%s", tp, source.directory, log.directory)
+                    source.roster.forget(tp, timeout_seconds)
+                    held = frozenset(source.topics()[tp.topic].here) - {tp.partition}
+                    source.registry.release(topic._replace(held=held), tp)
+                    swap_in(log, name, tp, topic, ready)
+                elif _reaches(source, tp, ready.end_offset):
+                    remove_tree(log.files, future)
+                else:
+                    LOGGER.warning("move_unsettled path=%s hint=%s", future, _further(source, tp, ready))
+            elif ready is None or tp in present or (topic is None and source is not None):
+                remove_tree(log.files, future)
+            elif topic is not None and source is not None:
+                swap_in(log, name, tp, topic, ready)
+            else:
+                LOGGER.warning("move_unsettled path=%s hint=open its source directory too", future)
+
+
+def _is_of(topic: TopicInfo, future: Path, files: Files) -> bool:
+    """Whether a copy is of this topic, and not of one of its name that was deleted; if nothing tells, it is."""
+    try:
+        return read_topic_id(future, files) in (None, topic.topic_id)
+    except (CorruptionError, LocalIOError):
+        return True
+
+
+def _reaches(source: LocalLog, tp: TopicPartition, end_offset: int) -> bool:
+    """Whether the partition is known to hold what a copy of it holds."""
+    try:
+        return source.partition(tp).positions().end_offset >= end_offset
+    except (CorruptionError, LocalIOError):
+        return False
+
+
+def _further(source: LocalLog, tp: TopicPartition, ready: Ready) -> str:
+    return (
+        f"this copy holds records up to offset {ready.end_offset}, {source.directory / partition_dir(tp)} does not: it "
+        "is kept; move that one away, and the next open makes this copy the partition"
+    )
+
+
 def read_ready(files: Files, future: Path) -> Ready | None:
     """The mark of a complete copy; None: it is not complete."""
     try:
         value = json.loads(files.read(future / READY_NAME))
-        return Ready(UUID(value["source"]), int(value["log_start"]), int(value.get("recovery_point", 0)))
+        point, end = int(value.get("recovery_point", 0)), int(value.get("end_offset", 0))
+        return Ready(UUID(value["source"]), int(value["log_start"]), point, end)
     except (NotFoundError, ValueError, KeyError, TypeError):
         return None

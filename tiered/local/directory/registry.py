@@ -198,12 +198,14 @@ class TopicRegistry:
         return renamed
 
     def release(self, rest: TopicInfo, tp: TopicPartition) -> None:
-        """``tp``, closed before, leaves for another directory: ``rest`` no longer holds it."""
+        """``tp``, closed before, leaves for another directory: ``rest`` no longer holds it. Its folder may be gone."""
         with self._lock:
             topics = {**self.topics, rest.name: rest}
             self._write(topics)
             self.topics = topics
-            self._leaving.rename(tp, self._clock.now_ms() + rest.config.file_delete_delay_ms)
+            there = self._files.is_directory(self._directory / partition_dir(tp))
+            if there:
+                self._leaving.rename(tp, self._clock.now_ms() + rest.config.file_delete_delay_ms)
             self.forget([tp])
 
     def take(self, topic: TopicInfo, tp: TopicPartition, *, log_start: int, recovery_point: int) -> None:
