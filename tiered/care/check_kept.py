@@ -20,7 +20,7 @@ from tiered.format.rows import Trash
 from tiered.format.trash import TRASH_LIST
 from tiered.model import Row, TopicPartition
 from tiered.remote.collect import page_key_of, trash_page
-from tiered.remote.past import Taken, load_copy, load_snapshot
+from tiered.remote.past import Taken, is_held_still, load_copy, load_snapshot
 from tiered.remote.pins import let_go, live_pins, read_pin
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshot import Snapshot
@@ -68,7 +68,7 @@ class _Kept:
             name = parse_snap_key(key)
             if name is None:
                 continue
-            findings = Findings(key)
+            findings, taken = Findings(key), None
             try:
                 taken = yield from load_snapshot(self._view, name)
                 if taken is None or taken.begun:
@@ -78,8 +78,8 @@ class _Kept:
                     what = f"snapshot {name}: {flaw}; the .log is right: `tiered restore --as-of {name}` makes it anew"
                     findings.add(Severity.WARNING, "snapshot_index", what)
             except CorruptionError as damage:
-                if (yield from self._is_deleted(name)):
-                    continue  # meanwhile: what it held may be collected
+                if taken is not None and not (yield from self._is_held(taken)):
+                    continue  # deleted meanwhile: what it held may be collected
                 what = f"snapshot {name}: {damage.message}; {let_go(*self._tp, name)}"
                 findings.error("snapshot", what, position=damage.position, offset=damage.offset)
             except ConfigError as newer:
@@ -152,11 +152,12 @@ class _Kept:
                 return None
         return self._newest
 
-    def _is_deleted(self, name: str) -> Steps[bool]:
+    def _is_held(self, taken: Taken) -> Steps[bool]:
+        """Whether it is still there, also if it cannot be read any more."""
         try:
-            return (yield from load_snapshot(self._view, name)) is None
+            return (yield from is_held_still(self._view, taken))
         except CorruptionError:
-            return False
+            return True
 
     def _need_all(self, taken: Taken) -> Steps[str]:
         """What is wrong with the first index bundle that is, ``""`` for none. Raises CorruptionError for the first

@@ -19,9 +19,9 @@ from tiered.format.trash import TRASH_LIST
 from tiered.model import Row
 from tiered.remote.catalog import Catalog, CommitLimits
 from tiered.remote.collect import Collector, page_key_of
-from tiered.remote.past import create_snapshot
+from tiered.remote.past import create_snapshot, delete_snapshot
 from tiered.remote.root_view import RootView
-from tiered.store.base import Head, Object, Outcome, StoreRequest
+from tiered.store.base import Head, List, Object, Outcome, StoreRequest
 from tiered.store.driver import drive
 
 
@@ -146,6 +146,39 @@ def test_a_garbage_page_that_cannot_be_read_is_told_and_may_go(log: Scenario) ->
     assert seen(log) == []
     drive(log.store, Collector(catalog, 0).run())
     assert seen(log) == []
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_snapshot_that_is_deleted_while_it_is_looked_at_is_no_damage(log: Scenario, again: bool) -> None:
+    """``again``: another one has its name by then, which holds nothing of what it held."""
+    _, row = kept(log)
+    root = log.root()
+    view = RootView(root.topic_id, 0, TOPIC)
+
+    class Meanwhile:
+        """It goes, and what it held, before the segments are listed."""
+
+        url = log.store.url
+        gone = False
+
+        def execute(self, request: StoreRequest) -> Outcome:
+            """One request."""
+            if isinstance(request, List) and request.prefix.endswith("/s/") and not self.gone:
+                self.gone = True
+                drive(log.store, delete_snapshot(view, "kept"))
+                for key in (segment_key(root.topic_id, 0, row), index_key(root.topic_id, 0, row)):
+                    log.delete(key)
+                if again:
+                    drive(log.store, create_snapshot(RootView(root.topic_id, 0, TOPIC), "kept"))
+            return log.store.execute(request)
+
+        def close(self) -> None:
+            """Nothing to close."""
+
+    store = Meanwhile()
+    report = check(None, store)
+    assert store.gone
+    assert [one for one in report.findings if one.severity is not Severity.INFO] == []
 
 
 def test_copies_that_cannot_be_read_or_changed_places_are_one_warning(log: Scenario) -> None:
