@@ -14,7 +14,7 @@ import click
 import tiered
 from tiered.care.check import EXIT_WARNINGS
 from tiered.care.erase import Erased, ErasePlan, as_fields, erase_steps, plan_erase_steps, receipt_steps
-from tiered.errors import NotFoundError, UnknownTopicError
+from tiered.errors import UnknownTopicError
 from tiered.model import TopicPartition
 from tiered.plan.erasure import Selection
 from tiered.program.application import (
@@ -40,7 +40,7 @@ from tiered.program.erasure import (
 from tiered.program.output import counted
 from tiered.program.progress import Progress
 from tiered.program.stores import location
-from tiered.program.tiers import Tiers, open_tiers, refuse_internal
+from tiered.program.tiers import Tiers, open_in_bucket
 from tiered.remote.fence import owner_of
 from tiered.store.probe import probe
 
@@ -80,13 +80,8 @@ def command(
     app.need_remote()
     selection = selection_of(app, **asked)
     topic, partition = split_topic(selected)
-    refuse_internal(topic)
-    with open_tiers(app, with_local=False) as tiers:
-        facts = tiers.need_topic(topic)
-        entry = facts.entry
-        if entry is None:
-            raise NotFoundError(f"{topic} is not in the bucket", hint="`tiered topics list` shows what is")
-        numbers = chosen_partitions(topic, facts.partitions, partition)
+    with open_in_bucket(app, topic) as (tiers, entry):
+        numbers = chosen_partitions(topic, entry.partitions, partition)
         job_id = selection.job_id(entry.topic_id, numbers)
         plans: list[ErasePlan] = []
         with Progress(app, "reading", is_bytes=True) as progress:

@@ -20,7 +20,7 @@ from tiered.program.application import (
 )
 from tiered.program.doors import chosen_partitions
 from tiered.program.output import columns, counted
-from tiered.program.tiers import Tiers, open_tiers, refuse_internal
+from tiered.program.tiers import Tiers, open_in_bucket
 from tiered.remote.fence import owner_of
 from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
@@ -53,11 +53,7 @@ def handover(app: Application, *, topic: str, to: str, dry_run: bool, yes: bool)
       tiered topics handover flights --remote s3://acme-logs/prod --to local --yes
     """
     name, partition = split_topic(topic)
-    refuse_internal(name)
-    with open_tiers(app, with_local=False) as tiers:
-        entry = tiers.need_topic(name).entry
-        if entry is None:
-            raise ConfigError(f"topic {name} is not in a bucket", hint="name the bucket with --remote")
+    with open_in_bucket(app, name) as (tiers, entry):
         need_open(entry)
         found = {
             number: _pinned(tiers, entry, number) for number in chosen_partitions(name, entry.partitions, partition)

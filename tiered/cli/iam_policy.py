@@ -10,16 +10,17 @@ from tiered.errors import ConfigError
 from tiered.plan.access import ROLES, policy
 from tiered.program.application import Application, Command, pass_application
 from tiered.program.stores import location
+from tiered.store.location import StoreLocation
 
 FAMILIES = {"cn-": "aws-cn", "us-gov-": "aws-us-gov"}
 """How ARNs begin in regions that are not of the common AWS."""
 
 
 @click.command("iam-policy", cls=Command)
-@click.option("--role", type=click.Choice(ROLES), required=True, help="the kind of program that gets it")
+@click.option("--role", type=click.Choice(ROLES), help="the kind of program that gets it  [required]")
 @click.option("--pins", is_flag=True, help="reader, spark: may also pin what they read")
 @pass_application
-def command(app: Application, role: str, pins: bool) -> int:
+def command(app: Application, role: str | None, pins: bool) -> int:
     """Print the policy for one kind of program: exactly the keys of --remote, and no action that it does without.
 
     Nothing is asked of the bucket. With --sse-kms-key-id (an ARN) the key's part is in it.
@@ -29,9 +30,12 @@ def command(app: Application, role: str, pins: bool) -> int:
       tiered iam-policy --role writer --remote s3://acme-logs/prod > writer.json
       tiered iam-policy --role reader --remote s3://acme-logs/prod --json
     """
+    scheme = StoreLocation.parse(app.need_remote(), environ={}).scheme
+    if scheme != "s3":
+        raise ConfigError(f"{scheme}:// knows no policies", hint="--remote s3://bucket/prefix")
+    if role is None:
+        raise ConfigError("no role was named", hint=f"--role {', '.join(ROLES[:-1])} or {ROLES[-1]}")
     place = location(app)
-    if place.scheme != "s3":
-        raise ConfigError(f"{place.scheme}:// knows no policies", hint="--remote s3://bucket/prefix")
     if set(place.prefix) & set("*?$"):
         raise ConfigError(
             f"the prefix {place.prefix!r} has a character that policies expand", hint="a prefix without *, ? and $"

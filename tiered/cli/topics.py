@@ -28,7 +28,7 @@ from tiered.program.application import (
 from tiered.program.doors import chosen_partitions, need_topic
 from tiered.program.output import columns, counted, human_bytes, human_duration
 from tiered.program.partition_status import DiskNotes, partition_status
-from tiered.program.tiers import open_log, open_tiers, refuse_internal, topic_config
+from tiered.program.tiers import open_in_bucket, open_log, open_tiers, refuse_internal, topic_config
 from tiered.remote.deletion import begin_deletion
 from tiered.remote.fence import owner_of
 from tiered.remote.past import delete_snapshot, list_snapshots
@@ -289,12 +289,7 @@ def delete_command(app: Application, *, topic: str, local_only: bool, force: boo
 def _delete_in_bucket(app: Application, topic: str, *, force: bool, dry_run: bool, yes: bool) -> int:
     """Marks it. Raises ConfigError for a topic with snapshots, unless they are to go, too."""
     app.need_a_tier()
-    refuse_internal(topic)
-    with open_tiers(app, with_local=False) as tiers:
-        facts = tiers.need_topic(topic)
-        entry = facts.entry
-        if entry is None:
-            raise ConfigError(f"topic {topic} is not in a bucket", hint="name the bucket with --remote")
+    with open_in_bucket(app, topic) as (tiers, entry):
         views = [RootView(entry.topic_id, number, topic) for number in range(entry.partitions)]
         taken = [(view, one) for view in views for one in tiers.run(list_snapshots(view))]
         if taken and not force:

@@ -177,6 +177,21 @@ def open_tiers(
             store.close()
 
 
+@contextmanager
+def open_in_bucket(app: Application, topic: str) -> Iterator[tuple[Tiers, TopicEntry]]:
+    """The bucket alone, and one topic's entry, for commands that change that topic there.
+
+    Raises ConfigError without a bucket and for the coordinator's own topic, UnknownTopicError.
+    """
+    app.need_remote()
+    refuse_internal(topic)
+    with open_tiers(app, with_local=False) as tiers:
+        entry = tiers.need_topic(topic).entry
+        if entry is None:
+            raise UnknownTopicError(f"{topic} is not in the bucket", hint="`tiered topics list` shows what is")
+        yield tiers, entry
+
+
 def topic_config(pairs: Sequence[str]) -> TopicConfig:
     """``--set segment.bytes=64MiB`` ... as a checked configuration."""
     properties: dict[str, str] = {}
