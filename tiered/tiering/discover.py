@@ -125,6 +125,10 @@ class Scanner:
             events.append(PartitionGone(tp))
         return events
 
+    def forget(self, tp: TopicPartition) -> bool:
+        """The next scan tells everything of a partition anew; whether anything was told before."""
+        return self._known.pop(tp, None) is not None
+
     def _look_at_settings(self) -> None:
         """Settings by topic; one ``stat`` while the file stays."""
         state = self._files.state(self.directory / TOPICS_NAME)

@@ -12,7 +12,8 @@
 A link is what keeps a segment that the broker's retention deletes. Only what lies below the recovery point and the high
 watermark of the broker's checkpoints is linked, whole segments in offset order without a gap; what the bucket holds is
 let go. A link is the broker's file: nobody opens this directory for writing (``lock.SIDECAR_NAME``), and the engine
-seals nothing in it. The broker may cut a file only above the high watermark, unless a leader is elected uncleanly.
+seals nothing in it. The broker may cut a file only above the high watermark, unless a leader is elected uncleanly: then
+the leader epoch of what is linked is another one (:meth:`Mirror._agree`), and the link may hold the other records.
 """
 
 from __future__ import annotations
@@ -24,13 +25,17 @@ from pathlib import Path
 
 from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig
-from tiered.errors import ConfigError, NotFoundError, OffsetGapError, TieredError
-from tiered.format.checkpoint import MetaProperties, encode_meta_properties
+from tiered.errors import ConfigError, CorruptionError, DataLocalError, NotFoundError, OffsetGapError, TieredError
+from tiered.format.checkpoint import MetaProperties, decode_epochs, encode_meta_properties
 from tiered.format.coordinator_records import OFFSETS_TOPIC
 from tiered.format.keys import (
     INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
+    LocalFile,
     local_name,
     log_name,
     partition_dir,
@@ -48,12 +53,12 @@ from tiered.local.disk.checkpoints import (
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files, PosixFiles
 from tiered.local.disk.lock import SIDECAR_NAME
-from tiered.local.disk.names import local_files, log_bases
+from tiered.local.disk.names import bases_of, local_files, log_bases
 from tiered.local.disk.uploads import UploadCheckpoint
 from tiered.local.disk.volume import PARTITION_METADATA_NAME, ensure_volume, read_topic_id, read_volume
 from tiered.local.segment.scan import LogFile
 from tiered.model import TopicPartition
-from tiered.plan.tiering.facts import Event
+from tiered.plan.tiering.facts import Event, PartitionGone
 from tiered.tiering.directory import LogDirectory
 from tiered.tiering.discover import LEADER_EPOCHS_NAME
 from tiered.tiering.disk import Extent, Granted
@@ -70,8 +75,16 @@ LINKED = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 LINKING_NAME = "tiered-linking"
 BEGUN_NAME = "tiered-begun"
 """Empty file in a partition whose claim stood: what is linked from then on is the log of this directory."""
+TAKEN_BACK_NAME = "tiered-taken-back"
+"""From which offset on links were taken back. Only the next claim tells for sure whether the bucket has it."""
 DELETED = ".deleted"
 """What the broker appends to the name of a file a minute before it removes it."""
+
+
+TOLD = {
+    "sidecar_partition_gone": "the broker has it no more, what is linked is still uploaded, nothing else will come",
+    "sidecar_partition_unknown": "the broker's checkpoints do not say yet what of it is safe, nothing is linked",
+}
 
 
 def beside(broker: Path) -> Path:
@@ -84,6 +97,15 @@ def safe_end(tp: TopicPartition, points: Mapping[TopicPartition, int], marks: Ma
     return min(points.get(tp, 0), marks.get(tp, 0))
 
 
+def epoch_of(epochs: bytes, offset: int) -> int:
+    """The leader epoch under which ``offset`` was written, by a ``leader-epoch-checkpoint``; -1 if it does not tell."""
+    try:
+        entries = decode_epochs(epochs.decode())
+    except (CorruptionError, UnicodeDecodeError):
+        return -1
+    return max((entry.epoch for entry in entries if entry.start_offset <= offset), default=-1)
+
+
 class Mirror:
     """Links in ``path`` to the sealed segments of ``broker``. One thread at a time."""
 
@@ -92,10 +114,13 @@ class Mirror:
         self.path = path
         self.broken: dict[TopicPartition, TieredError] = {}
         self.skipped: set[TopicPartition] = set()
+        self.taken_back: set[TopicPartition] = set()
+        """By the last look: links of these are other files now, or none."""
         self._files = files
         self._compacted = frozenset(compacted)
         self._held_bytes = held_bytes
         self._full = False
+        self._told: set[tuple[str, TopicPartition]] = set()
         self._uploads = UploadCheckpoint(path, files)
         self._ends = OffsetsFile(path, RECOVERY_POINT_NAME, files)
 
@@ -107,7 +132,7 @@ class Mirror:
                 f"{self.broker} is not a broker's log directory: it has no {META_PROPERTIES_NAME}",
                 hint="name one of the broker's log.dirs",
             )
-        if self.path.absolute().is_relative_to(self.broker.absolute()):
+        if self.path.resolve().is_relative_to(self.broker.resolve()):
             raise ConfigError(f"{self.path} lies in the broker's directory", hint="name one beside it: --log-dir DIR")
         files.make_directory(self.path)
         if self.path.stat().st_dev != self.broker.stat().st_dev:
@@ -125,23 +150,28 @@ class Mirror:
 
     def look(self) -> None:
         """Links what is new and safe, and lets go what the bucket holds."""
-        points, marks, cleaned = (
-            OffsetsFile(self.broker, name, self._files).read()
-            for name in (RECOVERY_POINT_NAME, REPLICATION_NAME, CLEANER_NAME)
-        )
+        theirs = DirectoryView.look(self.broker, self._files).partitions
+        self.taken_back = set()
+        try:
+            points, marks, cleaned = map(self._checkpoint, (RECOVERY_POINT_NAME, REPLICATION_NAME, CLEANER_NAME))
+        except CorruptionError as unknown:  # what is linked is uploaded meanwhile
+            self.broken = dict.fromkeys((tp for tp in theirs if tp.topic not in INTERNAL), unknown)
+            return
         committed = {tp: upload.end_offset for tp, upload in self._uploads.read().items()}
         ours = DirectoryView.look(self.path, self._files).partitions
         held = sum(self._let_go(folder, committed.get(tp, -1) if self.begun(tp) else -1) for tp, folder in ours.items())
         broken: dict[TopicPartition, TieredError] = {}
         was_full, self._full = self._full, False
-        for tp, folder in DirectoryView.look(self.broker, self._files).partitions.items():
+        self._tell("sidecar_partition_gone", [tp for tp in ours if tp not in theirs])
+        self._tell("sidecar_partition_unknown", [tp for tp in theirs if not points.keys() & marks.keys() & {tp}])
+        for tp, folder in theirs.items():
             asked_for = tp not in cleaned or tp.topic in self._compacted
             if tp.topic in INTERNAL or not (asked_for or self.begun(tp)):
                 self._skip(tp)
                 continue
             try:
                 self._need_asked(tp, asked_for=asked_for)
-                held = self._follow(tp, folder, safe_end(tp, points, marks), held)
+                held = self._follow(tp, folder, safe_end(tp, points, marks), held, committed.get(tp, -1))
             except TieredError as error:
                 broken[tp] = error
         self.broken = broken
@@ -154,6 +184,25 @@ class Mirror:
         if flushed != self._ends.read():
             self._ends.write(flushed)
 
+    def _checkpoint(self, name: str) -> Mapping[TopicPartition, int]:
+        """One of the broker's. Raises CorruptionError: what it says is never taken for nothing."""
+        file = OffsetsFile(self.broker, name, self._files)
+        found = file.read()
+        if file.damaged:
+            raise CorruptionError(
+                f"{file.path} cannot be read: what of the broker's logs is safe, or compacted, is not known",
+                path_or_key=str(file.path),
+                hint="nothing is linked meanwhile; a running broker writes it anew within a minute",
+            )
+        return found
+
+    def _tell(self, event: str, tps: Collection[TopicPartition]) -> None:
+        """What is so for some partitions, and they are not in the way of others: once, until it is no longer so."""
+        for tp in tps:
+            if tp.topic not in INTERNAL and (event, tp) not in self._told:
+                LOGGER.warning("%s partition=%s: %s", event, tp, TOLD[event])
+        self._told = {each for each in self._told if each[0] != event} | {(event, tp) for tp in tps}
+
     def begun(self, tp: TopicPartition) -> bool:
         """Whether the bucket knows where it begins; until then its links are no log of anybody's."""
         return self._files.state(self.path / partition_dir(tp) / BEGUN_NAME) is not None
@@ -162,14 +211,22 @@ class Mirror:
         """Where a segment begins that is linked, or still the broker's: at no other offset can the links go on."""
         ours, theirs = self.path / partition_dir(tp), self.broker / partition_dir(tp)
         linked = log_bases(self._files, ours) if self._files.is_directory(ours) else []
-        held = self._bases(theirs) if self._files.is_directory(theirs) else []
+        held = self._bases(theirs, local_files(self._files, theirs)) if self._files.is_directory(theirs) else []
         return tuple(sorted({*linked, *held}))
 
-    def begin(self, tp: TopicPartition, at: int | None) -> None:
-        """Claimed. ``at``: the log goes on where the bucket ends; links below it, or beside it, are not needed."""
+    def begin(self, tp: TopicPartition, at: int, *, resumes: bool) -> None:
+        """Claimed; the bucket ends ``at`` this offset. ``resumes``: links below it, or beside it, are not needed.
+
+        Raises OffsetGapError if the broker has other records for what the bucket holds.
+        """
         folder = self.path / partition_dir(tp)
+        taken_back = self._read(folder / TAKEN_BACK_NAME)
+        if taken_back and int(taken_back) < at:
+            raise _rewritten(tp, int(taken_back), at)
+        if taken_back:
+            self._files.unlink(folder / TAKEN_BACK_NAME)
         bases = log_bases(self._files, folder)
-        if at is not None:
+        if resumes:
             for base in reversed([base for base in bases if base < at or at not in bases]):
                 self._files.unlink(folder / log_name(base))
             self._place(folder, at)
@@ -180,21 +237,30 @@ class Mirror:
             LOGGER.info("sidecar_skipped partition=%s reason=compacted", tp)
         self.skipped.add(tp)
 
-    def _follow(self, tp: TopicPartition, theirs: Path, safe: int, held: int) -> int:
+    def _follow(self, tp: TopicPartition, theirs: Path, safe: int, held: int, committed: int) -> int:
         """Links of one partition; returns the bytes that are held with them."""
-        ours, bases = self.path / partition_dir(tp), self._bases(theirs)
-        end = self._end(ours)
-        if end is not None and read_topic_id(ours, self._files) != read_topic_id(theirs, self._files):
+        ours, found = self.path / partition_dir(tp), local_files(self._files, theirs)
+        end, bases = self._end(ours), self._bases(theirs, found)
+        topic_id = read_topic_id(theirs, self._files)
+        if topic_id is None and len(bases) > 1:  # a broker writes it before it rolls
+            raise ConfigError(
+                f"{tp}: {theirs} has no {PARTITION_METADATA_NAME}: which topic of this name it is of is not known",
+                hint="put the file back: that of another partition of the topic has the same content",
+            )
+        if end is not None and topic_id is not None and read_topic_id(ours, self._files) != topic_id:
             raise ConfigError(
                 f"{tp} is another topic of the same name now: what is linked of the first is still uploaded",
                 hint=f"give the bucket's topic up (`tiered topics delete`), then stop this and remove {ours}",
             )
         if not bases:
             return held
+        self._need_settled(tp, found)
+        epochs = self._read(theirs / LEADER_EPOCHS_NAME)  # once, and before what is linked with it: see _agree
         if end is None:
             self._forget(tp)
-            self._adopt(theirs, ours, bases[0])
+            self._adopt(theirs, ours, bases[0], epochs)
             end = bases[0]
+        end = self._agree(tp, ours, epochs, last=bases[-1], committed=committed if self.begun(tp) else -1)
         for base, after in itertools.pairwise(bases):
             if after <= end:
                 continue
@@ -204,18 +270,70 @@ class Mirror:
             self._full |= after <= safe and held + size > self._held_bytes
             if after > safe or held + size > self._held_bytes:
                 break
+            self._copy(theirs, ours, epochs)
             self._link_segment(theirs, ours, base, after, may_have_gaps=tp.topic in self._compacted)
             held, end = held + size, after
         else:
             self._need_joint(tp, end, bases[-1])
         return held
 
-    def _bases(self, theirs: Path) -> list[int]:
+    def _agree(self, tp: TopicPartition, ours: Path, epochs: bytes, *, last: int, committed: int) -> int:
+        """Where the links end. What the broker has truncated since, or written again, is linked no more.
+
+        A leader that was elected uncleanly gives offsets again, under another leader epoch. A file is cut in place: the
+        link of it shows the new records, the next link the old ones. ``epochs`` were read before what is linked with
+        them, so that they are never newer than it; ``last``: where the broker's last segment begins. Raises
+        OffsetGapError for what is in the bucket.
+        """
+        noted, ends = self._read(ours / LEADER_EPOCHS_NAME), log_bases(self._files, ours)
+        while True:
+            was, now = epoch_of(noted, ends[-1] - 1), epoch_of(epochs, ends[-1] - 1)
+            differ = was != now and -1 not in {was, now}
+            if not differ and ends[-1] <= last:
+                return ends[-1]
+            if len(ends) == 1 or ends[-2] < committed:
+                break
+            text = "sidecar_taken_back partition=%s base=%d end=%d: the broker truncated its log below that end"
+            LOGGER.warning(text, tp, *ends[-2:])
+            self.taken_back.add(tp)
+            self._take_back(ours, ends[-2])
+            ends.pop()
+        if differ:
+            raise _rewritten(tp, ends[0], ends[-1], f": they are of leader epoch {was}, the broker's are of {now}")
+        return ends[-1]
+
+    def _take_back(self, ours: Path, base: int) -> None:
+        """The links end at ``base`` again. The empty log first: a broker's file is never cut, and a kill may follow.
+
+        What the checkpoint says of the bucket may be late, what the next claim says is not: it is told before that.
+        """
+        before = self._read(ours / TAKEN_BACK_NAME)
+        self._files.replace(ours / TAKEN_BACK_NAME, b"%d" % (min(base, int(before)) if before else base))
+        self._files.replace(ours / log_name(base), b"")
+        for file in local_files(self._files, ours):
+            if file.base > base or (file.base == base and file.suffix not in {LOG_SUFFIX, SNAPSHOT_SUFFIX}):
+                self._files.unlink(ours / local_name(file.base, file.suffix, file.work))
+
+    def _need_settled(self, tp: TopicPartition, found: list[LocalFile]) -> None:
+        """That no segment is without its name just now: a log that began behind it would lack it for ever."""
+        if any(file.suffix == LOG_SUFFIX and file.work == SWAP_SUFFIX for file in found):
+            raise DataLocalError(
+                f"{tp}: the broker is exchanging segments, some of them have no name now: nothing is linked meanwhile",
+                hint="the next look tries again; if the broker crashed, its next start finishes that",
+            )
+
+    def _read(self, path: Path) -> bytes:
+        try:
+            return self._files.read(path)
+        except NotFoundError:
+            return b""
+
+    def _bases(self, theirs: Path, found: list[LocalFile]) -> list[int]:
         """Of its segments, but for sealed ones that the cleaner left empty: the one before each reaches over it.
 
         One that has gone since the listing stays: it is not empty, and what lies before it ends where it began.
         """
-        bases = log_bases(self._files, theirs)
+        bases = bases_of(found)
         return [base for base in bases[:-1] if not self._is_empty(theirs / log_name(base))] + bases[-1:]
 
     def _is_empty(self, path: Path) -> bool:
@@ -257,9 +375,9 @@ class Mirror:
         if claims.find(tp) is not None:
             claims.forget([tp])
 
-    def _adopt(self, theirs: Path, ours: Path, base: int) -> None:
+    def _adopt(self, theirs: Path, ours: Path, base: int, epochs: bytes) -> None:
         self._files.make_directory(ours)
-        self._copy(theirs, ours)
+        self._copy(theirs, ours, epochs)
         self._place(ours, base)
 
     def _link_segment(self, theirs: Path, ours: Path, base: int, after: int, *, may_have_gaps: bool) -> None:
@@ -268,7 +386,6 @@ class Mirror:
         files.unlink(linking)
         self._link(theirs, log_name(base), linking)
         self._need_whole(linking, base, after, may_have_gaps=may_have_gaps)
-        self._copy(theirs, ours)
         for name in (*(local_name(base, suffix) for suffix in LINKED), snapshot_name(after)):
             files.unlink(ours / name)
             try:
@@ -300,13 +417,12 @@ class Mirror:
         except NotFoundError:
             self._files.link(theirs / f"{name}{DELETED}", target)
 
-    def _copy(self, theirs: Path, ours: Path) -> None:
-        for name in (PARTITION_METADATA_NAME, LEADER_EPOCHS_NAME):
-            try:
-                data = self._files.read(theirs / name)
-            except NotFoundError:
-                continue
-            if self._files.state(ours / name) is None or self._files.read(ours / name) != data:
+    def _copy(self, theirs: Path, ours: Path, epochs: bytes) -> None:
+        for name, data in (
+            (PARTITION_METADATA_NAME, self._read(theirs / PARTITION_METADATA_NAME)),
+            (LEADER_EPOCHS_NAME, epochs),
+        ):
+            if data and self._read(ours / name) != data:
                 self._files.replace(ours / name, data)
 
     def _place(self, folder: Path, end: int) -> None:
@@ -340,6 +456,16 @@ class Mirror:
         return sum(self._size(folder, base) for base in bases if base >= first and base not in done)
 
 
+def _rewritten(tp: TopicPartition, start: int, end: int, why: str = "") -> OffsetGapError:
+    return OffsetGapError(
+        f"{tp}: of the offsets {start} to {end} the bucket holds records that the broker no longer has{why}: its log "
+        "was truncated below the high watermark",
+        start=start,
+        end=end,
+        hint="a leader was elected uncleanly: begin a new log under another prefix",
+    )
+
+
 class BrokerDirectory(LogDirectory):
     """The private directory beside a broker's, for the engine. Nothing in it is ever opened for writing."""
 
@@ -366,7 +492,8 @@ class BrokerDirectory(LogDirectory):
         """What changed, after the broker's directory was looked at."""
         with self._busy:
             self._mirror.look()
-            return super().scan()
+            again = [PartitionGone(tp) for tp in sorted(self._mirror.taken_back) if self._scanner.forget(tp)]
+            return [*again, *super().scan()]
 
     def unreadable(self) -> dict[TopicPartition, TieredError]:
         """Of the private directory and of the broker's."""
@@ -391,5 +518,5 @@ class BrokerDirectory(LogDirectory):
     def begin(self, tp: TopicPartition, granted: Granted) -> bool:
         """What is linked is the log from here on; in a new directory, what the bucket does not hold. Never later."""
         with self._busy:
-            self._mirror.begin(tp, granted.next_offset if granted.resumes else None)
+            self._mirror.begin(tp, granted.next_offset, resumes=granted.resumes)
         return False

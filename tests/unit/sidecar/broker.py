@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import tiered
+from tiered.format.checkpoint import encode_epochs
 from tiered.format.keys import LOG_SUFFIX, log_name, partition_dir, snapshot_name
 from tiered.local.disk.checkpoints import CLEANER_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.names import log_bases
-from tiered.model import TopicPartition
+from tiered.model import EpochEntry, TopicPartition
 from tiered.plan.tiering.facts import DrainMode
 from tiered.plan.tiering.orders import Exit
 from tiered.store.location import StoreLocation
@@ -62,6 +63,39 @@ class Broker:
             self.mark({self.tp: self.bases[sealed]})
         return self.bases[sealed]
 
+    def elect(self, other: Path, cut: int, sealed: int, *, rewritten: bool = True) -> int:
+        """A leader of epochs 3 and 4 has ``other`` instead from the segment ``cut`` on. That one is cut in place, what
+        comes after it goes; then (``rewritten``) it all comes from that leader. Returns where the active one begins.
+        """
+        with (self.folder / log_name(self.bases[cut])).open("r+b") as log:
+            log.truncate(max(batch_starts(log.read())[:2]))  # behind its first batch
+        for number in range(cut + 1, self.written + 1):
+            for path in self.folder.glob(f"{self.bases[number]:020d}.*"):
+                path.unlink()
+        (self.folder / log_name(self.bases[cut])).with_suffix(".index").write_bytes(b"")
+        if not rewritten:
+            return self.bases[cut]
+        end = self.bases[sealed]
+        for number in range(cut, sealed + 1):
+            name = log_name(self.bases[number])
+            data = bytearray((other / partition_dir(self.tp) / name).read_bytes())
+            for at in batch_starts(bytes(data)):
+                data[at + 12 : at + 16] = (4 if number >= sealed - 1 else 3).to_bytes(4, "big")
+            with (self.folder / name).open("r+b" if number == cut else "wb") as log:
+                log.write(data[: len(data) // (2 if number == sealed else 1)])
+        for path in (other / partition_dir(self.tp)).glob("*.snapshot"):
+            if self.bases[cut] < int(path.stem) <= end:
+                shutil.copy(path, self.folder)
+        self.lead({0: 0, 3: self.bases[cut], 4: self.bases[sealed - 1]})
+        self.written = sealed
+        self.mark({self.tp: end})
+        return end
+
+    def lead(self, epochs: dict[int, int]) -> None:
+        """Leader epochs and where they begin."""
+        text = encode_epochs(EpochEntry(*each) for each in epochs.items())
+        (self.folder / "leader-epoch-checkpoint").write_text(text)
+
     def mark(self, offsets: dict[TopicPartition, int], recovery: dict[TopicPartition, int] | None = None) -> None:
         """The checkpoints of high watermarks and, the same if not told, recovery points."""
         OffsetsFile(self.path, REPLICATION_NAME, FILES).write(offsets)
@@ -100,12 +134,21 @@ def read(url: str, topic: str, partition: int = 0, isolation: str = "read_uncomm
         return {record.offset: record.value for record in found}
 
 
-def finished_log(path: Path, *, records: int = 60) -> Path:
+def batch_starts(data: bytes) -> list[int]:
+    """Where each batch begins."""
+    found, at = [], 0
+    while at < len(data):
+        found.append(at)
+        at += int.from_bytes(data[at + 8 : at + 12], "big") + 12
+    return found
+
+
+def finished_log(path: Path, *, records: int = 60, filler: bytes = b"x") -> Path:
     """A log of small segments with transactions, committed and aborted, and who wrote them."""
     with tiered.open(path) as log:
         topic = log.topic("t", create=True, config={"segment.bytes": 1500, "index.interval.bytes": 200})
         for number in range(0, records, 5):
-            topic.append_many([b"%03d" % (number + each) + b"x" * 60 for each in range(5)])
+            topic.append_many([b"%03d" % (number + each) + filler * 60 for each in range(5)])
             with topic.transaction("billing") as txn:
                 txn.append(b"%03d in a transaction" % number)
                 if number % 2:

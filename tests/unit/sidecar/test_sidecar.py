@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from collections.abc import Callable
@@ -16,11 +17,14 @@ from tiered.clock import SystemClock, SystemIds
 from tiered.errors import ConfigError, LocalIOError, LockedError, NotFoundError, OffsetGapError, TieredError
 from tiered.format.keys import log_name
 from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.checkpoints import CLEANER_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME
+from tiered.local.disk.claims import CLAIMS_NAME
 from tiered.local.disk.files import Files, FileState, PosixFiles
 from tiered.local.disk.names import log_bases
 from tiered.local.partition.replica import Replica
 from tiered.local.segment.scan import LogFile
 from tiered.model import TopicPartition
+from tiered.plan.tiering.facts import PartitionGone, SegmentSealed
 from tiered.tiering.sidecar import BEGUN_NAME, HELD_BYTES, LINKING_NAME, BrokerDirectory, Mirror, beside
 from uploader.config import Settings, resolve
 
@@ -166,6 +170,187 @@ def test_a_tail_that_is_cut_above_the_high_watermark_was_never_taken(
     (broker.folder / log_name(broker.bases[3])).unlink()
     broker.written = 2
     end = broker.roll(4)
+    assert sidecar(broker.path, url).code == 0
+    judge(url, finished, end)
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The log of another leader: other records, and it rolled at the same offsets."""
+    return finished_log(tmp_path_factory.mktemp("other") / "log", filler=b"o")
+
+
+def mixed(finished: Path, other: Path, cut: int, end: int) -> dict[int, bytes | None]:
+    """Values below ``end``: from ``cut`` on the other leader's."""
+    found = {at: value for at, value in values(finished, "t").items() if at < cut}
+    return found | {at: value for at, value in values(other, "t").items() if cut <= at < end}
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("cut", [1, 3])
+def test_another_leaders_records_are_never_put_behind_what_the_bucket_has(
+    broker: Broker, finished: Path, other: Path, url: str, cut: int, late: bool
+) -> None:
+    """``late``: the bucket has more than the checkpoint says; only the next claim tells."""
+    broker.lead({0: 0})
+    assert log_bases(PosixFiles(), other / "t-0") == broker.bases
+    end = broker.roll(4)
+    if late:
+        mirror_of(broker).look()
+        links_before = beside(broker.path).with_name("links")
+        shutil.copytree(beside(broker.path), links_before, copy_function=os.link)
+    assert sidecar(broker.path, url).code == 0
+    if late:
+        claims = (beside(broker.path) / CLAIMS_NAME).read_bytes()
+        shutil.rmtree(beside(broker.path))
+        links_before.rename(beside(broker.path))
+        (beside(broker.path) / CLAIMS_NAME).write_bytes(claims)
+        (beside(broker.path) / "t-0" / BEGUN_NAME).touch()
+    broker.elect(other, cut, 5)
+    for _ in range(2):
+        ending = sidecar(broker.path, url)
+        told = "the bucket holds records that the broker no longer has" in str(ending)
+        assert (ending.code, told) == (14, True), ending
+        assert late or links(broker)[-1] == end
+        judge(url, finished, end)
+
+
+@pytest.mark.parametrize("cut", [1, 3])
+def test_links_that_another_leader_wrote_again_are_made_anew(
+    broker: Broker, finished: Path, other: Path, url: str, cut: int
+) -> None:
+    """A link to the segment that was cut in place shows the new records, those after it the old ones."""
+    broker.lead({0: 0})
+    broker.roll(1)
+    assert sidecar(broker.path, url).code == 0
+    broker.roll(4)
+    mirror_of(broker).look()
+    end = broker.elect(other, cut, 5)
+    before = broker.contents()
+    assert sidecar(broker.path, url).code == 0
+    assert broker.contents() == before
+    assert read(url, "t") == mixed(finished, other, broker.bases[cut], end)
+
+
+def test_a_link_to_a_segment_that_was_cut_is_not_uploaded(
+    broker: Broker, finished: Path, other: Path, url: str
+) -> None:
+    broker.lead({0: 0})
+    broker.roll(1)
+    assert sidecar(broker.path, url).code == 0
+    broker.roll(4)
+    mirror_of(broker).look()
+    cut = broker.elect(other, 3, 5, rewritten=False)
+    assert sidecar(broker.path, url).code == 0
+    judge(url, finished, cut)
+    end = broker.elect(other, 3, 5)
+    assert sidecar(broker.path, url).code == 0
+    assert read(url, "t") == mixed(finished, other, cut, end)
+
+
+def test_a_running_uploader_is_told_anew_what_was_linked_again(broker: Broker, finished: Path, other: Path) -> None:
+    broker.lead({0: 0})
+    broker.roll(4)
+    directory = BrokerDirectory(broker.path, beside(broker.path), clock=SystemClock(), ids=SystemIds())
+    directory.acquire()
+    told = [event.segment for event in directory.scan() if isinstance(event, SegmentSealed)]
+    assert [(each.base, each.end) for each in told] == list(itertools.pairwise(broker.bases[:5]))
+    broker.elect(other, 2, 5)
+    again = directory.scan()
+    assert again[0] == PartitionGone(T)
+    told = [event.segment for event in again if isinstance(event, SegmentSealed)]
+    assert [(each.base, each.end) for each in told] == list(itertools.pairwise(broker.bases[:6]))
+    assert not [event for event in directory.scan() if isinstance(event, PartitionGone | SegmentSealed)]
+    directory.release()
+
+
+def test_killed_while_links_are_taken_back_it_goes_on(
+    broker: Broker, finished: Path, other: Path, url: str, tmp_path: Path
+) -> None:
+    broker.lead({0: 0})
+    broker.roll(1)
+    assert sidecar(broker.path, url).code == 0
+    broker.roll(4)
+    mirror_of(broker).look()
+    saved = tmp_path / "saved"
+    end = broker.elect(other, 2, 5)
+    for name, place in (("bucket", tmp_path / "bucket"), ("mirror", beside(broker.path))):
+        shutil.copytree(place, saved / name)
+    killed = 0
+    for at in range(1000):
+        for name, place in (("bucket", tmp_path / "bucket"), ("mirror", beside(broker.path))):
+            shutil.rmtree(place)
+            shutil.copytree(saved / name, place)
+        try:
+            mirror_of(broker, Dying(at)).look()
+        except Dead:
+            killed += 1
+        else:
+            break
+        assert sidecar(broker.path, url).code == 0
+        assert read(url, "t") == mixed(finished, other, broker.bases[2], end)
+    assert killed > 20
+
+
+def test_while_segments_are_exchanged_nothing_is_linked(broker: Broker, finished: Path, url: str) -> None:
+    """The cleaner's segment has its name only after the old one has lost it: a log must not begin behind it."""
+    end = broker.roll(4)
+    first = broker.folder / log_name(0)
+    first.rename(first.with_name(f"{first.name}.swap"))
+    ending = sidecar(broker.path, url, sidecar_compacted=("t",))
+    assert (ending.code, "the broker is exchanging segments" in str(ending)) == (75, True), ending
+    assert not (beside(broker.path) / "t-0").exists()
+    first.with_name(f"{first.name}.swap").rename(first)
+    assert sidecar(broker.path, url, sidecar_compacted=("t",)).code == 0
+    judge(url, finished, end)
+
+
+@pytest.mark.parametrize("name", [RECOVERY_POINT_NAME, REPLICATION_NAME, CLEANER_NAME])
+def test_a_checkpoint_that_cannot_be_read_is_never_an_empty_one(
+    broker: Broker, finished: Path, url: str, name: str
+) -> None:
+    """Without it a compacted topic would be one that is not; or nothing would be safe, and all be said to be done."""
+    end = broker.roll(3)
+    broker.clean([])
+    right = (broker.path / name).read_bytes()
+    (broker.path / name).write_bytes(right.replace(b"0", b"?", 1))
+    ending = sidecar(broker.path, url)
+    assert (ending.code, f"{name} cannot be read" in str(ending)) == (13, True), ending
+    assert not (beside(broker.path) / "t-0").exists()
+    (broker.path / name).write_bytes(right)
+    assert sidecar(broker.path, url).code == 0
+    judge(url, finished, end)
+
+
+def test_a_partition_that_does_not_say_of_which_topic_it_is_is_told(broker: Broker, finished: Path, url: str) -> None:
+    path = broker.folder / "partition.metadata"
+    path.rename(broker.path / "kept")
+    end = broker.roll(3)
+    for _ in range(2):
+        ending = sidecar(broker.path, url)
+        assert (ending.code, "has no partition.metadata" in str(ending)) == (2, True), ending
+    (broker.path / "kept").rename(path)
+    assert sidecar(broker.path, url).code == 0
+    judge(url, finished, end)
+
+
+def test_what_the_broker_has_no_more_or_does_not_vouch_for_is_told_once(
+    broker: Broker, finished: Path, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told() -> list[str]:
+        return [each.getMessage().split(":")[0] for each in caplog.records if "partition_" in each.getMessage()]
+
+    end = broker.roll(2, mark=False)
+    mirror = mirror_of(broker)
+    for _ in range(3):
+        mirror.look()
+    assert told() == ["sidecar_partition_unknown partition=t-0"]
+    broker.mark({T: end})
+    mirror.look()
+    broker.folder.rename(broker.path / f"t-0.{'0' * 32}-delete")
+    for _ in range(3):
+        mirror.look()
+    assert told()[1:] == ["sidecar_partition_gone partition=t-0"]
     assert sidecar(broker.path, url).code == 0
     judge(url, finished, end)
 
@@ -453,6 +638,8 @@ def test_wrong_places_are_refused(broker: Broker, tmp_path: Path) -> None:
 
     assert isinstance(refused(tmp_path, tmp_path / "x"), NotFoundError)
     assert "lies in the broker's directory" in str(refused(broker.path, broker.path / "tiered"))
+    (tmp_path / "linked").symlink_to(broker.path)
+    assert "lies in the broker's directory" in str(refused(broker.path, tmp_path / "linked" / "tiered"))
     with tiered.open(tmp_path / "log") as log:
         log.topic("t", create=True)
     assert "is a log directory of its own" in str(refused(broker.path, tmp_path / "log"))
