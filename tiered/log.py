@@ -270,13 +270,18 @@ class Log:
         )
 
     def _partition_or_error(self, tp: TopicPartition) -> PartitionLog | TieredError:
-        """A partition that is out of service keeps its topic's others from nothing."""
+        """A partition that is out of service, or that another broker has, keeps its topic's others from nothing."""
         try:
             return self._local.partition(tp)
         except TieredError as error:
-            if tp in self._local.out_of_service:
+            if tp in self._local.out_of_service or self._is_elsewhere(tp):
                 return error
             raise
+
+    def _is_elsewhere(self, tp: TopicPartition) -> bool:
+        """Whether a broker's topic has the partition, and this directory does not."""
+        info = self._local.topics().get(tp.topic)
+        return info is not None and info.adopted and tp.partition not in info.here
 
     def _open_stream(self, tp: TopicPartition) -> Steps[TierStream]:
         """A partition that sleeps is loaded from the disk first."""
@@ -284,12 +289,22 @@ class Log:
         return stream
 
     def _stream(self, tp: TopicPartition) -> TierStream:
-        log = self._local.partition(tp)
+        log: PartitionLog | None = None
+        try:
+            log = self._local.partition(tp)
+        except UnknownTopicError:
+            if not self._is_elsewhere(tp):  # of which nothing is here, as for a reader of the directory
+                raise
         remote = None
         if self._store is not None and self._tiering is not None:
             known = self._tiering.known(tp)  # before the root is read: it is never below this
             remote = RemotePartition(
-                tp.topic, log.topic_id, tp.partition, indexes=self._indexes, roots=self._roots, known=known
+                tp.topic,
+                self._local.topics()[tp.topic].topic_id if log is None else log.topic_id,
+                tp.partition,
+                indexes=self._indexes,
+                roots=self._roots,
+                known=known,
             )
         return TierStream(tp, local=log, remote=remote)
 

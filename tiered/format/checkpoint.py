@@ -43,8 +43,8 @@ def _encode_lines(lines: list[str]) -> str:
 
 
 def _decode_lines(text: str, fields: int) -> list[list[str]]:
-    """The words of each entry line. No bytes, or only a version line, are no entries."""
-    lines = text.split("\n")
+    """The words of each entry line, which may end with CRLF. No bytes, or only a version line, are no entries."""
+    lines = text.replace("\r\n", "\n").split("\n")
     if lines[-1] == "":
         lines.pop()
     if not lines:

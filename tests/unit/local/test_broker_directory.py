@@ -8,15 +8,18 @@ from pathlib import Path
 
 import pytest
 
+import tiered
 from tests.golden import fixtures
 from tests.unit.local.reading import records_of
 from tiered.config import LogConfig, TopicConfig
-from tiered.errors import ConfigError, CorruptionError
+from tiered.errors import ConfigError, CorruptionError, UnknownTopicError
 from tiered.format.batch import decode_records
 from tiered.format.checkpoint import decode_clean_shutdown, encode_partition_metadata
 from tiered.format.keys import parse_partition_dir
 from tiered.local.directory.directories import LocalTier
 from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.epochs import LeaderEpochs
+from tiered.local.disk.files import PosixFiles
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 
@@ -181,6 +184,40 @@ def test_partitions_that_a_broker_keeps_elsewhere_are_not_made(kafka_fixtures: P
         assert log.partitions() == held[1:]
         assert log.topics()["orders"].here == [1, 10]
     assert sorted(path.name for path in tmp_path.rglob("orders-*")) == ["orders-0", "orders-1", "orders-10"]
+
+
+def test_a_topic_whose_first_partition_another_broker_has_is_opened(kafka_fixtures: Path, tmp_path: Path) -> None:
+    source = kafka_fixtures / "main" / "orders-1"
+    shutil.copytree(source, tmp_path / "log" / "orders-1", copy_function=shutil.copyfile)
+    (tmp_path / "log" / "orders-1").chmod(0o755)
+    wanted = [(1, each.offset) for each in fixtures.expected_records(kafka_fixtures, "orders-1")]
+    with tiered.open(tmp_path / "log") as log:
+        orders = log.topic("orders")
+        assert [(each.partition, each.offset) for each in orders.read()] == wanted
+        assert orders.end_offsets() == {TopicPartition("orders", 0): 0, TopicPartition("orders", 1): len(wanted)}
+        assert orders.append(b"ours", partition=1).offset == len(wanted)
+        with pytest.raises(UnknownTopicError, match="holds no partition orders-0"):
+            orders.append(b"ours", partition=0)
+        assert log.metrics()
+    assert not (tmp_path / "log" / "orders-0").exists()
+
+
+def test_a_directory_whose_checkpoints_have_the_line_ends_of_windows_reads_the_same(
+    kafka_fixtures: Path, tmp_path: Path
+) -> None:
+    """Kafka reads lines, however they end: the log start may not be passed over."""
+    shutil.copytree(kafka_fixtures / "main", tmp_path / "log", copy_function=shutil.copyfile)
+    for path in (tmp_path / "log").rglob("*-checkpoint"):
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    with LocalLog.open(tmp_path / "log", read_only=True) as log:
+        for name in ("delete-records-0", "leader-epochs-0"):
+            partition = log.partition(parse_partition_dir(name).tp)
+            offsets = fixtures.expected_offsets(kafka_fixtures, name)
+            positions = partition.positions()
+            assert offsets is not None
+            assert (positions.start_offset, positions.end_offset) == (offsets.earliest, offsets.latest)
+            source = LeaderEpochs(kafka_fixtures / "main" / name, PosixFiles(), read_only=True)
+            assert partition.leader_epochs() == source.entries
 
 
 def test_what_a_broker_compacted_reads_without_complaint_once_it_is_ours_to_write(

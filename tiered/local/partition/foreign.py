@@ -64,13 +64,16 @@ class GrowingSegment:
         size, index = self.size_bytes, files.state(directory / txn_index_name(base))
         if self._txns is not None and self._txns[:2] == (size, index):
             return self._txns[2]
-        found = load_growing_txns(files, directory, base)
+        try:
+            found, is_damaged = load_growing_txns(files, directory, base), False
+        except CorruptionError:
+            found, is_damaged = [], True
         with LogFile(files, self.path) as log:
             missing = set(abort_markers(log, size)) ^ {(txn.producer_id, txn.last_offset) for txn in found}
         # Behind the newest snapshot an abort whose entry is late counts as open: its writer puts the marker first.
         newest = max(snapshot_offsets(files, directory), default=0)
-        late = {marker for marker in missing if marker[1] >= newest}
-        if missing != late:
+        late = set() if is_damaged else {marker for marker in missing if marker[1] >= newest}
+        if is_damaged or missing != late:
             told = load_txn_index(files, Place(self._tp, directory, self.path, base, self.end_offset, size), None)
             found = [txn for txn in told if (txn.producer_id, txn.last_offset) not in late]
         self._txns = (size, index, found)
