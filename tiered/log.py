@@ -274,14 +274,9 @@ class Log:
         try:
             return self._local.partition(tp)
         except TieredError as error:
-            if tp in self._local.out_of_service or self._is_elsewhere(tp):
+            if tp in self._local.out_of_service or self._local.is_elsewhere(tp):
                 return error
             raise
-
-    def _is_elsewhere(self, tp: TopicPartition) -> bool:
-        """Whether a broker's topic has the partition, and this directory does not."""
-        info = self._local.topics().get(tp.topic)
-        return info is not None and info.adopted and tp.partition not in info.here
 
     def _open_stream(self, tp: TopicPartition) -> Steps[TierStream]:
         """A partition that sleeps is loaded from the disk first."""
@@ -293,7 +288,7 @@ class Log:
         try:
             log = self._local.partition(tp)
         except UnknownTopicError:
-            if not self._is_elsewhere(tp):  # of which nothing is here, as for a reader of the directory
+            if not self._local.is_elsewhere(tp):  # of which nothing is here, as for a reader of the directory
                 raise
         remote = None
         if self._store is not None and self._tiering is not None:

@@ -81,20 +81,16 @@ DELETED = ".deleted"
 """What the broker appends to the name of a file a minute before it removes it."""
 
 
-TOLD = {
-    "sidecar_partition_gone": "the broker has it no more, what is linked is still uploaded, nothing else will come",
-    "sidecar_partition_unknown": "the broker's checkpoints do not say yet what of it is safe, nothing is linked",
-}
-
-
 def beside(broker: Path) -> Path:
     """The private directory of a broker's log directory, unless another one is named."""
     return broker.absolute().with_name(f"{broker.absolute().name}-tiered")
 
 
-def safe_end(tp: TopicPartition, points: Mapping[TopicPartition, int], marks: Mapping[TopicPartition, int]) -> int:
-    """Below it records are flushed, and no leader's election takes them back."""
-    return min(points.get(tp, 0), marks.get(tp, 0))
+def safe_end(
+    tp: TopicPartition, points: Mapping[TopicPartition, int], marks: Mapping[TopicPartition, int]
+) -> int | None:
+    """Below it records are flushed, and no leader's election takes them back; None: the checkpoints do not tell."""
+    return min(points[tp], marks[tp]) if tp in points and tp in marks else None
 
 
 def epoch_of(epochs: bytes, offset: int) -> int:
@@ -120,7 +116,7 @@ class Mirror:
         self._compacted = frozenset(compacted)
         self._held_bytes = held_bytes
         self._full = False
-        self._told: set[tuple[str, TopicPartition]] = set()
+        self._gone: set[TopicPartition] = set()
         self._uploads = UploadCheckpoint(path, files)
         self._ends = OffsetsFile(path, RECOVERY_POINT_NAME, files)
 
@@ -162,8 +158,7 @@ class Mirror:
         held = sum(self._let_go(folder, committed.get(tp, -1) if self.begun(tp) else -1) for tp, folder in ours.items())
         broken: dict[TopicPartition, TieredError] = {}
         was_full, self._full = self._full, False
-        self._tell("sidecar_partition_gone", [tp for tp in ours if tp not in theirs])
-        self._tell("sidecar_partition_unknown", [tp for tp in theirs if not points.keys() & marks.keys() & {tp}])
+        self._tell_gone({tp for tp in ours if tp not in theirs})
         for tp, folder in theirs.items():
             asked_for = tp not in cleaned or tp.topic in self._compacted
             if tp.topic in INTERNAL or not (asked_for or self.begun(tp)):
@@ -196,12 +191,14 @@ class Mirror:
             )
         return found
 
-    def _tell(self, event: str, tps: Collection[TopicPartition]) -> None:
-        """What is so for some partitions, and they are not in the way of others: once, until it is no longer so."""
-        for tp in tps:
-            if tp.topic not in INTERNAL and (event, tp) not in self._told:
-                LOGGER.warning("%s partition=%s: %s", event, tp, TOLD[event])
-        self._told = {each for each in self._told if each[0] != event} | {(event, tp) for tp in tps}
+    def _tell_gone(self, gone: set[TopicPartition]) -> None:
+        """Once, until the broker has them again."""
+        for tp in sorted(gone - self._gone):
+            text = (
+                "sidecar_gone partition=%s: the broker has it no more; what is linked is uploaded, nothing else comes"
+            )
+            LOGGER.warning(text, tp)
+        self._gone = gone
 
     def begun(self, tp: TopicPartition) -> bool:
         """Whether the bucket knows where it begins; until then its links are no log of anybody's."""
@@ -237,7 +234,7 @@ class Mirror:
             LOGGER.info("sidecar_skipped partition=%s reason=compacted", tp)
         self.skipped.add(tp)
 
-    def _follow(self, tp: TopicPartition, theirs: Path, safe: int, held: int, committed: int) -> int:
+    def _follow(self, tp: TopicPartition, theirs: Path, safe: int | None, held: int, committed: int) -> int:
         """Links of one partition; returns the bytes that are held with them."""
         ours, found = self.path / partition_dir(tp), local_files(self._files, theirs)
         end, bases = self._end(ours), self._bases(theirs, found)
@@ -261,6 +258,9 @@ class Mirror:
             self._adopt(theirs, ours, bases[0], epochs)
             end = bases[0]
         end = self._agree(tp, ours, epochs, last=bases[-1], committed=committed if self.begun(tp) else -1)
+        if safe is None:
+            self._need_no_vouching(tp, bases)
+            return held
         for base, after in itertools.pairwise(bases):
             if after <= end:
                 continue
@@ -313,6 +313,16 @@ class Mirror:
         for file in local_files(self._files, ours):
             if file.base > base or (file.base == base and file.suffix not in {LOG_SUFFIX, SNAPSHOT_SUFFIX}):
                 self._files.unlink(ours / local_name(file.base, file.suffix, file.work))
+
+    @staticmethod
+    def _need_no_vouching(tp: TopicPartition, bases: list[int]) -> None:
+        """That nothing is sealed of a partition which the broker's checkpoints do not name (yet)."""
+        if len(bases) > 1:
+            raise DataLocalError(
+                f"{tp}: {RECOVERY_POINT_NAME} and {REPLICATION_NAME} of the broker do not both name it: what of it is "
+                "safe is not known, nothing is linked",
+                hint="a running broker writes them every minute",
+            )
 
     def _need_settled(self, tp: TopicPartition, found: list[LocalFile]) -> None:
         """That no segment is without its name just now: a log that began behind it would lack it for ever."""
@@ -408,7 +418,8 @@ class Mirror:
                 f"at {after}: it was rewritten while it was looked at",
                 start=last + 1,
                 end=after,
-                hint="the next look tries again; if this stays, see whether the topic was compacted or truncated",
+                hint="the next look tries again; if this stays, the topic was truncated, or compacted once (see "
+                "--sidecar-compacted)",
             )
 
     def _link(self, theirs: Path, name: str, target: Path) -> None:

@@ -202,6 +202,19 @@ def test_a_topic_whose_first_partition_another_broker_has_is_opened(kafka_fixtur
     assert not (tmp_path / "log" / "orders-0").exists()
 
 
+def test_a_topic_of_which_other_brokers_have_partitions_is_opened_over_several_directories(
+    kafka_fixtures: Path, tmp_path: Path
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    for directory, name in ((one, "orders-1"), (two, "orders-2")):
+        shutil.copytree(kafka_fixtures / "main" / name, directory / name, copy_function=shutil.copyfile)
+        (directory / name).chmod(0o755)
+    with tiered.open([one, two]) as log:
+        seen = [(each.partition, each.offset) for each in log.topic("orders").read()]
+    wanted = [(number, offset) for number in (1, 2) for offset in range(10)]
+    assert seen == wanted
+
+
 def test_a_directory_whose_checkpoints_have_the_line_ends_of_windows_reads_the_same(
     kafka_fixtures: Path, tmp_path: Path
 ) -> None:
@@ -237,6 +250,19 @@ def test_what_a_broker_compacted_reads_without_complaint_once_it_is_ours_to_writ
         with LocalLog.open(tmp_path / "log", clock=FakeClock(1_800_000_000_000), read_only=read_only) as log:
             starts = {tp: log.partition(tp).positions().start_offset for tp in tps}
             assert {tp: records_of(log.partition(tp), starts[tp]) for tp in tps} == expected
+
+
+def test_a_directory_that_is_not_seen_is_not_another_brokers(kafka_fixtures: Path, tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    for directory, name in ((one, "orders-1"), (two, "orders-0")):
+        shutil.copytree(kafka_fixtures / "main" / name, directory / name, copy_function=shutil.copyfile)
+        (directory / name).chmod(0o755)
+    with tiered.open([one, two]) as log:
+        assert log.topic("orders").end_offsets()[TopicPartition("orders", 0)] == 10
+    shutil.rmtree(two)
+    two.write_bytes(b"no directory")
+    with tiered.open([one, two]) as log, pytest.raises(UnknownTopicError, match="could not be opened"):
+        log.topic("orders")
 
 
 def test_a_topic_that_the_broker_deleted_or_made_again_is_what_the_directories_say(

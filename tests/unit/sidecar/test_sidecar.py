@@ -15,6 +15,7 @@ import tiered
 from tests.unit.sidecar.broker import Broker, finished_log, read, sidecar, values
 from tiered.clock import SystemClock, SystemIds
 from tiered.errors import ConfigError, LocalIOError, LockedError, NotFoundError, OffsetGapError, TieredError
+from tiered.format.checkpoint import encode_offsets
 from tiered.format.keys import log_name
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.checkpoints import CLEANER_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME
@@ -334,23 +335,36 @@ def test_a_partition_that_does_not_say_of_which_topic_it_is_is_told(broker: Brok
     judge(url, finished, end)
 
 
-def test_what_the_broker_has_no_more_or_does_not_vouch_for_is_told_once(
+@pytest.mark.parametrize("name", [RECOVERY_POINT_NAME, REPLICATION_NAME])
+def test_what_the_broker_does_not_vouch_for_is_no_success(broker: Broker, finished: Path, url: str, name: str) -> None:
+    broker.roll(0)
+    (broker.path / name).unlink()
+    assert sidecar(broker.path, url).code == 0
+    end = broker.roll(2)
+    right = (broker.path / name).read_bytes()
+    for wrong in (encode_offsets({}).encode(), None):
+        (broker.path / name).unlink()
+        if wrong is not None:
+            (broker.path / name).write_bytes(wrong)
+        ending = sidecar(broker.path, url)
+        assert (ending.code, "what of it is safe is not known" in str(ending)) == (75, True), ending
+        assert links(broker) == [0]
+    (broker.path / name).write_bytes(right)
+    assert sidecar(broker.path, url).code == 0
+    judge(url, finished, end)
+
+
+def test_what_the_broker_has_no_more_is_told_once_and_what_is_linked_is_uploaded(
     broker: Broker, finished: Path, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def told() -> list[str]:
-        return [each.getMessage().split(":")[0] for each in caplog.records if "partition_" in each.getMessage()]
-
-    end = broker.roll(2, mark=False)
+    end = broker.roll(2)
     mirror = mirror_of(broker)
-    for _ in range(3):
-        mirror.look()
-    assert told() == ["sidecar_partition_unknown partition=t-0"]
-    broker.mark({T: end})
     mirror.look()
     broker.folder.rename(broker.path / f"t-0.{'0' * 32}-delete")
     for _ in range(3):
         mirror.look()
-    assert told()[1:] == ["sidecar_partition_gone partition=t-0"]
+    told = [each.getMessage().split(":")[0] for each in caplog.records]
+    assert told.count("sidecar_gone partition=t-0") == 1
     assert sidecar(broker.path, url).code == 0
     judge(url, finished, end)
 

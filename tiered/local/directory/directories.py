@@ -161,6 +161,12 @@ class LocalTier:
             return self._only.partitions()
         return sorted(tp for log in self._logs.values() for tp in log.partitions())
 
+    def is_elsewhere(self, tp: TopicPartition) -> bool:
+        """Whether another broker has this partition of a topic: all that lies here was seen, and it is not among it."""
+        info = self.topics().get(tp.topic)
+        seen = not (self._unseen or self._moving)
+        return seen and info is not None and info.adopted and tp not in self.partitions()
+
     @property
     def out_of_service(self) -> dict[TopicPartition, TieredError]:
         """Partitions whose own files cannot be read, and why; see :attr:`LocalLog.out_of_service`."""
