@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tiered
-from tests.golden.fixtures import expected_offsets, expected_records, log_bases, partitions
+from tests.golden.fixtures import ExpectedRecord, expected_offsets, expected_records, log_bases, partitions
 from tests.unit.sidecar.broker import sidecar
 from tiered.local.disk.checkpoints import CLEANER_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
@@ -75,6 +75,34 @@ def test_the_bucket_gives_what_the_consumer_saw(
                 assert seen == wanted, (tp, isolation)
                 compared += len(seen)
     assert (compared > 0) == bool(ends)
+
+
+@pytest.mark.parametrize("left_out", ["compact-before", "compact-after1", "compact-after2"])
+@pytest.mark.parametrize("topic", ["compact-keep", "compact-drop", "compact-txn"])
+def test_what_the_cleaner_rewrote_between_two_looks_is_what_the_consumer_saw_then(
+    kafka_fixtures: Path, tmp_path: Path, topic: str, left_out: str
+) -> None:
+    """Of each look the bucket has what came since the one before, also out of a segment that reaches further down."""
+    broker, url, name = tmp_path / "kafka", f"file://{tmp_path / 'bucket'}", f"{topic}-0"
+    end = 0
+    wanted: dict[str, list[ExpectedRecord]] = {"read_uncommitted": [], "read_committed": []}
+    for root in (each for each in ("compact-before", "compact-after1", "compact-after2", "main") if each != left_out):
+        shutil.rmtree(broker, ignore_errors=True)
+        shutil.copytree(kafka_fixtures / root / name, broker / name, copy_function=shutil.copyfile)
+        for path in (kafka_fixtures / root).iterdir():
+            if path.is_file():
+                shutil.copyfile(path, broker / path.name)
+        ending = sidecar(broker, url, sidecar_compacted=(topic,))
+        assert ending.code == 0, ending
+        with tiered.open_reader(url) as reader:
+            begun, end = end, reader.topic(topic).stream(0).latest()
+            assert end == log_bases(kafka_fixtures, name, root)[-1]
+            for isolation, records in wanted.items():
+                seen = expected_records(kafka_fixtures, name, root, isolation=isolation)
+                records += [record for record in seen if begun <= record.offset < end]
+                limit = reader.topic(topic).stream(0).last_stable_offset() if isolation == "read_committed" else end
+                found = [(r.offset, r.key, r.value) for r in reader.topic(topic).read(0, isolation=isolation)]
+                assert found == [(r.offset, r.key, r.value) for r in records if r.offset < limit], (root, isolation)
 
 
 def test_the_fixtures_have_sealed_segments(kafka_fixtures: Path) -> None:

@@ -11,7 +11,8 @@
 
 A link is what keeps a segment that the broker's retention deletes. Only what lies below the recovery point and the high
 watermark of the broker's checkpoints is linked, whole segments in offset order without a gap; what the bucket holds is
-let go. A link is the broker's file: nobody opens this directory for writing (``lock.SIDECAR_NAME``), and the engine
+let go. Of a segment into which the cleaner merged what the links hold with what they do not, the latter is copied. A
+link is the broker's file: nobody opens this directory for writing (``lock.SIDECAR_NAME``), and the engine
 seals nothing in it. The broker may cut a file only above the high watermark, unless a leader is elected uncleanly: then
 the leader epoch of what is linked is another one (:meth:`Mirror._agree`), and the link may hold the other records.
 """
@@ -22,6 +23,7 @@ import itertools
 import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig
@@ -71,6 +73,9 @@ HELD_BYTES = 64 * 1024**3
 INTERNAL = frozenset({OFFSETS_TOPIC, "__transaction_state", "__share_group_state", "__cluster_metadata"})
 """Topics of the broker itself: state, not records."""
 
+COPIED_BYTES = 4 * 1024**2
+"""Read and written at once where a segment of the broker is copied in part."""
+
 LINKED = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 LINKING_NAME = "tiered-linking"
 BEGUN_NAME = "tiered-begun"
@@ -100,6 +105,15 @@ def epoch_of(epochs: bytes, offset: int) -> int:
     except (CorruptionError, UnicodeDecodeError):
         return -1
     return max((entry.epoch for entry in entries if entry.start_offset <= offset), default=-1)
+
+
+class _Piece(NamedTuple):
+    """What is linked as the segment from ``start`` to ``after``: the broker's segment ``base`` from ``position`` on."""
+
+    base: int
+    start: int
+    after: int
+    position: int
 
 
 class Mirror:
@@ -261,21 +275,47 @@ class Mirror:
         if safe is None:
             self._need_no_vouching(tp, bases)
             return held
+        return self._link_new(tp, theirs, bases, end, safe=safe, held=held, epochs=epochs)
+
+    def _link_new(
+        self, tp: TopicPartition, theirs: Path, bases: list[int], end: int, *, safe: int, held: int, epochs: bytes
+    ) -> int:
+        """Links the segments above ``end`` that are safe; returns the bytes that are held with them.
+
+        ``empty_to``: what the cleaner left nothing of. The segment that is linked next reaches down over it.
+        """
+        ours, compacted, empty_to = self.path / partition_dir(tp), tp.topic in self._compacted, end
         for base, after in itertools.pairwise(bases):
             if after <= end:
                 continue
-            self._need_joint(tp, end, base)
+            merged = compacted and base < end
+            if not merged:
+                self._need_joint(tp, empty_to, base)
             state = self._files.state(theirs / log_name(base))
             size = 0 if state is None else state.size
             self._full |= after <= safe and held + size > self._held_bytes
             if after > safe or held + size > self._held_bytes:
                 break
+            position = self._joint_in(tp, theirs / log_name(base), base, end, after) if merged else 0
+            if merged and position == size:
+                empty_to = after
+                continue
             self._copy(theirs, ours, epochs)
-            self._link_segment(theirs, ours, base, after, may_have_gaps=tp.topic in self._compacted)
-            held, end = held + size, after
+            self._link_segment(theirs, ours, _Piece(base, end, after, position), may_have_gaps=compacted)
+            held, end, empty_to = held + size - position, after, after
         else:
-            self._need_joint(tp, end, bases[-1])
+            self._need_joint(tp, empty_to, bases[-1])
         return held
+
+    def _joint_in(self, tp: TopicPartition, path: Path, base: int, end: int, after: int) -> int:
+        """Where ``end`` lies in a segment into which the cleaner merged what is linked with what follows."""
+        with LogFile(self._files, path) as log:
+            for span, _ in log.segment(0, log.size(), Offsets(base, after)):
+                if span.base_offset < end <= span.last_offset:
+                    self._need_joint(tp, end, base)
+                if span.last_offset >= end:
+                    return span.position
+            return log.size()
 
     def _agree(self, tp: TopicPartition, ours: Path, epochs: bytes, *, last: int, committed: int) -> int:
         """Where the links end. What the broker has truncated since, or written again, is linked no more.
@@ -327,10 +367,14 @@ class Mirror:
     def _need_settled(self, tp: TopicPartition, found: list[LocalFile]) -> None:
         """That no segment is without its name just now: a log that began behind it would lack it for ever."""
         if any(file.suffix == LOG_SUFFIX and file.work == SWAP_SUFFIX for file in found):
-            raise DataLocalError(
-                f"{tp}: the broker is exchanging segments, some of them have no name now: nothing is linked meanwhile",
-                hint="the next look tries again; if the broker crashed, its next start finishes that",
-            )
+            raise self._exchanging(str(tp))
+
+    @staticmethod
+    def _exchanging(name: str) -> DataLocalError:
+        return DataLocalError(
+            f"{name}: the broker is exchanging segments: nothing is linked meanwhile",
+            hint="the next look tries again; if the broker crashed, its next start finishes that",
+        )
 
     def _read(self, path: Path) -> bytes:
         try:
@@ -390,21 +434,42 @@ class Mirror:
         self._copy(theirs, ours, epochs)
         self._place(ours, base)
 
-    def _link_segment(self, theirs: Path, ours: Path, base: int, after: int, *, may_have_gaps: bool) -> None:
+    def _link_segment(self, theirs: Path, ours: Path, piece: _Piece, *, may_have_gaps: bool) -> None:
         """The log last: what is seen of it is whole. Children first here, too."""
         files, linking = self._files, ours / LINKING_NAME
         files.unlink(linking)
-        self._link(theirs, log_name(base), linking)
-        self._need_whole(linking, base, after, may_have_gaps=may_have_gaps)
-        for name in (*(local_name(base, suffix) for suffix in LINKED), snapshot_name(after)):
+        if piece.position:
+            self._copy_log(theirs / log_name(piece.base), linking, piece.position)
+        else:
+            self._link(theirs, log_name(piece.base), linking)
+        self._need_whole(linking, piece.start, piece.after, may_have_gaps=may_have_gaps)
+        for name in (*(local_name(piece.start, suffix) for suffix in LINKED), snapshot_name(piece.after)):
             files.unlink(ours / name)
+            if piece.start != piece.base and name != snapshot_name(piece.after):
+                continue  # the broker's index counts from another base
             try:
                 self._link(theirs, name, ours / name)
             except NotFoundError:
                 continue  # an index is rebuilt from the log; of transactions and producers there may be none
-        self._place(ours, after)
-        files.rename(linking, ours / log_name(base))
+        now, linked = files.state(theirs / log_name(piece.base)), files.state(linking)
+        if not piece.position and now is not None and linked is not None and now.inode != linked.inode:
+            raise self._exchanging(ours.name)  # its indexes may be those of the other file
+        self._place(ours, piece.after)
+        files.rename(linking, ours / log_name(piece.start))
         files.sync_directory(ours)
+
+    def _copy_log(self, theirs: Path, linking: Path, position: int) -> None:
+        """What follows ``position``: of the merged segment the bucket has the rest, and a link shows a whole file."""
+        files = self._files
+        with LogFile(files, theirs) as log:
+            handle = files.open_write(linking)
+            try:
+                for at in range(position, log.size(), COPIED_BYTES):
+                    data = log.read_at(at, min(COPIED_BYTES, log.size() - at))
+                    files.write_at(handle, data, at - position)
+                files.sync(handle)
+            finally:
+                files.close(handle)
 
     def _need_whole(self, linking: Path, base: int, after: int, *, may_have_gaps: bool) -> None:
         """That the file which was linked holds the range it is linked for: the broker goes on while it is looked at."""

@@ -105,6 +105,21 @@ class Broker:
         """The broker's cleaner went over these."""
         OffsetsFile(self.path, CLEANER_NAME, FILES).write(dict.fromkeys(tps, 1))
 
+    def merge(self, first: int, end: int, dropped: int) -> dict[int, bytes | None]:
+        """The cleaner made one segment of those from ``first`` to before ``end``; what ``dropped`` held is gone.
+
+        Returns the values that are gone by offset.
+        """
+        data, gone = b"", range(self.bases[dropped], self.bases[dropped + 1])
+        for number in range(first, end):
+            path = self.folder / log_name(self.bases[number])
+            data += b"" if number == dropped else path.read_bytes()
+            for old in self.folder.glob(f"{self.bases[number]:020d}.*"):
+                if number == first or old.suffix != ".snapshot":
+                    old.rename(old.with_name(f"{old.name}.deleted"))
+        (self.folder / log_name(self.bases[first])).write_bytes(data)
+        return {at: value for at, value in values(self.source.parent, self.tp.topic).items() if at in gone}
+
     def retain(self, first: int, *, at_once: bool = True) -> None:
         """Deletes the segments before ``first``: renamed, and a minute later gone."""
         for number in range(self.first, first):

@@ -6,15 +6,26 @@ import itertools
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tiered
-from tests.unit.sidecar.broker import Broker, finished_log, read, sidecar, values
+from tests.unit.sidecar.broker import Broker, batch_starts, finished_log, read, sidecar, values
+from tiered.care.check import CheckOptions
 from tiered.clock import SystemClock, SystemIds
-from tiered.errors import ConfigError, LocalIOError, LockedError, NotFoundError, OffsetGapError, TieredError
+from tiered.errors import (
+    ConfigError,
+    DataLocalError,
+    LocalIOError,
+    LockedError,
+    NotFoundError,
+    OffsetGapError,
+    TieredError,
+)
+from tiered.findings import Severity
 from tiered.format.checkpoint import encode_offsets
 from tiered.format.keys import log_name
 from tiered.local.directory.manager import LocalLog
@@ -26,6 +37,7 @@ from tiered.local.partition.replica import Replica
 from tiered.local.segment.scan import LogFile
 from tiered.model import TopicPartition
 from tiered.plan.tiering.facts import PartitionGone, SegmentSealed
+from tiered.store.location import StoreLocation
 from tiered.tiering.sidecar import BEGUN_NAME, HELD_BYTES, LINKING_NAME, BrokerDirectory, Mirror, beside
 from uploader.config import Settings, resolve
 
@@ -523,6 +535,72 @@ def test_a_segment_that_the_cleaner_left_empty_belongs_to_the_one_before(
     without = range(broker.bases[2], broker.bases[3])
     expected = {at: value for at, value in values(finished, "t").items() if at < end and at not in without}
     assert read(url, "t") == expected
+
+
+@pytest.mark.parametrize(("first", "end", "dropped"), [(1, 4, 1), (1, 3, 2), (0, 4, 3), (1, 2, 1)])
+def test_a_segment_that_the_cleaner_merged_over_the_end_of_the_links_is_taken_from_there_on(
+    broker: Broker, finished: Path, url: str, first: int, end: int, dropped: int
+) -> None:
+    """What was linked keeps its records; of the merged segment only what follows it is new. One may be empty there."""
+    broker.roll(2)
+    broker.clean([T])
+    assert sidecar(broker.path, url, sidecar_compacted=("t",)).code == 0
+    last = broker.roll(4)
+    gone = broker.merge(first, end, dropped)
+    before = broker.contents()
+    mirror_of(broker, compacted=("t",)).look()
+    index = beside(broker.path) / "t-0" / log_name(broker.bases[2]).replace(".log", ".index")
+    assert index.exists() == (end == 2)  # the broker's counts from another base, and that of before is of another file
+    for _ in range(2):
+        ending = sidecar(broker.path, url, sidecar_compacted=("t",))
+        assert ending.code == 0, ending
+    assert broker.contents() == before
+    kept = values(finished, "t").items()
+    expected = {at: value for at, value in kept if at < last and (at < broker.bases[2] or at not in gone)}
+    assert gone
+    assert read(url, "t") == expected
+    with closing(StoreLocation.parse(url).open()) as store:
+        report = tiered.check(None, store, CheckOptions(read_data=True))
+    assert [str(each) for each in report.findings if each.severity is not Severity.INFO] == []
+
+
+def test_a_batch_that_reaches_over_the_end_of_the_links_is_refused(broker: Broker, url: str) -> None:
+    broker.roll(2)
+    broker.clean([T])
+    assert sidecar(broker.path, url, sidecar_compacted=("t",)).code == 0
+    broker.roll(4)
+    broker.merge(1, 4, 2)
+    merged = broker.folder / log_name(broker.bases[1])
+    data = bytearray(merged.read_bytes())
+    at = batch_starts(bytes(data))[-1]
+    base = int.from_bytes(data[at : at + 8], "big")
+    start = broker.bases[2] - 1
+    del data[:at]
+    data[0:8] = start.to_bytes(8, "big")
+    data[23:27] = (base - start).to_bytes(4, "big")
+    merged.write_bytes(data)
+    ending = sidecar(broker.path, url, sidecar_compacted=("t",))
+    assert (ending.code, "it was rewritten" in str(ending)) == (14, True), ending
+
+
+def test_a_segment_is_never_linked_with_the_indexes_of_another_file(broker: Broker, finished: Path, url: str) -> None:
+    """The cleaner gives both their names between the two links."""
+
+    class Exchanging(PosixFiles):
+        def link(self, source: Path, target: Path) -> None:
+            super().link(source, target)
+            if source.name == log_name(broker.bases[1]) and target.name == LINKING_NAME:
+                data = source.read_bytes()
+                source.unlink()
+                source.write_bytes(data)
+
+    end = broker.roll(3)
+    mirror = mirror_of(broker, Exchanging())
+    mirror.look()
+    assert isinstance(mirror.broken[T], DataLocalError)
+    assert links(broker) == broker.bases[:2]
+    assert sidecar(broker.path, url).code == 0
+    judge(url, finished, end)
 
 
 def test_a_topic_that_was_made_again(broker: Broker, finished: Path, url: str, tmp_path: Path) -> None:
