@@ -188,7 +188,12 @@ class DirectoryStore:
                     hint="use a folder on a file system that keeps upper and lower case apart",
                 )
             if info.key != key:
-                raise damaged(path, info.size, f"it ends in the key {info.key!r}: its end is damaged, or it was moved")
+                why = f"it ends in the key {info.key!r}: its end is damaged, or it was moved"
+                another = damaged(path, info.size, why)
+                if not _is_flipped(info.key, key):
+                    raise another
+                self._tell(another)
+                info = info_of_file(os.fstat(fd), key)
             yield fd, info
         finally:
             os.close(fd)
@@ -394,6 +399,12 @@ class DirectoryStore:
             return ConfigError(where, hint="the URL must name a folder")
         hint = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "check the disk or the mount"
         return RemoteUnavailableError(where, hint=hint)
+
+
+def _is_flipped(found: str, key: str) -> bool:
+    """Whether a key has rotted, by one bit: nobody moves an object to a name that is so near."""
+    one, two = found.encode(), key.encode()
+    return len(one) == len(two) and (int.from_bytes(one) ^ int.from_bytes(two)).bit_count() == 1
 
 
 def _folded(key: str) -> str:

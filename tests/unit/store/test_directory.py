@@ -170,8 +170,8 @@ def hurt(path: Path, damage: str) -> None:
             path.write_bytes({"cut": data[:-1], "grow": b"x" + data, "empty": b"", "swap": other, **flips}[damage])
 
 
-TORN = ["cut", "flip trailer", "grow", "empty"]
-ANOTHER = ["flip key", "swap"]
+TORN = ["cut", "flip trailer", "flip key", "grow", "empty"]
+ANOTHER = ["swap"]
 IN_THE_WAY = ["folder", "loop", "pipe"]
 
 
