@@ -470,7 +470,7 @@ class World:
         if how == "lost":
             yield
             return
-        strangers: list[object] = list(self.residents)
+        strangers: list[object] = [*self.residents, self.operator]
         shown = self.truth.shown_end(tp)
         for place in self.places:
             if not self._has_noted(place[0], tp, shown):
