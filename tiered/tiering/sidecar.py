@@ -164,7 +164,7 @@ class Mirror:
         self.taken_back = set()
         try:
             points, marks, cleaned = map(self._checkpoint, (RECOVERY_POINT_NAME, REPLICATION_NAME, CLEANER_NAME))
-        except CorruptionError as unknown:  # what is linked is uploaded meanwhile
+        except TieredError as unknown:  # what is linked is uploaded meanwhile
             self.broken = dict.fromkeys((tp for tp in theirs if tp.topic not in INTERNAL), unknown)
             return
         committed = {tp: upload.end_offset for tp, upload in self._uploads.read().items()}
