@@ -82,7 +82,10 @@ class SegmentFacts:
 
 @dataclass(slots=True)
 class PartitionFacts:
-    """One partition of this disk; ``topic_id`` None if its file is missing or damaged."""
+    """One partition of this disk; ``topic_id`` None if its file is missing or damaged.
+
+    ``whole``: nothing of what lies here is damaged, or could not be looked at.
+    """
 
     tp: TopicPartition
     topic_id: UUID | None = None
@@ -91,6 +94,7 @@ class PartitionFacts:
     end_offset: int = 0
     upload: PartitionUpload | None = None
     proof: ClaimProof | None = None
+    whole: bool = True
 
     @property
     def known(self) -> Known:
@@ -133,10 +137,13 @@ class LocalCheck:
         yield [*root.items, *self._gone(uploads, claims)]
         started = self.directory / "log-start-offset-checkpoint"
         starts = self._decoded(Findings(""), started, decode_offsets, "checkpoint") or {}
+        flushed = self.directory / "recovery-point-offset-checkpoint"
+        points = self._decoded(Findings(""), flushed, decode_offsets, "checkpoint") or {}
         for tp, path in directories:
             partition = PartitionFacts(tp, upload=uploads.get(tp), proof=claims.get(tp))
             self.facts.partitions[tp] = partition
             yield from self._partition(partition, path, starts.get(tp, -1))
+            yield self._shorter(partition, path, points.get(tp, 0))
 
     def _total_bytes(self) -> int:
         """Size of all ``.log`` files, for a progress bar."""
@@ -214,6 +221,7 @@ class LocalCheck:
             files = self._listed(path)
         except LocalIOError as refused:
             _refused(findings, refused)
+            facts.whole = False
             yield [*findings.about(*facts.tp)]
             return
         self._metadata(facts, path, findings)
@@ -235,17 +243,34 @@ class LocalCheck:
                     self._side_files(path, scan, end, segment, beside, noted=noted, start=facts.start_offset)
             except NotFoundError:
                 segment.add(Severity.INFO, "vanished", "the file was removed while it was looked at")
+                facts.whole = False
                 yield [*segment.about(*facts.tp)]
                 continue
             except LocalIOError as refused:
                 _refused(segment, refused)
+                facts.whole = False
                 yield [*segment.about(*facts.tp)]
                 before = None  # what it holds nobody knows: what follows is no gap
                 continue
             self._follows(before, scan, segment, sparse=self._leaves_out(path, facts.tp.topic))
             before = scan
+            facts.whole &= not any(item.severity is Severity.ERROR for item in segment.items)
             facts.end_offset = max(facts.end_offset, scan.end_offset)
             yield [*segment.about(*facts.tp)]
+
+    def _shorter(self, facts: PartitionFacts, path: Path, point: int) -> Seen:
+        """A log whose last segments are gone, or that lies empty: all that is there may be whole."""
+        if facts.end_offset >= point or not facts.whole:
+            return []
+        found = Findings(str(path))
+        found.add(
+            Severity.WARNING,
+            "log_end",
+            f"the log ends at offset {facts.end_offset}, and was flushed to the disk up to {point}: what lay between "
+            "is lost, or its broker died in the middle of a truncation",
+            offset=facts.end_offset,
+        )
+        return [*found.about(*facts.tp)]
 
     def _metadata(self, facts: PartitionFacts, path: Path, findings: Findings) -> None:
         named = path / "partition.metadata"

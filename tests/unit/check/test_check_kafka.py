@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,24 @@ def test_what_kafka_wrote_is_healthy(kafka_fixtures: Path, root: str) -> None:
     report = check(kafka_fixtures / root, None)
     assert [str(finding) for finding in report.findings if finding.severity is not Severity.INFO] == []
     assert report.local_segments > 1
+
+
+@pytest.mark.parametrize("left", ["all but the last", "the directory"])
+def test_a_log_that_ends_below_its_recovery_point_is_told(kafka_fixtures: Path, tmp_path: Path, left: str) -> None:
+    shutil.copytree(kafka_fixtures / "main", tmp_path / "log", copy_function=shutil.copyfile)
+    (tmp_path / "log" / "codec-lz4-0").chmod(0o755)
+    last = max((tmp_path / "log" / "codec-lz4-0").glob("*.log"))
+    for path in (tmp_path / "log" / "codec-lz4-0").glob("*" if left == "the directory" else f"{last.stem}.*"):
+        path.unlink()
+    report = check(tmp_path / "log", None)
+    [found] = [finding for finding in report.findings if finding.severity is not Severity.INFO]
+    end = 0 if left == "the directory" else int(last.stem)
+    assert (found.code, found.severity, found.topic, found.partition) == ("log_end", Severity.WARNING, "codec-lz4", 0)
+    assert (found.offset, f"ends at offset {end}, and was flushed to the disk up to 208" in found.message) == (
+        end,
+        True,
+    )
+    assert report.exit_code == 3
 
 
 @pytest.mark.parametrize(
