@@ -41,7 +41,7 @@ from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
 LOGGER = logging.getLogger("tiered.local")
 
-READ_BYTES = 1024 * 1024
+READ_BYTES = 512 * 1024
 """Segments are read in pieces of this size: of smaller ones each costs a call, larger ones leave the cache."""
 
 COPY_BYTES = 1024 * 1024
