@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
@@ -68,6 +68,13 @@ class Piece:
     aborted: tuple[AbortedTxn, ...] = ()
     root_version: int = 0
     pin: str = ""
+
+    def part(
+        self, start: int, end: int, size_bytes: int, *, rows: tuple[Row, ...], aborted: tuple[AbortedTxn, ...]
+    ) -> Piece:
+        """A part of it: of these offsets. Made at once: ``replace`` asks for each field, and there are many parts."""
+        whole = self.tp, self.topic_id, self.tier
+        return Piece(*whole, start, end, size_bytes, rows, aborted, self.root_version, self.pin)
 
     def rows_from(self, offset: int) -> Steps[PlannedRows]:
         """Its segments from the one that holds ``offset`` on, as a reader asks for them."""
@@ -303,7 +310,7 @@ def _slices(groups: Iterable[Sequence[_Part]]) -> list[Slice]:
                 sweep = sweeps[key] = _Sweep(piece.aborted)
             size = sum(part.size_bytes for part in parts)
             aborted = sweep.within(start, end)
-            pieces.append(replace(piece, start=start, end=end, size_bytes=size, rows=_rows(parts), aborted=aborted))
+            pieces.append(piece.part(start, end, size, rows=_rows(parts), aborted=aborted))
         slices.append(Slice(tuple(pieces)))
     return slices
 
