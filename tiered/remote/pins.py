@@ -292,7 +292,7 @@ class Pin:
                 operation=error.operation,
                 resource=error.resource,
                 hint="a reader that pins needs s3:PutObject, s3:GetObject and s3:DeleteObject on pin/* (statement Pin "
-                "of `tiered iam-policy reader`); without pin the grace time, gc.grace.ms, covers a read",
+                "of `tiered iam-policy --pins`); without pin the grace time, gc.grace.ms, covers a read",
             ) from error
         except CommitUnknown as error:
             cause = error
