@@ -9,6 +9,7 @@ from typing import TypeVar
 import pytest
 
 from tests.unit.remote.building import TOPIC_ID, TRUSTED, RemoteLog, batches, seal
+from tests.unit.remote.staging import two_partitions
 from tiered.care.check_decisions import check_decisions
 from tiered.config import TopicConfig
 from tiered.format.crc import crc32c
@@ -37,10 +38,7 @@ EACH = 20
 
 @pytest.fixture
 def log() -> RemoteLog:
-    clock = FakeClock()
-    log = RemoteLog(MemoryStore(clock=clock), clock=clock)
-    drive(log.store, make_roots(PartitionIds(log.topic, log.topic_id), [0, 1], "test"), clock=clock, ids=log.ids)
-    return log
+    return two_partitions()
 
 
 def run(log: RemoteLog, steps: Steps[T]) -> T:

@@ -14,9 +14,19 @@ from tiered.remote.roots import PartitionIds, make_roots
 from tiered.remote.stage import Sink, upload_staged
 from tiered.store.base import Store
 from tiered.store.driver import drive
+from tiered.store.memory import MemoryStore
+from tiered.testing.clock import FakeClock
 
 LEADER_EPOCH = 0
 """The first one of a partition."""
+
+
+def two_partitions() -> RemoteLog:
+    """Partition 0 of two whose roots were made, in memory, on a clock of their own."""
+    clock = FakeClock()
+    log = RemoteLog(MemoryStore(clock=clock), clock=clock)
+    drive(log.store, make_roots(PartitionIds(log.topic, log.topic_id), [0, 1], "test"), clock=clock, ids=log.ids)
+    return log
 
 
 def stage(log: RemoteLog, segments: Sequence[MemorySegment], batch: int, txn: str = "query") -> list[Row]:

@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from tests.unit.remote.building import TOPIC_ID, TRUSTED, RemoteLog, batches, seal
-from tests.unit.remote.staging import stage
+from tests.unit.remote.staging import stage, two_partitions
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, FencedError
 from tiered.format.crc import crc32c
@@ -19,24 +19,19 @@ from tiered.format.root import TXNS_LIMIT
 from tiered.model import Row, TopicPartition
 from tiered.plan.maintenance import ORPHAN_MS, Kind
 from tiered.remote.maintain import Maintainer
-from tiered.remote.roots import PartitionIds, make_roots
 from tiered.remote.stage import Sink, read_decision, upload_staged
 from tiered.remote.sweep import Swept
 from tiered.remote.sweep_staged import DECISION_KEPT_MS, sweep_decisions
 from tiered.store.base import ABSENT, Delete, Get, Head, List, Object, Outcome, Page, Put, Steps, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
-from tiered.testing.clock import FakeClock
 
 GRACE_MS = 3_600_000
 
 
 @pytest.fixture
 def log() -> RemoteLog:
-    clock = FakeClock()
-    log = RemoteLog(MemoryStore(clock=clock), clock=clock)
-    drive(log.store, make_roots(PartitionIds(log.topic, log.topic_id), [0, 1], "test"), clock=clock, ids=log.ids)
-    return log
+    return two_partitions()
 
 
 T = TypeVar("T")
