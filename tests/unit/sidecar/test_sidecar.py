@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -285,24 +285,11 @@ def test_killed_while_links_are_taken_back_it_goes_on(
     assert sidecar(broker.path, url).code == 0
     broker.roll(4)
     mirror_of(broker).look()
-    saved = tmp_path / "saved"
     end = broker.elect(other, 2, 5)
-    for name, place in (("bucket", tmp_path / "bucket"), ("mirror", beside(broker.path))):
-        shutil.copytree(place, saved / name)
-    killed = 0
-    for at in range(1000):
-        for name, place in (("bucket", tmp_path / "bucket"), ("mirror", beside(broker.path))):
-            shutil.rmtree(place)
-            shutil.copytree(saved / name, place)
-        try:
-            mirror_of(broker, Dying(at)).look()
-        except Dead:
-            killed += 1
-        else:
-            break
+    expected = mixed(finished, other, broker.bases[2], end)
+    for _ in killed_at_each_effect(broker, tmp_path):
         assert sidecar(broker.path, url).code == 0
-        assert read(url, "t") == mixed(finished, other, broker.bases[2], end)
-    assert killed > 20
+        assert read(url, "t") == expected
 
 
 def test_while_segments_are_exchanged_nothing_is_linked(broker: Broker, finished: Path, url: str) -> None:
@@ -681,28 +668,32 @@ for _name in ("link", "rename", "unlink", "replace", "open_write", "make_directo
     setattr(Dying, _name, _dying(_name))
 
 
-def test_killed_at_any_effect_it_goes_on(broker: Broker, finished: Path, url: str, tmp_path: Path) -> None:
-    """While the broker deletes what was linked just before the kill: nothing is lost, nothing is there twice."""
-    broker.roll(1)
-    assert sidecar(broker.path, url).code == 0
-    end = broker.roll(4)
-    saved = tmp_path / "saved"
-    shutil.copytree(tmp_path / "bucket", saved / "bucket")
-    shutil.copytree(beside(broker.path), saved / "mirror")
-    killed = 0
+def killed_at_each_effect(broker: Broker, tmp_path: Path) -> Iterator[None]:
+    """A look that is killed at its first effect, at its second, ...: each from where bucket and mirror are now."""
+    places, saved = {"bucket": tmp_path / "bucket", "mirror": beside(broker.path)}, tmp_path / "saved"
+    for name, place in places.items():
+        shutil.copytree(place, saved / name)
     for at in range(1000):
-        for name, place in (("bucket", tmp_path / "bucket"), ("mirror", beside(broker.path))):
+        for name, place in places.items():
             shutil.rmtree(place)
             shutil.copytree(saved / name, place)
         try:
             mirror_of(broker, Dying(at)).look()
         except Dead:
-            killed += 1
+            yield
         else:
             break
+    assert at > 20
+
+
+def test_killed_at_any_effect_it_goes_on(broker: Broker, finished: Path, url: str, tmp_path: Path) -> None:
+    """While the broker deletes what was linked just before the kill: nothing is lost, nothing is there twice."""
+    broker.roll(1)
+    assert sidecar(broker.path, url).code == 0
+    end = broker.roll(4)
+    for _ in killed_at_each_effect(broker, tmp_path):
         assert sidecar(broker.path, url).code == 0
         judge(url, finished, end)
-    assert killed > 20
 
 
 def test_the_private_directory_is_never_a_log_to_write(broker: Broker, finished: Path, url: str) -> None:
