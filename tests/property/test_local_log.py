@@ -146,7 +146,7 @@ class LocalLogMachine(RuleBasedStateMachine):
         lock = self.log._directory_lock
         assert lock is not None
         assert lock._handle is not None
-        lock._let_go()  # a number that it keeps is another file's soon, and a forked child closes what it keeps
+        lock._let_go()
         for writer in self.log.roster.awake():
             for segment in (*writer.segments.closing, writer.segments.active):
                 segment.close()

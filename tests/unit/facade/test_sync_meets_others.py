@@ -174,6 +174,24 @@ def test_a_forked_child_keeps_no_lock(tmp_path: Path) -> None:
             one._handle = None
 
 
+def test_a_forked_child_closes_no_other_file_under_the_number_of_a_lock(tmp_path: Path) -> None:
+    lock = DirectoryLock(tmp_path, PosixFiles())
+    lock.acquire(SystemClock())
+    number = lock._handle
+    assert number is not None
+    with (tmp_path / "another").open("w") as another:
+        os.dup2(another.fileno(), number)  # somebody closed what was not theirs, and the number is another file's
+        child = os.fork()
+        if child == 0:
+            try:
+                os.fstat(number)
+            except OSError:
+                os._exit(1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    lock.release()
+
+
 def test_appends_that_wait_for_a_commit_leave_threads_for_the_sync_that_makes_it(tmp_path: Path) -> None:
     async def run() -> None:
         async with aio.open(tmp_path / "log", remote=store_url(tmp_path)) as log:

@@ -67,6 +67,7 @@ class DirectoryLock:
         self.path = directory / name
         self._files = files
         self._handle: int | None = None
+        self._file: tuple[int, int] | None = None
         self._owner = 0
 
     def acquire(self, clock: Clock, *, patience_seconds: float = 0.0, passing: bool = False) -> None:
@@ -90,7 +91,7 @@ class DirectoryLock:
                     hint = "it is an uploader that seals what nobody writes: try again in a moment"
                 raise LockedError(f"{self.path.parent} is held by {holder}", hint=hint)
             clock.sleep(LOOK_SECONDS)
-        self._handle, self._owner = handle, os.getpid()
+        self._handle, self._file, self._owner = handle, _file_of(handle), os.getpid()
         _HELD.add(self)
         note = {
             "pid": os.getpid(),
@@ -138,6 +139,11 @@ class DirectoryLock:
         if handle is not None:
             self._files.close(handle)
 
+    def _let_go_of_copy(self) -> None:
+        """In a forked child. A number that somebody closed behind the lock may be another file's by now: it stays."""
+        if self._handle is not None and self._file is not None and _file_of(self._handle) == self._file:
+            self._let_go()
+
     def tell(self, **fields: str) -> None:
         """Adds to the note of a lock that this object holds, for :meth:`note` in other processes."""
         if self._handle is not None:
@@ -175,10 +181,19 @@ _HELD: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
 def _let_go_after_fork() -> None:
     for lock in list(_HELD):
         with contextlib.suppress(Exception):  # one that cannot be closed, for whatever reason, must not keep the others
-            lock._let_go()
+            lock._let_go_of_copy()
 
 
 os.register_at_fork(after_in_child=_let_go_after_fork)
+
+
+def _file_of(handle: int) -> tuple[int, int] | None:
+    """Device and inode; None for a number that is no open file of this process (a simulated disk's)."""
+    try:
+        state = os.fstat(handle)
+    except OSError:
+        return None
+    return state.st_dev, state.st_ino
 
 
 @functools.cache
