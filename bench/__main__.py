@@ -26,16 +26,23 @@ BUILD = Path("build/bench")
 
 
 def main() -> int:
-    """Runs the cases; 0 when all ran and no row fails the gate that was asked for, else 1."""
+    """Runs the cases; 0 when all ran and no row fails the gate that was asked for, else 1. A case that fails is told,
+    and the rows of the others count.
+    """
     args = _parser().parse_args()
     console = Console(stderr=True)
     figures: list[Figure] = []
+    failed: list[str] = []
     for case in track(
         SHORT if args.short else CASES, description="measuring", console=console, disable=not console.is_terminal
     ):
         if args.only and args.only not in case.__name__:
             continue
-        figures += case(args.rounds)
+        try:
+            figures += case(args.rounds)
+        except Exception as error:  # noqa: BLE001 - an hour of other rows is not lost with it
+            console.print_exception()
+            failed.append(f"{case.__name__}: {type(error).__name__}: {error}")
     Console(width=140).print(_table(figures, args.rounds))
     recorded = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
     # A load far above that of one process: the machine was busy, and wall times mean little.
@@ -48,7 +55,7 @@ def main() -> int:
     if args.record:
         content = {**content, "figures": merged(recorded, rows)}
         FIGURES.write_text(json.dumps(content, indent=2) + "\n")
-    failed = failures(figures, last_ratios(recorded)) if args.gate else []
+    failed += failures(figures, last_ratios(recorded)) if args.gate else []
     for sentence in failed:
         console.print(f"[red]failed[/] {sentence}", highlight=False, soft_wrap=True)
     return 1 if failed else 0

@@ -263,7 +263,7 @@ def upload(rounds: int) -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder, locked_moto() as endpoint:
         os.environ.setdefault("AWS_ACCESS_KEY_ID", "test")
         os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "test")
-        client = boto3.client(
+        client = boto3.Session().client(
             "s3",
             endpoint_url=endpoint,
             region_name="us-east-1",

@@ -49,7 +49,7 @@ def minio(rounds: int) -> list[Figure]:
         print("bench: MinIO is not installed, its rows are left out: localstack/minio install", file=sys.stderr)
         return []
     with tempfile.TemporaryDirectory() as folder, _server(Path(folder) / "server") as url:
-        client = boto3.client("s3", endpoint_url=url, region_name="us-east-1")
+        client = boto3.Session().client("s3", endpoint_url=url, region_name="us-east-1")
         try:
             return [*_cold_reads(rounds, client, url, Path(folder)), *_uploads(rounds, client, url, Path(folder))]
         finally:

@@ -125,7 +125,7 @@ def upload_cost(rounds: int) -> list[Figure]:
         url = f"http://127.0.0.1:{port}"
         segment = _sealed(Path(folder) / "segment.log")
         store = S3Store(S3Target("bench", endpoint_url=url, region="us-east-1", path_style=True))
-        client = boto3.client("s3", endpoint_url=url, region_name="us-east-1")
+        client = boto3.Session().client("s3", endpoint_url=url, region_name="us-east-1")
 
         def ours() -> None:
             steps = upload_segment(segment, topic_id=UUID(int=3), partition=0, claim_epoch=1, capabilities=TRUSTED)
