@@ -252,6 +252,7 @@ def settle_leftovers(files: Files, directory: Path) -> list[int]:
     names = {name: parsed for name in files.names(directory) if (parsed := parse_local_name(name))}
     cleaned = [file.base for file in names.values() if file.work == CLEANED_SUFFIX]
     undone = min(cleaned, default=None)
+    leaving = {file.base for file in names.values() if (file.suffix, file.work) == (LOG_SUFFIX, DELETED_SUFFIX)}
     # The order matters if there is another crash: a .swap must not outlive the .cleaned that undoes it.
     for work in (DELETED_SUFFIX, SWAP_SUFFIX, CLEANED_SUFFIX):
         for name, file in list(names.items()):
@@ -263,10 +264,20 @@ def settle_leftovers(files: Files, directory: Path) -> list[int]:
     logs = {file.base for file in names.values() if file.suffix == LOG_SUFFIX and not file.work}
     for file in names.values():
         if file.suffix in INDEX_SUFFIXES and file.base not in logs and not file.work:
-            files.unlink(directory / local_name(file.base, file.suffix))
+            path = directory / local_name(file.base, file.suffix)
+            if file.suffix == TIME_INDEX_SUFFIX and file.base not in leaving:
+                _tell_of_lost_log(files, path)
+            files.unlink(path)
     for name in leftover_notes(files.names(directory), logs):
         files.unlink(directory / name)
     return sorted(logs)
+
+
+def _tell_of_lost_log(files: Files, time_index: Path) -> None:
+    """A deletion takes the ``.log`` first, and unlinks it last: only one that was killed twice leaves this, too."""
+    state = files.state(time_index)
+    if state is not None and state.size:
+        LOGGER.warning("segment_log_gone path=%s reason=it tells of records that were not deleted", time_index)
 
 
 def _complete_swaps(files: Files, directory: Path, names: dict[str, LocalFile]) -> None:
