@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,119 @@ def test_a_file_that_was_changed_meanwhile_is_not_written_to(tmp_path: Path) -> 
     with pytest.raises(LocalIOError, match="not the file it was"):
         files.write_at(handles[0], b"x", 4)
     assert not (tmp_path / "0.log").exists()
+
+
+class HeldSync(FaultyFiles):
+    """Holds the first fsync until the test lets it end, with ``number``; notes fsyncs and closes as they end."""
+
+    def __init__(self, number: int = 0) -> None:
+        super().__init__(self._ask)
+        self.reached, self.let = threading.Event(), threading.Event()
+        self.ended: list[str] = []
+        self._number = number
+
+    def _ask(self, operation: str, _: Path) -> int:
+        if operation != "sync" or self.reached.is_set():
+            return 0
+        self.reached.set()
+        self.let.wait()
+        return self._number
+
+    def sync(self, handle: int) -> None:
+        try:
+            super().sync(handle)
+        finally:
+            self.ended.append("sync")
+
+    def close(self, handle: int) -> None:
+        self.ended.append("close")
+        super().close(handle)
+
+
+def started(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_a_write_beside_an_fsync_goes_on_and_the_next_fsync_covers_it(tmp_path: Path) -> None:
+    inner = HeldSync()
+    files, handles = pooled(tmp_path, 1, inner)
+    files.write_at(handles[0], b"a", 0)
+    syncing = started(lambda: files.sync(handles[0]))
+    inner.reached.wait()
+    files.write_at(handles[0], b"b", 1)
+    assert files.size(handles[0]) == 2
+    inner.let.set()
+    syncing.join()
+    for i in range(1, 20):  # it is dirty: fsynced before its descriptor goes
+        files.open_write(tmp_path / f"{i}.log")
+    assert [path.name for operation, path in inner.effects if operation == "sync"] == ["0.log", "0.log"]
+
+
+def test_a_file_keeps_its_descriptor_while_it_is_fsynced(tmp_path: Path) -> None:
+    inner = HeldSync()
+    files, handles = pooled(tmp_path, 1, inner)
+    files.write_at(handles[0], b"a", 0)
+    syncing = started(lambda: files.sync(handles[0]))
+    inner.reached.wait()
+    for i in range(1, 20):
+        files.open_write(tmp_path / f"{i}.log")
+    files.write_at(handles[0], b"b", 1)
+    inner.let.set()
+    syncing.join()
+    assert (files.reopened, (tmp_path / "0.log").read_bytes()) == (0, b"ab")
+
+
+def test_a_close_waits_for_the_fsync(tmp_path: Path) -> None:
+    inner = HeldSync()
+    files, handles = pooled(tmp_path, 1, inner)
+    syncing = started(lambda: files.sync(handles[0]))
+    inner.reached.wait()
+    closing = started(lambda: files.close(handles[0]))
+    closing.join(0.1)  # in vain
+    inner.let.set()
+    for thread in (syncing, closing):
+        thread.join()
+    assert inner.ended == ["sync", "close"]
+
+
+def test_who_waits_for_an_fsync_that_fails_begins_no_other(tmp_path: Path) -> None:
+    inner = HeldSync(errno.EIO)
+    files, handles = pooled(tmp_path, 1, inner)
+    found: list[str] = []
+
+    def sync() -> None:
+        try:
+            files.sync(handles[0])
+        except LocalIOError as error:
+            found.append(error.message)
+
+    first = started(sync)
+    inner.reached.wait()
+    second = started(sync)
+    second.join(0.1)  # in vain
+    inner.let.set()
+    for thread in (first, second):
+        thread.join()
+    assert (len(found), "earlier fsync" in found[1], inner.ended) == (2, True, ["sync"])
+
+
+def test_after_an_fsync_that_was_interrupted_the_file_is_as_dirty_as_before(tmp_path: Path) -> None:
+    inner = FaultyFiles()
+    files, handles = pooled(tmp_path, 1, inner)
+    files.write_at(handles[0], b"x", 0)
+
+    def interrupt(operation: str, _: Path) -> int:
+        raise KeyboardInterrupt
+
+    inner.fail = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        files.sync(handles[0])
+    inner.fail = None
+    for i in range(1, 20):
+        files.open_write(tmp_path / f"{i}.log")
+    assert [path.name for operation, path in inner.effects if operation == "sync"] == ["0.log", "0.log"]
 
 
 def test_a_closed_handle_is_an_error(tmp_path: Path) -> None:

@@ -56,7 +56,11 @@ def default_open_files() -> int:
 
 @dataclass(slots=True)
 class Lease:
-    """One handle for writing. ``descriptor`` -1: given up; ``closed``: the file as it was then."""
+    """One handle for writing. ``descriptor`` -1: given up; ``closed``: the file as it was then.
+
+    ``lock`` is held during a write, never across an fsync that was asked for: of those ``syncing`` keeps one at a time,
+    taken before ``lock``, and the descriptor stays meanwhile. None: there was none yet.
+    """
 
     number: int
     path: Path
@@ -66,6 +70,7 @@ class Lease:
     failed: TieredError | None = None
     closed: FileState | None = None
     lock: PlainLock = field(default_factory=PlainLock)
+    syncing: PlainLock | None = None
 
 
 class PooledFiles:
@@ -129,7 +134,7 @@ class PooledFiles:
             self._open.pop(handle, None)
         if lease is None:
             return
-        with lease.lock:
+        with self._syncing(lease), lease.lock:
             descriptor, lease.descriptor = lease.descriptor, -1
             if descriptor >= 0:
                 self.inner.close(descriptor)
@@ -180,21 +185,34 @@ class PooledFiles:
             self.inner.truncate(lease.descriptor, size)
 
     def sync(self, handle: int) -> None:
-        """An error is kept: the lease is of no use afterwards."""
+        """An error is kept: the lease is of no use afterwards. Writes go on meanwhile; the next fsync covers them."""
         if handle < FIRST_LEASE:
             self.inner.sync(handle)
             return
         lease = self._leases.get(handle) or _closed(handle)
-        with lease.lock:
-            if lease.descriptor < 0 or lease.failed is not None:
-                self._reopen(lease)
-            lease.used = next(self._uses)
+        with self._syncing(lease):
+            synced = False
             try:
-                self.inner.sync(lease.descriptor)
-            except TieredError as error:
-                lease.failed = error
-                raise
-            lease.dirty = False
+                with lease.lock:
+                    descriptor, lease.dirty = self._ready(lease), False
+                self._sync(lease, descriptor)
+                synced = True
+            finally:
+                if not synced:
+                    lease.dirty = True
+
+    def _syncing(self, lease: Lease) -> PlainLock:
+        with lease.lock:
+            if lease.syncing is None:
+                lease.syncing = PlainLock()
+            return lease.syncing
+
+    def _sync(self, lease: Lease, descriptor: int) -> None:
+        try:
+            self.inner.sync(descriptor)
+        except TieredError as error:
+            lease.failed = error
+            raise
 
     def _ready(self, lease: Lease) -> int:
         """The descriptor, open; the lease's lock is held."""
@@ -238,7 +256,8 @@ class PooledFiles:
         for lease in idle:
             if lease.lock.acquire(blocking=False):
                 try:
-                    self._give_up(lease)
+                    if lease.syncing is None or not lease.syncing.locked():
+                        self._give_up(lease)
                 finally:
                     lease.lock.release()
 
