@@ -67,11 +67,21 @@ cdef inline void set_slot(PyObject* instance, Py_ssize_t place, object value) no
     Py_XDECREF(before)
 
 
-
 cdef int64_t monotonic_us() noexcept nogil:
     cdef timespec time
     clock_gettime(CLOCK_MONOTONIC, &time)
     return <int64_t>time.tv_sec * 1000000 + time.tv_nsec // 1000
+
+
+cdef int check_patience(bint blocking, double timeout) except -1:
+    """As ``threading.Lock`` does."""
+    if timeout != -1 and not blocking:
+        raise ValueError("can't specify a timeout for a non-blocking call")
+    if timeout < 0 and timeout != -1:
+        raise ValueError("timeout value must be a non-negative number")
+    if timeout > MOST_SECONDS:
+        raise OverflowError("timeout value is too large")
+    return 0
 
 
 @cython.final
@@ -126,12 +136,132 @@ cdef class PlainLock:
         return 0
 
     def acquire(self, bint blocking=True, double timeout=-1):
-        if timeout != -1 and not blocking:
-            raise ValueError("can't specify a timeout for a non-blocking call")
-        if timeout < 0 and timeout != -1:
-            raise ValueError("timeout value must be a non-negative number")
-        if timeout > MOST_SECONDS:
-            raise OverflowError("timeout value is too large")
+        check_patience(blocking, timeout)
+        if self.take():
+            return True
+        return bool(blocking and self.wait(-1 if timeout == -1 else <int64_t>(timeout * 1e6)))
+
+    def release(self):
+        self.drop()
+
+    def locked(self):
+        return bool(self.is_held)
+
+    def __enter__(self):
+        if not self.take():
+            self.wait(-1)
+        return True
+
+    def __exit__(self, kind, error, trace):
+        self.drop()
+
+
+cdef struct Turn:  # of one who waits for a TurnLock
+    PyThread_type_lock come
+    Turn* following
+    bint is_its
+
+
+@cython.final
+cdef class TurnLock:
+    """As ``threading.Lock``, in the order in which it is asked for: whoever drops it hands it to the first in line.
+
+    So nobody who has just dropped it has it again before all who waited. A signal sends whoever hears it to the end.
+    """
+
+    cdef bint is_held
+    cdef Turn* first
+    cdef Turn* last
+
+    cdef inline bint take(self) noexcept:
+        """Whether it was free: then nobody is in line."""
+        cdef bint was_free = not self.is_held
+        self.is_held = True
+        return was_free
+
+    cdef int wait(self, int64_t most_us) except -1:
+        """As that of ``PlainLock``."""
+        cdef PyLockStatus status
+        cdef int64_t deadline = monotonic_us() + most_us if most_us >= 0 else 0
+        cdef int64_t left = most_us
+        while not self.take():
+            status = self.stand_in_line(left)
+            if status != PY_LOCK_INTR:
+                return status == PY_LOCK_ACQUIRED
+            PyErr_CheckSignals()  # outside the line: the handler may ask for this very lock
+            if most_us >= 0:
+                left = deadline - monotonic_us()
+                if left < 0:
+                    return False
+        return True
+
+    cdef PyLockStatus stand_in_line(self, int64_t most_us) except *:
+        """Until its turn has come, the time is over, or there is a signal."""
+        cdef PyLockStatus status
+        cdef Turn* turn = <Turn*>PyMem_Malloc(sizeof(Turn))  # not on the stack: a thread may end here with the process
+        if turn == NULL:
+            raise MemoryError
+        turn.come = PyThread_allocate_lock()
+        if turn.come == NULL:
+            PyMem_Free(turn)
+            raise MemoryError
+        PyThread_acquire_lock(turn.come, NOWAIT_LOCK)
+        turn.following, turn.is_its = NULL, False
+        if self.first == NULL:
+            self.first = turn
+        else:
+            self.last.following = turn
+        self.last = turn
+        with nogil:
+            status = PyThread_acquire_lock_timed(turn.come, most_us, 1)
+        if turn.is_its:  # whatever the status: it may have come just after the time was over
+            status = PY_LOCK_ACQUIRED
+        else:
+            self.leave_line(turn)
+        PyThread_acquire_lock(turn.come, NOWAIT_LOCK)
+        PyThread_release_lock(turn.come)  # as the interpreter does before it frees one
+        PyThread_free_lock(turn.come)
+        PyMem_Free(turn)
+        return status
+
+    cdef void leave_line(self, Turn* turn) noexcept:
+        cdef Turn* before = NULL
+        cdef Turn* at = self.first
+        while at != turn:
+            before, at = at, at.following
+        if before == NULL:
+            self.first = turn.following
+        else:
+            before.following = turn.following
+        if self.last == turn:
+            self.last = before
+
+    cdef inline int drop(self) except -1:
+        cdef Turn* turn = self.first
+        if not self.is_held:
+            raise RuntimeError("release unlocked lock")
+        if turn == NULL:
+            self.is_held = False
+            return 0
+        self.first = turn.following  # the lock stays held, for whoever this is
+        if self.first == NULL:
+            self.last = NULL
+        turn.is_its = True
+        PyThread_release_lock(turn.come)
+        return 0
+
+    @property
+    def waiting(self):
+        """How many are in line."""
+        cdef Turn* at = self.first
+        cdef Py_ssize_t count = 0
+        while at != NULL:
+            count += 1
+            at = at.following
+        return count
+
+    def acquire(self, bint blocking=True, double timeout=-1):
+        check_patience(blocking, timeout)
         if self.take():
             return True
         return bool(blocking and self.wait(-1 if timeout == -1 else <int64_t>(timeout * 1e6)))

@@ -44,7 +44,7 @@ _PURE_ALONE = {"AT_WORK", "HASH_SECRET", "PURE", "encode_record_at"}
 """Of the names above those that no compiled twin has."""
 _ELSEWHERE = (
     *("AccumulatedBatch", "AccumulatedRecord", "Accumulator", "SectionLock"),
-    *("PlainAppend", "PlainAppends", "PlainLock", "PlainPlaces"),
+    *("PlainAppend", "PlainAppends", "PlainLock", "PlainPlaces", "TurnLock"),
 )
 """Of the compiled twin, with other doors: ``tiered.appending.accumulator``, ``tiered.local.partition.plain``."""
 _NAMES = (*(name for name in __all__ if name not in _PURE_ALONE), *_ELSEWHERE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import resource
 import tempfile
 import threading
@@ -24,7 +23,6 @@ from tiered.errors import DiskFullError, LocalIOError
 from tiered.format import kernels
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import Files, PosixFiles
-from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.partition.plain import PlainAppend, PlainAppends
 from tiered.local.partition.writer import PartitionWriter
 from tiered.model import NewRecord
@@ -455,46 +453,6 @@ def test_odd_fields_are_the_general_ways(tmp_path: Path, value: Any, key: Any) -
 
 def test_a_topic_whose_partitions_are_out_of_service() -> None:
     assert PlainAppends([None]).append(b"v", None, 0) is None
-
-
-def test_the_lock_is_a_lock() -> None:
-    lock = PlainLock()
-    assert (lock.acquire(), lock.locked(), lock.acquire(False), lock.acquire(timeout=0.001)) == (
-        True,
-        True,
-        False,
-        False,
-    )
-    lock.release()
-    assert not lock.locked()
-    with pytest.raises(RuntimeError, match="release unlocked lock"):
-        lock.release()
-    with pytest.raises(ValueError, match="timeout"):
-        lock.acquire(False, 1)
-    with pytest.raises(ValueError, match="timeout"):
-        lock.acquire(timeout=-2)
-    with pytest.raises(OverflowError):
-        lock.acquire(timeout=1e12)
-    with lock as held:
-        assert held is True
-
-
-def test_the_lock_keeps_threads_apart() -> None:
-    lock, counted, most = PlainLock(), itertools.count(), [0]
-
-    def count() -> None:
-        for _ in range(2000):
-            with lock:
-                before = most[0]
-                next(counted)
-                most[0] = before + 1
-
-    threads = [threading.Thread(target=count) for _ in range(4)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert most == [8000]
 
 
 def test_threads_append_each_record_once(tmp_path: Path) -> None:

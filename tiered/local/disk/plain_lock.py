@@ -1,4 +1,12 @@
-"""A lock that compiled code takes without a call; ``threading.Lock`` where the compiled kernels are not at work."""
+"""Locks of compiled code; ``threading.Lock`` where the compiled kernels are not at work.
+
+``PlainLock`` is taken by compiled code without a call.
+
+``TurnLock`` is handed over in the order in which it was asked for. Of threads that wait for one fsync after the other,
+those whose records are safe go first, one after the other, and who comes back with a new record stands behind them: the
+next fsync begins after the last of them, and covers all that came back. A lock that anybody may take while the one who
+was woken is on the way, as ``threading.Lock``, goes to the one who dropped it, for an fsync of a single record.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +15,10 @@ import threading
 from tiered.format import kernels
 
 PlainLock = threading.Lock
+TurnLock = threading.Lock
 
 if kernels.AT_WORK != kernels.PURE:
     from tiered.format import _kernels
 
     PlainLock = _kernels.PlainLock  # type: ignore[assignment,misc]
+    TurnLock = _kernels.TurnLock  # type: ignore[assignment,misc]

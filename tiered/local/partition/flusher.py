@@ -1,17 +1,17 @@
 """Fsyncs of one partition, one for all threads that wait, and the offset below which records survive a power cut.
 
-Two locks, taken in this order: the flush lock (one fsync at a time; whoever waits for it usually finds its records
-already safe) and the partition's lock (everything else; never held across an fsync of records).
+Two locks, taken in this order: the flush lock (one fsync at a time, by turns; whoever waits for it usually finds its
+records already safe) and the partition's lock (everything else; never held across an fsync of records).
 """
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_right
 from pathlib import Path
 
 from tiered.errors import TieredError
 from tiered.format.keys import TXN_INDEX_SUFFIX
+from tiered.local.disk.plain_lock import TurnLock
 from tiered.local.partition.surroundings import Shared
 from tiered.local.segment.sealed import END_OFFSET, SealedLocalSegment
 
@@ -34,7 +34,7 @@ class Flusher:
     )
 
     def __init__(self, shared: Shared, *, flushed: int) -> None:
-        self.lock = threading.Lock()
+        self.lock = TurnLock()
         self._segments = segments = shared.segments
         self.flushed = min(flushed, segments.end)
         self.gaps: tuple[tuple[int, int], ...] = ()  # offsets that cuts left without records, where promises may end
