@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import subprocess
 import sys
 import types
 
@@ -37,6 +38,30 @@ def test_modules_are_kept_in_a_worker_alone(
         assert (gc.get_freeze_count() > before) is kept
     finally:
         gc.unfreeze()
+
+
+def in_a_worker(code: str) -> str:
+    """What a Python prints that takes itself for a worker of tasks."""
+    begun = "import gc, sys; from importlib.util import spec_from_loader as spec; "
+    begun += "sys.modules['__main__'].__spec__ = spec('pyspark.daemon', None); "
+    return subprocess.run(
+        [sys.executable, "-c", begun + code], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def test_a_worker_of_a_sink_keeps_its_modules_although_it_never_loads_the_source() -> None:
+    told = in_a_worker("import tiered.spark.sink; print('tiered.spark.source' in sys.modules, gc.get_freeze_count())")
+    loaded, count = told.split()
+    assert loaded == "False"
+    assert int(count) > 10_000
+
+
+def test_the_second_task_of_a_worker_keeps_what_the_first_one_has_loaded() -> None:
+    counts = in_a_worker(
+        "from tiered.spark.worker_memory import begin_task; kept = [[] for _ in range(1000)]\n"
+        "for _ in range(4): begin_task(); print(gc.get_freeze_count() >= 1000); gc.unfreeze()"
+    )
+    assert counts.split() == ["False", "True", "False", "False"]
 
 
 @pytest.mark.spark

@@ -37,6 +37,7 @@ from tiered.spark.sink_topics import SinkTopics
 from tiered.spark.staging import Job, Staged, TaskStaging
 from tiered.spark.stores import capabilities_of, store_of
 from tiered.spark.trigger_pace import TriggerPace
+from tiered.spark.worker_memory import begin_task, keep_modules
 from tiered.spark.write_options import WriteOptions
 from tiered.spark.write_schema import WriteSchema
 from tiered.store.base import Capabilities
@@ -82,6 +83,7 @@ class WritePlan:
 
     def stage(self, rows: Iterator[pa.RecordBatch], job: Job) -> TaskStaged:
         """All rows of one task, stored and acknowledged."""
+        begin_task()
         store = store_of(self.options.path, self.options)
         staging = TaskStaging(store, self.schema, self.topics.finder(store), job, self.capabilities)
         return TaskStaged(job, staging.write(rows))
@@ -170,3 +172,6 @@ def _say_left(messages: Messages) -> None:
         _logger.warning(
             "sink_aborted staged_segments=%d: they stay until a collection finds that no commit has them", left
         )
+
+
+keep_modules()  # a worker of a sink loads this, and not ``source``

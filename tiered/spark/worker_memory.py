@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 
 _WORKERS = ("pyspark.daemon", "pyspark.worker", "pyspark.sql.worker.")
 """Modules as which Spark starts its workers, of tasks and of the driver's planner."""
+
+SECOND = 2
+
+_tasks = itertools.count(1)
 
 
 def keep_modules() -> None:
@@ -17,6 +22,17 @@ def keep_modules() -> None:
     """
     if is_worker():
         gc.freeze()
+
+
+def begin_task() -> None:
+    """To be called at the beginning of each task: at that of a worker's second one, modules are kept once more.
+
+    The first one has loaded the rest by then, the SDK of a store and (in Spark's own code) pandas, which are 10 ms of
+    each collection, and Spark has collected what it has left behind. What the second one holds by then is not collected
+    if it becomes a cycle that nobody reaches: once in a worker's life.
+    """
+    if next(_tasks) == SECOND:
+        keep_modules()
 
 
 def is_worker() -> bool:
