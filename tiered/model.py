@@ -149,6 +149,14 @@ class FillingSource(ByteSource, Protocol):
         """All of ``buffer``, from ``position`` on; raises ``CorruptionError`` if there is less."""
 
 
+@runtime_checkable
+class LendingSource(ByteSource, Protocol):
+    """A byte source whose bytes are in memory and stay as they are: they are looked into, and not copied at all."""
+
+    def views(self, position: int, length: int) -> Sequence[memoryview]:
+        """``length`` bytes from ``position``, view behind view; raises ``CorruptionError`` if there are fewer."""
+
+
 @dataclass(frozen=True, slots=True)
 class BytesSource:
     """A :class:`ByteSource` over memory."""

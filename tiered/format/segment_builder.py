@@ -30,7 +30,7 @@ class BuiltSegment:
     """A :class:`~tiered.model.SealedSegment` in memory."""
 
     descriptor: SegmentDescriptor
-    batches: tuple[bytes, ...] = field(repr=False)
+    batches: tuple[bytes | memoryview, ...] = field(repr=False)
     sealed_indexes: SealedIndexes = field(repr=False)
 
     def open_log(self) -> BatchesSource:
@@ -43,12 +43,12 @@ class BuiltSegment:
 
 
 class BatchesSource:
-    """A :class:`~tiered.model.FillingSource` over batches, one behind the other.
+    """A :class:`~tiered.model.LendingSource` over batches, one behind the other.
 
     They are never joined: the pages of a second copy of a segment cost as much as encoding it.
     """
 
-    def __init__(self, batches: Sequence[bytes]) -> None:
+    def __init__(self, batches: Sequence[bytes | memoryview]) -> None:
         self._batches = batches
         self._ends = [*accumulate(map(len, batches))]
 
@@ -58,19 +58,10 @@ class BatchesSource:
 
     def read_at(self, position: int, length: int) -> bytes:
         """Exactly ``length`` bytes from ``position``; raises CorruptionError if there are fewer."""
-        return b"".join(self._views(position, length))
+        return b"".join(self.views(position, length))
 
-    def fill_from(self, position: int, buffer: memoryview) -> None:
-        """All of ``buffer``; raises CorruptionError if there is less."""
-        at = 0
-        for view in self._views(position, len(buffer)):
-            buffer[at : at + len(view)] = view
-            at += len(view)
-
-    def close(self) -> None:
-        """Nothing to release."""
-
-    def _views(self, position: int, length: int) -> list[memoryview]:
+    def views(self, position: int, length: int) -> list[memoryview]:
+        """``length`` bytes from ``position``, a view for each batch; raises CorruptionError if there are fewer."""
         if position < 0 or position + length > self.size:
             raise CorruptionError(
                 f"{length} bytes at {position} were asked of {self.size} bytes of a segment in memory",
@@ -85,6 +76,9 @@ class BatchesSource:
             position, length, at = position + len(found[-1]), length - len(found[-1]), at + 1
         return found
 
+    def close(self) -> None:
+        """Nothing to release."""
+
 
 class SegmentBuilder:
     """One segment of one partition, batch by batch. Not thread-safe."""
@@ -93,7 +87,7 @@ class SegmentBuilder:
         self._topic_id = topic_id
         self._partition = partition
         self.leader_epoch = leader_epoch
-        self._batches: list[bytes] = []
+        self._batches: list[bytes | memoryview] = []
         self._stats = SegmentStats()
         self._offsets = OffsetIndex(0, max_bytes=MAX_INT)
         self._times = TimeIndex(0, max_bytes=MAX_INT)
@@ -110,7 +104,7 @@ class SegmentBuilder:
         """That of the next batch: how many offsets the segment has so far."""
         return self._next
 
-    def append(self, batch: bytes, records: int, least: int, greatest: int) -> None:
+    def append(self, batch: bytes | memoryview, records: int, least: int, greatest: int) -> None:
         """One encoded batch of ``records`` records. ``least`` and ``greatest``: the timestamps that its records report.
 
         Offset and leader epoch are assigned here, for which a batch that was encoded with others is copied.

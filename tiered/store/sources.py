@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from tiered.errors import ClosedError, CorruptionError, NotFoundError, TieredError
-from tiered.model import ByteSource, FillingSource
+from tiered.model import ByteSource, FillingSource, LendingSource
 from tiered.store.base import Get, Head, Missing, Object, Store
 
 PIECE_BYTES = 1024 * 1024
 """Bodies are read and sent in pieces of this size."""
+
+WHOLE_BYTES = 64 * 1024
+"""What is lent is sent as it lies in memory from this size on: smaller pieces cost more to send than to copy."""
 
 
 class ObjectSource:
@@ -59,7 +62,16 @@ class ObjectSource:
 
 
 def pieces_of(source: ByteSource, start: int, end: int) -> Iterator[bytes | memoryview]:
-    """A range in pieces of ``PIECE_BYTES``, each good until the next one is asked for: a file's share one buffer."""
+    """A range in pieces, each good until the next one is asked for.
+
+    What is in memory is looked into as it lies there; else pieces have ``PIECE_BYTES``, and a file's share one buffer.
+    """
+    if isinstance(source, LendingSource):
+        while start < end:
+            piece = _lent_piece(source, start, min(PIECE_BYTES, end - start))
+            yield piece
+            start += len(piece)
+        return
     filling = source if isinstance(source, FillingSource) else None
     buffer = memoryview(bytearray(min(PIECE_BYTES, end - start) if filling is not None else 0))
     for position in range(start, end, PIECE_BYTES):
@@ -71,18 +83,26 @@ def pieces_of(source: ByteSource, start: int, end: int) -> Iterator[bytes | memo
             yield buffer[:length]
 
 
+def _lent_piece(source: LendingSource, position: int, length: int) -> bytes | memoryview:
+    """Some of it, from its beginning on: as it lies there, but what is small joined with what follows."""
+    views = source.views(position, length)
+    return views[0] if len(views[0]) >= WHOLE_BYTES else b"".join(views)
+
+
 class SourceReader(io.RawIOBase):
     """A byte source as the seekable file that SDKs want. Reads ``PIECE_BYTES`` ahead and never more.
 
     ``at_once``: whoever reads sends it before the next read, however much it is. A file's pieces share one buffer then,
-    and :meth:`read` gives views of it, of all that is left of a piece: blocks of the SDK's size cost up to twice as
-    much to send. ``failure`` keeps an error of the source: the SDKs wrap it as if the network had failed.
+    memory that a source lends is looked into, and :meth:`read` gives views of all that is left of a piece: blocks of
+    the SDK's size cost up to twice as much to send. ``failure`` keeps an error of the source: the SDKs wrap it as if
+    the network had failed.
     """
 
     def __init__(self, source: ByteSource, start: int, end: int, *, at_once: bool = False) -> None:
         super().__init__()
         self._source = source
         self._filling = source if at_once and isinstance(source, FillingSource) else None
+        self._lending = source if at_once and isinstance(source, LendingSource) else None
         self._buffer = memoryview(b"")
         self._start = start
         self._size = end - start
@@ -111,7 +131,9 @@ class SourceReader(io.RawIOBase):
     def read(self, size: int | None = -1) -> bytes | memoryview:  # a view where at_once
         """At most ``size`` and at most one piece: a short read is legal, and holds the memory down."""
         left = self._size - self._position
-        wanted = min(left, PIECE_BYTES, PIECE_BYTES if size is None or size < 0 or (size and self._filling) else size)
+        if size is None or size < 0 or (size and (self._filling or self._lending)):
+            size = PIECE_BYTES
+        wanted = min(left, PIECE_BYTES, size)
         if wanted <= 0:
             return b""
         at = self._position - self._piece_start
@@ -134,7 +156,9 @@ class SourceReader(io.RawIOBase):
         """The next piece, at the position. After an error there is none."""
         self._piece = b""
         try:
-            if self._filling is None:
+            if self._lending is not None:
+                self._piece = _lent_piece(self._lending, self._start + self._position, length)
+            elif self._filling is None:
                 self._piece = self._source.read_at(self._start + self._position, length)
             else:
                 if not self._buffer:

@@ -13,7 +13,7 @@ from tiered.errors import CorruptionError
 from tiered.format.batch import encode_batch
 from tiered.format.segment_builder import BatchesSource, SegmentBuilder
 from tiered.local.directory.manager import LocalLog
-from tiered.model import FillingSource, NewRecord, SealedSegment, TopicPartition
+from tiered.model import LendingSource, NewRecord, SealedSegment, TopicPartition
 
 FIRST_MS = 1_700_000_000_000
 
@@ -62,16 +62,16 @@ def test_batches_are_read_as_one_whatever_is_asked_for_and_never_beyond_their_en
     rng = random.Random(seed)
     batches = [rng.randbytes(rng.randint(1, 300)) for _ in range(rng.randint(1, 40))]
     source, whole = BatchesSource(batches), b"".join(batches)
-    assert isinstance(source, FillingSource)
+    assert isinstance(source, LendingSource)
     assert source.size == len(whole)
     for _ in range(300):
         start, end = sorted(rng.randint(0, len(whole)) for _ in range(2))
-        buffer = bytearray(end - start)
-        source.fill_from(start, memoryview(buffer))
-        assert source.read_at(start, end - start) == buffer == whole[start:end], f"seed {seed}: {start} to {end}"
+        views = source.views(start, end - start)
+        assert source.read_at(start, end - start) == b"".join(views) == whole[start:end], f"seed {seed}: {start}, {end}"
+        assert all(any(view.obj is batch for batch in batches) for view in views)
     for position, length in [(0, len(whole) + 1), (len(whole), 1), (-1, 1)]:
         with pytest.raises(CorruptionError, match="were asked of"):
             source.read_at(position, length)
         with pytest.raises(CorruptionError, match="were asked of"):
-            source.fill_from(position, memoryview(bytearray(length)))
+            source.views(position, length)
     assert (BatchesSource([]).size, BatchesSource([]).read_at(0, 0)) == (0, b"")

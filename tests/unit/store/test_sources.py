@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import os
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from tiered.errors import ClosedError, CorruptionError
 from tiered.format.crc import crc32c
+from tiered.format.segment_builder import BatchesSource
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.sealed import FileSource
 from tiered.model import ByteSource, BytesSource, FillingSource
 from tiered.store.s3_requests import checksum_of
-from tiered.store.sources import PIECE_BYTES, SourceReader, pieces_of
+from tiered.store.sources import PIECE_BYTES, WHOLE_BYTES, SourceReader, pieces_of
 from tiered.testing.store_contract import FilledSource
 
 BODY = random.Random(7).randbytes(3 * PIECE_BYTES + 12_345)
 START, END = 1_000, 3 * PIECE_BYTES + 5_000
-SOURCES = [BytesSource(BODY), FilledSource(BODY)]
+CUTS = [0, WHOLE_BYTES, WHOLE_BYTES + 7, 300_000, 300_000 + WHOLE_BYTES - 1, 3 * PIECE_BYTES, len(BODY)]
+SOURCES = [BytesSource(BODY), FilledSource(BODY), BatchesSource([BODY[a:b] for a, b in pairwise(CUTS)])]
 
 
 def source_id(source: ByteSource) -> str:
@@ -58,6 +61,19 @@ def test_who_sends_at_once_gets_whole_pieces_of_one_buffer() -> None:
     assert isinstance(second, memoryview)
     assert second.obj is first.obj
     assert bytes(first[:100]) == BODY[PIECE_BYTES : PIECE_BYTES + 100]
+
+
+def test_lent_memory_is_sent_as_it_lies_and_what_is_small_in_one_piece() -> None:
+    large, small, other = random.Random(8).randbytes(WHOLE_BYTES), b"a" * 9, b"b" * (WHOLE_BYTES - 10)
+    source = BatchesSource([large, small, other, large])
+    reader = SourceReader(source, 0, source.size, at_once=True)
+    for pieces in ([*pieces_of(source, 0, source.size)], [reader.read(16_384), reader.read(16_384)]):
+        first, second = pieces
+        assert isinstance(first, memoryview)
+        assert first.obj is large
+        assert second == small + other + large
+    sizes = [len(piece) for piece in pieces_of(BatchesSource([BODY]), 5, len(BODY))]
+    assert sizes == [PIECE_BYTES] * 3 + [len(BODY) - 5 - 3 * PIECE_BYTES]
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=source_id)
