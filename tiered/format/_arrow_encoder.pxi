@@ -111,6 +111,73 @@ cdef class ArrowRows:
             ends.append(self.count)
         return ends
 
+    def by_partition(self, int64_t partitions, int64_t keyless, given):
+        """As ``pure_kernels.ArrowRows`` says."""
+        cdef int64_t* counts
+        cdef int64_t** places
+        cdef int32_t* chosen
+        cdef Py_buffer view
+        cdef bint has_given = given is not None
+        if not 0 < partitions <= INT32_MAX:
+            raise ValueError(f"there are no {partitions} partitions")
+        if has_given:
+            PyObject_GetBuffer(given, &view, PyBUF_SIMPLE)
+        counts = <int64_t*>calloc(partitions, sizeof(int64_t))
+        places = <int64_t**>calloc(partitions, sizeof(int64_t*))
+        chosen = <int32_t*>malloc(max(1, self.count) * sizeof(int32_t))
+        try:
+            if counts == NULL or places == NULL or chosen == NULL:
+                raise MemoryError
+            if has_given and view.len != 8 * self.count:
+                raise ValueError(f"{view.len // 8} partitions were given for {self.count} rows")
+            choose_partitions(self, partitions, keyless, <const int64_t*>view.buf if has_given else NULL, chosen)
+            return self.grouped(partitions, chosen, counts, places)
+        finally:
+            free(chosen)
+            free(places)
+            free(counts)
+            if has_given:
+                PyBuffer_Release(&view)
+
+    cdef list grouped(self, int64_t partitions, const int32_t* chosen, int64_t* counts, int64_t** places):
+        """``counts`` and ``places`` are zeros."""
+        cdef list found = []
+        cdef bytes order
+        cdef int64_t row, partition
+        for row in range(self.count):
+            if not 0 <= chosen[row] < partitions:
+                raise IndexError(f"row {row}: there is no partition {chosen[row]}")
+            counts[chosen[row]] += 1
+        for partition in range(partitions):
+            if counts[partition] == self.count:
+                return [(partition, None)] if self.count else found
+            if counts[partition]:
+                order = PyBytes_FromStringAndSize(NULL, 8 * counts[partition])
+                places[partition] = <int64_t*>PyBytes_AS_STRING(order)
+                found.append((partition, order))
+        with nogil:
+            for row in range(self.count):
+                places[chosen[row]][0] = row
+                places[chosen[row]] += 1
+        return found
+
+
+cdef void choose_partitions(
+    ArrowRows rows, int64_t partitions, int64_t keyless, const int64_t* given, int32_t* chosen
+) noexcept nogil:
+    """The partition of each row; INT32_MAX for one that cannot be."""
+    cdef const unsigned char* key = NULL
+    cdef int64_t row, size, partition
+    for row in range(rows.count):
+        if given != NULL and given[row] != -1:
+            partition = given[row]
+        elif partitions == 1:
+            partition = 0
+        else:
+            size = element(&rows.keys, row, &key)
+            partition = keyless if size < 0 else <int64_t>(hash_of_key(key, size) & 0x7FFFFFFF) % partitions
+        chosen[row] = <int32_t>partition if 0 <= partition < partitions else INT32_MAX
+
 
 def arrow_rows(int64_t count, values, keys, timestamps, headers):
     """As ``pure_kernels.arrow_rows`` says."""
@@ -190,12 +257,34 @@ cdef class BatchFiller:
     """One batch after the other, as ``pure_kernels.batch_filler`` says."""
 
     cdef Growing held
+    cdef Lent lent  # None: bytes are made, in ``held``
+    cdef unsigned char* start  # of the memory of the one that is used
+    cdef Py_ssize_t size, behind  # what of it is filled, and how much there is
     cdef int64_t room
     cdef readonly int64_t count, size_bytes, first, least, greatest
     cdef bint is_full, broken
 
-    def __cinit__(self):
-        self.held = Growing.__new__(Growing)
+    cdef int reserve(self, Py_ssize_t more) except -1:
+        if self.size + more <= self.behind and self.start != NULL:
+            return 0
+        if self.lent is not None:
+            self.lent.size = self.size
+            self.lent.reserve(more)
+            self.start, self.behind = self.lent.start, self.lent.memory.room
+        else:
+            self.held.size = self.size
+            self.held.reserve(more)
+            self.start, self.behind = self.held.start, self.held.room
+        return 0
+
+    cdef object take(self):
+        cdef Py_ssize_t size = self.size
+        self.start, self.size, self.behind = NULL, 0, 0
+        if self.lent is not None:
+            self.lent.size = size
+            return self.lent.take()
+        self.held.size = size
+        return self.held.take()
 
     def add(self, ArrowRows rows not None, order, int64_t at):
         """Rows from place ``at`` of ``order`` on, as far as they fit; the place of the first that is not taken."""
@@ -216,10 +305,10 @@ cdef class BatchFiller:
             while at < count and not self.is_full:
                 row = at if places == NULL else places[at]
                 self.broken = True  # unless there is memory
-                if self.held.held == NULL:
-                    self.held.reserve(HEADER_BYTES)
-                    self.held.size = HEADER_BYTES
-                self.held.reserve(most_bytes_of(rows, row) + SPARE_BYTES)
+                if self.start == NULL:
+                    self.reserve(HEADER_BYTES)
+                    self.size = HEADER_BYTES
+                self.reserve(most_bytes_of(rows, row) + SPARE_BYTES)
                 self.broken = False
                 with nogil:
                     at = self.fill(rows, places, at, count)
@@ -238,7 +327,7 @@ cdef class BatchFiller:
             if self.count and self.size_bytes + most > self.room:
                 self.is_full = True
                 break
-            if self.held.size + most + SPARE_BYTES > self.held.room:
+            if self.size + most + SPARE_BYTES > self.behind:
                 break
             time = rows.times[row]
             if not self.count:
@@ -248,9 +337,9 @@ cdef class BatchFiller:
             elif time > self.greatest:
                 self.greatest = time
             behind = put_row(
-                self.held.start + self.held.size, rows, row, <int64_t>(<uint64_t>time - <uint64_t>self.first), self.count
+                self.start + self.size, rows, row, <int64_t>(<uint64_t>time - <uint64_t>self.first), self.count
             )
-            self.held.size = behind - self.held.start
+            self.size = behind - self.start
             self.size_bytes += most
             self.count += 1
             at += 1
@@ -258,8 +347,8 @@ cdef class BatchFiller:
 
     def finish(self, int64_t base_offset, int leader_epoch, int attributes, int64_t append_time_ms):
         """The batch of all rows that were added, not compressed; nothing is left. There must be a row."""
-        cdef Py_ssize_t size = self.held.size
-        cdef unsigned char* start = self.held.start
+        cdef Py_ssize_t size = self.size
+        cdef unsigned char* start = self.start
         cdef unsigned char* at
         cdef int64_t greatest = append_time_ms if attributes & LOG_APPEND_TIME_BIT else self.greatest
         if self.broken or not self.count:
@@ -279,12 +368,16 @@ cdef class BatchFiller:
         put_fixed(at, self.count, 4)
         put_fixed(start + CRC_AT, crc_of_batch(start, size), 4)
         self.count = self.size_bytes = 0
-        return self.held.take()
+        return self.take()
 
 
-def batch_filler(int64_t room):
+def batch_filler(int64_t room, bint lend=False):
     """As ``pure_kernels.batch_filler`` says."""
     cdef BatchFiller made = BatchFiller.__new__(BatchFiller)
+    if lend:
+        made.lent = Lent.__new__(Lent)
+    else:
+        made.held = Growing.__new__(Growing)
     made.room = min(room, MAX_BATCH_BYTES - HEADER_BYTES)
     return made
 

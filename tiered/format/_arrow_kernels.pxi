@@ -6,7 +6,7 @@
 
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.ref cimport Py_XDECREF
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memmove, memset
 
 cdef extern from "Python.h":

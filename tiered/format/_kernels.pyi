@@ -1,5 +1,5 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar, overload
 
 from tiered.appending.accumulator import AccumulatedBatch as AccumulatedBatch
 from tiered.appending.accumulator import AccumulatedRecord as AccumulatedRecord
@@ -99,7 +99,10 @@ def arrow_columns(
 def arrow_rows(
     count: int, values: Elements, keys: Elements, timestamps: Buffer, headers: tuple[Buffer, Elements, Elements] | None
 ) -> ArrowRows | None: ...
-def batch_filler(room: int) -> BatchFiller | None: ...
+@overload
+def batch_filler(room: int, lend: Literal[False] = False) -> BatchFiller[bytes] | None: ...
+@overload
+def batch_filler(room: int, lend: Literal[True]) -> BatchFiller[bytes | memoryview] | None: ...
 def key_hashes(count: int, keys: Elements) -> bytes | None: ...
 
 class KeyTable:

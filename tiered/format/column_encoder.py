@@ -10,7 +10,7 @@ Needs ``pyarrow`` (extra ``arrow``), imported at the first use.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from tiered.errors import InvalidRecordError
 from tiered.format import kernels
 from tiered.format.batch import encode_joined
 from tiered.format.codecs import Codec
-from tiered.format.header import HEADER_BYTES, LOG_APPEND_TIME_BIT, MAX_BATCH_BYTES
+from tiered.format.header import HEADER_BYTES, LOG_APPEND_TIME_BIT, MAX_BATCH_BYTES, Buffer
 from tiered.format.key_hashes import murmur2_column
 from tiered.format.pure_kernels import ArrowRows, BatchFiller, Elements
 from tiered.model import TimestampType
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Int64s = npt.NDArray[np.int64]
+B = TypeVar("B", bound=Buffer)
 
 RECORD_OVERHEAD_BYTES = 36
 """Most that lengths, deltas and the count of headers add to the key, value and headers of one record."""
@@ -194,7 +195,7 @@ def rows_of(columns: RecordColumns) -> ArrowRows | None:
 
 
 def encode_filled(
-    filler: BatchFiller,
+    filler: BatchFiller[B],
     *,
     codec: Codec = Codec.NONE,
     level: int | None = None,
@@ -202,7 +203,7 @@ def encode_filled(
     append_time_ms: int = -1,
     base_offset: int = 0,
     leader_epoch: int = -1,
-) -> bytes:
+) -> B | bytes:
     """One v2 batch of the rows in ``filler``, which has some, and none afterwards. As :func:`encode_columns`."""
     count, first, greatest = filler.count, filler.first, filler.greatest
     plain = filler.finish(base_offset, leader_epoch, LOG_APPEND_TIME_BIT if timestamp_type else 0, append_time_ms)

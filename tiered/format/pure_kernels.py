@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache
 from hashlib import blake2b
 from itertools import chain
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar, overload
 
 from tiered import partitioner
 from tiered.errors import CorruptionError, InvalidTimestampError
@@ -895,6 +895,13 @@ class ArrowRows(Protocol):
     def run_ends(self, room: int) -> list[int]:
         """As ``RecordColumns.run_ends``."""
 
+    def by_partition(self, partitions: int, keyless: int, given: Buffer | None) -> list[tuple[int, Buffer | None]]:
+        """Each partition that gets rows, in ascending order, with their places in theirs (int64; None: all rows).
+
+        A row goes where ``given`` says (int64 for each row; -1, and None: nothing is said), else where Kafka's
+        producer puts its key, else to ``keyless``. Raises IndexError for a partition that is not there, ValueError.
+        """
+
 
 def arrow_rows(
     count: int,
@@ -911,7 +918,10 @@ def arrow_rows(
     return None
 
 
-class BatchFiller(Protocol):
+B_co = TypeVar("B_co", bound=Buffer, covariant=True)
+
+
+class BatchFiller(Protocol[B_co]):
     """Rows of columns on their way into a batch: how many, their bytes at most, first, least and greatest timestamp."""
 
     count: int
@@ -926,12 +936,18 @@ class BatchFiller(Protocol):
         Returns the place of the first that does not fit; one row alone always fits. Raises IndexError.
         """
 
-    def finish(self, base_offset: int, leader_epoch: int, attributes: int, append_time_ms: int) -> bytes:
+    def finish(self, base_offset: int, leader_epoch: int, attributes: int, append_time_ms: int) -> B_co:
         """One v2 batch of all rows that were added, not compressed; nothing is left. Raises ValueError for none."""
 
 
-def batch_filler(room: int) -> BatchFiller | None:
+@overload
+def batch_filler(room: int, lend: Literal[False] = False) -> BatchFiller[bytes] | None: ...
+@overload
+def batch_filler(room: int, lend: Literal[True]) -> BatchFiller[bytes | memoryview] | None: ...
+def batch_filler(room: int, lend: bool = False) -> BatchFiller[bytes | memoryview] | None:
     """Makes batches of rows that have ``room`` bytes at most, by ``RecordColumns.sizes``.
+
+    ``lend``: large ones are read-only views of memory that is filled again once nobody looks into them.
 
     None always: ``column_encoder`` is the pure twin.
     """

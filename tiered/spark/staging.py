@@ -8,6 +8,9 @@ A task holds no claim, reads no root and shuffles nothing: each of its segments 
 the driver gives it its place. A segment ends at ``segment.bytes`` of its topic, and earlier where the task holds
 ``BUFFER_BYTES`` in all; both of its objects are sent straight from memory. What a task stages and no commit names is
 garbage of a known batch: nothing is deleted here.
+
+The compiled kernels fill the memory of batches that were sent again, for later segments and tasks: pages of fresh
+memory cost as much as what is written there. A process keeps 64 MiB at most that nobody uses.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from tiered.format.column_encoder import (
     key_hashes,
     rows_of,
 )
-from tiered.format.header import HEADER_BYTES
+from tiered.format.header import HEADER_BYTES, Buffer
 from tiered.format.key_hashes import partitions_of, rows_by_partition
 from tiered.format.pure_kernels import ArrowRows, BatchFiller
 from tiered.format.segment_builder import BuiltSegment, SegmentBuilder
@@ -55,6 +58,8 @@ SEGMENT_BYTES = MULTIPART_FROM_BYTES
 
 BUFFER_BYTES = 128 * 1024 * 1024
 """What one task holds in memory of all its segments, those that are being sent included; one more is being made."""
+
+INT64_BYTES = 8
 
 UPLOADS_AT_ONCE = 4
 """Segments of one task that are being sent at the same time."""
@@ -175,44 +180,39 @@ class TaskStaging:
     def _add_of_topic(self, topic: SinkTopic, rows: WrittenRows, now_ms: int) -> None:
         records = rows.records
         _check_records(topic, records, now_ms)
-        partitions = self._partitions(topic, records, rows.partitions)
-        source = rows_of(records)
+        keyless, source = self._keyless(topic, records), rows_of(records)
+        _check_partitions(topic, rows.partitions)
+        if source is None:
+            self._add_odd(topic, rows, keyless)
+        else:
+            given = None if rows.partitions is None else rows.partitions.data
+            for partition, at in source.by_partition(topic.partitions, keyless, given):
+                part = self._part(topic, partition)
+                self._encode(part, everything=True)  # of what came before
+                self._fill(part, source, at, len(records))
+        self._make_room()
+
+    def _add_odd(self, topic: SinkTopic, rows: WrittenRows, keyless: int) -> None:
+        """Rows that the compiled kernels do not take, or all of them without those."""
+        records, partitions = rows.records, _partitions(topic, rows, keyless)
         for at in rows_by_partition(partitions):
             part = self._part(topic, int(partitions[at[0]]))
-            if source is not None and part.filler is not None:
-                self._encode(part, everything=True)  # of what came before
-                self._fill(part, part.filler, source, at)
-                continue
             self._end_batch(part)
             part.pend(records if len(at) == len(records) else records.take(at))
             self._encode(part)
-        self._make_room()
 
-    def _partitions(self, topic: SinkTopic, records: RecordColumns, given: Int64s | None) -> Int64s:
-        """Where each record goes. Those without a key stay together, a record batch in each partition in turn."""
-        count = topic.partitions
+    def _keyless(self, topic: SinkTopic, records: RecordColumns) -> int:
+        """Where records without a key go: they stay together, a record batch in each partition in turn."""
         turn = self._turns.get(topic.name, self._job.task + self._job.batch)
-        chosen = np.full(len(records), turn % count, np.int64)
-        keyless = records.keys.null_count
-        if keyless < len(records) and count > 1:
-            keyed = records.keys.is_valid().to_numpy(zero_copy_only=False)
-            chosen = np.where(keyed, partitions_of(key_hashes(records.keys), count), chosen)
-        if keyless:
+        if records.keys.null_count:
             self._turns[topic.name] = turn + 1
-        if given is None:
-            return chosen
-        wrong = given[(given < -1) | (given >= count)]
-        if len(wrong):
-            raise ConfigError(
-                f"topic {topic.name} has no partition {wrong[0]}", hint=f"its partitions are 0 to {count - 1}"
-            )
-        return np.where(given < 0, chosen, given)
+        return turn % topic.partitions
 
     def _part(self, topic: SinkTopic, partition: int) -> _Part:
         part = self._parts.get((topic.name, partition))
         if part is None:
             part = self._parts[topic.name, partition] = _Part(topic, partition)
-            part.filler = kernels.batch_filler(self._room(part))
+            part.filler = kernels.batch_filler(self._room(part), lend=True)
         return part
 
     def _room(self, part: _Part) -> int:
@@ -221,10 +221,12 @@ class TaskStaging:
 
     # -- batches and segments ----------------------------------------------------------------------------------------
 
-    def _fill(self, part: _Part, filler: BatchFiller, source: ArrowRows, rows: Int64s) -> None:
-        """Rows straight into batches; the last one waits for more."""
-        at, order = 0, rows.data
-        while (at := filler.add(source, order, at)) < len(rows):
+    def _fill(self, part: _Part, source: ArrowRows, order: Buffer | None, rows: int) -> None:
+        """Rows straight into batches; the last one waits for more. ``order``: their places, None: all ``rows``."""
+        filler, at, end = part.filler, 0, rows if order is None else len(order) // INT64_BYTES
+        if filler is None:
+            raise ValueError("there are no compiled kernels")
+        while (at := filler.add(source, order, at)) < end:
             self._end_batch(part)
 
     def _flush(self, part: _Part) -> None:
@@ -256,7 +258,9 @@ class TaskStaging:
             self._append(part, partial(encode_columns, piece), len(piece), times)
             start = end
 
-    def _append(self, part: _Part, encode: Callable[..., bytes], records: int, times: tuple[int, int]) -> None:
+    def _append(
+        self, part: _Part, encode: Callable[..., bytes | memoryview], records: int, times: tuple[int, int]
+    ) -> None:
         """One batch. ``times``: least and greatest, as the rows have them."""
         rules = part.rules
         now_ms = self._clock.now_ms() if rules.timestamp_type else -1
@@ -323,7 +327,7 @@ class _Part:
     rules: RecordRules = field(init=False)
     pending: list[RecordColumns] = field(default_factory=list)
     pending_bytes: int = 0
-    filler: BatchFiller | None = None
+    filler: BatchFiller[bytes | memoryview] | None = None
     builder: SegmentBuilder | None = None
 
     def __post_init__(self) -> None:
@@ -346,6 +350,27 @@ class _Part:
         records = join_columns(self.pending)
         self.pending, self.pending_bytes = [], 0
         return records
+
+
+def _partitions(topic: SinkTopic, rows: WrittenRows, keyless: int) -> Int64s:
+    """Where each record goes, as ``ArrowRows.by_partition`` finds it."""
+    records, count = rows.records, topic.partitions
+    chosen = np.full(len(records), keyless, np.int64)
+    if records.keys.null_count < len(records) and count > 1:
+        keyed = records.keys.is_valid().to_numpy(zero_copy_only=False)
+        chosen = np.where(keyed, partitions_of(key_hashes(records.keys), count), chosen)
+    return chosen if rows.partitions is None else np.where(rows.partitions < 0, chosen, rows.partitions)
+
+
+def _check_partitions(topic: SinkTopic, given: Int64s | None) -> None:
+    """Raises ConfigError for a row that names one that is not there."""
+    if given is None:
+        return
+    wrong = given[(given < -1) | (given >= topic.partitions)]
+    if len(wrong):
+        raise ConfigError(
+            f"topic {topic.name} has no partition {wrong[0]}", hint=f"its partitions are 0 to {topic.partitions - 1}"
+        )
 
 
 def _check_records(topic: SinkTopic, records: RecordColumns, now_ms: int) -> None:

@@ -134,7 +134,9 @@ class WriteSchema:
 
     def _bytes(self, batch: pa.RecordBatch, name: str) -> pa.Array:
         column = self._column(batch, name)
-        return pa.nulls(batch.num_rows, pa.binary()) if column is None else column.cast(pa.binary())
+        if column is None:
+            return pa.nulls(batch.num_rows, pa.binary())
+        return column if column.type == pa.binary() else column.cast(pa.binary())
 
     def _times(self, batch: pa.RecordBatch, now_ms: int) -> Int64s:
         """Milliseconds. The session's time zone is the name of the column's type; the number is always UTC."""

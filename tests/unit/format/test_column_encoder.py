@@ -190,6 +190,77 @@ def test_columns_whose_elements_leave_their_data_are_not_taken() -> None:
 
 
 @needs_both
+@given(records, st.integers(1, 70_000), st.data())
+@settings(max_examples=100, deadline=None)
+def test_rows_go_where_they_say_or_their_key_does(
+    wanted: list[NewRecord], partitions: int, data: st.DataObject
+) -> None:
+    columns, chosen = columns_of(wanted), Partitioner(partitions)
+    keyless = data.draw(st.integers(0, partitions - 1))
+    few = st.integers(-1, min(partitions, 3) - 1)
+    said = data.draw(st.none() | st.lists(few, min_size=len(wanted), max_size=len(wanted)))
+    with at_work(compiled):
+        rows = rows_of(columns)
+    given_ = None if said is None else np.array(said, np.int64).data
+    expected: dict[int, list[int]] = {}
+    for at, record in enumerate(wanted):
+        by_key = keyless if record.key is None else chosen.partition_for(record.key)
+        expected.setdefault(by_key if said is None or said[at] < 0 else said[at], []).append(at)
+    found = rows.by_partition(partitions, keyless, given_)
+    everything = list(range(len(wanted)))
+    assert [
+        (partition, everything if order is None else np.frombuffer(order, np.int64).tolist())
+        for partition, order in found
+    ] == sorted(expected.items())
+    assert [order is None for _, order in found] == [len(expected) == 1] * len(expected)
+
+
+@needs_both
+def test_partitions_that_are_not_there_are_refused() -> None:
+    with at_work(compiled):
+        rows = rows_of(columns_of([NewRecord(b"a", b"k", 1), NewRecord(b"b", timestamp=1)]))
+    assert rows.by_partition(1, 0, None) == [(0, None)]
+    for wrong in ([2, 0], [0, -2], [0, 2**40]):
+        with pytest.raises(IndexError, match="there is no partition"):
+            rows.by_partition(2, 0, np.array(wrong, np.int64).data)
+    for keyless in (-1, 2):
+        with pytest.raises(IndexError, match="there is no partition"):
+            rows.by_partition(2, keyless, None)
+    with pytest.raises(ValueError, match="1 partitions were given for 2 rows"):
+        rows.by_partition(2, 0, bytes(8))
+    with pytest.raises(ValueError, match="there are no 0 partitions"):
+        rows.by_partition(0, 0, None)
+
+
+@needs_both
+def test_batches_in_memory_that_is_filled_again_stay_as_they_are_while_somebody_looks() -> None:
+    wanted = [NewRecord(bytes([at]) * 1000, b"%03d" % at, 5 + at) for at in range(200)]
+    with at_work(compiled):
+        rows, fillers = (
+            rows_of(columns_of(wanted)),
+            [compiled.batch_filler(150_000, lend=lend) for lend in (False, True)],
+        )
+    found: list[list[Any]] = [[], []]
+    for _ in range(3):
+        for filler, batches in zip(fillers, found, strict=True):
+            at = 0
+            while at < len(wanted):
+                at = filler.add(rows, None, at)
+                batches.append(filler.finish(7, 3, 0, -1))
+    assert found[0] == found[1]
+    assert {type(batch) for batch in found[0]} == {bytes}
+    kinds = {(len(batch) > 65_536, type(batch) is memoryview) for batch in found[1]}
+    assert kinds == {(True, True), (False, False)}
+    views = [batch for batch in found[1] if isinstance(batch, memoryview)]
+    assert all(view.readonly for view in views)
+    assert len({addresses(view) for view in views}) == len(views)
+
+
+def addresses(view: memoryview) -> int:
+    return np.frombuffer(view, np.uint8).ctypes.data
+
+
+@needs_both
 def test_rows_that_are_not_there_are_refused() -> None:
     with at_work(compiled):
         rows, filler = rows_of(columns_of([NewRecord(b"a", timestamp=1)])), compiled.batch_filler(100)
