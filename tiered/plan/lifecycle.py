@@ -7,7 +7,8 @@ any volume                                             no writer yet         gra
 any volume                                             the volume ``spark``  refused: sinks write it, until a handover
 a volume without records (also one the root names)     last claim by any     granted: resumes at ``next_offset``
                                                                              under a new leader epoch
-a sidecar's, no segment of whose broker begins there   last claim by any     refused: whoever follows it goes on
+a sidecar's, no segment of whose broker begins there,  last claim by any     refused: whoever follows it goes on
+or whose broker has other records below (``lineage``)
 volume V whose disk holds the root's token and         last claim by V       granted
 last append
 volume V whose disk does not hold both                 last claim by V       refused: a copy or an old snapshot

@@ -18,6 +18,7 @@ from tiered.format.bundle import (
     SectionKind,
     decode_bundle,
     decode_bundle_head,
+    decode_leader_epochs,
     verify_section,
 )
 from tiered.format.keys import FLAG_ABORTED_TXNS, FLAG_HOLE, FLAG_STAGED, index_key, segment_key, trashed_segment
@@ -26,7 +27,7 @@ from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.root import Root
 from tiered.format.time_index import TimeIndex
 from tiered.format.txn_index import decode_txns
-from tiered.model import AbortedTxn, Row, SegmentDescriptor, TopicPartition
+from tiered.model import AbortedTxn, EpochEntry, Row, SealedIndexes, SegmentDescriptor, TopicPartition
 from tiered.plan.maintenance import newest_trimmed
 from tiered.plan.read import READ_LIMITS, ByteRange, ReadLimits, RequestSizes, SegmentRange, byte_range
 from tiered.plan.visibility import aborted_within, open_firsts, stable_offset
@@ -194,19 +195,39 @@ class SegmentLookup:
         return (yield from self.section(last, SectionKind.PRODUCER_SNAPSHOT))
 
     def _trimmed_producers(self, root: Root) -> Steps[bytes]:
+        indexes = yield from self._trimmed(root)
+        return b"" if indexes is None else indexes.producer_snapshot
+
+    def leader_epochs(self, snapshot: Snapshot) -> Steps[tuple[EpochEntry, ...]]:
+        """Those that the log had up to the end of the remote tier, as its writer knew them; empty if nothing tells.
+
+        The lineage of the root alone would not do: it begins an epoch of its own where a log without records goes on.
+        It is what is known of the records of sinks.
+        """
+        last, root = (yield from snapshot.last()), snapshot.root
+        if last is None:
+            indexes = yield from self._trimmed(root)
+            return () if indexes is None else indexes.leader_epochs
+        if last.flags & FLAG_STAGED:
+            return tuple([entry for entry in root.lineage if entry.start_offset < last.next])
+        data = yield from self.section(last, SectionKind.LEADER_EPOCHS)
+        return decode_leader_epochs(data, key=index_key(self._topic_id, self._tp.partition, last))
+
+    def _trimmed(self, root: Root) -> Steps[SealedIndexes | None]:
+        """Of the newest segment that left a log which was trimmed to its end; None if nothing tells of it."""
         entry = newest_trimmed(root)
         if entry is None:
-            return b""
+            return None
         key = index_key(self._topic_id, self._tp.partition, trashed_segment(entry))
         got = yield Get(key, max_bytes=MAX_BUNDLE_BYTES)
         if not isinstance(got, Object):  # a maintainer of a release that did not keep it
             LOGGER.warning("producers_unknown partition=%s key=%s offset=%d", self._tp, key, root.next_offset)
-            return b""
+            return None
         bundle = decode_bundle(got.data, key=key)
         told = bundle.descriptor
         if (told.topic_id, told.partition, told.end_offset) != (self._topic_id, self._tp.partition, root.next_offset):
-            return b""  # one that was replaced before: what left last lay in a page
-        return bundle.indexes.producer_snapshot
+            return None  # one that was replaced before: what left last lay in a page
+        return bundle.indexes
 
     def _search(self, row: Row, timestamp: int, start: int) -> Steps[tuple[int, int] | None]:
         data = yield from self.section(row, SectionKind.TIME_INDEX)

@@ -14,7 +14,8 @@ watermark of the broker's checkpoints is linked, whole segments in offset order 
 let go. Of a segment into which the cleaner merged what the links hold with what they do not, the latter is copied. A
 link is the broker's file: nobody opens this directory for writing (``lock.SIDECAR_NAME``), and the engine
 seals nothing in it. The broker may cut a file only above the high watermark, unless a leader is elected uncleanly: then
-the leader epoch of what is linked is another one (:meth:`Mirror._agree`), and the link may hold the other records.
+the leader epoch of what is linked is another one (:meth:`Mirror._agree`), and the link may hold the other records. A
+new private directory has nothing to compare: its claim asks the bucket (``steps.BucketSteps.claim``).
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ from tiered.local.disk.uploads import UploadCheckpoint
 from tiered.local.disk.volume import PARTITION_METADATA_NAME, ensure_volume, read_topic_id, read_volume
 from tiered.local.segment.scan import LogFile
 from tiered.model import TopicPartition
+from tiered.plan.lineage import UNKNOWN_EPOCH, are_other_epochs, epoch_at, rewritten
 from tiered.plan.tiering.facts import Event, PartitionGone
 from tiered.tiering.directory import LogDirectory
 from tiered.tiering.discover import LEADER_EPOCHS_NAME
@@ -101,10 +103,9 @@ def safe_end(
 def epoch_of(epochs: bytes, offset: int) -> int:
     """The leader epoch under which ``offset`` was written, by a ``leader-epoch-checkpoint``; -1 if it does not tell."""
     try:
-        entries = decode_epochs(epochs.decode())
+        return epoch_at(decode_epochs(epochs.decode()), offset)
     except (CorruptionError, UnicodeDecodeError):
-        return -1
-    return max((entry.epoch for entry in entries if entry.start_offset <= offset), default=-1)
+        return UNKNOWN_EPOCH
 
 
 class _Piece(NamedTuple):
@@ -233,7 +234,7 @@ class Mirror:
         folder = self.path / partition_dir(tp)
         taken_back = self._read(folder / TAKEN_BACK_NAME)
         if taken_back and int(taken_back) < at:
-            raise _rewritten(tp, int(taken_back), at)
+            raise rewritten(str(tp), int(taken_back), at)
         if taken_back:
             self._files.unlink(folder / TAKEN_BACK_NAME)
         bases = log_bases(self._files, folder)
@@ -328,7 +329,7 @@ class Mirror:
         noted, ends = self._read(ours / LEADER_EPOCHS_NAME), log_bases(self._files, ours)
         while True:
             was, now = epoch_of(noted, ends[-1] - 1), epoch_of(epochs, ends[-1] - 1)
-            differ = was != now and -1 not in {was, now}
+            differ = are_other_epochs(was, now)
             if not differ and ends[-1] <= last:
                 return ends[-1]
             if len(ends) == 1 or ends[-2] < committed:
@@ -339,7 +340,7 @@ class Mirror:
             self._take_back(ours, ends[-2])
             ends.pop()
         if differ:
-            raise _rewritten(tp, ends[0], ends[-1], f": they are of leader epoch {was}, the broker's are of {now}")
+            raise rewritten(str(tp), ends[0], ends[-1], f": they are of leader epoch {was}, the broker's are of {now}")
         return ends[-1]
 
     def _take_back(self, ours: Path, base: int) -> None:
@@ -530,16 +531,6 @@ class Mirror:
             if file.base < first:
                 self._files.unlink(folder / local_name(file.base, file.suffix, file.work))
         return sum(self._size(folder, base) for base in bases if base >= first and base not in done)
-
-
-def _rewritten(tp: TopicPartition, start: int, end: int, why: str = "") -> OffsetGapError:
-    return OffsetGapError(
-        f"{tp}: of the offsets {start} to {end} the bucket holds records that the broker no longer has{why}: its log "
-        "was truncated below the high watermark",
-        start=start,
-        end=end,
-        hint="a leader was elected uncleanly: begin a new log under another prefix",
-    )
 
 
 class BrokerDirectory(LogDirectory):

@@ -19,7 +19,7 @@ import functools
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from tiered.errors import (
     CommitUnknown,
@@ -37,6 +37,7 @@ from tiered.local.disk.uploads import known_of, known_topic
 from tiered.model import ByteSource, Row, SealedIndexes, SegmentDescriptor, TopicPartition
 from tiered.plan.known import held_ids
 from tiered.plan.lifecycle import RestoredFrom, VolumeProof, is_own_claim
+from tiered.plan.lineage import need_same_records
 from tiered.plan.tiering import facts, orders
 from tiered.plan.tiering.facts import SegmentRef
 from tiered.remote.cache import ByteCache
@@ -53,6 +54,8 @@ from tiered.store.puts import MULTIPART_FROM_BYTES, PARALLEL_PARTS, PART_BYTES, 
 from tiered.store.sources import PIECE_BYTES
 from tiered.tiering.disk import Disk, Granted
 from tiered.tiering.journal import Entry, Journal
+
+T = TypeVar("T")
 
 ACCESS_DENIED = "AccessDenied"
 """How S3 says, per key of a batch delete, that the policy forbids it."""
@@ -238,7 +241,10 @@ class BucketSteps:
         return catalog if catalog.holds_token(self._disk.claims.of(tp).token or "") else None
 
     def claim(self, tp: TopicPartition) -> Steps[Granted]:
-        """A writer's proof is on the disk before the PUT that carries it. Raises FencedError if it may not write."""
+        """A writer's proof is on the disk before the PUT that carries it. Raises FencedError if it may not write.
+
+        OffsetGapError for a sidecar whose broker has other records than the bucket, or goes on elsewhere.
+        """
         yield from self.probe()
         self._unfinished.pop(tp, None)  # what dead claims began is settled
         topic_id = self._disk.topic_id(tp)
@@ -249,10 +255,17 @@ class BucketSteps:
             self._catalogs.pop(tp, None)  # what was acknowledged and not seen is not held against what is there
         catalog = yield from self.catalog(tp)
         proof = (yield Blocking(lambda: self.proof(tp))) if self.role is Role.WRITER else None
+        joints = None if proof is None else proof.joints
+        if joints is not None:
+            before = yield from catalog.load()
+            if before is not None and before.next_offset in joints:  # a claim would only fence who can go on
+                yield from self._need_same_records(tp, before)
         claim = yield from catalog.claim(self.role, self._owner, proof)
         root = yield from catalog.read_back()
         if catalog.in_doubt:  # what another has committed since is at offsets of this disk, and not on it
             raise FencedError(catalog.in_doubt, hint="open the log again to see whether this volume may write")
+        if joints is not None:  # others may have committed before the claim
+            yield from self._need_same_records(tp, root)
         self._unseen.discard(tp)
         resumes = claim.resumes and bool(claim.next_offset)  # our claim stands: the catalog's end is the log's
         granted = Granted(
@@ -267,6 +280,12 @@ class BucketSteps:
         )
         later = self.role is Role.WRITER and (yield Blocking(lambda: self._disk.begin(tp, granted)))
         return replace(granted, resumes=later)
+
+    def _need_same_records(self, tp: TopicPartition, root: Root) -> Steps[None]:
+        """For a sidecar without links: its broker may have other records for what the bucket holds."""
+        held = yield from self._looked_up(tp, root, SegmentLookup.leader_epochs)
+        theirs = yield Blocking(functools.partial(self._disk.leader_epochs, tp))
+        need_same_records(str(tp), held, theirs, root.next_offset)
 
     def take_grant(self, tp: TopicPartition) -> Steps[bool]:
         """Begins under the claim that another process made for this volume; whether the root carries one as it is now.
@@ -291,10 +310,16 @@ class BucketSteps:
         return True
 
     def producers(self, tp: TopicPartition, root: Root) -> Steps[bytes]:
-        """Who wrote what so far, as a ``.snapshot`` file. What is gone or damaged is looked for a second time."""
+        """Who wrote what so far, as a ``.snapshot`` file."""
+        return (yield from self._looked_up(tp, root, SegmentLookup.producer_snapshot))
+
+    def _looked_up(
+        self, tp: TopicPartition, root: Root, ask: Callable[[SegmentLookup, Snapshot], Steps[T]]
+    ) -> Steps[T]:
+        """What the newest segment tells. What is gone or damaged is looked for a second time."""
         for last in (False, True):
             try:
-                return (yield from SegmentLookup(tp, root.topic_id, ByteCache()).producer_snapshot(Snapshot.of(root)))
+                return (yield from ask(SegmentLookup(tp, root.topic_id, ByteCache()), Snapshot.of(root)))
             except SegmentGone as gone:
                 if last:
                     raise CorruptionError(
