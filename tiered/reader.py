@@ -154,6 +154,13 @@ class Reader:
             found.update((yield from self._bucket.topics()))
         return dict(sorted(found.items()))
 
+    def _names_steps(self) -> Steps[list[str]]:
+        """For who mistyped one: an entry that cannot be read is none of it."""
+        names = set((yield Blocking(self._local.topics)) if self._local is not None else ())
+        if self._bucket is not None:
+            names.update((yield from self._bucket.names()))
+        return sorted(names)
+
     def topic(self, name: str) -> TopicReads:
         """The topic ``name``. Raises UnknownTopicError, ConfigError (the tiers hold different topics of that name).
 
@@ -170,7 +177,7 @@ class Reader:
             info, known = yield Blocking(partial(self._on_disk, self._local, name))
         entry = (yield from self._bucket.entry(name, known)) if self._bucket is not None else None
         if entry is None and info is None:
-            names = list((yield from self._topics_steps()))
+            names = yield from self._names_steps()
             near = difflib.get_close_matches(name, names, 1)
             raise UnknownTopicError(
                 f"there is no topic {name} in {self!r}",

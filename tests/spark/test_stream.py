@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from tests.unit.remote.building import FIRST_MS, TOPIC_ID, RemoteLog, batches, records, seal
 from tiered.config import TopicConfig
-from tiered.errors import ConfigError, OffsetOutOfRangeError, RemoteUnavailableError, UnknownTopicError
+from tiered.errors import ConfigError, CorruptionError, OffsetOutOfRangeError, RemoteUnavailableError, UnknownTopicError
 from tiered.format.batch import encode_batch
 from tiered.format.control import ControlType, marker
 from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
@@ -32,7 +32,7 @@ from tiered.spark.slice_reader import SliceReader
 from tiered.spark.source import TieredDataSource
 from tiered.spark.stream import OUTAGE_PATIENCE_SECONDS, TieredStreamReader
 from tiered.spark.watch import REGISTRY_AGE_SECONDS
-from tiered.store.base import Delete, Get, List, NotModified, Outcome, StoreRequest
+from tiered.store.base import ABSENT, Delete, Get, List, NotModified, Outcome, Put, StoreRequest
 from tiered.store.directory import DirectoryStore
 from tiered.store.driver import drive
 from tiered.testing.clock import FakeClock, SeededIds
@@ -256,6 +256,16 @@ def test_a_pattern_that_matches_nothing_yet_waits(desk: Desk) -> None:
     desk.clock.advance(REGISTRY_AGE_SECONDS)
     after = reader.latestOffset(sent(end), ALL)
     assert rows(reader, end, after) == list(range(30))
+
+
+def test_of_a_pattern_only_a_damaged_entry_that_it_matches_fails(desk: Desk) -> None:
+    desk.log.fill(10)
+    desk.store.execute(Put("topics/weather", b"{nothing", ABSENT))
+    reader = desk.reader(subscribePattern="flights.*", startingOffsets="earliest")
+    start = reader.initialOffset()
+    assert rows(reader, start, reader.latestOffset(sent(start), ALL)) == list(range(10))
+    with pytest.raises(CorruptionError, match="topics/weather"):
+        desk.reader(subscribePattern=".*").initialOffset()
 
 
 # -- how much at once ------------------------------------------------------------------------------------------------

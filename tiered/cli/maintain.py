@@ -34,7 +34,7 @@ from tiered.program.output import columns, counted, human_bytes
 from tiered.program.progress import Progress
 from tiered.program.store_limits import store_limits, with_limits
 from tiered.program.stores import open_remote
-from tiered.program.tiers import Tiers, TopicFacts, open_tiers
+from tiered.program.tiers import Tiers, TopicFacts, open_tiers, tell_unreadable
 from tiered.program.upkeep import EVERY_MS, Scope, Upkeep, room_for
 from tiered.remote.deletion import tend_deletion
 from tiered.remote.fence import owner_of
@@ -181,7 +181,9 @@ def maintain(app: Application, name: str, wanted: Wanted, *, dry_run: bool, yes:
     failed: Failed = {}
     with open_tiers(app, with_local=False, limits=limits) as tiers:
         topic = split_topic(wanted.selected)[0] if wanted.selected is not None else None
-        topics = tiers.topics() if topic is None else {topic: tiers.need_topic(topic)}
+        unreadable: dict[str, TieredError] = {}
+        topics = tiers.topics(unreadable=unreadable) if topic is None else {topic: tiers.need_topic(topic)}
+        unread = tell_unreadable(app, unreadable)
         planned = list(_planned(tiers, topics, wanted, failed))
         plans = [plan for _, plan in planned]
         work = [(maintainer, plan, action) for maintainer, plan in planned for action in plan.actions]
@@ -203,14 +205,17 @@ def maintain(app: Application, name: str, wanted: Wanted, *, dry_run: bool, yes:
         strays: Strays | None = None
         if wanted.orphans and topic is None:
             damaged = _sweep_decisions(app, tiers, delete=not dry_run)
-            strays = _sweep_strays(app, tiers, delete=not dry_run)
+            if unreadable:
+                app.out.warn("nothing of deleted topics is swept: what looks like it may be of a topic named above")
+            else:
+                strays = _sweep_strays(app, tiers, delete=not dry_run)
         for facts in topics.values() if not dry_run else ():
             if facts.entry is not None and facts.entry.state == STATE_DELETING:
                 with _by_itself(TopicPartition(facts.name, 0), failed):
                     tiers.run(tend_deletion(facts.entry, _owner()))
     for tp, error in failed.items():
         app.out.warn(f"{tp}: {_told(error)}")
-    code = next((error.exit_code for error in (*failed.values(), *damaged)), 0)
+    code = unread or next((error.exit_code for error in (*failed.values(), *damaged)), 0)
     return _conclude(app, name, plans, None if dry_run else done, swept, strays, code)
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from tiered.errors import ConfigError, CorruptionError, NotFoundError
+from tiered.errors import ConfigError, CorruptionError, NotFoundError, TieredError
 from tiered.format.keys import check_snapshot_name
 from tiered.model import TopicPartition
 from tiered.program.application import Application, Command, Group, confirm, pass_application, split_topic
 from tiered.program.doors import chosen_partitions
 from tiered.program.output import columns, counted
-from tiered.program.tiers import Tiers, open_tiers
+from tiered.program.tiers import Tiers, open_tiers, tell_unreadable
 from tiered.remote.past import Taken, create_snapshot, delete_snapshot, load_snapshot, survey_snapshots
 from tiered.remote.root_view import RootView
 from tiered.times import format_time
@@ -56,7 +56,7 @@ def create_command(app: Application, *, name: str, selected: tuple[str, ...]) ->
 @_SELECTED
 @pass_application
 def list_command(app: Application, *, selected: tuple[str, ...]) -> int:
-    """List snapshots: what each holds, and since when. Exit code 13 if one is damaged; the others are shown.
+    """List snapshots: what each holds, and since when. Exit code 13 if one, or the entry of a topic, is damaged.
 
     \b
     Example:
@@ -66,14 +66,16 @@ def list_command(app: Application, *, selected: tuple[str, ...]) -> int:
     with open_tiers(app, with_local=False) as tiers:
         found: list[tuple[TopicPartition, Taken]] = []
         damaged: list[tuple[TopicPartition, str]] = []
-        for tp, view in _views(tiers, selected):
+        unreadable: dict[str, TieredError] = {}
+        for tp, view in _views(tiers, selected, unreadable):
             whole, broken = tiers.run(survey_snapshots(view))
             found += [(tp, taken) for taken in whole]
             damaged += [(tp, name) for name in broken]
             for name, damage in broken.items():
                 app.out.warn(f"{tp}: snapshot {name} cannot be read: {damage.message}; {damage.hint}")
-    code = _print(app, "snapshot list", found, damaged)
-    return CorruptionError.exit_code if damaged else code
+    code = tell_unreadable(app, unreadable)
+    printed = _print(app, "snapshot list", found, damaged)
+    return CorruptionError.exit_code if damaged else code or printed
 
 
 @command.command("delete", cls=Command)
@@ -113,12 +115,23 @@ def delete_command(app: Application, *, name: str, selected: tuple[str, ...], ye
     return _print(app, "snapshot delete", [(tp, taken) for tp, _, taken in held])
 
 
-def _views(tiers: Tiers, selected: Sequence[str]) -> Iterator[tuple[TopicPartition, RootView]]:
-    """The partitions that were named, all of them if none was, each once."""
-    wanted = [split_topic(text) for text in selected] or [(name, None) for name in tiers.topics()]
+def _views(
+    tiers: Tiers, selected: Sequence[str], unreadable: dict[str, TieredError] | None = None
+) -> Iterator[tuple[TopicPartition, RootView]]:
+    """The partitions that were named, all of them if none was, each once.
+
+    Of all of them ``unreadable`` gets topics whose entry cannot be read, or is an older one; without it that is raised.
+    """
+    wanted = [split_topic(text) for text in selected] or [(name, None) for name in tiers.topics(unreadable=unreadable)]
     seen: set[TopicPartition] = set()
     for name, partition in wanted:
-        facts = tiers.need_topic(name)
+        try:
+            facts = tiers.need_topic(name)
+        except CorruptionError as damage:
+            if selected or unreadable is None:
+                raise
+            unreadable[name] = damage
+            continue
         for number in chosen_partitions(name, facts.partitions, partition):
             tp = TopicPartition(name, number)
             if facts.entry is not None and tp not in seen:

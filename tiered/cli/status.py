@@ -16,13 +16,14 @@ from tiered.errors import (
     RemoteUnavailableError,
     TieredError,
 )
+from tiered.format.keys import topic_key
 from tiered.local.directory.figures import read_report
 from tiered.local.disk.files import PosixFiles
 from tiered.program.application import Application, Command, pass_application
 from tiered.program.doors import directory_error
 from tiered.program.output import counted, human_bytes, human_duration
 from tiered.program.partition_status import PartitionStatus, gather, lock_holders
-from tiered.program.tiers import Tiers, open_tiers
+from tiered.program.tiers import Tiers, as_fields, open_tiers
 from tiered.times import format_time
 
 EXIT_UNHEALTHY = 3
@@ -37,8 +38,8 @@ def command(app: Application) -> int:
 
     It takes no lock: writers and uploaders go on beside it, and it needs none of them. Exit code 0: healthy; 3:
     something needs a look; 10: the log directory is lost (the remote part is printed); 13: the bucket does not hold
-    what it did, or it is another bucket. A bucket that does not answer (75), does not exist (10) or refuses (12)
-    hides only its own part: the local one is printed.
+    what it did, a topic's entry in it is damaged, or it is another bucket. A bucket that does not answer (75), does
+    not exist (10) or refuses (12) hides only its own part: the local one is printed.
 
     \b
     Examples:
@@ -49,14 +50,17 @@ def command(app: Application) -> int:
     lost = directory_error(app)
     if lost is not None and (app.remote is None or not isinstance(lost, NotFoundError)):
         raise lost
-    entries, unreachable, tiered_log = _look(app, with_local=lost is None)
+    unreadable: dict[str, TieredError] = {}
+    entries, unreachable, tiered_log = _look(app, unreadable, with_local=lost is None)
     now_ms = app.clock.now_ms()
     directory = _directory(app.log_dir) if app.log_dir is not None and lost is None else None
     problems = [f"{entry.tp}: {problem}" for entry in entries for problem in entry.problems]
+    problems += [f"{topic_key(name)} cannot be read: {error}" for name, error in unreadable.items()]
     if directory is not None:
         problems += directory["problems"]
     code = EXIT_UNHEALTHY if problems else 0
-    if any(entry.lost is not None for entry in entries):
+    damages = [entry.lost for entry in entries] + [e for e in unreadable.values() if isinstance(e, CorruptionError)]
+    if any(damage is not None for damage in damages):
         code = CorruptionError.exit_code
     if lost is not None:
         problems.append(f"{lost.message}; {lost.hint}")
@@ -70,6 +74,7 @@ def command(app: Application) -> int:
         "log_dir": directory,
         "remote_url": app.remote,
         "partitions": [entry.as_json() for entry in entries],
+        "unreadable": as_fields(unreadable),
         "healthy": not problems,
         "problems": problems,
         "notes": notes,
@@ -81,12 +86,14 @@ def command(app: Application) -> int:
     return app.out.result("status", fields, lines, code)
 
 
-def _look(app: Application, *, with_local: bool) -> tuple[list[PartitionStatus], TieredError | None, bool]:
+def _look(
+    app: Application, unreadable: dict[str, TieredError], *, with_local: bool
+) -> tuple[list[PartitionStatus], TieredError | None, bool]:
     """Every partition, why the bucket's part is left out if it is, whether the log has a bucket."""
     unreachable: TieredError | None
     try:
         with open_tiers(app, with_local=with_local) as tiers:
-            entries, unreachable = _gather(tiers)
+            entries, unreachable = _gather(tiers, unreadable)
             uploads = tiers.local is not None and bool(tiers.local.uploads.read())
     except NotFoundError as cause:  # the folder of a file:// store, as when it is not mounted
         if app.remote is None or app.log_dir is None or not with_local:
@@ -96,10 +103,10 @@ def _look(app: Application, *, with_local: bool) -> tuple[list[PartitionStatus],
     return entries, unreachable, app.remote is not None or uploads
 
 
-def _gather(tiers: Tiers) -> tuple[list[PartitionStatus], TieredError | None]:
+def _gather(tiers: Tiers, unreadable: dict[str, TieredError]) -> tuple[list[PartitionStatus], TieredError | None]:
     """Every partition; over the local tier alone, and why, if the bucket does not answer, is absent or refuses."""
     try:
-        return gather(tiers), None
+        return gather(tiers, unreadable), None
     except (RemoteUnavailableError, RemotePermissionError, NotFoundError, ConfigError) as cause:
         if tiers.local is None:
             raise

@@ -12,7 +12,7 @@ import click
 
 from tiered.cli.handover import handover
 from tiered.config import MAX_LONG, MAX_PARTITIONS, OF_SEGMENT, UNLIMITED, TopicConfig, unknown_key
-from tiered.errors import ConfigError, NotFoundError
+from tiered.errors import ConfigError, NotFoundError, TieredError
 from tiered.format.keys import check_topic_name
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.topics import TopicInfo
@@ -28,7 +28,15 @@ from tiered.program.application import (
 from tiered.program.doors import chosen_partitions, need_topic
 from tiered.program.output import columns, counted, human_bytes, human_duration
 from tiered.program.partition_status import DiskNotes, partition_status
-from tiered.program.tiers import open_in_bucket, open_log, open_tiers, refuse_internal, topic_config
+from tiered.program.tiers import (
+    as_fields,
+    open_in_bucket,
+    open_log,
+    open_tiers,
+    refuse_internal,
+    tell_unreadable,
+    topic_config,
+)
 from tiered.remote.deletion import begin_deletion
 from tiered.remote.fence import owner_of
 from tiered.remote.past import delete_snapshot, list_snapshots
@@ -50,14 +58,15 @@ command.add_command(handover)
 @command.command("list")
 @pass_application
 def list_topics(app: Application) -> int:
-    """Every topic of the tiers that were named.
+    """Every topic of the tiers that were named. Exit code 13 if the bucket's entry of one is damaged.
 
     \b
     Example:
       tiered topics list --remote s3://acme-logs/prod
     """
     with open_tiers(app) as tiers:
-        topics = tiers.topics()
+        unreadable: dict[str, TieredError] = {}
+        topics = tiers.topics(unreadable=unreadable)
     entries = [
         {
             "topic": facts.name,
@@ -67,11 +76,16 @@ def list_topics(app: Application) -> int:
         }
         for facts in topics.values()
     ]
-    rows = [[facts.name, facts.partitions, facts.topic_id, "+".join(facts.tiers)] for facts in topics.values()]
+    rows: list[list[object]] = [[name, None, None, "unreadable"] for name in unreadable if name not in topics]
+    for name, facts in topics.items():
+        held = [*facts.tiers, "unreadable"] if name in unreadable else facts.tiers
+        rows.append([name, facts.partitions, facts.topic_id, "+".join(held)])
+    rows.sort(key=lambda row: str(row[0]))
     if not rows:
         app.out.say("no topics")
     text = columns(["topic", "partitions", "topic id", "tiers"], rows) if rows else []
-    return app.out.result("topics list", {"topics": entries}, text)
+    code = tell_unreadable(app, unreadable)
+    return app.out.result("topics list", {"topics": entries, "unreadable": as_fields(unreadable)}, text, code)
 
 
 @command.command("create")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -69,7 +70,8 @@ def topic_to_read(reader: tiered.Reader, name: str) -> TopicReads:
     try:
         return reader.topic(name)
     except UnknownTopicError:
-        need_topic(name, reader.topics())
+        with contextlib.suppress(CorruptionError, ConfigError):  # of another topic: the error at hand is the answer
+            need_topic(name, reader.topics())
         raise
 
 

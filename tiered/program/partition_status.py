@@ -159,12 +159,12 @@ def _gone(
         return {}
 
 
-def gather(tiers: Tiers) -> list[PartitionStatus]:
-    """Every partition of every topic."""
+def gather(tiers: Tiers, unreadable: dict[str, TieredError] | None = None) -> list[PartitionStatus]:
+    """Every partition of every topic. ``unreadable`` as of :meth:`Tiers.topics`."""
     notes = DiskNotes.read(tiers)
     return [
         partition_status(tiers, facts, number, notes)
-        for facts in tiers.topics().values()
+        for facts in tiers.topics(unreadable=unreadable).values()
         for number in range(facts.partitions)
     ]
 
@@ -184,6 +184,8 @@ def partition_status(tiers: Tiers, facts: TopicFacts, partition: int, notes: Dis
         except (CorruptionError, LocalIOError) as error:
             status.positions, status.unreadable = None, error
             status.problems.append(f"{error.message}; {error.hint}" if error.hint else error.message)
+    if facts.unreadable is not None:  # told once, of the topic
+        return status
     try:
         status.pinned = tiers.snapshot(facts, partition, notes.known.get(status.tp, NOTHING_KNOWN))
         if status.pinned is not None:

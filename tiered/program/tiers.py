@@ -10,8 +10,9 @@ from uuid import UUID
 
 import tiered
 from tiered.config import TopicConfig
-from tiered.errors import ConfigError, UnknownTopicError
+from tiered.errors import ConfigError, TieredError, UnknownTopicError
 from tiered.format.coordinator_records import is_state_log
+from tiered.format.keys import topic_key
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.uploads import known_partitions
 from tiered.model import TopicPartition
@@ -55,7 +56,7 @@ def open_log(app: Application, *, create: bool, deadline_seconds: float = PATIEN
 class TopicFacts:
     """A topic as the tiers know it; ``config`` under Kafka's names. The ids differ if they are different topics.
 
-    ``entry`` is the bucket's, None if it has none.
+    ``entry`` is the bucket's, None if it has none, or if that cannot be read (``unreadable``).
     """
 
     name: str
@@ -64,6 +65,7 @@ class TopicFacts:
     remote_id: UUID | None
     config: Mapping[str, str]
     entry: TopicEntry | None = None
+    unreadable: TieredError | None = None
 
     @property
     def topic_id(self) -> UUID | None:
@@ -84,12 +86,17 @@ class Tiers:
     local: LocalLog | None
     store: Store | None
 
-    def topics(self, name: str | None = None) -> dict[str, TopicFacts]:
-        """All topics by name, or the one that is named (over a bucket this asks for one object and lists nothing)."""
+    def topics(
+        self, name: str | None = None, unreadable: dict[str, TieredError] | None = None
+    ) -> dict[str, TopicFacts]:
+        """All topics by name, or the one that is named (over a bucket this asks for one object and lists nothing).
+
+        Of all topics ``unreadable`` gets those whose entry cannot be read, which else is raised.
+        """
         found: dict[str, TopicFacts] = {}
         if self.store is not None:
             if name is None:
-                entries = drive(self.store, list_topics())
+                entries = drive(self.store, list_topics(unreadable))
             else:
                 entry = drive(self.store, load_topic_to_read(name))
                 entries = [entry] if entry is not None else []
@@ -111,6 +118,7 @@ class Tiers:
                     other.remote_id if other is not None else None,
                     info.config.to_text(),
                     other.entry if other is not None else None,
+                    (unreadable or {}).get(info.name),
                 )
         return dict(sorted(found.items()))
 
@@ -144,7 +152,8 @@ class Tiers:
         """The topic ``name``. Raises ``UnknownTopicError`` with a suggestion."""
         found = self.topics(name).get(name)
         if found is None:
-            need_topic(name, self.topics())
+            others: dict[str, TieredError] = {}
+            need_topic(name, {*self.topics(unreadable=others), *others})
             raise UnknownTopicError(f"there is no topic {name!r}", hint="it vanished just now: look again")
         return found
 
@@ -190,6 +199,18 @@ def open_in_bucket(app: Application, topic: str) -> Iterator[tuple[Tiers, TopicE
         if entry is None:
             raise UnknownTopicError(f"{topic} is not in the bucket", hint="`tiered topics list` shows what is")
         yield tiers, entry
+
+
+def tell_unreadable(app: Application, unreadable: Mapping[str, TieredError]) -> int:
+    """A warning of each entry that cannot be read, with what to do; the exit code, 0 if all can be: damage first."""
+    for name, error in unreadable.items():
+        app.out.warn(f"{topic_key(name)} cannot be read: {error}")
+    return max((error.exit_code for error in unreadable.values()), default=0)
+
+
+def as_fields(unreadable: Mapping[str, TieredError]) -> list[dict[str, object]]:
+    """The same for ``--json``."""
+    return [{"topic": name, "error": error.as_json()} for name, error in unreadable.items()]
 
 
 def topic_config(pairs: Sequence[str]) -> TopicConfig:

@@ -50,7 +50,8 @@ class Scope:
 class UpkeepView:
     """Where it is. ``doing``: the partition that has its turn, empty between two rounds; times are 0 before the first.
 
-    ``failed``: what the newest turn of a partition came to, if it failed; ``trouble``: the whole round did.
+    ``failed``: what the newest turn of a partition came to, if it failed; ``trouble``: the whole round did, or a topic
+    was left out because its entry cannot be read.
     ``paused``: topics that the newest round left alone.
     """
 
@@ -181,7 +182,8 @@ class Upkeep:
                 check_capabilities(capabilities, self._store.url)
                 self._capabilities = capabilities
             failed: dict[TopicPartition, TieredError] = {}
-            for entry, tp in self._partitions():
+            unreadable: dict[str, TieredError] = {}
+            for entry, tp in self._partitions(unreadable):
                 if self._ending.is_set():
                     return
                 if self._heeds_pause(entry.name):
@@ -194,7 +196,10 @@ class Upkeep:
                 except Exception as cause:  # noqa: BLE001 - also a bug that one partition meets is that one's alone
                     failed[tp] = as_error(cause, "maintenance")
                     self._on_failed(tp, failed[tp])
-            self._note(rounds=self.view.rounds + 1, ended_ms=self._clock.now_ms(), failed=failed, trouble=None)
+            for error in unreadable.values():
+                self._on_failed(None, error)
+            trouble = next(iter(unreadable.values()), None)
+            self._note(rounds=self.view.rounds + 1, ended_ms=self._clock.now_ms(), failed=failed, trouble=trouble)
         finally:
             self._note(doing="")
 
@@ -204,10 +209,10 @@ class Upkeep:
             self._note(paused=self.view.paused | {topic})
         return paused
 
-    def _partitions(self) -> Iterator[tuple[TopicEntry, TopicPartition]]:
+    def _partitions(self, unreadable: dict[str, TieredError]) -> Iterator[tuple[TopicEntry, TopicPartition]]:
         name = self._scope.topic
         if name is None:
-            entries = self._drive(list_topics())
+            entries = self._drive(list_topics(unreadable))
         else:
             entry = self._drive(load_topic_to_read(name))
             if entry is None:

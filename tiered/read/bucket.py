@@ -9,6 +9,7 @@ from uuid import UUID
 
 from tiered.arguments import StorePlace
 from tiered.clock import Clock, IdSource
+from tiered.errors import TieredError
 from tiered.local.disk.topics import TopicInfo
 from tiered.model import TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
@@ -62,6 +63,12 @@ class BucketReads:
         for entry in (yield from list_topics()):
             found[entry.name] = TopicInfo(entry.name, entry.topic_id, entry.partitions, entry.known_settings)
         return found
+
+    def names(self) -> Steps[list[str]]:
+        """Of all topics, also of those whose entries cannot be read; with one listing."""
+        unreadable: dict[str, TieredError] = {}
+        entries = yield from list_topics(unreadable)
+        return [*(entry.name for entry in entries), *unreadable]
 
     def entry(self, name: str, known: Mapping[int, Known]) -> Steps[TopicEntry | None]:
         """The registry entry, held against what the disk (``known``), and this reader, have seen of it."""

@@ -35,6 +35,7 @@ from tiered.errors import (
     LogDestroyedError,
     RemotePermissionError,
     RemoteUnavailableError,
+    TieredError,
     UnknownTopicError,
 )
 from tiered.format.crc import crc32c
@@ -55,6 +56,7 @@ from tiered.store.base import (
     NewId,
     Now,
     Object,
+    Outcome,
     Put,
     PutStatus,
     Steps,
@@ -404,18 +406,34 @@ def update_topic(name: str, change: Change) -> Steps[TopicEntry]:
         yield from _pause(deadline, attempt, name)
 
 
-def list_topics() -> Steps[list[TopicEntry]]:
-    """All registered topics, by name. Foreign objects under the prefix are passed over; an unreadable entry raises."""
+def list_topics(unreadable: dict[str, TieredError] | None = None) -> Steps[list[TopicEntry]]:
+    """All registered topics, by name. Foreign objects under the prefix are passed over.
+
+    ``unreadable`` gets, by name, why an entry cannot be read: what it names is not known, never "nothing". Without it
+    that is raised, for who needs all of them: CorruptionError, ConfigError for a newer format.
+    """
     names = yield from list_topic_names()
     entries: list[TopicEntry] = []
     for at in range(0, len(names), GETS_AT_ONCE):
         group = names[at : at + GETS_AT_ONCE]
-        objects = yield Together(tuple(_get(topic_key(name)) for name in group))
+        objects = yield Together(tuple(_get(topic_key(name)) for name in group), errors=True)
         for name, got in zip(group, objects, strict=True):
-            if isinstance(got, Object):
-                entries.append(decode_topic(got.data, key=topic_key(name)))
-    entries = [entry for entry in entries if entry.state != STATE_DELETED]
+            try:
+                entry = _listed(got, name)
+            except (CorruptionError, ConfigError) as error:
+                if unreadable is None:
+                    raise
+                unreadable[name] = error
+                continue
+            entries += [] if entry is None or entry.state == STATE_DELETED else [entry]
     return sorted(entries, key=lambda entry: entry.name)
+
+
+def _listed(got: Outcome | TieredError, name: str) -> TopicEntry | None:
+    """One answer of a listing; None if the entry went meanwhile."""
+    if isinstance(got, TieredError):
+        raise got
+    return decode_topic(got.data, key=topic_key(name)) if isinstance(got, Object) else None
 
 
 def list_topic_names() -> Steps[list[str]]:

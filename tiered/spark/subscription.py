@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
 
-from tiered.errors import ConfigError, UnknownTopicError
+from tiered.errors import ConfigError, TieredError, UnknownTopicError
 from tiered.format.keys import FLAG_ABORTED_TXNS
 from tiered.format.root import STATE_DELETING
 from tiered.local.directory.manager import LocalLog
@@ -175,14 +175,25 @@ def planning_pool(what: str) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(PLANNING_THREADS, thread_name_prefix=f"tiered-plan-{what}")
 
 
+def _is_matched(pattern: str, name: str) -> bool:
+    """Internal topics are never matched by a pattern, as in Kafka's consumer."""
+    return re.fullmatch(pattern, name) is not None and not name.startswith("__")
+
+
 def _registered(options: ReadOptions, store: Store | None) -> dict[str, TopicEntry]:
     """The registry's entries: all of them for a pattern, else those that are named."""
     if store is None:
         return {}
     with planning_pool("topics") as pool:
         if options.pattern is not None:
-            listed = drive(store, list_topics())
-            return {entry.name: entry for entry in pool.map(lambda each: drive(store, confirm_topic(each)), listed)}
+            unreadable: dict[str, TieredError] = {}
+            listed = drive(store, list_topics(unreadable))
+            for name, error in unreadable.items():
+                if _is_matched(options.pattern, name):
+                    raise error
+                _logger.warning("topic %s is not matched, and its entry cannot be read: %s", name, error)
+            matched = [entry for entry in listed if _is_matched(options.pattern, entry.name)]
+            return {entry.name: entry for entry in pool.map(lambda each: drive(store, confirm_topic(each)), matched)}
         names = {*options.subscribe, *(tp.topic for tp in options.assign)}
         entries = pool.map(lambda name: drive(store, load_topic_to_read(name)), sorted(names))
         return {entry.name: entry for entry in entries if entry is not None}
@@ -194,8 +205,7 @@ def _chosen_topics(
     entries = _registered(options, store)
     on_disk = local.topics() if local is not None else {}
     if options.pattern is not None:
-        # Internal topics are never matched by a pattern, as in Kafka's consumer.
-        names = sorted(n for n in {*entries, *on_disk} if re.fullmatch(options.pattern, n) and not n.startswith("__"))
+        names = sorted(name for name in {*entries, *on_disk} if _is_matched(options.pattern, name))
     else:
         names = sorted({*options.subscribe, *(tp.topic for tp in options.assign)})
     topics = []

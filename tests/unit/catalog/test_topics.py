@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from tests.unit.catalog.script import World
-from tiered.errors import CommitUnknown, ConfigError, CorruptionError, UnknownTopicError
+from tiered.errors import CommitUnknown, ConfigError, CorruptionError, TieredError, UnknownTopicError
 from tiered.format.container import MAX_OBJECT_BYTES
 from tiered.format.keys import topic_key
 from tiered.format.root import STATE_DELETING
@@ -116,6 +116,9 @@ def test_list_is_sorted_and_passes_over_foreign_objects(world: World) -> None:
     world.store.inner.execute(Put("topics/broken", b"x", ABSENT))
     with pytest.raises(CorruptionError, match="topics/broken"):
         world.run(list_topics())
+    unreadable: dict[str, TieredError] = {}
+    assert [entry.name for entry in world.run(list_topics(unreadable))] == sorted(names)
+    assert {name: type(error) for name, error in unreadable.items()} == {"broken": CorruptionError}
 
 
 def test_bad_calls(world: World) -> None:

@@ -106,6 +106,22 @@ def test_one_partition_keeps_no_other_from_its_turn(
     assert (upkeep.view.rounds, set(upkeep.view.failed)) == (2, {A})  # what is well again is not told for ever
 
 
+def test_an_entry_that_cannot_be_read_keeps_no_other_topic_from_its_turn(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "store" / "topics" / "b.obj"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:9])
+    told = Told()
+    upkeep = upkeep_of(store, told)
+    upkeep.turn()
+    assert told.done == [(A, Kind.RETENTION), (C, Kind.RETENTION)]
+    assert told.failed == [(None, CorruptionError)]
+    assert (upkeep.view.rounds, type(upkeep.view.trouble)) == (1, CorruptionError)
+    assert [each.value for each in upkeep.view.metrics() if each.name.endswith("maintain_failing")] == [1]
+    path.write_bytes(whole)
+    upkeep.turn()
+    assert (told.done[2:], upkeep.view.rounds, upkeep.view.trouble) == ([(B, Kind.RETENTION)], 2, None)
+
+
 def test_the_end_comes_between_two_actions(store: Store) -> None:
     clock, told = Rests(), Told()
     upkeep = upkeep_of(store, told, clock)

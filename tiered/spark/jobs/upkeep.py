@@ -161,9 +161,14 @@ def outcome(done: Sequence[Mapping[str, Any]]) -> Outcome:
 
 
 def _entries(store: Store, topics: list[str]) -> Iterator[TopicEntry]:
-    """Those that are not being deleted."""
+    """Those that are not being deleted. Raises why an entry cannot be read: a job says of all topics what it did."""
     if not topics:
-        yield from (entry for entry in drive(store, list_topics()) if entry.state != STATE_DELETING)
+        try:
+            entries = drive(store, list_topics())
+        except CorruptionError as damage:
+            damage.hint = f"name the other topics to go on without it; {damage.hint}"
+            raise
+        yield from (entry for entry in entries if entry.state != STATE_DELETING)
     for name in topics:
         entry = drive(store, load_topic_to_read(name))
         if entry is None or entry.state == STATE_DELETING:
