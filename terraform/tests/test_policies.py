@@ -54,7 +54,7 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("sink", "s3:AbortMultipartUpload"): {"staged"},
     ("sink", "s3:PutObjectTagging"): {"staged"},
     ("sink", "s3:DeleteObject"): {"probe"},
-    ("auditor", "s3:GetObject"): LOG | PAST | {"pin", "decision"},
+    ("auditor", "s3:GetObject"): LOG | PAST | {"pin", "decision", "audit"},
     ("auditor", "s3:PutObject"): set(),
     ("auditor", "s3:DeleteObject"): set(),
     ("writer", "s3:GetObject"): LOG | {"probe"},
@@ -62,7 +62,7 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("writer", "s3:AbortMultipartUpload"): WRITERS,
     ("writer", "s3:PutObjectTagging"): WRITERS,  # a PUT with tags needs both
     ("writer", "s3:DeleteObject"): {"probe"},
-    ("maintainer", "s3:GetObject"): LOG | PAST | {"receipt", "decision", "pin", "probe"},
+    ("maintainer", "s3:GetObject"): LOG | PAST | {"receipt", "decision", "audit", "pin", "probe"},
     ("maintainer", "s3:AbortMultipartUpload"): WRITERS | {"rewritten"},
     ("maintainer", "s3:PutObject"): SWAPPED | {"rewritten", "pin", "snapshot", "audit", "receipt", "decision"},
     ("maintainer", "s3:DeleteObject"): WRITERS

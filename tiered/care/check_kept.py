@@ -1,8 +1,8 @@
 """What a partition keeps beside its newest catalog, as ``check`` sees it: each can be read, and does what it is for.
 
 Of snapshots all that they name must be there, and what only they name must be right: nobody else looks at it. A pin or
-a garbage page that cannot be read holds every collection up. Copies below ``hist/`` are there for people who rebuild:
-the newest is read, all others with the data.
+a garbage page that cannot be read holds every collection up. Copies below ``hist/`` are there for people who rebuild,
+audit lines for people who ask what was deleted: the newest is read, all others with the data.
 """
 
 from __future__ import annotations
@@ -11,45 +11,58 @@ from collections.abc import Mapping
 
 from tiered.care.inspection import ObjectGone, fetch_log
 from tiered.errors import ConfigError, CorruptionError, RemotePermissionError, TieredError
-from tiered.findings import NEWER_RELEASE, Finding, Findings, Severity
+from tiered.findings import MAX_SAME_FINDINGS, NEWER_RELEASE, Finding, Findings, Severity
 from tiered.format.bundle import decode_bundle
 from tiered.format.crc import crc32c
-from tiered.format.keys import FLAG_HOLE, index_key, parse_hist_key, parse_snap_key, partition_prefix, segment_key
+from tiered.format.keys import (
+    FLAG_HOLE,
+    gc_audit_prefix,
+    index_key,
+    parse_gc_audit_key,
+    parse_hist_key,
+    parse_snap_key,
+    partition_prefix,
+    segment_key,
+)
 from tiered.format.page import PageKind
 from tiered.format.rows import Trash
 from tiered.format.trash import TRASH_LIST
 from tiered.model import Row, TopicPartition
+from tiered.remote.audit import MAX_LINE_BYTES, read_line
 from tiered.remote.collect import page_key_of, trash_page
 from tiered.remote.past import Taken, is_held_still, load_copy, load_snapshot
 from tiered.remote.pins import let_go, live_pins, read_pin
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshot import Snapshot
-from tiered.store.base import Get, Head, Object, Steps, list_all
+from tiered.store.base import Get, Head, Object, Outcome, Steps, Together, list_all
 
 
 def check_kept(tp: TopicPartition, view: RootView, *, read_data: bool) -> Steps[list[Finding]]:
-    """What is wrong with snapshots, pins, garbage pages and the newest copy of a partition; with ``read_data`` with all
-    copies.
+    """What is wrong with snapshots, pins, garbage pages, the newest copy and the newest audit line of a partition; with
+    ``read_data`` with all copies and lines.
 
     Lists all but the pages, and the segments where there are any snapshots.
     """
     kept = _Kept(tp, view, read_data)
     prefix = partition_prefix(view.topic_id, view.partition)
-    looks = {"snap/": kept.snapshots, "pin/": kept.pins, "hist/": kept.copies}
+    looks = {"snap/": kept.snapshots, "pin/": kept.pins, "hist/": kept.copies, "jobs/gc/": kept.lines}
     for folder, look in looks.items():
+        under = prefix + folder if look != kept.lines else gc_audit_prefix(view.topic_id, view.partition)
         try:
             if folder == "pin/":
                 keys = yield from live_pins(view.topic_id, view.partition)
             else:
-                keys = [entry.key for entry in (yield from list_all(prefix + folder))]
+                keys = [entry.key for entry in (yield from list_all(under))]
+            yield from look(keys)
         except RemotePermissionError as refused:
-            findings = Findings(prefix + folder)
+            findings = Findings(under)
             findings.add(Severity.INFO, "not_listed", f"{folder} is not looked at: {refused.message}")
             kept.found += findings.about(*tp)
-            continue
-        yield from look(keys)
     yield from kept.garbage()
     return kept.found
+
+
+LINES_AT_ONCE = 16
 
 
 class _Kept:
@@ -121,6 +134,41 @@ class _Kept:
             )
             findings.add(Severity.WARNING, "hist", what)
             self.found += findings.about(*self._tp)
+
+    def lines(self, keys: list[str]) -> Steps[None]:
+        """Each tells something of this partition. Only its key is what anything rests on: a warning."""
+        lines = [key for key in keys if parse_gc_audit_key(key) is not None]
+        lines = lines if self._read_data else lines[-1:]
+        bad = 0
+        for at in range(0, len(lines), LINES_AT_ONCE):
+            group = lines[at : at + LINES_AT_ONCE]
+            gets = tuple(Get(key, max_bytes=MAX_LINE_BYTES) for key in group)
+            for key, got in zip(group, (yield Together(gets, errors=True)), strict=True):
+                flaw = self._line_flaw(key, got)
+                bad += bool(flaw)
+                if not flaw or bad > MAX_SAME_FINDINGS:
+                    continue
+                what = (
+                    f"the audit line cannot be read: {flaw}; no record is lost: what that cycle deleted is told by "
+                    "nothing else, and its key goes on to prove that this version of the root was there. Leave it "
+                    "where it is, or put it back from a version or a backup of the bucket"
+                )
+                findings = Findings(key)
+                findings.add(Severity.WARNING, "audit_line", what)
+                if bad == MAX_SAME_FINDINGS:
+                    findings.add(Severity.WARNING, "audit_line", "more of the same kind are not listed")
+                self.found += findings.about(*self._tp)
+
+    def _line_flaw(self, key: str, got: Outcome | TieredError) -> str:
+        """What is wrong with an audit line, ``""`` for nothing. Raises RemotePermissionError."""
+        try:
+            if isinstance(got, TieredError):
+                raise got
+            if isinstance(got, Object):
+                read_line(got.data, self._view.topic_id, self._view.partition, key=key)
+        except CorruptionError as damage:
+            return damage.message
+        return ""
 
     def garbage(self) -> Steps[None]:
         """Each page of garbage can be read: else no collection goes past it."""

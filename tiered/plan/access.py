@@ -85,7 +85,7 @@ def _read(keys: _Keys) -> list[Policy]:
 
 
 def _audit(keys: _Keys) -> list[Policy]:
-    return [_allow("Read", ["s3:GetObject"], keys(*_LOG, *_PAST, "pin", "decision"))]
+    return [_allow("Read", ["s3:GetObject"], keys(*_LOG, *_PAST, "pin", "decision", "audit"))]
 
 
 def _write(keys: _Keys) -> list[Policy]:

@@ -14,13 +14,14 @@ import logging
 from collections.abc import Mapping
 from uuid import UUID
 
-from tiered.errors import CommitUnknown, RemoteUnavailableError, TieredError
+from tiered.errors import CommitUnknown, CorruptionError, RemoteUnavailableError, TieredError
 from tiered.format.crc import crc32c
 from tiered.format.keys import MAX_INT64, gc_audit_key, gc_audit_prefix, parse_gc_audit_key
 from tiered.format.root import Root
 from tiered.remote.settle import COMMIT_DEADLINE_MS, deadline_after, settle
 from tiered.store.base import ABSENT, List, NewId, Now, Page, Put, Steps, list_all
 
+MAX_LINE_BYTES = 1024 * 1024
 DESTROYED = MAX_INT64
 """The version in the key of a line that tells that the partition is destroyed."""
 LOGGER = logging.getLogger("tiered.remote")
@@ -60,6 +61,17 @@ def was_destroyed(topic_id: UUID, partition: int) -> Steps[bool]:
     prefix = gc_audit_prefix(topic_id, partition)
     page: Page = yield List(prefix, start_after=gc_audit_key(topic_id, partition, DESTROYED - 1, "f" * 32), limit=1)
     return any(parse_gc_audit_key(entry.key) == DESTROYED for entry in page.entries)
+
+
+def read_line(data: bytes, topic_id: UUID, partition: int, *, key: str) -> None:
+    """Raises CorruptionError for what is no line about the partition. No protocol reads more of one than its key."""
+    try:
+        line = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CorruptionError(f"no readable JSON: {error}", path_or_key=key) from None
+    told = (line.get("topic_id"), line.get("partition")) if isinstance(line, dict) else None
+    if told != (topic_id.hex, partition) or type(line.get("at_ms")) is not int:
+        raise CorruptionError("it is no line about this partition", path_or_key=key)
 
 
 def _line(key: str, topic_id: UUID, partition: int, fields: Mapping[str, object]) -> Steps[Put]:

@@ -55,7 +55,7 @@ MINE = {"maintainer's segment", "maintainer's page"}
 ALLOWED = {
     ("reader", "s3:GetObject"): LOG | PAST,
     ("spark", "s3:GetObject"): LOG | PAST,
-    ("auditor", "s3:GetObject"): ALL | {"decision"},
+    ("auditor", "s3:GetObject"): ALL | {"decision", "audit"},
     ("writer", "s3:GetObject"): LOG | {"probe"},
     ("writer", "s3:PutObject"): OWN | {"topic", "root", "history", "probe"},
     ("writer", "s3:PutObjectTagging"): {"segment"},
@@ -68,7 +68,7 @@ ALLOWED = {
     ("sink", "s3:PutObjectTagging"): {"staged"},
     ("sink", "s3:AbortMultipartUpload"): {"staged"},
     ("sink", "s3:DeleteObject"): {"probe"},
-    ("maintainer", "s3:GetObject"): ALL | {"erasure", "aside", "probe", "decision"},
+    ("maintainer", "s3:GetObject"): ALL | {"erasure", "aside", "probe", "decision", "audit"},
     ("maintainer", "s3:PutObject"): MINE
     | PAST
     | {"topic", "root", "pin", "audit", "aside", "erasure", "probe", "decision"},

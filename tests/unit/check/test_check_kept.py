@@ -12,16 +12,27 @@ from tests.unit.check.building import TOPIC, Scenario, scenario
 from tests.unit.paged.model import TINY
 from tiered.care.check import CheckOptions
 from tiered.care.run import check
-from tiered.findings import Finding, Severity
-from tiered.format.keys import hist_key, index_key, pin_key, segment_key, snap_key
+from tiered.errors import RemotePermissionError
+from tiered.findings import MAX_SAME_FINDINGS, Finding, Severity
+from tiered.format.keys import (
+    gc_audit_key,
+    gc_audit_prefix,
+    hist_key,
+    index_key,
+    parse_gc_audit_key,
+    pin_key,
+    segment_key,
+    snap_key,
+)
 from tiered.format.root import encode_root
 from tiered.format.trash import TRASH_LIST
 from tiered.model import Row
+from tiered.remote.audit import write_line
 from tiered.remote.catalog import Catalog, CommitLimits
 from tiered.remote.collect import Collector, page_key_of
 from tiered.remote.past import create_snapshot, delete_snapshot
 from tiered.remote.root_view import RootView
-from tiered.store.base import Head, List, Object, Outcome, StoreRequest
+from tiered.store.base import ABSENT, Get, Head, List, Object, Outcome, Put, StoreRequest, list_all
 from tiered.store.driver import drive
 
 
@@ -212,3 +223,73 @@ def test_the_newest_copy_is_looked_at_without_the_data(log: Scenario) -> None:
     assert "put them back from a version or a backup of the bucket" in found.message
     log.delete(key)  # as it says
     assert seen(log) == []
+
+
+def lines(log: Scenario) -> list[str]:
+    """Three audit lines of this partition, the newest last."""
+    root = log.root()
+    for version in (1, 2, 3):
+        drive(log.store, write_line(replace(root, version=version), {"objects": 1}))
+    found = drive(log.store, list_all(gc_audit_prefix(root.topic_id, 0)))
+    assert [parse_gc_audit_key(entry.key) for entry in found] == [1, 2, 3]
+    return [entry.key for entry in found]
+
+
+@pytest.mark.parametrize("read_data", [False, True])
+def test_an_audit_line_that_cannot_be_read_is_a_warning_with_what_to_do(log: Scenario, read_data: bool) -> None:
+    keys = lines(log)
+    assert seen(log, read_data=read_data) == []
+    whole = log.read(keys[0])
+    other = whole.replace(b'"partition": 0', b'"partition": 1')
+    assert other != whole
+    for wrong in (
+        b"",
+        b"{nothing",
+        b"[]",
+        b'{"topic_id": 1}',
+        other,
+        whole.replace(b'"at_ms": ', b'"at_ms": "x", "y": '),
+    ):
+        for key in (keys[0], keys[-1]):
+            before = log.read(key)
+            log.replace(key, wrong)
+            found = seen(log, read_data=read_data)
+            expected = [key] if read_data or key == keys[-1] else []
+            assert [(one.severity, one.code, one.where) for one in found] == [
+                (Severity.WARNING, "audit_line", each) for each in expected
+            ]
+            for one in found:
+                assert "no record is lost" in one.message
+                assert "put it back from a version or a backup" in one.message
+            log.replace(key, before)
+    assert check(None, log.store, CheckOptions()).exit_code == 0
+
+
+def test_of_many_audit_lines_that_cannot_be_read_some_are_named(log: Scenario) -> None:
+    for version in range(1, MAX_SAME_FINDINGS + 5):
+        log.store.execute(Put(gc_audit_key(log.root().topic_id, 0, 1, f"{version:032x}"), b"{", ABSENT))
+    found = seen(log, read_data=True)
+    assert [one.code for one in found] == ["audit_line"] * (MAX_SAME_FINDINGS + 1)
+    assert found[-1].message == "more of the same kind are not listed"
+
+
+def test_who_may_not_read_audit_lines_is_told_that_nobody_looked(log: Scenario) -> None:
+    keys = lines(log)
+
+    class Refusing:
+        """Lists them, and gives none."""
+
+        url = log.store.url
+
+        def execute(self, request: StoreRequest) -> Outcome:
+            """One request."""
+            if isinstance(request, Get) and request.key in keys:
+                raise RemotePermissionError("403")
+            return log.store.execute(request)
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    told = [one for one in check(None, Refusing(), CheckOptions()).findings if one.where.startswith("jobs/gc/")]
+    assert [(one.severity, one.code) for one in told] == [(Severity.INFO, "not_listed")]
+    assert "jobs/gc/ is not looked at" in told[0].message
