@@ -20,6 +20,7 @@ new private directory has nothing to compare: its claim asks the bucket (``steps
 
 from __future__ import annotations
 
+import errno
 import itertools
 import logging
 from collections.abc import Collection, Mapping
@@ -28,7 +29,15 @@ from typing import NamedTuple
 
 from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig
-from tiered.errors import ConfigError, CorruptionError, DataLocalError, NotFoundError, OffsetGapError, TieredError
+from tiered.errors import (
+    ConfigError,
+    CorruptionError,
+    DataLocalError,
+    LocalIOError,
+    NotFoundError,
+    OffsetGapError,
+    TieredError,
+)
 from tiered.format.checkpoint import MetaProperties, decode_epochs, encode_meta_properties
 from tiered.format.coordinator_records import OFFSETS_TOPIC
 from tiered.format.keys import (
@@ -490,9 +499,21 @@ class Mirror:
 
     def _link(self, theirs: Path, name: str, target: Path) -> None:
         try:
-            self._files.link(theirs / name, target)
-        except NotFoundError:
-            self._files.link(theirs / f"{name}{DELETED}", target)
+            try:
+                self._files.link(theirs / name, target)
+            except NotFoundError:
+                self._files.link(theirs / f"{name}{DELETED}", target)
+        except LocalIOError as error:
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EXDEV:
+                raise self._on_another_disk(theirs) from error
+            raise
+
+    def _on_another_disk(self, theirs: Path) -> ConfigError:
+        return ConfigError(
+            f"{theirs.name} lies in {theirs.resolve()}, on another file system than {self.path}: no file can be linked",
+            hint=f"one private directory serves one file system: move the partition's files into {self.broker} (while "
+            "the broker stands still), or, if all its partitions lie there, name a directory there: --log-dir DIR",
+        )
 
     def _copy(self, theirs: Path, ours: Path, epochs: bytes) -> None:
         for name, data in (

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.local.bench import TP
 from tests.unit.local.cleaning_bench import CLEAN, CLEANED, DIRTY, OTHER, CleaningBench, dirty, stored
 from tiered.config import TopicConfig
-from tiered.errors import ConfigError, CorruptionError, LocalIOError, TieredError
+from tiered.errors import ConfigError, CorruptionError, LocalIOError, NotFoundError, TieredError
 from tiered.format.batch import decode_records
 from tiered.local.cleaning.rounds import CleaningStoppedError
 from tiered.local.cleaning.subjects import PAUSED
@@ -68,6 +68,19 @@ def test_a_reader_waits_while_segments_have_no_name(bench: CleaningBench) -> Non
     clock = FakeClock()
     with LocalLog.open(bench.directory, clock=clock, read_only=True) as reader:
         clock.sleep = lambda _: swap.exists() and swap.rename(swap.with_suffix(""))  # type: ignore[method-assign,assignment]
+        assert [r.offset for b in reader.partition(TP).read_batches(0) for r in decode_records(b)] == list(range(9))
+
+
+def test_an_exchange_that_a_crash_cut_short_is_told_and_ended_by_the_next_writer(bench: CleaningBench) -> None:
+    dirty(bench)
+    bench.kill()
+    log = bench.folder / "00000000000000000003.log"
+    log.rename(log.with_suffix(".log.swap"))
+    with LocalLog.open(bench.directory, clock=FakeClock(), read_only=True) as reader:
+        with pytest.raises(NotFoundError, match=r"are being exchanged \(00000000000000000003.log.swap is") as told:
+            list(reader.partition(TP).read_batches(0))
+        assert "an open for writing, ends the exchange" in told.value.hint
+        bench.open()
         assert [r.offset for b in reader.partition(TP).read_batches(0) for r in decode_records(b)] == list(range(9))
 
 

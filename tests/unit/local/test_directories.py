@@ -48,6 +48,22 @@ def test_case_47_a_directory_with_the_same_lock_is_refused(tmp_path: Path) -> No
         opened(tmp_path, "a", "b", "../" + tmp_path.name + "/a")
 
 
+def test_two_directories_with_one_id_are_refused_before_either_is_opened(tmp_path: Path) -> None:
+    with opened(tmp_path, "a", "c"):
+        pass
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    (tmp_path / "b" / "meta.properties").write_text((tmp_path / "a" / "meta.properties").read_text())
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for names in (("a", "b"), ("b", "c", "a")):
+        with pytest.raises(ConfigError, match=r"have the same directory.id, .* one is a copy of the other") as told:
+            opened(tmp_path, *names)
+        assert "move its meta.properties away" in told.value.hint
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    (tmp_path / "b" / "meta.properties").unlink()
+    with opened(tmp_path, "a", "b", "c") as logs:
+        assert len({log.volume_id for log in logs.logs().values()}) == 3
+
+
 def test_one_alone_does_not_make_the_partitions_of_the_others(tmp_path: Path) -> None:
     with opened(tmp_path) as logs:
         logs.create_topic("t", 3)
@@ -61,6 +77,7 @@ def test_a_partition_in_two_directories_is_an_error(tmp_path: Path) -> None:
     for name in "ab":
         with LocalLog.open(tmp_path / name, clock=FakeClock(), ids=SeededIds(1)) as log:
             log.create_topic("t")
+    (tmp_path / "b" / "meta.properties").unlink()  # the next open gives it an id of its own
     with pytest.raises(ConfigError, match="two log directories") as caught:
         opened(tmp_path)
     assert "t-0" in caught.value.message.replace(":", "-")

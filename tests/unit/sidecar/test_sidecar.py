@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shutil
@@ -31,7 +32,7 @@ from tiered.format.keys import log_name
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.checkpoints import CLEANER_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME
 from tiered.local.disk.claims import CLAIMS_NAME
-from tiered.local.disk.files import Files, FileState, PosixFiles
+from tiered.local.disk.files import Files, FileState, PosixFiles, translate
 from tiered.local.disk.names import log_bases
 from tiered.local.partition.replica import Replica
 from tiered.local.segment.scan import LogFile
@@ -738,6 +739,29 @@ def test_another_file_system_is_refused(broker: Broker, tmp_path: Path) -> None:
             Mirror(broker.path, place, PosixFiles(), compacted=(), held_bytes=1).make(SystemIds())
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def test_a_partition_on_another_file_system_is_told_with_what_to_do(
+    broker: Broker, finished: Path, url: str, tmp_path: Path
+) -> None:
+    """A link in the broker's directory leads there."""
+
+    class Across(PosixFiles):
+        def link(self, source: Path, target: Path) -> None:
+            refused = OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+            raise translate(refused, "link", source) from refused
+
+    end = broker.roll(3)
+    there = broker.folder.rename(tmp_path / "elsewhere")
+    broker.folder.symlink_to(there)
+    mirror = mirror_of(broker, Across())
+    mirror.look()
+    told = mirror.broken[T]
+    assert isinstance(told, ConfigError)
+    assert f"t-0 lies in {there}, on another file system than {beside(broker.path)}" in told.message
+    assert "--log-dir DIR" in told.hint
+    assert sidecar(broker.path, url).code == 0
+    judge(url, finished, end)
 
 
 def test_the_settings(tmp_path: Path) -> None:

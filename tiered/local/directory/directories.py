@@ -20,7 +20,8 @@ from uuid import UUID
 from tiered.arguments import partition_count
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
-from tiered.errors import ConfigError, LocalIOError, NotFoundError, TieredError, UnknownTopicError
+from tiered.errors import ConfigError, CorruptionError, LocalIOError, NotFoundError, TieredError, UnknownTopicError
+from tiered.format.checkpoint import encode_uuid
 from tiered.format.keys import check_topic_name
 from tiered.local.directory.figures import UpkeepReport
 from tiered.local.directory.manager import LocalLog
@@ -30,6 +31,7 @@ from tiered.local.disk.checkpoints import META_PROPERTIES_NAME, usable_id
 from tiered.local.disk.files import Files, PosixFiles
 from tiered.local.disk.handles import PooledFiles, default_open_files
 from tiered.local.disk.topics import TopicInfo
+from tiered.local.disk.volume import read_volume
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.writer import PartitionWriter
 from tiered.local.transactions.coordinator import Transactions
@@ -70,8 +72,8 @@ class LocalTier:
 
         ``workers`` is asked once for each directory: each has a cleaner of its own, with the limits of ``config``.
 
-        Raises ConfigError (no directory, one twice, a partition in two of them, one topic with two ids), LockedError
-        and whatever else :meth:`LocalLog.open` raises; then none stays open.
+        Raises ConfigError (no directory, one twice, a partition in two of them, one topic with two ids,
+        two directories with one), LockedError and whatever else :meth:`LocalLog.open` raises; then none stays open.
         """
         paths = [Path(path) for path in directories]
         if not paths:
@@ -86,6 +88,7 @@ class LocalTier:
             return logs
         pool = PooledFiles(files or PosixFiles(), config.max_open_files or default_open_files())
         try:
+            _need_own_ids(paths, pool)
             for path in paths:
                 logs._open_one(path, pool, workers(), lock_patience_seconds)
             if not logs._logs:
@@ -403,3 +406,24 @@ def check_paths(paths: Sequence[Path], *, create: bool) -> list[Path]:
             hint="create=True makes one; restore rebuilds a lost one",
         )
     return list(paths)
+
+
+def _need_own_ids(paths: Sequence[Path], files: Files) -> None:
+    """Raises ConfigError where two have one ``directory.id``, as a broker does: one is a copy, which a bucket, and a
+    broker's controller, would take for the other. One that cannot be read is told by its open."""
+    seen: dict[UUID, Path] = {}
+    for path in paths:
+        try:
+            meta = read_volume(path, files)
+        except (CorruptionError, LocalIOError):
+            continue
+        if meta is None or meta.directory_id is None:
+            continue
+        other = seen.setdefault(meta.directory_id, path)
+        if other != path:
+            raise ConfigError(
+                f"{other} and {path} have the same directory.id, {encode_uuid(meta.directory_id)}, in their "
+                f"{META_PROPERTIES_NAME}: one is a copy of the other",
+                hint=f"leave the copy out; for it to be a directory of its own, move its {META_PROPERTIES_NAME} away: "
+                "the next open gives it another id",
+            )

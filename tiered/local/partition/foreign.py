@@ -13,7 +13,7 @@ from pathlib import Path
 from uuid import UUID
 
 from tiered.errors import CorruptionError, NotFoundError
-from tiered.format.keys import LOG_SUFFIX, SWAP_SUFFIX, log_name, txn_index_name
+from tiered.format.keys import LOG_SUFFIX, SWAP_SUFFIX, local_name, log_name, txn_index_name
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files, FileState
 from tiered.local.disk.names import SPARSE_NAME, bases_of, local_files, snapshot_offsets
@@ -27,6 +27,10 @@ from tiered.model import AbortedTxn, TopicPartition
 
 REINDEX_BYTES = 4 * 1024 * 1024
 """The index of the growing segment is read again after this much growth; an old one only costs a longer scan."""
+
+
+class _ExchangingError(NotFoundError):
+    """Segments are without their names. Which of the old ones still hold is for a recovery to tell, which renames."""
 
 
 class GrowingSegment:
@@ -175,6 +179,7 @@ class ForeignPartition:
             return View(self.tp, start, max(tail.end_offset, start), self._extents, tail, self._dense)
 
     def _refresh(self) -> None:
+        last: NotFoundError | None = None
         for _ in range(3):  # a roll or a deletion may fall between the listing and the reading
             try:
                 state = self._files.state(self.directory)
@@ -185,17 +190,22 @@ class ForeignPartition:
                 if self._tail is not None:
                     self._tail.grow(self._safe)
                 return
-            except NotFoundError:
-                self._seen = None
-        raise NotFoundError(
-            f"{self.directory} changes faster than it can be read, or is gone",
-            hint="if its writer crashed while it exchanged segments, the next open for writing finishes that",
-        )
+            except NotFoundError as absent:
+                self._seen, last = None, absent
+        if isinstance(last, _ExchangingError):
+            raise last
+        raise NotFoundError(f"{self.directory} changes faster than it can be read, or is gone", hint="read again")
 
     def _list(self) -> None:
         found = local_files(self._files, self.directory)
-        if any(file.suffix == LOG_SUFFIX and file.work == SWAP_SUFFIX for file in found):
-            raise NotFoundError(f"{self.directory}: segments are being exchanged, some of them have no name now")
+        swapped = [file for file in found if file.suffix == LOG_SUFFIX and file.work == SWAP_SUFFIX]
+        if swapped:
+            name = local_name(swapped[0].base, LOG_SUFFIX, SWAP_SUFFIX)
+            raise _ExchangingError(
+                f"{self.directory}: segments are being exchanged ({name} is one of the new), some have no name now",
+                hint="if its writer runs, read again; if it crashed, its next start, or an open for writing, ends the "
+                "exchange or takes it back: no record is lost",
+            )
         bases = bases_of(found)
         self._dense = self._dense and self._files.state(self.directory / SPARSE_NAME) is None
         known = {segment.base_offset: segment for segment in self._sealed}
