@@ -53,11 +53,10 @@ def check_kept(tp: TopicPartition, view: RootView, *, read_data: bool) -> Steps[
                 keys = yield from live_pins(view.topic_id, view.partition)
             else:
                 keys = [entry.key for entry in (yield from list_all(under))]
-            yield from look(keys)
         except RemotePermissionError as refused:
-            findings = Findings(under)
-            findings.add(Severity.INFO, "not_listed", f"{folder} is not looked at: {refused.message}")
-            kept.found += findings.about(*tp)
+            kept.refused(under, folder, refused)
+            continue
+        yield from look(keys)
     yield from kept.garbage()
     return kept.found
 
@@ -74,6 +73,12 @@ class _Kept:
         self._right: dict[tuple[int, int], str] = {}  # what is wrong with the bundle, by the segment's id
         self._newest: Snapshot | None = None
         self.found: list[Finding] = []
+
+    def refused(self, under: str, folder: str, error: RemotePermissionError) -> None:
+        """Says that nobody looked."""
+        findings = Findings(under)
+        findings.add(Severity.INFO, "not_listed", f"{folder} is not looked at: {error.message}")
+        self.found += findings.about(*self._tp)
 
     def snapshots(self, keys: list[str]) -> Steps[None]:
         """Each can be read, with all that it names."""
@@ -144,6 +149,9 @@ class _Kept:
             group = lines[at : at + LINES_AT_ONCE]
             gets = tuple(Get(key, max_bytes=MAX_LINE_BYTES) for key in group)
             for key, got in zip(group, (yield Together(gets, errors=True)), strict=True):
+                if isinstance(got, RemotePermissionError):  # a role from before may list lines, and read none
+                    self.refused(key, "jobs/gc/", got)
+                    return
                 flaw = self._line_flaw(key, got)
                 bad += bool(flaw)
                 if not flaw or bad > MAX_SAME_FINDINGS:
@@ -160,7 +168,7 @@ class _Kept:
                 self.found += findings.about(*self._tp)
 
     def _line_flaw(self, key: str, got: Outcome | TieredError) -> str:
-        """What is wrong with an audit line, ``""`` for nothing. Raises RemotePermissionError."""
+        """What is wrong with an audit line, ``""`` for nothing. Raises what the store could not do."""
         try:
             if isinstance(got, TieredError):
                 raise got
