@@ -88,9 +88,12 @@ async def advise(store: AioStore, local: LocalLog | None, topics: Collection[str
     return await AioRunner(store).run(advise_steps(store.url, local, topics))
 
 
-async def plan_rebuild(store: AioStore, tp: TopicPartition, owner: str, *, accept_loss: bool = False) -> RebuildPlan:
+async def plan_rebuild(
+    store: AioStore, tp: TopicPartition, owner: str, *, accept_loss: bool = False, accept_order: bool = False
+) -> RebuildPlan:
     """As ``tiered.plan_rebuild``."""
-    return await AioRunner(store).run(plan_rebuild_steps(tp, owner, accept_loss=accept_loss))
+    steps = plan_rebuild_steps(tp, owner, accept_loss=accept_loss, accept_order=accept_order)
+    return await AioRunner(store).run(steps)
 
 
 async def plan_return(store: AioStore, tp: TopicPartition, version: int, owner: str) -> RebuildPlan:

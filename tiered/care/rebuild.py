@@ -3,7 +3,8 @@
 ::
 
     newest good copy: hist/, snap/ ──┐
-    LIST of s/ and p/  ──────────────┼──> plan.rebuild ──> plan, for people ──> the root copied aside ──> PUT root (CAS)
+    decisions of sinks: txn/ ────────┼──> plan.rebuild ──> plan, for people ──> the root copied aside ──> PUT root (CAS)
+    LIST of s/ and p/  ──────────────┤
     heads of the .idx  ──────────────┘
 
 The new root takes both roles from whoever had them, under claims that nobody has used, and belongs to no volume: a disk
@@ -24,6 +25,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from tiered.care.bare import gaps_of, told_by_batches
+from tiered.care.decided import SinceCopy, since_copy
 from tiered.care.mend import aborts_before, bundle_of, harmful_loss, producers_at_end
 from tiered.care.staged_page import staged_rows
 from tiered.errors import ConfigError, CorruptionError, UnknownTopicError
@@ -57,9 +59,8 @@ from tiered.model import EpochEntry, Row, TopicPartition
 from tiered.plan.commit import Stamp, create_root
 from tiered.plan.invariants import check_root
 from tiered.plan.pages import Garbage, spill
-from tiered.plan.rebuild import Objects, choose_rows, followers, rebuilt
+from tiered.plan.rebuild import VERSION_STEP, Objects, choose_rows, followers, rebuilt
 from tiered.plan.side_files import hole_flaw
-from tiered.plan.stage import passed_batch
 from tiered.remote.collect import page_key_of, trash_page
 from tiered.remote.pages import PageCache, read_pages, store_pages
 from tiered.remote.past import AsOf, Past, list_snapshots, survey_snapshots
@@ -69,7 +70,6 @@ from tiered.remote.roots import root_put
 from tiered.remote.settle import COMMIT_DEADLINE_MS, deadline_after, settle
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.sweep import drop_named
-from tiered.remote.sweep_staged import decided_among, swept_among
 from tiered.remote.topics import load_topic
 from tiered.remote.torn import Torn, find_torn
 from tiered.remote.traces import find_traces
@@ -77,8 +77,6 @@ from tiered.store.base import ABSENT, Get, Match, NewId, Now, Object, Put, PutSt
 
 HEADS_TOGETHER = 64
 """Bundles whose heads are asked for in one group."""
-VERSION_STEP = 1 << 20
-"""So far above every version that was seen the new catalog begins: what pins and snapshots hold is below it."""
 _ADVICE = "nothing was changed; `tiered repair advice` says how a kept root is put back"
 
 
@@ -87,7 +85,8 @@ class RebuildPlan:
     """The root that would be written. ``copy_version``: of the copy that it goes on from, in ``hist/`` or a snapshot,
     0 without one; of the root itself where only pages of it are lost, ``torn_pages`` of them, or where it is an older
     one, whose copies are older still. ``older``: what proves that the root which lies there is an older one.
-    ``unread``: how many copies are newer and cannot be read.
+    ``unread``: how many copies are newer and cannot be read. ``batches``: of sinks, which only their decisions tell;
+    ``unproven``: offsets of records of theirs that may have had others of these, (0, 0) for none.
 
     ``found``: rows that the copy did not name. ``unused``: keys of segments that the new root does not name; they stay.
     ``bare``: keys of a ``.log`` whose bundle is gone or wrong: the root names it where the copy or its batches tell its
@@ -109,6 +108,8 @@ class RebuildPlan:
     gone: tuple[int, int] = (0, 0)
     older: str = ""
     unread: int = 0
+    batches: int = 0
+    unproven: tuple[int, int] = (0, 0)
 
 
 class _There(NamedTuple):
@@ -130,11 +131,14 @@ class _Listed(NamedTuple):
     epochs: dict[Role, int]
 
 
-def plan_rebuild_steps(tp: TopicPartition, owner: str, *, accept_loss: bool = False) -> Steps[RebuildPlan]:
+def plan_rebuild_steps(
+    tp: TopicPartition, owner: str, *, accept_loss: bool = False, accept_order: bool = False
+) -> Steps[RebuildPlan]:
     """Reads only. Raises UnknownTopicError, ConfigError (the root is whole), CorruptionError (it cannot be told).
 
-    ``accept_loss``: offsets that are in no object become holes, up to the end that a copy knew; CorruptionError where
-    that would change what is shown of other offsets.
+    ``accept_loss``: offsets that are in no object become holes, up to the end that a copy, or a sink's decision, knew;
+    CorruptionError where that would change what is shown of other offsets. ``accept_order``: what sinks decided, and
+    nothing tells in which order it was committed, comes in the order of the decisions.
     """
     topic_id = yield from _topic_id(tp)
     there = yield from _need_broken(tp, topic_id)
@@ -142,10 +146,15 @@ def plan_rebuild_steps(tp: TopicPartition, owner: str, *, accept_loss: bool = Fa
     torn, copy, known, unread = yield from _gone_on_from(tp, topic_id, there)
     # Of the newest root what is wrong with its objects is for other verbs; of another one they may be collected.
     newest = torn is not None and not there.older
+    others, untold = yield from _unnamed(copy, topic_id, tp.partition, listed, torn, older=bool(there.older))
+    kept, named, since = copy, known, SinceCopy(copy)
+    if not newest:  # since the newest root nobody has committed
+        older = copy is not None and copy is there.root
+        since = yield from since_copy(tp, topic_id, copy, torn, listed.sizes, older=older, accept_order=accept_order)
+        copy, known = since.root, [*named, *since.rows]
+        _need_uncut(tp, topic_id, since.rows, others)
     present = [row for row in known if newest or not row.size or _has_log(topic_id, tp.partition, row, listed.sizes)]
     known_end = copy.next_offset if torn is None and copy is not None else 0
-    others, untold = yield from _unnamed(copy, topic_id, tp.partition, listed, torn, older=bool(there.older))
-    yield from _need_no_decided(tp, topic_id, copy, listed, newest=newest)
 
     def key_of(row: Row) -> str:
         return segment_key(topic_id, tp.partition, row)
@@ -166,30 +175,18 @@ def plan_rebuild_steps(tp: TopicPartition, owner: str, *, accept_loss: bool = Fa
         yield from _need_harmless(tp, topic_id, rows, lost, known)
     if torn is not None and newest and not lost:
         torn.need_same(tp, rows, {join_uid(row.id_hi, row.id_lo) for row in told})
-    if not rows or (copy is not None and rows[-1].next < copy.next_offset):
-        end = rows[-1].next if rows else 0
-        raise CorruptionError(
-            f"{tp}: the objects end at offset {end}, and nothing tells that the log did",
-            path_or_key=root_key(topic_id, tp.partition),
-            hint=_ADVICE + _without_end(tp, copy, rows),
-        )
+    _need_end(tp, topic_id, rows, copy)
     if not accept_loss:
         yield from _need_all_of_older(there, rows, key_of)
-    epochs = yield from _epochs(topic_id, tp.partition, rows, copy)
-    stamp = Stamp((yield NewId()), (yield Now()).now_ms, Role.MAINTAINER, 0, owner)
-    first = copy or create_root(topic_id, tp.partition, tp.topic, stamp)
-    versions = [taken.root.version for taken in (yield from list_snapshots(_view(tp, topic_id)))]
-    seen = max(first.version, there.version, *versions)
-    root = rebuilt(first, Objects(tuple(rows), epochs, listed.epochs), seen + VERSION_STEP, stamp)
-    _need_sound(root)
+    root = yield from _made(tp, topic_id, copy, rows, listed, seen=max(there.version, since.seen), owner=owner)
     if told or not newest:
         bare += [key_of(row) for row in rows if row.size and not _is_there(topic_id, tp.partition, row, listed.sizes)]
     cut = copy is not None and copy.start_offset < rows[0].base
     return RebuildPlan(
         tp,
         root,
-        copy.version if copy else 0,
-        len(set(rows) - set(known)),
+        kept.version if kept else 0,
+        len(set(rows) - set(named)),
         _unused(rows, listed),
         there.data,
         there.etag,
@@ -199,7 +196,55 @@ def plan_rebuild_steps(tp: TopicPartition, owner: str, *, accept_loss: bool = Fa
         (copy.start_offset, rows[0].base) if cut and copy is not None else (0, 0),
         there.older,
         unread,
+        since.batches,
+        since.unproven,
     )
+
+
+def _made(
+    tp: TopicPartition,
+    topic_id: UUID,
+    copy: Root | None,
+    rows: Sequence[Row],
+    listed: _Listed,
+    *,
+    seen: int,
+    owner: str,
+) -> Steps[Root]:
+    """The root of ``rows``, behind all versions that were ``seen``."""
+    epochs = yield from _epochs(topic_id, tp.partition, rows, copy)
+    stamp = Stamp((yield NewId()), (yield Now()).now_ms, Role.MAINTAINER, 0, owner)
+    first = copy or create_root(topic_id, tp.partition, tp.topic, stamp)
+    versions = [taken.root.version for taken in (yield from list_snapshots(_view(tp, topic_id)))]
+    newest = max(first.version, seen, *versions)
+    root = rebuilt(first, Objects(tuple(rows), epochs, listed.epochs), newest + VERSION_STEP, stamp)
+    _need_sound(root)
+    return root
+
+
+def _need_uncut(tp: TopicPartition, topic_id: UUID, decided: Sequence[Row], others: Sequence[Row]) -> None:
+    """Raises CorruptionError where a rewrite begins or ends inside what a sink staged: that lay elsewhere then."""
+    for rewrite in [row for row in others if row.flags & FLAG_MAINTAINER]:
+        for row in decided:
+            apart = rewrite.next <= row.base or row.next <= rewrite.base
+            if not apart and not (rewrite.base <= row.base and row.next <= rewrite.next):
+                raise CorruptionError(
+                    f"{tp}: a rewrite has offsets {rewrite.base} to {rewrite.next}, and by the decisions of sinks a "
+                    f"segment of theirs has {row.base} to {row.next}: one of the two is of another history",
+                    path_or_key=segment_key(topic_id, tp.partition, rewrite),
+                    hint=_ADVICE,
+                )
+
+
+def _need_end(tp: TopicPartition, topic_id: UUID, rows: Sequence[Row], copy: Root | None) -> None:
+    """Raises CorruptionError where ``rows`` end before the log did."""
+    if not rows or (copy is not None and rows[-1].next < copy.next_offset):
+        end = rows[-1].next if rows else 0
+        raise CorruptionError(
+            f"{tp}: the objects end at offset {end}, and nothing tells that the log did",
+            path_or_key=root_key(topic_id, tp.partition),
+            hint=_ADVICE + _without_end(tp, copy, rows),
+        )
 
 
 def _without_end(tp: TopicPartition, copy: Root | None, rows: Sequence[Row]) -> str:
@@ -241,11 +286,11 @@ def _need_all_of_older(there: _There, rows: Sequence[Row], key_of: Callable[[Row
     under it, and the log has two ends."""
     if not there.older or there.root is None:
         return
-    named = {(row.id_hi, row.id_lo) for row in rows}
+    named = {(row.id_hi, row.id_lo, row.base) for row in rows}  # the key of a sink's segment tells no base
     rewrites = [row for row in rows if row.flags & FLAG_MAINTAINER]
     held = there.torn.rows if there.torn is not None else (yield from _rows_of(Snapshot.of(there.root), 0))
     for row in held:
-        passed = not row.size or (row.id_hi, row.id_lo) in named or row.next <= rows[0].base
+        passed = not row.size or (row.id_hi, row.id_lo, row.base) in named or row.next <= rows[0].base
         if not passed and not any(new.base <= row.base and row.next <= new.next for new in rewrites):
             raise CorruptionError(
                 f"{there.root.where}: {there.older}; and it names {key_of(row)}, with offsets {row.base} to "
@@ -584,39 +629,6 @@ def _has_log(topic_id: UUID, partition: int, row: Row, sizes: dict[str, int]) ->
 def _is_there(topic_id: UUID, partition: int, row: Row, sizes: dict[str, int]) -> bool:
     log, index = segment_key(topic_id, partition, row), index_key(topic_id, partition, row)
     return sizes.get(log) == row.size and sizes.get(index) == row.idx_len
-
-
-def _need_no_decided(
-    tp: TopicPartition, topic_id: UUID, copy: Root | None, listed: _Listed, *, newest: bool
-) -> Steps[None]:
-    """Raises CorruptionError if sinks may have committed something since the copy: no object tells its offsets. Since
-    the newest root nobody has.
-
-    What they staged and no decision names was never committed, unless the decision itself was swept.
-    """
-    keys = () if newest else listed.sizes
-    staged = {parsed.uid: key for key in keys if (parsed := parse_staged_key(key)) is not None}
-    if copy is not None and staged:
-        yield from drop_named(Snapshot.of(copy), staged)
-        staged = {uid: key for uid, key in staged.items() if passed_batch(copy, uid) is None}
-    decided = yield from decided_among(topic_id, tp.partition, staged)
-    if decided:
-        (txn, batch), count = min(decided), sum(decided.values())
-        raise CorruptionError(
-            f"{tp}: sinks have staged {count} segments that no kept copy names, the first of batch {batch} of "
-            f"{txn}, which was decided to be committed: at which offsets they were, no object tells",
-            path_or_key=root_key(topic_id, tp.partition),
-            hint=_ADVICE,
-        )
-    swept = yield from swept_among(topic_id, tp.partition, staged)
-    if swept:
-        (txn, batch, later), count = min(swept.items())
-        raise CorruptionError(
-            f"{tp}: no kept copy names {count} segments of batch {batch} of {txn}, whose decision was swept since its "
-            f"batch {later} was decided: whether they were committed, and at which offsets, no object tells",
-            path_or_key=root_key(topic_id, tp.partition),
-            hint=_ADVICE,
-        )
 
 
 def _unnamed(

@@ -111,14 +111,18 @@ def advise(store: Store, local: LocalLog | None, topics: Collection[str] = ()) -
     return Runner(store).run(advise_steps(store.url, local, topics))
 
 
-def plan_rebuild(store: Store, tp: TopicPartition, owner: str, *, accept_loss: bool = False) -> RebuildPlan:
+def plan_rebuild(
+    store: Store, tp: TopicPartition, owner: str, *, accept_loss: bool = False, accept_order: bool = False
+) -> RebuildPlan:
     """The catalog that a partition's root would be made anew as, from ``hist/`` and the objects. Changes nothing.
 
-    ``accept_loss``: offsets that are in no object become holes, which the plan names. Lists the partition. Raises
-    UnknownTopicError, ConfigError if the root is whole, CorruptionError where the objects contradict each other or
-    offsets are in none of them.
+    ``accept_loss``: offsets that are in no object become holes, which the plan names. ``accept_order``: batches of
+    sinks come in the order of their decisions where nothing tells in which they were committed; the plan names their
+    offsets. Lists the partition, and reads the decisions of sinks. Raises UnknownTopicError, ConfigError if the root is
+    whole, CorruptionError where the objects contradict each other, offsets are in none of them, or an order is not
+    proven.
     """
-    return Runner(store).run(plan_rebuild_steps(tp, owner, accept_loss=accept_loss))
+    return Runner(store).run(plan_rebuild_steps(tp, owner, accept_loss=accept_loss, accept_order=accept_order))
 
 
 def plan_return(store: Store, tp: TopicPartition, version: int, owner: str) -> RebuildPlan:

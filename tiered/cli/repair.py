@@ -138,14 +138,26 @@ def accept_loss_command(app: Application, *, selected: str, dry_run: bool, yes: 
 @command.command("rebuild-catalog", cls=Command)
 @click.argument("selected", metavar="TOPIC:P")
 @click.option("--accept-loss", is_flag=True, help="make holes of offsets that are in no object; the plan names them")
+@click.option(
+    "--accept-order",
+    is_flag=True,
+    help="batches of Spark sinks, of which nothing tells the order, as they were decided",
+)
 @destructive
 @pass_application
-def rebuild_command(app: Application, *, selected: str, accept_loss: bool, dry_run: bool, yes: bool) -> int:
+def rebuild_command(
+    app: Application, *, selected: str, accept_loss: bool, accept_order: bool, dry_run: bool, yes: bool
+) -> int:
     """Make a root anew from its history and objects: one that is lost, damaged, has lost pages, or is older than what
     was kept or claimed since. Deletes nothing.
 
     --accept-loss is refused where a transaction's marker, or the producers at the end of the log, would be lost: that
     changes what is shown of other offsets. `tiered restore --until-offset N --name NEW` keeps what lies before.
+
+    What Spark sinks have committed since the newest copy, or without one, is told by their decisions below txn/. It is
+    refused where one of them is missing, or where batches were decided side by side: nothing tells which of them came
+    first. --accept-order takes them as they were decided: nothing is lost, and the plan names the offsets whose records
+    may have had others, for whoever has kept some.
 
     What a trim had removed and nobody had collected yet is there again. Every claim ends: the log directory that wrote
     the partition goes on after `tiered repair rejoin TOPIC:P`.
@@ -157,7 +169,8 @@ def rebuild_command(app: Application, *, selected: str, accept_loss: bool, dry_r
     """
     tp = one_partition(selected)
     with _store(app) as store:
-        plan = plan_rebuild(store, tp, "repair rebuild-catalog", accept_loss=accept_loss)
+        owner = "repair rebuild-catalog"
+        plan = plan_rebuild(store, tp, owner, accept_loss=accept_loss, accept_order=accept_order)
         return _put_root(app, "repair rebuild-catalog", store, plan, dry_run=dry_run, yes=yes)
 
 
@@ -337,6 +350,13 @@ def _put_root(app: Application, verb: str, store: Store, plan: RebuildPlan, *, d
             f"{tp}: of the kept copies {plan.unread} that are newer cannot be read, or lack pages: what was trimmed or "
             f"compacted away since then may be there again"
         )
+    if plan.batches:
+        app.out.say(f"{tp}: what sinks have committed in {counted(plan.batches, 'decision')} is told by these alone")
+    if plan.unproven[1]:
+        app.out.warn(
+            f"{tp}: nothing tells in which order sinks committed what has offsets {plan.unproven[0]} to "
+            f"{plan.unproven[1]}: a record may have had another of these offsets before"
+        )
     for start, end in plan.lost:
         app.out.warn(f"{tp}: offsets {start} to {end} are in no object: they are lost, a hole takes their place")
     if plan.gone[1]:
@@ -370,10 +390,12 @@ def _put_root(app: Application, verb: str, store: Store, plan: RebuildPlan, *, d
         "unused": list(plan.unused),
         "bare": list(plan.bare),
         "gone": list(plan.gone),
+        "batches": plan.batches,
+        "unproven": list(plan.unproven),
     }
     done = f"{'dry run: ' if dry_run else ''}version {root.version} {'would be' if dry_run else 'was'} written"
     lines = [done, f"who wrote it goes on after `tiered repair rejoin {tp.topic}:{tp.partition} --log-dir DIR`"]
-    warned = plan.lost or plan.bare or plan.gone[1] or plan.unread
+    warned = plan.lost or plan.bare or plan.gone[1] or plan.unread or plan.unproven[1]
     return app.out.result(verb, fields, lines, EXIT_WARNINGS if warned else 0)
 
 

@@ -22,6 +22,9 @@ from tiered.model import EpochEntry, Row
 from tiered.plan.commit import Stamp
 from tiered.plan.lifecycle import SPARK_VOLUME
 
+VERSION_STEP = 1 << 20
+"""So far above every version that was seen a new catalog begins: what pins and snapshots hold is below it."""
+
 KeyOf = Callable[[Row], str]
 _HINT = "nothing was changed; put the root back from a version or a backup of the bucket (`tiered repair advice`)"
 _GAP_HINT = f"{_HINT}; with --accept-loss they become a hole"

@@ -174,8 +174,10 @@ class Sink:
         yield from load_views([*views.values()])
         for view in views.values():
             _need_sinks(view, decision)
-        seen = {target: view.root.version for target, view in views.items() if view.root is not None}
-        decision = dataclasses.replace(decision, seen=MappingProxyType(seen), generation=0)
+        roots = {target: view.root for target, view in views.items() if view.root is not None}
+        seen = MappingProxyType({target: root.version for target, root in roots.items()})
+        ends = MappingProxyType({target: root.next_offset for target, root in roots.items()})
+        decision = dataclasses.replace(decision, seen=seen, ends=ends, generation=0)
         return (yield from _decided(decision, (yield from deadline_after(self._limits.deadline_ms))))
 
     def commit_staged(self, decision: Decision) -> Steps[tuple[Landed, ...]]:
@@ -326,9 +328,17 @@ def put_decision(decision: Decision, deadline: Deadline) -> Steps[Decision | Non
 
 def read_decision(key: str) -> Steps[Decision | None]:
     """A decision, None if there is none. Raises CorruptionError, which says what its sink and its owner can do."""
+    (decision,) = yield from read_decisions([key])
+    return decision
+
+
+def read_decisions(keys: Sequence[str]) -> Steps[list[Decision | None]]:
+    """One or several, asked for at once: not more than ``ROOTS_TOGETHER``. Raises as :func:`read_decision`."""
     try:
-        got = yield Get(key)
-        return None if isinstance(got, Missing) else decode_decision(got.data, key=key)
+        gets = [Get(key) for key in keys]
+        answers = (yield Together(tuple(gets))) if len(gets) > 1 else ((yield gets[0]),)
+        told = zip(keys, answers, strict=True)
+        return [None if isinstance(got, Missing) else decode_decision(got.data, key=key) for key, got in told]
     except CorruptionError as damage:
         damage.hint = _WAY_OUT
         raise

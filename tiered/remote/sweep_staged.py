@@ -14,8 +14,7 @@ meets an abort never commits what it names: so no clock decides what is true. Li
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -28,7 +27,6 @@ from tiered.format.keys import (
     STEM_CHARS,
     DecisionKey,
     decision_key,
-    decision_prefix,
     index_key_of,
     is_stem_of,
     parse_decision_key,
@@ -103,55 +101,6 @@ def dead_of(root: Root, unnamed: Listed, *, abort: bool) -> Steps[list[ListEntry
         gone = yield from _undecided(root, txn, batch, listed, abort=abort)
         dead += [entry for uid in gone for entry in listed[uid]]
     return dead
-
-
-def decided_among(topic_id: UUID, partition: int, staged: Collection[str]) -> Steps[dict[tuple[str, int], int]]:
-    """How many of some uids are named by a decision to commit, by transaction id and batch."""
-    found: Counter[tuple[str, int]] = Counter()
-    known: dict[tuple[str, int], set[tuple[int, int]]] = {}
-    for uid in sorted(staged):
-        txn = yield from _transaction(topic_id, partition, uid)
-        if not txn:
-            continue
-        batch = txn, staged_batch(uid)
-        if batch not in known:
-            known[batch] = yield from _committed_uids(*batch)
-        found[batch] += split_uid(uid) in known[batch]
-    return {batch: count for batch, count in found.items() if count}
-
-
-def swept_among(topic_id: UUID, partition: int, staged: Collection[str]) -> Steps[dict[tuple[str, int, int], int]]:
-    """How many of some uids are of a batch without a decision whose id decided a later one: by id, batch and that one.
-
-    Its own was perhaps swept (:func:`sweep_decisions`): whether it named them is not known any more.
-    """
-    found: Counter[tuple[str, int, int]] = Counter()
-    newest: dict[str, int] = {}
-    is_there: dict[tuple[str, int], bool] = {}
-    for uid in sorted(staged):
-        txn = yield from _transaction(topic_id, partition, uid)
-        if not txn:
-            continue
-        batch = txn, staged_batch(uid)
-        if batch not in is_there:
-            is_there[batch] = (yield from read_decision(decision_key(*batch))) is not None
-        if not is_there[batch] and txn not in newest:
-            listed = yield from list_all(decision_prefix(txn))
-            keys = (parse_decision_key(entry.key) for entry in listed)
-            newest[txn] = max((key.batch for key in keys if key is not None), default=-1)
-        if not is_there[batch] and newest[txn] > batch[1]:
-            found[*batch, newest[txn]] += 1
-    return dict(found)
-
-
-def _committed_uids(txn: str, batch: int) -> Steps[set[tuple[int, int]]]:
-    for generation in range(MAX_GENERATIONS):
-        found = yield from read_decision(decision_key(txn, batch, generation))
-        if found is None:
-            return set()
-        if found.state == COMMITTED:
-            return found.uids
-    return set()
 
 
 def delete_staged(entries: Sequence[ListEntry]) -> Steps[list[tuple[str, str]]]:

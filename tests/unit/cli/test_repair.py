@@ -10,6 +10,7 @@ import pytest
 
 import tiered
 from tests.unit.cli.conftest import Cli
+from tests.unit.paged.sinks import commit, decide, log_of_sinks, lose
 from tiered.model import TopicPartition
 from tiered.store.base import ABSENT, Delete, Get, Object, Put
 from tiered.store.location import StoreLocation, open_store
@@ -201,6 +202,24 @@ def test_a_lost_root_and_a_lost_index(cli: Cli, url: str, tmp_path: Path) -> Non
     assert cli("repair", "index", "t:0", *remote, "--yes").code == 0
     assert values(url) == before
     assert cli("check", *remote, "--read-data").code == 0
+
+
+def test_a_lost_root_of_sinks_that_were_at_work_side_by_side(cli: Cli, tmp_path: Path) -> None:
+    url = f"file://{tmp_path / 'store'}"
+    log = log_of_sinks(open_store(url))
+    lose(log)
+    rebuild = ("repair", "rebuild-catalog", "flights:0", "--remote", url, "--yes", "--json")
+    done = cli(*rebuild)
+    assert (done.code, done.summary["batches"], done.summary["unproven"]) == (0, 1, [0, 0])
+    for decision in reversed([decide(log, [10], 0, "one"), decide(log, [20], 0, "two")]):
+        commit(log, decision)
+    lose(log)
+    refused = cli(*rebuild, "--accept-loss")
+    assert (refused.code, "--accept-order" in refused.err) == (13, True)
+    done = cli(*rebuild, "--accept-order")
+    assert (done.code, done.summary["batches"], done.summary["unproven"]) == (3, 3, [30, 60])
+    assert "nothing tells in which order sinks committed what has offsets 30 to 60" in done.err
+    assert cli("check", "--remote", url, "--read-data").code == 0
 
 
 def test_for_asyncio(url: str, tmp_path: Path) -> None:

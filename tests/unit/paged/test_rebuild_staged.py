@@ -1,4 +1,7 @@
-"""A lost catalog of a partition that sinks wrote: made anew from its copy, or refused where nothing tells offsets."""
+"""A lost catalog of a partition that sinks wrote: made anew from its copy, or refused where nothing tells offsets.
+
+What their decisions tell of one that has no copy: ``test_rebuild_decided.py``.
+"""
 
 from __future__ import annotations
 
@@ -8,47 +11,29 @@ import pytest
 
 from tests.sim.bucket.world import catalogs_of
 from tests.unit.paged.model import TINY
+from tests.unit.paged.sinks import TP, keep_copy, log_of_sinks, lose
 from tests.unit.remote.building import TRUSTED, RemoteLog, batches, seal
 from tests.unit.remote.staging import stage
 from tiered.care.run import plan_rebuild, rebuild
 from tiered.errors import CorruptionError
 from tiered.format.crc import crc32c
 from tiered.format.decision import COMMITTED, Decision
-from tiered.format.keys import decision_key, hist_key, index_key, root_key
+from tiered.format.keys import decision_key, index_key
 from tiered.format.page import PageKind, Pointer, Pointers
 from tiered.format.root import TXNS_LIMIT, Root, encode_root
-from tiered.model import Row, TopicPartition
+from tiered.model import Row
 from tiered.remote.pages import PageCache, read_pages
 from tiered.remote.settle import Deadline
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.stage import put_decision, upload_staged
-from tiered.remote.topics import register_topic
 from tiered.store.base import ABSENT, Delete, Get, Object, Put, Time, list_all
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
-from tiered.testing.clock import FakeClock
-
-TP = TopicPartition("flights", 0)
 
 
 @pytest.fixture
 def log() -> RemoteLog:
-    clock = FakeClock()
-    log = RemoteLog(MemoryStore(clock=clock), clock=clock)
-    drive(log.store, register_topic(log.topic, log.topic_id, 1, {}), clock=log.clock, ids=log.ids)
-    stage(log, [seal(batches(0, 20)), seal(batches(0, 10))], 0)
-    return log
-
-
-def keep_copy(log: RemoteLog) -> None:
-    root = log.root
-    assert root is not None
-    body = encode_root(root)
-    log.store.execute(Put(hist_key(log.topic_id, 0, root.version), body, ABSENT, crc32c(body)))
-
-
-def lose(log: RemoteLog) -> None:
-    log.store.execute(Delete((root_key(log.topic_id, 0),)))
+    return log_of_sinks()
 
 
 def test_it_goes_on_from_its_copy_and_what_was_never_committed_does_not_hinder(log: RemoteLog) -> None:
@@ -66,22 +51,6 @@ def test_it_goes_on_from_its_copy_and_what_was_never_committed_does_not_hinder(l
     stage(log, [seal(batches(0, 5))], 1)
     assert log.root is not None
     assert (log.root.next_offset, log.root.txns) == (35, (("query", 1),))
-
-
-def test_what_was_committed_since_the_copy_is_refused(log: RemoteLog) -> None:
-    keep_copy(log)
-    stage(log, [seal(batches(0, 20))], 1)
-    lose(log)
-    with pytest.raises(CorruptionError, match="1 segments that no kept copy names, the first of batch 1 of query"):
-        plan_rebuild(log.store, TP, "test")
-    with pytest.raises(CorruptionError, match="no object tells"):
-        plan_rebuild(log.store, TP, "test", accept_loss=True)
-
-
-def test_without_a_copy_it_is_refused(log: RemoteLog) -> None:
-    lose(log)
-    with pytest.raises(CorruptionError, match="2 segments that no kept copy names"):
-        plan_rebuild(log.store, TP, "test")
 
 
 def test_a_batch_whose_decision_was_swept_since_the_copy_is_not_forgotten(log: RemoteLog) -> None:
