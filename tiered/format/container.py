@@ -42,6 +42,8 @@ _BODY = {"min_reader": Kind(int, 1, 0xFFFF), "codec": TEXT, "tables": Listed(Non
 _json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _HEAD = struct.Struct("<4sHHI")
 _CRC = struct.Struct("<I")
+HEAD_BYTES = _HEAD.size
+"""Where the header begins."""
 _DTYPES: dict[str, np.dtype[np.int64] | np.dtype[np.int32]] = {"<i8": np.dtype("<i8"), "<i4": np.dtype("<i4")}
 
 _NO_VALUES = np.empty(0, np.int64)

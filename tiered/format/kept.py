@@ -3,12 +3,18 @@
 All bear a random id. So no two bodies under one name are equal, its ETags never repeat, and a conditional PUT that
 arrives late never finds again what it was sent for. Without the fields ``begun`` and ``kept`` a snapshot is the root's
 own bytes, as releases before wrote it; they take one that is begun for one that is kept.
+
+The field ``snapshot`` behind them says its name: under another it is damage, as when two have changed places. Releases
+before wrote none, and read past it.
 """
 
 from __future__ import annotations
 
+import re
+
 from tiered.errors import CorruptionError
-from tiered.format.container import has_first_field, with_field
+from tiered.format.container import HEAD_BYTES, has_first_field, with_field
+from tiered.format.keys import parse_snap_key
 from tiered.format.root import Root, decode_root
 
 DROPPED = b"deleted "
@@ -16,14 +22,22 @@ DROPPED_BYTES = len(DROPPED) + 32
 """Size of the note of a deletion. A root is larger: a listing tells the two apart."""
 
 
-def encode_kept(root: bytes, uid: str) -> bytes:
-    """The body of a snapshot of a root's bytes; ``uid``: 32 hex digits, new for each PUT."""
-    return with_field(root, "kept", uid)
+_FRONT = re.compile(rb'\{"(?:kept|begun)":"[0-9a-f]{32}","snapshot":"([a-zA-Z0-9._-]{1,100})",')
 
 
-def encode_begun(root: bytes, uid: str) -> bytes:
+def encode_kept(root: bytes, uid: str, name: str = "") -> bytes:
+    """The body of the snapshot ``name`` of a root's bytes; ``uid``: 32 hex digits, new for each PUT. Without a name as
+    releases before wrote it."""
+    return with_field(_named(root, name), "kept", uid)
+
+
+def encode_begun(root: bytes, uid: str, name: str = "") -> bytes:
     """The body of a snapshot of which nobody was told yet; arguments as of :func:`encode_kept`."""
-    return with_field(root, "begun", uid)
+    return with_field(_named(root, name), "begun", uid)
+
+
+def _named(root: bytes, name: str) -> bytes:
+    return with_field(root, "snapshot", name) if name else root
 
 
 def is_begun(data: bytes) -> bool:
@@ -37,9 +51,19 @@ def encode_dropped(uid: str) -> bytes:
 
 
 def decode_kept(data: bytes, *, key: str) -> Root | None:
-    """The root that is kept under ``key``, None for the note of a deletion. Raises as ``decode_root``."""
+    """The root that is kept under ``key``, None for the note of a deletion. Raises as ``decode_root``, and
+    CorruptionError for the snapshot of another name."""
     if len(data) != DROPPED_BYTES:
-        return decode_root(data, key=key)
+        root, name = decode_root(data, key=key), parse_snap_key(key)
+        front = _FRONT.match(data, HEAD_BYTES)
+        if front is not None and name is not None and front[1] != name.encode():
+            raise CorruptionError(
+                f"{key} is the snapshot {front[1].decode()}: two have changed places, and are right once each is back, "
+                "or one was copied by hand",
+                path_or_key=key,
+                position=HEAD_BYTES,
+            )
+        return root
     if not data.startswith(DROPPED):
         raise CorruptionError(f"{key} is neither a root nor the note of a deletion", path_or_key=key, position=0)
     return None

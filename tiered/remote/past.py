@@ -265,7 +265,7 @@ def create_snapshot(view: RootView, name: str) -> Steps[Root]:
             )
         if pinned.root.state == STATE_DELETING:
             raise _too_late(view)
-        made = yield from _swap(view, key, encode_begun(bytes(got.data), (yield NewId())), condition)
+        made = yield from _swap(view, key, encode_begun(bytes(got.data), (yield NewId()), name), condition)
         if made is None and condition is not place.condition:
             raise _taken_away(view, name)
         if made is None:
@@ -275,7 +275,7 @@ def create_snapshot(view: RootView, name: str) -> Steps[Root]:
             yield from _swap(view, key, encode_dropped((yield NewId())), made)
             raise _too_late(view)
         if newest is not None and newest.gc_floor <= pinned.version:
-            if (yield from _swap(view, key, encode_kept(bytes(got.data), (yield NewId())), made)) is None:
+            if (yield from _swap(view, key, encode_kept(bytes(got.data), (yield NewId()), name), made)) is None:
                 raise _taken_away(view, name)
             return pinned.root
         condition = made  # a collector that listed before it came may delete what it names

@@ -68,6 +68,7 @@ PIN_TRIES = 3
 """Versions that are pinned, each passed by a collector meanwhile, before that is an error."""
 
 _PIN = {"version": NUMBER}
+_UID = "uid"
 
 Refresh = Callable[[], Steps[Snapshot | None]]
 """Looks at the catalog anew."""
@@ -174,9 +175,15 @@ def _version_of(root: Root, key: str, data: bytes) -> int | None:
 
 
 def read_pin(data: bytes, *, key: str) -> int:
-    """The version that a pin holds. Raises CorruptionError: as long as such a pin counts, nothing is collected."""
+    """The version that a pin holds. Raises CorruptionError: as long as such a pin counts, nothing is collected.
+
+    A version is one of its partition: a body that says that it is another pin's tells nothing.
+    """
     try:
-        version: int = Fields(data, key=key).take(_PIN)["version"]
+        fields = Fields(data, key=key)
+        version: int = fields.take(_PIN)["version"]
+        if _UID in fields.values and fields.values[_UID] != key.rpartition("/")[2]:  # releases before told none
+            fields.refuse(_UID, "is another pin's: it was copied in place")
     except CorruptionError as damage:
         damage.hint = (
             f"its reader puts it anew, or it counts for nothing {PIN_MS // 3_600_000} hours after its last write: wait "
@@ -303,7 +310,7 @@ class Pin:
 
     def _put(self, condition: Condition, time: Time) -> Steps[bool]:
         """Whether it is there, as of ``time``. False: it is gone. Raises as ``settle``."""
-        body = json.dumps({"version": self.version}).encode()
+        body = json.dumps({"version": self.version, _UID: self.key.rpartition("/")[2]}).encode()
         deadline = yield from deadline_after(PIN_DEADLINE_MS)
         done = yield from settle(Put(self.key, body, condition, crc32c(body)), deadline, self.name)
         etag = done.etag

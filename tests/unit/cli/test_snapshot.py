@@ -17,6 +17,8 @@ from tiered.care.run import restore
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
 from tiered.spark.schema import kafka_schema
 from tiered.spark.source import TieredDataSource
+from tiered.store.base import ABSENT, Delete, Get, Object, Put, list_all
+from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
 
 SETTINGS = {"segment.bytes": 1000, "cleanup.policy": "compact", "gc.grace.ms": 0, "merge.min.bytes": 0}
@@ -164,6 +166,37 @@ def test_what_cannot_be_meant_is_said(cli: Cli, bucket: str, as_of: str, code: i
     assert cli("snapshot", "create", "release", "--remote", bucket).code == 0
     seen = cli("cat", "t", "--as-of", as_of, "--remote", bucket)
     assert (seen.code, text in seen.err) == (code, True), seen.err
+
+
+def test_two_whose_objects_have_changed_places_are_damage(cli: Cli, bucket: str, tmp_path: Path) -> None:
+    remote = ("--remote", bucket)
+    assert cli("snapshot", "create", "monday", *remote).code == 0
+    trim = ("maintain", "run", "t:0", "--only", "retention", "--start-offset", "20", "--yes", *remote)
+    assert cli(*trim).code == 0
+    assert cli("snapshot", "create", "tuesday", *remote).code == 0
+    store = StoreLocation.parse(bucket).open()
+    listed = drive(store, list_all(""))
+    names = [entry.key for entry in listed if "/snap/" in entry.key]
+    bodies = [store.execute(Get(key)) for key in names]
+    store.execute(Delete(tuple(names)))
+    for key, got in zip(names, reversed(bodies), strict=True):
+        assert isinstance(got, Object)
+        store.execute(Put(key, bytes(got.data), ABSENT))
+    looks = {
+        "cat": ("cat", "t", "--as-of", "monday", *remote),
+        "restore": ("restore", "--to", str(tmp_path / "new"), "--as-of", "monday", *remote),
+        "check": ("check", *remote),
+        "list": ("snapshot", "list", *remote),
+        "collect": ("gc", "run", "--yes", *remote),
+    }
+    seen = {what: cli(*look) for what, look in looks.items()}
+    assert {what: one.code for what, one in seen.items()} == dict.fromkeys(looks, 13)
+    for one in seen.values():
+        said = one.err + one.out.decode()
+        assert "snap/monday is the snapshot tuesday: two have changed places" in said
+        assert "tiered snapshot delete monday t:0" in said
+    with tiered.open_reader(bucket, as_of="tuesday") as reader, pytest.raises(CorruptionError, match="is the snapshot"):
+        list(reader.topic("t").read(0))
 
 
 def test_a_disk_has_no_past(bucket: str, tmp_path: Path) -> None:

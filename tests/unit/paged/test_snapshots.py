@@ -6,17 +6,31 @@ import pytest
 
 from tests.unit.catalog.script import TOPIC_ID
 from tests.unit.paged.collecting import PREFIX, Place
+from tiered.care.check_kept import check_kept
 from tiered.errors import CommitUnknown, ConfigError, CorruptionError, NotFoundError, RemoteUnavailableError
 from tiered.format.crc import crc32c
 from tiered.format.kept import DROPPED_BYTES, decode_kept, encode_begun, encode_dropped, encode_kept, is_begun
 from tiered.format.keys import snap_key
 from tiered.format.root import STATE_DELETING, Root, decode_root, encode_root
+from tiered.model import TopicPartition
 from tiered.plan.housekeeping import StateIntent
 from tiered.remote.past import AsOf, Past, create_snapshot, delete_snapshot, list_snapshots, load_snapshot
 from tiered.remote.pins import BEGUN_MS, read_pins
 from tiered.remote.root_view import RootView
 from tiered.remote.sweep import drop_kept, sweep
-from tiered.store.base import ABSENT, Delete, Get, Match, Object, Outcome, Put, PutResult, PutStatus, StoreRequest
+from tiered.store.base import (
+    ABSENT,
+    Delete,
+    Get,
+    Match,
+    Object,
+    Outcome,
+    Put,
+    PutResult,
+    PutStatus,
+    Steps,
+    StoreRequest,
+)
 
 NAME = "nightly"
 KEY = snap_key(TOPIC_ID, 0, NAME)
@@ -297,6 +311,59 @@ def test_what_stands_under_a_name_reads_back() -> None:
     ]
     with pytest.raises(CorruptionError, match="neither a root nor"):
         decode_kept(b"?" * DROPPED_BYTES, key=KEY)
+
+
+def test_two_that_have_changed_places_are_damage_for_whoever_meets_them() -> None:
+    place = Place()
+    place.append(4)
+    keys = [snap_key(TOPIC_ID, 0, name) for name in ("monday", "tuesday")]
+    for name in ("monday", "tuesday"):
+        place.append(1)
+        place.world.run(create_snapshot(view(), name))
+    bodies = [place.store.inner.execute(Get(key)) for key in keys]
+    place.store.execute(Delete(tuple(keys)))
+    for key, got in zip(keys, reversed(bodies), strict=True):
+        assert isinstance(got, Object)
+        place.put(key, bytes(got.data))
+    looks: tuple[Steps[object], ...] = (
+        load_snapshot(view(), "monday"),
+        Past(view(), AsOf(name="monday")).take(),
+        Past(view(), AsOf(version=place.root.version - 1)).take(),
+        list_snapshots(view()),
+        read_pins(place.root),
+        create_snapshot(view(), "monday"),
+    )
+    for look in looks:
+        with pytest.raises(
+            CorruptionError, match="snap/monday is the snapshot tuesday: two have changed places"
+        ) as told:
+            place.world.run(look)
+        assert "`tiered snapshot delete monday flights:0`" in told.value.hint
+    place.append(8)
+    place.trim(10)
+    place.wait()
+    with pytest.raises(CorruptionError, match="two have changed places"):
+        place.collect()
+    findings = place.world.run(check_kept(TopicPartition("flights", 0), view(), read_data=False))
+    assert [(found.code, found.where) for found in findings] == [("snapshot", key) for key in keys]
+    place.world.run(delete_snapshot(view(), "monday"))
+    place.world.run(delete_snapshot(view(), "tuesday"))
+    assert place.world.run(list_snapshots(view())) == []
+
+
+def test_a_body_says_its_name_whatever_it_is_a_copy_of() -> None:
+    """A snapshot that was put back as the root, by hand, and is kept under another name; older ones have none."""
+    place = Place()
+    place.append(4)
+    plain, uid = encode_root(place.root), "0123456789abcdef" * 2
+    again = encode_kept(encode_kept(plain, uid, "other"), uid, NAME)
+    for body in (again, encode_begun(plain, uid, NAME), encode_kept(plain, uid), encode_begun(plain, uid), plain):
+        assert decode_kept(body, key=KEY) == decode_root(body, key=KEY) == place.root
+    assert is_begun(encode_begun(plain, uid, NAME))
+    for body in (encode_kept(plain, uid, "other"), encode_begun(plain, uid, "other")):
+        with pytest.raises(CorruptionError, match="is the snapshot other"):
+            decode_kept(body, key=KEY)
+        assert decode_root(body, key=KEY) == place.root  # as a release before reads it
 
 
 @pytest.mark.parametrize("then", ["deleted", "deleted and taken again", "there"])

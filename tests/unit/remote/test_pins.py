@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -11,17 +12,19 @@ from tests.remote_face import RemoteFace
 from tests.unit.remote.building import TOPIC_ID, TRUSTED, RemoteLog
 from tests.unit.remote.recording import RecordingStore
 from tiered.config import TopicConfig
-from tiered.errors import OffsetOutOfRangeError, RemotePermissionError, RemoteUnavailableError
+from tiered.errors import CorruptionError, OffsetOutOfRangeError, RemotePermissionError, RemoteUnavailableError
 from tiered.format.batch import decode_records
-from tiered.format.keys import index_key, partition_prefix, segment_key
+from tiered.format.crc import crc32c
+from tiered.format.keys import index_key, partition_prefix, pin_key, segment_key
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import PIN_MS, Kind
 from tiered.remote.maintain import Done, Maintainer
 from tiered.remote.past import AsOf, Past
-from tiered.remote.pins import PIN_TRIES, RENEW_AGAIN_MS, RENEW_MS, Pin, SharedPin
+from tiered.remote.pins import PIN_TRIES, RENEW_AGAIN_MS, RENEW_MS, Pin, SharedPin, read_pin, read_pins
 from tiered.remote.root_view import RootView
 from tiered.remote.sweep import Swept
 from tiered.store.base import (
+    ABSENT,
     Absent,
     Delete,
     Deleted,
@@ -119,9 +122,13 @@ def offsets(batches: Iterator[memoryview]) -> list[int]:
     return [record.offset for batch in batches for record in decode_records(batch)]
 
 
-def version_of(version: int) -> bytes:
-    """The body of a pin."""
-    return b'{"version": %d}' % version
+def version_of(put: Put) -> int:
+    """What a pin holds, which says its own name."""
+    body = json.loads(put.body)
+    assert body.pop("uid") == put.key.rpartition("/")[2]
+    (version,) = body.values()
+    assert type(version) is int
+    return version
 
 
 def release(bucket: Bucket, face: RemoteFace) -> None:
@@ -178,7 +185,7 @@ def test_a_pin_costs_three_requests_and_without_one_there_is_none(bucket: Bucket
     assert len(more) == len(plain) + 3
     (put,) = (request for request in more if isinstance(request, Put))
     assert (put.body, put.condition) == (
-        b'{"version": %d}' % (bucket.version),
+        b'{"version": %d, "uid": "%s"}' % (bucket.version, put.key.rpartition("/")[2].encode()),
         Absent(),
     )
     assert [request.keys for request in more if isinstance(request, Delete)] == [(put.key,)]
@@ -223,7 +230,7 @@ def test_a_reader_that_slept_too_long_pins_the_newest_version_and_finds_what_was
     assert read + offsets(reading) == list(range(END))
     (new,) = bucket.keys("pin/")
     assert new != old
-    assert version_of(bucket.version) in {put.body for put in bucket.pin_puts()}
+    assert bucket.version in {version_of(put) for put in bucket.pin_puts()}
     assert "pin_expired" in caplog.text
 
 
@@ -248,7 +255,7 @@ def test_a_collector_that_passes_the_version_while_it_is_pinned(bucket: Bucket, 
     taken = face.snapshot()
     assert taken is not None
     assert taken.version > version
-    assert [put.body for put in bucket.pin_puts()] == [version_of(number) for number in (version, taken.version)]
+    assert [version_of(put) for put in bucket.pin_puts()] == [version, taken.version]
     assert len(bucket.keys("pin/")) == 1
     assert bucket.live(begin_at=1500) == (40 if landed_first else 0)  # what the first version alone named
     assert read + offsets(reading) == list(range(END))
@@ -414,7 +421,7 @@ def test_tasks_look_at_a_shared_pin_once_and_renew_it_when_it_is_old(bucket: Buc
     assert keep(bucket, pin) == []
     bucket.clock.advance(1)
     assert keep(bucket, pin) == [Get, Put]
-    assert bucket.pin_puts()[-1].body == version_of(bucket.version)
+    assert version_of(bucket.pin_puts()[-1]) == bucket.version
     assert keep(bucket, SharedPin(pin.key, "another task")) == [Get]
     assert not pin.lost
 
@@ -494,3 +501,20 @@ def test_a_shared_pin_that_cannot_be_looked_at_is_tried_again(bucket: Bucket, ca
     bucket.store.answer = None
     bucket.clock.advance(RENEW_AGAIN_MS / 1000)
     assert keep(bucket, pin) == [Get]
+
+
+def test_a_pin_in_the_place_of_another_is_damage_until_it_is_old(bucket: Bucket) -> None:
+    """Of another partition, say, whose versions mean nothing here."""
+    key, other = (pin_key(TOPIC_ID, 0, digit * 32) for digit in "ab")
+    body = b'{"version": %d, "uid": "%s"}' % (bucket.version, b"a" * 32)
+    assert read_pin(body, key=key) == read_pin(b'{"version": 7}', key=other) + bucket.version - 7
+    with pytest.raises(CorruptionError, match="uid is another pin's") as told:
+        read_pin(body, key=other)
+    assert "counts for nothing 6 hours after its last write" in told.value.hint
+    bucket.store.execute(Put(other, body, ABSENT, crc32c(body)))
+    root = bucket.log.root
+    assert root is not None
+    with pytest.raises(CorruptionError, match="uid is another pin's"):
+        drive(bucket.store, read_pins(root), clock=bucket.clock, ids=bucket.log.ids)
+    bucket.clock.advance(PIN_MS / 1000 + 1)
+    assert drive(bucket.store, read_pins(root), clock=bucket.clock, ids=bucket.log.ids).expired == (other,)
