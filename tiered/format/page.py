@@ -20,9 +20,10 @@ The bytes are those of ``format.container``, 2 in ``min_reader``; the one table 
 
 A pointer carries what its whole subtree adds up to: range, times, bytes of ``.log`` objects, records, rows, the sum
 of all row hashes, the flags that any row has, the largest leader epoch; and of the page itself the CRC32C and length
-of its bytes, and what its key is made of (``flags`` bit 0: the role letter is ``m``). So a page is proven twice: its
-bytes before they are decoded, and what they hold against what the root's commits have added up. The header repeats
-the key: a page that was copied in place of another is refused by name.
+of its bytes, and what its key is made of (``flags`` bit 0: the role letter is ``m``). A page ends in the CRC of all
+before it, so that its whole has the same CRC as any other: that one tells damage, and not pages apart. What does is the
+header, which repeats the key (a page that was copied in place of another is refused by name), the length, and what it
+holds, against what the root's commits have added up.
 """
 
 from __future__ import annotations

@@ -103,6 +103,15 @@ def test_a_page_that_is_not_what_its_pointer_says_is_refused(change: dict[str, i
     assert error.value.path_or_key == page.key
 
 
+def test_of_another_page_with_its_key_what_it_holds_tells_not_its_checksum() -> None:
+    """The whole of each has the same checksum, since it ends in that of all before: rows that differ in one CRC."""
+    first, *others = make_rows(4)
+    mine, other = (page_of(Rows.from_rows([first._replace(crc=crc), *others])) for crc in (1, 2))
+    assert mine.pointer.crc == other.pointer.crc == crc32c(leaf_pages(1)[0].body)
+    with pytest.raises(CorruptionError, match=r"sum_(hi|lo) is"):
+        verified_page(other.body, mine.pointer._replace(page_len=len(other.body)), key=other.key, kind=PageKind.LEAF)
+
+
 def test_a_page_with_a_gap_is_refused() -> None:
     rows = make_rows(4)
     page = page_of(Rows.from_rows([rows.row(0), rows.row(2), rows.row(3)]))
