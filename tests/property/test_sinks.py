@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -13,19 +15,21 @@ from tests.sim.bucket.process import SteppedProcess
 from tests.sim.bucket.store import WatchedStore, Weather
 from tests.unit.remote.building import TOPIC_ID, TRUSTED, seal
 from tiered.care.check import CheckOptions
-from tiered.care.run import check
+from tiered.care.run import check, plan_rebuild, rebuild
 from tiered.config import TopicConfig
-from tiered.errors import CommitUnknown, FencedError, RemotePermissionError, RemoteUnavailableError
+from tiered.errors import CommitUnknown, CorruptionError, FencedError, RemotePermissionError, RemoteUnavailableError
 from tiered.format.batch import decode_records, encode_batch
 from tiered.format.decision import COMMITTED, Decision
+from tiered.format.keys import root_key
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.maintenance import Kind
 from tiered.remote.maintain import Maintainer
 from tiered.remote.stage import Sink, upload_staged
 from tiered.remote.sweep_staged import sweep_decisions
 from tiered.remote.topics import register_topic
-from tiered.store.base import Steps
+from tiered.store.base import ABSENT, Delete, Get, Object, Put, Steps, Store
 from tiered.store.driver import drive
+from tiered.store.memory import MemoryStore
 from tiered.testing.clock import FakeClock
 
 PARTITIONS = 2
@@ -33,6 +37,7 @@ BATCHES = 12
 STEPS = 900
 GRACE_MS = 600_000
 CONFIG = TopicConfig(gc_grace_ms=GRACE_MS, merge_min_bytes=2_000, merge_target_bytes=8_000)
+EAGER = TopicConfig(gc_grace_ms=GRACE_MS, merge_min_bytes=300, merge_target_bytes=500)
 PASSING = (CommitUnknown, RemoteUnavailableError, RemotePermissionError, FencedError)
 SEEDS = 6
 
@@ -64,11 +69,11 @@ class Stream:
             return
 
 
-def maintain(process: SteppedProcess) -> Steps[None]:
+def maintain(process: SteppedProcess, config: TopicConfig = CONFIG) -> Steps[None]:
     """Merging, collection and a sweep of everything."""
     try:
         for number in range(PARTITIONS):
-            maintainer = Maintainer(TopicPartition("t", number), TOPIC_ID, CONFIG, owner=str(process))
+            maintainer = Maintainer(TopicPartition("t", number), TOPIC_ID, config, owner=str(process))
             plan = yield from maintainer.plan((Kind.MERGE, Kind.COLLECT))
             for action in plan.actions if plan is not None else ():
                 yield from maintainer.run(action, TRUSTED)
@@ -78,11 +83,22 @@ def maintain(process: SteppedProcess) -> Steps[None]:
         return
 
 
-def said(store: WatchedStore, partition: int) -> list[str]:
+def said(store: Store, partition: int) -> list[str]:
     face = RemoteFace(store, "t", TOPIC_ID, partition)
     records = [record for batch in face.read_batches(0) for record in decode_records(batch)]
     assert [record.offset for record in records] == list(range(face.next_offset))
     return [(record.value or b"").decode() for record in records]
+
+
+def copy_of(store: WatchedStore, clock: FakeClock, without: str) -> MemoryStore:
+    """All that is in a bucket now, but for one folder of each partition."""
+    copy = MemoryStore(clock=clock)
+    for key in store.all_keys():
+        got = store.execute(Get(key))
+        assert isinstance(got, Object)
+        if not without or without not in key:
+            copy.execute(Put(key, bytes(got.data), ABSENT))
+    return copy
 
 
 @pytest.fixture(autouse=True)
@@ -137,3 +153,48 @@ def test_each_batch_is_there_once_in_order_and_nothing_else_in_the_end(number: i
     assert [str(finding) for finding in report.findings] == []
     left = [key for key in store.all_keys() if key.startswith("txn/")]
     assert len(left) <= len(streams) * 3
+
+
+def found_again(copy: MemoryStore, partition: int, before: list[str]) -> int:
+    """Makes the catalog anew, if it can be: of what was there all is, where it was, or nothing tells the order."""
+    plan = None
+    for accept_order in (False, True):
+        with contextlib.suppress(CorruptionError):
+            plan = plan or plan_rebuild(copy, TopicPartition("t", partition), "test", accept_order=accept_order)
+    if plan is None:
+        return 0
+    rebuild(copy, plan)
+    proven = plan.unproven[0] if plan.unproven[1] else len(before)
+    assert said(copy, partition)[:proven] == before[:proven]
+    assert sorted(before) == sorted(set(said(copy, partition)) & set(before))
+    return bool(plan.batches)
+
+
+@pytest.mark.parametrize("number", range(SEEDS))
+def test_a_root_that_is_lost_at_any_moment_is_made_anew_as_it_was_or_not_at_all(number: int) -> None:
+    """Two sinks, a maintainer that merges and sweeps, bad weather; with copies below ``hist/`` and without."""
+    seed = random.SystemRandom().randrange(2**32) if number else 1
+    print("seed", seed)
+    rng, clock = random.Random(seed), FakeClock()
+    store = WatchedStore(clock)
+    drive(store, register_topic("t", TOPIC_ID, PARTITIONS, CONFIG.to_text(changed_only=True)), clock=clock)
+    bucket = Weather(store, rng, 0.08)
+    streams = [Stream(name, rng) for name in ("one", "two")]
+    lives = [*((each.name, each.life) for each in streams), ("maintainer", partial(maintain, config=EAGER))]
+    processes = [SteppedProcess(name, life, bucket, clock, rng.getrandbits(64)) for name, life in lives]
+    told, process = 0, processes[0]
+    for step in range(1200):
+        if rng.random() < 0.03:  # most do what they do alone: of what is side by side nothing is told
+            process = rng.choice(processes)
+        if rng.random() < 0.01:
+            process.die()
+        clock.advance(700 if rng.random() < 0.004 else 0.2)
+        process.step()
+        if step % 60:
+            continue
+        for without in ("", "/hist/"):
+            copy, partition = copy_of(store, clock, without), rng.randrange(PARTITIONS)
+            before = said(copy, partition)
+            copy.execute(Delete((root_key(TOPIC_ID, partition),)))
+            told += found_again(copy, partition, before)
+    assert told

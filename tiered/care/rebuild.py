@@ -152,7 +152,7 @@ def plan_rebuild_steps(
         older = copy is not None and copy is there.root
         since = yield from since_copy(tp, topic_id, copy, torn, listed.sizes, older=older, accept_order=accept_order)
         copy, known = since.root, [*named, *since.rows]
-        _need_uncut(tp, topic_id, since.rows, others)
+        _need_uncut(tp, topic_id, since, others)
     present = [row for row in known if newest or not row.size or _has_log(topic_id, tp.partition, row, listed.sizes)]
     known_end = copy.next_offset if torn is None and copy is not None else 0
 
@@ -222,10 +222,20 @@ def _made(
     return root
 
 
-def _need_uncut(tp: TopicPartition, topic_id: UUID, decided: Sequence[Row], others: Sequence[Row]) -> None:
-    """Raises CorruptionError where a rewrite begins or ends inside what a sink staged: that lay elsewhere then."""
+def _need_uncut(tp: TopicPartition, topic_id: UUID, since: SinceCopy, others: Sequence[Row]) -> None:
+    """Raises CorruptionError where a rewrite begins or ends inside what a sink staged, which lay elsewhere then, or is
+    of offsets whose order nothing tells: it may hold other batches than would come to lie there."""
+    start, end = since.unproven
     for rewrite in [row for row in others if row.flags & FLAG_MAINTAINER]:
-        for row in decided:
+        if rewrite.base < end and start < rewrite.next:
+            raise CorruptionError(
+                f"{tp}: nothing tells in which order sinks committed offsets {start} to {end}, and a rewrite has "
+                f"{rewrite.base} to {rewrite.next}: which of their batches it holds is not known",
+                path_or_key=segment_key(topic_id, tp.partition, rewrite),
+                offset=rewrite.base,
+                hint=_ADVICE,
+            )
+        for row in since.rows:
             apart = rewrite.next <= row.base or row.next <= rewrite.base
             if not apart and not (rewrite.base <= row.base and row.next <= rewrite.next):
                 raise CorruptionError(

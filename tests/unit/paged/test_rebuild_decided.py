@@ -272,6 +272,19 @@ def test_what_was_merged_lies_where_its_batches_did(log: RemoteLog) -> None:
     assert root_of(log).rows.row(0) == merged
 
 
+def test_what_was_merged_of_batches_in_no_proven_order_cannot_be_accepted(log: RemoteLog) -> None:
+    """It holds the one that came first, and nothing tells which that is: the other would be there twice or never."""
+    for decision in reversed([decide(log, [10], 0, "one"), decide(log, [10], 0, "two")]):
+        commit(log, decision)
+    rewriter = Rewriter(log)
+    rewriter.merge(rewriter.rows[1:3])
+    lose(log)
+    refused(log, "nothing tells which of them begins at offset 30", accept_order=True)
+    with pytest.raises(CorruptionError, match="committed offsets 30 to 50, and a rewrite has 20 to 40") as told:
+        plan_rebuild(log.store, TP, "test", accept_order=True)
+    assert "--accept" not in told.value.hint
+
+
 def test_a_rewrite_that_lies_otherwise_is_of_another_history(log: RemoteLog) -> None:
     upload = upload_segment(
         seal(batches(10, 30)),
