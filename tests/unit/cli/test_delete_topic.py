@@ -13,7 +13,8 @@ from tests.unit.cli.conftest import Cli
 from tiered.clock import SystemClock
 from tiered.errors import LogDestroyedError
 from tiered.format.crc import crc32c
-from tiered.format.keys import hist_key, snap_key
+from tiered.format.kept import encode_kept
+from tiered.format.keys import hist_key, root_key, snap_key
 from tiered.plan.maintenance import ORPHAN_MS
 from tiered.remote import deletion
 from tiered.remote.topics import register_topic, update_topic
@@ -131,14 +132,15 @@ def test_snapshots_refuse_unless_forced(cli: Cli, bucket: str, tmp_path: Path) -
     seen = cli("topics", "delete", "t", *remote, "--yes")
     assert (seen.code, "snapshot keep" in seen.err) == (2, True)
     store = StoreLocation.parse(bucket).open()
-    kept = store.execute(Get(snap_key(UUID(old), 1, "keep")))
+    kept = store.execute(Get(root_key(UUID(old), 1)))
     assert isinstance(kept, Object)
     assert cli("topics", "delete", "t", *remote, "--yes", "--force").code == 0
     assert cli("snapshot", "list", "t", *remote, "--json").summary["snapshots"] == []
     refused = cli("snapshot", "create", "late", "t:1", *remote)
     assert (refused.code, "t-1 is being deleted" in refused.err) == (10, True)
     # One whose PUT was under way when the topic was marked: it is kept.
-    store.execute(Put(snap_key(UUID(old), 1, "late"), kept.data, ABSENT, crc32c(kept.data)))
+    body = encode_kept(bytes(kept.data), "0" * 32, "late")
+    store.execute(Put(snap_key(UUID(old), 1, "late"), body, ABSENT, crc32c(body)))
     over(cli, bucket)
     done = cli("gc", "run", *remote, "--yes", "--json")
     assert (done.code, [one["collected"]["held"] for one in done.summary["done"]]) == (3, [0, 1])
