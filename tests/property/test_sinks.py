@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from tests.remote_face import RemoteFace
-from tests.sim.bucket.process import SteppedProcess
+from tests.sim.bucket.process import Life, SteppedProcess
 from tests.sim.bucket.store import WatchedStore, Weather
 from tests.unit.remote.building import TOPIC_ID, TRUSTED, seal
 from tiered.care.check import CheckOptions
@@ -83,6 +83,16 @@ def maintain(process: SteppedProcess, config: TopicConfig = CONFIG) -> Steps[Non
         return
 
 
+def begun(rng: random.Random, clock: FakeClock, upkeep: Life) -> tuple[Weather, list[Stream], list[SteppedProcess]]:
+    """A new topic in bad weather: two streams, and the processes of both and of a maintainer."""
+    store = WatchedStore(clock)
+    drive(store, register_topic("t", TOPIC_ID, PARTITIONS, CONFIG.to_text(changed_only=True)), clock=clock)
+    bucket = Weather(store, rng, 0.08)
+    streams = [Stream(name, rng) for name in ("one", "two")]
+    lives = [*((each.name, each.life) for each in streams), ("maintainer", upkeep)]
+    return bucket, streams, [SteppedProcess(name, life, bucket, clock, rng.getrandbits(64)) for name, life in lives]
+
+
 def said(store: Store, partition: int) -> list[str]:
     face = RemoteFace(store, "t", TOPIC_ID, partition)
     records = [record for batch in face.read_batches(0) for record in decode_records(batch)]
@@ -113,12 +123,8 @@ def test_each_batch_is_there_once_in_order_and_nothing_else_in_the_end(number: i
     seed = random.SystemRandom().randrange(2**32) if number else 1
     print("seed", seed)
     rng, clock = random.Random(seed), FakeClock()
-    store = WatchedStore(clock)
-    drive(store, register_topic("t", TOPIC_ID, PARTITIONS, CONFIG.to_text(changed_only=True)), clock=clock)
-    bucket = Weather(store, rng, 0.08)
-    streams = [Stream(name, rng) for name in ("one", "two")]
-    lives = [*((each.name, each.life) for each in streams), ("maintainer", maintain)]
-    processes = [SteppedProcess(name, life, bucket, clock, rng.getrandbits(64)) for name, life in lives]
+    bucket, streams, processes = begun(rng, clock, maintain)
+    store = bucket.inner
     for _ in range(STEPS):
         process = rng.choice(processes)
         dice = rng.random()
@@ -176,12 +182,8 @@ def test_a_root_that_is_lost_at_any_moment_is_made_anew_as_it_was_or_not_at_all(
     seed = random.SystemRandom().randrange(2**32) if number else 1
     print("seed", seed)
     rng, clock = random.Random(seed), FakeClock()
-    store = WatchedStore(clock)
-    drive(store, register_topic("t", TOPIC_ID, PARTITIONS, CONFIG.to_text(changed_only=True)), clock=clock)
-    bucket = Weather(store, rng, 0.08)
-    streams = [Stream(name, rng) for name in ("one", "two")]
-    lives = [*((each.name, each.life) for each in streams), ("maintainer", partial(maintain, config=EAGER))]
-    processes = [SteppedProcess(name, life, bucket, clock, rng.getrandbits(64)) for name, life in lives]
+    bucket, _, processes = begun(rng, clock, partial(maintain, config=EAGER))
+    store = bucket.inner
     told, process = 0, processes[0]
     for step in range(1200):
         if rng.random() < 0.03:  # most do what they do alone: of what is side by side nothing is told

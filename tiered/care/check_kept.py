@@ -36,6 +36,9 @@ from tiered.remote.root_view import RootView
 from tiered.remote.snapshot import Snapshot
 from tiered.store.base import Get, Head, Object, Outcome, Steps, Together, list_all
 
+LINES_AT_ONCE = 16
+"""Audit lines that are asked for together."""
+
 
 def check_kept(tp: TopicPartition, view: RootView, *, read_data: bool) -> Steps[list[Finding]]:
     """What is wrong with snapshots, pins, garbage pages, the newest copy and the newest audit line of a partition; with
@@ -45,9 +48,13 @@ def check_kept(tp: TopicPartition, view: RootView, *, read_data: bool) -> Steps[
     """
     kept = _Kept(tp, view, read_data)
     prefix = partition_prefix(view.topic_id, view.partition)
-    looks = {"snap/": kept.snapshots, "pin/": kept.pins, "hist/": kept.copies, "jobs/gc/": kept.lines}
-    for folder, look in looks.items():
-        under = prefix + folder if look != kept.lines else gc_audit_prefix(view.topic_id, view.partition)
+    looks = (
+        ("snap/", prefix + "snap/", kept.snapshots),
+        ("pin/", prefix + "pin/", kept.pins),
+        ("hist/", prefix + "hist/", kept.copies),
+        ("jobs/gc/", gc_audit_prefix(view.topic_id, view.partition), kept.lines),
+    )
+    for folder, under, look in looks:
         try:
             if folder == "pin/":
                 keys = yield from live_pins(view.topic_id, view.partition)
@@ -59,9 +66,6 @@ def check_kept(tp: TopicPartition, view: RootView, *, read_data: bool) -> Steps[
         yield from look(keys)
     yield from kept.garbage()
     return kept.found
-
-
-LINES_AT_ONCE = 16
 
 
 class _Kept:

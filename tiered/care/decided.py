@@ -24,6 +24,7 @@ from tiered.format.decision import COMMITTED, UNTOLD, Decision, Target
 from tiered.format.keys import (
     DECISIONS_PREFIX,
     STEM_CHARS,
+    TXN_CHARS,
     Role,
     gc_audit_prefix,
     parse_decision_key,
@@ -50,8 +51,6 @@ from tiered.remote.sweep_staged import DECISION_KEPT_MS
 from tiered.remote.torn import Torn
 from tiered.store.base import Get, List, ListEntry, NewId, Now, Object, Page, Steps, list_all
 
-_STREAM_CHARS = 16
-"""Of a stem so many tell the transaction id."""
 _ADVICE = "nothing was changed; `tiered repair advice` says how a kept root is put back"
 _ACCEPT_HINT = (
     "nothing was changed; a root that is put back tells (`tiered repair advice`). All that was decided is there: "
@@ -176,8 +175,8 @@ def _note(told: _Told, entry: ListEntry, decision: Decision, target: Target) -> 
     told.named.update([(row.id_hi, row.id_lo) for row in rows])
     told.states.setdefault(stem, set()).add(decision.state)
     if committed:
-        before, _ = told.newest.get(stem[:_STREAM_CHARS], (-1, ""))
-        told.newest[stem[:_STREAM_CHARS]] = max(before, decision.batch), decision.txn
+        before, _ = told.newest.get(stem[:TXN_CHARS], (-1, ""))
+        told.newest[stem[:TXN_CHARS]] = max(before, decision.batch), decision.txn
     if committed and rows:
         seen, end = decision.seen.get(target, 0), decision.ends.get(target, UNTOLD)
         told.here.append(Decided(decision.txn, decision.batch, rows, seen, end, entry.last_modified_ms))
@@ -198,13 +197,13 @@ def _need_all_decided(
             continue
         if copy is not None and passed_batch(copy, uid) is not None:
             continue
-        later, _ = told.newest.get(stem[:_STREAM_CHARS], (-1, ""))
+        later, _ = told.newest.get(stem[:TXN_CHARS], (-1, ""))
         if later > staged_batch(uid):
             swept.setdefault(stem, []).append(uid)
         elif later < 0:
             unknown.add(uid)
     for stem, uids in swept.items():
-        later, txn = told.newest[stem[:_STREAM_CHARS]]
+        later, txn = told.newest[stem[:TXN_CHARS]]
         raise CorruptionError(
             f"{tp}: no kept copy names {len(uids)} segments of batch {staged_batch(uids[0])} of {txn}, whose decision "
             f"was swept since its batch {later} was decided: whether they were committed, and at which offsets, no "

@@ -61,8 +61,10 @@ added to them."""
 KNOWN_FLAGS = FLAG_MAINTAINER | FLAG_HOLE | FLAG_ABORTED_TXNS | FLAG_STAGED
 MAX_BATCH = 2**32 - 1
 """Batch numbers of a sink are 32 bits in the names of what it stages."""
+TXN_CHARS = 16
+"""Of the uid of what a sink stages so many tell its transaction id."""
 STEM_CHARS = 24
-"""Of the uid of what a sink stages so many tell its transaction and batch."""
+"""So many tell its transaction and batch."""
 MAX_TXN_CHARS = 200
 """Characters that the id of a transaction takes in a key, percent-encoded: stores take 255 between two slashes."""
 
@@ -287,13 +289,8 @@ def _quoted(txn: str) -> str:
 
 def decision_key(txn: str, batch: int, generation: int = 0) -> str:
     """What a sink decided about a batch, create-only."""
-    number = f"{_bounded(batch, MAX_BATCH, 'batch')}"
-    return f"{decision_prefix(txn)}{number}.{generation}" if generation else f"{decision_prefix(txn)}{number}"
-
-
-def decision_prefix(txn: str) -> str:
-    """What the keys of all decisions of one transaction id begin with."""
-    return f"{DECISIONS_PREFIX}{_quoted(check_txn(txn))}/"
+    key = f"{DECISIONS_PREFIX}{_quoted(check_txn(txn))}/{_bounded(batch, MAX_BATCH, 'batch')}"
+    return f"{key}.{generation}" if generation else key
 
 
 def index_key_of(log_key: str) -> str:
@@ -438,7 +435,7 @@ def is_stem_of(txn: str, batch: int, uid: str) -> bool:
 
 def staged_batch(uid: str) -> int:
     """The batch that staged a segment, by its uid."""
-    return int(uid[16:24], 16)
+    return int(uid[TXN_CHARS:STEM_CHARS], 16)
 
 
 def parse_decision_key(key: str) -> DecisionKey | None:

@@ -22,6 +22,7 @@ from tiered.remote.settle import COMMIT_DEADLINE_MS, deadline_after, settle
 from tiered.store.base import ABSENT, List, NewId, Now, Page, Put, Steps, list_all
 
 MAX_LINE_BYTES = 1024 * 1024
+"""No line is longer."""
 DESTROYED = MAX_INT64
 """The version in the key of a line that tells that the partition is destroyed."""
 LOGGER = logging.getLogger("tiered.remote")

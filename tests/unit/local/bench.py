@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,13 @@ class CaseBench(Bench):
     def retain(self) -> None:
         """One pass of retention, and the delay of the deletion over."""
         self.partition.apply_retention()
+
+
+def started(work: Callable[[], object]) -> threading.Thread:
+    """A thread that does it."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
 
 
 def batch(

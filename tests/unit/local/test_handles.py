@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.unit.local.bench import started
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import LocalIOError
 from tiered.local.directory.manager import LocalLog
@@ -112,20 +112,20 @@ class HeldSync(FaultyFiles):
         super().close(handle)
 
 
-def started(work: Callable[[], object]) -> threading.Thread:
-    thread = threading.Thread(target=work)
-    thread.start()
-    return thread
-
-
-def test_a_write_beside_an_fsync_goes_on_and_the_next_fsync_covers_it(tmp_path: Path) -> None:
+def in_an_fsync(tmp_path: Path) -> tuple[HeldSync, PooledFiles, int, threading.Thread]:
+    """A file with a byte in it, and the thread whose fsync of it is under way."""
     inner = HeldSync()
     files, handles = pooled(tmp_path, 1, inner)
     files.write_at(handles[0], b"a", 0)
     syncing = started(lambda: files.sync(handles[0]))
     inner.reached.wait()
-    files.write_at(handles[0], b"b", 1)
-    assert files.size(handles[0]) == 2
+    return inner, files, handles[0], syncing
+
+
+def test_a_write_beside_an_fsync_goes_on_and_the_next_fsync_covers_it(tmp_path: Path) -> None:
+    inner, files, handle, syncing = in_an_fsync(tmp_path)
+    files.write_at(handle, b"b", 1)
+    assert files.size(handle) == 2
     inner.let.set()
     syncing.join()
     for i in range(1, 20):  # it is dirty: fsynced before its descriptor goes
@@ -134,14 +134,10 @@ def test_a_write_beside_an_fsync_goes_on_and_the_next_fsync_covers_it(tmp_path: 
 
 
 def test_a_file_keeps_its_descriptor_while_it_is_fsynced(tmp_path: Path) -> None:
-    inner = HeldSync()
-    files, handles = pooled(tmp_path, 1, inner)
-    files.write_at(handles[0], b"a", 0)
-    syncing = started(lambda: files.sync(handles[0]))
-    inner.reached.wait()
+    inner, files, handle, syncing = in_an_fsync(tmp_path)
     for i in range(1, 20):
         files.open_write(tmp_path / f"{i}.log")
-    files.write_at(handles[0], b"b", 1)
+    files.write_at(handle, b"b", 1)
     inner.let.set()
     syncing.join()
     assert (files.reopened, (tmp_path / "0.log").read_bytes()) == (0, b"ab")

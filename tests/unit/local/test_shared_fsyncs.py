@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.local.bench import TP, Bench
+from tests.unit.local.bench import TP, Bench, started
 from tiered.errors import LocalIOError, TieredError
 from tiered.format import kernels
 from tiered.local.disk.plain_lock import PlainLock, TurnLock
@@ -22,12 +22,6 @@ needs_compiled = pytest.mark.skipif(kernels.AT_WORK == kernels.PURE, reason="thr
 WAITERS = 8
 WAIT_S = 60.0
 ANY_LOCK: Any = TurnLock
-
-
-def started(work: Callable[[], object]) -> threading.Thread:
-    thread = threading.Thread(target=work)
-    thread.start()
-    return thread
 
 
 def wait_for(lock: Any, count: int) -> None:
