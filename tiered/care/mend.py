@@ -4,9 +4,10 @@
 
     row ── HEAD, .log, .idx ── what is wrong ── plan ──> batches that are whole ──> new .log and .idx ── replace ── root
 
-A ``.log`` that lies under the name of another segment of the partition, as where two changed places, is read there:
-its size and checksum are those of the row. An object is never written twice: what is mended gets new names, under a
-claim of the role ``m``. The batches are the old ones, byte for byte; everything beside them follows from them.
+A ``.log`` that lies under the name of another segment, of this partition or of any other below the prefix, as where
+two changed places, is read there: its size and checksum are those of the row. An object is never written twice: what
+is mended gets new names, under a claim of the role ``m``. The batches are the old ones, byte for byte; everything
+beside them follows from them.
 ``index`` loses nothing, or refuses. ``drop-segment`` gives up the batches that cannot be read, by name, and leaves a
 hole where none can; at the end of the log, where only the last segment tells the producers, an empty batch with their
 snapshot. It refuses where the marker of older records would go with them, or nothing tells the producers: that
@@ -44,8 +45,8 @@ from tiered.format.keys import (
     aside_key,
     index_key,
     is_staged_by,
+    parse_partition_key,
     parse_segment_key,
-    parse_staged_key,
     partition_prefix,
     segment_key,
     split_uid,
@@ -395,16 +396,27 @@ class _Object:
         return None
 
     def _body(self, bundle: Bundle | None) -> Steps[str]:
-        """The key of another segment of the partition under which the bytes of this one lie, ``""`` if none does."""
-        listed = yield from list_all(partition_prefix(self.topic_id, self.tp.partition) + "s/")
-        for entry in listed:
-            parsed = parse_staged_key(entry.key) if self.staged else parse_segment_key(entry.key)
-            if parsed is None or parsed.suffix != "log" or entry.size != self.row.size or entry.key == self.log_key:
-                continue
-            moved = _Object(self.tp, self.topic_id, self.row, entry.key)
-            if not (yield from moved.walk(entry.size, bundle, _take_nothing)):  # all of it is right, in its place
-                return entry.key
+        """The key under which the bytes of this ``.log`` lie, where that is not its own; ``""`` if there is none.
+
+        Its partition is looked through first, then all below the prefix: two that changed places may be of two
+        partitions, and after the repair of one of them the other's bytes lie below ``aside/``, too.
+        """
+        own = partition_prefix(self.topic_id, self.tp.partition)
+        for prefix in (own, ""):
+            for entry in (yield from list_all(prefix)):
+                known = entry.key == self.log_key or (not prefix and entry.key.startswith(own))
+                if entry.size == self.row.size and not known and (yield from self._is_at(entry.key, bundle)):
+                    return entry.key
         return ""
+
+    def _is_at(self, key: str, bundle: Bundle | None) -> Steps[bool]:
+        """Whether an object of any partition has all the bytes of this ``.log``, each batch in its place."""
+        head = (yield Head(key)) if parse_partition_key(key) is not None else None
+        right = {None, self.row.crc} | (set() if bundle is None else {bundle.descriptor.crc32c})
+        if not isinstance(head, Object) or head.crc32c not in right:
+            return False
+        found = _Object(self.tp, self.topic_id, self.row, key)
+        return not (yield from found.walk(head.size, bundle, _take_nothing))
 
     def bundle(self) -> Steps[tuple[Bundle | None, str]]:
         """The bundle if it is of this segment; and what is wrong with it, or with what the row says of it."""

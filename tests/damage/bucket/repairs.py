@@ -36,7 +36,7 @@ class Repair(NamedTuple):
     partitions: tuple[TopicPartition, ...] = (HIT,)
 
 
-SWAPPED = Repair((DROP,), (5, 10), TPS[:2])
+SWAPPED = Repair((INDEX,), partitions=TPS[:2])
 WHOLE_SEGMENT = Repair((DROP,), (5, 10))
 ONE_BATCH = Repair((DROP,), (5, 6))
 TWO_BATCHES = Repair((DROP,), (5, 7))
@@ -45,7 +45,7 @@ TWO_BATCHES = Repair((DROP,), (5, 7))
 REPAIRS = {
     ".log swapped between two partitions": SWAPPED,
     ".log and .idx swapped between two partitions": SWAPPED,
-    ".log swapped between two topics": Repair((DROP,), (5, 10), (TPS[0], TPS[2])),
+    ".log swapped between two topics": Repair((INDEX,), partitions=(TPS[0], TPS[2])),
     ".log swapped between two segments": Repair((INDEX,)),
     ".log and .idx swapped between two segments": Repair((INDEX,)),
     ".log gone, and its bytes under the name of another": Repair((DROP, INDEX), (10, 12)),
@@ -78,7 +78,7 @@ REPAIRS = {
     ".idx swapped between two segments": Repair((INDEX,)),
     ".idx ends as that of another segment": Repair((INDEX,)),
     ".log and .idx empty": WHOLE_SEGMENT,
-    ".log named in capitals": WHOLE_SEGMENT,
+    ".log named in capitals": Repair((INDEX,)),
     "roots of two partitions swapped": Repair((CATALOG,), partitions=TPS[:2]),
     "root and topic entry gone": Repair((ENTRY, CATALOG)),
     ".idx: a bit of a section": Repair((INDEX,)),

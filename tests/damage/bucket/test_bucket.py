@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.damage.bucket.actions import ACTIONS, outcome
+from tests.damage.bucket.actions import ACTIONS, EXPECTED, outcome
 from tests.damage.bucket.damages import DAMAGES, Damage
-from tests.damage.bucket.place import Place
+from tests.damage.bucket.place import TPS, Place
 from tests.damage.bucket.repairs import (
     DROP,
     INDEX,
@@ -65,6 +65,18 @@ def test_its_repair_mends_it_and_keeps_what_it_replaces(damage: Damage, tmp_path
     for key, data in before.items():  # only what is written again and again is another one now, and its copy is kept
         assert kept.get(key) == data or ("/root" in key and repair.verbs[0] in {INDEX, DROP}) or data in kept.values()
         assert kept.get(key) == data or key.endswith("/root") or key.startswith("topics/"), key
+
+
+def test_what_was_collected_since_its_neighbours_repair_comes_from_aside(tmp_path: Path) -> None:
+    """Of two partitions that changed places: the bytes of the second lay under a name that the first let go of."""
+    place = Place(tmp_path)
+    name, other = place.log_key(), place.log_key(tp=TPS[1])
+    place.swap(name, other)
+    carry_out(place, INDEX)
+    place.delete(name)
+    carry_out(place, INDEX, TPS[1])
+    assert findings(place) == []
+    assert everything(place) == EXPECTED
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=[damage.name for damage in DAMAGES])

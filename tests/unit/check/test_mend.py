@@ -199,6 +199,28 @@ def test_a_beginning_that_nobody_knows_is_refused(store: MemoryStore, tmp_path: 
     assert refused == 1
 
 
+def test_bytes_under_another_name_bring_their_bundle(store: MemoryStore, tmp_path: Path) -> None:
+    """As an upload that nobody named. The bundle alone tells of transactions whose beginning is trimmed."""
+    write(tmp_path / "log", store, 1)
+    entry = drive(store, load_topic("t"))
+    assert entry is not None
+    catalog = Catalog(entry.topic_id, 0, "t")
+    drive(store, catalog.claim(Role.MAINTAINER, "test"))
+    pinned = drive(store, catalog.pin())
+    assert pinned is not None
+    rows = list(drive(store, pinned.piece(0)))
+    row = next(each for each in rows[1:] if each.flags & FLAG_ABORTED_TXNS)
+    drive(store, catalog.trim(row.base))
+    before = committed(store)
+    for key in (segment_key, index_key):
+        name, data = key(entry.topic_id, 0, row), data_of(store, key(entry.topic_id, 0, row))
+        store.execute(Put(key(entry.topic_id, 0, row._replace(id_lo=row.id_lo ^ 1)), data, ABSENT))
+        store.execute(Delete((name,)))
+    mend(store, plan_mend(store, TP), "test")
+    assert committed(store) == before
+    assert check(None, store, CheckOptions(read_data=True)).exit_code == 0
+
+
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("indexes_too", [False, True])
 def test_segments_that_changed_places_get_their_bytes_back(

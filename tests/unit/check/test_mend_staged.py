@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -18,7 +19,7 @@ from tiered.format.bundle import encode_bundle
 from tiered.format.keys import FLAG_STAGED, index_key, segment_key
 from tiered.model import Row, TopicPartition
 from tiered.remote.topics import register_topic
-from tiered.store.base import ABSENT, Delete, Get, Object, Put
+from tiered.store.base import ABSENT, Delete, Get, Object, Outcome, Put, Store, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 
@@ -117,6 +118,20 @@ def data(log: RemoteLog, key: str) -> bytes:
     return bytes(found.data)
 
 
+class Untold:
+    """A store that keeps no checksums: what an object is, its bytes alone tell."""
+
+    def __init__(self, inner: Store) -> None:
+        self.inner, self.url = inner, inner.url
+
+    def execute(self, request: StoreRequest) -> Outcome:
+        outcome = self.inner.execute(request)
+        return replace(outcome, crc32c=None) if isinstance(outcome, Object) else outcome
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 def lay(log: RemoteLog, key: str, of: str) -> None:
     """The bytes of one object under the name of another."""
     body = data(log, of)
@@ -162,14 +177,15 @@ def test_segments_that_changed_places_lose_nothing(
     assert clean(log)
 
 
-def test_a_segment_of_its_stream_in_its_place_is_not_taken_for_it(log: RemoteLog) -> None:
+@pytest.mark.parametrize("told", [False, True], ids=["a store without checksums", "a store that tells them"])
+def test_a_segment_of_its_stream_in_its_place_is_not_taken_for_it(log: RemoteLog, told: bool) -> None:
     """Its bundle, too: what is there agrees, and is read twice otherwise."""
     stage(log, [seal(other_batches(0, 10))], 2)
     before, (one, two) = records(log), rows(log)[2:]
     for key in (segment_key, index_key):
         lay(log, key(TOPIC_ID, 0, two), key(TOPIC_ID, 0, one))
     with pytest.raises(CorruptionError, match="offsets 60 to 70 cannot be read") as refused:
-        plan_mend(log.store, TP)
+        plan_mend(log.store if told else Untold(log.store), TP)
     assert "`tiered repair put-back flights:0 60 --log-dir DIR`" in refused.value.hint
     assert "`tiered repair drop-segment flights:0 60`" in refused.value.hint
     mend(log.store, plan_mend(log.store, TP, drop=True), "test")
