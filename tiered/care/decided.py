@@ -242,10 +242,8 @@ def _was_collected(topic_id: UUID, partition: int) -> Steps[bool]:
     what those took was never committed."""
     for entry in (yield from list_all(gc_audit_prefix(topic_id, partition))):
         got = yield Get(entry.key)
-        if not isinstance(got, Object):
-            continue
         try:
-            line = json.loads(bytes(got.data))
+            line = json.loads(bytes(got.data)) if isinstance(got, Object) else None
         except ValueError:
             return True
         if not isinstance(line, dict) or "orphans" not in line:

@@ -675,6 +675,8 @@ def _unnamed(
         answers = yield Together(tuple([Get(key, 0, HEAD_BYTES) for key in keys]))
         for name, key, got in zip(group, keys, answers, strict=True):
             row = _row(name, key, got, topic_id, partition)
+            if row is None and key in listed.sizes:
+                row = _row(name, key, (yield from _again(key)), topic_id, partition)
             log = segment_key(topic_id, partition, name)
             if row is not None and _is_there(topic_id, partition, row, listed.sizes):
                 rows.append(row)
@@ -683,6 +685,14 @@ def _unnamed(
                     name  # an upload below the start was trimmed; a rewrite may begin there and reach above it
                 )
     return [row for row in rows if row.next > start], untold
+
+
+def _again(key: str) -> Steps[Object]:
+    """The head of a bundle that was listed, once more: one bad answer does not make its row go on without it."""
+    got = yield Get(key, 0, HEAD_BYTES)
+    if not isinstance(got, Object):
+        raise ConfigError(f"{key} was listed and is gone by now; nothing was replaced", hint="plan again")
+    return got
 
 
 def _goes_on(copy: Root, name: SegmentName) -> bool:

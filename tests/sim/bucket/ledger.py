@@ -91,7 +91,8 @@ class Log:
     root: Root | None = None
     named: frozenset[str] = frozenset()
     rows: dict[str, Row] = field(default_factory=dict)
-    ever: set[str] = field(default_factory=set)
+    ever: dict[str, int] = field(default_factory=dict)
+    """The uid of each row that it ever had, with its first offset."""
     records: dict[int, Held] = field(default_factory=dict)
     alive: set[int] = field(default_factory=set)
     versions: dict[int, Version] = field(default_factory=dict)
@@ -315,7 +316,7 @@ class Ledger:
                 raise Violated(f"{log.where}: {offset} had gone, and is there again")
         log.left_ms |= dict.fromkeys(log.named - named, root.commit.ts_ms)
         log.rows, log.named = rows, named
-        log.ever |= set(added)
+        log.ever |= {uid: row.base for uid, row in added.items()}
         ordered = tuple(sorted(rows.values(), key=lambda row: row.base))
         log.versions[root.version] = Version(root.start_offset, root.next_offset, frozenset(log.alive), ordered)
         self.counts["commits"] += 1
@@ -465,7 +466,8 @@ class Ledger:
     def check_erased(self, who: object, log: Log, keys: frozenset[bytes], end: int, there: Iterable[str]) -> None:
         """Somebody was told that no record of ``keys`` below ``end`` lives, and that none of ``there`` holds any.
 
-        ``there``: what was in the bucket as he began; a segment on its way into the log is among it, and ends above.
+        ``there``: what was in the bucket as he began; a segment on its way into the log is among it, and ends above. Of
+        what a sink staged only its row tells the offsets: it may have come into the log since, and left it again.
         """
         log.erasable |= dict.fromkeys(keys, log.end)
         left = [offset for offset in sorted(log.alive) if offset < end and log.records[offset].key in keys]
@@ -473,7 +475,9 @@ class Ledger:
             raise Violated(f"{who}: {keys} were erased from {log.where}, and live at {left[:5]}")
         for name in there:
             data = self._store.peek(name) if name.endswith(".log") and name not in log.named else None
-            if data is not None and any(at < end and held.key in keys for at, held in batches_of(data)):
+            staged = parse_staged_key(name)
+            base = log.ever.get(staged.uid, 0) if staged is not None else 0
+            if data is not None and any(at < end and held.key in keys for at, held in batches_of(data, base=base)):
                 raise Violated(f"{who}: {keys} were erased from {log.where}, and {name} holds them, which is not told")
         self.counts["erasures"] += 1
 

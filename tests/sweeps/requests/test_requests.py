@@ -53,6 +53,12 @@ def test_a_repair_that_keeps_no_copy_is_caught(
         play_repair(RepairCase(verb, 0, "500", 1), tmp_path / "case")
 
 
+@pytest.mark.parametrize("fault", ["404", "truncated", "wrong bytes"])
+def test_an_index_that_one_answer_calls_gone_or_damaged_is_not_lost(tmp_path: Path, fault: str) -> None:
+    """Of the bundles of three segments: a catalog that goes on without them would be no rebuilt one."""
+    play_repair(RepairCase("rebuild-catalog", 8, fault, 3), tmp_path / "case")
+
+
 def test_a_copy_that_is_said_to_be_gone_is_no_copy(tmp_path: Path) -> None:
     """One false 404 for what is to be replaced: nothing would keep what it held."""
     for first in range(12, 24):

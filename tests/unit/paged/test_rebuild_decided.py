@@ -36,7 +36,7 @@ from tiered.remote.hist import keep_version
 from tiered.remote.stage import upload_staged
 from tiered.remote.sweep_staged import DECISION_KEPT_MS
 from tiered.remote.upload import upload_segment
-from tiered.store.base import ABSENT, Delete, Get, Object, Put, list_all
+from tiered.store.base import ABSENT, Delete, Get, Missing, Object, Outcome, Put, StoreRequest, list_all
 from tiered.store.driver import drive
 
 
@@ -241,6 +241,25 @@ def test_without_a_copy_what_was_collected_may_have_been_anything(log: RemoteLog
         assert rebuilt(log).batches == 2
     else:
         refused(log, "objects were collected, and no copy of a root is left")
+
+
+def test_an_audit_line_that_was_listed_and_is_gone_may_have_told_anything(log: RemoteLog) -> None:
+    key, store = gc_audit_key(log.topic_id, 0, 2, "a" * 32), log.store
+    store.execute(Put(key, json.dumps({"orphans": 3}).encode(), ABSENT))
+    lose(log)
+
+    class Forgets:
+        url = store.url
+
+        def execute(self, request: StoreRequest) -> Outcome:
+            return Missing() if isinstance(request, Get) and request.key == key else store.execute(request)
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    with pytest.raises(CorruptionError, match="objects were collected, and no copy of a root is left"):
+        plan_rebuild(Forgets(), TP, "test")
+    assert rebuilt(log).batches == 1
 
 
 def test_what_is_decided_and_lost_is_a_hole_if_that_is_accepted(log: RemoteLog) -> None:
