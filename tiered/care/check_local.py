@@ -61,6 +61,12 @@ OFFSET_CHECKPOINTS = (
     "cleaner-offset-checkpoint",
 )
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+RENAMED = {
+    "delete": (Severity.INFO, "waits to be removed"),
+    "future": (Severity.INFO, "is the copy of a partition that moves here, not whole yet: whoever moves it ends that"),
+    "stray": (Severity.WARNING, "was set aside by a broker that should not have it: it is kept, and nobody reads it"),
+}
+"""What a partition's directory is that was renamed, by kind."""
 UNREADABLE = "unreadable"
 """Code of what the disk, or its owner and mode, does not let this process read: nobody knows whether it is whole."""
 
@@ -190,7 +196,8 @@ class LocalCheck:
                 if folder.name != LOST_AND_FOUND:
                     root.error("directory_name", folder.refusal.message)
             elif folder.kind:
-                root.add(Severity.INFO, "renamed_directory", f"{folder.name} waits to be removed")
+                severity, what = RENAMED[folder.kind]
+                root.add(severity, "renamed_directory", f"{folder.name} {what}")
             elif not self.topics or folder.tp.topic in self.topics:
                 found.append((folder.tp, self.directory / folder.name))
         return sorted(found)
@@ -232,6 +239,7 @@ class LocalCheck:
         facts.end_offset = facts.start_offset
         before: LogScan | None = None
         beside = SideFileCheck()
+        alone = facts.upload is None or not facts.upload.reaches_below(bases[0] if bases else 0)
         for number, base in enumerate(bases):
             segment = Findings(str(path / log_name(base)))
             growing = number == len(bases) - 1 and not self._clean
@@ -240,7 +248,9 @@ class LocalCheck:
                 scan, noted = yield from self._segment(facts, path, base, segment, beside, growing=growing)
                 if not growing:
                     end = bases[number + 1] if number + 1 < len(bases) else scan.end_offset
-                    self._side_files(path, scan, end, segment, beside, noted=noted, start=facts.start_offset)
+                    self._side_files(
+                        path, scan, end, segment, beside, noted=noted, start=facts.start_offset, alone=alone
+                    )
             except NotFoundError:
                 segment.add(Severity.INFO, "vanished", "the file was removed while it was looked at")
                 facts.whole = False
@@ -353,8 +363,11 @@ class LocalCheck:
         *,
         noted: SegmentStats | None,
         start: int,
+        alone: bool,
     ) -> None:
         """Transaction index and producer snapshot against the markers; reads and uploads rebuild what the log tells.
+
+        ``alone``: as reads do, what a transaction wrote before a log that no bucket knows of counts as nowhere.
 
         Wholly below the log ``start`` nobody needs them: an open removes the snapshots at or below it, as Kafka does,
         and the segments wait for the next pass of retention.
@@ -363,7 +376,7 @@ class LocalCheck:
         txn_index = self._optional(path / local_name(base, TXN_INDEX_SUFFIX), findings)
         snapshot = self._optional(path / local_name(end, SNAPSHOT_SUFFIX), findings)
         expected = noted is not None and noted.producers > 0
-        txns, producers = beside.compare(base, end, txn_index or b"", snapshot or None, expected=expected)
+        txns, producers = beside.compare(base, end, txn_index or b"", snapshot or None, expected=expected, alone=alone)
         if txn_index is None:
             txns = Judged(b"")
         if snapshot is None:

@@ -360,12 +360,23 @@ class SideFileCheck:
         self._next = end_offset
 
     def compare(
-        self, base_offset: int, end_offset: int, txn_index: bytes, snapshot: bytes | None, *, expected: bool = False
+        self,
+        base_offset: int,
+        end_offset: int,
+        txn_index: bytes,
+        snapshot: bytes | None,
+        *,
+        expected: bool = False,
+        alone: bool = False,
     ) -> tuple[Judged, Judged]:
-        """Transaction index and producer snapshot of the segment that was just read."""
+        """Transaction index and producer snapshot of the segment that was just read.
+
+        ``alone``: nobody can read what came before the log, so that a marker whose beginning lay there hides nothing.
+        """
         followed = self.follower.end_segment()
         self._next = end_offset
-        txns = judge_txn_index(txn_index, base_offset, followed, all_followed=True)
+        seen = followed._replace(whole=True) if alone else followed
+        txns = judge_txn_index(txn_index, base_offset, seen, all_followed=True)
         producers = judge_snapshot(snapshot, followed, expected=expected)
         if not followed.whole and producers.flaw is None and snapshot is not None:
             self.skip(snapshot, end_offset)

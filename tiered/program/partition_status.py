@@ -14,7 +14,7 @@ from tiered.errors import CorruptionError, LocalIOError, LogDestroyedError, NotF
 from tiered.format.coordinator_records import is_state_log
 from tiered.format.keys import log_name
 from tiered.local.directory.manager import LocalLog
-from tiered.local.directory.view import gone_partitions, gone_told, noted_ends
+from tiered.local.directory.view import gone_partitions, gone_told, left_the_disk, noted_ends
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.lock import LOCK_NAME, UPLOADER_LOCK_NAME, DirectoryLock, Holder
 from tiered.local.disk.uploads import PartitionUpload
@@ -181,9 +181,11 @@ def partition_status(tiers: Tiers, facts: TopicFacts, partition: int, notes: Dis
     if tiers.local is not None and status.tp in notes.present:
         try:
             _look_at_disk(status, tiers.local, notes.uploads.get(status.tp))
-        except (CorruptionError, LocalIOError) as error:
-            status.positions, status.unreadable = None, error
-            status.problems.append(f"{error.message}; {error.hint}" if error.hint else error.message)
+        except (CorruptionError, LocalIOError, NotFoundError) as error:
+            status.positions = None
+            if not left_the_disk(tiers.local.files, tiers.local.directory, status.tp, error):
+                status.unreadable = error
+                status.problems.append(f"{error.message}; {error.hint}" if error.hint else error.message)
     if facts.unreadable is not None:  # told once, of the topic
         return status
     try:
@@ -200,7 +202,7 @@ def partition_status(tiers: Tiers, facts: TopicFacts, partition: int, notes: Dis
 
 
 def _look_at_disk(status: PartitionStatus, local: LocalLog, upload: PartitionUpload | None) -> None:
-    """What this disk has of it. Raises CorruptionError and LocalIOError where the disk's part cannot be told."""
+    """What this disk has of it. Raises CorruptionError, LocalIOError and NotFoundError where that cannot be told."""
     log = local.partition(status.tp)
     status.positions = log.positions()
     sealed = log.sealed_segments()

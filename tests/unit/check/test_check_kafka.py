@@ -57,3 +57,48 @@ def test_what_was_damaged_is_found(kafka_fixtures: Path, partition: str, code: s
     assert (code, severity) in {
         (finding.code, finding.severity) for finding in report.findings if finding.topic == topic
     }
+
+
+def directory_of(kafka_fixtures: Path, tmp_path: Path, *partitions: str) -> Path:
+    """These partitions of the main directory, to be changed."""
+    directory = tmp_path / "log"
+    for name in partitions:
+        shutil.copytree(kafka_fixtures / "main" / name, directory / name, copy_function=shutil.copyfile)
+        (directory / name).chmod(0o755)
+    return directory
+
+
+def judged(directory: Path) -> list[tuple[str, Severity]]:
+    return [(each.code, each.severity) for each in check(directory, None).findings]
+
+
+def test_a_marker_whose_transaction_retention_and_the_cleaner_took_is_healthy(
+    kafka_fixtures: Path, tmp_path: Path
+) -> None:
+    """The cleaner drops the entry with the last aborted record; that record was in the first segment."""
+    directory = directory_of(kafka_fixtures, tmp_path, "compact-txn-0")
+    for path in (directory / "compact-txn-0").glob(f"{0:020d}.*"):
+        path.unlink()
+    assert {severity for _, severity in judged(directory)} <= {Severity.INFO}
+
+
+def test_an_exchange_that_a_killed_broker_left_is_told_and_no_damage(kafka_fixtures: Path, tmp_path: Path) -> None:
+    directory = directory_of(kafka_fixtures, tmp_path, "compact-txn-0")
+    for path in (directory / "compact-txn-0").glob(f"{0:020d}.*"):
+        path.rename(path.with_name(f"{path.name}.swap"))
+    told = {each for each in judged(directory) if each[1] is not Severity.INFO}
+    assert told == {("unfinished_rewrite", Severity.WARNING)}
+
+
+def test_a_renamed_directory_is_told_by_what_it_is(kafka_fixtures: Path, tmp_path: Path) -> None:
+    directory = directory_of(kafka_fixtures, tmp_path, "orders-0", "orders-1", "orders-2")
+    for number, kind in enumerate(("delete", "future", "stray")):
+        (directory / f"orders-{number}").rename(directory / f"orders-{number}.{'ab' * 16}-{kind}")
+    told = {each.message.split()[0].rpartition("-")[2]: each for each in check(directory, None).findings}
+    assert {kind: each.severity for kind, each in told.items()} == {
+        "delete": Severity.INFO,
+        "future": Severity.INFO,
+        "stray": Severity.WARNING,
+    }
+    assert "moves here" in told["future"].message
+    assert "nobody reads it" in told["stray"].message

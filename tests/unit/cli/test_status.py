@@ -17,6 +17,7 @@ from tiered.local.disk.uploads import uploader_lock
 from tiered.model import TopicPartition
 from tiered.program.partition_status import gather
 from tiered.program.tiers import Tiers
+from tiered.testing.clock import FakeClock
 
 
 @pytest.fixture
@@ -76,6 +77,8 @@ def test_a_segment_whose_side_files_cannot_be_rebuilt(cli: Cli, tmp_path: Path, 
         " put the file back from a copy of this disk; until then the segment is neither uploaded nor read with"
         " read_committed"
     )
+    checked = cli("check", "--log-dir", directory)
+    assert (checked.code, "what came before the segment is not on this disk" in checked.text) == (13, True)
     for command in (["--remote", url], []):
         stuck = cli("status", "--log-dir", directory, *command)
         assert stuck.code == 3
@@ -268,3 +271,38 @@ def test_a_partition_out_of_service_keeps_no_other_from_records(cli: Cli, tmp_pa
     refused = cli("append", "t", "--log-dir", directory, "-p", "0", "--json", stdin=b"1\n")
     assert (refused.code, refused.summary["records"]) == (13, 0)
     assert cli("status", "--log-dir", directory).text.startswith("t-0   out of service\n")
+
+
+def two_topics(directory: Path) -> Path:
+    with tiered.open(directory) as log:
+        for topic in ("t", "u"):
+            log.topic(topic, create=True).append(b"1")
+    return directory
+
+
+def test_a_partition_whose_segments_are_being_exchanged_hides_no_other(tmp_path: Path) -> None:
+    """As a broker leaves it that is killed while its cleaner renames: `status` ended with 10 and showed nothing."""
+    path = two_topics(tmp_path / "d") / "t-0" / f"{0:020d}.log"
+    path.rename(path.with_name(f"{path.name}.swap"))
+    with LocalLog.open(tmp_path / "d", clock=FakeClock(), read_only=True) as log:
+        exchanged, other = gather(Tiers(log, None))
+        positions, unreadable = log.positions()
+    assert ("segments are being exchanged" in exchanged.problems[0], exchanged.positions) == (True, None)
+    assert (other.end_offset, other.problems) == (1, [])
+    assert [str(tp) for tp in positions] == ["u-0"]
+    assert "segments are being exchanged" in unreadable[TopicPartition("t", 0)].message
+
+
+def test_a_partition_that_goes_while_it_is_looked_at_is_no_problem(tmp_path: Path) -> None:
+    """A broker deletes a topic: its directory is renamed between the look at the log and the one at the partition."""
+
+    class Deleting(PosixFiles):
+        def names(self, path: Path) -> list[str]:
+            if path.name == "t-0" and path.exists():
+                path.rename(path.with_name(f"t-0.{'ab' * 16}-delete"))
+            return super().names(path)
+
+    directory = two_topics(tmp_path / "d")
+    with LocalLog.open(directory, clock=FakeClock(), files=Deleting(), read_only=True) as log:
+        gone, other = gather(Tiers(log, None))
+    assert (gone.positions, gone.problems, other.end_offset, other.problems) == (None, [], 1, [])

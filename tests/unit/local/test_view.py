@@ -9,11 +9,13 @@ import pytest
 from tests.unit.local.counting import CountingFiles
 from tiered.care.check_local import LocalCheck
 from tiered.clock import SystemClock
+from tiered.errors import NotFoundError
 from tiered.findings import Finding
 from tiered.local.directory.manager import LocalLog
 from tiered.local.directory.view import DirectoryView, LogView
 from tiered.local.disk.files import PosixFiles
 from tiered.model import TopicPartition
+from tiered.testing.clock import FakeClock
 from tiered.tiering.discover import Scanner
 
 UID = "0123456789abcdef0123456789abcdef"
@@ -87,3 +89,19 @@ def test_directories_that_are_no_partitions_are_told_once(tmp_path: Path, caplog
     (tmp_path / "g").mkdir()
     assert view.partitions() == []
     assert len(caplog.records) == 2
+
+
+def test_a_partition_that_has_left_the_disk_is_not_an_empty_one(tmp_path: Path) -> None:
+    """Whoever holds its face reads on while a broker deletes the topic: that is no log without records."""
+    with LocalLog.open(tmp_path) as log:
+        log.create_topic("t", 1)
+        log.partition(TP)
+    view = LogView.open(tmp_path, clock=FakeClock())
+    fresh, known = view.partition(TP), LogView.open(tmp_path, clock=FakeClock()).partition(TP)
+    assert known.positions().end_offset == 0
+    (tmp_path / "t-0").rename(tmp_path / f"t-0.{UID}-delete")
+    for partition in (fresh, known):
+        with pytest.raises(NotFoundError, match="is gone"):
+            partition.positions()
+        with pytest.raises(NotFoundError, match="is gone"):
+            list(partition.read_batches(0))

@@ -17,6 +17,7 @@ from tiered.errors import (
     ConfigError,
     CorruptionError,
     LocalIOError,
+    NotFoundError,
     TieredError,
 )
 from tiered.local.cleaning.cleaner import LogCleaner
@@ -35,7 +36,7 @@ from tiered.local.directory.registry import LeavingDirectories, TopicRegistry
 from tiered.local.directory.service import DirectoryService
 from tiered.local.directory.tasks import EVERY_TICK, InlineWorkers, Task, Tasks, Workers, run_all
 from tiered.local.directory.upkeep import Upkeep
-from tiered.local.directory.view import Survey, check_usable, no_partition
+from tiered.local.directory.view import Survey, check_usable, left_the_disk, no_partition
 from tiered.local.disk.checkpoints import NO_BROKER_EPOCH, mark_clean, read_broker_epoch, take_clean_mark
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files, PosixFiles, no_directory, sweep_temporaries
@@ -250,8 +251,9 @@ class LocalLog:
             if tp not in unreadable:
                 try:
                     found[tp] = self.partition(tp).positions()
-                except (CorruptionError, LocalIOError) as error:
-                    unreadable[tp] = error
+                except (CorruptionError, LocalIOError, NotFoundError) as error:
+                    if not left_the_disk(self.files, self.directory, tp, error):
+                        unreadable[tp] = error
         return found, unreadable
 
     def partition(self, tp: TopicPartition) -> PartitionLog:

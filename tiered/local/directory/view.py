@@ -25,6 +25,7 @@ from tiered.errors import (
     ForkedLogError,
     LocalIOError,
     NewerFormatError,
+    NotFoundError,
     TieredError,
     UnknownTopicError,
 )
@@ -346,6 +347,11 @@ def check_usable(directory: Path, pid: int, *, closed: bool) -> None:
             f"{directory} was opened by process {pid}, this is its fork {os.getpid()}",
             hint="open the log in the child, after the fork",
         )
+
+
+def left_the_disk(files: Files, directory: Path, tp: TopicPartition, error: TieredError) -> bool:
+    """Whether a look at a partition failed because its folder was renamed or removed meanwhile: then it is no fault."""
+    return isinstance(error, NotFoundError) and not files.is_directory(directory / partition_dir(tp))
 
 
 def gone_partitions(

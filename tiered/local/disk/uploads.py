@@ -69,6 +69,10 @@ class PartitionUpload:
     fenced: bool = False
     start_offset: int = -1
 
+    def reaches_below(self, first: int) -> bool:
+        """Whether the bucket may hold what came before ``first``, where the log on this disk begins."""
+        return self.end_offset > 0 and self.start_offset < first
+
 
 class _JsonFile:
     """One JSON object with a version, replaced atomically; remembers what it read until the file changes."""

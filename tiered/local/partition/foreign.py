@@ -183,6 +183,8 @@ class ForeignPartition:
         for _ in range(3):  # a roll or a deletion may fall between the listing and the reading
             try:
                 state = self._files.state(self.directory)
+                if state is None:  # never what an empty log looks like
+                    raise NotFoundError(f"{self.directory} is gone")
                 if state != self._seen:
                     self._safe = 0 if self._promised is None else self._promised()  # before the log that holds it
                     self._list()

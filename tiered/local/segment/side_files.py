@@ -198,7 +198,7 @@ class _Beside:
         noted = UploadCheckpoint(directory.parent, self._files).read()
         upload = noted.get(self._place.tp, PartitionUpload(0))
         first = min([self._place.base_offset, *log_bases(self._files, directory)])
-        return upload.end_offset > 0 and upload.start_offset < first
+        return upload.reaches_below(first)
 
 
 def _read(files: Files, path: Path) -> bytes | None:
