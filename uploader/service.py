@@ -252,7 +252,7 @@ class Service:
             return ending
         first = broken[min(broken)]
         names = ", ".join(str(tp) for tp in sorted(broken))
-        return Exit(first.exit_code, f"nothing of {names} was looked at: {first.message}", first.hint)
+        return Exit(first.exit_code, f"not all of {names} could be looked at: {first.message}", first.hint)
 
     # ------------------------------------------------------------------ while it runs, on its event loop
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from tiered.care.inspection import Expectations, LogInspection, LogScan, SideFileCheck, pieces
-from tiered.errors import CorruptionError, LocalIOError, NewerFormatError, NotFoundError
+from tiered.errors import CorruptionError, LocalIOError, NewerFormatError, NotFoundError, TieredError
 from tiered.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
 from tiered.format.checkpoint import (
     decode_epochs,
@@ -45,7 +45,7 @@ from tiered.local.disk.files import Files
 from tiered.local.disk.names import SPARSE_NAME, bases_of, local_files
 from tiered.local.disk.topics import read_topics
 from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint, known_of
-from tiered.local.disk.volume import expected_topics
+from tiered.local.disk.volume import expected_topics, set_apart
 from tiered.local.segment.seal import SEAL_SUFFIX, read_note
 from tiered.local.segment.sealed import FileSource
 from tiered.model import SealedIndexes, TopicPartition
@@ -132,6 +132,7 @@ class LocalCheck:
     facts: LocalFacts = field(default_factory=LocalFacts, init=False)
     _clean: bool = field(default=False, init=False)
     _unread: set[Path] = field(default_factory=set, init=False)
+    _uncleaned: set[TopicPartition] = field(default_factory=set, init=False)
 
     def look(self) -> Iterator[Seen]:
         """Everything that was seen, partition after partition, a file or a piece of one at a time. Fills ``facts``."""
@@ -145,11 +146,13 @@ class LocalCheck:
         starts = self._decoded(Findings(""), started, decode_offsets, "checkpoint") or {}
         flushed = self.directory / "recovery-point-offset-checkpoint"
         points = self._decoded(Findings(""), flushed, decode_offsets, "checkpoint") or {}
+        self._uncleaned = self._broker_has_not_cleaned([tp for tp, _ in directories])
         for tp, path in directories:
             partition = PartitionFacts(tp, upload=uploads.get(tp), proof=claims.get(tp))
             self.facts.partitions[tp] = partition
             yield from self._partition(partition, path, starts.get(tp, -1))
             yield self._shorter(partition, path, points.get(tp, 0))
+        yield [*self._two_topics()]
 
     def _total_bytes(self) -> int:
         """Size of all ``.log`` files, for a progress bar."""
@@ -216,6 +219,28 @@ class LocalCheck:
             found.error("partition_gone", f"the directory is gone; {told}")
             yield from found.about(*tp)
 
+    def _broker_has_not_cleaned(self, tps: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Those of a broker's topics that its cleaner notes nothing of."""
+        topics = _read(Findings(""), "topics_file", partial(expected_topics, self.directory, self.files))
+        cleaner = self.directory / "cleaner-offset-checkpoint"
+        cleaned = self._decoded(Findings(""), cleaner, decode_offsets, "checkpoint") or {}
+        if topics is None:
+            return set()
+        theirs = {tp for tp in tps if tp.topic not in topics or topics[tp.topic].adopted}
+        return theirs - cleaned.keys()
+
+    def _two_topics(self) -> Iterator[Finding]:
+        """Partitions of one name whose files say that they are of two topics."""
+        ids: dict[str, dict[int, UUID | None]] = {}
+        for tp, facts in self.facts.partitions.items():
+            ids.setdefault(tp.topic, {})[tp.partition] = facts.topic_id
+        broken: dict[TopicPartition, TieredError] = {}
+        set_apart(self.directory, ids, {}, broken)
+        for tp, error in sorted(broken.items()):
+            found = Findings(str(self.directory / partition_dir(tp)))
+            found.error("topic_ids", f"{error.message}; {error.hint}")
+            yield from found.about(*tp)
+
     def _listed(self, path: Path) -> list[LocalFile]:
         try:
             return local_files(self.files, path)
@@ -254,6 +279,7 @@ class LocalCheck:
             except NotFoundError:
                 segment.add(Severity.INFO, "vanished", "the file was removed while it was looked at")
                 facts.whole = False
+                before = None  # what lay between went by its owner's will: no gap
                 yield [*segment.about(*facts.tp)]
                 continue
             except LocalIOError as refused:
@@ -262,7 +288,7 @@ class LocalCheck:
                 yield [*segment.about(*facts.tp)]
                 before = None  # what it holds nobody knows: what follows is no gap
                 continue
-            self._follows(before, scan, segment, sparse=self._leaves_out(path, facts.tp.topic))
+            self._follows(before, scan, segment, facts.tp, sparse=self._leaves_out(path, facts.tp.topic))
             before = scan
             facts.whole &= not any(item.severity is Severity.ERROR for item in segment.items)
             facts.end_offset = max(facts.end_offset, scan.end_offset)
@@ -405,8 +431,14 @@ class LocalCheck:
         except LocalIOError:
             return True  # nobody can tell
 
-    def _follows(self, before: LogScan | None, scan: LogScan, findings: Findings, *, sparse: bool) -> None:
-        """Checks two neighbouring files as two batches: offsets never go back, and only a sparse log has gaps."""
+    def _follows(
+        self, before: LogScan | None, scan: LogScan, findings: Findings, tp: TopicPartition, *, sparse: bool
+    ) -> None:
+        """Checks two neighbouring files as two batches: offsets never go back, and only a sparse log has gaps.
+
+        Of a broker's topic nobody knows whether it is compacted: one that the cleaner has not named, and whose segments
+        have every offset, rather lacks a file.
+        """
         if before is None:
             return
         if scan.base_offset < before.end_offset:
@@ -415,6 +447,10 @@ class LocalCheck:
             findings.error(
                 "log_gap", f"offsets {before.end_offset} to {scan.base_offset} are missing", offset=before.end_offset
             )
+        elif scan.base_offset > before.end_offset and tp in self._uncleaned and _is_dense(before) and _is_dense(scan):
+            what = "the segments around them have every offset, and the broker's cleaner has not named the partition"
+            text = f"offsets {before.end_offset} to {scan.base_offset} are missing: {what}: a .log may be lost"
+            findings.add(Severity.WARNING, "log_gap", text, offset=before.end_offset)
 
     def _optional(self, path: Path, findings: Findings) -> bytes | None:
         """What a side file holds, nothing if there is none; None for one that cannot be read, which is a finding."""
@@ -457,3 +493,8 @@ def _refused(found: Findings, refused: LocalIOError) -> None:
 def _code(damage: Exception, code: str) -> str:
     """``code``, but for what a newer release wrote: it may be whole, this one cannot tell."""
     return NEWER_RELEASE if isinstance(damage, NewerFormatError) else code
+
+
+def _is_dense(scan: LogScan) -> bool:
+    """Whether each offset of a segment has a record."""
+    return scan.records == max(0, scan.end_offset - scan.base_offset)

@@ -26,6 +26,7 @@ import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
+from uuid import UUID
 
 from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig
@@ -34,6 +35,7 @@ from tiered.errors import (
     CorruptionError,
     DataLocalError,
     LocalIOError,
+    NewerFormatError,
     NotFoundError,
     OffsetGapError,
     TieredError,
@@ -67,7 +69,14 @@ from tiered.local.disk.files import Files, PosixFiles
 from tiered.local.disk.lock import SIDECAR_NAME
 from tiered.local.disk.names import bases_of, local_files, log_bases
 from tiered.local.disk.uploads import UploadCheckpoint
-from tiered.local.disk.volume import PARTITION_METADATA_NAME, ensure_volume, read_topic_id, read_volume
+from tiered.local.disk.volume import (
+    PARTITION_METADATA_NAME,
+    ensure_volume,
+    read_topic_id,
+    read_topic_ids,
+    read_volume,
+    set_apart,
+)
 from tiered.local.segment.scan import LogFile
 from tiered.model import TopicPartition
 from tiered.plan.lineage import UNKNOWN_EPOCH, are_other_epochs, epoch_at, rewritten
@@ -81,7 +90,9 @@ LOGGER = logging.getLogger("tiered.tiering")
 HELD_BYTES = 64 * 1024**3
 """Linked and not yet in the bucket, at most: a link holds space that the broker's retention meant to free."""
 
-INTERNAL = frozenset({OFFSETS_TOPIC, "__transaction_state", "__share_group_state", "__cluster_metadata"})
+INTERNAL = frozenset(
+    {OFFSETS_TOPIC, "__transaction_state", "__share_group_state", "__cluster_metadata", "__remote_log_metadata"}
+)
 """Topics of the broker itself: state, not records."""
 
 COPIED_BYTES = 4 * 1024**2
@@ -183,14 +194,22 @@ class Mirror:
         broken: dict[TopicPartition, TieredError] = {}
         was_full, self._full = self._full, False
         self._tell_gone({tp for tp in ours if tp not in theirs})
-        for tp, folder in theirs.items():
+        followed: dict[TopicPartition, bool] = {}
+        for tp in theirs:
             asked_for = tp not in cleaned or tp.topic in self._compacted
             if tp.topic in INTERNAL or not (asked_for or self.begun(tp)):
                 self._skip(tp)
+            else:
+                followed[tp] = asked_for
+        ids = read_topic_ids(self.broker, self._files, followed, broken)
+        set_apart(self.broker, ids, {}, broken)
+        for tp, asked_for in followed.items():
+            if tp in broken:
                 continue
             try:
                 self._need_asked(tp, asked_for=asked_for)
-                held = self._follow(tp, folder, safe_end(tp, points, marks), held, committed.get(tp, -1))
+                safe, topic_id = safe_end(tp, points, marks), ids[tp.topic][tp.partition]
+                held = self._follow(tp, theirs[tp], safe, held, committed.get(tp, -1), topic_id=topic_id)
             except TieredError as error:
                 broken[tp] = error
         self.broken = broken
@@ -205,15 +224,33 @@ class Mirror:
 
     def _checkpoint(self, name: str) -> Mapping[TopicPartition, int]:
         """One of the broker's. Raises CorruptionError: what it says is never taken for nothing."""
-        file = OffsetsFile(self.broker, name, self._files)
-        found = file.read()
-        if file.damaged:
+        lost = (
+            "what of the broker's logs is safe, or compacted, is not known: nothing is linked meanwhile; a running "
+            "broker writes it anew within a minute"
+        )
+        return OffsetsFile(self.broker, name, self._files).read_whole(lost)
+
+    def _read_epochs(self, theirs: Path) -> bytes:
+        """The leader epochs of the broker's log as they stand; empty where it notes none.
+
+        Raises CorruptionError: what nobody can read never stands for none, of which nothing could be told to differ.
+        """
+        path = theirs / LEADER_EPOCHS_NAME
+        data = self._read(path)
+        try:
+            decode_epochs(data.decode())
+        except NewerFormatError as newer:
+            newer.hint = "upgrade tieredlog; nothing of the partition is linked meanwhile"
+            newer.message = f"{path} was written by a newer release: {newer.message}"
+            raise
+        except (CorruptionError, UnicodeDecodeError) as error:
             raise CorruptionError(
-                f"{file.path} cannot be read: what of the broker's logs is safe, or compacted, is not known",
-                path_or_key=str(file.path),
-                hint="nothing is linked meanwhile; a running broker writes it anew within a minute",
-            )
-        return found
+                f"{path} cannot be read: {error}",
+                path_or_key=str(path),
+                hint="without it nobody can tell whether another leader wrote the log again: nothing of the partition "
+                "is linked meanwhile; a running broker writes it anew at its next election",
+            ) from error
+        return data
 
     def _tell_gone(self, gone: set[TopicPartition]) -> None:
         """Once, until the broker has them again."""
@@ -258,15 +295,24 @@ class Mirror:
             LOGGER.info("sidecar_skipped partition=%s reason=compacted", tp)
         self.skipped.add(tp)
 
-    def _follow(self, tp: TopicPartition, theirs: Path, safe: int | None, held: int, committed: int) -> int:
+    def _follow(
+        self,
+        tp: TopicPartition,
+        theirs: Path,
+        safe: int | None,
+        held: int,
+        committed: int,
+        *,
+        topic_id: UUID | None,
+    ) -> int:
         """Links of one partition; returns the bytes that are held with them."""
         ours, found = self.path / partition_dir(tp), local_files(self._files, theirs)
         end, bases = self._end(ours), self._bases(theirs, found)
-        topic_id = read_topic_id(theirs, self._files)
         if topic_id is None and len(bases) > 1:  # a broker writes it before it rolls
             raise ConfigError(
                 f"{tp}: {theirs} has no {PARTITION_METADATA_NAME}: which topic of this name it is of is not known",
-                hint="put the file back: that of another partition of the topic has the same content",
+                hint="put the file back: that of another partition of the topic has the same content. A broker older "
+                "than 2.8 (or its inter.broker.protocol.version) writes none: it cannot be followed before it does",
             )
         if end is not None and topic_id is not None and read_topic_id(ours, self._files) != topic_id:
             raise ConfigError(
@@ -276,7 +322,7 @@ class Mirror:
         if not bases:
             return held
         self._need_settled(tp, found)
-        epochs = self._read(theirs / LEADER_EPOCHS_NAME)  # once, and before what is linked with it: see _agree
+        epochs = self._read_epochs(theirs)  # once, and before what is linked with it: see _agree
         if end is None:
             self._forget(tp)
             self._adopt(theirs, ours, bases[0], epochs)
@@ -452,7 +498,10 @@ class Mirror:
             self._copy_log(theirs / log_name(piece.base), linking, piece.position)
         else:
             self._link(theirs, log_name(piece.base), linking)
-        self._need_whole(linking, piece.start, piece.after, may_have_gaps=may_have_gaps)
+        try:
+            self._need_whole(linking, piece.start, piece.after, may_have_gaps=may_have_gaps)
+        except CorruptionError as damage:
+            raise self._damaged(damage, linking, theirs / log_name(piece.base)) from damage
         for name in (*(local_name(piece.start, suffix) for suffix in LINKED), snapshot_name(piece.after)):
             files.unlink(ours / name)
             if piece.start != piece.base and name != snapshot_name(piece.after):
@@ -496,6 +545,18 @@ class Mirror:
                 hint="the next look tries again; if this stays, the topic was truncated, or compacted once (see "
                 "--sidecar-compacted)",
             )
+
+    @staticmethod
+    def _damaged(damage: CorruptionError, linking: Path, theirs: Path) -> CorruptionError:
+        """The same of the broker's file: nobody knows the link by its passing name."""
+        return CorruptionError(
+            damage.message.replace(str(linking), str(theirs)),
+            path_or_key=str(theirs),
+            position=damage.position,
+            offset=damage.offset,
+            hint="the broker's segment is damaged: neither it nor what follows is linked; let the broker fetch it from "
+            "another replica, or follow that one",
+        )
 
     def _link(self, theirs: Path, name: str, target: Path) -> None:
         try:

@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tiered.care.check_local import LocalCheck
 from tiered.care.run import check
-from tiered.findings import Severity
+from tiered.errors import CorruptionError
+from tiered.findings import Finding, Severity
+from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.files import PosixFiles
+from tiered.model import TopicPartition
 
 
 @pytest.mark.parametrize(
@@ -102,3 +107,61 @@ def test_a_renamed_directory_is_told_by_what_it_is(kafka_fixtures: Path, tmp_pat
     }
     assert "moves here" in told["future"].message
     assert "nobody reads it" in told["stray"].message
+
+
+def test_two_topics_of_one_name_are_told_and_the_fewer_partitions_out_of_service(
+    kafka_fixtures: Path, tmp_path: Path
+) -> None:
+    """A broker was away while the topic was deleted and made again. An open for writing dropped partitions 0 and 1 in
+    silence, reads showed the records of both topics as those of one.
+    """
+    directory = directory_of(kafka_fixtures, tmp_path, "orders-0", "orders-1", "orders-2")
+    (directory / "orders-1" / "partition.metadata").chmod(0o644)
+    (directory / "orders-1" / "partition.metadata").write_bytes(
+        (kafka_fixtures / "main" / "txn-0" / "partition.metadata").read_bytes()
+    )
+    [told] = [each for each in check(directory, None).findings if each.severity is not Severity.INFO]
+    assert (told.code, told.severity, told.topic, told.partition) == ("topic_ids", Severity.ERROR, "orders", 1)
+    other = TopicPartition("orders", 1)
+    for read_only in (True, False):
+        with LocalLog.open(directory, read_only=read_only) as log:
+            positions, unreadable = log.positions()
+            assert [(tp.partition, at.end_offset) for tp, at in sorted(positions.items())] == [(0, 10), (2, 10)]
+            assert [*unreadable] == [other]
+            with pytest.raises(CorruptionError, match="two topics of one name lie here"):
+                log.partition(other)
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty file"])
+def test_a_segment_that_is_missing_between_whole_ones_is_told(kafka_fixtures: Path, tmp_path: Path, left: str) -> None:
+    """Of a broker's topic nobody knows whether it is compacted: unless its cleaner names it, it rather lost a file."""
+    directory = directory_of(kafka_fixtures, tmp_path, "txn-0", "compact-keep-0")
+    for path in (directory / "txn-0").glob(f"{130:020d}.*"):
+        path.unlink()
+    if left == "an empty file":
+        (directory / "txn-0" / f"{130:020d}.log").touch()
+    (directory / "cleaner-offset-checkpoint").write_text("0\n1\ncompact-keep 0 595\n")
+    [told] = [each for each in check(directory, None).findings if each.code == "log_gap"]
+    assert (told.severity, told.topic, told.offset) == (Severity.WARNING, "txn", 130)
+    assert "offsets 130 to 200 are missing" in told.message
+    (directory / "cleaner-offset-checkpoint").write_text("0\n2\ncompact-keep 0 595\ntxn 0 200\n")
+    assert [each for each in check(directory, None).findings if each.code == "log_gap"] == []
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_what_retention_takes_while_it_is_looked_at_is_no_gap(kafka_fixtures: Path, tmp_path: Path, ours: bool) -> None:
+    """The first segment is read, then it goes, and the next two with it."""
+    directory = directory_of(kafka_fixtures, tmp_path, "txn-0")
+
+    class Retaining(PosixFiles):
+        def read(self, path: Path) -> bytes:
+            if path.name == f"{57:020d}.index":
+                for base in (0, 57, 130):
+                    for file in path.parent.glob(f"{base:020d}.*"):
+                        file.unlink()
+            return super().read(path)
+
+    look = LocalCheck(directory, Retaining(), compacted=lambda _: not ours, topics=frozenset())
+    seen = [one for together in look.look() for one in together if isinstance(one, Finding)]
+    assert [str(each) for each in seen if each.severity is not Severity.INFO] == []
+    assert [each.code for each in seen if each.code == "vanished"] == ["vanished", "vanished"]

@@ -39,7 +39,7 @@ from tiered.local.segment.scan import LogFile
 from tiered.model import TopicPartition
 from tiered.plan.tiering.facts import PartitionGone, SegmentSealed
 from tiered.store.location import StoreLocation
-from tiered.tiering.sidecar import BEGUN_NAME, HELD_BYTES, LINKING_NAME, BrokerDirectory, Mirror, beside
+from tiered.tiering.sidecar import BEGUN_NAME, HELD_BYTES, INTERNAL, LINKING_NAME, BrokerDirectory, Mirror, beside
 from uploader.config import Settings, resolve
 
 T = TopicPartition("t", 0)
@@ -787,3 +787,73 @@ def test_a_file_is_linked_once(tmp_path: Path) -> None:
         PosixFiles().link(tmp_path / "one", tmp_path / "two")
     with pytest.raises(NotFoundError):
         PosixFiles().link(tmp_path / "none", tmp_path / "three")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code", "told"), [(b"0\n1\n0 ?\n", 13, "cannot be read"), (b"1\n1\n0 0 0\n", 2, "was written by a newer")]
+)
+def test_leader_epochs_that_cannot_be_read_are_never_none(
+    broker: Broker, finished: Path, other: Path, url: str, wrong: bytes, code: int, told: str
+) -> None:
+    """With them went what tells another leader's records: these were put behind those that the bucket has."""
+    broker.lead({0: 0})
+    end = broker.roll(3)
+    assert sidecar(broker.path, url).code == 0
+    broker.elect(other, 1, 5)
+    right = (broker.folder / "leader-epoch-checkpoint").read_bytes()
+    (broker.folder / "leader-epoch-checkpoint").write_bytes(wrong)
+    ending = sidecar(broker.path, url)
+    assert (ending.code, f"leader-epoch-checkpoint {told}" in str(ending)) == (code, True), ending
+    judge(url, finished, end)
+    (broker.folder / "leader-epoch-checkpoint").write_bytes(right)
+    assert sidecar(broker.path, url).code == 14
+    judge(url, finished, end)
+
+
+def test_a_damaged_segment_is_told_by_the_brokers_name_of_it(broker: Broker, finished: Path, url: str) -> None:
+    broker.roll(3)
+    torn = broker.folder / log_name(broker.bases[1])
+    torn.write_bytes(torn.read_bytes()[:-7])
+    ending = sidecar(broker.path, url)
+    assert (ending.code, f"not all of t-0 could be looked at: {torn} at byte" in str(ending)) == (13, True), ending
+    assert LINKING_NAME not in str(ending)
+    judge(url, finished, broker.bases[1])
+
+
+def test_a_checkpoint_of_a_newer_broker_asks_for_an_upgrade(broker: Broker, url: str) -> None:
+    broker.roll(3)
+    path = broker.path / RECOVERY_POINT_NAME
+    path.write_bytes(path.read_bytes().replace(b"0", b"1", 1))
+    ending = sidecar(broker.path, url)
+    assert (ending.code, "upgrade tieredlog" in ending.hint) == (2, True), ending
+
+
+@pytest.mark.parametrize("topic", sorted(INTERNAL))
+def test_what_is_the_brokers_own_state_is_not_taken(finished: Path, tmp_path: Path, url: str, topic: str) -> None:
+    broker = Broker(finished, tmp_path / "kafka", T)
+    broker.roll(2)
+    broker.folder.rename(broker.path / f"{topic}-0")
+    broker.mark({TopicPartition(topic, 0): broker.bases[2]})
+    assert sidecar(broker.path, url).code == 0
+    assert not (beside(broker.path) / f"{topic}-0").exists()
+
+
+def test_of_two_topics_of_one_name_the_fewer_partitions_are_not_linked(
+    broker: Broker, finished: Path, url: str
+) -> None:
+    """A broker that was away while a topic was made again; the bucket's error spoke of a root that was lost."""
+    end = broker.roll(3)
+    for number, topic_id in enumerate(("A" * 21 + "Q", None, None)):
+        folder = broker.folder.with_name(f"t-{number}")
+        if number:
+            shutil.copytree(broker.folder, folder)
+        if topic_id is None:
+            (folder / "partition.metadata").write_bytes((finished / "t-0" / "partition.metadata").read_bytes())
+        else:
+            (folder / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}")
+    broker.mark({TopicPartition("t", number): end for number in range(3)})
+    ending = sidecar(broker.path, url)
+    assert (ending.code, "two topics of one name lie here" in str(ending)) == (13, True), ending
+    assert [path.name for path in sorted(beside(broker.path).glob("t-*"))] == ["t-1", "t-2"]
+    for partition in (1, 2):
+        assert max(read(url, "t", partition)) < end

@@ -13,7 +13,7 @@ from tiered.local.directory.registry import LeavingDirectories
 from tiered.local.directory.view import DirectoryView, gone_error, gone_partitions
 from tiered.local.disk.files import Files, disk_failed
 from tiered.local.disk.topics import TopicInfo, read_leaving, read_topics, write_topics
-from tiered.local.disk.volume import discovered, expected_topics, read_topic_ids, without_absent
+from tiered.local.disk.volume import discovered, expected_topics, read_topic_ids, set_apart, without_absent
 from tiered.local.partition.roster import Roster, Sleeper
 from tiered.model import TopicPartition
 
@@ -52,6 +52,7 @@ def take_inventory(directory: Path, files: Files, tiered: Collection[TopicPartit
     for error in found.broken.values():
         if disk_failed(error):  # which is no matter of one partition: nothing is written there
             raise error
+    set_apart(directory, ids, found.topics, found.broken)
     for topic, here in ids.items():
         found.topics[topic] = discovered(found.topics.get(topic), topic, here, tiered=tiered)
     found.topics = without_absent(found.topics)

@@ -49,6 +49,7 @@ from tiered.local.disk.volume import (
     expected_topics,
     read_topic_ids,
     read_volume,
+    set_apart,
     without_absent,
 )
 from tiered.local.partition.foreign import ForeignPartition
@@ -195,7 +196,9 @@ class Survey:
         self._tell_strange([folder.name for folder in seen.strange])
         present = seen.partitions
         broken: dict[TopicPartition, TieredError] = {}
-        for topic, here in read_topic_ids(directory, files, present, broken).items():
+        ids = read_topic_ids(directory, files, present, broken)
+        set_apart(directory, ids, topics, broken)
+        for topic, here in ids.items():
             topics[topic] = discovered(topics.get(topic), topic, here)
         starts = self._read_starts(present, broken)
         for tp, path in present.items():

@@ -118,6 +118,34 @@ def read_topic_ids(
     return ids
 
 
+def set_apart(
+    directory: Path,
+    ids: dict[str, dict[int, UUID | None]],
+    topics: Mapping[str, TopicInfo],
+    broken: dict[TopicPartition, TieredError],
+) -> None:
+    """Puts into ``broken`` what is of another topic than most partitions of its name: a broker that was away while the
+    topic was deleted and made again holds both. Topics that are ours are judged by their own id (:func:`discovered`).
+    """
+    for name, here in ids.items():
+        held = [topic_id for _, topic_id in sorted(here.items()) if topic_id is not None]
+        if (name in topics and not topics[name].adopted) or len(set(held)) < 2:
+            continue
+        most = max(held, key=held.count)  # the lowest partition's of equals
+        for number, topic_id in here.items():
+            if topic_id in {None, most}:
+                continue
+            tp = TopicPartition(name, number)
+            file = directory / partition_dir(tp) / PARTITION_METADATA_NAME
+            broken[tp] = CorruptionError(
+                f"{tp} is out of service: {file} names topic id {encode_uuid(topic_id)}, other partitions of that name "
+                f"have {encode_uuid(most)}: two topics of one name lie here",
+                path_or_key=str(file),
+                hint="move the directories of the one that was deleted away; then open the log again",
+            )
+            here[number] = None
+
+
 def ensure_topic_id(path: Path, files: Files, topic_id: UUID) -> None:
     """Writes the topic id into a partition directory that lacks it, before any record."""
     if topic_id.int and files.state(path / PARTITION_METADATA_NAME) is None:
