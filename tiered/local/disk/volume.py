@@ -133,7 +133,7 @@ def set_apart(
             continue
         most = max(held, key=held.count)  # the lowest partition's of equals
         for number, topic_id in here.items():
-            if topic_id in {None, most}:
+            if topic_id is None or topic_id == most:
                 continue
             tp = TopicPartition(name, number)
             file = directory / partition_dir(tp) / PARTITION_METADATA_NAME
