@@ -107,9 +107,9 @@ def test_beside_a_lost_private_directory_a_rewritten_log_is_refused(
     assert read(url, "t") == {at: value for at, value in values(finished, "t").items() if at < end}
 
 
-@pytest.mark.parametrize("epochs", [{0: 0, 3: 1, 4: 4}, {3: 3, 4: 4}, {4: 4}, {}, None])
+@pytest.mark.parametrize("epochs", [{0: 0, 3: 1, 4: 4}, {3: 3, 4: 4}, {4: 4}, {}])
 def test_what_the_broker_has_forgotten_contradicts_nothing(
-    broker: Broker, finished: Path, other: Path, url: str, epochs: dict[int, int] | None
+    broker: Broker, finished: Path, other: Path, url: str, epochs: dict[int, int]
 ) -> None:
     """Retention takes early leader epochs with their segments. ``epochs``: in which segment each begins."""
     broker.roll(4)
@@ -118,10 +118,7 @@ def test_what_the_broker_has_forgotten_contradicts_nothing(
     assert sidecar(broker.path, url).code == 0
     shutil.rmtree(beside(broker.path))
     broker.mark({T: last})
-    if epochs is None:
-        (broker.folder / "leader-epoch-checkpoint").write_bytes(b"\xff")
-    else:
-        broker.lead({epoch: broker.bases[base] for epoch, base in epochs.items()})
+    broker.lead({epoch: broker.bases[base] for epoch, base in epochs.items()})
     if epochs == {4: 4}:
         broker.retain(4)
     ending = sidecar(broker.path, url)
