@@ -19,6 +19,7 @@ pins, with what waited before.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -34,6 +35,8 @@ from tiered.format.crc import crc32c
 from tiered.format.keys import (
     FLAG_ABORTED_TXNS,
     FLAG_MAINTAINER,
+    MAX_INT32,
+    MAX_INT64,
     Role,
     SegmentName,
     aside_key,
@@ -270,6 +273,18 @@ def _without_end(tp: TopicPartition, copy: Root | None, rows: Sequence[Row]) -> 
 
 
 def _need_sound(root: Root) -> None:
+    """Raises CorruptionError for a root that nobody could read: one that breaks an invariant, or comes after a version
+    or a claim that only a name which was put there by hand can tell of."""
+    beyond = [f"version {root.version - VERSION_STEP}"] if root.version > MAX_INT64 else []
+    late = [(role, state.epoch) for role, state in root.roles.items() if state.epoch > MAX_INT32]
+    beyond += [f"claim {epoch - 1} of role {role}" for role, epoch in late]
+    if beyond:
+        raise CorruptionError(
+            f"{root.topic}-{root.partition}: {beyond[0]} is told of, and nothing can come after it: no root had it",
+            path_or_key=root.key,
+            hint="nothing was changed; an object was put under such a name by hand, which `tiered check` tells: move "
+            "it elsewhere, and plan this anew",
+        )
     for violation in check_root(root):
         raise CorruptionError(f"{root.topic}-{root.partition}: {violation}", path_or_key=root.key, hint=_ADVICE)
 
@@ -647,28 +662,30 @@ def _unnamed(
     """Rows of whole segments that the copy does not name and that may have been committed after it, or, of one that is
     ``torn``, that may have been named by what is lost of it. By key each ``.log`` whose row no bundle tells.
 
-    Of a torn root that is not ``older`` rewrites behind it count for nothing: they were under way.
+    Of a torn root that is not ``older`` rewrites behind it count for nothing: they were under way. Of two names with
+    one id, which somebody has copied by hand, the one counts that its bundle fits.
     """
-    names: dict[str, SegmentName] = {}
+    names: dict[str, list[SegmentName]] = {}
     for key in listed.sizes:
         parsed = parse_segment_key(key)
-        if parsed is not None:
-            names[parsed.name.uid] = parsed.name
+        if parsed is not None and parsed.name not in names.setdefault(parsed.name.uid, []):
+            names[parsed.name.uid].append(parsed.name)
     if torn is not None:
-        end, named = torn.root.next_offset, (yield from torn.named())
-        names = {
-            uid: name
-            for uid, name in names.items()
-            if uid not in named
-            and (torn.covers(name.base) or (_goes_on(torn.root, name) and (older or name.base >= end)))
-        }
-    elif copy is not None:
-        yield from drop_named(Snapshot.of(copy), names)
-        names = {uid: name for uid, name in names.items() if _goes_on(copy, name)}
+        end = torn.root.next_offset
+        for uid in (yield from torn.named()):
+            names.pop(uid, None)
+        every = [
+            name
+            for name in itertools.chain.from_iterable(names.values())
+            if torn.covers(name.base) or (_goes_on(torn.root, name) and (older or name.base >= end))
+        ]
+    else:
+        if copy is not None:
+            yield from drop_named(Snapshot.of(copy), names)
+        every = [name for same in names.values() for name in same if copy is None or _goes_on(copy, name)]
     start = copy.start_offset if copy is not None else 0
     rows: list[Row] = []
     untold: dict[str, SegmentName] = {}
-    every = list(names.values())
     for at in range(0, len(every), HEADS_TOGETHER):
         group = every[at : at + HEADS_TOGETHER]
         keys = [index_key(topic_id, partition, name) for name in group]

@@ -15,6 +15,9 @@ from tiered.care.run import plan_rebuild, rebuild
 from tiered.errors import ConfigError, CorruptionError, FencedError, NotFoundError
 from tiered.format.keys import (
     FLAG_MAINTAINER,
+    MAX_INT32,
+    MAX_INT64,
+    gc_audit_key,
     index_key,
     join_uid,
     parse_hist_key,
@@ -424,3 +427,35 @@ def test_what_only_the_replaced_root_named_waits_in_the_trash_of_the_one_that_go
     bucket.collect()
     assert set(uids(bucket).values()) - {uids(bucket)[uid] for uid in before} <= bucket.named
     assert bucket.named <= bucket.keys
+
+
+@pytest.mark.parametrize("history", [True, False])
+def test_of_two_names_with_one_id_the_one_counts_that_its_bundle_fits(bucket: Bucket, history: bool) -> None:
+    """Somebody has copied a segment under a newer claim: that one would end what the older claims had uploaded."""
+    bucket.append(20)
+    bucket.take_over("v2")
+    bucket.append(3)
+    rows, copied = bucket.rows(), bucket.rows()[7]
+    for key in (segment_key, index_key):
+        again = key(TOPIC_ID, 0, copied._replace(claim_epoch=2))
+        bucket.put(again, bucket.data(key(TOPIC_ID, 0, copied)))
+    bucket.lose()
+    if not history:
+        bucket.without_history()
+    bucket.world.run(rebuild_steps(bucket.plan()))
+    assert bucket.now()[1] == rows
+
+
+def test_no_root_is_written_that_nobody_could_read(bucket: Bucket) -> None:
+    """A name that was put there by hand tells of the last claim, or of the last version, that there can be."""
+    bucket.append(5)
+    copied = bucket.rows()[1]
+    key = segment_key(TOPIC_ID, 0, copied._replace(claim_epoch=MAX_INT32))
+    bucket.put(key, bucket.data(segment_key(TOPIC_ID, 0, copied)))
+    with pytest.raises(CorruptionError, match=f"claim {MAX_INT32} of role w is told of") as refused:
+        bucket.plan()
+    assert "move it elsewhere" in refused.value.hint
+    bucket.store.execute(Delete((key,)))
+    bucket.put(gc_audit_key(TOPIC_ID, 0, MAX_INT64 - 1, "0f" * 16), b"{}")
+    with pytest.raises(CorruptionError, match=f"version {MAX_INT64 - 1} is told of"):
+        bucket.plan()
