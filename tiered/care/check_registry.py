@@ -21,13 +21,15 @@ from uuid import UUID
 from tiered.care.check_local import LocalFacts
 from tiered.errors import ConfigError, CorruptionError, RemotePermissionError, TieredError
 from tiered.findings import Finding, Findings, Severity
-from tiered.format.keys import TOPICS_PREFIX, root_key, topic_key
+from tiered.format.keys import TOPICS_PREFIX, hist_prefix, root_key, topic_key
 from tiered.format.root import Root, decode_root
 from tiered.model import TopicPartition
 from tiered.remote.audit import was_destroyed
+from tiered.remote.past import survey_snapshots
+from tiered.remote.root_view import RootView
 from tiered.remote.survey import list_partitions
 from tiered.remote.topics import TopicEntry
-from tiered.store.base import Get, Object, Steps, Together
+from tiered.store.base import Get, Object, Steps, Together, list_all
 
 GETS_AT_ONCE = 16
 NAMED_PARTITIONS = 10
@@ -110,7 +112,8 @@ def find_unnamed(
 ) -> Steps[list[Unnamed]]:
     """What was listed and no entry names, by topic id. ``names``: what a disk calls topic ids.
 
-    ``entries`` were read after the listing. Of each topic id roots are read until one is in use.
+    ``entries`` were read after the listing. Of each topic id roots are read until one is in use; where none of them
+    tells a name, the copies that are kept of them do.
     """
     named = {entry.topic_id: entry for entry in entries}
     groups: defaultdict[UUID, list[int]] = defaultdict(list)
@@ -126,7 +129,8 @@ def find_unnamed(
         if strays:
             found.append(Unnamed(topic_id, told, tuple(sorted(strays)), in_use=False, destroyed=True))
         if left := [partition for partition in partitions if partition not in strays]:
-            topic, in_use = yield from _look(topic_id, left, told)
+            topic, in_use = yield from _look(topic_id, left)
+            topic = topic or told or (yield from _name_in_copies(topic_id, left))
             found.append(Unnamed(topic_id, topic, tuple(left), in_use))
     return found
 
@@ -143,9 +147,29 @@ def _destroyed(topic_id: UUID, partitions: Sequence[int]) -> Steps[set[int]]:
     return found
 
 
-def _look(topic_id: UUID, partitions: Sequence[int], topic: str) -> Steps[tuple[str, bool]]:
+def need_own(entries: Collection[TopicEntry]) -> Steps[list[TopicEntry]]:
+    """The entries without those that name the topic id of another topic, by the first of its roots that tells."""
+    own: list[TopicEntry] = []
+    for entry in entries:
+        name, _ = yield from _look(entry.topic_id, range(entry.partitions))
+        own += [entry] if name in ("", entry.name) else []
+    return own
+
+
+def root_states(topic_id: UUID, partitions: Sequence[int]) -> Steps[set[str]]:
+    """The states of those roots of partitions that can be read."""
+    found: set[str] = set()
+    for at in range(0, len(partitions), GETS_AT_ONCE):
+        keys = [root_key(topic_id, number) for number in partitions[at : at + GETS_AT_ONCE]]
+        answers = yield Together(tuple(Get(key) for key in keys))
+        roots = [_decoded(got, key) for key, got in zip(keys, answers, strict=True)]
+        found |= {root.state for root in roots if root is not None}
+    return found
+
+
+def _look(topic_id: UUID, partitions: Sequence[int]) -> Steps[tuple[str, bool]]:
     """What the roots of partitions call the topic, and whether one is in use; no group is read after that."""
-    in_use = False
+    topic, in_use = "", False
     for at in range(0, len(partitions), GETS_AT_ONCE):
         keys = [root_key(topic_id, number) for number in partitions[at : at + GETS_AT_ONCE]]
         for key, got in zip(keys, (yield Together(tuple(Get(key) for key in keys))), strict=True):
@@ -157,13 +181,33 @@ def _look(topic_id: UUID, partitions: Sequence[int], topic: str) -> Steps[tuple[
     return topic, in_use
 
 
+def _name_in_copies(topic_id: UUID, partitions: Sequence[int]) -> Steps[str]:
+    """What a copy below ``hist/``, or a snapshot, of one of the partitions calls the topic; ``""`` without one."""
+    for partition in partitions[:NAMED_PARTITIONS]:
+        try:
+            copies = [entry.key for entry in (yield from list_all(hist_prefix(topic_id, partition)))]
+            for key in reversed(copies[-NAMED_PARTITIONS:]):
+                root = _decoded((yield Get(key)), key)
+                if root is not None:
+                    return root.topic
+            taken, _ = yield from survey_snapshots(RootView(topic_id, partition, topic_id.hex))
+            if taken:
+                return taken[-1].root.topic
+        except (RemotePermissionError, CorruptionError, ConfigError):
+            continue  # what cannot be read tells nothing
+    return ""
+
+
 def describe(unnamed: Unnamed, entries: Mapping[str, TopicEntry]) -> str:
     """What is wrong, in one sentence. ``entries`` by name."""
     entry = entries.get(unnamed.topic)
+    other = next((each for each in entries.values() if each.topic_id == unnamed.topic_id), None)
     if entry is not None and entry.topic_id == unnamed.topic_id:
         what = f"the entry names {entry.partitions} partitions"
     elif entry is not None:
         what = f"the entry of topic {entry.name} names another topic id, {entry.topic_id}"
+    elif other is not None:
+        what = f"only the entry of topic {other.name} names that id, with {other.partitions} partitions"
     else:
         what = "no registry entry names that id"
     return (

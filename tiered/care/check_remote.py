@@ -45,7 +45,7 @@ from tiered.format.keys import (
 )
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.producer_snapshot import decode_snapshot
-from tiered.format.root import Root, decode_root
+from tiered.format.root import STATE_DELETING, Root, decode_root
 from tiered.format.rows import NO_ROWS, Rows
 from tiered.format.time_index import TimeIndex
 from tiered.model import Row, TopicPartition
@@ -101,6 +101,7 @@ class RemoteCheck:
         self._tp, self._topic_id = tp, entry.topic_id
         self._facts, self._local, self._tell = facts, local, tell
         self._known = replace(local.known if local is not None else NOTHING_KNOWN, made=entry.roots)
+        self._state = entry.state
         self._key = root_key(entry.topic_id, tp.partition)
         self._beside = SideFileCheck()
 
@@ -159,6 +160,14 @@ class RemoteCheck:
         pinned = yield from self._pin(catalog)
         if pinned is not None:
             self._compare_positions(pinned.root, catalog)
+            if self._state == STATE_DELETING != pinned.root.state:
+                catalog.add(
+                    Severity.WARNING,
+                    "deletion",
+                    f"the registry entry says that the topic is being deleted, and this root is {pinned.root.state}: "
+                    f"nobody reads it, and the next maintainer goes on with the deletion. If nobody has asked for one: "
+                    f"`tiered repair registry {self._tp.topic}` makes the entry anew",
+                )
             if told:
                 yield from self._need_newest(pinned.root, catalog)
         if told:

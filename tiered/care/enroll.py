@@ -14,13 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from tiered.care.check_registry import Unnamed, find_unnamed
+from tiered.care.check_registry import Unnamed, find_unnamed, need_own, root_states
 from tiered.care.mend import keep_copy
 from tiered.errors import ConfigError, CorruptionError, NotFoundError, RemotePermissionError
 from tiered.format.crc import crc32c
 from tiered.format.keys import aside_key, topic_key
 from tiered.format.root import STATE_DELETING
-from tiered.remote.roots import PartitionIds, load_roots
 from tiered.remote.settle import COMMIT_DEADLINE_MS, deadline_after, settle
 from tiered.remote.survey import list_partitions
 from tiered.remote.topics import (
@@ -62,19 +61,16 @@ def plan_entry_steps(topic: str, topic_id: UUID | None = None) -> Steps[EntryPla
     for name in (yield from list_topic_names()):
         other = yield from _other(name) if name != topic else _nothing()
         others += [other] if other is not None else []
-    found = [one for one in (yield from find_unnamed(listed, others, {})) if one.topic == topic and not one.destroyed]
-    chosen = _chosen(topic, found, topic_id)
+    others = yield from need_own(others)  # one that names the id of this topic keeps it from nobody
+    unnamed = [one for one in (yield from find_unnamed(listed, others, {})) if not one.destroyed]
+    chosen = _chosen(topic, unnamed, topic_id)
     count = chosen.partitions[-1] + 1
-    if before is not None and before.topic_id == chosen.topic_id:
-        if before.partitions >= count and before.state != STATE_DELETED:
-            raise ConfigError(f"the entry of topic {topic} is what its roots tell", hint="`tiered check` has the rest")
-        problem = f"it names {before.partitions} partitions, the bucket holds {count}"
-        if before.state == STATE_DELETED:
-            problem = "it says that the topic was deleted, and its roots are there"
-    elif before is not None:
-        problem = f"it names the topic id {before.topic_id}"
-    roots = yield from load_roots(PartitionIds(topic, chosen.topic_id), chosen.partitions[:1])
-    first = roots[chosen.partitions[0]]
+    is_deleted = STATE_DELETING in (yield from root_states(chosen.topic_id, chosen.partitions))
+    if before is not None:
+        problem = _flaw(before, chosen, count, is_deleted=is_deleted)
+        count = max(count, before.partitions) if before.topic_id == chosen.topic_id else count
+    if not problem:
+        raise ConfigError(f"the entry of topic {topic} is what its roots tell", hint="`tiered check` has the rest")
     entry = TopicEntry(
         topic,
         chosen.topic_id,
@@ -84,7 +80,7 @@ def plan_entry_steps(topic: str, topic_id: UUID | None = None) -> Steps[EntryPla
         changes=((yield NewId()),),
         roots=True,
     )
-    if first is not None and first.state == STATE_DELETING:
+    if is_deleted:
         entry = replace(entry, state=STATE_DELETING)
     return EntryPlan(entry, problem, got.etag if isinstance(got, Object) else "", before is None)
 
@@ -128,19 +124,38 @@ def _nothing() -> Steps[None]:
     yield
 
 
-def _chosen(topic: str, found: Sequence[Unnamed], topic_id: UUID | None) -> Unnamed:
-    by_id: Mapping[UUID, Unnamed] = {one.topic_id: one for one in found}
+def _flaw(before: TopicEntry, chosen: Unnamed, count: int, *, is_deleted: bool) -> str:
+    """What is wrong with an entry that can be read, ``""`` for nothing. ``is_deleted``: a root says so."""
+    if before.topic_id != chosen.topic_id:
+        return f"it names the topic id {before.topic_id}"
+    if before.state == STATE_DELETED:
+        return "it says that the topic was deleted, and its roots are there"
+    if before.partitions < count:
+        return f"it names {before.partitions} partitions, the bucket holds {count}"
+    if before.state == STATE_DELETING and not is_deleted:
+        return "it says that the topic is being deleted, and none of its roots does"
+    return ""
+
+
+def _chosen(topic: str, unnamed: Sequence[Unnamed], topic_id: UUID | None) -> Unnamed:
+    """Of what no entry names, what is called so, or, by its id, what nothing tells the name of."""
+    nameless = [one for one in unnamed if not one.topic]
+    found = [one for one in unnamed if one.topic == topic]
+    by_id: Mapping[UUID, Unnamed] = {one.topic_id: one for one in (*found, *nameless)}
     if topic_id is not None:
         if topic_id not in by_id:
             raise NotFoundError(f"no root of topic {topic} has the id {topic_id}", hint="`tiered check` shows the ids")
         return by_id[topic_id]
     used = [one for one in found if one.in_use] or list(found)
     if not used:
-        raise NotFoundError(
-            f"the bucket holds no root of topic {topic}",
-            hint=f"put the entry back from a backup, or, if {topic_key(topic)} is no topic's, delete that one object "
-            f"by hand: there is nothing that it could name",
+        hint = (
+            f"put the entry back from a backup, or, if {topic_key(topic)} is no topic's, delete that one object by "
+            f"hand: there is nothing that it could name"
         )
+        if nameless:
+            ids = ", ".join(str(one.topic_id) for one in nameless)
+            hint = f"nothing tells the names of topic ids {ids}: if one of them is this topic's, choose it with --id"
+        raise NotFoundError(f"the bucket holds no root of topic {topic}", hint=hint)
     if len(used) > 1:
         raise CorruptionError(
             f"{len(used)} topic ids are called {topic}: {', '.join(str(one.topic_id) for one in used)}",

@@ -6,10 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from tiered.findings import Finding, Severity
-from tiered.format.keys import parse_segment_key, parse_staged_key
+from tiered.format.keys import parse_segment_key, parse_staged_key, topic_key
 
 MAX_REMEDIES = 20
 """Partitions that are named; all others are damaged alike."""
+_ENTRY = frozenset({"topic_entry", "two_names"})
 _ROOT = frozenset({"root", "invariant", "went_back"})
 _INSIDE = frozenset({"object_checksum", "txn_index_lost", "producer_snapshot_lost"})
 """What only the bytes tell: a verb looks there where it is told the offset."""
@@ -23,8 +24,8 @@ def remedies(findings: Iterable[Finding]) -> list[str]:
     entries, roots, segments = dict[str, str](), dict[str, str](), dict[str, str]()
     inside = defaultdict[str, dict[int, None]](dict)
     for found in findings:
-        if found.code == "topic_entry":
-            entries[found.topic] = found.where
+        if found.code in _ENTRY:
+            entries[found.topic] = topic_key(found.topic)
         if found.severity is not Severity.ERROR or found.partition < 0:
             continue
         name, where = f"{found.topic}-{found.partition}", f"{found.topic}:{found.partition}"

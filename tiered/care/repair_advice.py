@@ -78,8 +78,11 @@ def advise_steps(url: str, local: LocalLog | None, topics: Collection[str]) -> S
                 found += yield from _root(url, disk, entry, partition)
             except RemotePermissionError as error:
                 notes.append(f"{root_key(entry.topic_id, partition)}: {error.message}")
+            if found and found[-1].key == topic_key(entry.name):
+                break  # it names the roots of another topic
     found += yield from _decisions(url, list(entries.values()), notes)
-    lost = tuple(advice for advice in found if not topics or not advice.topic or advice.topic in topics)
+    told = {advice.key: advice for advice in reversed(found)}.values()  # of each object what was told first
+    lost = tuple(each for each in reversed(told) if not topics or not each.topic or each.topic in topics)
     names = {*entries, *disk.counts, *refused, *unread, *(advice.topic for advice in found if advice.topic)}
     return Advised(lost, tuple(notes), frozenset(names))
 
@@ -183,7 +186,10 @@ def _entries(
             steps.append(f"it is JSON; with the settings that the topic had besides, it held: {_one_line(body)}")
             steps += _from_roots(unnamed, before)
         else:
-            steps.append("its roots would tell its name: put one of them back, too, then `tiered repair registry NAME`")
+            steps.append(
+                "its roots would tell its name: put one of them back, too, then `tiered repair registry NAME`; or, if "
+                f"you know it: `tiered repair registry NAME --id {unnamed.topic_id}`"
+            )
         yield Advice(key, unnamed.topic, -1, describe(unnamed, entries), tuple(steps))
     for topic in sorted({tp.topic for tp in disk.known} - told):
         known = {tp.partition: what for tp, what in disk.known.items() if tp.topic == topic}
@@ -225,6 +231,9 @@ def _root(url: str, disk: _Disk, entry: TopicEntry, partition: int) -> Steps[lis
         older = "" if root is None else (yield from _older(root))
     except (CorruptionError, LogDestroyedError) as error:
         key = root_key(entry.topic_id, partition)
+        if isinstance(error, CorruptionError) and error.path_or_key == topic_key(tp.topic):  # the entry is wrong
+            key = error.path_or_key
+            return [Advice(key, tp.topic, -1, error.message, (*_put_back(url, key), error.hint))]
         steps = [*_put_back(url, key), *_without_root(entry, disk, tp)]
         return [Advice(key, entry.name, partition, error.message, tuple(steps))]
     if root is not None and older:

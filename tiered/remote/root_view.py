@@ -43,7 +43,8 @@ def two_names(root: Root, topic: str) -> CorruptionError:
         f"{root.topic_id}",
         path_or_key=topic_key(topic),
         hint=f"nothing was changed; if {topic_key(topic)} is a copy of {topic_key(root.topic)}, delete that one "
-        f"object; else put the entry of {topic} back from a version or a backup of the bucket",
+        f"object; else put the entry of {topic} back from a version or a backup of the bucket, or `tiered repair "
+        f"registry {topic}` makes it anew from the roots that are called so",
     )
 
 
