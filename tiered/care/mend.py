@@ -5,9 +5,9 @@
     row ── HEAD, .log, .idx ── what is wrong ── plan ──> batches that are whole ──> new .log and .idx ── replace ── root
 
 A ``.log`` that lies under the name of another segment, of this partition or of any other below the prefix, as where
-two changed places, is read there: its size and checksum are those of the row. An object is never written twice: what
-is mended gets new names, under a claim of the role ``m``. The batches are the old ones, byte for byte; everything
-beside them follows from them.
+two changed places, is read there: its size and checksum are those of the row. One that was merged is read where it was
+merged of, until that is collected. An object is never written twice: what is mended gets new names, under a claim of
+the role ``m``. The batches are the old ones, byte for byte; everything beside them follows from them.
 ``index`` loses nothing, or refuses. ``drop-segment`` gives up the batches that cannot be read, by name, and leaves a
 hole where none can; at the end of the log, where only the last segment tells the producers, an empty batch with their
 snapshot. It refuses where the marker of older records would go with them, or nothing tells the producers: that
@@ -18,12 +18,14 @@ go of them; nothing ever deletes those copies but the topic's deletion.
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 from tiered.care.inspection import BatchFeed
+from tiered.config import MAX_LONG
 from tiered.errors import ConfigError, CorruptionError, NewerFormatError, NotFoundError, UnknownTopicError
 from tiered.format.batch import (
     BatchHeader,
@@ -34,7 +36,7 @@ from tiered.format.batch import (
     rebased,
     verify_batch,
 )
-from tiered.format.bundle import MAX_BUNDLE_BYTES, Bundle, decode_bundle
+from tiered.format.bundle import HEAD_BYTES, MAX_BUNDLE_BYTES, Bundle, decode_bundle, decode_bundle_head
 from tiered.format.crc import crc32c
 from tiered.format.keys import (
     FLAG_ABORTED_TXNS,
@@ -81,6 +83,11 @@ from tiered.store.puts import ObjectWriter
 
 Take = Callable[[BatchHeader, memoryview], Steps[None]]
 
+MAX_CHAINS = 64
+"""Ways to put a merged segment together of older ones, of those that are read."""
+MAX_LINKS = 100_000
+"""Segments that are tried at some place of such a way."""
+
 
 @dataclass(frozen=True, slots=True)
 class Loss:
@@ -97,7 +104,8 @@ class RowPlan:
 
     ``row`` is the catalog's, ``source`` the objects that are read: others where those it names are gone, and the same
     bytes lie under another name. ``size`` is that of the ``.log``, 0 without one; ``aside``: keys that are kept.
-    ``body``: the key of another segment under which its ``.log`` lies, ``""`` if it does not.
+    ``body``: the key of another segment under which its ``.log`` lies, ``""`` if it does not. ``pieces``: keys and
+    sizes of the segments that it was merged of, where these hold its bytes.
     """
 
     row: Row
@@ -107,6 +115,12 @@ class RowPlan:
     size: int
     aside: tuple[str, ...]
     body: str = ""
+    pieces: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def is_hole(self) -> bool:
+        """Whether nothing is left of it."""
+        return bool(self.lost) and (self.lost[0].start, self.lost[0].end) == (self.row.base, self.row.next)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +177,10 @@ def plan_mend_steps(tp: TopicPartition, offsets: Sequence[int], *, drop: bool) -
     """
     chosen = yield from choose_rows(tp, offsets)
     entry, pinned = chosen.entry, chosen.pinned
-    found = []
+    found: list[RowPlan] = []
     for row in chosen.rows:
-        plan = yield from _Object(tp, entry.topic_id, row).plan(pinned, named=bool(offsets), drop=drop)
+        one = _Object(tp, entry.topic_id, row, before=tuple(found))
+        plan = yield from one.plan(pinned, named=bool(offsets), drop=drop)
         found += [plan] if plan is not None else []
     if not found:
         what = "objects" if drop else "indexes"
@@ -203,7 +218,8 @@ def mend_steps(plan: MendPlan, owner: str) -> Steps[int]:
             raise ConfigError(f"{tp}: offset {each.row.base} is in another segment by now", hint="plan again")
         for key in each.aside:
             yield from keep_copy(key, aside_key(entry.topic_id, tp.partition, (yield NewId())))
-        new = yield from _Object(tp, entry.topic_id, each.source, each.body).written(shop, pinned, each)
+        one = _Object(tp, entry.topic_id, each.source, each.body, pieces=each.pieces)
+        new = yield from one.written(shop, pinned, each)
         root = yield from catalog.commit(ReplaceIntent((each.row,), (new,)), reason=_reason(each))
         version = root.version
     return version
@@ -261,12 +277,15 @@ def _sum_again(key: str, head: Object) -> Steps[int | None]:
 
 @dataclass(frozen=True, slots=True)
 class _Object:
-    """The two objects of a row; ``body``: where its ``.log`` lies, if that is the name of another segment."""
+    """The two objects of a row; ``body``: where its ``.log`` lies, if that is the name of another segment. ``before``:
+    what the same plan does with older rows."""
 
     tp: TopicPartition
     topic_id: UUID
     row: Row
     body: str = ""
+    before: tuple[RowPlan, ...] = ()
+    pieces: tuple[tuple[str, int], ...] = ()
 
     @property
     def log_key(self) -> str:
@@ -307,6 +326,11 @@ class _Object:
                 return None
             why = f"{problem or lost[0].why}; {body} has its bytes"
             return RowPlan(row, row, why, (), row.size, (self.log_key,) if size else (), body)
+        if lost and (pieces := (yield from self._merged_of())):
+            if drop:
+                return None
+            why = f"{problem or lost[0].why}; the {len(pieces)} segments that it was merged of are there"
+            return RowPlan(row, row, why, (), row.size, (self.log_key,) if size else (), pieces=pieces)
         if drop and not lost:
             if not named:
                 return None  # the row or the bundle is wrong, not what they are about
@@ -340,7 +364,8 @@ class _Object:
         else:
             why = yield from self._partial_flaw(pinned, bundle, size)
         if why is not None:
-            raise harmful_loss(self.tp, self.log_key, lost[0].start, lost[-1].end, why)
+            first = min((loss.start for plan in self.before for loss in plan.lost), default=lost[0].start)
+            raise harmful_loss(self.tp, self.log_key, lost[0].start, lost[-1].end, why, whole_until=first)
 
     def _is_last(self, pinned: Snapshot) -> Steps[bool]:
         """Whether no segment behind it has objects: its bundle alone tells the producers at the end of the log."""
@@ -372,9 +397,11 @@ class _Object:
             return damage.message
 
     def _producers_before(self, pinned: Snapshot) -> Steps[tuple[ProducerEntry, ...] | None]:
-        """At the start of the segment, or of the holes before it; none at the start of the log, None if unknown."""
+        """At the start of the segment, or of the holes before it, which are there or to be made of what is given up,
+        too; none at the start of the log, None if unknown."""
+        holes = {plan.row for plan in self.before if plan.is_hole}
         before = yield from pinned.at(self.row.base - 1) if self.row.base else _none()
-        while before is not None and before.flags & FLAG_HOLE:
+        while before is not None and (before.flags & FLAG_HOLE or before in holes):
             before = yield from pinned.at(before.base - 1) if before.base else _none()
         return () if before is None else (yield from producers_at_end(self.tp, self.topic_id, before))
 
@@ -417,6 +444,28 @@ class _Object:
             return False
         found = _Object(self.tp, self.topic_id, self.row, key)
         return not (yield from found.walk(head.size, bundle, _take_nothing))
+
+    def _merged_of(self) -> Steps[tuple[tuple[str, int], ...]]:
+        """Older segments that hold, one behind the other, the bytes that the row tells: a merge changes no batch, and
+        what it took the place of waits for its collection. None where there are none."""
+        row = self.row
+        if not row.flags & FLAG_MAINTAINER:
+            return ()
+        listed = yield from list_all(partition_prefix(self.topic_id, self.tp.partition) + "s/")
+        found: list[tuple[int, int, str, int]] = []
+        for entry in listed:
+            parsed = parse_segment_key(entry.key)
+            inside = parsed is not None and parsed.suffix == "log" and row.base <= parsed.name.base < row.next
+            if parsed is None or not inside or entry.key == self.log_key or entry.size > row.size:
+                continue
+            got = yield Get(index_key(self.topic_id, self.tp.partition, parsed.name), 0, HEAD_BYTES)
+            end = _end_told(got, parsed.name.base)
+            if end <= row.next and entry.size:
+                found.append((parsed.name.base, end, entry.key, entry.size))
+        for pieces in itertools.islice(_chains(sorted(found), row.base, row.size), MAX_CHAINS):
+            if (yield from _Walk(self.tp, self.log_key, row, row.size, None, pieces=pieces).is_right()):
+                return pieces
+        return ()
 
     def bundle(self) -> Steps[tuple[Bundle | None, str]]:
         """The bundle if it is of this segment; and what is wrong with it, or with what the row says of it."""
@@ -462,7 +511,7 @@ class _Object:
         """
         if not size:
             return [Loss(self.row.base, self.row.next, "the .log is gone")]
-        walk = _Walk(self.tp, self.log_key, self.own, size, bundle)
+        walk = _Walk(self.tp, self.log_key, self.own, size, bundle, pieces=self.pieces)
         if not (yield from walk.is_right()):
             lost = yield from walk.run(_take_nothing)
             if not lost or size > self.row.size or (size < self.row.size and (self.staged or walk.strange)):
@@ -481,7 +530,8 @@ class _Object:
         """New objects of what is left. Raises CorruptionError if that is another thing than was planned."""
         bundle, _ = yield from self.bundle()
         head = yield Head(self.log_key)
-        if (size := head.size if isinstance(head, Object) else 0) != plan.size:
+        there = head.size if isinstance(head, Object) else 0
+        if (size := sum(size for _, size in self.pieces) or there) != plan.size:
             raise self._another(f"it has {size} bytes now, {plan.size} were planned with")
         follower = yield from self._follower(pinned)
         output = SegmentOutput(shop, [self.row], (yield NewId()))
@@ -532,7 +582,7 @@ class _Object:
             path_or_key=self.log_key,
             offset=self.row.base,
             hint="mend the segments before it first; put its .idx back from a version or a backup of the bucket; "
-            f"{_keeps_before(self.row.base)}",
+            f"{_keeps_before(self.tp, self.row.base)}",
         )
 
     def _follower(self, pinned: Snapshot) -> Steps[Follower]:
@@ -563,18 +613,23 @@ def aborts_before(offset: int, row: Row, bundle: Bundle | None) -> bool:
         return True
 
 
-def harmful_loss(tp: TopicPartition, key: str, start: int, end: int, why: str) -> CorruptionError:
-    """The refusal to give up offsets ``start`` to ``end``, most of all those in ``key``."""
+def harmful_loss(
+    tp: TopicPartition, key: str, start: int, end: int, why: str, *, whole_until: int | None = None
+) -> CorruptionError:
+    """The refusal to give up offsets ``start`` to ``end``, most of all those in ``key``. ``whole_until``: the first
+    offset that cannot be read, where that lies before."""
     return CorruptionError(
         f"{tp}: to give up offsets {start} to {end} ({key}) would change what is shown of others: {why}",
         path_or_key=key,
         offset=start,
-        hint=f"put the object back from a version or a backup of the bucket; {_keeps_before(start)}",
+        hint="put the object back from a version or a backup of the bucket; "
+        + _keeps_before(tp, start if whole_until is None else whole_until),
     )
 
 
-def _keeps_before(offset: int) -> str:
-    return f"`tiered restore --until-offset {offset} --name NEW` keeps what lies before offset {offset}"
+def _keeps_before(tp: TopicPartition, offset: int) -> str:
+    command = f"tiered restore {tp.topic}:{tp.partition} --to DIR --until-offset {offset} --name NEW"
+    return f"`{command}` keeps what lies before offset {offset}"
 
 
 def producers_at_end(tp: TopicPartition, topic_id: UUID, row: Row) -> Steps[tuple[ProducerEntry, ...] | None]:
@@ -597,6 +652,34 @@ def _producers(bundle: Bundle | None) -> tuple[ProducerEntry, ...] | None:
         return None
 
 
+def _end_told(got: object, base: int) -> int:
+    """The end that the head of a bundle tells of a segment; beyond every one if it tells none."""
+    try:
+        told = decode_bundle_head(got.data, key="").descriptor if isinstance(got, Object) else None
+    except CorruptionError:
+        told = None
+    return told.end_offset if told is not None and told.base_offset == base else MAX_LONG
+
+
+def _chains(found: Sequence[tuple[int, int, str, int]], at: int, left: int) -> Iterator[tuple[tuple[str, int], ...]]:
+    """Keys and sizes of segments, side by side but for what compaction has emptied, that have ``left`` bytes in all.
+    ``found``: base, end, key and size of each, in order. Of very many ways some are left out."""
+    bases = [base for base, *_ in found]
+    waiting: list[tuple[tuple[tuple[str, int], ...], int, int]] = [((), at, left)]
+    for _ in range(MAX_LINKS):
+        if not waiting:
+            return
+        pieces, at, left = waiting.pop()
+        if not left:
+            yield pieces
+            continue
+        begins = bisect.bisect_left(bases, at)
+        first = bases[begins] if begins < len(bases) else -1
+        for base, end, key, size in found[begins : bisect.bisect_right(bases, first)]:
+            if size <= left and end > base:
+                waiting.append(((*pieces, (key, size)), end, left - size))
+
+
 def _none() -> Steps[None]:
     return None
     yield
@@ -610,8 +693,18 @@ def _take_nothing(_: BatchHeader, __: memoryview) -> Steps[None]:
 class _Walk:
     """The batches of one ``.log``, some of which may be damaged. Goes on behind damage where the offset index says."""
 
-    def __init__(self, tp: TopicPartition, key: str, row: Row, size: int, bundle: Bundle | None) -> None:
+    def __init__(
+        self,
+        tp: TopicPartition,
+        key: str,
+        row: Row,
+        size: int,
+        bundle: Bundle | None,
+        *,
+        pieces: Sequence[tuple[str, int]] = (),
+    ) -> None:
         self._tp, self._key, self._row, self._size = tp, key, row, size
+        self._pieces = pieces or ((key, size),)
         self._places: list[int] = []
         self._offsets: dict[int, int] = {}
         self.strange = False
@@ -636,11 +729,14 @@ class _Walk:
         return False
 
     def _bytes(self, at: int, end: int) -> Steps[bytes]:
-        got = yield Get(self._key, at, min(at + READ_BYTES, end))
+        ends = list(itertools.accumulate(size for _, size in self._pieces))
+        number = bisect.bisect_right(ends, at)
+        (key, size), start = self._pieces[number], ends[number] - self._pieces[number][1]
+        got = yield Get(key, at - start, min(at - start + READ_BYTES, end - start, size))
         if not isinstance(got, Object) or not got.data:
             raise CorruptionError(
-                f"{self._tp}: {self._key} ends at byte {at} by now",
-                path_or_key=self._key,
+                f"{self._tp}: {key} ends at byte {at - start} by now",
+                path_or_key=key,
                 position=at,
                 hint="plan again",
             )

@@ -288,6 +288,9 @@ class _Partition:
                 latest=pinned.next_offset,
                 hint="an older version may hold it: see `tiered snapshot list` and --as-of",
             )
+        row = yield from pinned.at(wanted)
+        if row is None or row.base == wanted:
+            return wanted  # no batch lies across it: the object behind it may be lost
         bases = [wanted]
 
         def note(header: BatchHeader, _: memoryview) -> None:

@@ -394,3 +394,68 @@ def test_an_index_without_its_aborted_transaction_is_not_made_behind_a_trim(stor
         CorruptionError, match="holds ABORT markers of transactions whose beginning is not in the bucket"
     ):
         mend(store, plan_mend(store, TP), "test")
+
+
+def in_fours(log: tiered.Log, topic: Topic) -> None:
+    """Two records a segment."""
+    for offset in range(0, 8, 2):
+        topic.append(b"%d" % offset)
+        topic.append(b"%d" % (offset + 1))
+        log.sync(timeout=60)
+
+
+def begun_before(log: tiered.Log, topic: Topic) -> None:
+    """The marker of what begins at 1 stands in the third of four segments."""
+    topic.append(b"0")
+    txn = begin(topic)
+    txn.append(b"1: committed")
+    log.sync(timeout=60)
+    topic.append(b"2")
+    topic.append(b"3")
+    log.sync(timeout=60)
+    txn.commit()
+    topic.append(b"5")
+    log.sync(timeout=60)
+    topic.append(b"6")
+    log.sync(timeout=60)
+
+
+def lose_both(store: MemoryStore, *bases: int) -> None:
+    for base in bases:
+        lose(store, ".log", base)
+        lose(store, ".idx", base)
+
+
+def test_neighbours_that_are_lost_with_their_bundles_go_together(store: MemoryStore, tmp_path: Path) -> None:
+    """What stands before the first of them tells who wrote before them all."""
+    before = write(store, tmp_path, in_fours)
+    lose_both(store, 2, 4)
+    plan = plan_mend(store, TP, drop=True)
+    assert [(loss.start, loss.end) for loss in plan.lost] == [(2, 4), (4, 6)]
+    mend(store, plan, "test")
+    assert shown(store) == {offset: before[offset] for offset in (0, 1, 6, 7)}
+    assert check(None, store, CheckOptions(read_data=True)).findings == ()
+
+
+def test_nor_with_a_marker_of_what_began_before_them(store: MemoryStore, tmp_path: Path) -> None:
+    """What lies before them all is kept as is said."""
+    before = write(store, tmp_path, begun_before)
+    lose_both(store, 2, 4)
+    with pytest.raises(CorruptionError, match="that begins at offset 1 may have its marker there") as refused:
+        plan_mend(store, TP, drop=True)
+    assert "`tiered restore t:0 --to DIR --until-offset 2 --name NEW`" in refused.value.hint
+    kept = RestoreOptions(selected=(("t", 0),), until_offset=2, name="NEW")
+    restore(store, tmp_path / "kept", kept)
+    with tiered.open(tmp_path / "kept") as log:
+        assert [record.value for record in log.topic("NEW").read() if record.offset < 2] == [before[0], b"1: committed"]
+
+
+def test_what_lies_before_the_last_two_is_kept_as_is_said(store: MemoryStore, tmp_path: Path) -> None:
+    write(store, tmp_path, in_fours)
+    lose_both(store, 4, 6)
+    with pytest.raises(CorruptionError, match="to give up offsets 6 to 8 ") as refused:
+        plan_mend(store, TP, drop=True)
+    assert "--until-offset 4 --name NEW" in refused.value.hint
+    restore(store, tmp_path / "kept", RestoreOptions(selected=(("t", 0),), until_offset=4, name="NEW"))
+    with tiered.open(tmp_path / "kept") as log:
+        assert [record.value for record in log.topic("NEW").read()] == [b"0", b"1", b"2", b"3"]
