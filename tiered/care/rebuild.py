@@ -29,7 +29,7 @@ from tiered.care.bare import gaps_of, told_by_batches
 from tiered.care.decided import SinceCopy, since_copy
 from tiered.care.mend import aborts_before, bundle_of, harmful_loss, producers_at_end
 from tiered.care.staged_page import staged_rows
-from tiered.errors import ConfigError, CorruptionError, UnknownTopicError
+from tiered.errors import ConfigError, CorruptionError, NotFoundError, UnknownTopicError
 from tiered.format.bundle import HEAD_BYTES, MAX_BUNDLE_BYTES, SectionKind, decode_bundle, decode_bundle_head
 from tiered.format.crc import crc32c
 from tiered.format.keys import (
@@ -93,9 +93,10 @@ class RebuildPlan:
 
     ``found``: rows that the copy did not name. ``unused``: keys of segments that the new root does not name; they stay.
     ``bare``: keys of a ``.log`` whose bundle is gone or wrong: the root names it where the copy or its batches tell its
-    row, and not where it lies behind the end, as an upload that never ended. ``gone``: offsets at the start that the
-    copy had and no object has, (0, 0) for none: a trim took them, or they are lost. ``damaged`` is what lies there now,
-    None if the root is absent; ``etag`` is its. ``lost``: offsets that are in no object, a hole each.
+    row, and not where it lies behind the end, as an upload that never ended. ``gone``: offsets at the start, from that
+    of the copy or, without one, from 0 on, that no object has, (0, 0) for none: a trim took them, or they are lost.
+    ``damaged`` is what lies there now, None if the root is absent; ``etag`` is its. ``lost``: offsets that are in no
+    object, a hole each.
     """
 
     tp: TopicPartition
@@ -184,7 +185,7 @@ def plan_rebuild_steps(
     root = yield from _made(tp, topic_id, copy, rows, listed, seen=max(there.version, since.seen), owner=owner)
     if told or not newest:
         bare += [key_of(row) for row in rows if row.size and not _is_there(topic_id, tp.partition, row, listed.sizes)]
-    cut = copy is not None and copy.start_offset < rows[0].base
+    began = copy.start_offset if copy is not None else 0
     return RebuildPlan(
         tp,
         root,
@@ -196,7 +197,7 @@ def plan_rebuild_steps(
         tuple(lost),
         0 if torn is None else len(torn.lost),
         tuple(bare),
-        (copy.start_offset, rows[0].base) if cut and copy is not None else (0, 0),
+        (began, rows[0].base) if began < rows[0].base else (0, 0),
         there.older,
         unread,
         since.batches,
@@ -461,6 +462,25 @@ def plan_return_steps(tp: TopicPartition, version: int, owner: str) -> Steps[Reb
     root = replace(root, gc_floor=now.gc_floor, trash=trash)
     _need_sound(root)
     return RebuildPlan(tp, root, version, len(since), _unused(rows, listed), data, etag)
+
+
+def version_with_steps(tp: TopicPartition, lost: Sequence[Row]) -> Steps[int]:
+    """The newest version to which :func:`plan_return_steps` goes back and that has other segments in place of all of
+    ``lost``; 0 without one. Raises UnknownTopicError."""
+    topic_id = yield from _topic_id(tp)
+    kept = {parse_hist_key(key) or 0 for key in (yield from _keys(hist_prefix(topic_id, tp.partition)))}
+    kept |= {taken.version for taken in (yield from list_snapshots(_view(tp, topic_id)))}
+    for version in sorted(kept, reverse=True):
+        try:
+            plan = yield from plan_return_steps(tp, version, "")
+        except (ConfigError, CorruptionError, NotFoundError):
+            continue
+        held = {(row.id_hi, row.id_lo): row for row in plan.root.rows if row.size}
+        if not any((row.id_hi, row.id_lo) in held for row in lost) and all(
+            any(old.base < row.next and row.base < old.next for old in held.values()) for row in lost
+        ):
+            return version
+    return 0
 
 
 def _unused(rows: Sequence[Row], listed: _Listed) -> tuple[str, ...]:

@@ -11,7 +11,13 @@ from tiered.care.check import CheckOptions, CheckReport, check_steps
 from tiered.care.enroll import EntryPlan, entry_steps, plan_entry_steps
 from tiered.care.mend import MendPlan, mend_steps, plan_mend_steps
 from tiered.care.put_back import PutBackPlan, plan_put_back_steps, put_back_steps
-from tiered.care.rebuild import RebuildPlan, plan_rebuild_steps, plan_return_steps, rebuild_steps
+from tiered.care.rebuild import (
+    RebuildPlan,
+    plan_rebuild_steps,
+    plan_return_steps,
+    rebuild_steps,
+    version_with_steps,
+)
 from tiered.care.rejoin import RejoinPlan, plan_rejoin_steps, rejoin_steps
 from tiered.care.repair_advice import Advised, advise_steps
 from tiered.care.restore import RestoreReport, restore_steps
@@ -20,7 +26,7 @@ from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.findings import Finding, Passed
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import Files, PosixFiles
-from tiered.model import TopicPartition
+from tiered.model import Row, TopicPartition
 from tiered.store.base import Store
 from tiered.store.runner import Runner
 
@@ -132,6 +138,12 @@ def plan_return(store: Store, tp: TopicPartition, version: int, owner: str) -> R
     ConfigError (not older, or what came since does not continue it), CorruptionError (an object of it is lost).
     """
     return Runner(store).run(plan_return_steps(tp, version, owner))
+
+
+def version_with(store: Store, tp: TopicPartition, lost: Sequence[Row]) -> int:
+    """The newest version for :func:`plan_return` that has other segments in place of all of ``lost``, which a rewrite
+    made and no object holds; 0 without one."""
+    return Runner(store).run(version_with_steps(tp, lost))
 
 
 def plan_mend(store: Store, tp: TopicPartition, offsets: Sequence[int] = (), *, drop: bool = False) -> MendPlan:

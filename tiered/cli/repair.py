@@ -30,8 +30,10 @@ from tiered.care.run import (
     put_entry,
     rebuild,
     rejoin,
+    version_with,
 )
 from tiered.errors import ConfigError, CorruptionError
+from tiered.format.keys import FLAG_MAINTAINER
 from tiered.model import TopicPartition
 from tiered.program.application import (
     Application,
@@ -152,7 +154,8 @@ def rebuild_command(
     was kept or claimed since. Deletes nothing.
 
     --accept-loss is refused where a transaction's marker, or the producers at the end of the log, would be lost: that
-    changes what is shown of other offsets. `tiered restore --until-offset N --name NEW` keeps what lies before.
+    changes what is shown of other offsets. `tiered restore TOPIC:P --to DIR --until-offset N --name NEW` keeps what
+    lies before.
 
     What Spark sinks have committed since the newest copy, or without one, is told by their decisions below txn/. It is
     refused where one of them is missing, or where batches were decided side by side: nothing tells which of them came
@@ -273,9 +276,11 @@ def drop_command(app: Application, *, selected: str, offsets: tuple[int, ...], d
     Without offsets: all segments whose object is gone or is not what the catalog names. The plan names the offsets
     that are lost, and the root keeps the reason. Before: put the object back from a log directory (`tiered repair
     put-back`), a version or a backup of the bucket. With --log-dir what that directory still holds is never given up.
+    Nor is what a rewrite took the place of, until that is collected: the refusal names the version to go back to.
 
     Refused where a transaction's marker would be lost, or nothing tells the producers at the end of the log: that
-    changes what is shown of other offsets. `tiered restore --until-offset N --name NEW` keeps what lies before.
+    changes what is shown of other offsets. `tiered restore TOPIC:P --to DIR --until-offset N --name NEW` keeps what
+    lies before.
 
     \b
     Examples:
@@ -408,6 +413,8 @@ def _mend(
         plan = plan_mend(store, tp, offsets, drop=drop)
         if drop and app.log_dir is not None:
             _need_not_held(store, tp, app.log_dir, plan)
+        if drop:
+            _need_no_older(store, tp, plan)
         for each in plan.rows:
             app.out.say(f"{tp}: segment {each.row.base} to {each.row.next}: {each.problem}")
             for loss in each.lost:
@@ -448,6 +455,20 @@ def _need_not_held(store: Store, tp: TopicPartition, directory: Path, plan: Mend
                 f"{tp}: {directory} still holds offsets {each.row.base} to {each.row.next}: nothing was given up",
                 hint=f"`tiered repair put-back {tp.topic}:{tp.partition} {each.row.base} --log-dir {directory}` puts "
                 f"them back",
+            )
+
+
+def _need_no_older(store: Store, tp: TopicPartition, plan: MendPlan) -> None:
+    """Raises ConfigError if what a rewrite took the place of is still there, and holds what would be given up."""
+    rewrites = [each.row for each in plan.rows if each.lost and each.row.flags & FLAG_MAINTAINER]
+    for row in rewrites:
+        version = version_with(store, tp, [row])
+        if version:
+            raise ConfigError(
+                f"{tp}: what version {version} had in place of offsets {row.base} to {row.next} is still there: "
+                f"nothing was given up",
+                hint=f"`tiered repair root {tp.topic}:{tp.partition} --to-version {version}` goes back before that "
+                f"rewrite, with all that was appended since; what later rewrites took out is there again, too",
             )
 
 

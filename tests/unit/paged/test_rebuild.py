@@ -106,6 +106,17 @@ def test_who_wrote_is_known_after_a_trim_to_the_end_whatever_comes_then(
     assert bucket.producers() == told
 
 
+def test_without_history_nothing_tells_whether_the_start_was_trimmed_or_is_lost(bucket: Bucket) -> None:
+    bucket.append(10)
+    first, second = bucket.rows()[:2]
+    bucket.lose()
+    bucket.without_history()
+    assert bucket.plan().gone == (0, 0)
+    bucket.store.execute(Delete((segment_key(TOPIC_ID, 0, first),)))
+    plan = bucket.plan()
+    assert (plan.gone, plan.root.start_offset) == ((0, second.base), second.base)
+
+
 def test_without_history_the_objects_alone_tell(bucket: Bucket) -> None:
     bucket.append(30)
     bucket.take_over("v2")
