@@ -208,7 +208,7 @@ def alter(app: Application, topic: str, settings: tuple[str, ...], resets: tuple
     changes = _changes(settings, resets, entry_config)
     if known and app.remote is None:
         raise ConfigError(f"topic {topic} is in a bucket, too", hint="name it with --remote: both change, or neither")
-    _without(facts.config, resets).replace(changes)  # refused before anything is changed
+    _without(facts.config, (*resets, *changes)).replace(changes)  # refused before anything is changed
     changed = TopicConfig()
     if facts.entry is not None:
         with open_tiers(app, with_local=False) as tiers:
@@ -242,12 +242,12 @@ def _changes(settings: tuple[str, ...], resets: tuple[str, ...], config: Mapping
 
 
 def _without(config: Mapping[str, str], resets: tuple[str, ...]) -> TopicConfig:
-    """Settings without those that are reset, whether or not they are any."""
+    """Settings without those that get another value, whether or not they are any, or right."""
     return TopicConfig.from_properties({name: value for name, value in config.items() if name not in resets})
 
 
 def _altered(entry: TopicEntry, changes: dict[str, Any], resets: tuple[str, ...]) -> TopicEntry:
-    config = _without(entry.config, resets).replace(changes)
+    config = _without(entry.config, (*resets, *changes)).replace(changes)
     return replace(entry, config=config.to_text(changed_only=True))
 
 

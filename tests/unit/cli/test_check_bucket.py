@@ -280,6 +280,15 @@ def test_a_setting_that_nobody_can_go_by_is_told_and_taken_out(
     assert cli("maintain", "run", "--yes", "--remote", url).code == 0
 
 
+def test_a_setting_that_nobody_can_go_by_is_set_again(cli: Cli, url: str) -> None:
+    hurt(url, "topics/t", lambda data: data.replace(b'"1000"', b'"1x00"'))
+    assert cli("check", "--remote", url).code == 13
+    refused = cli("topics", "alter", "t", "--set", "retention.bytes=5000", "--remote", url)
+    assert (refused.code, "segment.bytes" in refused.err) == (2, True)
+    assert cli("topics", "alter", "t", "--set", "segment.bytes=1000", "--remote", url).code == 0
+    assert cli("check", "--remote", url).code == 0
+
+
 @pytest.mark.parametrize("left", [0, 40, -10])
 @pytest.mark.parametrize(
     ("part", "verb"),
