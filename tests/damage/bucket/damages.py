@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -109,6 +110,19 @@ def swap_segments(place: Place) -> None:
 def swap_all(place: Place) -> None:
     place.swap(place.log_key(), place.log_key(tp=TPS[1]))
     place.swap(place.idx_key(), place.idx_key(tp=TPS[1]))
+
+
+def delete_neighbours(place: Place) -> None:
+    """Both objects of two segments, side by side."""
+    place.delete(*(key(number) for number in (1, 2) for key in (place.log_key, place.idx_key)))
+
+
+def exchange_ids(place: Place) -> None:
+    """Each of two entries names the roots of the other."""
+    entries = {name: json.loads(place.get(topic_key(name))) for name in (HIT.topic, OTHER)}
+    ids = {name: entry["topic_id"] for name, entry in entries.items()}
+    for name, other in ((HIT.topic, OTHER), (OTHER, HIT.topic)):
+        place.put(topic_key(name), json.dumps(entries[name] | {"topic_id": ids[other]}).encode())
 
 
 def delete_all_indexes(place: Place) -> None:
@@ -231,6 +245,7 @@ DAMAGES = (
     Damage(".log: a bit of a CRC", log(flip(18, 1))),
     Damage(".log: a bit of the record count", log(flip(60, 1))),
     Damage(".log zeroed", log(lambda data: bytes(len(data)))),
+    Damage(".log and .idx of two neighbours gone", delete_neighbours),
     Damage(".idx gone", lambda p: p.delete(p.idx_key())),
     Damage("all .idx gone", delete_all_indexes),
     Damage("last .idx gone", lambda p: p.delete(p.idx_key(-1))),
@@ -290,6 +305,12 @@ DAMAGES = (
     Damage("topic entry of 1 MB", lambda p: p.edit_entry(config={"x": "y" * (1 << 20)})),
     Damage("topic entry of a newer format", lambda p: p.edit_entry(format=2)),
     Damage("topic entry says deleted", lambda p: p.edit_entry(state="deleted")),
+    Damage(
+        "topic entry says that it is being deleted",
+        lambda p: p.edit_entry(state="deleting"),
+        {"restored": {"fewer"}},  # it is passed over, which the report says
+    ),
+    Damage("topic entries with each other's ids", exchange_ids),
     Damage("topic entry from before roots, root gone", before_roots, {a: {"fewer"} for a in ("read", "read_by_time")}),
     Damage("root row that tells of aborted transactions", row(flags=FLAG_ABORTED_TXNS)),
     Damage("strangers with odd names", strangers, CLEAN),

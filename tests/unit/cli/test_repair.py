@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -124,6 +127,52 @@ def test_a_segment_that_lies_under_another_name_is_not_given_up(cli: Cli, url: s
     assert (cli("check", *remote, "--read-data").code, values(url)) == (0, before)
 
 
+def rewrite(cli: Cli, tmp_path: Path, only: str, config: dict[str, str | int]) -> str:
+    """A bucket in which a maintainer has written segments anew, and collected nothing."""
+    url = f"file://{tmp_path / 'store'}"
+    with tiered.open(tmp_path / "log", remote=url) as log:
+        topic = log.topic("t", create=True, config={"segment.bytes": 600, "retention.ms": -1, **config})
+        for number in range(40):
+            topic.append(b"%02d" % number + b"x" * 60, key=b"%d" % (number % 7), timestamp=1_700_000_000_000)
+        log.sync(timeout=60)
+    assert cli("maintain", "run", "--remote", url, "--only", only, "--yes").code == 0
+    return url
+
+
+@pytest.mark.parametrize("damage", ["gone", "a bit", "a bit of one piece, too"])
+def test_index_puts_together_again_what_was_merged(cli: Cli, tmp_path: Path, damage: str) -> None:
+    """What it was merged of waits for its collection, and is the same bytes; of other bytes nothing is made."""
+    url = rewrite(cli, tmp_path, "merge", {"merge.min.bytes": 100_000, "merge.target.bytes": 3000})
+    before, remote = values(url), ("--remote", url)
+    merged = next(key for key in keys(tmp_path, ".log") if "/s/m" in key)
+    hurt(url, merged, None if damage == "gone" else flip)
+    if damage == "gone":
+        hurt(url, merged.removesuffix(".log") + ".idx")
+    if damage == "a bit of one piece, too":
+        hurt(url, next(key for key in keys(tmp_path, ".log") if "/s/w" in key), flip)
+        assert cli("repair", "index", "t:0", *remote, "--yes").code == 13
+        return
+    dropped = cli("repair", "drop-segment", "t:0", *remote, "--yes")
+    assert (dropped.code, "`tiered repair index` writes anew" in dropped.err) == (2, True)
+    assert "that it was merged of are there" in cli("repair", "index", "t:0", *remote, "--yes").err
+    assert (cli("check", *remote, "--read-data").code, values(url)) == (0, before)
+
+
+def test_what_a_rewrite_took_the_place_of_is_not_given_up(cli: Cli, tmp_path: Path) -> None:
+    url = rewrite(cli, tmp_path, "compact", {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"})
+    before, remote = values(url), ("--remote", url)
+    assert len(before) < 40
+    hurt(url, [key for key in keys(tmp_path, ".log") if "/s/m" in key][-1])
+    assert cli("repair", "index", "t:0", *remote, "--yes").code == 13
+    refused = cli("repair", "drop-segment", "t:0", *remote, "--yes")
+    assert (refused.code, "nothing was given up" in refused.err) == (2, True)
+    said = re.search(r"`tiered (repair root t:0 --to-version \d+)`", refused.err)
+    assert said is not None
+    assert cli(*said[1].split(), *remote, "--yes").code == 0
+    assert cli("check", *remote, "--read-data").code == 0
+    assert set(before) <= set(values(url))
+
+
 def test_registry(cli: Cli, url: str, tmp_path: Path) -> None:
     before, remote = values(url), ("--remote", url)
     assert cli("repair", "registry", "t", *remote, "--yes").code == 2  # it is right
@@ -139,6 +188,51 @@ def test_registry(cli: Cli, url: str, tmp_path: Path) -> None:
     assert cli("repair", "registry", "t", *remote, "--yes").code == 3
     assert b"#####" in next((tmp_path / "store").rglob("aside/*.obj")).read_bytes()
     goes_on(url, tmp_path)
+
+
+def test_registry_of_two_topics_whose_entries_name_each_others_ids(cli: Cli, url: str, tmp_path: Path) -> None:
+    before, remote = values(url), ("--remote", url)
+    with tiered.open(tmp_path / "log", remote=url) as log:
+        log.topic("u", partitions=2, create=True).append(b"of u", partition=0)
+        log.sync(timeout=60)
+    ids = {name: json.loads(hurt(url, f"topics/{name}", lambda _: None))["topic_id"].encode() for name in "tu"}
+    for name, other in ("tu", "ut"):
+        hurt(url, f"topics/{name}", replaced(ids[name], ids[other]))
+    checked = cli("check", *remote)
+    assert (checked.code, checked.text.count("is the root of topic")) == (13, 2)
+    told = json.loads(cli("repair", "advice", *remote, "--json").out)["lost"]
+    assert sorted(each["key"] for each in told) == ["topics/t", "topics/u"]
+    for name in "tu":
+        assert any(f"`tiered repair registry {name}" in step for each in told for step in each["steps"])
+        assert f"`tiered repair registry {name}` makes it anew" in checked.text + checked.err
+        assert cli("repair", "registry", name, *remote, "--yes").code == 0
+    assert (cli("check", *remote).code, values(url)) == (0, before)
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_registry_where_no_root_is_left(cli: Cli, url: str, tmp_path: Path, *, copies: bool) -> None:
+    """A copy tells the name, or whoever knows it."""
+    before, remote = values(url), ("--remote", url)
+    assert cli("maintain", "run", "t:0", *remote, "--start-offset", "1", "--yes").code == 0  # keeps a copy
+    topic_id = json.loads(hurt(url, "topics/t"))["topic_id"]
+    root_file(tmp_path).unlink()
+    chosen = ["t"]
+    if not copies:
+        for path in (tmp_path / "store").rglob("hist/*.obj"):
+            path.unlink()
+        refused = cli("repair", "registry", "t", *remote, "--yes")
+        assert (refused.code, "choose it with --id" in refused.err) == (10, True)
+        chosen += ["--id", str(UUID(topic_id))]
+    assert cli("repair", "registry", *chosen, *remote, "--yes").code == 3
+    assert cli("repair", "rebuild-catalog", "t:0", *remote, "--yes").code == 0
+    assert (cli("check", *remote).code, values(url)) == (0, before)
+
+
+def replaced(old: bytes, new: bytes) -> Callable[[bytearray], None]:
+    def change(data: bytearray) -> None:
+        data[:] = data.replace(old, new)
+
+    return change
 
 
 def test_root_goes_back_before_a_trim_and_keeps_what_was_appended(cli: Cli, url: str, tmp_path: Path) -> None:
