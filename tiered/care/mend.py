@@ -531,7 +531,7 @@ class _Object:
         bundle, _ = yield from self.bundle()
         head = yield Head(self.log_key)
         there = head.size if isinstance(head, Object) else 0
-        if (size := sum(size for _, size in self.pieces) or there) != plan.size:
+        if (size := sum(each for _, each in self.pieces) or there) != plan.size:
             raise self._another(f"it has {size} bytes now, {plan.size} were planned with")
         follower = yield from self._follower(pinned)
         output = SegmentOutput(shop, [self.row], (yield NewId()))

@@ -475,7 +475,8 @@ def version_with_steps(tp: TopicPartition, lost: Sequence[Row]) -> Steps[int]:
             plan = yield from plan_return_steps(tp, version, "")
         except (ConfigError, CorruptionError, NotFoundError):
             continue
-        held = {(row.id_hi, row.id_lo): row for row in plan.root.rows if row.size}
+        rows = yield from _rows_of(Snapshot.of(plan.root), 0)
+        held = {(row.id_hi, row.id_lo): row for row in rows if row.size}
         if not any((row.id_hi, row.id_lo) in held for row in lost) and all(
             any(old.base < row.next and row.base < old.next for old in held.values()) for row in lost
         ):
