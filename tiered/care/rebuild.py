@@ -469,7 +469,8 @@ def version_with_steps(tp: TopicPartition, lost: Sequence[Row]) -> Steps[int]:
     ``lost``; 0 without one. Raises UnknownTopicError."""
     topic_id = yield from _topic_id(tp)
     kept = {parse_hist_key(key) or 0 for key in (yield from _keys(hist_prefix(topic_id, tp.partition)))}
-    kept |= {taken.version for taken in (yield from list_snapshots(_view(tp, topic_id)))}
+    snapshots, _ = yield from survey_snapshots(_view(tp, topic_id))
+    kept |= {taken.version for taken in snapshots}
     for version in sorted(kept, reverse=True):
         try:
             plan = yield from plan_return_steps(tp, version, "")
