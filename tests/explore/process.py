@@ -338,7 +338,7 @@ def digest(value: Any) -> Any:
             return frozenset([digest(each) for each in value])
         case Mapping():
             return tuple([(digest(key), digest(each)) for key, each in value.items()])
-        case types.FunctionType() | types.MethodType() | functools.partial():
+        case types.FunctionType() | types.MethodType() | types.BuiltinFunctionType() | functools.partial():
             return "code"
     if isinstance(value, _LOCK):
         return "lock"

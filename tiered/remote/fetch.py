@@ -45,12 +45,12 @@ class Fetch:
         if not self.chunk_bytes:
             return self.received(tp, (yield self.request()))
         chunk_start = start - start % self.chunk_bytes
-        held = cache.get(self.key, chunk_start)
+        held = cache.get((self.key, chunk_start))
         if held is None:
             row = self.segment.row
             chunk_end = min(max(chunk_start + self.chunk_bytes, end), row.size)
             held = yield from read_range(tp, self.key, row, chunk_start, chunk_end)
-            cache.put(self.key, chunk_start, held)
+            cache.put((self.key, chunk_start), held)
         return memoryview(held)[start - chunk_start : end - chunk_start]
 
     def request(self) -> Get:

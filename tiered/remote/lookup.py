@@ -296,10 +296,10 @@ class SegmentLookup:
         self._indexes.drop(key)
 
     def _cached(self, key: str, row: Row, start: int, end: int) -> Steps[bytes]:
-        held = self._indexes.get(key, start)
+        held = self._indexes.get((key, start))
         if held is None:
             held = yield from read_bundle(self._tp, key, row, start, end)
-            self._indexes.put(key, start, held)
+            self._indexes.put((key, start), held)
         return held
 
     def _check_head(self, head: BundleHead, row: Row, key: str) -> None:

@@ -8,9 +8,8 @@ who has a way to a newer root looks there (``PageGone``).
 from __future__ import annotations
 
 import dataclasses
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import TypeVar
 
 from tiered.errors import CommitUnknown, CorruptionError, RemoteUnavailableError
@@ -20,6 +19,7 @@ from tiered.format.rows import Rows
 from tiered.model import Row
 from tiered.plan.commit import Reading
 from tiered.plan.invariants import check_page
+from tiered.remote.cache import Cache
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.settle import Deadline, settle
 from tiered.store.base import ABSENT, Get, Missing, Object, Put, Steps, Together
@@ -49,38 +49,11 @@ class PageGone(SegmentGone, CorruptionError):
         self.row = Row(pointer.base, pointer.next, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1)
 
 
-class PageCache:
-    """Decoded pages, least recently used first out, bounded by their bytes in memory. Thread-safe."""
+class PageCache(Cache[Identity, Content]):
+    """Decoded pages that were verified, by the identity that their pointers have."""
 
     def __init__(self, max_bytes: int = PAGE_CACHE_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._held: OrderedDict[Identity, Content] = OrderedDict()
-        self._size_bytes = 0
-        self._lock = threading.Lock()
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes held now."""
-        return self._size_bytes
-
-    def get(self, identity: Identity) -> Content | None:
-        """The page that a pointer of this identity names, if it is held."""
-        with self._lock:
-            found = self._held.get(identity)
-            if found is not None:
-                self._held.move_to_end(identity)
-            return found
-
-    def put(self, identity: Identity, content: Content) -> None:
-        """Keeps a page that was verified, at the cost of those that were not used for longest."""
-        with self._lock:
-            if identity in self._held:
-                return
-            self._held[identity] = content
-            self._size_bytes += content.nbytes
-            while self._size_bytes > self._max_bytes:
-                _, old = self._held.popitem(last=False)
-                self._size_bytes -= old.nbytes
+        super().__init__(max_bytes, attrgetter("nbytes"))
 
 
 def read_pages(root: Root, kind: PageKind, pointers: Sequence[Pointer], cache: PageCache) -> Steps[tuple[Content, ...]]:

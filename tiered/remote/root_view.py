@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import NamedTuple
 from uuid import UUID
 
@@ -15,6 +14,7 @@ from tiered.format.root import Root, decode_root
 from tiered.model import Row
 from tiered.plan.invariants import check_root
 from tiered.plan.known import NOTHING_KNOWN, Known
+from tiered.remote.cache import Cache
 from tiered.remote.pages import PageCache
 from tiered.remote.refusal import uncovered
 from tiered.remote.snapshot import Snapshot
@@ -56,46 +56,14 @@ class HeldRoot(NamedTuple):
     size_bytes: int
 
 
-class RootCache:
-    """Roots as they were last read, by key, least recently used first out, bounded by their bytes in memory.
+class RootCache(Cache[str, HeldRoot]):
+    """Roots as they were last read, by key; may serve many views.
 
-    A view asks the store whether it is still that root before it believes it. Thread-safe; may serve many views.
+    A view asks the store whether it is still that root before it believes it.
     """
 
     def __init__(self, max_bytes: int = ROOT_CACHE_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._held: OrderedDict[str, HeldRoot] = OrderedDict()
-        self._size_bytes = 0
-        self._lock = threading.Lock()
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes held now."""
-        return self._size_bytes
-
-    def get(self, key: str) -> HeldRoot | None:
-        """The root that was last read under ``key``, if it is held."""
-        with self._lock:
-            found = self._held.get(key)
-            if found is not None:
-                self._held.move_to_end(key)
-            return found
-
-    def put(self, key: str, held: HeldRoot) -> None:
-        """Keeps a root in place of the one before it, at the cost of what was not used for longest."""
-        with self._lock:
-            self._forget(key)
-            if held.size_bytes > self._max_bytes // 2:  # one root must not throw out everything else
-                return
-            self._held[key] = held
-            self._size_bytes += held.size_bytes
-            while self._size_bytes > self._max_bytes:
-                self._forget(next(iter(self._held)))
-
-    def _forget(self, key: str) -> None:
-        old = self._held.pop(key, None)
-        if old is not None:
-            self._size_bytes -= old.size_bytes
+        super().__init__(max_bytes, attrgetter("size_bytes"))
 
 
 class RootView:

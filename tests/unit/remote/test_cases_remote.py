@@ -192,9 +192,9 @@ def test_a_damaged_bundle_in_the_cache_is_fetched_again() -> None:
     store, cache = RecordingStore(MemoryStore()), ByteCache()
     indexed(store)
     look(store, cache, 0)
-    ((entry, good),) = cache._entries.items()
+    ((entry, good),) = cache._held.items()
     for damaged in (b"", good[:50], bytes(len(good))):
-        cache.put(*entry, damaged)
+        cache.put(entry, damaged)
         store.requests.clear()
         look(store, cache, 0)
-        assert (bundles(store), cache.get(*entry)) == (1, good)
+        assert (bundles(store), cache.get(entry)) == (1, good)

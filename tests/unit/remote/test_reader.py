@@ -539,20 +539,20 @@ def test_headers_come_with_the_batches(log: RemoteLog) -> None:
 class TestCache:
     def test_least_recently_used_goes_first(self) -> None:
         cache = ByteCache(10)
-        cache.put("a", 0, b"1234")
-        cache.put("b", 0, b"1234")
-        assert cache.get("a", 0) == b"1234"
-        cache.put("c", 0, b"1234")
-        assert (cache.get("b", 0), cache.get("a", 0)) == (None, b"1234")
-        assert (cache.size_bytes, cache.hits, cache.misses) == (8, 2, 1)
+        cache.put(("a", 0), b"1234")
+        cache.put(("b", 0), b"1234")
+        assert cache.get(("a", 0)) == b"1234"
+        cache.put(("c", 0), b"1234")
+        assert (cache.get(("b", 0)), cache.get(("a", 0))) == (None, b"1234")
+        assert cache.size_bytes == 8
 
     def test_large_entries_are_not_kept_and_dropped_keys_are_gone(self) -> None:
         cache = ByteCache(10)
-        cache.put("a", 0, b"123456")
-        assert cache.get("a", 0) is None
-        cache.put("a", 0, b"12")
-        cache.put("a", 5, b"12")
-        cache.put("b", 0, b"12")
-        cache.put("b", 0, b"123")
+        cache.put(("a", 0), b"123456")
+        assert cache.get(("a", 0)) is None
+        cache.put(("a", 0), b"12")
+        cache.put(("a", 5), b"12")
+        cache.put(("b", 0), b"12")
+        cache.put(("b", 0), b"123")
         cache.drop("a")
-        assert (cache.size_bytes, cache.get("b", 0)) == (3, b"123")
+        assert (cache.size_bytes, cache.get(("b", 0))) == (3, b"123")
