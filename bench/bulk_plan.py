@@ -135,9 +135,9 @@ def rows_of(first: int, count: int) -> Rows:
     return Rows(values)
 
 
-def plan_round_of(store: Store, partition: int = 0) -> tuple[dict[str, Any], tuple[Part, ...]]:
+def plan_round_of(store: Store) -> tuple[dict[str, Any], tuple[Part, ...]]:
     """The round of one log, as the driver plans it before phase 1: what it keeps in the bucket, and the parts."""
-    bench = bench_of(store, entry_of(store, TOPIC), partition)
+    bench = bench_of(store, entry_of(store, TOPIC), 0)
     planned = drive(store, plan_round(bench.view, bench.config, bench.shop, part_bytes=SPAN_BYTES))
     assert planned is not None
     kept = {"round": dataclasses.asdict(planned[0]), "parts": [part_as_json(part) for part in planned[1]]}

@@ -34,12 +34,11 @@ LOOKUPS = 1000
 
 
 class CountingStore:
-    """A memory store that counts GETs and the bytes of roots."""
+    """A memory store that counts GETs."""
 
     def __init__(self) -> None:
         self.inner = MemoryStore()
         self.gets = 0
-        self.root_bytes = 0
 
     @property
     def url(self) -> str:
@@ -49,8 +48,6 @@ class CountingStore:
     def execute(self, request: StoreRequest) -> Outcome:
         """One attempt."""
         self.gets += isinstance(request, Get)
-        if isinstance(request, Put) and request.key.endswith("/root") and isinstance(request.body, bytes):
-            self.root_bytes = len(request.body)
         return self.inner.execute(request)
 
     def close(self) -> None:

@@ -34,10 +34,10 @@ TOPIC = "latest"
 LIMIT_PERCENT = 10.0
 
 
-def make_log(folder: Path, value_bytes: int, seed: int = 10) -> str:
+def make_log(folder: Path, value_bytes: int) -> str:
     """A compacted topic of one partition whose keys come at random, five records each on average; the bucket's URL."""
     url = f"file://{folder / 'bucket'}"
-    dice, count = np.random.default_rng(seed), value_bytes // VALUE_BYTES
+    dice, count = np.random.default_rng(10), value_bytes // VALUE_BYTES
     data = pa.py_buffer(dice.bytes(CHUNK_RECORDS * VALUE_BYTES))
     with tiered.open(folder / "log", remote=url) as log:
         topic = log.topic(TOPIC, create=True, config={"cleanup.policy": "compact", "segment.bytes": 64 * 1024**2})

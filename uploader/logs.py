@@ -6,7 +6,7 @@ import datetime as dt
 import json
 import logging
 import sys
-from typing import IO, Any
+from typing import Any
 
 LOGGER_NAME = "tiered.uploader"
 EVENT = "tiered_event"
@@ -44,12 +44,12 @@ class TextFormatter(logging.Formatter):
         return text
 
 
-def configure(form: str, *, debug: bool = False, brief: bool = False, stream: IO[str] | None = None) -> logging.Handler:
-    """Sends all loggers to ``stream`` (stderr); those of SDKs only from WARNING. For programs, not libraries.
+def configure(form: str, *, debug: bool = False, brief: bool = False) -> logging.Handler:
+    """Sends all loggers to stderr; those of SDKs only from WARNING. For programs, not libraries.
 
     As text, what went wrong at the end is left to the program's last words; ``brief``: only what they do not say.
     """
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     if form != "json" and not debug:
         handler.addFilter(lambda record: not _said_at_the_end(record, brief))

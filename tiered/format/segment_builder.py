@@ -80,13 +80,16 @@ class BatchesSource:
         """Nothing to release."""
 
 
+LEADER_EPOCH = 0
+"""Of all batches; the catalog's row tells under which one they were committed."""
+
+
 class SegmentBuilder:
     """One segment of one partition, batch by batch. Not thread-safe."""
 
-    def __init__(self, topic_id: UUID, partition: int, *, index_interval_bytes: int, leader_epoch: int = 0) -> None:
+    def __init__(self, topic_id: UUID, partition: int, *, index_interval_bytes: int) -> None:
         self._topic_id = topic_id
         self._partition = partition
-        self.leader_epoch = leader_epoch
         self._batches: list[bytes | memoryview] = []
         self._stats = SegmentStats()
         self._offsets = OffsetIndex(0, max_bytes=MAX_INT)
@@ -109,15 +112,15 @@ class SegmentBuilder:
 
         Offset and leader epoch are assigned here, for which a batch that was encoded with others is copied.
         """
-        if _STAMP.unpack_from(batch) != (self._next, self.leader_epoch):
+        if _STAMP.unpack_from(batch) != (self._next, LEADER_EPOCH):
             stamped = bytearray(batch)
-            assign_offsets(stamped, self._next, self.leader_epoch)
+            assign_offsets(stamped, self._next, LEADER_EPOCH)
             batch = bytes(stamped)
         position, end = self._stats.size_bytes, self._next + records
         if self._pace.take(len(batch), end - 1, greatest):
             self._offsets.append(end - 1, position)
             self._add_time()
-        self._stats.add(batch, records, least, greatest, self.leader_epoch)
+        self._stats.add(batch, records, least, greatest, LEADER_EPOCH)
         self._batches.append(batch)
         self._next = end
 
@@ -125,7 +128,7 @@ class SegmentBuilder:
         """The segment, which must have a batch. The builder is empty of bytes afterwards: build once."""
         self._add_time()
         descriptor = self._stats.descriptor(self._topic_id, self._partition, 0, self._next)
-        epochs = (EpochEntry(self.leader_epoch, 0),)
+        epochs = (EpochEntry(LEADER_EPOCH, 0),)
         indexes = SealedIndexes(self._offsets.to_bytes(), self._times.to_bytes(), leader_epochs=epochs)
         batches, self._batches = tuple(self._batches), []
         return BuiltSegment(descriptor, batches, indexes)

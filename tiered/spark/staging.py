@@ -41,7 +41,7 @@ from tiered.format.column_encoder import (
 from tiered.format.header import HEADER_BYTES, Buffer
 from tiered.format.key_hashes import partitions_of, rows_by_partition
 from tiered.format.pure_kernels import ArrowRows, BatchFiller
-from tiered.format.segment_builder import BuiltSegment, SegmentBuilder
+from tiered.format.segment_builder import LEADER_EPOCH, BuiltSegment, SegmentBuilder
 from tiered.local.partition.validation import RecordRules
 from tiered.model import Row
 from tiered.remote.stage import upload_staged
@@ -271,7 +271,7 @@ class TaskStaging:
             timestamp_type=rules.timestamp_type,
             append_time_ms=now_ms,
             base_offset=builder.next_offset,
-            leader_epoch=builder.leader_epoch,
+            leader_epoch=LEADER_EPOCH,
         )
         if len(batch) > rules.max_bytes:
             raise RecordTooLargeError(

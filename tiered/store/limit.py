@@ -49,11 +49,11 @@ all the same: at a low rate a commit would else wait for the uploads beside it u
 class TokenBucket:
     """``rate`` tokens a second, at most ``burst`` saved up. Thread-safe; waits for nothing itself."""
 
-    def __init__(self, rate: float, *, clock: Clock, burst: float | None = None) -> None:
+    def __init__(self, rate: float, *, clock: Clock) -> None:
         if not rate > 0:
             raise ConfigError(f"a rate limit of {rate} per second", hint="a positive number, or None for no limit")
         self._rate = rate
-        self._burst = rate * BURST_SECONDS if burst is None else burst
+        self._burst = rate * BURST_SECONDS
         self._clock = clock
         self._lock = threading.Lock()
         self._tokens = self._burst

@@ -216,13 +216,13 @@ class ObjectWriter:
         while len(self._buffer) > self._part_bytes:
             yield from self._send(self._part_bytes)
 
-    def finish(self, *, deadline_seconds: float = PUT_DEADLINE_SECONDS) -> Steps[PutResult]:
+    def finish(self) -> Steps[PutResult]:
         """Makes the object visible. Raises as :func:`put_unique`; then nothing is known of it, and nothing goes on."""
         if not self._upload_id:
             body = bytes(self._buffer)
-            return (yield from put_unique(self.key, body, self.crc32c, self._tags, deadline_seconds=deadline_seconds))
+            return (yield from put_unique(self.key, body, self.crc32c, self._tags))
         yield from self._send(len(self._buffer))
-        deadline = (yield Now()).monotonic + deadline_seconds
+        deadline = (yield Now()).monotonic + PUT_DEADLINE_SECONDS
         result = yield from _complete(CompleteUpload(self.key, self._upload_id, tuple(self._parts)), deadline)
         if result.status is not PutStatus.LANDED:
             raise RemoteUnavailableError(

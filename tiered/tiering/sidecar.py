@@ -65,7 +65,7 @@ from tiered.local.disk.checkpoints import (
     OffsetsFile,
 )
 from tiered.local.disk.claims import Claims
-from tiered.local.disk.files import Files, PosixFiles
+from tiered.local.disk.files import Files
 from tiered.local.disk.lock import SIDECAR_NAME
 from tiered.local.disk.names import bases_of, local_files, log_bases
 from tiered.local.disk.uploads import UploadCheckpoint
@@ -625,11 +625,10 @@ class BrokerDirectory(LogDirectory):
         *,
         clock: Clock,
         ids: IdSource,
-        files: Files | None = None,
         compacted: Collection[str] = (),
         held_bytes: int = HELD_BYTES,
     ) -> None:
-        super().__init__(path, clock=clock, ids=ids, files=files or PosixFiles())
+        super().__init__(path, clock=clock, ids=ids)
         self._mirror = Mirror(broker, path, self.files, compacted=compacted, held_bytes=held_bytes)
 
     def acquire(self) -> None:

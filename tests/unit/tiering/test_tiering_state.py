@@ -46,7 +46,7 @@ def test_random_orders_of_facts_keep_every_invariant(seed: int) -> None:
         assert bucket.next_offset == (world.disk[at][-1].end if world.disk[at] else 0), f"seed {seed}: {at}"
         assert [(s.base, s.end) for s in world.disk[at]] == [(base, end) for base, end, _ in bucket.commits]
         assert world.noted.get(at, 0) == bucket.next_offset
-    assert world.state.uploads_in_flight == 0
+    assert world.state._books.uploads == 0
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -429,7 +429,7 @@ def test_a_thousand_partitions_share_the_pool_by_age() -> None:
         open_orders = list(range(desk.state._books.last_order - 4, desk.state._books.last_order + 1))
     assert started == []
     assert order[:3] == [999, 998, 997]
-    assert desk.state.uploads_in_flight <= 4
+    assert desk.state._books.uploads <= 4
 
 
 class Walked(dict[TopicPartition, Partition]):

@@ -46,7 +46,6 @@ Above what Kafka's clients put into a batch (librdkafka: a million). What a lead
 taken and read whatever its number: that is read record by record.
 """
 
-_OFFSET_AND_LENGTH = struct.Struct(">qi")
 _V2 = 2
 _CRC_AT, _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 17, 21, 35
 

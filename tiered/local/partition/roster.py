@@ -142,7 +142,7 @@ class Roster:
                 first = first or error
         return first
 
-    def next_to_wake(self, count: int = WAKE_AT_ONCE) -> list[TopicPartition]:
+    def next_to_wake(self) -> list[TopicPartition]:
         """Sleeping partitions that have a timer, in turn; not ``flush.ms``: all that they hold is durable.
 
         One that cannot be opened is tried again after all others.
@@ -151,7 +151,7 @@ class Roster:
             return []
         with self._lock:
             timed = (tp for tp in self._sleeping if has_timers(self._topic_of(tp.topic).config))
-            due = list(islice(timed, count))
+            due = list(islice(timed, WAKE_AT_ONCE))
             for tp in due:
                 self._sleeping[tp] = self._sleeping.pop(tp)
             return due

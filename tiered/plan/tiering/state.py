@@ -115,11 +115,6 @@ class State:
         self._books.go_by(limits)
 
     @property
-    def uploads_in_flight(self) -> int:
-        """Upload orders that are not answered yet."""
-        return self._books.uploads
-
-    @property
     def is_draining(self) -> bool:
         """Whether the program is to end."""
         return self._books.drain is not None
