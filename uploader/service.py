@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -142,7 +140,7 @@ class Service:
         store = self._place.store.open_aio(
             clock=self._clock, ids=self._ids, metrics=self._store_metrics, limits=self._limits, notice_outages=True
         )
-        owner = owner_of(socket.gethostname(), os.getpid(), PROGRAM)
+        owner = owner_of(PROGRAM)
         bucket = Bucket(
             store,
             self._directory,

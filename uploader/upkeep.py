@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -40,7 +38,7 @@ class Beside:
         memory: Slots,
     ) -> None:
         self._store = store
-        owner = owner_of(socket.gethostname(), os.getpid(), PROGRAM)
+        owner = owner_of(PROGRAM)
         self._upkeep = Upkeep(
             store,
             owner=owner,

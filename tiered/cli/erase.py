@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -112,7 +110,7 @@ def _carry_out(
     now: bool,
     disk: Sequence[dict[str, Any]],
 ) -> int:
-    owner = owner_of(socket.gethostname(), os.getpid(), "tiered erase")
+    owner = owner_of("tiered erase")
     erased: list[Erased] = []
     capabilities = tiers.run(probe()) if plans else None
     with Progress(app, "erasing", is_bytes=True) as progress:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from typing import Any
 
 import click
@@ -72,7 +70,7 @@ def handover(app: Application, *, topic: str, to: str, dry_run: bool, yes: bool)
             app.out.say(_LOST[to])
         if moved and not dry_run:
             confirm(app, "topics handover", f"Hand {counted(len(moved), 'partition')} of {name} to {to}?", yes=yes)
-            owner = owner_of(socket.gethostname(), os.getpid(), "tiered topics handover")
+            owner = owner_of("tiered topics handover")
             tiers.run(hand_over(PartitionIds(name, entry.topic_id), moved, to, owner))
     entries: list[dict[str, Any]] = [
         {"partition": row, "from": owner_words(pinned.root), "changed": row in moved, "end_offset": pinned.next_offset}

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import signal
-import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -212,7 +211,7 @@ def maintain(app: Application, name: str, wanted: Wanted, *, dry_run: bool, yes:
         for facts in topics.values() if not dry_run else ():
             if facts.entry is not None and facts.entry.state == STATE_DELETING:
                 with _by_itself(TopicPartition(facts.name, 0), failed):
-                    tiers.run(tend_deletion(facts.entry, _owner()))
+                    tiers.run(tend_deletion(facts.entry, owner_of(PROGRAM)))
     for tp, error in failed.items():
         app.out.warn(f"{tp}: {_told(error)}")
     code = unread or next((error.exit_code for error in (*failed.values(), *damaged)), 0)
@@ -318,7 +317,7 @@ def _planned(
     _, partition = split_topic(wanted.selected) if wanted.selected is not None else (None, None)
     if wanted.begin_at is not None and partition is None:
         raise ConfigError("--start-offset is for one partition", hint="name it: TOPIC:P")
-    owner = _owner()
+    owner = owner_of(PROGRAM)
     for facts in topics.values():
         for number in chosen_partitions(facts.name, facts.partitions, partition):
             tp = TopicPartition(facts.name, number)
@@ -338,10 +337,6 @@ def _plan_of(tiers: Tiers, maintainer: Maintainer, wanted: Wanted) -> PartitionP
     if plan is not None and plan.actions and not wanted.orphans:
         tiers.run(maintainer.need_newest(sweeps=False))  # a rewrite of an older root would hide that it is one
     return plan
-
-
-def _owner() -> str:
-    return owner_of(socket.gethostname(), os.getpid(), PROGRAM)
 
 
 def _maintainer(facts: TopicFacts, tp: TopicPartition, owner: str, failed: Failed) -> Maintainer | None:
@@ -425,7 +420,7 @@ def _loop(app: Application, wanted: Wanted, every_ms: int) -> int:
     store = open_remote(app, limits)
     upkeep = Upkeep(
         store,
-        owner=_owner(),
+        owner=owner_of(PROGRAM),
         clock=app.clock,
         ids=app.ids,
         scope=Scope(wanted.kinds, name, partition),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
@@ -423,7 +421,7 @@ def _mend(
         if not dry_run:
             what = "Give the lost offsets up?" if plan.lost else f"Write {counted(len(plan.rows), 'segment')} anew?"
             confirm(app, verb, what, yes=yes)
-            version = mend(store, plan, owner_of(socket.gethostname(), os.getpid(), verb))
+            version = mend(store, plan, owner_of(verb))
     fields = {
         "dry_run": dry_run,
         "topic": tp.topic,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -320,7 +318,7 @@ def _delete_in_bucket(app: Application, topic: str, *, force: bool, dry_run: boo
             app.out.say(line)
         if not dry_run:
             confirm(app, "topics delete", f"Delete {topic} in {app.remote} for ever?", yes=yes)
-            owner = owner_of(socket.gethostname(), os.getpid(), "tiered topics delete")
+            owner = owner_of("tiered topics delete")
             tiers.run(begin_deletion(entry, owner))
             for view, one in taken:
                 tiers.run(delete_snapshot(view, one.source.removeprefix("snapshot ")))

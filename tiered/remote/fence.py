@@ -8,11 +8,13 @@ known to be in the root and those that may be under way, so that whichever of th
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tiered.format.root import RoleState, Root
-from tiered.plan.lifecycle import LOCAL_VOLUME, SPARK_VOLUME, RestoredFrom, VolumeProof, hold
+from tiered.plan.lifecycle import LOCAL_VOLUME, SPARK_VOLUME, VolumeProof, hold
 
 Persist = Callable[[str | None, str | None], None]
 """``persist(token, last_append)``: both are kept, fsynced, when it returns; None leaves one as it is; may raise."""
@@ -22,9 +24,9 @@ def forget(token: str | None, last_append: str | None) -> None:
     """A ``persist`` for those who hold no records: maintainers."""
 
 
-def owner_of(host: str, pid: int, program: str = "") -> str:
-    """How a claim names its holder: ``host:pid`` and the program."""
-    return f"{host}:{pid} {program}".strip()
+def owner_of(program: str) -> str:
+    """How a claim of this process names its holder: ``host:pid`` and the program."""
+    return f"{socket.gethostname()}:{os.getpid()} {program}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,3 @@ class Claim:
 def known_to(volume: VolumeProof, token: str, last_append: str) -> VolumeProof:
     """The proof with what this process itself has persisted since ``volume`` was read."""
     return replace(volume, token=hold(volume.token, token), last_append=hold(volume.last_append, last_append))
-
-
-__all__ = ["Claim", "Persist", "RestoredFrom", "VolumeProof", "forget", "known_to", "owner_of"]

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -92,7 +91,7 @@ class WritePlan:
         """All rows of the tasks, or those that were decided before."""
         staged = [(message.job.task, message.staged) for message in _of_tasks(messages)]
         names = {each.topic_id: each.topic for _, of_task in staged for each in of_task}
-        owner = owner_of(socket.gethostname(), os.getpid(), f"spark {txn}")
+        owner = owner_of(f"spark {txn}")
         store, topics = store_of(self.options.path, self.options), names if self.options.txn_id else None
         commit_batch(store, Sink(owner, names), txn, batch, staged, topics=topics)
 

@@ -20,8 +20,6 @@ import contextlib
 import dataclasses
 import logging
 import math
-import os
-import socket
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -125,7 +123,7 @@ class Tiering:
         self.drive = Driver(store, clock, ids)
         self._reachable = reachable
         self._disk = OpenDisk(local)
-        owner = owner_of(socket.gethostname(), os.getpid(), "tiered")
+        owner = owner_of("tiered")
         self.steps = BucketSteps(store.url, self._disk, self._open_journal, owner=owner, sizes=PartSizes())
         self.pauses = PauseFile(local.directory, local.files)
         self._lock = uploader_lock(local.directory, local.files)

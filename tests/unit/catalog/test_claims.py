@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import socket
 
 import pytest
 
@@ -18,7 +20,7 @@ from tiered.errors import (
 from tiered.model import EpochEntry
 from tiered.plan.lifecycle import RestoredFrom, VolumeProof
 from tiered.remote.catalog import Catalog
-from tiered.remote.fence import Claim, forget, owner_of
+from tiered.remote.fence import Claim, owner_of
 from tiered.store.base import PutStatus
 
 
@@ -195,9 +197,9 @@ def test_a_writer_needs_volume_and_persist(world: World) -> None:
     with pytest.raises(ConfigError, match="persist"):
         world.run(Catalog(TOPIC_ID, 0, "flights").claim("w", "h", VolumeProof("v", True, 0)))
     with pytest.raises(ConfigError, match="volume"):
-        world.run(Catalog(TOPIC_ID, 0, "flights", persist=forget).claim("w", "h"))
+        world.run(Catalog(TOPIC_ID, 0, "flights", persist=lambda *_: None).claim("w", "h"))
     with pytest.raises(ConfigError, match="volume"):
-        world.run(Catalog(TOPIC_ID, 0, "flights", persist=forget).claim("w", "h", VolumeProof("", True, 0)))
+        world.run(Catalog(TOPIC_ID, 0, "flights", persist=lambda *_: None).claim("w", "h", VolumeProof("", True, 0)))
 
 
 def test_the_proof_is_kept_before_each_put_that_carries_it(world: World) -> None:
@@ -290,8 +292,7 @@ def test_creation_settles_races_and_lost_answers(world: World) -> None:
 
 
 def test_words_for_owners() -> None:
-    assert owner_of("host", 42) == "host:42"
-    assert owner_of("host", 42, "tiered-uploader") == "host:42 tiered-uploader"
+    assert owner_of("tiered-uploader") == f"{socket.gethostname()}:{os.getpid()} tiered-uploader"
 
 
 def test_claims_over_sixty_four_epochs_prune_the_sealed_table(world: World) -> None:

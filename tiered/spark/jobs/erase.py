@@ -7,8 +7,6 @@ they looked at is not. Keys are in the bucket, and on their way to workers, as h
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -134,7 +132,7 @@ class _Erasure:
         self._entry = _entry(run.store, arguments["topic"])
         self._task_bytes: int = arguments["task_bytes"]
         self._now: bool = arguments["now"]
-        self._owner = owner_of(socket.gethostname(), os.getpid(), f"tiered spark erase, job {run.job_id}")
+        self._owner = owner_of(f"tiered spark erase, job {run.job_id}")
         self._facts = {each["partition"]: each for each in run.plan.facts["partitions"]}
         self._seen = {number: Seen() for number in self._facts}
         self._committers = {

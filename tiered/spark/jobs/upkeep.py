@@ -6,8 +6,6 @@ So a task that is done again finds nothing left to do, and one that meets anothe
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -140,7 +138,7 @@ class MaintenanceJob:
 
 def owner_here(job: str) -> str:
     """How a claim of this process is told."""
-    return owner_of(socket.gethostname(), os.getpid(), f"tiered spark {job}")
+    return owner_of(f"tiered spark {job}")
 
 
 def bundles(due: Sequence[Mapping[str, Any]], task_bytes: int) -> tuple[Task, ...]:
