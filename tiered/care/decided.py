@@ -14,7 +14,6 @@ may have had another offset.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
@@ -26,7 +25,6 @@ from tiered.format.keys import (
     STEM_CHARS,
     TXN_CHARS,
     Role,
-    gc_audit_prefix,
     parse_decision_key,
     parse_segment_key,
     parse_staged_key,
@@ -43,13 +41,14 @@ from tiered.plan.decided import Decided, Order, in_order, not_in, replayed
 from tiered.plan.lifecycle import SPARK_VOLUME
 from tiered.plan.rebuild import VERSION_STEP
 from tiered.plan.stage import passed_batch
+from tiered.remote.audit import was_collected
 from tiered.remote.roots import ROOTS_TOGETHER
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.stage import read_decisions
 from tiered.remote.sweep import drop_named
 from tiered.remote.sweep_staged import DECISION_KEPT_MS
 from tiered.remote.torn import Torn
-from tiered.store.base import Get, List, ListEntry, NewId, Now, Object, Page, Steps, list_all
+from tiered.store.base import List, ListEntry, NewId, Now, Page, Steps, list_all
 
 _ADVICE = "nothing was changed; `tiered repair advice` says how a kept root is put back"
 _ACCEPT_HINT = (
@@ -116,7 +115,7 @@ def since_copy(
     batches = not_in(known, told.here, {split_uid(uid) for uid in staged}) if copy is not None else told.here
     if not batches:
         return SinceCopy(copy, seen=seen)
-    if torn is not None or logged or (copy is None and (yield from _was_collected(topic_id, tp.partition))):
+    if torn is not None or logged or (copy is None and (yield from was_collected(topic_id, tp.partition))):
         raise _not_proven(tp, topic_id, torn, logged, batches)
     order = in_order(known, batches, fresh=copy is None, older=older)
     if order.why and not accept_order:
@@ -235,20 +234,6 @@ def _older(topic_id: UUID, partition: int, uids: Collection[str]) -> Steps[list[
                 found += [entry.key] if date_ms - entry.last_modified_ms >= DECISION_KEPT_MS else []
         after, more = (page.entries[-1].key if page.entries else ""), page.more and bool(page.entries)
     return found
-
-
-def _was_collected(topic_id: UUID, partition: int) -> Steps[bool]:
-    """Whether an audit line tells of objects that a catalog had named and that are deleted. Of sweeps they tell, too:
-    what those took was never committed."""
-    for entry in (yield from list_all(gc_audit_prefix(topic_id, partition))):
-        got = yield Get(entry.key)
-        try:
-            line = json.loads(bytes(got.data)) if isinstance(got, Object) else None
-        except ValueError:
-            return True
-        if not isinstance(line, dict) or "orphans" not in line:
-            return True
-    return False
 
 
 def _not_proven(
