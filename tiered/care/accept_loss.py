@@ -17,7 +17,7 @@ from pathlib import Path
 from tiered.clock import Clock
 from tiered.errors import ConfigError, UnknownTopicError
 from tiered.format.keys import partition_dir
-from tiered.local.directory.view import DirectoryView, gone_partitions, noted_ends
+from tiered.local.directory.view import find_gone
 from tiered.local.disk.checkpoints import LOG_START_NAME, OffsetsFile
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files
@@ -49,17 +49,17 @@ def accept_loss_steps(plan: LossPlan, clock: Clock, files: Files) -> Steps[None]
 
 
 def _planned(directory: Path, tp: TopicPartition, files: Files) -> LossPlan:
-    topic = _topic(directory, tp, files)
+    _topic(directory, tp, files)
     uploads, claims = UploadCheckpoint(directory, files).read(), Claims(directory, files).read()
-    present = DirectoryView.look(directory, files).partitions
-    gone = gone_partitions([topic], present, noted_ends(directory, files, uploads))
+    gone = find_gone(directory, files, uploads)
     if tp in uploads or tp in claims:
         raise ConfigError(
             f"{tp} is in a bucket, too: nothing of what that holds is to be given up",
             hint=f"`tiered repair rejoin {tp.topic}:{tp.partition} --log-dir {directory}` lets it go on there",
         )
     if tp not in gone:
-        what = "its directory is there" if tp in present else "nothing was noted of it"
+        is_there = files.is_directory(directory / partition_dir(tp))
+        what = "its directory is there" if is_there else "nothing was noted of it"
         raise ConfigError(f"{tp} has lost no directory: {what}", hint="open the log; `tiered check` verifies it")
     return LossPlan(directory, tp, gone[tp])
 

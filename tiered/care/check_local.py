@@ -39,7 +39,14 @@ from tiered.format.keys import (
     partition_dir,
 )
 from tiered.format.segment_stats import SegmentStats
-from tiered.local.directory.view import DirectoryView, StrangeFolder, gone_partitions, gone_told, noted_ends
+from tiered.local.directory.view import DirectoryView, StrangeFolder, find_gone, gone_told
+from tiered.local.disk.checkpoints import (
+    CLEAN_SHUTDOWN_NAME,
+    CLEANER_NAME,
+    LOG_START_NAME,
+    RECOVERY_POINT_NAME,
+    REPLICATION_NAME,
+)
 from tiered.local.disk.claims import ClaimProof, Claims
 from tiered.local.disk.files import Files
 from tiered.local.disk.names import SPARSE_NAME, bases_of, local_files
@@ -54,13 +61,7 @@ from tiered.plan.side_files import Judged
 
 LOST_AND_FOUND = "lost+found"
 """Of the file system, where a log directory is a whole one."""
-OFFSET_CHECKPOINTS = (
-    "recovery-point-offset-checkpoint",
-    "log-start-offset-checkpoint",
-    "replication-offset-checkpoint",
-    "cleaner-offset-checkpoint",
-)
-CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+OFFSET_CHECKPOINTS = (RECOVERY_POINT_NAME, LOG_START_NAME, REPLICATION_NAME, CLEANER_NAME)
 RENAMED = {
     "delete": (Severity.INFO, "waits to be removed"),
     "future": (Severity.INFO, "is the copy of a partition that moves here, not whole yet: whoever moves it ends that"),
@@ -137,14 +138,14 @@ class LocalCheck:
     def look(self) -> Iterator[Seen]:
         """Everything that was seen, partition after partition, a file or a piece of one at a time. Fills ``facts``."""
         yield [Passed(0, "", self._total_bytes())]
-        self._clean = self.files.state(self.directory / CLEAN_SHUTDOWN) is not None
+        self._clean = self.files.state(self.directory / CLEAN_SHUTDOWN_NAME) is not None
         root = Findings(str(self.directory))
         uploads, claims = self._root_files(root)
         directories = self._partition_directories(root)
         yield [*root.items, *self._gone(uploads, claims)]
-        started = self.directory / "log-start-offset-checkpoint"
+        started = self.directory / LOG_START_NAME
         starts = self._decoded(Findings(""), started, decode_offsets, "checkpoint") or {}
-        flushed = self.directory / "recovery-point-offset-checkpoint"
+        flushed = self.directory / RECOVERY_POINT_NAME
         points = self._decoded(Findings(""), flushed, decode_offsets, "checkpoint") or {}
         self._uncleaned = self._broker_has_not_cleaned([tp for tp, _ in directories])
         for tp, path in directories:
@@ -209,11 +210,8 @@ class LocalCheck:
         self, uploads: Mapping[TopicPartition, PartitionUpload], claims: Collection[TopicPartition]
     ) -> Iterator[Finding]:
         """Partitions that held records here and have no folder any more."""
-        topics = _read(Findings(""), "topics_file", partial(expected_topics, self.directory, self.files)) or {}
-        chosen = [topic for topic in topics.values() if not self.topics or topic.name in self.topics]
-        present = DirectoryView.look(self.directory, self.files).partitions
-        noted = _read(Findings(""), "checkpoint", partial(noted_ends, self.directory, self.files, uploads)) or {}
-        for tp, end in sorted(gone_partitions(chosen, present, noted).items()):
+        gone = _read(Findings(""), "checkpoint", partial(find_gone, self.directory, self.files, uploads)) or {}
+        for tp, end in sorted((tp, end) for tp, end in gone.items() if not self.topics or tp.topic in self.topics):
             found = Findings(str(self.directory / partition_dir(tp)))
             told = gone_told(self.directory, tp, end, tiered=tp in uploads or tp in claims)
             found.error("partition_gone", f"the directory is gone; {told}")
@@ -222,7 +220,7 @@ class LocalCheck:
     def _broker_has_not_cleaned(self, tps: Collection[TopicPartition]) -> set[TopicPartition]:
         """Those of a broker's topics that its cleaner notes nothing of."""
         topics = _read(Findings(""), "topics_file", partial(expected_topics, self.directory, self.files))
-        cleaner = self.directory / "cleaner-offset-checkpoint"
+        cleaner = self.directory / CLEANER_NAME
         cleaned = self._decoded(Findings(""), cleaner, decode_offsets, "checkpoint") or {}
         if topics is None:
             return set()

@@ -56,6 +56,7 @@ from tiered.remote.sweep import drop_kept, drop_named
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import (
     ABSENT,
+    INCAPABLE,
     Capabilities,
     Get,
     ListEntry,
@@ -71,8 +72,6 @@ from tiered.store.base import (
 from tiered.store.probe import check_capabilities, probe
 from tiered.store.puts import put_unique
 
-UNASKED = Capabilities(conditional_writes=False, ranges=False, returns_crc32c=False, verifies_crc32c=False)
-"""Of a store that is only read."""
 KEYLESS = (BUNDLE_MAGIC, CONTAINER_MAGIC, b"{")
 """How objects begin that hold no records: bundles, roots and pages, entries of the registry."""
 MAX_LOOKS = 10
@@ -222,7 +221,7 @@ class Eraser:
     # -- looking -----------------------------------------------------------------------------------------------------
 
     def plan(self) -> Steps[ErasePlan | None]:
-        self.open_shop(UNASKED)
+        self.open_shop(INCAPABLE)
         found = yield from self._look()
         if found is None:
             return None

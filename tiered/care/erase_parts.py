@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tiered.care.erase import UNASKED, Counter, Erased, Eraser, Hit, Left, uid_of
+from tiered.care.erase import Counter, Erased, Eraser, Hit, Left, uid_of
 from tiered.care.spread import Part
 from tiered.config import MAX_LONG
 from tiered.errors import NotFoundError, TieredError
@@ -31,7 +31,7 @@ from tiered.plan.rewrite import ReplaceIntent
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.rewrite import in_turn
 from tiered.remote.topics import TopicEntry
-from tiered.store.base import Capabilities, Steps
+from tiered.store.base import INCAPABLE, Capabilities, Steps
 from tiered.store.probe import check_capabilities
 
 COMMIT_TOGETHER = 64
@@ -111,7 +111,7 @@ def look_steps(part: Part, selection: Selection) -> Steps[dict[str, Any]]:
     One that is superseded meanwhile ends the look early: what took its place is asked for by the next one.
     """
     eraser = Eraser(TopicPartition(part.topic, part.partition), part.entry, selection, "")
-    eraser.open_shop(UNASKED)
+    eraser.open_shop(INCAPABLE)
     pinned = yield from eraser.catalog.pin()
     if pinned is None:
         raise NotFoundError(f"{part.topic}-{part.partition} has no catalog any more", hint="was its topic deleted?")

@@ -16,11 +16,10 @@ from tiered.format.checkpoint import decode_meta_properties
 from tiered.format.kernels import AT_WORK, PURE
 from tiered.format.keys import TOPICS_PREFIX
 from tiered.local.directory.manager import LocalLog
-from tiered.local.directory.view import DirectoryView, gone_partitions, gone_told, noted_ends
+from tiered.local.directory.view import find_gone, gone_told
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import UploadCheckpoint
-from tiered.local.disk.volume import expected_topics
 from tiered.program.application import Application, Command, pass_application
 from tiered.program.doors import directory_error
 from tiered.program.output import counted, human_bytes, human_duration
@@ -185,8 +184,7 @@ def _gone(directory: Path) -> Iterator[Diagnosis]:
     files = PosixFiles()
     try:
         uploads, claims = UploadCheckpoint(directory, files).read(), Claims(directory, files).read()
-        topics, present = expected_topics(directory, files).values(), DirectoryView.look(directory, files).partitions
-        gone = gone_partitions(topics, present, noted_ends(directory, files, uploads))
+        gone = find_gone(directory, files, uploads)
     except TieredError:
         return  # told by who needs the file
     for tp in sorted(gone)[:NAMED]:

@@ -14,7 +14,6 @@ from tiered.dump.kafka import snapshot_error, snapshot_heading
 from tiered.dump.small_files import base_of, check_name, is_log, small_items, suffix_of, whole
 from tiered.dump.targets import beside, expanded, holding, opened
 from tiered.dump.verify import (
-    VERIFIED_SUFFIXES,
     Mismatches,
     offset_entries,
     sanity_error,
@@ -24,7 +23,14 @@ from tiered.dump.verify import (
 )
 from tiered.errors import CorruptionError, TieredError
 from tiered.findings import Findings, Severity
-from tiered.format.keys import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
+from tiered.format.keys import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+)
 from tiered.model import ByteSource
 from tiered.program.application import Application
 from tiered.program.output import counted
@@ -122,11 +128,11 @@ class Run:
         shown = not wanted.verify_only or (wanted.kafka and suffix not in _INDEXES)
         if shown and not wanted.kafka and not out.json_mode:
             out.line(f"{name}  {counted(source.size, 'byte')}")
-        if shown or wanted.kafka or suffix not in VERIFIED_SUFFIXES:
+        if shown or wanted.kafka or suffix not in SEGMENT_SUFFIXES:
             self._last_offset = -1
             for item in self._items(name, short, source):
                 self._item(name, item, shown=shown)
-        if wanted.verify and not wanted.kafka and suffix in VERIFIED_SUFFIXES:
+        if wanted.verify and not wanted.kafka and suffix in SEGMENT_SUFFIXES:
             self._verify(name, source)
 
     def _items(self, name: str, short: str, source: ByteSource) -> Iterator[Item]:
@@ -172,7 +178,7 @@ class Run:
             self._kafka_item(name, item, shown=shown)
         elif isinstance(item, Tail):
             # A verification says the same, with all else that it finds.
-            if not wanted.verify or suffix_of(item.name) not in VERIFIED_SUFFIXES:
+            if not wanted.verify or suffix_of(item.name) not in SEGMENT_SUFFIXES:
                 self._damaged(name, CorruptionError(item.text(), position=item.position), code="log_torn")
         elif shown and out.json_mode:
             out.message(item.kind, file=name, **item.fields())

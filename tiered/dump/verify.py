@@ -20,7 +20,13 @@ from tiered.dump.targets import beside, sibling
 from tiered.errors import CorruptionError
 from tiered.findings import Findings, Severity
 from tiered.format.batch import HEADER_BYTES, BatchHeader, decode_records, read_header
-from tiered.format.keys import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
+from tiered.format.keys import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+)
 from tiered.format.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex
 from tiered.format.time_index import TIME_ENTRY_BYTES, TimeIndex
 from tiered.format.txn_index import TXN_ENTRY_BYTES
@@ -41,9 +47,6 @@ _FILES = {
     "producer_snapshot": SNAPSHOT_SUFFIX,
 }
 """Which file a finding is about; all others are about the ``.log``."""
-
-VERIFIED_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
-"""Files whose verification is that of their whole segment."""
 
 
 class Mismatches:
@@ -184,7 +187,7 @@ def segment_of(name: str) -> str:
 
 
 def verify_segment(name: str, source: ByteSource) -> tuple[Findings, LogScan | None]:
-    """``name`` is any of :data:`VERIFIED_SUFFIXES`; no scan where an index has no ``.log`` beside it."""
+    """``name`` is any of :data:`SEGMENT_SUFFIXES`; no scan where an index has no ``.log`` beside it."""
     if suffix_of(name.rsplit("/", 1)[-1]) == LOG_SUFFIX or sibling(name, LOG_SUFFIX) is None:
         return _verify_log(name, source)
     log = sibling(name, LOG_SUFFIX)

@@ -459,6 +459,10 @@ class Capabilities:
     verifies_crc32c: bool
 
 
+INCAPABLE = Capabilities(conditional_writes=False, ranges=False, returns_crc32c=False, verifies_crc32c=False)
+"""What is believed of a store that was not probed, because it is only read, or that can do nothing of this."""
+
+
 class Store(Protocol):
     """A place for objects, sync, thread-safe. ``url`` is safe to print: it holds no credentials."""
 

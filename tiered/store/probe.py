@@ -19,6 +19,7 @@ from tiered.format.crc import crc32c
 from tiered.format.keys import probe_key
 from tiered.store.base import (
     ABSENT,
+    INCAPABLE,
     Backoff,
     Capabilities,
     Condition,
@@ -37,7 +38,6 @@ from tiered.store.base import (
 PROBE_ATTEMPTS = 6
 """Attempts of each conditional PUT of the probe whose outcome is not known."""
 
-_NONE = Capabilities(conditional_writes=False, ranges=False, returns_crc32c=False, verifies_crc32c=False)
 _NO_SUCH_ETAG = '"00000000000000000000000000000000"'
 
 
@@ -49,7 +49,7 @@ def probe() -> Steps[Capabilities]:
     try:
         found = yield from _probe(*keys)
     except ConditionalWritesUnsupportedError:
-        found = _NONE  # the store says so itself
+        found = INCAPABLE  # the store says so itself
     except TieredError:
         yield from _clean(keys)
         raise
@@ -71,7 +71,7 @@ def _probe(key: str, absent_key: str, checksum_key: str) -> Steps[Capabilities]:
     created = yield from _put(key, first, ABSENT)
     current = yield Get(key)
     if created.status not in (PutStatus.LANDED, PutStatus.LOST) or not _holds(current, first):
-        return _NONE
+        return INCAPABLE
     again = yield from _put(key, b"created twice", ABSENT)
     stale = yield from _put(key, b"stale", Match(_NO_SUCH_ETAG))
     absent = yield from _put(absent_key, b"absent", Match(_NO_SUCH_ETAG))

@@ -23,6 +23,7 @@ from tiered.format.coordinator_records import is_state_log
 from tiered.format.keys import LOG_SUFFIX, partition_dir
 from tiered.local.directory.view import DirectoryView
 from tiered.local.disk.checkpoints import META_PROPERTIES_NAME, RECOVERY_POINT_NAME, OffsetsFile
+from tiered.local.disk.epochs import EPOCHS_NAME
 from tiered.local.disk.files import Files, FileState
 from tiered.local.disk.lock import DirectoryLock, Holder
 from tiered.local.disk.names import log_bases
@@ -46,7 +47,6 @@ LOOKS = 4
 """At a partition whose active segment is renamed between the listing and the look at it."""
 NO_TOPIC_SEAL_MS = -1
 """A broker's topic has none."""
-LEADER_EPOCHS_NAME = "leader-epoch-checkpoint"
 
 
 @dataclass(slots=True)
@@ -181,7 +181,7 @@ class Scanner:
     def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
         """``leader-epoch-checkpoint``; empty if there is none or it is damaged (the log's writer rebuilds it)."""
         try:
-            return decode_epochs(self._files.read(self.directory / partition_dir(tp) / LEADER_EPOCHS_NAME).decode())
+            return decode_epochs(self._files.read(self.directory / partition_dir(tp) / EPOCHS_NAME).decode())
         except (NotFoundError, CorruptionError, UnicodeDecodeError):
             return ()
 

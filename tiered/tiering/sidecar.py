@@ -43,12 +43,10 @@ from tiered.errors import (
 from tiered.format.checkpoint import MetaProperties, decode_epochs, encode_meta_properties
 from tiered.format.coordinator_records import OFFSETS_TOPIC
 from tiered.format.keys import (
-    INDEX_SUFFIX,
+    INDEX_SUFFIXES,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
     LocalFile,
     local_name,
     log_name,
@@ -65,6 +63,7 @@ from tiered.local.disk.checkpoints import (
     OffsetsFile,
 )
 from tiered.local.disk.claims import Claims
+from tiered.local.disk.epochs import EPOCHS_NAME
 from tiered.local.disk.files import Files
 from tiered.local.disk.lock import SIDECAR_NAME
 from tiered.local.disk.names import bases_of, local_files, log_bases
@@ -82,7 +81,6 @@ from tiered.model import TopicPartition
 from tiered.plan.lineage import UNKNOWN_EPOCH, are_other_epochs, epoch_at, rewritten
 from tiered.plan.tiering.facts import Event, PartitionGone
 from tiered.tiering.directory import LogDirectory
-from tiered.tiering.discover import LEADER_EPOCHS_NAME
 from tiered.tiering.disk import Extent, Granted
 
 LOGGER = logging.getLogger("tiered.tiering")
@@ -98,7 +96,6 @@ INTERNAL = frozenset(
 COPIED_BYTES = 4 * 1024**2
 """Read and written at once where a segment of the broker is copied in part."""
 
-LINKED = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 LINKING_NAME = "tiered-linking"
 BEGUN_NAME = "tiered-begun"
 """Empty file in a partition whose claim stood: what is linked from then on is the log of this directory."""
@@ -235,7 +232,7 @@ class Mirror:
 
         Raises CorruptionError: what nobody can read never stands for none, of which nothing could be told to differ.
         """
-        path = theirs / LEADER_EPOCHS_NAME
+        path = theirs / EPOCHS_NAME
         data = self._read(path)
         try:
             decode_epochs(data.decode())
@@ -381,7 +378,7 @@ class Mirror:
         them, so that they are never newer than it; ``last``: where the broker's last segment begins. Raises
         OffsetGapError for what is in the bucket.
         """
-        noted, ends = self._read(ours / LEADER_EPOCHS_NAME), log_bases(self._files, ours)
+        noted, ends = self._read(ours / EPOCHS_NAME), log_bases(self._files, ours)
         while True:
             was, now = epoch_of(noted, ends[-1] - 1), epoch_of(epochs, ends[-1] - 1)
             differ = are_other_epochs(was, now)
@@ -502,7 +499,7 @@ class Mirror:
             self._need_whole(linking, piece.start, piece.after, may_have_gaps=may_have_gaps)
         except CorruptionError as damage:
             raise self._damaged(damage, linking, theirs / log_name(piece.base)) from damage
-        for name in (*(local_name(piece.start, suffix) for suffix in LINKED), snapshot_name(piece.after)):
+        for name in (*(local_name(piece.start, suffix) for suffix in INDEX_SUFFIXES), snapshot_name(piece.after)):
             files.unlink(ours / name)
             if piece.start != piece.base and name != snapshot_name(piece.after):
                 continue  # the broker's index counts from another base
@@ -579,7 +576,7 @@ class Mirror:
     def _copy(self, theirs: Path, ours: Path, epochs: bytes) -> None:
         for name, data in (
             (PARTITION_METADATA_NAME, self._read(theirs / PARTITION_METADATA_NAME)),
-            (LEADER_EPOCHS_NAME, epochs),
+            (EPOCHS_NAME, epochs),
         ):
             if data and self._read(ours / name) != data:
                 self._files.replace(ours / name, data)

@@ -374,6 +374,14 @@ def gone_partitions(
     return {tp: noted[tp] for tp in absent if noted.get(tp, 0) > 0}
 
 
+def find_gone(
+    directory: Path, files: Files, uploads: Mapping[TopicPartition, PartitionUpload]
+) -> dict[TopicPartition, int]:
+    """:func:`gone_partitions` of a directory that is not open: its topics, folders and notes are read anew."""
+    topics, present = expected_topics(directory, files).values(), DirectoryView.look(directory, files).partitions
+    return gone_partitions(topics, present, noted_ends(directory, files, uploads))
+
+
 def gone_error(directory: Path, tp: TopicPartition, end_offset: int) -> CorruptionError:
     """Why a partition that no bucket has is out of service: an empty one would give its offsets again."""
     path = directory / partition_dir(tp)

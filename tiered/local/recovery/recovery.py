@@ -23,7 +23,7 @@ import logging
 from pathlib import Path
 
 from tiered.errors import CorruptionError
-from tiered.format.keys import index_name, log_name, time_index_name
+from tiered.format.keys import INDEX_SUFFIXES, index_name, log_name, time_index_name
 from tiered.format.walk import NO_LIMIT, Offsets
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files
@@ -32,7 +32,7 @@ from tiered.local.recovery.order import BatchOrder, salvage
 from tiered.local.recovery.rebuilding import Rebuilding, has_entries, known_prefix, rebuild_txn_index
 from tiered.local.segment.factory import FoundSegment
 from tiered.local.segment.indexes import SegmentIndexes, cut_txn_index, load_indexes, lost_end, store_indexes
-from tiered.local.segment.replacement import INDEX_SUFFIXES, settle_leftovers, split_overflowed
+from tiered.local.segment.replacement import settle_leftovers, split_overflowed
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX
 from tiered.local.segment.side_files import Place

@@ -26,7 +26,9 @@ from tiered.format.keys import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
+    INDEX_SUFFIXES,
     LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
@@ -48,12 +50,10 @@ from tiered.local.segment.sealed import rename_away
 from tiered.model import AbortedTxn
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
-COPIED_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 BUFFER_BYTES = 1024 * 1024
 """Batches are written in pieces of about this size."""
 
 LOGGER = logging.getLogger("tiered.local")
-INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 
 class SegmentCopy:
@@ -171,7 +171,7 @@ class SegmentCopy:
 
 def remove_copy(files: Files, directory: Path, base_offset: int) -> None:
     """Unlinks a copy that is not wanted any more."""
-    for suffix in COPIED_SUFFIXES:
+    for suffix in SEGMENT_SUFFIXES:
         files.unlink(directory / local_name(base_offset, suffix, CLEANED_SUFFIX))
 
 
@@ -182,14 +182,14 @@ def swap_in(files: Files, directory: Path, new: Sequence[int], old: Sequence[int
     """
     _remove_strays(files, directory, new)
     for base in sorted(new, reverse=True):
-        for suffix in reversed(COPIED_SUFFIXES):
+        for suffix in reversed(SEGMENT_SUFFIXES):
             _rename(files, directory / local_name(base, suffix), CLEANED_SUFFIX, SWAP_SUFFIX)
     files.sync_directory(directory)
     renamed: list[Path] = []
     for base in sorted(old):
         renamed += rename_away(files, directory, base, snapshot=base not in new)
     for base in sorted(new):
-        for suffix in COPIED_SUFFIXES:
+        for suffix in SEGMENT_SUFFIXES:
             _rename(files, directory / local_name(base, suffix), SWAP_SUFFIX, "")
     files.sync_directory(directory)
     return renamed

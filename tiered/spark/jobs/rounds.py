@@ -32,11 +32,8 @@ from tiered.remote.topics import TopicEntry, load_topic_to_read
 from tiered.spark.jobs.plan import Receipt, Task
 from tiered.spark.jobs.receipts import JobFolder
 from tiered.spark.jobs.status import task_capabilities
-from tiered.store.base import Capabilities, Store
+from tiered.store.base import INCAPABLE, Store
 from tiered.store.driver import drive, drive_stream
-
-UNKNOWN = Capabilities(conditional_writes=False, ranges=False, returns_crc32c=False, verifies_crc32c=False)
-"""Of a store from which is only read."""
 
 KEYS, LIVE, SURVIVORS, CHANGED, FACTS = "keys", "live", "survivors", "changed", "facts"
 
@@ -98,7 +95,7 @@ class Bench:
 
 def bench_of(store: Store, entry: TopicEntry, partition: int, *, epoch: int = 0) -> Bench:
     """Raises ConditionalWritesUnsupportedError, where something is to be written."""
-    capabilities = UNKNOWN
+    capabilities = INCAPABLE
     if epoch:
         capabilities = task_capabilities(store)
     config, tp = entry.settings, TopicPartition(entry.name, partition)
