@@ -12,7 +12,8 @@ from tiered.plan.offset_map import OffsetMap
 from tiered.plan.survivors import Forecast, Sample, forecast, to_be_tried
 from tiered.program.output import columns, counted, human_bytes
 from tiered.remote.compact_parts import Part, plan_round, scan_part
-from tiered.spark.jobs.plan import JobPlan, Outcome, Receipt, Run, Task
+from tiered.spark.jobs.job import Outcome, Run
+from tiered.spark.jobs.plan import JobPlan, Receipt, Task
 from tiered.spark.jobs.receipts import JobFolder
 from tiered.spark.jobs.rounds import bench_of, entry_of, rewrite
 from tiered.spark.jobs.two_phase import TwoPhase

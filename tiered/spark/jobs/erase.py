@@ -29,8 +29,9 @@ from tiered.program.erasure import (
 )
 from tiered.remote.fence import owner_of
 from tiered.remote.topics import TopicEntry, load_topic_to_read
+from tiered.spark.jobs.job import Outcome, Run
 from tiered.spark.jobs.parts import part_of, parts_table, task_of
-from tiered.spark.jobs.plan import JobPlan, Outcome, Receipt, Run, Task
+from tiered.spark.jobs.plan import JobPlan, Receipt, Task
 from tiered.spark.jobs.status import task_capabilities
 from tiered.spark.subscription import planning_pool
 from tiered.store.base import Store

@@ -15,7 +15,8 @@ from tiered.errors import ConfigError, UnknownTopicError
 from tiered.model import TopicPartition
 from tiered.program.output import columns, counted, human_bytes
 from tiered.remote.topics import load_topic_to_read
-from tiered.spark.jobs.plan import JobPlan, Outcome, Receipt, Run, Task
+from tiered.spark.jobs.job import Outcome, Run
+from tiered.spark.jobs.plan import JobPlan, Receipt, Task
 from tiered.spark.jobs.tables import Ends, open_target, write_file
 from tiered.spark.options import EARLIEST, ReadOptions
 from tiered.spark.ranges import resolve_pieces

@@ -14,7 +14,8 @@ from pyspark.sql.types import BinaryType, DataType
 from tiered.errors import ConfigError, NotFoundError
 from tiered.program.output import columns, counted, human_bytes
 from tiered.spark import register
-from tiered.spark.jobs.plan import JobPlan, Outcome, Run
+from tiered.spark.jobs.job import Outcome, Run
+from tiered.spark.jobs.plan import JobPlan
 from tiered.spark.jobs.tables import file_system
 from tiered.store.base import Store
 

@@ -9,7 +9,7 @@ from tiered.spark.jobs.compact import Compact
 from tiered.spark.jobs.erase import Erase
 from tiered.spark.jobs.export import Export
 from tiered.spark.jobs.importer import Import
-from tiered.spark.jobs.plan import Job, TaskJob
+from tiered.spark.jobs.job import Job, TaskJob
 from tiered.spark.jobs.scrub import Scrub
 from tiered.spark.jobs.stats import Stats
 from tiered.spark.jobs.upkeep import MaintenanceJob

@@ -39,22 +39,22 @@ class JobFolder:
 
     def plan(self) -> JobPlan | None:
         """The plan, None before the job began."""
-        data = self._get(PLAN)
+        data = self.read_bytes(PLAN)
         return None if data is None else JobPlan.from_bytes(data, key=self.key(PLAN))
 
     def keep_plan(self, plan: JobPlan) -> JobPlan:
         """``plan``, or the one that was there first."""
-        return JobPlan.from_bytes(self._adopted(PLAN, plan.to_bytes()), key=self.key(PLAN))
+        return JobPlan.from_bytes(self.keep_bytes(PLAN, plan.to_bytes()), key=self.key(PLAN))
 
     def read(self, name: str) -> dict[str, Any] | None:
         """What was kept under ``name``."""
-        data = self._get(f"{name}.json")
+        data = self.read_bytes(f"{name}.json")
         return None if data is None else decoded(data, key=self.key(f"{name}.json"))
 
     def keep(self, name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """``fields``, or what was kept under ``name`` first."""
         key = f"{name}.json"
-        return decoded(self._adopted(key, encoded(fields)), key=self.key(key))
+        return decoded(self.keep_bytes(key, encoded(fields)), key=self.key(key))
 
     def receipt(self) -> dict[str, Any] | None:
         """The end of the job, None before it."""
@@ -112,7 +112,7 @@ class JobFolder:
         """Of these tasks, which have one."""
         wanted = sorted(numbers)
         with ThreadPoolExecutor(GETS_AT_ONCE, thread_name_prefix="tiered-receipts") as pool:
-            found = pool.map(lambda number: self._get(_numbered(phase, number)), wanted)
+            found = pool.map(lambda number: self.read_bytes(_numbered(phase, number)), wanted)
             return {
                 number: decoded(data, key=self.key(_numbered(phase, number)))
                 for number, data in zip(wanted, found, strict=True)
@@ -122,28 +122,22 @@ class JobFolder:
     def keep_receipt(self, phase: str, number: int, receipt: Receipt) -> Receipt:
         """The receipt of a task, as it was kept first."""
         name = _numbered(phase, number)
-        return decoded(self._adopted(name, encoded(receipt)), key=self.key(name))
+        return decoded(self.keep_bytes(name, encoded(receipt)), key=self.key(name))
 
     def keep_bytes(self, name: str, body: bytes) -> bytes:
-        """``body``, or what was kept under ``name`` first. No JSON."""
-        return self._adopted(name, body)
+        """``body``, or the bytes that were kept under ``name`` first."""
+        return drive(self._store, _create(self.key(name), body))
 
     def read_bytes(self, name: str) -> bytes | None:
-        """What was kept so."""
-        return self._get(name)
+        """The bytes under ``name``, None before any were kept."""
+        found = self._store.execute(Get(self.key(name)))
+        return found.data if isinstance(found, Object) else None
 
     # -- objects -------------------------------------------------------------------------------------------------
 
     def key(self, name: str) -> str:
         """Below the prefix of the bucket's URL."""
         return job_key(self.job_id, name)
-
-    def _adopted(self, name: str, body: bytes) -> bytes:
-        return drive(self._store, _create(self.key(name), body))
-
-    def _get(self, name: str) -> bytes | None:
-        found = self._store.execute(Get(self.key(name)))
-        return found.data if isinstance(found, Object) else None
 
 
 def _create(key: str, body: bytes) -> Steps[bytes]:

@@ -24,8 +24,9 @@ from tiered.errors import ConfigError, TieredError
 from tiered.program.application import Application, confirm
 from tiered.program.output import counted
 from tiered.program.progress import Progress
+from tiered.spark.jobs.job import Job
 from tiered.spark.jobs.kinds import JOBS, SPECULATIVE
-from tiered.spark.jobs.plan import Job, JobPlan, Receipt, Task
+from tiered.spark.jobs.plan import JobPlan, Receipt, Task
 from tiered.spark.jobs.receipts import TASKS, JobFolder
 from tiered.spark.jobs.source import NAME, TaskSource
 from tiered.spark.jobs.status import PhaseStatus

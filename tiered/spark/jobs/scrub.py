@@ -8,8 +8,9 @@ from typing import Any
 from tiered.care.spread import cut_steps, joined, part_steps, report_as_json, report_of_json
 from tiered.findings import Severity
 from tiered.program.output import counted, human_bytes
+from tiered.spark.jobs.job import Outcome, Run
 from tiered.spark.jobs.parts import ignore, part_of, parts_table, task_of
-from tiered.spark.jobs.plan import JobPlan, Outcome, Receipt, Run, Task
+from tiered.spark.jobs.plan import JobPlan, Receipt, Task
 from tiered.store.base import Store
 from tiered.store.runner import Runner
 

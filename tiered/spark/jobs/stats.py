@@ -14,8 +14,9 @@ from tiered.plan.known import Known
 from tiered.plan.statistics import LogStatistics, StatisticsCounter
 from tiered.program.output import columns, human_bytes
 from tiered.remote.reader import RemotePartition
+from tiered.spark.jobs.job import Outcome, Run
 from tiered.spark.jobs.parts import ignore, part_of, parts_table, task_of
-from tiered.spark.jobs.plan import JobPlan, Outcome, Receipt, Run, Task
+from tiered.spark.jobs.plan import JobPlan, Receipt, Task
 from tiered.store.base import Store
 from tiered.store.runner import Runner
 from tiered.times import format_time

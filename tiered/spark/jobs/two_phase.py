@@ -28,7 +28,8 @@ from tiered.plan.survivors import txns_before
 from tiered.remote.catalog import Catalog
 from tiered.remote.compact_parts import Group, Part, inputs_of, plan_round
 from tiered.remote.snapshot import Snapshot
-from tiered.spark.jobs.plan import Receipt, Run, Task
+from tiered.spark.jobs.job import Run
+from tiered.spark.jobs.plan import Receipt, Task
 from tiered.spark.jobs.rounds import (
     CHANGED,
     KEYS,

@@ -21,7 +21,8 @@ from tiered.program.output import columns, counted, human_bytes
 from tiered.remote.fence import owner_of
 from tiered.remote.maintain import Maintainer
 from tiered.remote.topics import TopicEntry, list_topics, load_topic_to_read
-from tiered.spark.jobs.plan import JobPlan, Outcome, Receipt, Run, Task
+from tiered.spark.jobs.job import Outcome, Run
+from tiered.spark.jobs.plan import JobPlan, Receipt, Task
 from tiered.spark.jobs.status import task_capabilities
 from tiered.spark.subscription import planning_pool
 from tiered.store.base import Store
