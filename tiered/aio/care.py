@@ -10,9 +10,10 @@ from uuid import UUID
 from tiered.care.accept_loss import LossPlan, accept_loss_steps, plan_loss_steps
 from tiered.care.check import CheckOptions, CheckReport, check_steps
 from tiered.care.enroll import EntryPlan, entry_steps, plan_entry_steps
+from tiered.care.go_back import plan_return_steps
 from tiered.care.mend import MendPlan, mend_steps, plan_mend_steps
 from tiered.care.put_back import PutBackPlan, plan_put_back_steps, put_back_steps
-from tiered.care.rebuild import RebuildPlan, plan_rebuild_steps, plan_return_steps, rebuild_steps
+from tiered.care.rebuild import RebuildPlan, plan_rebuild_steps, rebuild_steps
 from tiered.care.rejoin import RejoinPlan, plan_rejoin_steps, rejoin_steps
 from tiered.care.repair_advice import Advised, advise_steps
 from tiered.care.restore import RestoreReport, restore_steps

@@ -1,4 +1,4 @@
-"""``repair rebuild-catalog``, ``repair root``: a root made anew from ``hist/`` and the objects.
+"""``repair rebuild-catalog``: a root made anew from ``hist/`` and the objects.
 
 ::
 
@@ -10,18 +10,16 @@
 The new root takes both roles from whoever had them, under claims that nobody has used, and belongs to no volume: a disk
 that wrote the partition before is refused until ``repair rejoin``. Its version is far above every one that was seen, so
 that pins and snapshots of the lost catalog hold what they held. A root that is whole and names pages that are lost goes
-on from itself: what these named is looked for among the objects, and adds up to what they held. A root that is whole
-and older than what ``remote.traces`` proves counts as lost: the newest copy is gone on from, or it, and refused is what
-would let go of records that were appended under it. Nothing is deleted.
-What only a root named that goes back to an older version waits in the trash of the new one, for its grace time and for
-pins, with what waited before.
+on from itself: what these named is looked for among the objects, and adds up to what they held. A whole root that is
+older than what ``remote.traces`` proves counts as lost, too: the new one goes on from it or from a newer copy, and is
+refused where it would let go of records that were appended under the older root. Nothing is deleted.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
@@ -29,7 +27,7 @@ from tiered.care.bare import gaps_of, told_by_batches
 from tiered.care.decided import SinceCopy, since_copy
 from tiered.care.mend import aborts_before, bundle_of, harmful_loss, producers_at_end
 from tiered.care.staged_page import staged_rows
-from tiered.errors import ConfigError, CorruptionError, NotFoundError, UnknownTopicError
+from tiered.errors import ConfigError, CorruptionError, UnknownTopicError
 from tiered.format.bundle import HEAD_BYTES, MAX_BUNDLE_BYTES, SectionKind, decode_bundle, decode_bundle_head
 from tiered.format.crc import crc32c
 from tiered.format.keys import (
@@ -54,19 +52,15 @@ from tiered.format.keys import (
     segment_key,
     split_uid,
 )
-from tiered.format.page import PageKind, Pointers
-from tiered.format.root import STATE_OPEN, Root, decode_root
-from tiered.format.rows import NO_TRASH, Rows, Trash
-from tiered.format.trash import TRASH_LIST, TRASH_MAINTAINER, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TrashEntry
+from tiered.format.root import Root, decode_root
 from tiered.model import EpochEntry, Row, TopicPartition
 from tiered.plan.commit import Stamp, create_root
 from tiered.plan.invariants import check_root
-from tiered.plan.pages import Garbage, spill
+from tiered.plan.pages import spill
 from tiered.plan.rebuild import VERSION_STEP, Objects, choose_rows, followers, rebuilt
 from tiered.plan.side_files import hole_flaw
-from tiered.remote.collect import page_key_of, trash_page
-from tiered.remote.pages import PageCache, read_pages, store_pages
-from tiered.remote.past import AsOf, Past, list_snapshots, survey_snapshots
+from tiered.remote.pages import store_pages
+from tiered.remote.past import list_snapshots, survey_snapshots
 from tiered.remote.rewrite import hole
 from tiered.remote.root_view import RootView, root_get, two_names
 from tiered.remote.roots import root_put
@@ -80,7 +74,7 @@ from tiered.store.base import ABSENT, Get, Match, NewId, Now, Object, Put, PutSt
 
 HEADS_TOGETHER = 64
 """Bundles whose heads are asked for in one group."""
-_ADVICE = "nothing was changed; `tiered repair advice` says how a kept root is put back"
+ADVICE = "nothing was changed; `tiered repair advice` says how a kept root is put back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +122,7 @@ class _There(NamedTuple):
     version: int = 0
 
 
-class _Listed(NamedTuple):
+class Listed(NamedTuple):
     """The objects of a partition: sizes by key, and the newest epoch of each role that made one."""
 
     sizes: dict[str, int]
@@ -144,9 +138,9 @@ def plan_rebuild_steps(
     CorruptionError where that would change what is shown of other offsets. ``accept_order``: what sinks decided, and
     nothing tells in which order it was committed, comes in the order of the decisions.
     """
-    topic_id = yield from _topic_id(tp)
+    topic_id = yield from topic_id_of(tp)
     there = yield from _need_broken(tp, topic_id)
-    listed = yield from _list(topic_id, tp.partition)
+    listed = yield from list_objects(topic_id, tp.partition)
     torn, copy, known, unread = yield from _gone_on_from(tp, topic_id, there)
     # Of the newest root what is wrong with its objects is for other verbs; of another one they may be collected.
     newest = torn is not None and not there.older
@@ -184,14 +178,14 @@ def plan_rebuild_steps(
         yield from _need_all_of_older(there, rows, key_of)
     root = yield from _made(tp, topic_id, copy, rows, listed, seen=max(there.version, since.seen), owner=owner)
     if told or not newest:
-        bare += [key_of(row) for row in rows if row.size and not _is_there(topic_id, tp.partition, row, listed.sizes)]
+        bare += [key_of(row) for row in rows if row.size and not is_there(topic_id, tp.partition, row, listed.sizes)]
     began = copy.start_offset if copy is not None else 0
     return RebuildPlan(
         tp,
         root,
         kept.version if kept else 0,
         len(set(rows) - set(named)),
-        _unused(rows, listed),
+        unused_keys(rows, listed),
         there.data,
         there.etag,
         tuple(lost),
@@ -210,19 +204,19 @@ def _made(
     topic_id: UUID,
     copy: Root | None,
     rows: Sequence[Row],
-    listed: _Listed,
+    listed: Listed,
     *,
     seen: int,
     owner: str,
 ) -> Steps[Root]:
     """The root of ``rows``, behind all versions that were ``seen``."""
-    epochs = yield from _epochs(topic_id, tp.partition, rows, copy)
+    epochs = yield from epochs_told(topic_id, tp.partition, rows, copy)
     stamp = Stamp((yield NewId()), (yield Now()).now_ms, Role.MAINTAINER, 0, owner)
     first = copy or create_root(topic_id, tp.partition, tp.topic, stamp)
-    versions = [taken.root.version for taken in (yield from list_snapshots(_view(tp, topic_id)))]
+    versions = [taken.root.version for taken in (yield from list_snapshots(view_of(tp, topic_id)))]
     newest = max(first.version, seen, *versions)
     root = rebuilt(first, Objects(tuple(rows), epochs, listed.epochs), newest + VERSION_STEP, stamp)
-    _need_sound(root)
+    need_sound(root)
     return root
 
 
@@ -237,7 +231,7 @@ def _need_uncut(tp: TopicPartition, topic_id: UUID, since: SinceCopy, others: Se
                 f"{rewrite.base} to {rewrite.next}: which of their batches it holds is not known",
                 path_or_key=segment_key(topic_id, tp.partition, rewrite),
                 offset=rewrite.base,
-                hint=_ADVICE,
+                hint=ADVICE,
             )
         for row in since.rows:
             apart = rewrite.next <= row.base or row.next <= rewrite.base
@@ -246,7 +240,7 @@ def _need_uncut(tp: TopicPartition, topic_id: UUID, since: SinceCopy, others: Se
                     f"{tp}: a rewrite has offsets {rewrite.base} to {rewrite.next}, and by the decisions of sinks a "
                     f"segment of theirs has {row.base} to {row.next}: one of the two is of another history",
                     path_or_key=segment_key(topic_id, tp.partition, rewrite),
-                    hint=_ADVICE,
+                    hint=ADVICE,
                 )
 
 
@@ -257,7 +251,7 @@ def _need_end(tp: TopicPartition, topic_id: UUID, rows: Sequence[Row], copy: Roo
         raise CorruptionError(
             f"{tp}: the objects end at offset {end}, and nothing tells that the log did",
             path_or_key=root_key(topic_id, tp.partition),
-            hint=_ADVICE + _without_end(tp, copy, rows),
+            hint=ADVICE + _without_end(tp, copy, rows),
         )
 
 
@@ -273,7 +267,7 @@ def _without_end(tp: TopicPartition, copy: Root | None, rows: Sequence[Row]) -> 
     )
 
 
-def _need_sound(root: Root) -> None:
+def need_sound(root: Root) -> None:
     """Raises CorruptionError for a root that nobody could read: one that breaks an invariant, or comes after a version
     or a claim that only a name which was put there by hand can tell of."""
     beyond = [f"version {root.version - VERSION_STEP}"] if root.version > MAX_INT64 else []
@@ -287,7 +281,7 @@ def _need_sound(root: Root) -> None:
             "it elsewhere, and plan this anew",
         )
     for violation in check_root(root):
-        raise CorruptionError(f"{root.topic}-{root.partition}: {violation}", path_or_key=root.key, hint=_ADVICE)
+        raise CorruptionError(f"{root.topic}-{root.partition}: {violation}", path_or_key=root.key, hint=ADVICE)
 
 
 def _gone_on_from(
@@ -304,7 +298,7 @@ def _gone_on_from(
             return None, copy, known, unread
     if torn is not None:
         return torn, torn.root, list(torn.rows), unread
-    return None, root, (yield from _rows_of(Snapshot.of(root), 0)), unread
+    return None, root, (yield from rows_of(Snapshot.of(root), 0)), unread
 
 
 def _need_all_of_older(there: _There, rows: Sequence[Row], key_of: Callable[[Row], str]) -> Steps[None]:
@@ -314,7 +308,7 @@ def _need_all_of_older(there: _There, rows: Sequence[Row], key_of: Callable[[Row
         return
     named = {(row.id_hi, row.id_lo, row.base) for row in rows}  # the key of a sink's segment tells no base
     rewrites = [row for row in rows if row.flags & FLAG_MAINTAINER]
-    held = there.torn.rows if there.torn is not None else (yield from _rows_of(Snapshot.of(there.root), 0))
+    held = there.torn.rows if there.torn is not None else (yield from rows_of(Snapshot.of(there.root), 0))
     for row in held:
         passed = not row.size or (row.id_hi, row.id_lo, row.base) in named or row.next <= rows[0].base
         if not passed and not any(new.base <= row.base and row.next <= new.next for new in rewrites):
@@ -354,7 +348,7 @@ def _need_told(
     return behind
 
 
-def _need_staged(tp: TopicPartition, torn: Torn, rows: list[Row], listed: _Listed) -> Steps[list[Row]]:
+def _need_staged(tp: TopicPartition, torn: Torn, rows: list[Row], listed: Listed) -> Steps[list[Row]]:
     """What sinks staged of the offsets that ``rows`` leave out, where that is proven. Else raises CorruptionError if a
     hole in a page that is lost may lie over what a sink staged, and is still there."""
     found = yield from staged_rows(tp, torn, rows)
@@ -410,168 +404,20 @@ def _need_harmless(
             raise harmful_loss(tp, key, start, end, why)
 
 
-def plan_return_steps(tp: TopicPartition, version: int, owner: str) -> Steps[RebuildPlan]:
-    """The catalog of ``version`` again, with what was appended since. Reads only; :func:`rebuild_steps` carries it out.
-
-    Raises UnknownTopicError, NotFoundError (that version was not kept, or what it names was collected), ConfigError (it
-    is the newest, or what was appended since does not continue it), CorruptionError (the root, or an object is lost).
-    """
-    topic_id = yield from _topic_id(tp)
-    now, data, etag = yield from _need_whole(tp, topic_id)
-    if now.state != STATE_OPEN:
-        raise ConfigError(f"{now.where} is {now.state}: it cannot go back to version {version}")
-    if version >= now.version:
-        raise ConfigError(
-            f"{now.where} cannot go back to version {version}, which is not older",
-            hint="name an older version; `tiered snapshot list` and hist/ have them",
-        )
-    taken = yield from Past(_view(tp, topic_id), AsOf(version=version)).take()
-    then = yield from _rows_of(Snapshot.of(taken.root), 0)
-    end = taken.root.next_offset
-    since = [row for row in (yield from _rows_of(Snapshot.of(now), end)) if row.next > end]
-    if (since[0].base if since else now.next_offset) != end:
-        raise ConfigError(
-            f"{tp}: version {version} ends at offset {end}, and what was appended since does not begin there any more",
-            hint="a rewrite or a trim went over that offset; name a newer version",
-        )
-    rows = [*then, *since]
-    if not rows:
-        raise ConfigError(f"{tp}: version {version} holds nothing", hint="name another version")
-    listed = yield from _list(topic_id, tp.partition)
-    for row in rows:
-        if row.size and not _is_there(topic_id, tp.partition, row, listed.sizes):
-            key = segment_key(topic_id, tp.partition, row)
-            raise CorruptionError(
-                f"{tp}: {key}, or its .idx, is not what version {version} names", path_or_key=key, hint=_ADVICE
-            )
-    stamp = Stamp((yield NewId()), (yield Now()).now_ms, Role.MAINTAINER, 0, owner)
-    told = yield from _epochs(topic_id, tp.partition, rows, None)
-    first = replace(
-        taken.root,
-        roles=now.roles,
-        commit=now.commit,
-        txns=now.txns,
-        txn_versions=now.txn_versions,
-        txns_floor=now.txns_floor,
-    )
-    versions = [each.version for each in (yield from list_snapshots(_view(tp, topic_id)))]
-    number = max(now.version, *versions) if versions else now.version
-    root = rebuilt(first, Objects(tuple(rows), told, listed.epochs), number + VERSION_STEP, stamp)
-    named = {join_uid(row.id_hi, row.id_lo) for row in rows}
-    trash = yield from _left(now, root, stamp, named)
-    root = replace(root, gc_floor=now.gc_floor, trash=trash)
-    _need_sound(root)
-    return RebuildPlan(tp, root, version, len(since), _unused(rows, listed), data, etag)
-
-
-def version_with_steps(tp: TopicPartition, lost: Sequence[Row]) -> Steps[int]:
-    """The newest version to which :func:`plan_return_steps` goes back and that has other segments in place of all of
-    ``lost``; 0 without one. Raises UnknownTopicError."""
-    topic_id = yield from _topic_id(tp)
-    kept = {parse_hist_key(key) or 0 for key in (yield from _keys(hist_prefix(topic_id, tp.partition)))}
-    snapshots, _ = yield from survey_snapshots(_view(tp, topic_id))
-    kept |= {taken.version for taken in snapshots}
-    for version in sorted(kept, reverse=True):
-        try:
-            plan = yield from plan_return_steps(tp, version, "")
-        except (ConfigError, CorruptionError, NotFoundError):
-            continue
-        rows = yield from _rows_of(Snapshot.of(plan.root), 0)
-        held = {(row.id_hi, row.id_lo): row for row in rows if row.size}
-        if not any((row.id_hi, row.id_lo) in held for row in lost) and all(
-            any(old.base < row.next and row.base < old.next for old in held.values()) for row in lost
-        ):
-            return version
-    return 0
-
-
-def _unused(rows: Sequence[Row], listed: _Listed) -> tuple[str, ...]:
+def unused_keys(rows: Sequence[Row], listed: Listed) -> tuple[str, ...]:
     """Keys of segments that ``rows`` do not name."""
     named = {join_uid(row.id_hi, row.id_lo) for row in rows}
     return tuple([key for key in listed.sizes if (parsed := parse_segment_key(key)) and parsed.name.uid not in named])
 
 
-def _left(now: Root, root: Root, stamp: Stamp, named: set[str]) -> Steps[Trash]:
-    """The trash of ``root``, which takes the place of ``now``: all that ``now`` or its trash names, and ``root`` not.
-
-    ``root`` names no page of ``now``: each goes alone, for rows that it holds live on.
-    """
-    garbage = Garbage(replace(now, version=root.version - 1, trash=NO_TRASH), stamp)
-    cache = PageCache()
-    garbage.objects(row for row in (yield from _rows_of(Snapshot.of(now), 0)) if not _is_named(row, named))
-    for pointer in now.inner:
-        (children,) = yield from read_pages(now, PageKind.INNER, (pointer,), cache)
-        if isinstance(children, Pointers):
-            garbage.pages(children)
-    garbage.pages((*now.inner, *now.leaves))
-    waiting: list[TrashEntry] = []
-    for entry in now.trash:
-        waiting += yield from _opened(now, entry, garbage, named)
-    version, ts_ms = root.version, root.commit.ts_ms
-    moved = [entry._replace(removed_version=version, removed_ms=ts_ms) for entry in waiting]
-    # A leaf that a trim cut is there twice, and its rows, if a later trim took the rest of it.
-    once = {(entry.id_hi, entry.id_lo): entry for entry in (*moved, *garbage.trash)}
-    return Trash.from_entries(list(once.values()))
-
-
-def _opened(now: Root, entry: TrashEntry, garbage: Garbage, named: set[str]) -> Steps[list[TrashEntry]]:
-    """An entry as single pages and objects, without those that are ``named`` again; ``garbage`` gets the rows of pages.
-
-    A page that is gone was collected after all that it names.
-    """
-    if entry.what == TRASH_OBJECT:
-        return [] if _is_named(entry, named) else [entry]
-    if entry.what == TRASH_PAGE:
-        return [entry]
-    kinds = [PageKind.TRASH] if entry.what == TRASH_LIST else [PageKind.LEAF, PageKind.INNER]
-    content = yield from trash_page(page_key_of(now, entry), kinds)
-    waiting: list[TrashEntry] = []
-    if content is None:
-        return waiting
-    if isinstance(content, Trash):
-        for one in content:
-            waiting += yield from _opened(now, one, garbage, named)
-    elif isinstance(content, Pointers):
-        for pointer in content:
-            rows = yield from trash_page(now.page_key(pointer), [PageKind.LEAF])
-            if isinstance(rows, Rows):
-                garbage.objects(row for row in rows if not _is_named(row, named))
-                garbage.pages((pointer,))
-    else:
-        below = entry.what == TRASH_ROWS
-        rows = content.where((content.next > entry.base) & (content.next <= entry.end)) if below else content
-        garbage.objects(row for row in rows if not _is_named(row, named))
-        if below:
-            return waiting  # the page itself is another entry, or one of the catalog's
-    return [*waiting, entry._replace(kind=TRASH_PAGE | entry.kind & TRASH_MAINTAINER, end=0)]
-
-
-def _is_named(one: Row | TrashEntry, named: set[str]) -> bool:
-    return join_uid(one.id_hi, one.id_lo) in named
-
-
-def _topic_id(tp: TopicPartition) -> Steps[UUID]:
+def topic_id_of(tp: TopicPartition) -> Steps[UUID]:
     entry = yield from load_topic(tp.topic)
     if entry is None or tp.partition >= entry.partitions:
         raise UnknownTopicError(f"there is no partition {tp} in the registry", hint="`tiered topics list` names them")
     return entry.topic_id
 
 
-def _need_whole(tp: TopicPartition, topic_id: UUID) -> Steps[tuple[Root, bytes, str]]:
-    """The root, its bytes and its ETag."""
-    key = root_key(topic_id, tp.partition)
-    got = yield root_get(key)
-    root = _good(got.data, key, topic_id, tp) if isinstance(got, Object) else None
-    if root is None or not isinstance(got, Object):
-        raise CorruptionError(
-            f"{tp}: the root is lost or cannot be read",
-            path_or_key=key,
-            hint="`tiered repair rebuild-catalog` goes on from the newest copy in hist/",
-        )
-    return root, bytes(got.data), got.etag
-
-
-def _rows_of(pinned: Snapshot, at: int) -> Steps[list[Row]]:
+def rows_of(pinned: Snapshot, at: int) -> Steps[list[Row]]:
     rows: list[Row] = []
     while len(piece := (yield from pinned.piece(at))):
         rows += list(piece)
@@ -605,12 +451,12 @@ def _need_broken(tp: TopicPartition, topic_id: UUID) -> Steps[_There]:
     got = yield root_get(key)
     if not isinstance(got, Object):
         return _There()
-    root = _good(got.data, key, topic_id, tp)
+    root = believed(got.data, key, topic_id, tp)
     if root is None:
         return _There(bytes(got.data), got.etag)
     traces = yield from find_traces(root)
     got = yield root_get(key)  # what was committed while the traces were listed is no trace of a newer one
-    root = _good(got.data, key, topic_id, tp) if isinstance(got, Object) else None
+    root = believed(got.data, key, topic_id, tp) if isinstance(got, Object) else None
     if root is None or not isinstance(got, Object):
         raise ConfigError(f"{tp}: its root is another one by now; nothing was replaced", hint="plan again")
     older = traces.older(root)
@@ -620,7 +466,7 @@ def _need_broken(tp: TopicPartition, topic_id: UUID) -> Steps[_There]:
     raise ConfigError(f"{root.where} can be read: there is nothing to rebuild", hint="`tiered check` looks at the rest")
 
 
-def _good(data: bytes, key: str, topic_id: UUID, tp: TopicPartition) -> Root | None:
+def believed(data: bytes, key: str, topic_id: UUID, tp: TopicPartition) -> Root | None:
     """A root that can be believed. Raises ConfigError for one of a newer release: it is whole, as far as is known."""
     try:
         root = decode_root(data, key=key)
@@ -635,7 +481,7 @@ def _keys(prefix: str) -> Steps[dict[str, int]]:
     return {entry.key: entry.size for entry in (yield from list_all(prefix))}
 
 
-def _list(topic_id: UUID, partition: int) -> Steps[_Listed]:
+def list_objects(topic_id: UUID, partition: int) -> Steps[Listed]:
     prefix = partition_prefix(topic_id, partition)
     sizes = yield from _keys(prefix + "s/")
     epochs = dict.fromkeys(Role, 0)
@@ -643,14 +489,14 @@ def _list(topic_id: UUID, partition: int) -> Steps[_Listed]:
         parsed = parse_segment_key(key) or parse_page_key(key)
         if parsed is not None:
             epochs[parsed.name.role] = max(epochs[parsed.name.role], parsed.name.epoch)
-    return _Listed(sizes, epochs)
+    return Listed(sizes, epochs)
 
 
 def _newest_copy(tp: TopicPartition, topic_id: UUID) -> Steps[tuple[Root | None, list[Row], int]]:
     """The newest copy that is whole with all its pages, below ``hist/`` or a snapshot, its rows, and how many newer
     copies cannot be read."""
     unread = 0
-    taken, _ = yield from survey_snapshots(_view(tp, topic_id))
+    taken, _ = yield from survey_snapshots(view_of(tp, topic_id))
     snapshots = {each.version: each.root for each in taken}
     keys = yield from _keys(hist_prefix(topic_id, tp.partition))
     versions = {version: key for key in keys if (version := parse_hist_key(key)) is not None}
@@ -658,12 +504,12 @@ def _newest_copy(tp: TopicPartition, topic_id: UUID) -> Steps[tuple[Root | None,
         root = snapshots.get(version)
         if root is None:
             got = yield root_get(versions[version])
-            root = _good(got.data, versions[version], topic_id, tp) if isinstance(got, Object) else None
+            root = believed(got.data, versions[version], topic_id, tp) if isinstance(got, Object) else None
         if root is None or root.version != version:
             unread += 1
             continue
         try:
-            return root, (yield from _rows_of(Snapshot.of(root), 0)), unread
+            return root, (yield from rows_of(Snapshot.of(root), 0)), unread
         except CorruptionError:
             unread += 1  # a page was collected since, or is lost: an older copy may be whole
     return None, [], unread
@@ -673,13 +519,13 @@ def _has_log(topic_id: UUID, partition: int, row: Row, sizes: dict[str, int]) ->
     return sizes.get(segment_key(topic_id, partition, row)) == row.size
 
 
-def _is_there(topic_id: UUID, partition: int, row: Row, sizes: dict[str, int]) -> bool:
+def is_there(topic_id: UUID, partition: int, row: Row, sizes: dict[str, int]) -> bool:
     log, index = segment_key(topic_id, partition, row), index_key(topic_id, partition, row)
     return sizes.get(log) == row.size and sizes.get(index) == row.idx_len
 
 
 def _unnamed(
-    copy: Root | None, topic_id: UUID, partition: int, listed: _Listed, torn: Torn | None, *, older: bool
+    copy: Root | None, topic_id: UUID, partition: int, listed: Listed, torn: Torn | None, *, older: bool
 ) -> Steps[tuple[list[Row], dict[str, SegmentName]]]:
     """Rows of whole segments that the copy does not name and that may have been committed after it, or, of one that is
     ``torn``, that may have been named by what is lost of it. By key each ``.log`` whose row no bundle tells.
@@ -717,7 +563,7 @@ def _unnamed(
             if row is None and key in listed.sizes:
                 row = _row(name, key, (yield from _again(key)), topic_id, partition)
             log = segment_key(topic_id, partition, name)
-            if row is not None and _is_there(topic_id, partition, row, listed.sizes):
+            if row is not None and is_there(topic_id, partition, row, listed.sizes):
                 rows.append(row)
             elif row is None and log in listed.sizes and (name.base >= start or name.role is Role.MAINTAINER):
                 untold[log] = (
@@ -772,7 +618,9 @@ def _row(name: SegmentName, key: str, got: object, topic_id: UUID, partition: in
     )
 
 
-def _epochs(topic_id: UUID, partition: int, rows: Sequence[Row], copy: Root | None) -> Steps[tuple[EpochEntry, ...]]:
+def epochs_told(
+    topic_id: UUID, partition: int, rows: Sequence[Row], copy: Root | None
+) -> Steps[tuple[EpochEntry, ...]]:
     """Leader epochs up to the end of the newest segment, as its bundle has them. Up to its end ``copy`` tells them: a
     bundle that is lost there is made anew, under the new root, and with it who wrote at the end."""
     held = [row for row in rows if row.size]
@@ -781,9 +629,9 @@ def _epochs(topic_id: UUID, partition: int, rows: Sequence[Row], copy: Root | No
     key = index_key(topic_id, partition, held[-1])
     got = yield Get(key, max_bytes=MAX_BUNDLE_BYTES)
     if not isinstance(got, Object):
-        raise CorruptionError(f"{key} is gone", path_or_key=key, hint=_ADVICE)
+        raise CorruptionError(f"{key} is gone", path_or_key=key, hint=ADVICE)
     return decode_bundle(got.data, key=key).indexes.leader_epochs
 
 
-def _view(tp: TopicPartition, topic_id: UUID) -> RootView:
+def view_of(tp: TopicPartition, topic_id: UUID) -> RootView:
     return RootView(topic_id, tp.partition, tp.topic)

@@ -65,7 +65,7 @@ def was_destroyed(topic_id: UUID, partition: int) -> Steps[bool]:
 
 
 def was_collected(topic_id: UUID, partition: int) -> Steps[bool]:
-    """Whether a line tells that objects which a catalog had named were deleted, or is gone or cannot be read and may tell so.
+    """Whether a line tells that objects which a catalog had named were deleted. One that cannot be read may tell so.
 
     The lines of sweeps do not count: what a sweep took was never committed.
     """

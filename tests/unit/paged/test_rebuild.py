@@ -10,7 +10,8 @@ from tests.unit.catalog.script import TOPIC_ID, Desk
 from tests.unit.facade.on_the_loop import OnTheLoop
 from tests.unit.paged.rebuilding import TP, Bucket, producers_of
 from tiered import aio
-from tiered.care.rebuild import VERSION_STEP, plan_return_steps, rebuild_steps
+from tiered.care.go_back import plan_return_steps
+from tiered.care.rebuild import VERSION_STEP, rebuild_steps
 from tiered.care.run import plan_rebuild, rebuild
 from tiered.errors import ConfigError, CorruptionError, FencedError, NotFoundError
 from tiered.format.keys import (
