@@ -26,6 +26,7 @@ from tiered.care.proven import Reading
 from tiered.config import MAX_LONG
 from tiered.errors import CorruptionError
 from tiered.findings import Finding, Passed, Severity
+from tiered.format.root import STATE_OPEN
 from tiered.model import TopicPartition
 from tiered.plan.jobs import SPAN_BYTES, SpanCutter
 from tiered.remote.root_view import RootView
@@ -37,7 +38,7 @@ from tiered.store.base import Steps
 class Part:
     """Segments of one partition whose base lies in ``start`` to ``end`` (exclusive); one has its root, too.
 
-    ``made``: the registry vouches for the root. ``topic_id`` as 32 hex digits.
+    ``made``: the registry vouches for the root; ``state``: what it says of the topic. ``topic_id`` as 32 hex digits.
     """
 
     topic: str
@@ -49,11 +50,12 @@ class Part:
     segments: int = 0
     size_bytes: int = 0
     with_root: bool = True
+    state: str = STATE_OPEN
 
     @property
     def entry(self) -> TopicEntry:
         """As much of the registry's entry as a check of the partition asks."""
-        return TopicEntry(self.topic, UUID(self.topic_id), self.partition + 1, roots=self.made)
+        return TopicEntry(self.topic, UUID(self.topic_id), self.partition + 1, roots=self.made, state=self.state)
 
 
 def cut_steps(
@@ -67,7 +69,8 @@ def cut_steps(
     parts: list[Part] = []
     for entry in (yield from run.registry(url, LocalFacts())):
         for number in range(entry.partitions):
-            parts += yield from _cut(Part(entry.name, entry.topic_id.hex, number, entry.roots), least_bytes)
+            whole = Part(entry.name, entry.topic_id.hex, number, entry.roots, state=entry.state)
+            parts += yield from _cut(whole, least_bytes)
     return run.report(LocalFacts(), RemoteFacts()), parts
 
 

@@ -98,7 +98,7 @@ def test_bundles_are_kept_under_names_of_their_own() -> None:
     reader = RemoteFace(log.store, log.topic, log.topic_id, 0, limits=INDEXED, indexes=cache)
     for row in rows:
         assert len(list(reader.read_batches(row.base + 40, row.base + 50))) == 1
-    held = [cache.get(index_key(log.topic_id, 0, row), 0) for row in rows]
+    held = [cache.get((index_key(log.topic_id, 0, row), 0)) for row in rows]
     assert [data is not None and len(data) for data in held] == [row.idx_len for row in rows]
 
 

@@ -52,7 +52,8 @@ def take_inventory(directory: Path, files: Files, tiered: Collection[TopicPartit
     for error in found.broken.values():
         if disk_failed(error):  # which is no matter of one partition: nothing is written there
             raise error
-    set_apart(directory, ids, found.topics, found.broken)
+    known = {tp.topic for tp in tiered}  # one that a bucket knows is refused as a whole below
+    set_apart(directory, {name: here for name, here in ids.items() if name not in known}, found.topics, found.broken)
     for topic, here in ids.items():
         found.topics[topic] = discovered(found.topics.get(topic), topic, here, tiered=tiered)
     found.topics = without_absent(found.topics)
