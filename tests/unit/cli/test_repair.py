@@ -150,7 +150,7 @@ def test_index_puts_together_again_what_was_merged(cli: Cli, tmp_path: Path, dam
         hurt(url, merged.removesuffix(".log") + ".idx")
     if damage == "a bit of one piece, too":
         hurt(url, next(key for key in keys(tmp_path, ".log") if "/s/w" in key), flip)
-        assert cli("repair", "index", "t:0", *remote, "--yes").code == 13
+        assert cli("repair", "index", "t:0", *remote, "--dry-run").code == 13
         return
     dropped = cli("repair", "drop-segment", "t:0", *remote, "--yes")
     assert (dropped.code, "`tiered repair index` writes anew" in dropped.err) == (2, True)
@@ -207,6 +207,14 @@ def test_registry_of_two_topics_whose_entries_name_each_others_ids(cli: Cli, url
         assert f"`tiered repair registry {name}` makes it anew" in checked.text + checked.err
         assert cli("repair", "registry", name, *remote, "--yes").code == 0
     assert (cli("check", *remote).code, values(url)) == (0, before)
+
+
+def test_registry_takes_no_deletion_back(cli: Cli, url: str) -> None:
+    remote = ("--remote", url)
+    assert cli("topics", "delete", "t", *remote, "--yes").code == 0
+    hurt(url, "topics/t")
+    assert cli("repair", "registry", "t", *remote, "--yes").code == 3
+    assert json.loads(hurt(url, "topics/t", lambda _: None))["state"] == "deleting"
 
 
 @pytest.mark.parametrize("copies", [True, False])
