@@ -63,9 +63,9 @@ LOST_AND_FOUND = "lost+found"
 """Of the file system, where a log directory is a whole one."""
 OFFSET_CHECKPOINTS = (RECOVERY_POINT_NAME, LOG_START_NAME, REPLICATION_NAME, CLEANER_NAME)
 RENAMED = {
-    "delete": (Severity.INFO, "waits to be removed"),
-    "future": (Severity.INFO, "is the copy of a partition that moves here, not whole yet: whoever moves it ends that"),
-    "stray": (Severity.WARNING, "was set aside by a broker that should not have it: it is kept, and nobody reads it"),
+    "delete": "waits to be removed",
+    "future": "is the copy of a partition that moves here, not whole yet: whoever moves it ends that",
+    "stray": "was set aside by a broker that should not have it: it is kept, and nobody reads it",
 }
 """What a partition's directory is that was renamed, by kind."""
 UNREADABLE = "unreadable"
@@ -200,8 +200,7 @@ class LocalCheck:
                 if folder.name != LOST_AND_FOUND:
                     root.error("directory_name", folder.refusal.message)
             elif folder.kind:
-                severity, what = RENAMED[folder.kind]
-                root.add(severity, "renamed_directory", f"{folder.name} {what}")
+                root.add(Severity.INFO, "renamed_directory", f"{folder.name} {RENAMED[folder.kind]}")
             elif not self.topics or folder.tp.topic in self.topics:
                 found.append((folder.tp, self.directory / folder.name))
         return sorted(found)

@@ -103,7 +103,7 @@ def test_a_renamed_directory_is_told_by_what_it_is(kafka_fixtures: Path, tmp_pat
     assert {kind: each.severity for kind, each in told.items()} == {
         "delete": Severity.INFO,
         "future": Severity.INFO,
-        "stray": Severity.WARNING,
+        "stray": Severity.INFO,
     }
     assert "moves here" in told["future"].message
     assert "nobody reads it" in told["stray"].message
