@@ -96,6 +96,7 @@ class LogFile:
         *,
         dense: bool = False,
         reach: int = -1,
+        buffer_bytes: int = BUFFER_BYTES,
     ) -> Iterator[tuple[Span, memoryview]]:
         """Each batch from ``position`` (a batch's start) to the end of a segment of ``size_bytes`` that is whole.
 
@@ -103,7 +104,8 @@ class LogFile:
         or not behind the one before it, and where the batches do not end at ``size_bytes``, or end below ``reach``.
         ``dense``: also where an offset is left out (v2 batches only: older ones do not tell their first offset).
         """
-        return self._through(self.walk(position, offsets, dense=dense), size_bytes, reach)
+        walk = self.walk(position, offsets, dense=dense)
+        return self._through(walk, size_bytes, buffer_bytes, reach)
 
     def stretches(
         self,
@@ -143,20 +145,24 @@ class LogFile:
         """The state of a walk as :meth:`segment` goes, for :meth:`pieces`."""
         return BatchWalk(self.damage, position=position, offsets=offsets, dense=dense)
 
-    def batches(self, position: int, end: int) -> Iterator[tuple[Span, memoryview]]:
+    def batches(
+        self, position: int, end: int, *, buffer_bytes: int = BUFFER_BYTES
+    ) -> Iterator[tuple[Span, memoryview]]:
         """Each whole batch from ``position`` (a batch's start) to ``end``, by declared length; CRCs are not checked.
 
         The view is valid until the next step. Stops quietly at a partial tail; raises CorruptionError where the
         declared length or the magic cannot be.
         """
-        return self._through(self.loose_walk(position), end)
+        return self._through(self.loose_walk(position), end, buffer_bytes)
 
     def loose_walk(self, position: int) -> BatchWalk:
         """The state of a walk as :meth:`batches` goes, for :meth:`pieces`."""
         return BatchWalk(self.damage, position=position)
 
-    def _through(self, walk: BatchWalk, end: int, reach: int = -1) -> Iterator[tuple[Span, memoryview]]:
-        for piece in self.pieces(walk, end, reach=reach):
+    def _through(
+        self, walk: BatchWalk, end: int, buffer_bytes: int, reach: int = -1
+    ) -> Iterator[tuple[Span, memoryview]]:
+        for piece in self.pieces(walk, end, reach=reach, buffer_bytes=buffer_bytes):
             yield from walk.whole(piece)
 
     def pieces(
