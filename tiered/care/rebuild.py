@@ -411,6 +411,7 @@ def unused_keys(rows: Sequence[Row], listed: Listed) -> tuple[str, ...]:
 
 
 def topic_id_of(tp: TopicPartition) -> Steps[UUID]:
+    """The id that the registry gives the topic. Raises UnknownTopicError."""
     entry = yield from load_topic(tp.topic)
     if entry is None or tp.partition >= entry.partitions:
         raise UnknownTopicError(f"there is no partition {tp} in the registry", hint="`tiered topics list` names them")
@@ -418,6 +419,7 @@ def topic_id_of(tp: TopicPartition) -> Steps[UUID]:
 
 
 def rows_of(pinned: Snapshot, at: int) -> Steps[list[Row]]:
+    """All rows from the one that holds offset ``at`` on."""
     rows: list[Row] = []
     while len(piece := (yield from pinned.piece(at))):
         rows += list(piece)
@@ -482,6 +484,7 @@ def _keys(prefix: str) -> Steps[dict[str, int]]:
 
 
 def list_objects(topic_id: UUID, partition: int) -> Steps[Listed]:
+    """What lies below the prefix of a partition: sizes of its segments' objects, and the newest epoch of each role."""
     prefix = partition_prefix(topic_id, partition)
     sizes = yield from _keys(prefix + "s/")
     epochs = dict.fromkeys(Role, 0)
@@ -520,6 +523,7 @@ def _has_log(topic_id: UUID, partition: int, row: Row, sizes: dict[str, int]) ->
 
 
 def is_there(topic_id: UUID, partition: int, row: Row, sizes: dict[str, int]) -> bool:
+    """Whether both objects of a row were listed with the sizes that it tells."""
     log, index = segment_key(topic_id, partition, row), index_key(topic_id, partition, row)
     return sizes.get(log) == row.size and sizes.get(index) == row.idx_len
 
@@ -634,4 +638,5 @@ def epochs_told(
 
 
 def view_of(tp: TopicPartition, topic_id: UUID) -> RootView:
+    """What reads and believes roots of the partition."""
     return RootView(topic_id, tp.partition, tp.topic)

@@ -18,9 +18,9 @@ from tiered.errors import ConfigError, CorruptionError
 from tiered.format.keys import FLAG_ABORTED_TXNS, Role, hist_prefix, index_key, root_key, segment_key
 from tiered.format.root import decode_root, encode_root
 from tiered.format.rows import Rows
-from tiered.model import TopicPartition
+from tiered.model import Row, TopicPartition
 from tiered.remote.catalog import Catalog
-from tiered.remote.topics import load_topic, register_topic
+from tiered.remote.topics import TopicEntry, load_topic, register_topic
 from tiered.store.base import (
     ABSENT,
     Delete,
@@ -176,15 +176,20 @@ def test_what_is_left_of_a_segment_that_was_cut_is_part_of_it() -> None:
     assert [(loss.start, loss.end) for loss in plan.lost] == [(70, 80)]
 
 
-def test_a_beginning_that_nobody_knows_is_refused(store: MemoryStore, tmp_path: Path) -> None:
-    write(tmp_path / "log", store, 1)
+def maintained(store: MemoryStore) -> tuple[TopicEntry, Catalog, list[Row]]:
+    """The entry of the topic, its catalog as a maintainer who has claimed it holds it, and its rows."""
     entry = drive(store, load_topic("t"))
     assert entry is not None
     catalog = Catalog(entry.topic_id, 0, "t")
     drive(store, catalog.claim(Role.MAINTAINER, "test"))
     pinned = drive(store, catalog.pin())
     assert pinned is not None
-    rows = list(drive(store, pinned.piece(0)))
+    return entry, catalog, list(drive(store, pinned.piece(0)))
+
+
+def test_a_beginning_that_nobody_knows_is_refused(store: MemoryStore, tmp_path: Path) -> None:
+    write(tmp_path / "log", store, 1)
+    entry, catalog, rows = maintained(store)
     refused = 0
     for row in rows[1:]:
         drive(store, catalog.trim(row.base))
@@ -202,13 +207,7 @@ def test_a_beginning_that_nobody_knows_is_refused(store: MemoryStore, tmp_path: 
 def test_bytes_under_another_name_bring_their_bundle(store: MemoryStore, tmp_path: Path) -> None:
     """As an upload that nobody named. The bundle alone tells of transactions whose beginning is trimmed."""
     write(tmp_path / "log", store, 1)
-    entry = drive(store, load_topic("t"))
-    assert entry is not None
-    catalog = Catalog(entry.topic_id, 0, "t")
-    drive(store, catalog.claim(Role.MAINTAINER, "test"))
-    pinned = drive(store, catalog.pin())
-    assert pinned is not None
-    rows = list(drive(store, pinned.piece(0)))
+    entry, catalog, rows = maintained(store)
     row = next(each for each in rows[1:] if each.flags & FLAG_ABORTED_TXNS)
     drive(store, catalog.trim(row.base))
     before = committed(store)
