@@ -274,8 +274,12 @@ class Catalog(RootView):
             deadline: Deadline | None = None
             attempt = 0
             while True:
-                root, time = self._current(), (yield Now())
+                time = yield Now()
                 deadline = deadline or Deadline.after(self._limits.deadline_ms, time)
+                if self._clock.ahead(time):  # or this machine slept: the store says which
+                    yield from self._read_again()
+                    time = yield Now()
+                root = self._current()  # after a lost race it is another one
                 owner = f"{held.owner}: {reason}" if reason else held.owner
                 stamp = self._stamp(held.role, held.epoch, owner, (yield NewId()), time)
                 folded = yield from self._folded(intents, root, stamp)
@@ -291,7 +295,8 @@ class Catalog(RootView):
                     yield from before()
                     before = None
                 planned = yield from store_pages(planned, deadline)
-                if (yield from self._replace(held, planned, deadline)):
+                fresh = not self._stale(time, (yield Now()))
+                if fresh and (yield from self._replace(held, planned, deadline)):
                     yield from self._keep_version(root, planned)
                     return self._results(intents, folded, root)
                 attempt += 1
@@ -454,6 +459,11 @@ class Catalog(RootView):
             self._clock.note(got, (yield Now()))
         return self._received(got)
 
+    def _read_again(self) -> Steps[None]:
+        """Reads the root whatever is known of it: an answer that it is unchanged tells no time."""
+        if (yield from self._asked(root_get(self.key))) is None:
+            raise self._destroyed()
+
     # -- small parts --------------------------------------------------------------------------------------------------
 
     def _accepted(self, root: Root) -> None:
@@ -502,6 +512,11 @@ class Catalog(RootView):
     def _stamp(self, role: Role, epoch: int, owner: str, commit_id: str, time: Time) -> Stamp:
         return Stamp(commit_id, self._clock.commit_ms(time), role, epoch, owner, self._limits.shape)
 
+    def _stale(self, taken: Time, now: Time) -> bool:
+        """Whether a commit dated ``taken`` is too old to be sent: the grace of what it removes counts from its date,
+        and a process that stood still for a day would leave readers none."""
+        return max(now.now_ms - taken.now_ms, int((now.monotonic - taken.monotonic) * 1000)) > self._limits.deadline_ms
+
     def _dated_ahead(self, root: Root, time: Time) -> str:
         """One sentence if an earlier commit was made under a clock that was far ahead, else ``""``."""
         lead_ms = self._clock.lead_ms(root.commit.ts_ms, time)
@@ -516,7 +531,7 @@ class Catalog(RootView):
         time: Time = yield Now()
         if deadline.passed(time):
             raise RemoteUnavailableError(
-                f"{self.name}: lost {attempt} races for the root in {deadline.after_ms} ms; nothing was committed",
+                f"{self.name}: {attempt} races for the root in {deadline.after_ms} ms, none won; nothing was committed",
                 hint="try again",
             )
         yield Backoff(attempt)

@@ -89,15 +89,16 @@ def settle(put: Put, deadline: Deadline, what: str) -> Steps[Settled]:
                 pass
             case _:
                 assert_never(result.status)
-        time: Time = yield Now()
-        if deadline.passed(time):
-            if cause:
-                raise _unknown(what, put.key, cause)
-            raise RemoteUnavailableError(
-                f"{what}: {attempt} PUTs of {put.key} in {deadline.after_ms} ms, all answered 409; nothing landed",
-                hint="try again",
-            )
-        yield Backoff(attempt)
+        if not deadline.passed((yield Now())):
+            yield Backoff(attempt)
+            if not deadline.passed((yield Now())):  # not if the process stood still: a PUT so late is nobody's wish
+                continue
+        if cause:
+            raise _unknown(what, put.key, cause)
+        raise RemoteUnavailableError(
+            f"{what}: {attempt} PUTs of {put.key} in {deadline.after_ms} ms, all answered 409; nothing landed",
+            hint="try again",
+        )
 
 
 def _unknown(what: str, key: str, cause: str) -> CommitUnknown:

@@ -26,10 +26,15 @@ class StoreClock:
         date_ms, read_at = self._date
         return at_ms - date_ms - int((time.monotonic - read_at) * 1000)
 
+    def ahead(self, time: Time) -> bool:
+        """Whether this machine's clock seems to be far ahead. A machine that slept has the right time, and a monotonic
+        clock that did not count the sleep: only another answer can tell."""
+        return self.lead_ms(time.now_ms, time) > self._max_lead_ms
+
     def commit_ms(self, time: Time) -> int:
         """The time of a commit: this machine's, or the store's if that is later. ConfigError if it is far before."""
         lead_ms = self.lead_ms(time.now_ms, time)
-        if lead_ms > self._max_lead_ms:
+        if self.ahead(time):
             raise ConfigError(
                 f"{self._name}: this commit would be dated {lead_ms} ms later than the store's clock",
                 hint="set the clock of this machine: objects are kept for a grace time counted from it",

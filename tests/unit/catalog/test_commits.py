@@ -21,10 +21,18 @@ from tiered.errors import (
 from tiered.format.root import Root, encode_root
 from tiered.model import EpochEntry
 from tiered.plan.known import HELD_LIMIT
+from tiered.plan.rewrite import TrimIntent
 from tiered.remote.catalog import Catalog, CommitLimits
-from tiered.store.base import ABSENT, Blocking, Delete, NewId, Now, Put, PutResult, PutStatus, Time
+from tiered.store.base import ABSENT, Blocking, Delete, NewId, Now, Put, PutResult, PutStatus, Steps, Time
 from tiered.store.driver import drive
 from tiered.testing.clock import FakeClock
+
+
+class StoppedClock(FakeClock):
+    """Of a process that is stopped for a day wherever it waits."""
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds + 86_400)
 
 
 @pytest.fixture
@@ -398,10 +406,21 @@ def test_time_never_goes_back_and_a_clock_far_ahead_is_refused(world: World, des
     second = world.run(desk.catalog.append([desk.row(10, 20)]))
     assert second.commit.ts_ms == first.commit.ts_ms + 1
     world.run(desk.catalog.read_back())  # the store's clock of this answer
-    world.clock.jump(2 * 86_400)
+    ahead = FakeClock(world.clock.now_ms() + 2 * 86_400_000)
     with pytest.raises(ConfigError, match="later than the store's clock"):
-        world.run(desk.catalog.append([desk.row(20, 30)]))
+        drive(world.store, desk.catalog.append([desk.row(20, 30)]), clock=ahead, ids=world.ids)
     assert desk.catalog.in_doubt == ""
+
+
+def test_a_machine_that_slept_asks_the_store_what_time_it_is(world: World, desk: Desk) -> None:
+    """Its monotonic clock did not count the sleep: what it knows of the store's clock is as old."""
+    world.run(desk.catalog.read_back())
+    world.clock.jump(2 * 86_400)
+    gets = world.store.gets
+    root = world.run(desk.catalog.append([desk.row(0, 10)]))
+    assert (root.commit.ts_ms, world.store.gets) == (world.clock.now_ms(), gets + 1)
+    assert world.run(desk.catalog.append([desk.row(10, 20)])).next_offset == 20
+    assert world.store.gets == gets + 1
 
 
 def test_a_clock_that_is_behind_dates_a_commit_by_the_stores(world: World, desk: Desk) -> None:
@@ -447,6 +466,39 @@ def test_a_commit_that_loses_every_race_gives_up_at_the_deadline(world: World, d
         world.run(catalog.append([desk.row(1000, 1001)]))
     world.store.script.clear()
     assert world.run(catalog.append([desk.row(1000, 1001)])).next_offset == 1001
+
+
+@pytest.mark.parametrize("stopped", [True, False], ids=["the process stood still", "the machine did"])
+def test_what_stood_still_before_its_put_is_dated_anew_or_given_up(world: World, desk: Desk, stopped: bool) -> None:
+    """The grace of what a commit removes counts from its date."""
+    world.run(desk.catalog.append([desk.row(0, 10)]))
+    other = world.desk("m")
+    other.maintain()
+    sent, before_ms = len(world.store.puts), world.clock.now_ms()
+
+    def stand_still() -> Steps[None]:
+        (world.clock.advance if stopped else world.clock.jump)(86_400)  # a machine's monotonic clock stops with it
+        yield Now()
+
+    steps = other.catalog.commit(TrimIntent(4), before=stand_still)
+    if stopped:
+        with pytest.raises(RemoteUnavailableError, match="nothing was committed"):
+            world.run(steps)
+        assert (len(world.store.puts), stored(world).start_offset, other.catalog.in_doubt) == (sent, 0, "")
+    else:
+        assert world.run(steps).commit.ts_ms >= before_ms + 86_400_000
+    assert world.run(other.catalog.trim(4)).start_offset == 4
+
+
+def test_what_stood_still_after_an_unknown_put_is_not_sent_again(world: World, desk: Desk) -> None:
+    sent = len(world.store.puts)
+    world.store.script.append("late")
+    clock = StoppedClock(world.clock.now_ms())
+    with pytest.raises(CommitUnknown, match="timeout"):
+        drive(world.store, desk.catalog.append([desk.row(0, 10)]), clock=clock, ids=world.ids)
+    assert len(world.store.puts) == sent + 1
+    desk.claim(desk.proof(end_offset=0))
+    assert world.run(desk.catalog.append([desk.row(0, 10)])).next_offset == 10
 
 
 def test_a_commit_needs_a_claim(world: World) -> None:
