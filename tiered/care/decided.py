@@ -6,10 +6,12 @@
     LIST s/t/ ──> what is staged and no decision names: was it ever decided?                     │
                                              the commits again, one by one, on the copy <────────┘
 
-Refused is what nothing proves: where a decision was swept, or may have been; where a local log wrote, too; where no
-copy is left and objects were collected, since what they were is not known. An order that is not proven is refused
-unless it is asked for: then all that was decided is there again, and of what lies behind the first doubt each record
-may have had another offset.
+What cannot be proven is refused. That is the case where a decision was swept, or may have been; where a local log wrote
+into the same partition; and where no copy is left although objects were collected, since nothing tells what they held.
+
+Two sinks may have committed side by side, so that no decision tells which of them came first. Such a partition is
+refused, too, unless the caller accepts any order. Then all records are there again, but behind the first such place a
+record may have another offset than it had before.
 """
 
 from __future__ import annotations

@@ -221,8 +221,12 @@ def _made(
 
 
 def _need_uncut(tp: TopicPartition, topic_id: UUID, since: SinceCopy, others: Sequence[Row]) -> None:
-    """Raises CorruptionError where a rewrite begins or ends inside what a sink staged, which lay elsewhere then, or is
-    of offsets whose order nothing tells: it may hold other batches than would come to lie there."""
+    """Checks the rewrites (compacted or merged segments) against the batches that sinks staged.
+
+    Raises CorruptionError in two cases. A rewrite covers offsets of which nothing tells in which order sinks committed
+    them: it may hold other batches than those that would get these offsets now. Or a rewrite begins or ends inside a
+    staged segment: then that segment had other offsets when the rewrite was made.
+    """
     start, end = since.unproven
     for rewrite in [row for row in others if row.flags & FLAG_MAINTAINER]:
         if rewrite.base < end and start < rewrite.next:
@@ -325,8 +329,12 @@ def _need_all_of_older(there: _There, rows: Sequence[Row], key_of: Callable[[Row
 def _need_told(
     tp: TopicPartition, rows: Sequence[Row], untold: Mapping[str, SegmentName], unproven: Mapping[str, str]
 ) -> list[str]:
-    """Raises CorruptionError where a ``.log`` is there without its bundle, and nothing else has its offsets: the next
-    sweep would take it. Gives the keys of those behind the end: uploads that never ended, or what is lost of one."""
+    """Checks each ``.log`` whose index bundle is lost (``untold``), because nothing tells the row that it belongs to.
+
+    Raises CorruptionError if no row of the new root has the offset at which it begins: the root would not name it, and
+    the next sweep would delete it. Returns the keys of those that begin behind the last row. They are uploads that
+    never ended, or what is left of one that did.
+    """
     behind: list[str] = []
     for key, name in sorted(untold.items(), key=lambda each: each[1].base):
         if any(row.size and row.base <= name.base < row.next for row in rows):
@@ -531,11 +539,13 @@ def is_there(topic_id: UUID, partition: int, row: Row, sizes: dict[str, int]) ->
 def _unnamed(
     copy: Root | None, topic_id: UUID, partition: int, listed: Listed, torn: Torn | None, *, older: bool
 ) -> Steps[tuple[list[Row], dict[str, SegmentName]]]:
-    """Rows of whole segments that the copy does not name and that may have been committed after it, or, of one that is
-    ``torn``, that may have been named by what is lost of it. By key each ``.log`` whose row no bundle tells.
+    """Segments in the bucket that the copy of the root does not name, although the lost root may have named them.
 
-    Of a torn root that is not ``older`` rewrites behind it count for nothing: they were under way. Of two names with
-    one id, which somebody has copied by hand, the one counts that its bundle fits.
+    Returns the rows of those whose objects are both there, and by key the name of each ``.log`` whose bundle is lost.
+    ``torn`` is a root of which a part is lost: then what that part may have named counts, too.
+
+    If the torn root is the newest (not ``older``), a rewrite that it does not name was still under way, and does not
+    count. If two names have one id, because somebody copied objects by hand, the one counts that its bundle fits.
     """
     names: dict[str, list[SegmentName]] = {}
     for key in listed.sizes:
