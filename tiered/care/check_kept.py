@@ -97,7 +97,11 @@ class _Kept:
                     continue
                 flaw = yield from self._need_all(taken)
                 if flaw:
-                    what = f"snapshot {name}: {flaw}; the .log is right: `tiered restore --as-of {name}` makes it anew"
+                    what = (
+                        f"snapshot {name}: {flaw}; no record is lost: the .log is right, and `tiered restore --as-of "
+                        f"{name}` makes the indexes anew, on a disk. The bucket's stay as they are as long as the "
+                        f"snapshot is there: {let_go(*self._tp, name)}"
+                    )
                     findings.add(Severity.WARNING, "snapshot_index", what)
             except CorruptionError as damage:
                 if taken is not None and not (yield from self._is_held(taken)):

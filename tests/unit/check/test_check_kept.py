@@ -89,11 +89,11 @@ def test_what_only_a_snapshot_names_is_looked_at(log: Scenario, damage: str, sid
     (found,) = seen(log, read_data=True)
     if side == ".log":
         assert (found.severity, found.code, found.where) == (Severity.ERROR, "snapshot", snapshot)
-        assert "`tiered snapshot delete kept flights:0`" in found.message
     else:
         assert (found.severity, found.code, found.where) == (Severity.WARNING, "snapshot_index", snapshot)
         assert "`tiered restore --as-of kept`" in found.message
-    assert key in found.message
+    assert (found.message.startswith("snapshot kept: "), key in found.message) == (True, True)
+    assert "or let go of the snapshot: `tiered snapshot delete kept flights:0`" in found.message
 
 
 @pytest.mark.parametrize("read_data", [False, True])

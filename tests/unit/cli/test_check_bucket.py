@@ -177,7 +177,9 @@ def test_the_verbs_for_roots_and_segments_are_named(cli: Cli, url: str) -> None:
     mended = cli("check", "--remote", url)
     assert mended.code == 3  # the snapshot goes on naming the damaged one
     assert "snapshot kept: " in mended.text
-    assert cli("snapshot", "delete", "kept", "t:0", "--yes", "--remote", url).code == 0
+    verb = next(word for word in mended.text.split("`") if word.startswith("tiered snapshot "))
+    assert verb == "tiered snapshot delete kept t:0"
+    assert cli(*verb.split()[1:], "--yes", "--remote", url).code == 0
     assert cli("check", "--remote", url).code == 0
     hurt(url, "/root", lambda data: data[:-1])
     told = cli("check", "--remote", url, "--json").summary["remedies"]
