@@ -16,7 +16,7 @@ from tiered import arguments
 from tiered.arrow.schema import COLUMNS, arrow_table
 from tiered.clock import Clock, IdSource
 from tiered.config import S3Keywords
-from tiered.errors import ConfigError, UnknownTopicError
+from tiered.errors import ConfigError, TieredError, UnknownTopicError
 from tiered.format.kernels import ConsumerRecord
 from tiered.local.directory.view import LogView
 from tiered.local.disk.topics import TopicInfo
@@ -141,17 +141,24 @@ class Reader:
         places += [self._bucket.store.url] if self._bucket is not None else []
         return f"<Reader {' + '.join(places)}>"
 
-    def topics(self) -> dict[str, TopicInfo]:
-        """Topics of both tiers by name. Over a bucket this lists ``topics/``, the only listing a reader causes."""
-        return self._runner.run(self._topics_steps())
+    def topics(self, unreadable: dict[str, TieredError] | None = None) -> dict[str, TopicInfo]:
+        """Topics of both tiers by name. Over a bucket this lists ``topics/``, the only listing a reader causes.
 
-    def _topics_steps(self) -> Steps[dict[str, TopicInfo]]:
+        ``unreadable``, a dictionary, gets by name why an entry of the bucket's registry cannot be read, and the other
+        topics are given. Without it that is raised, since what such an entry names is not known: CorruptionError,
+        ConfigError for one of a newer release.
+        """
+        return self._runner.run(self._topics_steps(unreadable))
+
+    def _topics_steps(self, unreadable: dict[str, TieredError] | None = None) -> Steps[dict[str, TopicInfo]]:
         """As :meth:`topics`, for whoever runs steps."""
+        if unreadable is not None:
+            arguments.instance("unreadable", unreadable, dict, "a dictionary, which gets errors by topic, or None")
         found: dict[str, TopicInfo] = {}
         if self._local is not None:
             found.update((yield Blocking(self._local.topics)))
         if self._bucket is not None:
-            found.update((yield from self._bucket.topics()))
+            found.update((yield from self._bucket.topics(unreadable)))
         return dict(sorted(found.items()))
 
     def _names_steps(self) -> Steps[list[str]]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from tiered.clock import Clock, IdSource
     from tiered.config import S3Keywords
+    from tiered.errors import TieredError
     from tiered.local.disk.topics import TopicInfo
     from tiered.remote.past import Taken
 
@@ -74,10 +75,10 @@ class Reader:
         self._worker = worker
         self._runner = runner
 
-    async def topics(self) -> dict[str, TopicInfo]:
+    async def topics(self, unreadable: dict[str, TieredError] | None = None) -> dict[str, TopicInfo]:
         """As ``Reader.topics``."""
         self._worker.check_open()
-        return await self._runner.run(self._reader._topics_steps())
+        return await self._runner.run(self._reader._topics_steps(unreadable))
 
     async def topic(self, name: str) -> TopicReads:
         """As ``Reader.topic``."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -70,8 +69,8 @@ def topic_to_read(reader: tiered.Reader, name: str) -> TopicReads:
     try:
         return reader.topic(name)
     except UnknownTopicError:
-        with contextlib.suppress(CorruptionError, ConfigError):  # of another topic: the error at hand is the answer
-            need_topic(name, reader.topics())
+        unreadable: dict[str, TieredError] = {}
+        need_topic(name, {*reader.topics(unreadable), *unreadable})  # which may know better what was meant
         raise
 
 

@@ -57,10 +57,10 @@ class BucketReads:
         self.entries: dict[str, TopicEntry] = {}  # as last seen
         self._busy = threading.Lock()
 
-    def topics(self) -> Steps[dict[str, TopicInfo]]:
-        """By name, with one listing."""
+    def topics(self, unreadable: dict[str, TieredError] | None = None) -> Steps[dict[str, TopicInfo]]:
+        """By name, with one listing. ``unreadable`` as of ``list_topics``."""
         found = {}
-        for entry in (yield from list_topics()):
+        for entry in (yield from list_topics(unreadable)):
             found[entry.name] = TopicInfo(entry.name, entry.topic_id, entry.partitions, entry.known_settings)
         return found
 

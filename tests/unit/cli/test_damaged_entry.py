@@ -132,6 +132,8 @@ def test_who_mistypes_a_topic_is_told_so(cli: Cli, place: Path) -> None:
     for line in (("cat", "ab"), ("offsets", "ab"), ("topics", "describe", "ab"), ("segments", "ab")):
         seen = cli(*line, *alone)
         assert (seen.code, "there is no topic" in seen.err) == (10, True), line
+    for line in (("cat", "a-0"), ("offsets", "b-0")):  # b is a topic, if its entry is damaged
+        assert f"did you mean partition {line[1].replace('-', ':')}?" in cli(*line, *alone).err, line
     assert cli("offsets", "a", *alone).code == 0
     assert cli("offsets", "b", *alone).code == 13
     assert cli("doctor", *alone).code == 0

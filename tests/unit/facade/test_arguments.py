@@ -128,6 +128,7 @@ OPENS: list[tuple[Callable[[Any, Any], Any], list[Any]]] = [
     (lambda m, x: m.open_reader("memory://none", deadline_seconds=x), NO_SECONDS),
 ]
 READER: list[tuple[Callable[[Any, Any], Any], list[Any]]] = [
+    (lambda r, x: r.topics(x), [5, "t", [], True]),
     (lambda r, x: r.topic(x), [*NO_TEXT, "none"]),
     (lambda r, x: r.find("t", key=x), [None, *NO_BYTES]),
     (lambda r, x: r.find("t", key=b"k", partition=x), [*NO_INT, -1, 2]),

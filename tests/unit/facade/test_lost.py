@@ -399,6 +399,37 @@ def test_partitions_that_are_added_while_the_log_is_open(bucket: Bucket, by_daem
         assert [record.value for record in reader.topic("t").read(2)] == [b"in 2"]
 
 
+# -- one entry that cannot be read, and the others ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("data", "code"), [(b"{nothing", 13), (b'{"format": 9}', 2)])
+def test_topics_of_a_reader_are_given_beside_one_whose_entry_cannot_be_read(
+    bucket: Bucket, data: bytes, code: int
+) -> None:
+    bucket.put(topic_key("other"), data)
+    unreadable: dict[str, TieredError] = {}
+    with tiered.open_reader(bucket.url) as reader:
+        with pytest.raises(TieredError) as raised:
+            reader.topics()
+        assert (raised.value.exit_code, topic_key("other") in raised.value.message) == (code, True)
+        assert [(name, info.partitions) for name, info in reader.topics(unreadable).items()] == [("t", 2)]
+    assert [(name, error.exit_code) for name, error in unreadable.items()] == [("other", code)]
+    assert str(unreadable["other"]) == str(raised.value)
+
+    async def topics() -> list[str]:
+        async with aio.open_reader(bucket.url, log_dir=bucket.directory) as reader:
+            with pytest.raises(type(raised.value)):
+                await reader.topics()
+            return list(await reader.topics(found))
+
+    found: dict[str, TieredError] = {}
+    assert (asyncio.run(topics()), list(found)) == (["t"], ["other"])
+    bucket.put(topic_key("t"), data)
+    with tiered.open_reader(bucket.url, log_dir=bucket.directory) as reader:
+        assert list(reader.topics(found)) == ["t"]  # the disk's
+    assert sorted(found) == ["other", "t"]
+
+
 # -- folders, and what the advice says ---------------------------------------------------------------------------------
 
 
