@@ -34,7 +34,7 @@ NAMED_PARTITIONS = 10
 @dataclass(frozen=True, slots=True)
 class Damaged:
     """A decision that cannot be read. Partitions: ``there`` have its batch, ``waiting`` have not and hold something of
-    it, of ``unknown`` ones nothing tells."""
+    it, of ``unknown`` ones nothing tells. ``unseen``: where others may be, in words."""
 
     key: str
     problem: str
@@ -43,10 +43,14 @@ class Damaged:
     there: list[TopicPartition] = field(default_factory=list)
     waiting: list[TopicPartition] = field(default_factory=list)
     unknown: list[TopicPartition] = field(default_factory=list)
+    unseen: Sequence[str] = ()
 
 
-def damaged_decisions(entries: Sequence[TopicEntry]) -> Steps[list[Damaged]]:
-    """All of them. Lists ``txn/`` and reads each; for a damaged one lists what is staged in each partition."""
+def damaged_decisions(entries: Sequence[TopicEntry], unseen: Sequence[str]) -> Steps[list[Damaged]]:
+    """All of them. Lists ``txn/`` and reads each; for a damaged one lists what is staged in each partition.
+
+    ``unseen``: where more partitions may be than the ``entries`` name.
+    """
     found: list[Damaged] = []
     for entry in (yield from list_all(DECISIONS_PREFIX)):
         parsed = parse_decision_key(entry.key)
@@ -55,14 +59,16 @@ def damaged_decisions(entries: Sequence[TopicEntry]) -> Steps[list[Damaged]]:
         try:
             yield from read_decision(entry.key)
         except CorruptionError as damage:
-            found.append((yield from _look(entry.key, parsed, damage.message, entries)))
+            told = Damaged(entry.key, damage.message, parsed.txn, parsed.batch, unseen=unseen)
+            yield from _look(told, parsed, entries)
+            found.append(told)
         except ConfigError:
             continue  # of a newer release, as far as is known
     return found
 
 
-def _look(key: str, parsed: DecisionKey, problem: str, entries: Sequence[TopicEntry]) -> Steps[Damaged]:
-    found = Damaged(key, problem, parsed.txn, parsed.batch)
+def _look(found: Damaged, parsed: DecisionKey, entries: Sequence[TopicEntry]) -> Steps[None]:
+    """Where the batch is."""
     for entry in entries:
         for partition in range(entry.partitions):
             tp = TopicPartition(entry.name, partition)
@@ -76,7 +82,6 @@ def _look(key: str, parsed: DecisionKey, problem: str, entries: Sequence[TopicEn
                 found.unknown.append(tp)
             elif holds:
                 found.waiting.append(tp)
-    return found
 
 
 def _committed(entry: TopicEntry, partition: int, txn: str) -> Steps[tuple[int, bool]]:
@@ -96,8 +101,9 @@ def _committed(entry: TopicEntry, partition: int, txn: str) -> Steps[tuple[int, 
 def steps_for(damaged: Damaged) -> Iterator[str]:
     """What to do without a version or a backup of it."""
     what = f"batch {damaged.batch} of {damaged.txn}"
-    if damaged.unknown:
-        yield f"whether {_listed(damaged.unknown)} have {what} is not known: {_ANOTHER_ID}"
+    if damaged.unknown or damaged.unseen:
+        where = _listed([*damaged.unknown, *damaged.unseen])
+        yield f"whether {where} have {what} is not known: {_ANOTHER_ID}"
     elif damaged.there and damaged.waiting:
         yield (
             f"{_listed(damaged.there)} have {what}, {_listed(damaged.waiting)} hold segments of it that are not "
@@ -123,6 +129,6 @@ _ANOTHER_ID = (
 )
 
 
-def _listed(partitions: Sequence[TopicPartition]) -> str:
+def _listed(partitions: Sequence[TopicPartition | str]) -> str:
     more = len(partitions) - NAMED_PARTITIONS
-    return ", ".join(str(tp) for tp in partitions[:NAMED_PARTITIONS]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(str(each) for each in partitions[:NAMED_PARTITIONS]) + (f" and {more} more" if more > 0 else "")

@@ -8,15 +8,15 @@ below a lost root hold is deleted by anybody meanwhile, and a disk that has reco
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from uuid import UUID
 
 from tiered.care.check_registry import NAMED_PARTITIONS, Unnamed, describe, find_unnamed, survey
 from tiered.care.decision_advice import damaged_decisions, steps_for
-from tiered.errors import CorruptionError, LogDestroyedError, RemotePermissionError
+from tiered.errors import ConfigError, CorruptionError, LogDestroyedError, RemotePermissionError, TieredError
 from tiered.format.keys import partition_prefix, root_key, topic_key
 from tiered.format.root import Root
 from tiered.local.directory.manager import LocalLog
@@ -24,7 +24,7 @@ from tiered.local.disk.uploads import known_partitions
 from tiered.model import Positions, TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.remote.root_view import RootView
-from tiered.remote.topics import TopicEntry, check_entry, encode_topic, list_topic_names, list_topics, load_topic
+from tiered.remote.topics import TopicEntry, check_entry, encode_topic, list_topics, load_topic
 from tiered.remote.torn import find_torn
 from tiered.remote.traces import find_traces, left_without_root
 from tiered.store.base import Steps, blocking
@@ -62,72 +62,106 @@ class _Disk:
     counts: Mapping[str, int]
 
 
+@dataclass(slots=True)
+class _Registry:
+    """What it tells. ``damaged`` and ``passed_over`` by name: entries that cannot be read, and those that may not be,
+    or that a newer release wrote: what these name is not known. ``listed``: there are no topics but these."""
+
+    entries: dict[str, TopicEntry] = field(default_factory=dict)
+    damaged: dict[str, CorruptionError] = field(default_factory=dict)
+    passed_over: dict[str, TieredError] = field(default_factory=dict)
+    listed: bool = True
+
+    def keep(self, name: str, error: TieredError) -> None:
+        """An entry that is not known."""
+        if isinstance(error, CorruptionError):
+            self.damaged[name] = error
+        else:
+            self.passed_over[name] = error
+
+    def unseen(self) -> list[str]:
+        """Where something may be that the entries do not name."""
+        names = sorted({*self.damaged, *self.passed_over})
+        return [f"partitions of topic {name}" for name in names] + (
+            [] if self.listed else ["topics that are not listed"]
+        )
+
+
 def advise_steps(url: str, local: LocalLog | None, topics: Collection[str]) -> Steps[Advised]:
-    """Everything that is lost, of ``topics`` or of all, as far as the store at ``url`` may be looked at. Lists it."""
+    """Everything that is lost, of ``topics`` or of all, as far as the store at ``url`` may be looked at. Lists it.
+
+    What a newer release wrote is not looked at, and said to be.
+    """
     disk = yield from blocking(partial(_disk, local))
     notes: list[str] = []
     listed = yield from survey(notes)  # before the registry is read
-    unread: dict[str, CorruptionError] = {}
-    entries, refused = yield from _load(disk, topics, notes, unread)
+    registry = yield from _load(disk, topics, notes)
+    entries, passed_over = registry.entries, registry.passed_over
     unnamed = yield from find_unnamed(listed, list(entries.values()), disk.ids)
-    found = list(_unreadable(url, unread, unnamed))
-    found += [advice for advice in _entries(url, disk, unnamed, entries) if advice.topic not in {*refused, *unread}]
+    found = list(_unreadable(url, registry.damaged, unnamed))
+    if passed_over:  # what nothing tells the name of may be of one of these
+        nameless = [each for each in unnamed if each.in_use and not each.topic]
+        notes += [f"topic id {each.topic_id}: nothing tells its name, it may be one of these" for each in nameless]
+        unnamed = [each for each in unnamed if each not in nameless]
+    known = {*passed_over, *registry.damaged}
+    found += [advice for advice in _entries(url, disk, unnamed, entries) if advice.topic not in known]
     for entry in entries.values():
         for partition in range(entry.partitions):
             try:
                 found += yield from _root(url, disk, entry, partition)
-            except RemotePermissionError as error:
-                notes.append(f"{root_key(entry.topic_id, partition)}: {error.message}")
+            except (RemotePermissionError, ConfigError) as error:
+                notes.append(_not_read(root_key(entry.topic_id, partition), error))
             if found and found[-1].key == topic_key(entry.name):
                 break  # it names the roots of another topic
-    found += yield from _decisions(url, list(entries.values()), notes)
+    found += yield from _decisions(url, registry, notes)
     told = {advice.key: advice for advice in reversed(found)}.values()  # of each object what was told first
     lost = tuple(each for each in reversed(told) if not topics or not each.topic or each.topic in topics)
-    names = {*entries, *disk.counts, *refused, *unread, *(advice.topic for advice in found if advice.topic)}
+    names = {*entries, *disk.counts, *known, *(advice.topic for advice in found if advice.topic)}
     return Advised(lost, tuple(notes), frozenset(names))
 
 
-def _load(
-    disk: _Disk, topics: Collection[str], notes: list[str], unread: dict[str, CorruptionError]
-) -> Steps[tuple[dict[str, TopicEntry], set[str]]]:
-    """The registry by name, and topics whose entries may not be read. ``unread`` gets those that cannot be.
+def _load(disk: _Disk, topics: Collection[str], notes: list[str]) -> Steps[_Registry]:
+    """The registry, or, for who may not list it, the entries of ``topics``, or of those that the disk has.
 
-    For who may not list it: ``topics``, or those that the disk has. Raises RemotePermissionError if all is refused.
+    Raises RemotePermissionError if all is refused.
     """
+    registry = _Registry()
     try:
-        try:
-            return {entry.name: entry for entry in (yield from list_topics())}, set()
-        except CorruptionError:
-            return (yield from _each((yield from list_topic_names()), unread)), set()
-    except RemotePermissionError as error:
-        refusal = error
-    notes.append(f"the registry cannot be listed, so that other topics are not seen: {refusal.message}")
-    names = set(topics) or {*disk.counts, *(tp.topic for tp in disk.known)}
-    entries: dict[str, TopicEntry | None] = {}
+        unreadable: dict[str, TieredError] = {}
+        registry.entries = {entry.name: entry for entry in (yield from list_topics(unreadable))}
+        for name, error in unreadable.items():
+            registry.keep(name, error)
+    except RemotePermissionError as refusal:
+        registry.listed = False
+        notes.append(f"the registry cannot be listed, so that other topics are not seen: {refusal.message}")
+        if not (yield from _load_named(registry, set(topics) or {*disk.counts, *(tp.topic for tp in disk.known)})):
+            refusal.hint = (
+                "without the right to list, only topics that are named, or that --log-dir holds, are looked at"
+            )
+            raise
+    notes += [_not_read(topic_key(name), error) for name, error in registry.passed_over.items()]
+    return registry
+
+
+def _load_named(registry: _Registry, names: Collection[str]) -> Steps[bool]:
+    """Each by itself. Whether one may be read, or is known not to be there."""
+    known = False
     for name in sorted(names):
         try:
-            entries[name] = yield from load_topic(name)
-        except RemotePermissionError as error:
-            notes.append(f"{topic_key(name)}: {error.message}")
-        except CorruptionError as damage:
-            unread[name] = damage
-    if not entries and not unread:
-        refusal.hint = "without the right to list, only topics that are named, or that --log-dir holds, are looked at"
-        raise refusal
-    return {name: entry for name, entry in entries.items() if entry is not None}, names - entries.keys()
-
-
-def _each(names: Collection[str], unread: dict[str, CorruptionError]) -> Steps[dict[str, TopicEntry]]:
-    """Entries that can be read."""
-    entries: dict[str, TopicEntry] = {}
-    for name in names:
-        try:
             entry = yield from load_topic(name)
-        except CorruptionError as damage:
-            unread[name] = damage
+        except (RemotePermissionError, CorruptionError, ConfigError) as error:
+            registry.keep(name, error)
+            known = known or not isinstance(error, RemotePermissionError)
         else:
-            entries |= {} if entry is None else {name: entry}
-    return entries
+            registry.entries |= {} if entry is None else {name: entry}
+            known = True
+    return known
+
+
+def _not_read(key: str, error: TieredError) -> str:
+    """A note of an object that is not looked at."""
+    told = error.message if error.message.startswith(key) else f"{key}: {error.message}"
+    return f"{told}; {error.hint}" if isinstance(error, ConfigError) and error.hint else told
 
 
 def _unreadable(url: str, unread: Mapping[str, CorruptionError], unnamed: Collection[Unnamed]) -> Iterator[Advice]:
@@ -144,10 +178,10 @@ def _unreadable(url: str, unread: Mapping[str, CorruptionError], unnamed: Collec
         yield Advice(key, name, -1, damage.message, (*_put_back(url, key), mend))
 
 
-def _decisions(url: str, entries: Sequence[TopicEntry], notes: list[str]) -> Steps[list[Advice]]:
+def _decisions(url: str, registry: _Registry, notes: list[str]) -> Steps[list[Advice]]:
     """Of sinks, those that cannot be read."""
     try:
-        damaged = yield from damaged_decisions(entries)
+        damaged = yield from damaged_decisions(list(registry.entries.values()), registry.unseen())
     except RemotePermissionError as error:
         notes.append(f"decisions of sinks are not looked at: {error.message}")
         return []

@@ -478,8 +478,9 @@ def advice_command(app: Application, *, topics: tuple[str, ...]) -> int:
     about decisions of sinks that cannot be read.
 
     Looks at the registry, every root and every decision, with --log-dir also at what that disk has seen; changes
-    nothing. Without the right to list it looks at the topics that are named, or that the disk holds. Exit code 0:
-    nothing is lost; 3: not everything could be looked at; 13: something is lost.
+    nothing. Without the right to list it looks at the topics that are named, or that the disk holds. What a newer
+    release wrote is named, and not looked at. Exit code 0: nothing is lost; 3: not everything could be looked at; 13:
+    something is lost.
 
     \b
     Examples:

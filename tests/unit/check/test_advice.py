@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from uuid import UUID
 
 import pytest
@@ -10,6 +11,7 @@ from tests.unit.remote.building import TOPIC_ID, TRUSTED, RemoteLog, batches, se
 from tests.unit.remote.staging import stage
 from tiered.care.repair_advice import Advice
 from tiered.care.run import advise, plan_entry, put_entry
+from tiered.format.crc import crc32c
 from tiered.format.keys import decision_key, partition_prefix, root_key, topic_key
 from tiered.remote.stage import upload_staged
 from tiered.remote.topics import register_topic
@@ -38,9 +40,17 @@ def hang(log: RemoteLog) -> None:
     drive(log.store, upload_staged(segment, "query", 1, TRUSTED), clock=log.clock, ids=log.ids)
 
 
-def hurt(log: RemoteLog, key: str = KEY) -> None:
+def hurt(log: RemoteLog, key: str = KEY, data: bytes = b"garbage") -> None:
     log.store.execute(Delete((key,)))
-    log.store.execute(Put(key, b"garbage", ABSENT))
+    log.store.execute(Put(key, data, ABSENT))
+
+
+def newer_root(log: RemoteLog, key: str) -> None:
+    """A root that needs a newer reader."""
+    got = log.store.execute(Get(key))
+    assert isinstance(got, Object)
+    body = re.sub(rb'"min_reader":\d', b'"min_reader":9', bytes(got.data[:-4]))
+    hurt(log, key, body + crc32c(body).to_bytes(4, "little"))
 
 
 def told(log: RemoteLog) -> tuple[Advice, str]:
@@ -151,3 +161,49 @@ def test_a_root_that_was_never_made_they_say(logs: tuple[RemoteLog, RemoteLog]) 
     (advice,) = advise(logs[0].store, None).lost
     assert (advice.key, "comes after it" in advice.problem) == (root_key(TOPIC_ID, 0), True)
     assert "rebuild-catalog flights:0" in advice.steps[-1]
+
+
+NEWER = b'{"format": 9}'
+
+
+def test_an_entry_of_a_newer_release_hinders_no_other_advice(logs: tuple[RemoteLog, RemoteLog]) -> None:
+    store = logs[0].store
+    hurt(logs[0], topic_key("later"), NEWER)
+    advised = advise(store, None)
+    (note,) = advised.not_looked_at
+    assert (advised.lost, advised.topics) == ((), frozenset({"flights", "later"}))
+    assert note == f"{topic_key('later')} was written by a newer release; upgrade tieredlog; nothing was changed"
+    hurt(logs[0], root_key(TOPIC_ID, 1))
+    hurt(logs[0], topic_key("Alpha"))
+    advised = advise(store, None)
+    assert [advice.key for advice in advised.lost] == ["topics/Alpha", root_key(TOPIC_ID, 1)]
+    assert advised.not_looked_at == (note,)
+
+
+def test_the_topic_of_an_entry_of_a_newer_release_is_not_taken_for_lost(logs: tuple[RemoteLog, RemoteLog]) -> None:
+    hurt(logs[0], topic_key("flights"), NEWER)
+    assert (advise(logs[0].store, None).lost, len(advise(logs[0].store, None).not_looked_at)) == ((), 1)
+    for partition in (0, 1):
+        newer_root(logs[0], root_key(TOPIC_ID, partition))
+    advised = advise(logs[0].store, None)
+    assert (advised.lost, advised.topics) == ((), frozenset({"flights"}))
+    assert f"topic id {TOPIC_ID}: nothing tells its name" in advised.not_looked_at[-1]
+
+
+def test_a_root_of_a_newer_release_hinders_no_other_advice(logs: tuple[RemoteLog, RemoteLog]) -> None:
+    newer_root(logs[0], root_key(TOPIC_ID, 0))
+    hurt(logs[0], root_key(TOPIC_ID, 1))
+    advised = advise(logs[0].store, None)
+    assert [advice.key for advice in advised.lost] == [root_key(TOPIC_ID, 1)]
+    (note,) = advised.not_looked_at
+    assert (root_key(TOPIC_ID, 0) in note, "newer release" in note, "upgrade" in note) == (True, True, True)
+
+
+@pytest.mark.parametrize("data", [b"{nothing", NEWER])
+def test_of_a_batch_a_topic_that_cannot_be_asked_may_have_it(logs: tuple[RemoteLog, RemoteLog], data: bytes) -> None:
+    """Else its decision would be deleted, and the batch decided anew beside what that topic has."""
+    hang(logs[1])
+    hurt(logs[0])
+    hurt(logs[0], topic_key("other"), data)
+    (step,) = [advice.steps[-1] for advice in advise(logs[0].store, None).lost if advice.key == KEY]
+    assert "whether partitions of topic other have batch 1 of query is not known: go on under another" in step
