@@ -14,7 +14,7 @@ meets an abort never commits what it names: so no clock decides what is true. Li
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -40,10 +40,11 @@ from tiered.format.keys import (
 from tiered.format.root import Root, decode_root
 from tiered.model import Row
 from tiered.plan.maintenance import MAX_DELETE_KEYS, ORPHAN_MS
-from tiered.plan.stage import passed_batch
+from tiered.plan.stage import forgotten_up_to, passed_batch
 from tiered.remote.catalog import Catalog
 from tiered.remote.root_view import root_get
 from tiered.remote.settle import COMMIT_DEADLINE_MS, deadline_after
+from tiered.remote.snapshot import Snapshot
 from tiered.remote.stage import MAX_GENERATIONS, put_decision, read_decision
 from tiered.store.base import Delete, Deleted, Get, List, ListEntry, Missing, Now, Object, Page, Steps, list_all
 
@@ -192,10 +193,11 @@ def sweep_decisions(*, delete: bool) -> Steps[OldDecisions]:
     A sink begins a batch when the one before is in every partition: so a decision is needed no longer, a day after it
     was made, once a later batch of its id was decided to be committed, and every partition that it names has committed
     that or a later one. The newest of an id stays for :data:`DECISION_KEPT_MS`, an abort of it for ever: what it killed
-    must not be committed. One that cannot be read stays, too: what it names is not known.
+    must not be committed. One that cannot be read stays, too: what it names is not known. So long stays, too, what a
+    partition has forgotten, and for ever where something that it names waits there (:meth:`_Partitions.is_over`).
     """
     found = OldDecisions()
-    roots: dict[tuple[UUID, int], Root | None] = {}
+    partitions = _Partitions()
     by_id: dict[str, list[tuple[DecisionKey, ListEntry]]] = {}
     after, more, date_ms = "", True, 0
     while more:
@@ -213,7 +215,7 @@ def sweep_decisions(*, delete: bool) -> Steps[OldDecisions]:
             age_ms = date_ms - entry.last_modified_ms
             due = age_ms >= (ORPHAN_MS if parsed.batch < later else DECISION_KEPT_MS)
             try:
-                due = due and (yield from _is_passed(parsed, roots, later))
+                due = due and (yield from _is_passed(parsed, partitions, later, old=age_ms >= DECISION_KEPT_MS))
             except CorruptionError as damage:
                 found.damaged[damage.path_or_key or entry.key], due = damage, False
             if due:
@@ -238,28 +240,68 @@ def _newest_committed(listed: Sequence[tuple[DecisionKey, ListEntry]], found: Ol
     return -1
 
 
-def _is_passed(parsed: DecisionKey, roots: dict[tuple[UUID, int], Root | None], later: int) -> Steps[bool]:
-    """Whether each partition that a decision names has committed it, or one after it, or is gone."""
+def _is_passed(parsed: DecisionKey, partitions: _Partitions, later: int, *, old: bool) -> Steps[bool]:
+    """Whether each partition that a decision names has committed it, or one after it, or is gone; of an ``old`` one
+    also whether it is over there."""
     found = yield from read_decision(decision_key(*parsed))
     if found is None:
         return True
     if found.state != COMMITTED and parsed.batch >= later:
         return False
-    return (yield from _all_passed(found.partitions, parsed, roots))
-
-
-def _all_passed(
-    targets: Mapping[tuple[UUID, int], tuple[Row, ...]],
-    parsed: DecisionKey,
-    roots: dict[tuple[UUID, int], Root | None],
-) -> Steps[bool]:
-    for target in targets:
-        if target not in roots:
-            roots[target] = yield from _root(*target)
-        root = roots[target]
+    for target in found.partitions:
+        root = yield from partitions.root(target)
         if root is not None and root.last_batch(parsed.txn) < parsed.batch:
-            return False
+            over = old and (yield from partitions.is_over(found, target, root))
+            if not over:
+                return False
     return True
+
+
+class _Partitions:
+    """What the partitions tell that decisions name: each is asked once."""
+
+    def __init__(self) -> None:
+        self._roots: dict[tuple[UUID, int], Root | None] = {}
+        self._staged: dict[tuple[UUID, int], tuple[set[tuple[int, int]], set[tuple[int, int]]]] = {}
+
+    def root(self, target: tuple[UUID, int]) -> Steps[Root | None]:
+        """None for a partition that is gone."""
+        if target not in self._roots:
+            self._roots[target] = yield from _root(*target)
+        return self._roots[target]
+
+    def is_over(self, decision: Decision, target: tuple[UUID, int], root: Root) -> Steps[bool]:
+        """Whether a partition that has forgotten the id of a decision has nothing to expect of it any more.
+
+        It refuses the batch for ever then (``plan.stage``): nobody can carry it out. What it does not tell is whether
+        that was done before. It was if the catalog names something of it, since a batch comes whole. Else nothing of
+        it may be left among what is staged: of what waits there nothing but the decision tells that it was decided.
+        """
+        forgotten = root.last_batch(decision.txn) < 0
+        forgotten = forgotten and decision.seen.get(target, 0) < forgotten_up_to(root, decision.txn)
+        if decision.state != COMMITTED or not forgotten:
+            return False
+        if target not in self._staged:
+            self._staged[target] = (yield from _named_staged(root)), (yield from _stored_staged(*target))
+        named, stored = self._staged[target]
+        ours = {(row.id_hi, row.id_lo) for row in decision.partitions[target]}
+        return bool(ours & named) or not ours & stored
+
+
+def _named_staged(root: Root) -> Steps[set[tuple[int, int]]]:
+    """Ids of what sinks have staged and a catalog names."""
+    found: set[tuple[int, int]] = set()
+    pinned, at = Snapshot.of(root), 0
+    while len(rows := (yield from pinned.flagged(FLAG_STAGED, at))):
+        found.update((row.id_hi, row.id_lo) for row in rows)
+        at = rows.end_offset
+    return found
+
+
+def _stored_staged(topic_id: UUID, partition: int) -> Steps[set[tuple[int, int]]]:
+    """Ids of all that lies below ``s/t/``."""
+    listed = yield from list_all(staged_prefix(topic_id, partition))
+    return {split_uid(parsed.uid) for entry in listed if (parsed := parse_staged_key(entry.key)) is not None}
 
 
 def _root(topic_id: UUID, partition: int) -> Steps[Root | None]:

@@ -311,3 +311,72 @@ def test_what_is_forgotten_is_not_taken_for_dead(log: RemoteLog) -> None:
     assert sweep(log).count == 2
     assert keys(log, rows[1:]).isdisjoint(staged_keys(log))
     assert keys(log, rows[:1]) <= staged_keys(log)
+
+
+def decide(log: RemoteLog, txn: str, batch: int) -> tuple[Row, ...]:
+    rows = left_behind(log, txn, batch)
+    run(log, Sink("driver:1", {TOPIC_ID: log.topic}).decide(wanted(txn, batch, rows)))
+    return rows
+
+
+def others(log: RemoteLog, count: int = TXNS_LIMIT + 1) -> None:
+    """So many ids are committed that all before are forgotten, and whether there were more."""
+    for number in range(count):
+        txn = f"other-{log.clock.now_ms()}-{number}"
+        commit(log, wanted(txn, 0, left_behind(log, txn, 0, 1)))
+
+
+def swept(log: RemoteLog) -> list[str]:
+    """Decisions that go, but for those of others."""
+    keys = run(log, sweep_decisions(delete=True)).keys
+    return [key for key in keys if not key.startswith("txn/other")]
+
+
+def test_a_decision_that_was_carried_out_and_is_forgotten_goes_once_it_is_old(log: RemoteLog) -> None:
+    for batch in range(2):
+        commit(log, wanted("first", batch, left_behind(log, "first", batch)))
+    others(log)
+    wait(log, ORPHAN_MS)
+    assert swept(log) == []  # a replay finds it and is refused, for as long as any other adds nothing again
+    wait(log, DECISION_KEPT_MS)
+    assert swept(log) == ["txn/first/0", "txn/first/1"]
+
+
+def test_a_forgotten_decision_goes_whose_segments_were_merged_away(log: RemoteLog) -> None:
+    rows = left_behind(log, "first", 0)
+    commit(log, wanted("first", 0, rows))
+    others(log)
+    config = TopicConfig(gc_grace_ms=GRACE_MS, merge_min_bytes=1 << 20)
+    maintainer = Maintainer(TopicPartition(log.topic, 0), TOPIC_ID, config, owner="merge:1")
+    wait(log, 2 * DECISION_KEPT_MS)
+    for kinds, gone in (((Kind.MERGE,), []), ((Kind.COLLECT,), ["txn/first/0"])):
+        plan = run(log, maintainer.plan(kinds))
+        assert plan is not None
+        for action in plan.actions:
+            run(log, maintainer.run(action, TRUSTED))
+        assert swept(log) == gone  # as long as its segments wait for their collection nothing tells why they wait
+        wait(log, 2 * GRACE_MS)
+    assert keys(log, rows).isdisjoint(staged_keys(log))
+
+
+def test_a_forgotten_decision_stays_whose_segments_wait(log: RemoteLog) -> None:
+    """It was never carried out, and nothing but the decision tells so."""
+    rows = decide(log, "first", 0)
+    others(log)
+    wait(log, 2 * DECISION_KEPT_MS)
+    assert swept(log) == []
+    assert sweep(log).count == 0
+    assert keys(log, rows) <= staged_keys(log)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_decision_stays_that_could_be_carried_out(log: RemoteLog, known: bool) -> None:
+    """Its segments are lost: `check` tells that as long as it is there."""
+    rows = decide(log, "first", 1)
+    if known:  # it is not forgotten what became of the id
+        others(log)
+        commit(log, wanted("first", 0, left_behind(log, "first", 0)))
+    log.store.execute(Delete(tuple(keys(log, rows))))
+    wait(log, 2 * DECISION_KEPT_MS)
+    assert "txn/first/1" not in swept(log)
+    assert "txn/first/1" in decisions(log)
