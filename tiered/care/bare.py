@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from tiered.care.inspection import BatchFeed
-from tiered.care.mend import bundle_of
+from tiered.care.segment_objects import bundle_of
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, decode_records, least_timestamp, verify_batch
 from tiered.format.keys import FLAG_ABORTED_TXNS, Role, SegmentName, segment_key, split_uid

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+from tiered.care.aside import keep_copy
 from tiered.care.check_registry import Unnamed, find_unnamed, need_own, root_states
-from tiered.care.mend import keep_copy
 from tiered.errors import ConfigError, CorruptionError, NotFoundError, RemotePermissionError
 from tiered.format.crc import crc32c
 from tiered.format.keys import aside_key, topic_key

@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tiered.care.mend import choose_rows, keep_copy, reads_right
+from tiered.care.aside import keep_copy
+from tiered.care.batch_walk import reads_right
+from tiered.care.mend import choose_rows
 from tiered.clock import SystemClock
 from tiered.errors import ConfigError, CorruptionError, TieredError, UnknownTopicError
 from tiered.format.crc import crc32c

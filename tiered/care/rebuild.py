@@ -25,7 +25,7 @@ from uuid import UUID
 
 from tiered.care.bare import gaps_of, told_by_batches
 from tiered.care.decided import SinceCopy, since_copy
-from tiered.care.mend import aborts_before, bundle_of, harmful_loss, producers_at_end
+from tiered.care.segment_objects import aborts_before, bundle_of, harmful_loss, producers_at_end
 from tiered.care.staged_page import staged_rows
 from tiered.errors import ConfigError, CorruptionError, UnknownTopicError
 from tiered.format.bundle import HEAD_BYTES, MAX_BUNDLE_BYTES, SectionKind, decode_bundle, decode_bundle_head

@@ -11,8 +11,8 @@ import pytest
 
 import tiered
 from tests.unit.remote.building import RemoteLog, batches, seal
+from tiered.care.aside import keep_copy
 from tiered.care.check import CheckOptions
-from tiered.care.mend import keep_copy
 from tiered.care.run import check, mend, plan_entry, plan_mend, plan_rebuild, put_entry, rebuild
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.keys import FLAG_ABORTED_TXNS, Role, hist_prefix, index_key, root_key, segment_key
