@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from tiered.care.aside import keep_copy
 from tiered.care.batch_walk import Loss
-from tiered.care.segment_objects import RowPlan, SegmentObjects
+from tiered.care.segment_objects import Listing, RowPlan, SegmentObjects
 from tiered.errors import ConfigError, NotFoundError, UnknownTopicError
 from tiered.format.keys import FLAG_HOLE, Role, aside_key
 from tiered.model import Row, TopicPartition
@@ -90,8 +90,9 @@ def plan_mend_steps(tp: TopicPartition, offsets: Sequence[int], *, drop: bool) -
     chosen = yield from choose_rows(tp, offsets)
     entry, pinned = chosen.entry, chosen.pinned
     found: list[RowPlan] = []
+    listing = Listing(entry.topic_id, tp.partition)
     for row in chosen.rows:
-        one = SegmentObjects(tp, entry.topic_id, row, before=tuple(found))
+        one = SegmentObjects(tp, entry.topic_id, row, before=tuple(found), listing=listing)
         plan = yield from one.plan(pinned, named=bool(offsets), drop=drop)
         found += [plan] if plan is not None else []
     if not found:

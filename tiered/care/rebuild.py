@@ -25,6 +25,7 @@ from uuid import UUID
 
 from tiered.care.bare import gaps_of, told_by_batches
 from tiered.care.decided import SinceCopy, since_copy
+from tiered.care.misplaced import misplaced_words
 from tiered.care.segment_objects import aborts_before, bundle_of, harmful_loss, producers_at_end
 from tiered.care.staged_page import staged_rows
 from tiered.errors import ConfigError, CorruptionError, UnknownTopicError
@@ -173,7 +174,7 @@ def plan_rebuild_steps(
         yield from _need_harmless(tp, topic_id, rows, lost, known)
     if torn is not None and newest and not lost:
         torn.need_same(tp, rows, {join_uid(row.id_hi, row.id_lo) for row in told})
-    _need_end(tp, topic_id, rows, copy)
+    yield from _need_end(tp, topic_id, rows, copy)
     if not accept_loss:
         yield from _need_all_of_older(there, rows, key_of)
     root = yield from _made(tp, topic_id, copy, rows, listed, seen=max(there.version, since.seen), owner=owner)
@@ -248,14 +249,15 @@ def _need_uncut(tp: TopicPartition, topic_id: UUID, since: SinceCopy, others: Se
                 )
 
 
-def _need_end(tp: TopicPartition, topic_id: UUID, rows: Sequence[Row], copy: Root | None) -> None:
-    """Raises CorruptionError where ``rows`` end before the log did."""
+def _need_end(tp: TopicPartition, topic_id: UUID, rows: Sequence[Row], copy: Root | None) -> Steps[None]:
+    """Raises CorruptionError where ``rows`` end before the log did, and says where more of it lies by mistake."""
     if not rows or (copy is not None and rows[-1].next < copy.next_offset):
         end = rows[-1].next if rows else 0
+        where = misplaced_words(topic_id, tp.partition, (yield from list_all("")))
         raise CorruptionError(
             f"{tp}: the objects end at offset {end}, and nothing tells that the log did",
             path_or_key=root_key(topic_id, tp.partition),
-            hint=ADVICE + _without_end(tp, copy, rows),
+            hint=(f"{where}; else " if where else "") + ADVICE + _without_end(tp, copy, rows),
         )
 
 

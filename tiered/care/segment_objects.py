@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from tiered.care.batch_walk import BatchWalk, Loss, Take, take_nothing
+from tiered.care.misplaced import misplaced_log
 from tiered.config import MAX_LONG
 from tiered.errors import ConfigError, CorruptionError, NewerFormatError
 from tiered.format.batch import BatchHeader, empty_batch, least_timestamp, read_header, rebased
@@ -51,7 +52,7 @@ from tiered.plan.side_files import (
 )
 from tiered.remote.rewrite import SegmentOutput, Workshop
 from tiered.remote.snapshot import Snapshot
-from tiered.store.base import Get, Head, NewId, Object, Steps, list_all
+from tiered.store.base import Get, Head, ListEntry, NewId, Object, Steps, list_all
 
 MAX_CHAINS = 64
 """Ways to put a merged segment together of older ones, of those that are read."""
@@ -84,10 +85,33 @@ class RowPlan:
         return bool(self.lost) and (self.lost[0].start, self.lost[0].end) == (self.row.base, self.row.next)
 
 
+class Listing:
+    """What lies below a store's prefix, for one plan: the partition and all the rest are each listed once, when they
+    are first asked for."""
+
+    def __init__(self, topic_id: UUID, partition: int) -> None:
+        self._prefix = partition_prefix(topic_id, partition)
+        self._own: Sequence[ListEntry] | None = None
+        self._others: Sequence[ListEntry] | None = None
+
+    def own(self) -> Steps[Sequence[ListEntry]]:
+        """Of the partition."""
+        if self._own is None:
+            self._own = yield from list_all(self._prefix)
+        return self._own
+
+    def others(self) -> Steps[Sequence[ListEntry]]:
+        """Of everybody else."""
+        if self._others is None:
+            listed = yield from list_all("")
+            self._others = [entry for entry in listed if not entry.key.startswith(self._prefix)]
+        return self._others
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentObjects:
     """The two objects of a row; ``body``: where its ``.log`` lies, if that is the name of another segment. ``before``:
-    what the same plan does with older rows."""
+    what the same plan does with older rows; ``listing``: the one of that plan."""
 
     tp: TopicPartition
     topic_id: UUID
@@ -95,6 +119,7 @@ class SegmentObjects:
     body: str = ""
     before: tuple[RowPlan, ...] = ()
     pieces: tuple[tuple[str, int], ...] = ()
+    listing: Listing | None = None
 
     @property
     def log_key(self) -> str:
@@ -145,11 +170,13 @@ class SegmentObjects:
                 return None  # the row or the bundle is wrong, not what they are about
             raise ConfigError(f"{self.tp}: {self.log_key} is whole", hint="`tiered repair index` writes its row anew")
         if lost and not drop:
+            whole = (lost[0].start, lost[-1].end) == (row.base, row.next)
+            where = (yield from self._misplaced()) if whole else ""
             raise CorruptionError(
                 f"{self.tp}: {self.log_key}: offsets {lost[0].start} to {lost[0].end} cannot be read: {lost[0].why}",
                 path_or_key=self.log_key,
                 offset=lost[0].start,
-                hint=f"put the object back: from a log directory that still holds it (`tiered repair put-back "
+                hint=f"{where}put the object back: from a log directory that still holds it (`tiered repair put-back "
                 f"{self.tp.topic}:{self.tp.partition} {row.base} --log-dir DIR`), from a version or a backup of the "
                 f"bucket; `tiered repair drop-segment {self.tp.topic}:{self.tp.partition} {row.base}` keeps what can "
                 f"be read and gives up the rest",
@@ -219,8 +246,7 @@ class SegmentObjects:
         row = self.row
         if self.staged:
             return None
-        listed = yield from list_all(partition_prefix(self.topic_id, self.tp.partition) + "s/")
-        for entry in listed:
+        for entry in (yield from self._listing().own()):
             parsed = parse_segment_key(entry.key)
             if parsed is None or parsed.suffix != "log" or (parsed.name.base, entry.size) != (row.base, row.size):
                 continue
@@ -237,10 +263,10 @@ class SegmentObjects:
         Its partition is looked through first, then all below the prefix: two that changed places may be of two
         partitions, and after the repair of one of them the other's bytes lie below ``aside/``, too.
         """
-        own = partition_prefix(self.topic_id, self.tp.partition)
-        for prefix in (own, ""):
-            for entry in (yield from list_all(prefix)):
-                known = entry.key == self.log_key or (not prefix and entry.key.startswith(own))
+        listing = self._listing()
+        for listed in (listing.own, listing.others):
+            for entry in (yield from listed()):
+                known = entry.key == self.log_key
                 if entry.size == self.row.size and not known and (yield from self._is_at(entry.key, bundle)):
                     return entry.key
         return ""
@@ -260,9 +286,8 @@ class SegmentObjects:
         row = self.row
         if not row.flags & FLAG_MAINTAINER:
             return ()
-        listed = yield from list_all(partition_prefix(self.topic_id, self.tp.partition) + "s/")
         found: list[tuple[int, int, str, int]] = []
-        for entry in listed:
+        for entry in (yield from self._listing().own()):
             parsed = parse_segment_key(entry.key)
             inside = parsed is not None and parsed.suffix == "log" and row.base <= parsed.name.base < row.next
             if parsed is None or not inside or entry.key == self.log_key or entry.size > row.size:
@@ -275,6 +300,20 @@ class SegmentObjects:
             if (yield from BatchWalk(self.tp, self.log_key, row, row.size, None, pieces=pieces).is_right()):
                 return pieces
         return ()
+
+    def _misplaced(self) -> Steps[str]:
+        """The beginning of a hint: where an object of the name, size and checksum of the ``.log`` lies; or ``""``."""
+        listing = self._listing()
+        listed = [*(yield from listing.own()), *(yield from listing.others())]
+        for key in misplaced_log(self.log_key, self.row.size, listed):
+            head = yield Head(key)
+            if isinstance(head, Object) and head.crc32c in (None, self.row.crc):
+                same = "name and size" if head.crc32c is None else "name, size and checksum"
+                return f"{key} has its {same}: if it was moved there by mistake, copy it to {self.log_key}; else "
+        return ""
+
+    def _listing(self) -> Listing:
+        return self.listing or Listing(self.topic_id, self.tp.partition)
 
     def bundle(self) -> Steps[tuple[Bundle | None, str]]:
         """The bundle if it is of this segment; and what is wrong with it, or with what the row says of it."""
