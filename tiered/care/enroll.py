@@ -65,7 +65,7 @@ def plan_entry_steps(topic: str, topic_id: UUID | None = None) -> Steps[EntryPla
     unnamed = [one for one in (yield from find_unnamed(listed, others, {})) if not one.destroyed]
     chosen = _chosen(topic, unnamed, topic_id)
     count = chosen.partitions[-1] + 1
-    is_deleted = STATE_DELETING in (yield from root_states(chosen.topic_id, chosen.partitions))
+    is_deleted = STATE_DELETING in (yield from root_states(chosen))
     if before is not None:
         problem = _flaw(before, chosen, count, is_deleted=is_deleted)
         count = max(count, before.partitions) if before.topic_id == chosen.topic_id else count
