@@ -130,6 +130,11 @@ def once_id(uid: str) -> str:
     return f"job-{uid}"
 
 
+def is_once(txn: str) -> bool:
+    """Whether it is such an id."""
+    return _ONCE.fullmatch(txn) is not None
+
+
 def forgotten_up_to(root: Root, txn: str) -> int:
     """The version from which on ``root`` knows of every batch of ``txn``, which it does not name, if it was committed.
 
@@ -137,7 +142,7 @@ def forgotten_up_to(root: Root, txn: str) -> int:
     floor rose above all of them.
     """
     once = _versions_of_once(root)
-    dropped_below = once[0] if _ONCE.fullmatch(txn) and len(once) >= ONCE_KEPT else 0
+    dropped_below = once[0] if is_once(txn) and len(once) >= ONCE_KEPT else 0
     return max(root.txns_floor, dropped_below)
 
 
@@ -178,7 +183,7 @@ def _remembered(root: Root, txn: str, batch: int, version: int) -> dict[str, Any
     kept.append(((txn, batch), version))
     floor = root.txns_floor
     while len(kept) > TXNS_LIMIT:
-        once = [at for at, ((name, _), _) in enumerate(kept) if _ONCE.fullmatch(name)]
+        once = [at for at, ((name, _), _) in enumerate(kept) if is_once(name)]
         if len(once) > ONCE_KEPT:
             del kept[once[0]]
         else:
@@ -193,7 +198,7 @@ def _remembered(root: Root, txn: str, batch: int, version: int) -> dict[str, Any
 def _versions_of_once(root: Root) -> list[int]:
     """Of the ids of one write that ``root`` names, the oldest first."""
     both = zip(root.txns, root.txn_versions, strict=False)
-    return [version for (name, _), version in both if _ONCE.fullmatch(name)]
+    return [version for (name, _), version in both if is_once(name)]
 
 
 def _rows_flaw(rows: Sequence[Row], stem: str) -> str:

@@ -40,7 +40,7 @@ from tiered.format.keys import (
 from tiered.format.root import Root, decode_root
 from tiered.model import Row
 from tiered.plan.maintenance import MAX_DELETE_KEYS, ORPHAN_MS
-from tiered.plan.stage import forgotten_up_to, passed_batch
+from tiered.plan.stage import forgotten_up_to, is_once, passed_batch
 from tiered.remote.catalog import Catalog
 from tiered.remote.root_view import root_get
 from tiered.remote.settle import COMMIT_DEADLINE_MS, deadline_after
@@ -193,8 +193,8 @@ def sweep_decisions(*, delete: bool) -> Steps[OldDecisions]:
     A sink begins a batch when the one before is in every partition: so a decision is needed no longer, a day after it
     was made, once a later batch of its id was decided to be committed, and every partition that it names has committed
     that or a later one. The newest of an id stays for :data:`DECISION_KEPT_MS`, an abort of it for ever: what it killed
-    must not be committed. One that cannot be read stays, too: what it names is not known. So long stays, too, what a
-    partition has forgotten, and for ever where something that it names waits there (:meth:`_Partitions.is_over`).
+    must not be committed. One that cannot be read stays, too: what it names is not known. What a partition has forgotten
+    stays, too, but for a decision of one write of which nothing waits there (:meth:`_Partitions.is_over`).
     """
     found = OldDecisions()
     partitions = _Partitions()
@@ -215,7 +215,7 @@ def sweep_decisions(*, delete: bool) -> Steps[OldDecisions]:
             age_ms = date_ms - entry.last_modified_ms
             due = age_ms >= (ORPHAN_MS if parsed.batch < later else DECISION_KEPT_MS)
             try:
-                due = due and (yield from _is_passed(parsed, partitions, later, old=age_ms >= DECISION_KEPT_MS))
+                due = due and (yield from _is_passed(parsed, partitions, later))
             except CorruptionError as damage:
                 found.damaged[damage.path_or_key or entry.key], due = damage, False
             if due:
@@ -240,9 +240,8 @@ def _newest_committed(listed: Sequence[tuple[DecisionKey, ListEntry]], found: Ol
     return -1
 
 
-def _is_passed(parsed: DecisionKey, partitions: _Partitions, later: int, *, old: bool) -> Steps[bool]:
-    """Whether each partition that a decision names has committed it, or one after it, or is gone; of an ``old`` one
-    also whether it is over there."""
+def _is_passed(parsed: DecisionKey, partitions: _Partitions, later: int) -> Steps[bool]:
+    """Whether each partition that a decision names has committed it, or one after it, or is gone, or it is over there."""
     found = yield from read_decision(decision_key(*parsed))
     if found is None:
         return True
@@ -251,7 +250,7 @@ def _is_passed(parsed: DecisionKey, partitions: _Partitions, later: int, *, old:
     for target in found.partitions:
         root = yield from partitions.root(target)
         if root is not None and root.last_batch(parsed.txn) < parsed.batch:
-            over = old and (yield from partitions.is_over(found, target, root))
+            over = yield from partitions.is_over(found, target, root)
             if not over:
                 return False
     return True
@@ -273,11 +272,13 @@ class _Partitions:
     def is_over(self, decision: Decision, target: tuple[UUID, int], root: Root) -> Steps[bool]:
         """Whether a partition that has forgotten the id of a decision has nothing to expect of it any more.
 
-        It refuses the batch for ever then (``plan.stage``): nobody can carry it out. What it does not tell is whether
-        that was done before. It was if the catalog names something of it, since a batch comes whole. Else nothing of
-        it may be left among what is staged: of what waits there nothing but the decision tells that it was decided.
+        Only of an id of one write: nobody replays it. A stream that comes back after a year replays its last batch, and
+        finds by the decision alone that it is not to be decided anew. The partition refuses the batch for ever
+        (``plan.stage``), so nobody can carry it out. What it does not tell is whether that was done before. It was if
+        the catalog names something of it, since a batch comes whole. Else nothing of it may be left among what is
+        staged: of what waits there nothing but the decision tells that it was decided.
         """
-        forgotten = root.last_batch(decision.txn) < 0
+        forgotten = is_once(decision.txn) and root.last_batch(decision.txn) < 0
         forgotten = forgotten and decision.seen.get(target, 0) < forgotten_up_to(root, decision.txn)
         if decision.state != COMMITTED or not forgotten:
             return False

@@ -18,6 +18,7 @@ from tiered.format.keys import index_key, pin_key, staged_key, staged_prefix, st
 from tiered.format.root import TXNS_LIMIT
 from tiered.model import Row, TopicPartition
 from tiered.plan.maintenance import ORPHAN_MS, Kind
+from tiered.plan.stage import once_id
 from tiered.remote.maintain import Maintainer
 from tiered.remote.stage import Sink, read_decision, upload_staged
 from tiered.remote.sweep import Swept
@@ -313,6 +314,9 @@ def test_what_is_forgotten_is_not_taken_for_dead(log: RemoteLog) -> None:
     assert keys(log, rows[:1]) <= staged_keys(log)
 
 
+ONCE = once_id("5" * 32)
+
+
 def decide(log: RemoteLog, txn: str, batch: int) -> tuple[Row, ...]:
     rows = left_behind(log, txn, batch)
     run(log, Sink("driver:1", {TOPIC_ID: log.topic}).decide(wanted(txn, batch, rows)))
@@ -332,24 +336,27 @@ def swept(log: RemoteLog) -> list[str]:
     return [key for key in keys if not key.startswith("txn/other")]
 
 
-def test_a_decision_that_was_carried_out_and_is_forgotten_goes_once_it_is_old(log: RemoteLog) -> None:
-    for batch in range(2):
-        commit(log, wanted("first", batch, left_behind(log, "first", batch)))
+@pytest.mark.parametrize(("txn", "gone"), [(ONCE, [f"txn/{ONCE}/0"]), ("stream", [])])
+def test_a_forgotten_decision_that_was_carried_out_goes_where_nobody_replays_it(
+    log: RemoteLog, txn: str, gone: list[str]
+) -> None:
+    """A stream that comes back after a year learns by its decision alone that its last batch is not to be made anew."""
+    commit(log, wanted(txn, 0, left_behind(log, txn, 0)))
     others(log)
     wait(log, ORPHAN_MS)
-    assert swept(log) == []  # a replay finds it and is refused, for as long as any other adds nothing again
+    assert swept(log) == []
     wait(log, DECISION_KEPT_MS)
-    assert swept(log) == ["txn/first/0", "txn/first/1"]
+    assert swept(log) == gone
 
 
 def test_a_forgotten_decision_goes_whose_segments_were_merged_away(log: RemoteLog) -> None:
-    rows = left_behind(log, "first", 0)
-    commit(log, wanted("first", 0, rows))
+    rows = left_behind(log, ONCE, 0)
+    commit(log, wanted(ONCE, 0, rows))
     others(log)
     config = TopicConfig(gc_grace_ms=GRACE_MS, merge_min_bytes=1 << 20)
     maintainer = Maintainer(TopicPartition(log.topic, 0), TOPIC_ID, config, owner="merge:1")
     wait(log, 2 * DECISION_KEPT_MS)
-    for kinds, gone in (((Kind.MERGE,), []), ((Kind.COLLECT,), ["txn/first/0"])):
+    for kinds, gone in (((Kind.MERGE,), []), ((Kind.COLLECT,), [f"txn/{ONCE}/0"])):
         plan = run(log, maintainer.plan(kinds))
         assert plan is not None
         for action in plan.actions:
@@ -361,7 +368,7 @@ def test_a_forgotten_decision_goes_whose_segments_were_merged_away(log: RemoteLo
 
 def test_a_forgotten_decision_stays_whose_segments_wait(log: RemoteLog) -> None:
     """It was never carried out, and nothing but the decision tells so."""
-    rows = decide(log, "first", 0)
+    rows = decide(log, ONCE, 0)
     others(log)
     wait(log, 2 * DECISION_KEPT_MS)
     assert swept(log) == []
@@ -372,11 +379,11 @@ def test_a_forgotten_decision_stays_whose_segments_wait(log: RemoteLog) -> None:
 @pytest.mark.parametrize("known", [False, True])
 def test_a_decision_stays_that_could_be_carried_out(log: RemoteLog, known: bool) -> None:
     """Its segments are lost: `check` tells that as long as it is there."""
-    rows = decide(log, "first", 1)
+    rows = decide(log, ONCE, 1)
     if known:  # it is not forgotten what became of the id
         others(log)
-        commit(log, wanted("first", 0, left_behind(log, "first", 0)))
+        commit(log, wanted(ONCE, 0, left_behind(log, ONCE, 0)))
     log.store.execute(Delete(tuple(keys(log, rows))))
     wait(log, 2 * DECISION_KEPT_MS)
-    assert "txn/first/1" not in swept(log)
-    assert "txn/first/1" in decisions(log)
+    assert f"txn/{ONCE}/1" not in swept(log)
+    assert f"txn/{ONCE}/1" in decisions(log)
