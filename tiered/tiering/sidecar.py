@@ -11,11 +11,12 @@
 
 A link is what keeps a segment that the broker's retention deletes. Only what lies below the recovery point and the high
 watermark of the broker's checkpoints is linked, whole segments in offset order without a gap; what the bucket holds is
-let go. Of a segment into which the cleaner merged what the links hold with what they do not, the latter is copied. A
-link is the broker's file: nobody opens this directory for writing (``lock.SIDECAR_NAME``), and the engine
-seals nothing in it. The broker may cut a file only above the high watermark, unless a leader is elected uncleanly: then
-the leader epoch of what is linked is another one (:meth:`Mirror._agree`), and the link may hold the other records. A
-new private directory has nothing to compare: its claim asks the bucket (``steps.BucketSteps.claim``).
+let go. A bucket that has nothing of a log begins with the segment in which the broker's starts, as Kafka's own tiering.
+Of a segment into which the cleaner merged what the links hold with what they do not, the latter is copied. A link is
+the broker's file: nobody opens this directory for writing (``lock.SIDECAR_NAME``), and the engine seals nothing in it.
+The broker may cut a file only above the high watermark, unless a leader is elected uncleanly: then the leader epoch of
+what is linked is another one (:meth:`Mirror._agree`), and the link may hold the other records. A new private directory
+has nothing to compare: its claim asks the bucket (``steps.BucketSteps.claim``).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from __future__ import annotations
 import errno
 import itertools
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
@@ -57,6 +58,7 @@ from tiered.format.walk import Offsets
 from tiered.local.directory.view import DirectoryView
 from tiered.local.disk.checkpoints import (
     CLEANER_NAME,
+    LOG_START_NAME,
     META_PROPERTIES_NAME,
     RECOVERY_POINT_NAME,
     REPLICATION_NAME,
@@ -99,6 +101,8 @@ COPIED_BYTES = 4 * 1024**2
 LINKING_NAME = "tiered-linking"
 BEGUN_NAME = "tiered-begun"
 """Empty file in a partition whose claim stood: what is linked from then on is the log of this directory."""
+STARTS_IN_NAME = "tiered-starts-in"
+"""In which segment the broker's log started when it was first linked: a bucket that has nothing of it begins there."""
 TAKEN_BACK_NAME = "tiered-taken-back"
 """From which offset on links were taken back. Only the next claim tells for sure whether the bucket has it."""
 DELETED = ".deleted"
@@ -115,6 +119,11 @@ def safe_end(
 ) -> int | None:
     """Below it records are flushed, and no leader's election takes them back; None: the checkpoints do not tell."""
     return min(points[tp], marks[tp]) if tp in points and tp in marks else None
+
+
+def first_base(bases: Sequence[int], log_start: int) -> int:
+    """Where the segment begins in which a log starts: of those before it nobody reads anything any more."""
+    return max((base for base in bases if base <= log_start), default=bases[0])
 
 
 def epoch_of(epochs: bytes, offset: int) -> int:
@@ -181,7 +190,8 @@ class Mirror:
         theirs = DirectoryView.look(self.broker, self._files).partitions
         self.taken_back = set()
         try:
-            points, marks, cleaned = map(self._checkpoint, (RECOVERY_POINT_NAME, REPLICATION_NAME, CLEANER_NAME))
+            names = (RECOVERY_POINT_NAME, REPLICATION_NAME, CLEANER_NAME, LOG_START_NAME)
+            points, marks, cleaned, starts = map(self._checkpoint, names)
         except TieredError as unknown:  # what is linked is uploaded meanwhile
             self.broken = dict.fromkeys((tp for tp in theirs if tp.topic not in INTERNAL), unknown)
             return
@@ -205,8 +215,15 @@ class Mirror:
                 continue
             try:
                 self._need_asked(tp, asked_for=asked_for)
-                safe, topic_id = safe_end(tp, points, marks), ids[tp.topic][tp.partition]
-                held = self._follow(tp, theirs[tp], safe, held, committed.get(tp, -1), topic_id=topic_id)
+                held = self._follow(
+                    tp,
+                    theirs[tp],
+                    safe_end(tp, points, marks),
+                    held,
+                    committed.get(tp, -1),
+                    topic_id=ids[tp.topic][tp.partition],
+                    log_start=starts.get(tp, 0),
+                )
             except TieredError as error:
                 broken[tp] = error
         self.broken = broken
@@ -222,8 +239,8 @@ class Mirror:
     def _checkpoint(self, name: str) -> Mapping[TopicPartition, int]:
         """One of the broker's. Raises CorruptionError: what it says is never taken for nothing."""
         lost = (
-            "what of the broker's logs is safe, or compacted, is not known: nothing is linked meanwhile; a running "
-            "broker writes it anew within a minute"
+            "what of the broker's logs is safe, compacted or deleted is not known: nothing is linked meanwhile; a "
+            "running broker writes it anew within a minute"
         )
         return OffsetsFile(self.broker, name, self._files).read_whole(lost)
 
@@ -262,6 +279,11 @@ class Mirror:
         """Whether the bucket knows where it begins; until then its links are no log of anybody's."""
         return self._files.state(self.path / partition_dir(tp) / BEGUN_NAME) is not None
 
+    def start(self, tp: TopicPartition, linked: int) -> int:
+        """Where a bucket begins that has nothing of a log whose links begin at ``linked``."""
+        noted = self._read(self.path / partition_dir(tp) / STARTS_IN_NAME)
+        return int(noted) if noted else linked
+
     def joints(self, tp: TopicPartition) -> tuple[int, ...]:
         """Where a segment begins that is linked, or still the broker's: at no other offset can the links go on."""
         ours, theirs = self.path / partition_dir(tp), self.broker / partition_dir(tp)
@@ -270,7 +292,8 @@ class Mirror:
         return tuple(sorted({*linked, *held}))
 
     def begin(self, tp: TopicPartition, at: int, *, resumes: bool) -> None:
-        """Claimed; the bucket ends ``at`` this offset. ``resumes``: links below it, or beside it, are not needed.
+        """Claimed; the bucket ends ``at`` this offset. ``resumes``, or the first time: links below it, or beside it,
+        are not needed.
 
         Raises OffsetGapError if the broker has other records for what the bucket holds.
         """
@@ -281,7 +304,7 @@ class Mirror:
         if taken_back:
             self._files.unlink(folder / TAKEN_BACK_NAME)
         bases = log_bases(self._files, folder)
-        if resumes:
+        if resumes or (at > bases[0] and not self.begun(tp)):
             for base in reversed([base for base in bases if base < at or at not in bases]):
                 self._files.unlink(folder / log_name(base))
             self._place(folder, at)
@@ -301,6 +324,7 @@ class Mirror:
         committed: int,
         *,
         topic_id: UUID | None,
+        log_start: int,
     ) -> int:
         """Links of one partition; returns the bytes that are held with them."""
         ours, found = self.path / partition_dir(tp), local_files(self._files, theirs)
@@ -322,8 +346,8 @@ class Mirror:
         epochs = self._read_epochs(theirs)  # once, and before what is linked with it: see _agree
         if end is None:
             self._forget(tp)
-            self._adopt(theirs, ours, bases[0], epochs)
-            end = bases[0]
+            end = bases[0]  # what lies below the log start, too: the bucket's log may end there
+            self._adopt(theirs, ours, end, epochs, starts_in=first_base(bases, log_start))
         end = self._agree(tp, ours, epochs, last=bases[-1], committed=committed if self.begun(tp) else -1)
         if safe is None:
             self._need_no_vouching(tp, bases)
@@ -402,6 +426,9 @@ class Mirror:
         """
         before = self._read(ours / TAKEN_BACK_NAME)
         self._files.replace(ours / TAKEN_BACK_NAME, b"%d" % (min(base, int(before)) if before else base))
+        starts_in = self._read(ours / STARTS_IN_NAME)
+        if starts_in and base < int(starts_in):  # a cut below it takes the log start along
+            self._files.replace(ours / STARTS_IN_NAME, b"%d" % base)
         self._files.replace(ours / log_name(base), b"")
         for file in local_files(self._files, ours):
             if file.base > base or (file.base == base and file.suffix not in {LOG_SUFFIX, SNAPSHOT_SUFFIX}):
@@ -482,9 +509,10 @@ class Mirror:
         if claims.find(tp) is not None:
             claims.forget([tp])
 
-    def _adopt(self, theirs: Path, ours: Path, base: int, epochs: bytes) -> None:
+    def _adopt(self, theirs: Path, ours: Path, base: int, epochs: bytes, *, starts_in: int) -> None:
         self._files.make_directory(ours)
         self._copy(theirs, ours, epochs)
+        self._files.replace(ours / STARTS_IN_NAME, b"%d" % starts_in)
         self._place(ours, base)
 
     def _link_segment(self, theirs: Path, ours: Path, piece: _Piece, *, may_have_gaps: bool) -> None:
@@ -654,7 +682,8 @@ class BrokerDirectory(LogDirectory):
         found = super().extent(tp, exact=False)
         if self._mirror.begun(tp):
             return found
-        return Extent(found.local_start_offset, found.local_start_offset, self._mirror.joints(tp))
+        start = self._mirror.start(tp, found.local_start_offset)
+        return Extent(start, start, self._mirror.joints(tp))
 
     def seal(self) -> bool:
         """Nothing is ever active here: the broker rolls its own."""

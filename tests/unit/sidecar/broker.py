@@ -10,7 +10,13 @@ from pathlib import Path
 import tiered
 from tiered.format.checkpoint import encode_epochs
 from tiered.format.keys import LOG_SUFFIX, log_name, partition_dir, snapshot_name
-from tiered.local.disk.checkpoints import CLEANER_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME, OffsetsFile
+from tiered.local.disk.checkpoints import (
+    CLEANER_NAME,
+    LOG_START_NAME,
+    RECOVERY_POINT_NAME,
+    REPLICATION_NAME,
+    OffsetsFile,
+)
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.names import log_bases
 from tiered.model import EpochEntry, TopicPartition
@@ -104,6 +110,10 @@ class Broker:
     def clean(self, tps: Iterable[TopicPartition]) -> None:
         """The broker's cleaner went over these."""
         OffsetsFile(self.path, CLEANER_NAME, FILES).write(dict.fromkeys(tps, 1))
+
+    def delete_records(self, offset: int) -> None:
+        """Its log starts there from now on; files go later."""
+        OffsetsFile(self.path, LOG_START_NAME, FILES).write({self.tp: offset})
 
     def merge(self, first: int, end: int, dropped: int) -> dict[int, bytes | None]:
         """The cleaner made one segment of those from ``first`` to before ``end``; what ``dropped`` held is gone.

@@ -30,7 +30,7 @@ from tiered.findings import Severity
 from tiered.format.checkpoint import encode_offsets
 from tiered.format.keys import log_name
 from tiered.local.directory.manager import LocalLog
-from tiered.local.disk.checkpoints import CLEANER_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME
+from tiered.local.disk.checkpoints import CLEANER_NAME, LOG_START_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME
 from tiered.local.disk.claims import CLAIMS_NAME
 from tiered.local.disk.files import Files, FileState, PosixFiles, translate
 from tiered.local.disk.names import log_bases
@@ -306,13 +306,14 @@ def test_while_segments_are_exchanged_nothing_is_linked(broker: Broker, finished
     judge(url, finished, end)
 
 
-@pytest.mark.parametrize("name", [RECOVERY_POINT_NAME, REPLICATION_NAME, CLEANER_NAME])
+@pytest.mark.parametrize("name", [RECOVERY_POINT_NAME, REPLICATION_NAME, CLEANER_NAME, LOG_START_NAME])
 def test_a_checkpoint_that_cannot_be_read_is_never_an_empty_one(
     broker: Broker, finished: Path, url: str, name: str
 ) -> None:
     """Without it a compacted topic would be one that is not; or nothing would be safe, and all be said to be done."""
     end = broker.roll(3)
     broker.clean([])
+    broker.delete_records(0)
     right = (broker.path / name).read_bytes()
     (broker.path / name).write_bytes(right.replace(b"0", b"?", 1))
     ending = sidecar(broker.path, url)
@@ -491,6 +492,69 @@ def test_a_broker_that_has_deleted_its_first_segments_begins_where_it_begins(
     start = broker.bases[2]
     expected = {at: value for at, value in values(finished, "t").items() if start <= at < end}
     assert read(url, "t") == expected
+
+
+@pytest.mark.parametrize(("segment", "inside", "first"), [(2, 0, 2), (2, 1, 2), (2, -1, 1), (0, 0, 0), (4, 1, 4)])
+def test_a_bucket_without_the_log_gets_nothing_that_lies_below_the_brokers_log_start(
+    broker: Broker, finished: Path, url: str, segment: int, inside: int, first: int
+) -> None:
+    """DeleteRecords leaves the files for minutes. The segment in which the log starts is taken whole, as by Kafka."""
+    end = broker.roll(4)
+    broker.delete_records(broker.bases[segment] + inside)
+    for _ in range(2):
+        assert sidecar(broker.path, url).code == 0
+        with tiered.open_reader(url) as reader:
+            assert reader.topic("t").stream(0).earliest() == broker.bases[first]
+        expected = {at: value for at, value in values(finished, "t").items() if broker.bases[first] <= at < end}
+        assert read(url, "t") == expected
+    assert not [base for base in links(broker) if base < broker.bases[first]]
+
+
+def test_what_goes_on_in_the_bucket_has_no_gap_below_the_brokers_log_start(
+    broker: Broker, finished: Path, url: str
+) -> None:
+    """The bucket's log begins where it began: segments between its end and the broker's log start are still taken."""
+    broker.roll(1)
+    assert sidecar(broker.path, url).code == 0
+    end = broker.roll(3)
+    broker.delete_records(broker.bases[2])
+    assert sidecar(broker.path, url).code == 0
+    judge(url, finished, end)
+    shutil.rmtree(beside(broker.path))
+    end = broker.roll(5)
+    broker.delete_records(broker.bases[4] + 1)
+    for _ in range(2):
+        assert sidecar(broker.path, url).code == 0
+    judge(url, finished, end)
+
+
+def test_a_log_that_is_cut_below_its_start_before_the_claim_begins_at_the_cut(
+    broker: Broker, other: Path, url: str
+) -> None:
+    """An unclean election: the log start goes back to where the log was cut."""
+    broker.lead({0: 0})
+    broker.roll(4)
+    broker.delete_records(broker.bases[3])
+    mirror_of(broker).look()
+    end = broker.elect(other, 2, 5)
+    broker.delete_records(broker.bases[2])
+    for _ in range(2):
+        ending = sidecar(broker.path, url)
+        assert ending.code == 0, ending
+        assert read(url, "t") == {at: value for at, value in values(other, "t").items() if broker.bases[2] <= at < end}
+
+
+def test_what_is_linked_before_its_claim_stays_linked_when_the_log_start_moves(
+    broker: Broker, finished: Path, url: str
+) -> None:
+    """The broker's retention moves it, too: what it deletes is what the links are there to keep."""
+    end = broker.roll(4)
+    mirror_of(broker).look()
+    broker.delete_records(broker.bases[3])
+    broker.retain(3)
+    mirror_of(broker).look()
+    assert sidecar(broker.path, url).code == 0
+    judge(url, finished, end)
 
 
 def test_a_rewritten_log_is_refused(broker: Broker, url: str) -> None:
