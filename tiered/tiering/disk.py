@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 from uuid import UUID
 
-from tiered.errors import NotFoundError
+from tiered.errors import CorruptionError, NotFoundError
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files
@@ -89,6 +89,9 @@ class Disk(Protocol):
     def segment(self, tp: TopicPartition, ref: SegmentRef) -> SealedLocalSegment:
         """A sealed segment, to be read."""
 
+    def tell_owner(self, tp: TopicPartition, damage: CorruptionError) -> None:
+        """Makes ``damage`` that was met in a segment name the file as its owner knows it, where that is another."""
+
     def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
         """Leader epochs of a partition."""
 
@@ -126,6 +129,9 @@ class OpenDisk:
             if segment.base_offset == ref.base:
                 return segment
         raise NotFoundError(f"{tp}: the sealed segment {ref.base} is gone from {self.path}")
+
+    def tell_owner(self, tp: TopicPartition, damage: CorruptionError) -> None:
+        """It is the owner's already."""
 
     def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
         """Leader epochs of a partition."""

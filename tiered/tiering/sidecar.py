@@ -583,6 +583,24 @@ class Mirror:
             "another replica, or follow that one",
         )
 
+    def tell_owner(self, tp: TopicPartition, damage: CorruptionError) -> None:
+        """Makes ``damage`` that was met in a link name the broker's file, if that is still the one that was linked."""
+        ours, link = self.path / partition_dir(tp), Path(damage.path_or_key)
+        if link.parent != ours:
+            return
+        file = self.broker / partition_dir(tp) / link.name
+        linked, now = self._files.state(link), self._files.state(file)
+        if linked is not None and now is not None and linked.inode == now.inode:
+            damage.message = damage.message.replace(str(link), f"{file} (linked as {link})")
+            damage.path_or_key = str(file)
+        else:
+            damage.message += f"; the broker's {file}, of which it was made, is gone or another file by now"
+        if not isinstance(damage, NewerFormatError):
+            damage.hint = (
+                "neither it nor what follows is uploaded; once the broker has a whole copy, fetched from another "
+                f"replica, stop this and remove {ours}: what the bucket lacks is linked anew"
+            )
+
     def _link(self, theirs: Path, name: str, target: Path) -> None:
         try:
             try:
@@ -671,6 +689,10 @@ class BrokerDirectory(LogDirectory):
     def unreadable(self) -> dict[TopicPartition, TieredError]:
         """Of the private directory and of the broker's."""
         return {**self._mirror.broken, **super().unreadable()}
+
+    def tell_owner(self, tp: TopicPartition, damage: CorruptionError) -> None:
+        """As :meth:`Mirror.tell_owner`."""
+        self._mirror.tell_owner(tp, damage)
 
     def extent(self, tp: TopicPartition, *, exact: bool) -> Extent:
         """Exact whatever is asked for: the last file is empty. What was never claimed has no records yet.

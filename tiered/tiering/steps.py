@@ -415,7 +415,11 @@ class BucketSteps:
                 raise
             return Prepared(descriptor, source, indexes, plan)
 
-        prepared: Prepared = yield Blocking(prepare)
+        try:
+            prepared: Prepared = yield Blocking(prepare)
+        except CorruptionError as damage:
+            yield Blocking(functools.partial(self._disk.tell_owner, tp, damage))
+            raise
         work = kept
         if kept is None and prepared.source.size > self.sizes.multipart_above_bytes:
             work = Unfinished(ref, claim_epoch, prepared.plan, Parts())
@@ -440,6 +444,7 @@ class BucketSteps:
                 self._finished(tp, ref)
             if isinstance(error, CorruptionError):
                 yield from self._catalogs[tp].confirm()
+                yield Blocking(functools.partial(self._disk.tell_owner, tp, error))
             raise
         finally:
             prepared.source.close()

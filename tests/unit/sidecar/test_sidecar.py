@@ -19,6 +19,7 @@ from tiered.care.check import CheckOptions
 from tiered.clock import SystemClock, SystemIds
 from tiered.errors import (
     ConfigError,
+    CorruptionError,
     DataLocalError,
     LocalIOError,
     LockedError,
@@ -36,10 +37,14 @@ from tiered.local.disk.files import Files, FileState, PosixFiles, translate
 from tiered.local.disk.names import log_bases
 from tiered.local.partition.replica import Replica
 from tiered.local.segment.scan import LogFile
-from tiered.model import TopicPartition
-from tiered.plan.tiering.facts import PartitionGone, SegmentSealed
+from tiered.local.segment.sealed import SealedLocalSegment
+from tiered.model import SealedIndexes, TopicPartition
+from tiered.plan.tiering.facts import PartitionGone, SegmentRef, SegmentSealed
+from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
+from tiered.tiering.journal import Journal
 from tiered.tiering.sidecar import BEGUN_NAME, HELD_BYTES, INTERNAL, LINKING_NAME, BrokerDirectory, Mirror, beside
+from tiered.tiering.steps import BucketSteps, PartSizes
 from uploader.config import Settings, resolve
 
 T = TopicPartition("t", 0)
@@ -882,6 +887,54 @@ def test_a_damaged_segment_is_told_by_the_brokers_name_of_it(broker: Broker, fin
     assert (ending.code, f"not all of t-0 could be looked at: {torn} at byte" in str(ending)) == (13, True), ending
     assert LINKING_NAME not in str(ending)
     judge(url, finished, broker.bases[1])
+
+
+def test_a_flipped_bit_is_told_by_the_brokers_name_of_the_file(broker: Broker, finished: Path, url: str) -> None:
+    """Only the upload reads all bytes. What the broker fetches again is another file than the one that is linked."""
+    end = broker.roll(3)
+    rotten, link = (place / "t-0" / log_name(broker.bases[1]) for place in (broker.path, beside(broker.path)))
+    right = rotten.read_bytes()
+    with rotten.open("r+b") as log:
+        log.seek(300)
+        log.write(bytes([right[300] ^ 4]))
+    ending = sidecar(broker.path, url)
+    told = f"{rotten} (linked as {link}) at byte 0: CRC mismatch at offset {broker.bases[1]}"
+    assert (ending.code, told in str(ending), f"stop this and remove {link.parent}" in str(ending)) == (13, True, True)
+    judge(url, finished, broker.bases[1])
+    rotten.unlink()
+    rotten.write_bytes(right)
+    ending = sidecar(broker.path, url)
+    told = f"; the broker's {rotten}, of which it was made, is gone or another file by now"
+    assert (ending.code, f"{link} at byte 0" in str(ending), told in str(ending)) == (13, True, True), ending
+    shutil.rmtree(link.parent)
+    assert sidecar(broker.path, url).code == 0
+    judge(url, finished, end)
+
+
+def test_a_file_that_is_cut_while_it_is_uploaded_is_told_by_the_brokers_name(broker: Broker, url: str) -> None:
+    broker.roll(2)
+    first = broker.folder / log_name(0)
+
+    class Cutting(BrokerDirectory):
+        def segment(self, tp: TopicPartition, ref: SegmentRef) -> SealedLocalSegment:
+            found = super().segment(tp, ref)
+            assert found.descriptor.size_bytes == first.stat().st_size
+            os.truncate(first, 100)
+            found.indexes = lambda: SealedIndexes(b"", b"", leader_epochs=())  # type: ignore[method-assign]
+            return found
+
+    directory = Cutting(broker.path, beside(broker.path), clock=SystemClock(), ids=SystemIds())
+    directory.acquire()
+    (ref, _) = (event.segment for event in directory.scan() if isinstance(event, SegmentSealed))
+    journal = Journal(directory.path, directory.files)
+    with closing(StoreLocation.parse(url).open()) as store, closing(journal):
+        steps = BucketSteps(store.url, directory, lambda: journal, owner="o", sizes=PartSizes())
+        granted = drive(store, steps.claim(T))
+        with pytest.raises(CorruptionError) as cut:
+            drive(store, steps.upload(T, ref, granted.claim_epoch))
+    directory.release()
+    assert cut.value.path_or_key == str(first)
+    assert str(first) in cut.value.message
 
 
 def test_a_checkpoint_of_a_newer_broker_asks_for_an_upgrade(broker: Broker, url: str) -> None:
