@@ -75,7 +75,7 @@ class CleanerCheckpoint:
 
     def _offsets(self) -> dict[TopicPartition, int]:
         if self._known is None:
-            self._known = self._file.read()
+            self._known = dict(self._file.read())
         return self._known
 
     def _write(self, offsets: dict[TopicPartition, int]) -> None:

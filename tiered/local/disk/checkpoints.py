@@ -10,11 +10,13 @@ import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 from uuid import UUID
 
 from tiered.errors import CorruptionError, NewerFormatError, NotFoundError
 from tiered.format.checkpoint import decode_clean_shutdown, decode_offsets, encode_clean_shutdown, encode_offsets
-from tiered.local.disk.files import Files
+from tiered.local.disk.files import Files, FileState
 from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
@@ -28,44 +30,75 @@ META_PROPERTIES_NAME = "meta.properties"
 NO_BROKER_EPOCH = -1
 
 
+_NONE: Mapping[TopicPartition, int] = MappingProxyType({})
+
+
+class _Read(NamedTuple):
+    """What was read of a file in one ``state``; None: there was none."""
+
+    state: FileState | None
+    offsets: Mapping[TopicPartition, int]
+    damage: Exception | None
+
+
 class OffsetsFile:
-    """One ``*-offset-checkpoint`` in the root of a log directory."""
+    """One ``*-offset-checkpoint`` in the root of a log directory. Reading costs one ``stat`` while nothing changed.
+
+    Each partition of a directory asks for its own offset, and the file names all of them.
+    """
 
     def __init__(self, directory: Path, name: str, files: Files) -> None:
         self.path = directory / name
         self._files = files
         self.damaged = False
+        self._known = _Read(None, _NONE, None)  # as one: threads read it without a lock
+        self._told: Exception | None = None
 
-    def read(self) -> dict[TopicPartition, int]:
-        """Offset of each partition; empty if the file is missing or damaged (then ``damaged``, and a warning)."""
-        self.damaged = False
-        try:
-            return dict(decode_offsets(self._files.read(self.path).decode()))
-        except NotFoundError:
-            return {}
-        except (CorruptionError, UnicodeDecodeError) as error:
-            self.damaged = True
-            LOGGER.warning("checkpoint_damaged path=%s error=%s", self.path, error)
-            return {}
+    def read(self) -> Mapping[TopicPartition, int]:
+        """Offset of each partition; empty if the file is missing or damaged (then ``damaged``, and a warning: one for
+        each time that the file was replaced)."""
+        _, offsets, damage = self._load()
+        self.damaged = damage is not None
+        if damage is not None and damage is not self._told:
+            self._told = damage
+            LOGGER.warning("checkpoint_damaged path=%s error=%s", self.path, damage)
+        return offsets
 
-    def read_whole(self, lost: str) -> dict[TopicPartition, int]:
+    def read_whole(self, lost: str) -> Mapping[TopicPartition, int]:
         """As :meth:`read`, for who must not take a damaged file for an empty one: CorruptionError says what is
         ``lost`` without it, and what to do."""
-        try:
-            return dict(decode_offsets(self._files.read(self.path).decode()))
-        except NotFoundError:
-            return {}
-        except NewerFormatError as newer:
-            newer.hint = newer.hint or "upgrade tieredlog; nothing was changed"
-            raise
-        except (CorruptionError, UnicodeDecodeError) as error:
-            raise CorruptionError(
-                f"{self.path} cannot be read: {error}", path_or_key=str(self.path), hint=lost
-            ) from error
+        _, offsets, damage = self._load()
+        if isinstance(damage, NewerFormatError):
+            damage.hint = damage.hint or "upgrade tieredlog; nothing was changed"
+            raise damage.with_traceback(None)
+        if damage is not None:
+            text = f"{self.path} cannot be read: {damage}"
+            raise CorruptionError(text, path_or_key=str(self.path), hint=lost) from damage
+        return offsets
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Replaces the file, durably."""
-        self._files.replace(self.path, encode_offsets(dict(offsets)).encode())
+        state = self._files.replace(self.path, encode_offsets(dict(offsets)).encode())
+        self._known = _Read(state, MappingProxyType(dict(offsets)), None)
+
+    def _load(self) -> _Read:
+        """What the file says now; as the last time, if it has not been replaced since."""
+        state = self._files.state(self.path)
+        if state is None:
+            return _Read(None, _NONE, None)
+        known = self._known
+        if known.state != state:
+            known = self._known = self._parse(state)
+        return known
+
+    def _parse(self, state: FileState) -> _Read:
+        """``state``: from before the read, so that what comes meanwhile is read again."""
+        try:
+            return _Read(state, MappingProxyType(dict(decode_offsets(self._files.read(self.path).decode()))), None)
+        except NotFoundError:
+            return _Read(None, _NONE, None)
+        except (CorruptionError, UnicodeDecodeError) as damage:
+            return _Read(state, _NONE, damage)
 
 
 def mark_clean(directory: Path, files: Files, broker_epoch: int = NO_BROKER_EPOCH) -> None:
