@@ -65,14 +65,20 @@ class LogScan:
     leader_epoch: int = -1
 
 
+PADDING = ": its writer took that room ahead (`preallocate`), or a crash left them"
+"""What zeros are that end a segment which may still be written."""
+
+
 @dataclass(frozen=True, slots=True)
 class Expectations:
     """How strict to be. ``growing``: the segment may still be written, so a torn tail and padding are normal.
 
+    ``padded``: of these only zeros to its end are.
     ``contiguous``: offsets have no holes (never compacted). ``decode``: look into every record too.
     """
 
     growing: bool = False
+    padded: bool = False
     contiguous: bool = False
     decode: bool = False
 
@@ -295,9 +301,12 @@ class LogInspection:
         if damage is not None and not only_zeros:
             self._findings.error("log_structure", damage.message, position=damage.position, offset=damage.offset)
             return
-        severity = Severity.INFO if self._expectations.growing else Severity.ERROR
+        expected = self._expectations
+        severity = Severity.INFO if expected.growing or (expected.padded and only_zeros) else Severity.ERROR
         what = "zero bytes follow" if only_zeros else "bytes of an unfinished batch follow"
         message = f"{scan.size_bytes - scan.valid_bytes} {what} the last whole batch"
+        if only_zeros and severity is Severity.INFO:
+            message += PADDING
         self._findings.add(severity, "log_torn", message, position=scan.valid_bytes)
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import click
 
+from tiered.care.inspection import PADDING
 from tiered.dump.content import Content, layouts_for
 from tiered.dump.items import BatchItem, Entry, Item, RecordItem, Tail, Window, log_items
 from tiered.dump.kafka import snapshot_error, snapshot_heading
 from tiered.dump.small_files import base_of, check_name, is_log, small_items, suffix_of, whole
-from tiered.dump.targets import beside, expanded, holding, opened
+from tiered.dump.targets import beside, expanded, holding, may_grow, opened
 from tiered.dump.verify import (
     Mismatches,
     offset_entries,
@@ -179,11 +180,19 @@ class Run:
         elif isinstance(item, Tail):
             # A verification says the same, with all else that it finds.
             if not wanted.verify or suffix_of(item.name) not in SEGMENT_SUFFIXES:
-                self._damaged(name, CorruptionError(item.text(), position=item.position), code="log_torn")
+                self._tail(name, item)
         elif shown and out.json_mode:
             out.message(item.kind, file=name, **item.fields())
         elif shown:
             out.line(item.text())
+
+    def _tail(self, name: str, tail: Tail) -> None:
+        if not (tail.zeros and may_grow(name)):
+            self._damaged(name, CorruptionError(tail.text(), position=tail.position), code="log_torn")
+            return
+        findings = Findings(name)
+        findings.add(Severity.INFO, "log_torn", tail.text() + PADDING, position=tail.position)
+        self._print(findings)
 
     def _kafka_item(self, name: str, item: Item, *, shown: bool) -> None:
         if isinstance(item, RecordItem):
@@ -195,9 +204,10 @@ class Run:
         if isinstance(item, Tail):
             if self._wanted.window.max_bytes is not None:
                 return
-            self.damage += 1
+            padding = item.zeros and may_grow(name)
+            self.damage += not padding
             if item.zeros:
-                self._app.out.warn(f"{name} at byte {item.position}: {item.text()}")
+                self._app.out.warn(f"{name} at byte {item.position}: {item.text()}{PADDING if padding else ''}")
         if isinstance(item, Entry) and item.place < self._wanted.window.offset:
             return
         line = item.kafka()

@@ -17,9 +17,11 @@ from tiered.errors import (
     TieredError,
     UnknownTopicError,
 )
-from tiered.format.keys import FLAG_HOLE, index_key, parse_local_name, root_key, segment_key
+from tiered.format.keys import FLAG_HOLE, LOG_SUFFIX, index_key, log_name, parse_local_name, root_key, segment_key
 from tiered.local.directory.view import DirectoryView, PartitionFolder, folder_named
+from tiered.local.disk.checkpoints import CLEAN_SHUTDOWN_NAME
 from tiered.local.disk.files import Files, PosixFiles
+from tiered.local.disk.names import log_bases
 from tiered.local.segment.sealed import FileSource
 from tiered.model import ByteSource, TopicPartition
 from tiered.plan.known import Known
@@ -165,6 +167,19 @@ def sibling(name: str, suffix: str) -> Path | None:
     if parsed is None or ("://" in name and not name.startswith(_FILE_URL)):
         return None
     return path.with_name(f"{parsed.base:020d}{suffix}{parsed.work}")
+
+
+def may_grow(name: str) -> bool:
+    """Whether it is the last ``.log`` of a partition whose directory was not closed: zeros may end it."""
+    path = sibling(name, LOG_SUFFIX)
+    if path is None:
+        return False
+    folder, files = path.absolute().parent, PosixFiles()
+    found = folder_named(folder.name)
+    if not isinstance(found, PartitionFolder) or found.kind or files.state(folder.parent / CLEAN_SHUTDOWN_NAME):
+        return False
+    bases = log_bases(files, folder)
+    return bool(bases) and path.name == log_name(bases[-1])
 
 
 def _partition(name: str) -> TopicPartition | None:

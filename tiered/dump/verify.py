@@ -16,7 +16,7 @@ from pathlib import Path
 from tiered.care.inspection import Expectations, LogInspection, LogScan
 from tiered.dump.items import Entry, Item
 from tiered.dump.small_files import base_of, suffix_of, whole
-from tiered.dump.targets import beside, sibling
+from tiered.dump.targets import beside, may_grow, sibling
 from tiered.errors import CorruptionError
 from tiered.findings import Findings, Severity
 from tiered.format.batch import HEADER_BYTES, BatchHeader, decode_records, read_header
@@ -208,7 +208,8 @@ def _verify_log(name: str, source: ByteSource) -> tuple[Findings, LogScan]:
     findings = Findings(name)
     base = base_of(name)
     indexes = _indexes(name, base, findings)
-    scan = LogInspection(source.size, base, findings, Expectations(decode=True), indexes=indexes).of(source)
+    expectations = Expectations(decode=True, padded=may_grow(name))
+    scan = LogInspection(source.size, base, findings, expectations, indexes=indexes).of(source)
     if indexes is not None and not any(item.code == "offset_index" for item in findings.items):
         _compare_with_kafka(name, source, indexes.offset_index, findings)
     _rehome(name, findings)

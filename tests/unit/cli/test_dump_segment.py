@@ -332,7 +332,50 @@ def test_every_healthy_root_verifies(cli: Cli, kafka_fixtures: Path) -> None:
         severities = {m["severity"] for m in done.messages if m["message_type"] == "finding"}
         assert (done.code, severities <= {"info"}) == (0, True), root
     damaged = cli("dump-segment", kafka_fixtures / "unclean-damaged/before", "--verify-only", "--json")
-    assert (damaged.code, damaged.summary["findings"]) == (13, 7)
+    assert (damaged.code, damaged.summary["findings"]) == (13, 6)
+    padded = [m for m in damaged.messages if "zero bytes follow the last" in m.get("message", "")]
+    assert [(Path(m["where"]).parent.name, m["severity"]) for m in padded] == [("u-trailing-zeros-0", "info")]
+
+
+@pytest.mark.parametrize("options", [("--verify-only",), ("--verify",), (), ("--kafka",)])
+@pytest.mark.parametrize(
+    ("behind", "part", "closed", "code"),
+    [
+        (bytes(5000), -1, False, 0),
+        (bytes(5), -1, False, 0),
+        (bytes(5000), -1, True, 13),
+        (bytes(5000), 0, False, 13),
+        (bytes(5000) + b"x", -1, False, 13),
+        (b"torn" * 5, -1, False, 13),
+    ],
+)
+def test_zeros_end_the_last_segment_of_a_directory_that_is_open(
+    cli: Cli, log: Scenario, behind: bytes, part: int, closed: bool, code: int, options: tuple[str, ...]
+) -> None:
+    """A broker that preallocates has them there; `check` says the same of them."""
+    path, mark = log.logs()[part], log.directory / ".kafka_cleanshutdown"
+    size = path.stat().st_size
+    if not closed:
+        mark.unlink()
+    assert mark.exists() == closed
+    path.write_bytes(path.read_bytes() + behind)
+    done = cli("dump-segment", path, *options)
+    told = f"{len(behind)} zero bytes follow the last whole batch: its writer took that room ahead"
+    assert (done.code, told in done.text + done.err, str(size) in done.text + done.err) == (code, code == 0, True)
+    if options == ("--verify-only",):
+        assert cli("dump-segment", path.with_suffix(".index"), *options).code == code
+        moved = path.rename(log.directory.parent / path.name)
+        assert cli("dump-segment", moved, *options).code == 13  # nobody writes it there
+
+
+def test_a_segment_of_nothing_but_zeros_is_one_that_was_just_rolled(cli: Cli, log: Scenario) -> None:
+    (log.directory / ".kafka_cleanshutdown").unlink()
+    path = log.logs()[-1]
+    path.write_bytes(bytes(4096))
+    for suffix in (".index", ".timeindex"):
+        path.with_suffix(suffix).write_bytes(b"")
+    done = cli("dump-segment", path, "--verify-only")
+    assert (done.code, "4096 zero bytes follow" in done.text) == (0, True)
 
 
 def test_options_that_exclude_each_other(cli: Cli, log: Scenario) -> None:
