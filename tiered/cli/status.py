@@ -29,6 +29,7 @@ from tiered.times import format_time
 EXIT_UNHEALTHY = 3
 
 OUT_OF_SERVICE = "out of service"
+GONE_MEANWHILE = "its directory left the disk during this look"
 
 
 @click.command("status", cls=Command)
@@ -129,8 +130,7 @@ def _notes(entries: list[PartitionStatus], directory: dict[str, Any] | None) -> 
 
 def _lines(status: PartitionStatus, now_ms: int, *, local: bool) -> list[str]:
     if local and status.positions is None and status.pinned is None:
-        why = OUT_OF_SERVICE if status.problems else "not here: a log over several directories is looked at one by one"
-        return [f"{status.tp}   {why}"]
+        return [f"{status.tp}   {OUT_OF_SERVICE if status.problems else status.elsewhere or GONE_MEANWHILE}"]
     flushed = f"   flushed {status.positions.flushed_offset:,}" if status.positions is not None else ""
     if status.fenced and status.positions is not None:
         ends = f"end {status.positions.end_offset:,}{flushed}   uploaded {status.committed_offset:,}"

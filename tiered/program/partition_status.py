@@ -17,6 +17,7 @@ from tiered.local.directory.manager import LocalLog
 from tiered.local.directory.view import gone_partitions, gone_told, left_the_disk, noted_ends
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.lock import LOCK_NAME, UPLOADER_LOCK_NAME, DirectoryLock, Holder
+from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import Positions, TopicPartition
@@ -31,7 +32,7 @@ class PartitionStatus:
     """One partition over both tiers; a tier that was not named, or could not be asked, is None.
 
     ``unreadable``: why the disk's part cannot be told; ``lost``: why the bucket's part of it is not what the registry,
-    or this disk, has seen of it.
+    or this disk, has seen of it; ``elsewhere``: why the disk has nothing of it, where that is no loss.
     """
 
     tp: TopicPartition
@@ -45,6 +46,7 @@ class PartitionStatus:
     problems: list[str] = field(default_factory=list)
     unreadable: TieredError | None = None
     lost: TieredError | None = None
+    elsewhere: str = ""
 
     @property
     def end_offset(self) -> int:
@@ -130,13 +132,14 @@ class PartitionStatus:
 class DiskNotes:
     """What a log directory says of all its partitions at once, read once however many they are.
 
-    ``gone``: partitions whose folder is gone, and the end that was noted of each.
+    ``gone``: partitions whose folder is gone, and the end that was noted of each. ``topics``: what ought to be here.
     """
 
     present: frozenset[TopicPartition] = frozenset()
     known: Mapping[TopicPartition, Known] = field(default_factory=dict)
     uploads: Mapping[TopicPartition, PartitionUpload] = field(default_factory=dict)
     gone: Mapping[TopicPartition, int] = field(default_factory=dict)
+    topics: Mapping[str, TopicInfo] = field(default_factory=dict)
 
     @classmethod
     def read(cls, tiers: Tiers) -> DiskNotes:
@@ -146,15 +149,30 @@ class DiskNotes:
             return cls()
         known, uploads = tiers.known(), log.uploads.read()
         present = frozenset(log.partitions())
-        return cls(present, known, uploads, _gone(log, present, uploads))
+        topics = log.topics()
+        return cls(present, known, uploads, _gone(log, topics, present, uploads), topics)
+
+    def elsewhere(self, tp: TopicPartition) -> str:
+        """Why the disk has nothing of a partition of which nothing is lost."""
+        topic = self.topics.get(tp.topic)
+        if topic is None:
+            return "not here: no partition of the topic lies in this directory"
+        if topic.adopted:
+            return "not here: another directory of the broker, or another broker, has it"
+        if tp.partition in topic.here:
+            return "not here yet: it holds no record, and its directory is made at the next open"
+        return "not here: a log over several directories is looked at one by one"
 
 
 def _gone(
-    log: LocalLog, present: frozenset[TopicPartition], uploads: Mapping[TopicPartition, PartitionUpload]
+    log: LocalLog,
+    topics: Mapping[str, TopicInfo],
+    present: frozenset[TopicPartition],
+    uploads: Mapping[TopicPartition, PartitionUpload],
 ) -> dict[TopicPartition, int]:
     """Nothing where the notes of them cannot be read, which a look at the partitions tells."""
     try:
-        return gone_partitions(log.topics().values(), present, noted_ends(log.directory, log.files, uploads))
+        return gone_partitions(topics.values(), present, noted_ends(log.directory, log.files, uploads))
     except LocalIOError:
         return {}
 
@@ -178,6 +196,8 @@ def partition_status(tiers: Tiers, facts: TopicFacts, partition: int, notes: Dis
         bucket = status.tp in notes.uploads or status.tp in notes.known
         told = gone_told(tiers.local.directory, status.tp, notes.gone[status.tp], tiered=bucket)
         status.problems.append(f"its directory is gone from this disk; {told}")
+    if tiers.local is not None and status.tp not in notes.present:
+        status.elsewhere = notes.elsewhere(status.tp)
     if tiers.local is not None and status.tp in notes.present:
         try:
             _look_at_disk(status, tiers.local, notes.uploads.get(status.tp))

@@ -15,7 +15,7 @@ from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import uploader_lock
 from tiered.model import TopicPartition
-from tiered.program.partition_status import gather
+from tiered.program.partition_status import DiskNotes, gather
 from tiered.program.tiers import Tiers
 from tiered.testing.clock import FakeClock
 
@@ -146,6 +146,22 @@ def test_one_of_several_directories_says_what_lies_elsewhere(cli: Cli, tmp_path:
         log.topic("t", partitions=2, create=True)
     lines = cli("status", "--log-dir", tmp_path / "a").text.splitlines()
     assert [line.split("   ")[1].split(":")[0] for line in lines if line.startswith("t-")] == ["end 0", "not here"]
+    assert "t-1   not here: a log over several directories is looked at one by one" in lines
+
+
+def test_what_a_broker_has_elsewhere(cli: Cli, tmp_path: Path) -> None:
+    """Of a broker's topic this disk knows the partitions that lie here, and that there are others below them."""
+    with tiered.open(tmp_path / "d") as log:
+        for topic in ("t", "u"):
+            log.topic(topic, create=True, partitions=3)
+    (tmp_path / "d" / "tiered-topics.json").unlink()
+    for gone in ("t-0", "u-0", "u-1", "u-2"):
+        shutil.rmtree(tmp_path / "d" / gone)
+    seen = cli("status", "--log-dir", tmp_path / "d")
+    shown = [line for line in seen.text.splitlines() if line.startswith(("t-0", "u-"))]
+    assert (seen.code, shown) == (0, ["t-0   not here: another directory of the broker, or another broker, has it"])
+    told = DiskNotes().elsewhere(TopicPartition("v", 0))  # a topic of the bucket
+    assert told == "not here: no partition of the topic lies in this directory"
 
 
 def test_a_partition_whose_directory_is_gone(cli: Cli, tmp_path: Path, url: str) -> None:
@@ -162,7 +178,7 @@ def test_a_partition_whose_directory_is_gone(cli: Cli, tmp_path: Path, url: str)
     assert problems[0].startswith("problem: t-1: its directory is gone from this disk; it held records up to offset 2:")
     lines = seen.text.splitlines()
     assert lines[:2] == [
-        "t-0   not here: a log over several directories is looked at one by one",
+        "t-0   not here yet: it holds no record, and its directory is made at the next open",
         "t-1   out of service",
     ]
     checked = cli("check", "--log-dir", directory, "--json")
