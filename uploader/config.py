@@ -33,7 +33,7 @@ from tiered.store.base import MIN_PART_BYTES
 from tiered.store.location import StoreLocation
 from tiered.store.puts import MULTIPART_FROM_BYTES, PART_BYTES
 from tiered.tiering.aio_run import SCAN_MS
-from tiered.tiering.sidecar import HELD_BYTES, beside
+from tiered.tiering.mirror import HELD_BYTES, beside
 from tiered.tiering.steps import PartSizes
 from uploader.logs import FORMATS
 

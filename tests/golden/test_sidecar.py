@@ -13,7 +13,7 @@ from tests.unit.sidecar.broker import sidecar
 from tiered.local.disk.checkpoints import CLEANER_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
 from tiered.model import TopicPartition
-from tiered.tiering.sidecar import INTERNAL
+from tiered.tiering.mirror import INTERNAL
 
 ROOTS = ("main", "compact-after1", "unclean-kill/after")
 

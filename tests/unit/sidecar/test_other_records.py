@@ -24,7 +24,8 @@ from tiered.store.location import StoreLocation
 from tiered.store.probe import probe
 from tiered.tiering.disk import Extent
 from tiered.tiering.journal import Journal
-from tiered.tiering.sidecar import BrokerDirectory, beside
+from tiered.tiering.mirror import beside
+from tiered.tiering.sidecar import BrokerDirectory
 from tiered.tiering.steps import BucketSteps, PartSizes
 
 T = TopicPartition("t", 0)

@@ -43,7 +43,8 @@ from tiered.plan.tiering.facts import PartitionGone, SegmentRef, SegmentSealed
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
 from tiered.tiering.journal import Journal
-from tiered.tiering.sidecar import BEGUN_NAME, HELD_BYTES, INTERNAL, LINKING_NAME, BrokerDirectory, Mirror, beside
+from tiered.tiering.mirror import BEGUN_NAME, HELD_BYTES, INTERNAL, LINKING_NAME, Mirror, beside
+from tiered.tiering.sidecar import BrokerDirectory
 from tiered.tiering.steps import BucketSteps, PartSizes
 from uploader.config import Settings, resolve
 
