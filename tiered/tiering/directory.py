@@ -9,7 +9,7 @@ from uuid import UUID
 
 from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig
-from tiered.errors import CorruptionError, FencedError, LockedError, TieredError, UnknownTopicError
+from tiered.errors import FencedError, LockedError, TieredError, UnknownTopicError
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files, FileState, PosixFiles, no_directory, sweep_temporaries
@@ -126,8 +126,8 @@ class LogDirectory:
         """A sealed segment, to be read."""
         return self._scanner.segment(tp, ref)
 
-    def tell_owner(self, tp: TopicPartition, damage: CorruptionError) -> None:
-        """It is the owner's already."""
+    def tell_owner(self, tp: TopicPartition, error: TieredError) -> None:
+        """It says so already."""
 
     def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
         """Leader epochs of a partition."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 from uuid import UUID
 
-from tiered.errors import CorruptionError, NotFoundError
+from tiered.errors import NotFoundError, TieredError
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files
@@ -89,8 +89,8 @@ class Disk(Protocol):
     def segment(self, tp: TopicPartition, ref: SegmentRef) -> SealedLocalSegment:
         """A sealed segment, to be read."""
 
-    def tell_owner(self, tp: TopicPartition, damage: CorruptionError) -> None:
-        """Makes ``damage`` that was met in a segment name the file as its owner knows it, where that is another."""
+    def tell_owner(self, tp: TopicPartition, error: TieredError) -> None:
+        """Makes damage that was met in a segment, or a refused claim, say what the owner of the files can do."""
 
     def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
         """Leader epochs of a partition."""
@@ -130,8 +130,8 @@ class OpenDisk:
                 return segment
         raise NotFoundError(f"{tp}: the sealed segment {ref.base} is gone from {self.path}")
 
-    def tell_owner(self, tp: TopicPartition, damage: CorruptionError) -> None:
-        """It is the owner's already."""
+    def tell_owner(self, tp: TopicPartition, error: TieredError) -> None:
+        """It says so already."""
 
     def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
         """Leader epochs of a partition."""

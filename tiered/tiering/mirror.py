@@ -35,7 +35,9 @@ from tiered.errors import (
     ConfigError,
     CorruptionError,
     DataLocalError,
+    FencedError,
     LocalIOError,
+    LocalPermissionError,
     NewerFormatError,
     NotFoundError,
     OffsetGapError,
@@ -166,6 +168,8 @@ class Mirror:
                 f"{self.broker} is not a broker's log directory: it has no {META_PROPERTIES_NAME}",
                 hint="name one of the broker's log.dirs",
             )
+        if files.state(self.broker / SIDECAR_NAME) is not None:
+            raise ConfigError(f"{self.broker} holds links to a broker's files", hint="name the broker's own directory")
         if self.path.resolve().is_relative_to(self.broker.resolve()):
             raise ConfigError(f"{self.path} lies in the broker's directory", hint="name one beside it: --log-dir DIR")
         files.make_directory(self.path)
@@ -175,12 +179,23 @@ class Mirror:
                 hint="name a directory on the same one: --log-dir DIR",
             )
         if files.state(self.path / META_PROPERTIES_NAME) is None:
-            files.replace(self.path / SIDECAR_NAME, f"{self.broker}\n".encode())
+            files.replace(self.path / SIDECAR_NAME, f"{self.broker.absolute()}\n".encode())
             own = MetaProperties(meta.cluster_id, meta.node_id, None)
             files.replace(self.path / META_PROPERTIES_NAME, encode_meta_properties(own).encode())
         elif files.state(self.path / SIDECAR_NAME) is None:
             raise ConfigError(f"{self.path} is a log directory of its own", hint="name an empty one: --log-dir DIR")
+        else:
+            self._need_own_links()
         ensure_volume(self.path, files, ids, LogConfig())
+
+    def _need_own_links(self) -> None:
+        """That the links there are to files of this broker, which may have moved: not of one that is there, too."""
+        other = Path(self._read(self.path / SIDECAR_NAME).decode().strip())
+        if other.is_absolute() and other.resolve() != self.broker.resolve() and read_volume(other, self._files):
+            raise ConfigError(
+                f"{self.path} holds links to the files of {other}, not of {self.broker}",
+                hint="each of the broker's directories has one of its own: name another one, --log-dir DIR",
+            )
 
     def look(self) -> None:
         """Links what is new and safe, and lets go what the bucket holds."""
@@ -368,6 +383,8 @@ class Mirror:
             state = self._files.state(theirs / log_name(base))
             size = 0 if state is None else state.size
             self._full |= after <= safe and held + size > self._held_bytes
+            if after <= safe and size > self._held_bytes:
+                raise self._too_large(tp, base, size)
             if after > safe or held + size > self._held_bytes:
                 break
             position = self._joint_in(tp, theirs / log_name(base), base, end, after) if merged else 0
@@ -380,6 +397,13 @@ class Mirror:
         else:
             self._need_joint(tp, empty_to, bases[-1])
         return held
+
+    def _too_large(self, tp: TopicPartition, base: int, size: int) -> ConfigError:
+        return ConfigError(
+            f"{tp}: the broker's segment {base} has {size:,} bytes, all links together may hold {self._held_bytes:,}: "
+            "neither it nor what follows would ever be linked",
+            hint=f"--sidecar-held SIZE: at least some of the broker's segments ({HELD_BYTES // 1024**3}GiB by default)",
+        )
 
     def _joint_in(self, tp: TopicPartition, path: Path, base: int, end: int, after: int) -> int:
         """Where ``end`` lies in a segment into which the cleaner merged what is linked with what follows."""
@@ -580,11 +604,19 @@ class Mirror:
             "another replica, or follow that one",
         )
 
-    def tell_owner(self, tp: TopicPartition, damage: CorruptionError) -> None:
-        """Makes ``damage`` that was met in a link name the broker's file, if that is still the one that was linked."""
-        ours, link = self.path / partition_dir(tp), Path(damage.path_or_key)
-        if link.parent != ours:
-            return
+    def tell_owner(self, tp: TopicPartition, error: TieredError) -> None:
+        """Makes damage that was met in a link name the broker's file, and a claim that was refused the way on."""
+        ours = self.path / partition_dir(tp)
+        if isinstance(error, FencedError):  # a repair would write to what is linked
+            error.hint = (
+                f"if this broker's log is the one to go on with, stop this and remove {ours}: links are made anew from "
+                "where the bucket ends, of what the broker still has"
+            )
+        elif isinstance(error, CorruptionError) and Path(error.path_or_key).parent == ours:
+            self._tell_damage(tp, error, Path(error.path_or_key))
+
+    def _tell_damage(self, tp: TopicPartition, damage: CorruptionError, link: Path) -> None:
+        """By the broker's name of the file, if that is still the one that was linked."""
         file = self.broker / partition_dir(tp) / link.name
         linked, now = self._files.state(link), self._files.state(file)
         if linked is not None and now is not None and linked.inode == now.inode:
@@ -595,7 +627,7 @@ class Mirror:
         if not isinstance(damage, NewerFormatError):
             damage.hint = (
                 "neither it nor what follows is uploaded; once the broker has a whole copy, fetched from another "
-                f"replica, stop this and remove {ours}: what the bucket lacks is linked anew"
+                f"replica, stop this and remove {link.parent}: what the bucket lacks is linked anew"
             )
 
     def _link(self, theirs: Path, name: str, target: Path) -> None:
@@ -607,6 +639,11 @@ class Mirror:
         except LocalIOError as error:
             if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EXDEV:
                 raise self._on_another_disk(theirs) from error
+            if isinstance(error, LocalPermissionError):
+                error.hint = (
+                    "run it as the user of the broker: of another one's files Linux links only those that the user may "
+                    "write, too (fs.protected_hardlinks)"
+                )
             raise
 
     def _on_another_disk(self, theirs: Path) -> ConfigError:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from tiered.clock import Clock, IdSource
-from tiered.errors import CorruptionError, TieredError
+from tiered.errors import TieredError
 from tiered.model import TopicPartition
 from tiered.plan.tiering.facts import Event, PartitionGone
 from tiered.tiering.directory import LogDirectory
@@ -46,9 +46,9 @@ class BrokerDirectory(LogDirectory):
         """Of the private directory and of the broker's."""
         return {**self._mirror.broken, **super().unreadable()}
 
-    def tell_owner(self, tp: TopicPartition, damage: CorruptionError) -> None:
+    def tell_owner(self, tp: TopicPartition, error: TieredError) -> None:
         """As :meth:`Mirror.tell_owner`."""
-        self._mirror.tell_owner(tp, damage)
+        self._mirror.tell_owner(tp, error)
 
     def extent(self, tp: TopicPartition, *, exact: bool) -> Extent:
         """Exact whatever is asked for: the last file is empty. What was never claimed has no records yet.

@@ -260,7 +260,11 @@ class BucketSteps:
             before = yield from catalog.load()
             if before is not None and before.next_offset in joints:  # a claim would only fence who can go on
                 yield from self._need_same_records(tp, before)
-        claim = yield from catalog.claim(self.role, self._owner, proof)
+        try:
+            claim = yield from catalog.claim(self.role, self._owner, proof)
+        except FencedError as refused:
+            yield Blocking(functools.partial(self._disk.tell_owner, tp, refused))
+            raise
         root = yield from catalog.read_back()
         if catalog.in_doubt:  # what another has committed since is at offsets of this disk, and not on it
             raise FencedError(catalog.in_doubt, hint="open the log again to see whether this volume may write")

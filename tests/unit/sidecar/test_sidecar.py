@@ -783,6 +783,67 @@ def test_the_private_directory_is_never_a_log_to_write(broker: Broker, finished:
     assert not (place / "t-0" / LINKING_NAME).exists()
 
 
+def test_a_segment_that_the_limit_never_lets_in_is_no_success(broker: Broker, finished: Path, url: str) -> None:
+    """It waited for ever, behind "everything that was asked for is committed"."""
+    end = broker.roll(3)
+    size = (broker.folder / log_name(0)).stat().st_size
+    ending = sidecar(broker.path, url, sidecar_held=size - 1)
+    told = f"t-0: the broker's segment 0 has {size:,} bytes, all links together may hold {size - 1:,}:"
+    assert (ending.code, told in str(ending), "--sidecar-held" in str(ending)) == (2, True, True), ending
+    largest = max((broker.folder / log_name(base)).stat().st_size for base in broker.bases[:3])
+    for _ in range(3):
+        assert sidecar(broker.path, url, sidecar_held=largest).code == 0
+    judge(url, finished, end)
+
+
+def test_a_partition_that_moved_to_another_directory_and_back_says_how_it_goes_on(
+    broker: Broker, finished: Path, url: str
+) -> None:
+    """What the first directory links is behind the bucket by then; a repair would write to the broker's files."""
+    broker.roll(2)
+    assert sidecar(broker.path, url).code == 0
+    other = Broker(finished, broker.path.with_name("other"), T)
+    other.roll(3)
+    assert sidecar(other.path, url).code == 0
+    end = broker.roll(4)
+    ending = sidecar(broker.path, url)
+    ours = beside(broker.path) / "t-0"
+    assert (ending.code, f"stop this and remove {ours}" in str(ending), "rejoin" in str(ending)) == (11, True, False)
+    shutil.rmtree(ours)
+    assert sidecar(broker.path, url).code == 0
+    judge(url, finished, end)
+
+
+def test_who_may_not_link_is_told_why(broker: Broker) -> None:
+    class Refusing(PosixFiles):
+        def link(self, source: Path, target: Path) -> None:
+            refused = OSError(errno.EPERM, os.strerror(errno.EPERM))
+            raise translate(refused, "link", source) from refused
+
+    broker.roll(2)
+    mirror = mirror_of(broker, Refusing())
+    mirror.look()
+    assert (mirror.broken[T].exit_code, "fs.protected_hardlinks" in mirror.broken[T].hint) == (12, True)
+
+
+def test_the_links_of_one_broker_are_not_those_of_another(broker: Broker, finished: Path, url: str) -> None:
+    broker.roll(2)
+    assert sidecar(broker.path, url).code == 0
+    private = beside(broker.path)
+    other = Broker(finished, broker.path.with_name("other"), T)
+    end = other.roll(4)
+    for place, told in ((other.path, f"links to the files of {broker.path}, not of {other.path}"), (private, "own")):
+        mirror = Mirror(place, private, PosixFiles(), compacted=(), held_bytes=HELD_BYTES)
+        with pytest.raises(ConfigError, match=told):
+            mirror.make(SystemIds())
+    linked = broker.path.with_name("linked")
+    linked.symlink_to(broker.path)
+    assert sidecar(linked, url, mirror=private).code == 0
+    shutil.rmtree(broker.path)  # and another disk of the same broker took its place
+    assert sidecar(other.path, url, mirror=private).code == 0
+    judge(url, finished, end)
+
+
 def test_wrong_places_are_refused(broker: Broker, tmp_path: Path) -> None:
     def refused(place: Path, private: Path) -> TieredError:
         directory = BrokerDirectory(place, private, clock=SystemClock(), ids=SystemIds())
