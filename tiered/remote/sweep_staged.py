@@ -193,8 +193,8 @@ def sweep_decisions(*, delete: bool) -> Steps[OldDecisions]:
     A sink begins a batch when the one before is in every partition: so a decision is needed no longer, a day after it
     was made, once a later batch of its id was decided to be committed, and every partition that it names has committed
     that or a later one. The newest of an id stays for :data:`DECISION_KEPT_MS`, an abort of it for ever: what it killed
-    must not be committed. One that cannot be read stays, too: what it names is not known. What a partition has forgotten
-    stays, too, but for a decision of one write of which nothing waits there (:meth:`_Partitions.is_over`).
+    must not be committed. One that cannot be read stays, too: what it names is not known. So does what a partition has
+    forgotten, but for a decision of one write of which nothing waits there (:meth:`_Partitions.is_over`).
     """
     found = OldDecisions()
     partitions = _Partitions()
@@ -241,7 +241,7 @@ def _newest_committed(listed: Sequence[tuple[DecisionKey, ListEntry]], found: Ol
 
 
 def _is_passed(parsed: DecisionKey, partitions: _Partitions, later: int) -> Steps[bool]:
-    """Whether each partition that a decision names has committed it, or one after it, or is gone, or it is over there."""
+    """Whether each partition that a decision names has committed it or one after it, is gone, or expects no more."""
     found = yield from read_decision(decision_key(*parsed))
     if found is None:
         return True

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tiered.errors import LocalIOError, LocalPermissionError
-from tiered.local.disk.files import PosixFiles, disk_failed, translate
+from tiered.local.disk.files import DiskSpace, PosixFiles, disk_failed, translate
 from tiered.local.segment.sealed import FileSource
 
 pytestmark = pytest.mark.real_disk
@@ -100,3 +100,12 @@ def test_a_file_system_that_is_read_only_is_told_as_a_permission_and_as_a_disk_t
     assert (str(error).split(" (")[0], error.exit_code) == ("cannot open /d/.lock: Read-only file system", 12)
     assert error.hint.startswith("mount the file system for writing")
     assert disk_failed(error)
+
+
+def test_what_a_file_system_keeps_for_root_is_neither_free_nor_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``df`` counts: 60 of 80 blocks are used, 20 more are root's."""
+    told = os.statvfs_result((4096, 4096, 100, 40, 20, 0, 0, 0, 0, 255))  # sizes; blocks, free, available
+    monkeypatch.setattr(os, "statvfs", lambda path: told)
+    assert PosixFiles().space(tmp_path) == DiskSpace(20 * 4096, 80 * 4096)

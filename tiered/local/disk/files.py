@@ -37,7 +37,8 @@ _TURN = itertools.count()
 
 
 class DiskSpace(NamedTuple):
-    """Bytes of the file system that holds a path; ``free`` is what an unprivileged process may still write."""
+    """Bytes of the file system that holds a path: ``free`` is what a process without privileges may still write,
+    ``total`` that and what is used, as ``df`` counts. What the file system keeps for root is in neither."""
 
     free: int
     total: int
@@ -314,7 +315,8 @@ class PosixFiles:
     def space(self, path: Path) -> DiskSpace:
         with _translated("statvfs", path):
             stats = os.statvfs(path)
-        return DiskSpace(stats.f_bavail * stats.f_frsize, stats.f_blocks * stats.f_frsize)
+        total = stats.f_blocks - stats.f_bfree + stats.f_bavail
+        return DiskSpace(stats.f_bavail * stats.f_frsize, total * stats.f_frsize)
 
 
 def sweep_temporaries(files: Files, directory: Path, *, of: tuple[str, ...] = ("",), but: tuple[str, ...] = ()) -> None:
