@@ -103,10 +103,11 @@ async def plan_return(store: AioStore, tp: TopicPartition, version: int, owner: 
 
 
 async def plan_mend(
-    store: AioStore, tp: TopicPartition, offsets: Sequence[int] = (), *, drop: bool = False
+    store: AioStore, tp: TopicPartition, offsets: Sequence[int] = (), *, drop: bool = False, accept_loss: bool = False
 ) -> MendPlan:
     """As ``tiered.plan_mend``."""
-    return await AioRunner(store).run(plan_mend_steps(tp, offsets, drop=drop))
+    steps = plan_mend_steps(tp, offsets, drop=drop, accept_loss=accept_loss, url=store.url)
+    return await AioRunner(store).run(steps)
 
 
 async def mend(store: AioStore, plan: MendPlan, owner: str) -> int:

@@ -80,25 +80,32 @@ def choose_rows(tp: TopicPartition, offsets: Sequence[int]) -> Steps[ChosenRows]
     return ChosenRows(entry, pinned, tuple(sorted(rows)))
 
 
-def plan_mend_steps(tp: TopicPartition, offsets: Sequence[int], *, drop: bool) -> Steps[MendPlan]:
+def plan_mend_steps(
+    tp: TopicPartition, offsets: Sequence[int], *, drop: bool, accept_loss: bool = False, url: str = ""
+) -> Steps[MendPlan]:
     """Reads only. ``offsets`` name segments; without any, all that are not what the catalog names are meant.
 
     ``drop`` False: a segment that would lose something is CorruptionError; True: one whose loss would change what is
     shown of other offsets. Raises UnknownTopicError, NotFoundError (no catalog), ConfigError: an offset is in no
-    segment, or nothing is wrong.
+    segment, nothing is wrong, or a copy of what ``drop`` would give up lies elsewhere, unless ``accept_loss``. ``url``:
+    the store's, for commands that hints name.
     """
     chosen = yield from choose_rows(tp, offsets)
     entry, pinned = chosen.entry, chosen.pinned
     found: list[RowPlan] = []
-    listing = Listing(entry.topic_id, tp.partition)
+    kept: list[RowPlan] = []
+    listing = Listing(entry.topic_id, tp.partition, url)
     for row in chosen.rows:
         one = SegmentObjects(tp, entry.topic_id, row, before=tuple(found), listing=listing)
-        plan = yield from one.plan(pinned, named=bool(offsets), drop=drop)
-        found += [plan] if plan is not None else []
+        plan = yield from one.plan(pinned, named=bool(offsets), drop=drop, accept_loss=accept_loss)
+        if plan is not None:
+            (kept if drop and not plan.lost else found).append(plan)
     if not found:
-        what = "objects" if drop else "indexes"
+        says = f"the {'objects' if drop else 'indexes'} are those that the catalog names"
+        for first in kept[:1]:
+            says = f"segment {first.row.base} to {first.row.next}: {first.problem}: no record is lost"
         raise ConfigError(
-            f"{tp}: the {what} are those that the catalog names: there is nothing to repair",
+            f"{tp}: {says}: there is nothing to repair",
             hint="`tiered check --read-data` names the offset of what is wrong inside them: name it here, too"
             + ("; what only lies under another name `tiered repair index` writes anew" if drop else ""),
         )

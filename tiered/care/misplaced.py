@@ -6,12 +6,15 @@ No verb reads them there: a key that is not of the protocol says nothing of who 
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable
 from uuid import UUID
 
 from tiered.format.keys import gc_audit_prefix, partition_prefix
 from tiered.store.base import ListEntry
+from tiered.store.directory_paths import object_path, tail_bytes
+from tiered.store.location import StoreLocation
 
 MAX_NAMED = 3
 """Places that a hint names."""
@@ -37,6 +40,21 @@ def misplaced_words(topic_id: UUID, partition: int, listed: Iterable[ListEntry])
 
 
 def misplaced_log(key: str, size: int, listed: Iterable[ListEntry]) -> list[str]:
-    """Keys that end in the name of ``key``, which is given once, of objects as large."""
-    name = "/" + key.rpartition("/")[2]
-    return [entry.key for entry in listed if entry.size == size and entry.key != key and f"/{entry.key}".endswith(name)]
+    """Keys that end in the name of ``key``, which is given once, of objects as large; or of files as large, which were
+    copied in the folder of a store: there the end of the file is part of what is read."""
+    name, sizes = "/" + key.rpartition("/")[2], (size, size + tail_bytes(key))
+    return [
+        entry.key for entry in listed if entry.size in sizes and entry.key != key and f"/{entry.key}".endswith(name)
+    ]
+
+
+def copy_command(url: str, key: str, to: str) -> str:
+    """What copies an object of the store at ``url`` to another key, in a shell; ``""`` where no shell can."""
+    place = StoreLocation.parse(url, environ={}) if url else None
+    if place is not None and place.path is not None:
+        old, new = object_path(place.path, key), object_path(place.path, to)
+        return f"mkdir -p {shlex.quote(new.rpartition('/')[0])} && cp {shlex.quote(old)} {shlex.quote(new)}"
+    if place is not None and place.scheme == "s3":
+        folder = f"s3://{place.bucket}/{place.prefix}/" if place.prefix else f"s3://{place.bucket}/"
+        return f"aws s3 cp {shlex.quote(folder + key)} {shlex.quote(folder + to)}"
+    return ""

@@ -141,13 +141,17 @@ def version_with(store: Store, tp: TopicPartition, lost: Sequence[Row]) -> int:
     return Runner(store).run(version_with_steps(tp, lost))
 
 
-def plan_mend(store: Store, tp: TopicPartition, offsets: Sequence[int] = (), *, drop: bool = False) -> MendPlan:
+def plan_mend(
+    store: Store, tp: TopicPartition, offsets: Sequence[int] = (), *, drop: bool = False, accept_loss: bool = False
+) -> MendPlan:
     """Segments that would be written anew: those that hold ``offsets``, or all that are not what the catalog names.
 
-    ``drop``: what cannot be read of them is given up, which the plan names. Changes nothing. Raises UnknownTopicError,
-    NotFoundError, ConfigError if nothing is wrong, CorruptionError if something would be lost without ``drop``.
+    ``drop``: what cannot be read of them is given up, which the plan names; ``accept_loss``: where an object of the
+    same name and size lies under another prefix, too. Lists the bucket where something is lost; changes nothing. Raises
+    UnknownTopicError, NotFoundError, ConfigError if nothing is wrong, or such an object lies elsewhere,
+    CorruptionError if something would be lost without ``drop``.
     """
-    return Runner(store).run(plan_mend_steps(tp, offsets, drop=drop))
+    return Runner(store).run(plan_mend_steps(tp, offsets, drop=drop, accept_loss=accept_loss, url=store.url))
 
 
 def mend(store: Store, plan: MendPlan, owner: str) -> int:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from tiered.care.batch_walk import BatchWalk, Loss, Take, take_nothing
-from tiered.care.misplaced import misplaced_log
+from tiered.care.misplaced import copy_command, misplaced_log
 from tiered.config import MAX_LONG
 from tiered.errors import ConfigError, CorruptionError, NewerFormatError
 from tiered.format.batch import BatchHeader, empty_batch, least_timestamp, read_header, rebased
@@ -87,9 +87,10 @@ class RowPlan:
 
 class Listing:
     """What lies below a store's prefix, for one plan: the partition and all the rest are each listed once, when they
-    are first asked for."""
+    are first asked for. ``url``: the store's, for commands that a hint names; without it there are none."""
 
-    def __init__(self, topic_id: UUID, partition: int) -> None:
+    def __init__(self, topic_id: UUID, partition: int, url: str = "") -> None:
+        self.url = url
         self._prefix = partition_prefix(topic_id, partition)
         self._own: Sequence[ListEntry] | None = None
         self._others: Sequence[ListEntry] | None = None
@@ -136,16 +137,17 @@ class SegmentObjects:
         row = self.row
         return row._replace(base=0, next=row.next - row.base) if self.staged else row
 
-    def plan(self, pinned: Snapshot, *, named: bool, drop: bool) -> Steps[RowPlan | None]:
-        """None if nothing is wrong as far as one looks: the bytes of the ``.log`` are read where something is."""
+    def plan(self, pinned: Snapshot, *, named: bool, drop: bool, accept_loss: bool = False) -> Steps[RowPlan | None]:
+        """None if nothing is wrong as far as one looks: the bytes of the ``.log`` are read where something is.
+
+        With ``drop`` a plan that loses nothing is for the one without: the bytes lie under another name.
+        """
         row = self.row
         head = yield Head(self.log_key)
         bundle, flaw = yield from self.bundle()
         size = head.size if isinstance(head, Object) else 0
         problem = "the .log is gone" if not isinstance(head, Object) else ""
         if problem and (other := (yield from self._elsewhere())) is not None:
-            if drop:
-                return None
             key = segment_key(self.topic_id, self.tp.partition, other)
             return RowPlan(row, other, f"{problem}; {key} has its bytes", (), other.size, ())
         if isinstance(head, Object) and size != row.size:
@@ -156,37 +158,53 @@ class SegmentObjects:
             return None
         lost = yield from self.walk(size, bundle, take_nothing)
         if lost and (lost[0].start, lost[-1].end) == (row.base, row.next) and (body := (yield from self._body(bundle))):
-            if drop:
-                return None
             why = f"{problem or lost[0].why}; {body} has its bytes"
             return RowPlan(row, row, why, (), row.size, (self.log_key,) if size else (), body)
         if lost and (pieces := (yield from self._merged_of())):
-            if drop:
-                return None
             why = f"{problem or lost[0].why}; the {len(pieces)} segments that it was merged of are there"
             return RowPlan(row, row, why, (), row.size, (self.log_key,) if size else (), pieces=pieces)
         if drop and not lost:
             if not named:
                 return None  # the row or the bundle is wrong, not what they are about
             raise ConfigError(f"{self.tp}: {self.log_key} is whole", hint="`tiered repair index` writes its row anew")
+        copy, same = (yield from self._misplaced()) if lost else ("", "")
         if lost and not drop:
-            whole = (lost[0].start, lost[-1].end) == (row.base, row.next)
-            where = (yield from self._misplaced()) if whole else ""
-            raise CorruptionError(
-                f"{self.tp}: {self.log_key}: offsets {lost[0].start} to {lost[0].end} cannot be read: {lost[0].why}",
-                path_or_key=self.log_key,
-                offset=lost[0].start,
-                hint=f"{where}put the object back: from a log directory that still holds it (`tiered repair put-back "
-                f"{self.tp.topic}:{self.tp.partition} {row.base} --log-dir DIR`), from a version or a backup of the "
-                f"bucket; `tiered repair drop-segment {self.tp.topic}:{self.tp.partition} {row.base}` keeps what can "
-                f"be read and gives up the rest",
-            )
+            raise self._unreadable(lost[0], copy, same)
+        if copy and not accept_loss:
+            raise self._not_given_up(lost, copy, same)
         if lost:
+            problem = "; ".join(filter(None, (problem, copy and f"{copy} has its {same}")))
             yield from self._need_harmless(pinned, bundle, size, lost)
         aside = [self.log_key] if lost and size else []
         if flaw and "gone" not in flaw:
             aside.append(index_key(self.topic_id, self.tp.partition, row))
         return RowPlan(row, row, problem or flaw or "as was asked", tuple(lost), size, tuple(aside))
+
+    def _unreadable(self, loss: Loss, copy: str, same: str) -> CorruptionError:
+        """That there is a loss; ``copy`` and ``same``: what :meth:`_misplaced` gives."""
+        segment = f"{self.tp.topic}:{self.tp.partition} {self.row.base}"
+        where = f"{copy} has its {same}: if it was moved there by mistake, {self._copied(copy)}; else " if copy else ""
+        return CorruptionError(
+            f"{self.tp}: {self.log_key}: offsets {loss.start} to {loss.end} cannot be read: {loss.why}",
+            path_or_key=self.log_key,
+            offset=loss.start,
+            hint=f"{where}put the object back: from a log directory that still holds it (`tiered repair put-back "
+            f"{segment} --log-dir DIR`), from a version or a backup of the bucket; `tiered repair drop-segment "
+            f"{segment}` keeps what can be read and gives up the rest",
+        )
+
+    def _not_given_up(self, lost: Sequence[Loss], copy: str, same: str) -> ConfigError:
+        """That a copy lies elsewhere, which may hold what would be given up."""
+        return ConfigError(
+            f"{self.tp}: {self.log_key}: offsets {lost[0].start} to {lost[-1].end} cannot be read: {lost[0].why}; "
+            f"{copy} has its {same}: nothing was given up",
+            hint=f"if it was moved there by mistake, {self._copied(copy)}, then run `tiered check`; else --accept-loss "
+            f"gives up all the same what cannot be read",
+        )
+
+    def _copied(self, key: str) -> str:
+        command = copy_command(self._listing().url, key, self.log_key)
+        return f"copy it to {self.log_key}{f' (`{command}`)' if command else ''}"
 
     def _need_harmless(self, pinned: Snapshot, bundle: Bundle | None, size: int, lost: list[Loss]) -> Steps[None]:
         """Raises CorruptionError where the loss would change what is shown of the offsets that stay."""
@@ -301,16 +319,16 @@ class SegmentObjects:
                 return pieces
         return ()
 
-    def _misplaced(self) -> Steps[str]:
-        """The beginning of a hint: where an object of the name, size and checksum of the ``.log`` lies; or ``""``."""
+    def _misplaced(self) -> Steps[tuple[str, str]]:
+        """The key of an object of the name, size and checksum of the ``.log``, and which of these it is known by; two
+        times ``""`` if there is none."""
         listing = self._listing()
         listed = [*(yield from listing.own()), *(yield from listing.others())]
         for key in misplaced_log(self.log_key, self.row.size, listed):
             head = yield Head(key)
             if isinstance(head, Object) and head.crc32c in (None, self.row.crc):
-                same = "name and size" if head.crc32c is None else "name, size and checksum"
-                return f"{key} has its {same}: if it was moved there by mistake, copy it to {self.log_key}; else "
-        return ""
+                return key, "name and size" if head.crc32c is None else "name, size and checksum"
+        return "", ""
 
     def _listing(self) -> Listing:
         return self.listing or Listing(self.topic_id, self.tp.partition)

@@ -266,9 +266,12 @@ def put_back_command(app: Application, *, selected: str, offsets: tuple[int, ...
 @command.command("drop-segment", cls=Command)
 @click.argument("selected", metavar="TOPIC:P")
 @click.argument("offsets", nargs=-1, type=click.IntRange(min=0), metavar="[OFFSET...]")
+@click.option("--accept-loss", is_flag=True, help="even where a copy may lie under another prefix; the plan names it")
 @destructive
 @pass_application
-def drop_command(app: Application, *, selected: str, offsets: tuple[int, ...], dry_run: bool, yes: bool) -> int:
+def drop_command(
+    app: Application, *, selected: str, offsets: tuple[int, ...], accept_loss: bool, dry_run: bool, yes: bool
+) -> int:
     """Give up what cannot be read of segments: batches that are whole stay, the rest becomes a hole. Loses records.
 
     Without offsets: all segments whose object is gone or is not what the catalog names. The plan names the offsets
@@ -276,7 +279,10 @@ def drop_command(app: Application, *, selected: str, offsets: tuple[int, ...], d
     put-back`), a version or a backup of the bucket. With --log-dir what that directory still holds is never given up.
     Nor is what a rewrite took the place of, until that is collected: the refusal names the version to go back to.
 
-    Refused where a transaction's marker would be lost, or nothing tells the producers at the end of the log: that
+    Refused where an object of the same name and size lies elsewhere below the store's prefix, as after a copy or a move
+    by hand: the refusal names it, and the command that copies it back. --accept-loss goes on all the same.
+
+    Refused, too, where a transaction's marker would be lost, or nothing tells the producers at the end of the log: that
     changes what is shown of other offsets. `tiered restore TOPIC:P --to DIR --until-offset N --name NEW` keeps what
     lies before.
 
@@ -285,7 +291,9 @@ def drop_command(app: Application, *, selected: str, offsets: tuple[int, ...], d
       tiered repair drop-segment flights:0 --remote s3://acme-logs/prod --dry-run
       tiered repair drop-segment flights:0 4711 --remote s3://acme-logs/prod --yes
     """
-    return _mend(app, "repair drop-segment", selected, offsets, drop=True, dry_run=dry_run, yes=yes)
+    return _mend(
+        app, "repair drop-segment", selected, offsets, drop=True, accept_loss=accept_loss, dry_run=dry_run, yes=yes
+    )
 
 
 @command.command("registry", cls=Command)
@@ -403,12 +411,20 @@ def _put_root(app: Application, verb: str, store: Store, plan: RebuildPlan, *, d
 
 
 def _mend(
-    app: Application, verb: str, selected: str, offsets: tuple[int, ...], *, drop: bool, dry_run: bool, yes: bool
+    app: Application,
+    verb: str,
+    selected: str,
+    offsets: tuple[int, ...],
+    *,
+    drop: bool,
+    dry_run: bool,
+    yes: bool,
+    accept_loss: bool = False,
 ) -> int:
     """Shows which segments would be written anew and what is lost with them, asks, writes them."""
     tp = one_partition(selected)
     with _store(app) as store:
-        plan = plan_mend(store, tp, offsets, drop=drop)
+        plan = plan_mend(store, tp, offsets, drop=drop, accept_loss=accept_loss)
         if drop and app.log_dir is not None:
             _need_not_held(store, tp, app.log_dir, plan)
         if drop:

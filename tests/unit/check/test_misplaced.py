@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from tests.unit.check.building import Scenario, scenario
-from tiered.care.misplaced import misplaced_words
-from tiered.care.run import plan_mend, plan_rebuild
+from tiered.care.misplaced import copy_command, misplaced_words
+from tiered.care.run import mend, plan_mend, plan_rebuild
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.keys import gc_audit_key, partition_prefix, segment_key
 from tiered.model import TopicPartition
@@ -56,6 +56,74 @@ def test_what_is_another_object_is_not_named(log: Scenario, change: str) -> None
     changed = {"bytes": data[:-1] + bytes([data[-1] ^ 1]), "size": data[:-1], "name": data}[change]
     move(log, key, f"backup/{key}" if change != "name" else "backup/1.log", changed)
     assert hint_of(log).startswith("put the object back: ")
+
+
+def objects(log: Scenario) -> dict[str, bytes]:
+    return {entry.key: log.read(entry.key) for entry in drive(log.store, list_all(""))}
+
+
+@pytest.mark.parametrize("left", [b"", b"cut"], ids=["gone", "cut"])
+def test_what_lies_elsewhere_is_not_given_up(log: Scenario, left: bytes) -> None:
+    row = log.rows()[1]
+    key = segment_key(log.root().topic_id, 0, row)
+    place, data = f"backup/of/{key}", log.read(key)
+    move(log, key, place)
+    if left:
+        log.replace(key, data[: len(data) // 2])
+    before = objects(log)
+    for offsets in ([], [row.base]):
+        with pytest.raises(ConfigError, match=f"{place} has its name, size and checksum: nothing was given up") as told:
+            plan_mend(log.store, TP, offsets, drop=True)
+        assert told.value.hint.startswith(
+            f"if it was moved there by mistake, copy it to {key}, then run `tiered check`"
+        )
+        assert told.value.hint.endswith("else --accept-loss gives up all the same what cannot be read")
+    plan = plan_mend(log.store, TP, drop=True, accept_loss=True)
+    assert [(each.row, each.problem.split("; ")[-1]) for each in plan.rows] == [
+        (row, f"{place} has its name, size and checksum")
+    ]
+    assert plan.lost[-1].end == row.next
+    assert objects(log) == before
+    log.replace(key, data)  # as is said
+    with pytest.raises(ConfigError, match="nothing to repair"):
+        plan_mend(log.store, TP, drop=True)
+
+
+def test_whoever_accepts_the_loss_gives_it_up(log: Scenario) -> None:
+    row = log.rows()[1]
+    key = segment_key(log.root().topic_id, 0, row)
+    data = log.read(key)
+    move(log, key, f"backup/{key}")
+    mend(log.store, plan_mend(log.store, TP, drop=True, accept_loss=True), "test")
+    assert log.read(f"backup/{key}") == data
+    with pytest.raises(ConfigError, match="nothing to repair"):
+        plan_mend(log.store, TP, drop=True)
+
+
+@pytest.mark.parametrize("change", ["bytes", "size", "name"])
+def test_for_another_object_nothing_is_kept(log: Scenario, change: str) -> None:
+    row = log.rows()[1]
+    key = segment_key(log.root().topic_id, 0, row)
+    data = log.read(key)
+    changed = {"bytes": data[:-1] + bytes([data[-1] ^ 1]), "size": data[:-1], "name": data}[change]
+    move(log, key, f"backup/{key}" if change != "name" else "backup/1.log", changed)
+    (plan,) = plan_mend(log.store, TP, drop=True).rows
+    assert (plan.row, plan.problem) == (row, "the .log is gone")
+    assert [(loss.start, loss.end) for loss in plan.lost] == [(row.base, row.next)]
+
+
+@pytest.mark.parametrize(
+    ("url", "command"),
+    [
+        ("s3://acme/prod", "aws s3 cp 's3://acme/prod/a b/1.log' s3://acme/prod/s/1.log"),
+        ("s3://acme", "aws s3 cp 's3://acme/a b/1.log' s3://acme/s/1.log"),
+        ("file:///srv/it", "mkdir -p /srv/it/s && cp '/srv/it/a b/1.log.obj' /srv/it/s/1.log.obj"),
+        ("memory://it", ""),
+        ("", ""),
+    ],
+)
+def test_the_command_that_copies_is_a_whole_one(url: str, command: str) -> None:
+    assert copy_command(url, "a b/1.log", "s/1.log") == command
 
 
 def test_a_partition_that_was_moved_is_named(log: Scenario) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
@@ -14,6 +16,7 @@ import pytest
 import tiered
 from tests.unit.cli.conftest import Cli
 from tests.unit.paged.sinks import commit, decide, log_of_sinks, lose
+from tiered.errors import ConfigError
 from tiered.model import TopicPartition
 from tiered.store.base import ABSENT, Delete, Get, Object, Put
 from tiered.store.location import StoreLocation, open_store
@@ -124,6 +127,41 @@ def test_a_segment_that_lies_under_another_name_is_not_given_up(cli: Cli, url: s
         open_store(url).execute(Put(other, data, ABSENT))
     assert cli("repair", "drop-segment", "t:0", *remote, "--yes").code == 2
     assert cli("repair", "index", "t:0", *remote, "--yes").code == 0
+    assert (cli("check", *remote, "--read-data").code, values(url)) == (0, before)
+
+
+def test_what_was_moved_to_another_folder_is_not_given_up(cli: Cli, url: str, tmp_path: Path) -> None:
+    """Of a store that is a folder: whoever moved it moved the file. The command of the refusal brings it back."""
+    before, remote, store = values(url), ("--remote", url), tmp_path / "store"
+    folder = (store / keys(tmp_path, ".log")[2]).parent
+    low = int(keys(tmp_path, ".log")[2].rpartition("/")[2][:20])
+    (store / "backup").mkdir()
+    moved = shutil.move(store / f"{keys(tmp_path, '.log')[2]}.obj", store / "backup")
+    root = root_file(tmp_path).read_bytes()
+    refused = cli("repair", "drop-segment", "t:0", *remote, "--yes")
+    assert (refused.code, "has its name and size: nothing was given up" in refused.err) == (2, True)
+    assert (root_file(tmp_path).read_bytes(), Path(moved).exists()) == (root, True)
+
+    async def plan(accept_loss: bool) -> tuple[tuple[int, int], ...]:
+        aio = StoreLocation.parse(url).open_aio()
+        try:
+            found = await tiered.aio.plan_mend(aio, TP, drop=True, accept_loss=accept_loss)
+        finally:
+            await aio.close()
+        return tuple((loss.start, loss.end) for loss in found.lost)
+
+    with pytest.raises(ConfigError, match="nothing was given up"):
+        asyncio.run(plan(accept_loss=False))
+    accepted = cli("repair", "drop-segment", "t:0", str(low), *remote, "--accept-loss", "--dry-run", "--json")
+    (lost,) = accepted.summary["segments"]
+    assert (accepted.code, lost["problem"].endswith(" has its name and size")) == (3, True)
+    assert asyncio.run(plan(accept_loss=True)) == tuple((start, end) for start, end in lost["lost"])
+    said = re.search(r"\(`(mkdir -p [^`]*)`\)", refused.err)
+    assert said is not None
+    folder.rename(store / "aside.folder")  # the command makes it; what else was there comes back below
+    subprocess.run(said[1], shell=True, check=True)
+    for path in (store / "aside.folder").iterdir():
+        path.rename(folder / path.name)
     assert (cli("check", *remote, "--read-data").code, values(url)) == (0, before)
 
 
