@@ -11,6 +11,7 @@ from uuid import UUID
 
 from tests.unit.remote.building import MemorySegment, seal
 from tiered.config import TopicConfig
+from tiered.errors import TieredError
 from tiered.format.batch import encode_batch
 from tiered.format.keys import Role
 from tiered.local.disk.claims import NO_PROOF, ClaimProof
@@ -78,6 +79,9 @@ class Machine:
         """As the log sealed it. One batch of records, which say who wrote them."""
         base, end, who = next(each for each in self.disk.segments if each[0] == ref.base)
         return sealed(base, end, who, self._epoch_at(base))
+
+    def tell_owner(self, _: TopicPartition, error: TieredError) -> None:
+        """It says so already."""
 
     def _epoch_at(self, offset: int) -> int:
         return max((entry.epoch for entry in self.disk.epochs if entry.start_offset <= offset), default=0)
