@@ -440,17 +440,13 @@ class Catalog(RootView):
         attempt = 0
         while True:
             try:
-                root = yield from self._asked(root_get(self.key))
+                return (yield from self._read_again())
             except RemoteUnavailableError as error:
                 attempt += 1
                 time: Time = yield Now()
                 if deadline.passed(time):
                     raise CommitUnknown(f"{self.name}: {self._doubt}: {error.message}", hint=_CLAIM_HINT) from error
                 yield Backoff(attempt)
-                continue
-            if root is None:
-                raise self._destroyed()
-            return root
 
     def _asked(self, request: Get) -> Steps[Root | None]:
         """As for a reader; takes note of the store's clock."""
@@ -459,10 +455,12 @@ class Catalog(RootView):
             self._clock.note(got, (yield Now()))
         return self._received(got)
 
-    def _read_again(self) -> Steps[None]:
-        """Reads the root whatever is known of it: an answer that it is unchanged tells no time."""
-        if (yield from self._asked(root_get(self.key))) is None:
+    def _read_again(self) -> Steps[Root]:
+        """The root, whatever is known of it: an answer that it is unchanged tells no time."""
+        root = yield from self._asked(root_get(self.key))
+        if root is None:
             raise self._destroyed()
+        return root
 
     # -- small parts --------------------------------------------------------------------------------------------------
 
