@@ -16,7 +16,7 @@ from uuid import UUID
 
 from tiered.errors import CorruptionError, NewerFormatError, NotFoundError
 from tiered.format.checkpoint import decode_clean_shutdown, decode_offsets, encode_clean_shutdown, encode_offsets
-from tiered.local.disk.files import Files, FileState
+from tiered.local.disk.files import Files, SmallFile
 from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
@@ -34,9 +34,8 @@ _NONE: Mapping[TopicPartition, int] = MappingProxyType({})
 
 
 class _Read(NamedTuple):
-    """What was read of a file in one ``state``; None: there was none."""
+    """What a file says, or why it says nothing."""
 
-    state: FileState | None
     offsets: Mapping[TopicPartition, int]
     damage: Exception | None
 
@@ -49,15 +48,14 @@ class OffsetsFile:
 
     def __init__(self, directory: Path, name: str, files: Files) -> None:
         self.path = directory / name
-        self._files = files
         self.damaged = False
-        self._known = _Read(None, _NONE, None)  # as one: threads read it without a lock
+        self._file = SmallFile(self.path, files, _parse)
         self._told: Exception | None = None
 
     def read(self) -> Mapping[TopicPartition, int]:
         """Offset of each partition; empty if the file is missing or damaged (then ``damaged``, and a warning: one for
         each time that the file was replaced)."""
-        _, offsets, damage = self._load()
+        offsets, damage = self._load()
         self.damaged = damage is not None
         if damage is not None and damage is not self._told:
             self._told = damage
@@ -67,7 +65,7 @@ class OffsetsFile:
     def read_whole(self, lost: str) -> Mapping[TopicPartition, int]:
         """As :meth:`read`, for who must not take a damaged file for an empty one: CorruptionError says what is
         ``lost`` without it, and what to do."""
-        _, offsets, damage = self._load()
+        offsets, damage = self._load()
         if isinstance(damage, NewerFormatError):
             damage.hint = damage.hint or "upgrade tieredlog; nothing was changed"
             raise damage.with_traceback(None)
@@ -78,27 +76,18 @@ class OffsetsFile:
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Replaces the file, durably."""
-        state = self._files.replace(self.path, encode_offsets(dict(offsets)).encode())
-        self._known = _Read(state, MappingProxyType(dict(offsets)), None)
+        known = dict(offsets)
+        self._file.store(encode_offsets(known).encode(), _Read(MappingProxyType(known), None))
 
     def _load(self) -> _Read:
-        """What the file says now; as the last time, if it has not been replaced since."""
-        state = self._files.state(self.path)
-        if state is None:
-            return _Read(None, _NONE, None)
-        known = self._known
-        if known.state != state:
-            known = self._known = self._parse(state)
-        return known
+        return self._file.load() or _Read(_NONE, None)
 
-    def _parse(self, state: FileState) -> _Read:
-        """``state``: from before the read, so that what comes meanwhile is read again."""
-        try:
-            return _Read(state, MappingProxyType(dict(decode_offsets(self._files.read(self.path).decode()))), None)
-        except NotFoundError:
-            return _Read(None, _NONE, None)
-        except (CorruptionError, UnicodeDecodeError) as damage:
-            return _Read(state, _NONE, damage)
+
+def _parse(data: bytes) -> _Read:
+    try:
+        return _Read(MappingProxyType(dict(decode_offsets(data.decode()))), None)
+    except (CorruptionError, UnicodeDecodeError) as damage:
+        return _Read(_NONE, damage)
 
 
 def mark_clean(directory: Path, files: Files, broker_epoch: int = NO_BROKER_EPOCH) -> None:

@@ -12,11 +12,13 @@ import fcntl
 import itertools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from tiered.errors import ConfigError, DiskFullError, LocalIOError, LocalPermissionError, NotFoundError, TieredError
+
+T = TypeVar("T")
 
 MAX_SMALL_FILE_BYTES = 64 * 1024 * 1024
 """No checkpoint, index or JSON file is read that is larger than this."""
@@ -317,6 +319,33 @@ class PosixFiles:
             stats = os.statvfs(path)
         total = stats.f_blocks - stats.f_bfree + stats.f_bavail
         return DiskSpace(stats.f_bavail * stats.f_frsize, total * stats.f_frsize)
+
+
+class SmallFile(Generic[T]):
+    """What a small file says, by ``parse``; its bytes are read again only once its state has changed."""
+
+    def __init__(self, path: Path, files: Files, parse: Callable[[bytes], T]) -> None:
+        self.path = path
+        self._files = files
+        self._parse = parse
+        self._known: tuple[FileState, T] | None = None  # as one: threads read it without a lock
+
+    def load(self) -> T | None:
+        """What it says now, None if there is no file; one ``stat`` while nothing changed. Raises as ``parse`` does."""
+        state = self._files.state(self.path)  # from before the read, so that what comes meanwhile is read again
+        if state is None:
+            return None
+        known = self._known
+        if known is None or known[0] != state:
+            try:
+                known = self._known = state, self._parse(self._files.read(self.path))
+            except NotFoundError:
+                return None
+        return known[1]
+
+    def store(self, data: bytes, value: T) -> None:
+        """Replaces the file, durably, by ``data``, which say ``value``: until somebody else does, that is known."""
+        self._known = self._files.replace(self.path, data), value
 
 
 def sweep_temporaries(files: Files, directory: Path, *, of: tuple[str, ...] = ("",), but: tuple[str, ...] = ()) -> None:

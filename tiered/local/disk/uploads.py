@@ -26,13 +26,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from tiered.clock import Clock
 from tiered.errors import CorruptionError
 from tiered.local.disk.checkpoints import refuse_newer
 from tiered.local.disk.claims import CLAIMS_NAME, ClaimProof
-from tiered.local.disk.files import Files, FileState
+from tiered.local.disk.files import Files, SmallFile
 from tiered.local.disk.lock import UPLOADER_LOCK_NAME, DirectoryLock
 from tiered.model import TopicPartition
 from tiered.plan.known import Known, held_ids
@@ -45,6 +45,8 @@ SEAL_ANSWER_NAME = "tiered-seal-answer"
 PAUSE_NAME = "tiered-pause"
 PAUSE_LOCK_NAME = "tiered-pause.lock"
 VERSION = 1
+
+T = TypeVar("T")
 
 UPLOADER_FILES = (OFFSET_CHECKPOINT_NAME, CLAIMS_NAME, JOURNAL_NAME)
 """What is replaced by whoever holds the uploader's lock."""
@@ -74,75 +76,45 @@ class PartitionUpload:
         return self.end_offset > 0 and self.start_offset < first
 
 
-class _JsonFile:
-    """One JSON object with a version, replaced atomically; remembers what it read until the file changes."""
+def _json_file(path: Path, files: Files, take: Callable[[dict[str, Any]], T]) -> SmallFile[T]:
+    """What ``take`` finds in the JSON object of a file. Reading raises CorruptionError for anything else than ours."""
 
-    def __init__(self, path: Path, files: Files) -> None:
-        self.path = path
-        self._files = files
-        self._known: tuple[FileState | None, dict[str, Any]] = (None, {})  # as one: threads read it without a lock
+    def corrupt(why: str) -> CorruptionError:
+        return CorruptionError(
+            f"{path} cannot be read: {why}",
+            path_or_key=str(path),
+            hint="it is rewritten by the uploader; move it away if no uploader runs",
+        )
 
-    def load(self) -> dict[str, Any] | None:
-        """The object, None if there is no file. Raises CorruptionError for anything else than our JSON."""
-        state = self._files.state(self.path)
-        if state is None:
-            return None
-        seen, known = self._known
-        if state == seen:
-            return known
-        data = self._files.read(self.path)
+    def parse(data: bytes) -> T:
         try:
             value = json.loads(data)
         except ValueError as error:
-            raise self.corrupt(str(error)) from None
-        refuse_newer(self.path, value, VERSION)
+            raise corrupt(str(error)) from None
+        refuse_newer(path, value, VERSION)
         if not isinstance(value, dict) or value.get("version") != VERSION:
-            raise self.corrupt("it is not an object of version 1")
-        self._known = state, value
-        return value
+            raise corrupt("it is not an object of version 1")
+        try:
+            return take(value)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise corrupt(f"{type(error).__name__} {error}") from None
 
-    def store(self, value: dict[str, Any]) -> None:
-        """Replaces the file; until somebody else does, :meth:`load` gives this very ``value``."""
-        data = json.dumps({"version": VERSION, **value}, sort_keys=True).encode() + b"\n"
-        self._known = self._files.replace(self.path, data), value
+    return SmallFile(path, files, parse)
 
-    def corrupt(self, why: str) -> CorruptionError:
-        return CorruptionError(
-            f"{self.path} cannot be read: {why}",
-            path_or_key=str(self.path),
-            hint="it is rewritten by the uploader; move it away if no uploader runs",
-        )
+
+def _bytes(value: Mapping[str, Any]) -> bytes:
+    return json.dumps({"version": VERSION, **value}, sort_keys=True).encode() + b"\n"
 
 
 class UploadCheckpoint:
     """``tiered-offset-checkpoint``. Reading costs one ``stat`` while nothing changed."""
 
     def __init__(self, directory: Path, files: Files) -> None:
-        self._file = _JsonFile(directory / OFFSET_CHECKPOINT_NAME, files)
-        self._parsed: tuple[object, Mapping[TopicPartition, PartitionUpload]] = (None, MappingProxyType({}))
+        self._file = _json_file(directory / OFFSET_CHECKPOINT_NAME, files, _uploads)
 
     def read(self) -> Mapping[TopicPartition, PartitionUpload]:
         """All partitions that the file names, as of now; empty if it does not exist. Raises CorruptionError."""
-        value = self._file.load()
-        parsed_from, parsed = self._parsed
-        if value is None or value is not parsed_from:
-            parsed = MappingProxyType({} if value is None else self._parse(value))
-            self._parsed = (value, parsed)
-        return parsed
-
-    def _parse(self, value: Mapping[str, Any]) -> dict[TopicPartition, PartitionUpload]:
-        try:
-            return {
-                TopicPartition(str(entry["topic"]), int(entry["partition"])): PartitionUpload(
-                    int(entry["end_offset"]),
-                    int(entry["claim_epoch"]),
-                    bool(entry["fenced"]),
-                    int(entry.get("start_offset", -1)),
-                )
-                for entry in value["partitions"]
-            }
-        except (KeyError, TypeError, ValueError) as error:
-            raise self._file.corrupt(f"{type(error).__name__} {error}") from None
+        return self._file.load() or MappingProxyType({})
 
     def write(self, uploads: Mapping[TopicPartition, PartitionUpload]) -> None:
         """Replaces the whole file, durably. Only the holder of the uploader lock may."""
@@ -157,9 +129,7 @@ class UploadCheckpoint:
             }
             for tp, upload in sorted(uploads.items())
         ]
-        value = {"partitions": entries}
-        self._file.store(value)
-        self._parsed = (value, MappingProxyType(dict(uploads)))
+        self._file.store(_bytes({"partitions": entries}), MappingProxyType(dict(uploads)))
 
     def update(self, uploads: Mapping[TopicPartition, PartitionUpload]) -> None:
         """Writes the file with these partitions changed and all others kept."""
@@ -172,14 +142,31 @@ class UploadCheckpoint:
             self.write({tp: upload for tp, upload in known.items() if tp not in gone})
 
 
+def _uploads(value: Mapping[str, Any]) -> Mapping[TopicPartition, PartitionUpload]:
+    uploads = {
+        TopicPartition(str(entry["topic"]), int(entry["partition"])): PartitionUpload(
+            int(entry["end_offset"]),
+            int(entry["claim_epoch"]),
+            bool(entry["fenced"]),
+            int(entry.get("start_offset", -1)),
+        )
+        for entry in value["partitions"]
+    }
+    return MappingProxyType(uploads)
+
+
+_Request = tuple[str, frozenset[TopicPartition] | None]
+"""An id, and the partitions that are to be rolled, None for all."""
+
+
 class SealRequest:
     """``tiered-seal-request``: asks the holder of ``.lock`` to roll. A request is carried out once per id, also if the
     log is opened again in between. Several processes may ask at the same time: the last one counts.
     """
 
     def __init__(self, directory: Path, files: Files) -> None:
-        self._file = _JsonFile(directory / SEAL_REQUEST_NAME, files)
-        self._answer = _JsonFile(directory / SEAL_ANSWER_NAME, files)
+        self._file = _json_file(directory / SEAL_REQUEST_NAME, files, _request)
+        self._answer = _json_file(directory / SEAL_ANSWER_NAME, files, lambda value: str(value.get("id", "")))
         self._files = files
         self._answered: str | None = None
 
@@ -187,25 +174,24 @@ class SealRequest:
         """Asks for a roll of ``partitions``, or of all (None). ``request_id`` was never used before."""
         names = None if partitions is None else [[tp.topic, tp.partition] for tp in partitions]
         aside = self._file.path.with_name(f"{SEAL_REQUEST_NAME}.{request_id}")  # nobody else writes this one
-        _JsonFile(aside, self._files).store({"id": request_id, "partitions": names})
+        self._files.replace(aside, _bytes({"id": request_id, "partitions": names}))
         self._files.rename(aside, self._file.path)
         self._files.sync_directory(aside.parent)
 
-    def pending(self) -> tuple[str, frozenset[TopicPartition] | None] | None:
+    def pending(self) -> _Request | None:
         """The request that stands, unless it was carried out; one ``stat`` while nothing changed. The writer's."""
         request = self.read()
         if request is None:
             return None
         if self._answered is None:
-            value = self._answer.load() or {}
-            self._answered = str(value.get("id", ""))
+            self._answered = self._answer.load() or ""
             self._sweep()
         return None if request[0] == self._answered else request
 
     def answer(self, request_id: str) -> None:
         """The request was carried out. If that cannot be noted, the next open carries it out again."""
         self._answered = request_id
-        self._answer.store({"id": request_id})
+        self._answer.store(_bytes({"id": request_id}), request_id)
 
     def _sweep(self) -> None:
         """Removes temporary files that a process left here when it died while it wrote a request."""
@@ -216,35 +202,28 @@ class SealRequest:
             if state is not None and standing is not None and state.modified_ns < standing.modified_ns - OLD_NS:
                 self._files.unlink(path)
 
-    def read(self) -> tuple[str, frozenset[TopicPartition] | None] | None:
-        """The request that stands: (id, partitions or None for all); None if there never was one."""
-        value = self._file.load()
-        if value is None:
-            return None
-        try:
-            names = value["partitions"]
-            partitions = None if names is None else frozenset(TopicPartition(str(t), int(p)) for t, p in names)
-            return str(value["id"]), partitions
-        except (KeyError, TypeError, ValueError) as error:
-            raise self._file.corrupt(f"{type(error).__name__} {error}") from None
+    def read(self) -> _Request | None:
+        """The request that stands; None if there never was one."""
+        return self._file.load()
+
+
+def _request(value: Mapping[str, Any]) -> _Request:
+    names = value["partitions"]
+    return str(value["id"]), None if names is None else frozenset(TopicPartition(str(t), int(p)) for t, p in names)
 
 
 class PauseFile:
     """``tiered-pause``: nothing of these topics is to be sent, also after a restart. Reading costs one ``stat``."""
 
     def __init__(self, directory: Path, files: Files) -> None:
-        self._file = _JsonFile(directory / PAUSE_NAME, files)
+        self._file = _json_file(directory / PAUSE_NAME, files, _pauses)
         self._changing = DirectoryLock(directory, files, name=PAUSE_LOCK_NAME)
 
     def read(self) -> Mapping[str, Pause]:
         """By topic, or ``ALL_TOPICS``. What cannot be read pauses all: nobody knows what it said."""
         try:
-            value = self._file.load()
-            if value is None:
-                return {}
-            entries = value["topics"].items()
-            return {str(name): Pause(int(each["since_ms"]), str(each["reason"])) for name, each in entries}
-        except (CorruptionError, AttributeError, KeyError, TypeError, ValueError):
+            return self._file.load() or {}
+        except CorruptionError:
             return {ALL_TOPICS: Pause(0, f"{self._file.path} cannot be read")}
 
     def change(self, edit: Callable[[Mapping[str, Pause]], Mapping[str, Pause]], clock: Clock) -> None:
@@ -261,7 +240,12 @@ class PauseFile:
     def write(self, pauses: Mapping[str, Pause]) -> None:
         """Replaces the whole of it, durably, whoever else does."""
         topics = {name: {"since_ms": each.since_ms, "reason": each.reason} for name, each in pauses.items()}
-        self._file.store({"topics": topics})
+        self._file.store(_bytes({"topics": topics}), dict(pauses))
+
+
+def _pauses(value: Mapping[str, Any]) -> Mapping[str, Pause]:
+    entries = value["topics"].items()
+    return {str(name): Pause(int(each["since_ms"]), str(each["reason"])) for name, each in entries}
 
 
 def uploader_lock(directory: Path, files: Files) -> DirectoryLock:
