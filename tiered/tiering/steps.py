@@ -399,6 +399,13 @@ class BucketSteps:
         But a multipart upload that the store did not answer is kept: the next attempt sends only the parts that it
         lacks. Raises FencedError if what was stored is gone because a newer claim's sweep took it.
         """
+        try:
+            return (yield from self._upload(tp, ref, claim_epoch, deadline_seconds))
+        except CorruptionError as damage:
+            yield Blocking(functools.partial(self._disk.tell_owner, tp, damage))
+            raise
+
+    def _upload(self, tp: TopicPartition, ref: SegmentRef, claim_epoch: int, deadline_seconds: float) -> Steps[Row]:
         capabilities = self.capabilities or (yield from self.probe())
         journal = self._journal()
         kept = self._kept(tp, ref, claim_epoch, journal) if tp in self._unfinished else None
@@ -419,11 +426,7 @@ class BucketSteps:
                 raise
             return Prepared(descriptor, source, indexes, plan)
 
-        try:
-            prepared: Prepared = yield Blocking(prepare)
-        except CorruptionError as damage:
-            yield Blocking(functools.partial(self._disk.tell_owner, tp, damage))
-            raise
+        prepared: Prepared = yield Blocking(prepare)
         work = kept
         if kept is None and prepared.source.size > self.sizes.multipart_above_bytes:
             work = Unfinished(ref, claim_epoch, prepared.plan, Parts())
@@ -448,7 +451,6 @@ class BucketSteps:
                 self._finished(tp, ref)
             if isinstance(error, CorruptionError):
                 yield from self._catalogs[tp].confirm()
-                yield Blocking(functools.partial(self._disk.tell_owner, tp, error))
             raise
         finally:
             prepared.source.close()
