@@ -22,7 +22,6 @@ from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
 from tiered import arguments
-from tiered.appending.accumulator import Accumulator
 from tiered.appending.receipt import BATCH_OVERHEAD_BYTES, Outcome, PendingBatch, Receipt
 from tiered.appending.thread import AppenderThread
 from tiered.clock import Clock, SystemClock
@@ -35,6 +34,7 @@ from tiered.errors import (
     InvalidRecordError,
     TieredError,
 )
+from tiered.format.accumulator import Accumulator
 from tiered.format.batch import encode_batch
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import NO_TIMESTAMP, Headers, NewRecord, RecordMetadata

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tiered import arguments
-from tiered.appending.accumulator import AccumulatedBatch, AccumulatedRecord
 from tiered.errors import AppendTimeoutError, TieredError
+from tiered.format.accumulator import AccumulatedBatch, AccumulatedRecord
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import RecordMetadata
 

@@ -1,4 +1,4 @@
-# Part of _kernels.pyx: what an appender does for each record. The twin is ``tiered.appending.accumulator``.
+# Part of _kernels.pyx: what an appender does for each record. The twin is ``tiered.format.accumulator``.
 
 cdef extern from "time.h" nogil:
     struct timespec:
@@ -46,7 +46,7 @@ os.register_at_fork(after_in_child=_forked)
 
 @cython.final
 cdef class SectionLock:
-    """As ``tiered.appending.accumulator.SectionLock`` says.
+    """As ``tiered.format.accumulator.SectionLock`` says.
 
     ``busy`` is set as long as somebody is inside. It changes only under the interpreter's lock, which whoever finds it
     unset keeps until it does something that lets go of it: what does no such thing needs no lock.
@@ -237,7 +237,7 @@ cdef class AccumulatedBatch:
 
 @cython.no_gc
 cdef class AccumulatedRecord:
-    """As ``tiered.appending.accumulator.AccumulatedRecord`` says.
+    """As ``tiered.format.accumulator.AccumulatedRecord`` says.
 
     The collector does not look at it: it is in no cycle, as neither an appender nor a batch that is done has any.
     """
@@ -253,7 +253,7 @@ cdef class AccumulatedRecord:
 
 
 cdef class Accumulator:
-    """As ``tiered.appending.accumulator.Accumulator`` says."""
+    """As ``tiered.format.accumulator.Accumulator`` says."""
 
     cdef readonly SectionLock _lock
     cdef public dict _open

@@ -1,10 +1,10 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Literal, TypeVar, overload
 
-from tiered.appending.accumulator import AccumulatedBatch as AccumulatedBatch
-from tiered.appending.accumulator import AccumulatedRecord as AccumulatedRecord
-from tiered.appending.accumulator import Accumulator as Accumulator
-from tiered.appending.accumulator import SectionLock as SectionLock
+from tiered.format.accumulator import AccumulatedBatch as AccumulatedBatch
+from tiered.format.accumulator import AccumulatedRecord as AccumulatedRecord
+from tiered.format.accumulator import Accumulator as Accumulator
+from tiered.format.accumulator import SectionLock as SectionLock
 from tiered.format.pure_kernels import (
     ArrowColumns,
     ArrowRows,

@@ -46,7 +46,7 @@ _ELSEWHERE = (
     *("AccumulatedBatch", "AccumulatedRecord", "Accumulator", "SectionLock"),
     *("PlainAppend", "PlainAppends", "PlainLock", "PlainPlaces", "TurnLock"),
 )
-"""Of the compiled twin, with other doors: ``tiered.appending.accumulator``, ``tiered.local.partition.plain``."""
+"""Of the compiled twin, with other doors: ``tiered.format.accumulator``, ``tiered.local.partition.plain``."""
 _NAMES = (*(name for name in __all__ if name not in _PURE_ALONE), *_ELSEWHERE)
 HASH_SECRET = os.urandom(16)
 """Keys every :class:`KeyTable` of this process; no answer depends on it."""

@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiered
-from tiered.appending import accumulator
 from tiered.appending.appender import RECORD_OVERHEAD_BYTES, Appender
 from tiered.appending.receipt import BATCH_OVERHEAD_BYTES
 from tiered.config import TopicConfig
-from tiered.format import kernels
+from tiered.format import accumulator, kernels
 from tiered.format.batch import encode_batch
 from tiered.local.partition.validation import RecordRules
 from tiered.model import NewRecord, PackedBatch
