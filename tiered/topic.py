@@ -12,7 +12,7 @@ from tiered.errors import ConfigError, InvalidRecordError, TieredError
 from tiered.format import kernels
 from tiered.format.batch import HEADER_BYTES
 from tiered.format.coordinator_records import is_state_log
-from tiered.local.partition.plain import AnyPlainAppend, PlainAppends
+from tiered.local.partition.plain import PlainAppend, PlainAppends
 from tiered.model import NO_TIMESTAMP, Headers, NewRecord, Positions, RecordMetadata, TopicPartition
 from tiered.partitioner import Partitioner
 from tiered.read.stream import TierStream
@@ -278,7 +278,7 @@ class Topic(TopicReads):
             self._waiter.wait_uploaded(wanted, DEFAULT_REMOTE_TIMEOUT_S)
 
 
-def _plain_of(log: PartitionLog | TieredError) -> AnyPlainAppend | None:
+def _plain_of(log: PartitionLog | TieredError) -> PlainAppend | None:
     """None of a partition that is out of service, or not to be written."""
     return log.to_write().appender.plain if not isinstance(log, TieredError) and log.writable else None
 

@@ -1,5 +1,5 @@
 # Part of _kernels.pyx: the append of one batch where nothing is out of the ordinary. The twin is
-# ``tiered.local.partition.plain``.
+# ``tiered.format.pure_kernels``.
 
 cdef extern from *:
     """
@@ -338,7 +338,7 @@ cdef struct Growth:  # what an append finds of the active segment, and of its to
 
 @cython.final
 cdef class PlainAppend:
-    """As ``tiered.local.partition.plain.PlainAppend`` says."""
+    """As ``tiered.format.pure_kernels.PlainAppend`` says."""
 
     cdef PlainPlaces at
     cdef object condition, segments, leadership, beginning, reserve, producers, flusher
@@ -648,7 +648,7 @@ cdef inline int32_t partition_of_key(PyObject* key, Py_ssize_t partitions) noexc
 
 @cython.final
 cdef class PlainAppends:
-    """As ``tiered.local.partition.plain.PlainAppends`` says."""
+    """As ``tiered.format.pure_kernels.PlainAppends`` says."""
 
     cdef list logs
     cdef Py_ssize_t partitions

@@ -18,10 +18,11 @@ from tiered.format.pure_kernels import (
     Shown,
     Survey,
 )
+from tiered.format.pure_kernels import PlainAppend as _PurePlainAppend
+from tiered.format.pure_kernels import PlainAppends as PlainAppends
 from tiered.format.records import ConsumerRecord as ConsumerRecord
 from tiered.format.records import Record as Record
-from tiered.local.partition.plain import PlainAppends as PlainAppends
-from tiered.model import NewRecord, RecordMetadata, TopicPartition
+from tiered.model import NewRecord, TopicPartition
 
 T = TypeVar("T")
 
@@ -139,7 +140,7 @@ class TurnLock:
 class PlainPlaces:
     def __init__(self, *classes: type) -> None: ...
 
-class PlainAppend:
+class PlainAppend(_PurePlainAppend):
     def __init__(
         self,
         places: PlainPlaces,
@@ -158,15 +159,3 @@ class PlainAppend:
         break_off: Callable[[BaseException], None],
         keeps_reserve: bool,
     ) -> None: ...
-    def configure(
-        self,
-        *,
-        plain: bool,
-        keyed: bool,
-        logs_time: bool,
-        most_bytes: int,
-        before_ms: int,
-        after_ms: int,
-        flush_messages: int,
-    ) -> None: ...
-    def append(self, records: Sequence[NewRecord]) -> RecordMetadata | None: ...

@@ -29,7 +29,7 @@ from typing import Literal, NamedTuple, Protocol, TypeVar, overload
 from tiered import partitioner
 from tiered.errors import CorruptionError, InvalidTimestampError
 from tiered.format.records import ConsumerRecord, Record
-from tiered.model import HeaderName, Headers, NewRecord
+from tiered.model import HeaderName, Headers, NewRecord, RecordMetadata
 
 MIN_RECORD_BYTES = 7  # length, attributes, two deltas, two lengths and a header count of one byte each
 _BATCH = struct.Struct(">qi4xbI2xi8xq14xi")  # base, length, magic, CRC, last delta, max timestamp, records count
@@ -957,3 +957,52 @@ def batch_filler(room: int, lend: bool = False) -> BatchFiller[bytes | memoryvie
 def key_hashes(count: int, keys: Elements) -> bytes | None:
     """Kafka's hash of each of ``count`` keys, uint32; 0 for a null. None as for :func:`arrow_rows`."""
     return None
+
+
+class PlainAppend:
+    """Appends to one partition what is not odd (``local.partition.plain``). Thread-safe: takes the partition's lock.
+
+    Here everything is odd.
+    """
+
+    def configure(
+        self,
+        *,
+        plain: bool,
+        keyed: bool,
+        logs_time: bool,
+        most_bytes: int,
+        before_ms: int,
+        after_ms: int,
+        flush_messages: int,
+    ) -> None:
+        """The topic's settings. ``plain``: they ask for no codec. ``keyed``: a record without a key is odd."""
+
+    def append(self, records: Sequence[NewRecord]) -> RecordMetadata | None:
+        """As ``Appender.append``; None, and nothing is appended, where anything is odd."""
+        del records
+        return None
+
+
+class PlainAppends:
+    """Of all partitions of a topic: ``logs``, None for one that cannot be appended to."""
+
+    def __init__(self, logs: Sequence[PlainAppend | None]) -> None:
+        del logs
+
+    def append(self, value: object, key: object, partition: object) -> RecordMetadata | None:
+        """One record without time or headers; ``partition`` None: that of its key. None as of ``PlainAppend``."""
+        del value, key, partition
+        return None
+
+    def append_many(
+        self, records: object, fixed: int | None, keyless: int
+    ) -> tuple[list[RecordMetadata], list[tuple[int, list[object], list[int]]]] | None:
+        """Records as ``Topic.append_many`` takes them: one batch per partition, in partition order.
+
+        ``fixed`` is the partition of all, None: Kafka's partitioner chooses; ``keyless`` is that of records without a
+        key. Returns what was written, and what is left from the first partition on that found something odd: partition,
+        records as they were given, their places in the call. None, and nothing is written: one of the records is odd.
+        """
+        del records, fixed, keyless
+        return None
