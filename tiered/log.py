@@ -161,7 +161,6 @@ class Log:
         self.request_counts = requests or StoreMetrics()
         self._store = store
         self._clock = clock
-        self._ids = ids
         self._runner = Runner(store, clock, ids)
         self._indexes = ByteCache(INDEX_CACHE_BYTES)
         self._roots = RootCache()

@@ -127,7 +127,6 @@ class Reader:
         self._bucket = bucket
         self.request_counts = metrics
         self._clock = clock
-        self._ids = ids
         self._runner = Runner(None if bucket is None else bucket.store, clock, ids)
 
     def __enter__(self) -> Self:

@@ -52,7 +52,6 @@ class Machine:
     """The volume of a process that runs; every change is one new :class:`Disk`. Also its journal and its claims."""
 
     path = Path("disk")
-    files: Any = None
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk

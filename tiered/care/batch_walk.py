@@ -50,7 +50,7 @@ class BatchWalk:
         *,
         pieces: Sequence[tuple[str, int]] = (),
     ) -> None:
-        self._tp, self._key, self._row, self._size = tp, key, row, size
+        self._tp, self._row, self._size = tp, row, size
         self._pieces = pieces or ((key, size),)
         self._places: list[int] = []
         self._offsets: dict[int, int] = {}

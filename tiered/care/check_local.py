@@ -81,7 +81,6 @@ class SegmentFacts:
     """What the other tier is compared with. ``sealed``: nobody writes it any more."""
 
     base_offset: int
-    end_offset: int
     size_bytes: int
     crc32c: int
     sealed: bool
@@ -363,7 +362,7 @@ class LocalCheck:
             findings.error("log_changed", message, offset=base)
         if not growing and scan.size_bytes:
             self._need_indexes(path, base, findings)
-        facts.segments[base] = SegmentFacts(base, scan.end_offset, scan.size_bytes, scan.crc32c, not growing)
+        facts.segments[base] = SegmentFacts(base, scan.size_bytes, scan.crc32c, not growing)
         self.facts.segments += 1
         self.facts.size_bytes += scan.size_bytes
         return scan, noted

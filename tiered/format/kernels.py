@@ -47,7 +47,6 @@ _ELSEWHERE = (
     *("PlainAppend", "PlainAppends", "PlainLock", "PlainPlaces", "TurnLock"),
 )
 """Of the compiled twin, with other doors: ``tiered.format.accumulator``, ``tiered.local.partition.plain``."""
-_NAMES = (*(name for name in __all__ if name not in _PURE_ALONE), *_ELSEWHERE)
 HASH_SECRET = os.urandom(16)
 """Keys every :class:`KeyTable` of this process; no answer depends on it."""
 _NO_EXTENSION = "TIERED_NO_EXTENSION"

@@ -30,7 +30,7 @@ class TimeIndex:
     """The entries of one segment in memory, as two native columns. Not thread-safe for writing.
 
     ``max_bytes`` is rounded down to whole entries; the last slot is kept for the entry written when the segment
-    closes, so that ``is_full`` comes one entry early.
+    closes.
     """
 
     __slots__ = ("_relatives", "_timestamps", "base_offset", "max_entries")
@@ -89,10 +89,6 @@ class TimeIndex:
     def last_entry(self) -> tuple[int, int]:
         """(timestamp, offset); (-1, base offset) when there is none."""
         return self.entry(-1) if self._timestamps else (NO_TIMESTAMP, self.base_offset)
-
-    @property
-    def is_full(self) -> bool:
-        return len(self._timestamps) >= self.max_entries - 1
 
     @property
     def size_bytes(self) -> int:

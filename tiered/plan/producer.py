@@ -159,11 +159,6 @@ class Producer:
         )
 
     @property
-    def first_sequence(self) -> int:
-        """Of the oldest batch still known."""
-        return self.batches[0].first_sequence if self.batches else NO_SEQUENCE
-
-    @property
     def last_sequence(self) -> int:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 

@@ -48,7 +48,6 @@ class LocalRetention:
 
     delete_below: int
     bases: tuple[int, ...]
-    reason: str
     roll_active: bool = False
 
 
@@ -80,9 +79,8 @@ def plan_local_retention(
     excess = sum(segment.size_bytes for segment in sealed) + active_bytes - retention_bytes
     safe = [s for s in sealed if high_watermark is None or s.end_offset <= high_watermark]
     bases: list[int] = []
-    reasons: list[str] = []
     for segment in safe:
-        reason = _reason(
+        goes = _goes(
             segment,
             config_ms=retention_ms,
             config_bytes=retention_bytes,
@@ -90,40 +88,32 @@ def plan_local_retention(
             now_ms=now_ms,
             start=log_start_offset,
         )
-        if reason is None or (committed_end is not None and segment.end_offset > committed_end):
+        if not goes or (committed_end is not None and segment.end_offset > committed_end):
             break
         excess -= segment.size_bytes
         bases.append(segment.base_offset)
-        if reason not in reasons:
-            reasons.append(reason)
     below = sealed[len(bases) - 1].end_offset if bases else (sealed[0].base_offset if sealed else log_start_offset)
     if active is None or active.size_bytes == 0 or (high_watermark is not None and active.end_offset > high_watermark):
-        return LocalRetention(below, tuple(bases), ", ".join(reasons))
+        return LocalRetention(below, tuple(bases))
     if committed_end is not None:
         expired = retention_ms >= 0 and now_ms - active.age_from_ms > retention_ms
-        return LocalRetention(below, tuple(bases), ", ".join(reasons), expired)
-    reason = None
-    if len(bases) == len(sealed):
-        reason = _reason(
-            active, config_ms=retention_ms, config_bytes=retention_bytes, excess=excess, now_ms=now_ms, start=-1
-        )
-    if reason is None:
-        return LocalRetention(below, tuple(bases), ", ".join(reasons))
-    if reason not in reasons:
-        reasons.append(reason)
-    return LocalRetention(active.end_offset, (*bases, active.base_offset), ", ".join(reasons), True)
+        return LocalRetention(below, tuple(bases), expired)
+    if len(bases) == len(sealed) and _goes(
+        active, config_ms=retention_ms, config_bytes=retention_bytes, excess=excess, now_ms=now_ms, start=-1
+    ):
+        return LocalRetention(active.end_offset, (*bases, active.base_offset), True)
+    return LocalRetention(below, tuple(bases))
 
 
-def _reason(
+def _goes(
     segment: LocalSegmentFacts, *, config_ms: int, config_bytes: int, excess: int, now_ms: int, start: int
-) -> str | None:
-    if segment.end_offset <= start:
-        return "log start offset"
-    if config_bytes >= 0 and excess >= segment.size_bytes:
-        return "retention.bytes"
-    if config_ms >= 0 and now_ms - segment.age_from_ms > config_ms:
-        return "retention.ms"
-    return None
+) -> bool:
+    """By the log start offset, by ``retention.bytes``, or by ``retention.ms``."""
+    return (
+        segment.end_offset <= start
+        or (config_bytes >= 0 and excess >= segment.size_bytes)
+        or (config_ms >= 0 and now_ms - segment.age_from_ms > config_ms)
+    )
 
 
 def _local(local: int, whole: int) -> int:

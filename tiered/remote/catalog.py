@@ -409,7 +409,6 @@ class Catalog(RootView):
             epoch=planned.commit.epoch,
             leader_epoch=planned.leader_epoch,
             next_offset=planned.next_offset,
-            new_leader_epoch=new_epoch,
             resumes=new_epoch and volume is not None and volume.empty and bool(root.writer.epoch or root.next_offset),
             previous=root.roles[role.value],
             root=self._current(),

@@ -34,14 +34,13 @@ class Claim:
     """A granted claim. ``leader_epoch`` is the one under which this volume writes from ``next_offset`` on.
 
     ``resumes``: the local log must begin at ``next_offset``, under ``leader_epoch`` (a fresh volume).
-    ``new_leader_epoch``: it differs from that of the claim before. ``previous`` is the role before this claim.
+    ``previous`` is the role before this claim.
     ``dated_ahead``: one sentence if the catalog was dated ahead of the store's clock before, ``""`` if not.
     """
 
     epoch: int
     leader_epoch: int
     next_offset: int
-    new_leader_epoch: bool
     resumes: bool
     previous: RoleState
     root: Root

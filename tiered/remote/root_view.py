@@ -103,8 +103,6 @@ class RootView:
         """
         return (yield from self._asked(self.request()))
 
-    refresh = load
-
     def pin(self) -> Steps[Snapshot | None]:
         """As :meth:`load`, as what the catalog held then."""
         return self._pin((yield from self._asked(self.request())))

@@ -14,7 +14,6 @@ from uuid import UUID
 from tiered.errors import NotFoundError, TieredError
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.claims import Claims
-from tiered.local.disk.files import Files
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.local.segment.sealed import SealedLocalSegment
@@ -69,10 +68,6 @@ class Disk(Protocol):
         """The directory."""
 
     @property
-    def files(self) -> Files:
-        """Effects on its files."""
-
-    @property
     def claims(self) -> Claims:
         """The proofs of its claims."""
 
@@ -111,7 +106,6 @@ class OpenDisk:
     def __init__(self, local: LocalLog) -> None:
         self._local = local
         self.path = local.directory
-        self.files: Files = local.files
         self.claims = local.claims
         self.volume_id = str(local.volume_id)
 

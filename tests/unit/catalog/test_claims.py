@@ -51,7 +51,7 @@ def test_the_same_volume_with_its_proof_is_granted_without_a_new_leader_epoch(wo
     again = world.desk("v1", "host-v1:2")
     again.token, again.last_append = desk.token, desk.last_append
     claim = again.claim(again.proof(end_offset=10))
-    assert (claim.epoch, claim.leader_epoch, claim.new_leader_epoch, claim.resumes) == (2, 0, False, False)
+    assert (claim.epoch, claim.leader_epoch, claim.resumes) == (2, 0, False)
     assert claim.root.sealed[-1].epoch == 1
 
 
@@ -171,7 +171,7 @@ def test_a_restored_volume_must_end_exactly_where_the_catalog_ends(
             desk.claim(proof)
     else:
         claim = desk.claim(proof)
-        assert (claim.leader_epoch, claim.resumes, claim.new_leader_epoch) == (1, False, True)
+        assert (claim.leader_epoch, claim.resumes) == (1, False)
 
 
 def test_a_volume_that_lost_the_log_is_refused_and_its_commits_too(world: World) -> None:
@@ -343,4 +343,4 @@ def test_an_append_that_lands_behind_its_process_leaves_the_owner_its_claim(worl
     third = world.desk("v1", "host-v1:3")
     third.token, third.last_append = second.token, second.last_append
     claim = third.claim(third.proof(end_offset=20))
-    assert (claim.epoch, claim.next_offset, claim.new_leader_epoch) == (2, 20, False)
+    assert (claim.epoch, claim.next_offset, claim.leader_epoch) == (2, 20, 0)

@@ -174,7 +174,6 @@ def test_time_entries_rise_equal_timestamps_are_skipped() -> None:
 
 def test_one_slot_of_the_time_index_is_kept_for_closing() -> None:
     index = time_index((1, 1), (2, 2), max_bytes=36 + 11)
-    assert index.is_full
     with pytest.raises(ConfigError, match="full"):
         index.maybe_append(3, 3)
     index.maybe_append(3, 3, closing=True)

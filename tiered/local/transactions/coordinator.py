@@ -212,11 +212,6 @@ class Transactions:
             self._lent.pop(name, None)
             self._finish(coordinator, name)
 
-    def abort(self, transactional_id: str) -> bool:
-        """Aborts whatever is open under this id, its writer is fenced; returns whether there was something."""
-        with self._held(transactional_id):
-            return self._end_open(self._loaded(), transactional_id)
-
     def abort_orphans(self, tp: TopicPartition, *, whoever: bool = False) -> int:
         """Aborts what is open in ``tp`` of volumes that are gone; returns how many. This volume has claimed ``tp``.
 
@@ -300,16 +295,15 @@ class Transactions:
 
     # -- steps; the lock of the id is held -------------------------------------------------------------------------
 
-    def _end_open(self, coordinator: TransactionCoordinator, name: str) -> bool:
+    def _end_open(self, coordinator: TransactionCoordinator, name: str) -> None:
         state = coordinator.state(name)
         if state in {TxnState.ONGOING, TxnState.PREPARE_EPOCH_FENCE}:
             new_id = self._spare_id(coordinator, name)
             self._decide(coordinator, coordinator.fence(name, now_ms=self._clock.now_ms(), new_producer_id=new_id))
             self._lent.pop(name, None)
         elif state not in _DECIDED:
-            return False
+            return
         self._finish(coordinator, name)
-        return True
 
     def _spare_id(self, coordinator: TransactionCoordinator, name: str) -> int:
         return NO_ID if coordinator.epochs_left(name) else self._ids.next()
