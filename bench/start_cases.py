@@ -56,7 +56,7 @@ def _children_seconds() -> float:
 
 def index_lookup(rounds: int) -> list[Figure]:
     """Where to scan from, by offset, in a full index: a million a second is the limit."""
-    index = OffsetIndex(0, max_bytes=8 * ENTRIES)
+    index = OffsetIndex(0)
     for number in range(ENTRIES):
         index.append(146 * number, 16_384 * number)
     wanted = [(at * 7_919) % (146 * ENTRIES) for at in range(LOOKUPS)]

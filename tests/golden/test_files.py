@@ -163,7 +163,7 @@ def test_live_written_indexes_can_be_rebuilt_by_appending(kafka_fixtures: Path) 
                     times.maybe_append(largest, largest_offset)
                     since = 0
                 since += header.size_bytes
-            times.maybe_append(largest, largest_offset, closing=True)
+            times.maybe_append(largest, largest_offset)
             assert index.to_bytes() == path.with_suffix(".index").read_bytes(), path
             assert times.to_bytes() == path.with_suffix(".timeindex").read_bytes(), path
             rebuilt += len(index)

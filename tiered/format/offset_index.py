@@ -19,8 +19,6 @@ from collections.abc import Iterator
 from tiered.errors import ConfigError, CorruptionError
 
 OFFSET_ENTRY_BYTES = 8
-DEFAULT_INDEX_BYTES = 10 * 1024 * 1024
-"""Kafka's default of ``segment.index.bytes``: where an index counts as full and the segment rolls."""
 
 _MAX_RELATIVE = 2**31 - 1
 _ENTRY = struct.Struct(">ii")
@@ -56,29 +54,18 @@ class IndexPace:
 
 
 class OffsetIndex:
-    """The entries of one segment in memory, as two native columns. Not thread-safe for writing.
+    """The entries of one segment in memory, as two native columns. Not thread-safe for writing."""
 
-    ``max_bytes`` is rounded down to whole entries as Kafka does; below one entry is a ``ConfigError``.
-    """
+    __slots__ = ("_positions", "_relatives", "base_offset")
 
-    __slots__ = ("_positions", "_relatives", "base_offset", "max_entries")
-
-    def __init__(self, base_offset: int, *, max_bytes: int = DEFAULT_INDEX_BYTES) -> None:
-        if max_bytes < OFFSET_ENTRY_BYTES:
-            raise ConfigError(f"an offset index of {max_bytes} bytes holds no entry", hint="raise segment.index.bytes")
+    def __init__(self, base_offset: int) -> None:
         self.base_offset = base_offset
-        self.max_entries = max_bytes // OFFSET_ENTRY_BYTES
         self._relatives = array("i")
         self._positions = array("i")
 
     @classmethod
     def from_bytes(
-        cls,
-        data: bytes | bytearray | memoryview,
-        base_offset: int,
-        *,
-        max_bytes: int = DEFAULT_INDEX_BYTES,
-        drop_padding: bool = False,
+        cls, data: bytes | bytearray | memoryview, base_offset: int, *, drop_padding: bool = False
     ) -> OffsetIndex:
         """The index in ``data``, all of it. ``drop_padding`` cuts the zeros of a preallocated, untrimmed file.
 
@@ -90,7 +77,7 @@ class OffsetIndex:
                 position=len(data) // OFFSET_ENTRY_BYTES * OFFSET_ENTRY_BYTES,
                 hint="rebuild it from the log",
             )
-        index = cls(base_offset, max_bytes=max(max_bytes, OFFSET_ENTRY_BYTES))
+        index = cls(base_offset)
         columns = array("i", bytes(data))
         _swap(columns)
         index._relatives = columns[0::2]
@@ -124,10 +111,6 @@ class OffsetIndex:
         return self.base_offset + self._relatives[-1] if self._relatives else self.base_offset
 
     @property
-    def is_full(self) -> bool:
-        return len(self._relatives) >= self.max_entries
-
-    @property
     def size_bytes(self) -> int:
         return len(self._relatives) * OFFSET_ENTRY_BYTES
 
@@ -150,14 +133,12 @@ class OffsetIndex:
         return any(at >= position for at in self._positions)
 
     def append(self, offset: int, position: int) -> bytes:
-        """Adds an entry and returns its 8 bytes. Raises ``ConfigError`` if full, out of order, or beyond 31 bits."""
+        """Adds an entry and returns its 8 bytes. Raises ``ConfigError`` if out of order, or beyond 31 bits."""
         relative = offset - self.base_offset
         if not 0 <= relative <= _MAX_RELATIVE or not 0 <= position <= _MAX_RELATIVE:
             raise ConfigError(f"offset {offset} at {position} does not fit the index of base {self.base_offset}")
         if self._relatives and relative <= self._relatives[-1]:
             raise ConfigError(f"offset {offset} is not above the last indexed one, {self.last_offset}")
-        if self.is_full:
-            raise ConfigError(f"offset index of base {self.base_offset} is full", hint="roll the segment first")
         self._relatives.append(relative)
         self._positions.append(position)
         return _ENTRY.pack(relative, position)
@@ -165,14 +146,12 @@ class OffsetIndex:
     def extend(self, entries: bytes) -> None:
         """Adds entries of a verified walk: native int32 pairs of relative offset and position, in order.
 
-        Raises ``ConfigError`` if they do not follow the last one, or are too many; nothing is added then.
+        Raises ``ConfigError`` if they do not follow the last one; nothing is added then.
         """
         found = array("i", entries)
         if found and self._relatives and found[0] <= self._relatives[-1]:
             first = self.base_offset + found[0]
             raise ConfigError(f"offset {first} is not above the last indexed one, {self.last_offset}")
-        if len(self._relatives) + len(found) // 2 > self.max_entries:
-            raise ConfigError(f"offset index of base {self.base_offset} is full", hint="roll the segment first")
         self._relatives.extend(found[0::2])
         self._positions.extend(found[1::2])
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from uuid import UUID
 
-from tiered.config import MAX_INT
 from tiered.errors import CorruptionError
 from tiered.format.batch import assign_offsets
 from tiered.format.offset_index import IndexPace, OffsetIndex
@@ -92,8 +91,8 @@ class SegmentBuilder:
         self._partition = partition
         self._batches: list[bytes | memoryview] = []
         self._stats = SegmentStats()
-        self._offsets = OffsetIndex(0, max_bytes=MAX_INT)
-        self._times = TimeIndex(0, max_bytes=MAX_INT)
+        self._offsets = OffsetIndex(0)
+        self._times = TimeIndex(0)
         self._pace = IndexPace(index_interval_bytes, self._times.last_entry)
         self._next = 0
 
@@ -135,4 +134,4 @@ class SegmentBuilder:
 
     def _add_time(self) -> None:
         if self._pace.largest[0] > NO_TIMESTAMP:
-            self._times.maybe_append(*self._pace.largest, closing=True)
+            self._times.maybe_append(*self._pace.largest)

@@ -17,7 +17,6 @@ from array import array
 from collections.abc import Iterator
 
 from tiered.errors import ConfigError, CorruptionError
-from tiered.format.offset_index import DEFAULT_INDEX_BYTES
 
 TIME_ENTRY_BYTES = 12
 NO_TIMESTAMP = -1
@@ -27,30 +26,18 @@ _ENTRY = struct.Struct(">qi")
 
 
 class TimeIndex:
-    """The entries of one segment in memory, as two native columns. Not thread-safe for writing.
+    """The entries of one segment in memory, as two native columns. Not thread-safe for writing."""
 
-    ``max_bytes`` is rounded down to whole entries; the last slot is kept for the entry written when the segment
-    closes.
-    """
+    __slots__ = ("_relatives", "_timestamps", "base_offset")
 
-    __slots__ = ("_relatives", "_timestamps", "base_offset", "max_entries")
-
-    def __init__(self, base_offset: int, *, max_bytes: int = DEFAULT_INDEX_BYTES) -> None:
-        if max_bytes < TIME_ENTRY_BYTES:
-            raise ConfigError(f"a time index of {max_bytes} bytes holds no entry", hint="raise segment.index.bytes")
+    def __init__(self, base_offset: int) -> None:
         self.base_offset = base_offset
-        self.max_entries = max_bytes // TIME_ENTRY_BYTES
         self._timestamps = array("q")
         self._relatives = array("i")
 
     @classmethod
     def from_bytes(
-        cls,
-        data: bytes | bytearray | memoryview,
-        base_offset: int,
-        *,
-        max_bytes: int = DEFAULT_INDEX_BYTES,
-        drop_padding: bool = False,
+        cls, data: bytes | bytearray | memoryview, base_offset: int, *, drop_padding: bool = False
     ) -> TimeIndex:
         """The index in ``data``, all of it. ``drop_padding`` cuts the zeros of a preallocated, untrimmed file.
 
@@ -62,7 +49,7 @@ class TimeIndex:
                 position=len(data) // TIME_ENTRY_BYTES * TIME_ENTRY_BYTES,
                 hint="rebuild it from the log",
             )
-        index = cls(base_offset, max_bytes=max(max_bytes, TIME_ENTRY_BYTES))
+        index = cls(base_offset)
         for timestamp, relative in _ENTRY.iter_unpack(data):
             index._timestamps.append(timestamp)
             index._relatives.append(relative)
@@ -103,17 +90,14 @@ class TimeIndex:
         i = bisect.bisect_right(self._timestamps, timestamp)
         return self.entry(i - 1) if i else (NO_TIMESTAMP, self.base_offset)
 
-    def maybe_append(self, timestamp: int, offset: int, *, closing: bool = False) -> bytes:
+    def maybe_append(self, timestamp: int, offset: int) -> bytes:
         """Adds an entry if ``timestamp`` is above the last one; returns its 12 bytes, or ``b""`` if nothing was added.
 
-        ``closing`` may use the reserved slot. Raises ``ConfigError`` if full, if offset or timestamp go back, or
-        beyond 31 bits.
+        Raises ``ConfigError`` if offset or timestamp go back, or beyond 31 bits.
         """
         relative = offset - self.base_offset
         if not 0 <= relative <= _MAX_RELATIVE:
             raise ConfigError(f"offset {offset} does not fit the time index of base {self.base_offset}")
-        if len(self._timestamps) >= self.max_entries - (0 if closing else 1):
-            raise ConfigError(f"time index of base {self.base_offset} is full", hint="roll the segment first")
         if self._timestamps:
             if relative < self._relatives[-1]:
                 raise ConfigError(f"offset {offset} is below the last one of the time index, {self.last_entry[1]}")

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
-from tiered.config import MAX_INT
 from tiered.errors import CorruptionError, TieredError
 from tiered.format.batch import BatchHeader
 from tiered.format.bundle import SectionKind, decode_leader_epochs, encode_bundle
@@ -191,8 +190,8 @@ class SegmentOutput:
         self._log = ObjectWriter(
             segment_key(shop.topic_id, shop.tp.partition, self._name), SEGMENT_TAGS, part_bytes=shop.part_bytes
         )
-        self._offsets = OffsetIndex(base, max_bytes=MAX_INT)
-        self._times = TimeIndex(base, max_bytes=MAX_INT)
+        self._offsets = OffsetIndex(base)
+        self._times = TimeIndex(base)
         self._pace = IndexPace(shop.index_interval_bytes, self._times.last_entry)
         self._next = base
 
@@ -250,7 +249,7 @@ class SegmentOutput:
 
     def _add_time(self) -> None:
         if self._pace.largest[0] >= 0:
-            self._times.maybe_append(*self._pace.largest, closing=True)
+            self._times.maybe_append(*self._pace.largest)
 
 
 def hole(base: int, end: int, uid: str, claim_epoch: int, leader_epoch: int) -> Row:

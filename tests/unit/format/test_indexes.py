@@ -23,8 +23,8 @@ RELATIVE_MAX = 2**31 - 1
 # --- offset index ---------------------------------------------------------------------------------------------
 
 
-def offset_index(*entries: tuple[int, int], base: int = 0, max_bytes: int = 800) -> OffsetIndex:
-    index = OffsetIndex(base, max_bytes=max_bytes)
+def offset_index(*entries: tuple[int, int], base: int = 0) -> OffsetIndex:
+    index = OffsetIndex(base)
     for offset, position in entries:
         index.append(offset, position)
     return index
@@ -71,15 +71,6 @@ def test_offset_entries_must_rise_and_fit() -> None:
             index.append(offset, position)
     index.append(40 + RELATIVE_MAX, RELATIVE_MAX)
     assert index.last_offset == 40 + RELATIVE_MAX
-
-
-def test_a_full_offset_index_refuses_and_says_so() -> None:
-    index = offset_index((1, 1), (2, 2), max_bytes=23)
-    assert index.is_full
-    with pytest.raises(ConfigError, match="full"):
-        index.append(3, 3)
-    with pytest.raises(ConfigError, match="holds no entry"):
-        OffsetIndex(0, max_bytes=7)
 
 
 def test_truncation_of_the_offset_index() -> None:
@@ -133,8 +124,8 @@ def test_offset_lookup_equals_a_linear_search(relatives: set[int], base: int, ta
 # --- time index -----------------------------------------------------------------------------------------------
 
 
-def time_index(*entries: tuple[int, int], base: int = 0, max_bytes: int = 1_200) -> TimeIndex:
-    index = TimeIndex(base, max_bytes=max_bytes)
+def time_index(*entries: tuple[int, int], base: int = 0) -> TimeIndex:
+    index = TimeIndex(base)
     for timestamp, offset in entries:
         index.maybe_append(timestamp, offset)
     return index
@@ -170,17 +161,6 @@ def test_time_entries_rise_equal_timestamps_are_skipped() -> None:
             index.maybe_append(timestamp, offset)
     assert index.maybe_append(11, 45) != b""
     assert index.last_entry == (11, 45)
-
-
-def test_one_slot_of_the_time_index_is_kept_for_closing() -> None:
-    index = time_index((1, 1), (2, 2), max_bytes=36 + 11)
-    with pytest.raises(ConfigError, match="full"):
-        index.maybe_append(3, 3)
-    index.maybe_append(3, 3, closing=True)
-    with pytest.raises(ConfigError, match="full"):
-        index.maybe_append(4, 4, closing=True)
-    with pytest.raises(ConfigError, match="holds no entry"):
-        TimeIndex(0, max_bytes=11)
 
 
 def test_truncation_padding_and_sanity_of_the_time_index() -> None:

@@ -103,7 +103,7 @@ def seal(
             since = 0
         since += len(part)
         position += len(part)
-    times.maybe_append(largest, largest_offset, closing=True)
+    times.maybe_append(largest, largest_offset)
     data = b"".join(parts)
     descriptor = SegmentDescriptor(
         topic_id=topic_id,

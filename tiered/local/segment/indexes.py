@@ -39,7 +39,7 @@ class SegmentIndexes:
     @classmethod
     def empty(cls, base_offset: int) -> SegmentIndexes:
         """Indexes of a segment without records."""
-        return cls(OffsetIndex(base_offset, max_bytes=MAX_INT), TimeIndex(base_offset, max_bytes=MAX_INT))
+        return cls(OffsetIndex(base_offset), TimeIndex(base_offset))
 
     @property
     def base_offset(self) -> int:
@@ -141,7 +141,7 @@ class SegmentIndexes:
         """Indexes one batch and the running maximum; returns the entries as they go into the files (``b""``: none)."""
         with self._lock:
             offset_entry = self._offsets.append(last_offset, position)
-            time_entry = self._times.maybe_append(timestamp, timestamp_offset, closing=True) if timestamp >= 0 else b""
+            time_entry = self._times.maybe_append(timestamp, timestamp_offset) if timestamp >= 0 else b""
         return offset_entry, time_entry
 
     def extend(self, found: Survey) -> None:
@@ -151,13 +151,13 @@ class SegmentIndexes:
         with self._lock:
             self._offsets.extend(found.offset_entries)
             for timestamp, relative in zip(times[0::2], times[1::2], strict=True):
-                self._times.maybe_append(timestamp, base + relative, closing=True)
+                self._times.maybe_append(timestamp, base + relative)
 
     def close_times(self, timestamp: int, timestamp_offset: int) -> None:
         """The closing entry of the time index: the largest timestamp of the segment."""
         if timestamp >= 0:
             with self._lock:
-                self._times.maybe_append(timestamp, timestamp_offset, closing=True)
+                self._times.maybe_append(timestamp, timestamp_offset)
 
     def truncate_to(self, offset: int) -> None:
         """Drops every entry at or above ``offset``. Lookups stay right: they start earlier."""
@@ -197,12 +197,8 @@ def load_indexes(
     """
     directory = log.path.parent
     try:
-        offsets = OffsetIndex.from_bytes(
-            files.read(directory / index_name(base_offset)), base_offset, max_bytes=MAX_INT
-        )
-        times = TimeIndex.from_bytes(
-            files.read(directory / time_index_name(base_offset)), base_offset, max_bytes=MAX_INT
-        )
+        offsets = OffsetIndex.from_bytes(files.read(directory / index_name(base_offset)), base_offset)
+        times = TimeIndex.from_bytes(files.read(directory / time_index_name(base_offset)), base_offset)
         why = _distrust(log, offsets, times, size_bytes)
         if why is None and largest is not None and times.last_entry[0] != largest:
             why = f"the time index ends at {times.last_entry[0]}, the segment at {largest}"
