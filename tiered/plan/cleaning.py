@@ -203,21 +203,15 @@ class CandidateScan:
 
 
 def group_segments(
-    segments: Sequence[SegmentState],
-    *,
-    map_end: int,
-    first_uncleanable: int,
-    config: TopicConfig,
-    most_segments: int | None = None,
+    segments: Sequence[SegmentState], *, map_end: int, first_uncleanable: int, config: TopicConfig
 ) -> tuple[tuple[SegmentState, ...], ...]:
     """The segments that this round rewrites, from the log start to the one with ``map_end`` - 1, in groups.
 
     Each group becomes one segment under the base of its first member. ``map_end`` is the offset map's latest offset
     + 1. A group stays within ``segment.bytes``, ``segment.index.bytes`` (each index), and offsets that its index
-    can hold; a segment without bytes needs no room in the index. ``most_segments`` of one group, where one commit may
-    not replace any number.
+    can hold; a segment without bytes needs no room in the index.
     """
-    scan = GroupScan(first_uncleanable=first_uncleanable, config=config, most_segments=most_segments)
+    scan = GroupScan(first_uncleanable=first_uncleanable, config=config)
     found = [scan.add(segment) for segment in segments if segment.base_offset < map_end]
     return (*(group for group in found if group is not None), *scan.end())
 
@@ -225,7 +219,7 @@ def group_segments(
 class GroupScan:
     """:func:`group_segments` of segments that come one after the other, up to the one that holds the end of the map.
 
-    It holds a group, and one segment more.
+    It holds a group, and one segment more. ``most_segments`` of one group, where one commit may not replace any number.
     """
 
     def __init__(self, *, first_uncleanable: int, config: TopicConfig, most_segments: int | None = None) -> None:

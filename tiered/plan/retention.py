@@ -142,14 +142,13 @@ def plan_remote_expiry(
     now_ms: int,
     start_offset: int,
     size_bytes: int | None = None,
-    local_only_bytes: int = 0,
     stored_ms: Mapping[int, int] = NOTHING_STORED,
     next_offset: int = -1,
 ) -> RemoteExpiry:
     """What of ``rows`` (ascending, those of the root) goes at ``now_ms``; only a prefix does.
 
     A row below the log start goes; one whose newest record is ``retention.ms`` old (not strictly older, unlike on
-    disk); and the oldest while all of it, ``local_only_bytes`` on disk included, stays at or above ``retention.bytes``.
+    disk); and the oldest while all of it stays at or above ``retention.bytes``.
 
     ``size_bytes``: of these rows and all behind them, where ``rows`` are only the first of them. ``stored_ms`` by
     base: when a row's object came into the bucket; a newer timestamp than that counts as it (a wrong clock pins
@@ -160,7 +159,7 @@ def plan_remote_expiry(
     whole = sum(row.size for row in kept) if size_bytes is None else size_bytes
     retention_ms = config.retention_ms if config.deletes else UNLIMITED
     retention_bytes = config.retention_bytes if config.deletes else UNLIMITED
-    excess = whole + local_only_bytes - retention_bytes
+    excess = whole - retention_bytes
     expired = now_ms - retention_ms
     start, gone, size = start_offset, 0, 0
     reasons: list[str] = []

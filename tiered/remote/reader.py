@@ -150,14 +150,12 @@ class SegmentReader:
         *,
         cache: ByteCache | None = None,
         indexes: ByteCache | None = None,
-        verify_crc: bool = True,
         buffer_bytes: int = BUFFER_BYTES,
         limits: ReadLimits = READ_LIMITS,
     ) -> None:
         self.tp = tp
         self.cache = cache if cache is not None else ByteCache()
         self.lookup = SegmentLookup(tp, topic_id, self.cache, indexes, limits)
-        self._verify_crc = verify_crc
         self._buffer_bytes = buffer_bytes
 
     def read(
@@ -209,15 +207,8 @@ class SegmentReader:
                 if scan is not None:
                     scan.finish()
                 current = fetch.segment
-                scan = SegmentScan(
-                    self.tp,
-                    fetch.key,
-                    current.row,
-                    position=fetch.range.start,
-                    start=current.start,
-                    end=current.end,
-                    verify_crc=self._verify_crc,
-                )
+                position, start, end = fetch.range.start, current.start, current.end
+                scan = SegmentScan(self.tp, fetch.key, current.row, position=position, start=start, end=end)
             for found in scan.runs(data):
                 place.at = scan.next_offset
                 if isinstance(found, Run):
@@ -244,10 +235,9 @@ class RemotePartition:
     """One partition's remote tier, read-only. Thread-safe: each stream has its own position.
 
     The catalog is pinned on first use and stays so until :meth:`refresh`. ``cache``, ``indexes`` for index bundles, and
-    ``roots`` may be shared by readers of one store. ``verify_crc=False`` leaves out the CRCs of batches and of whole
-    segments, nothing else. ``known``: what the registry entry and a disk say of the root. ``past``: what is pinned
-    instead of the newest root. ``pin``: made in the bucket by the first read and kept until :meth:`release`; only for
-    one stream.
+    ``roots`` may be shared by readers of one store. ``known``: what the registry entry and a disk say of the root.
+    ``past``: what is pinned instead of the newest root. ``pin``: made in the bucket by the first read and kept until
+    :meth:`release`; only for one stream.
     """
 
     def __init__(
@@ -259,7 +249,6 @@ class RemotePartition:
         cache: ByteCache | None = None,
         indexes: ByteCache | None = None,
         roots: RootCache | None = None,
-        verify_crc: bool = True,
         buffer_bytes: int = BUFFER_BYTES,
         limits: ReadLimits = READ_LIMITS,
         known: Known = NOTHING_KNOWN,
@@ -276,7 +265,6 @@ class RemotePartition:
             topic_id,
             cache=cache,
             indexes=indexes,
-            verify_crc=verify_crc,
             buffer_bytes=buffer_bytes,
             limits=limits,
         )

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -193,15 +193,11 @@ class BucketSteps:
         self.registered[topic] = entry
         return entry
 
-    def check_uploaded(self, topics: Collection[str] | None = None) -> Steps[None]:
-        """Raises LogDestroyedError if the bucket does not know one of ``topics`` (None: all) that this volume claimed.
-
-        One GET each.
-        """
+    def check_uploaded(self) -> Steps[None]:
+        """Raises LogDestroyedError if the bucket does not know a topic that this volume claimed. One GET each."""
         proofs = yield Blocking(self._disk.claims.read)
         for topic in sorted({tp.topic for tp, proof in proofs.items() if proof.token or proof.restored_from}):
-            if topics is None or topic in topics:
-                yield from self._need_topic(topic)
+            yield from self._need_topic(topic)
 
     def _need_topic(self, topic: str) -> Steps[None]:
         """What a disk says of another bucket, or of this one before it was emptied, is not believed."""

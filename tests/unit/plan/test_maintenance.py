@@ -15,7 +15,7 @@ from tiered.format.rows import NO_TRASH, Trash
 from tiered.format.trash import TRASH_TREE, TrashEntry
 from tiered.model import Row, TopicPartition
 from tiered.plan import maintenance
-from tiered.plan.cleaning import CleaningCandidate, LogState, SegmentState, cleaning_candidate, group_segments
+from tiered.plan.cleaning import CleaningCandidate, GroupScan, LogState, SegmentState, cleaning_candidate
 from tiered.plan.commit import MAX_APPEND_ROWS, Stamp, create_root
 from tiered.plan.maintenance import (
     MAX_GROUP_ROWS,
@@ -51,14 +51,9 @@ def test_no_group_has_more_rows_than_an_intent_may_replace() -> None:
     found = merges(tiny, each=1000)
     assert [action.rows_in for action in found] == [MAX_GROUP_ROWS, MAX_GROUP_ROWS, 10]
     assert MAX_GROUP_ROWS < MAX_APPEND_ROWS
-    groups = group_segments(
-        [segment_state(one, CONFIG) for one in tiny],
-        map_end=tiny[-1].next,
-        first_uncleanable=tiny[-1].next,
-        config=CONFIG,
-        most_segments=MAX_GROUP_ROWS,
-    )
-    assert [len(group) for group in groups] == [MAX_GROUP_ROWS, MAX_GROUP_ROWS, 10]
+    scan = GroupScan(first_uncleanable=tiny[-1].next, config=CONFIG, most_segments=MAX_GROUP_ROWS)
+    groups = [group for one in tiny if (group := scan.add(segment_state(one, CONFIG)))]
+    assert [len(group) for group in (*groups, *scan.end())] == [MAX_GROUP_ROWS, MAX_GROUP_ROWS, 10]
 
 
 def test_a_plan_holds_a_bounded_number_of_rows_to_merge(monkeypatch: pytest.MonkeyPatch) -> None:

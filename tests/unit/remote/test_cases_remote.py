@@ -84,12 +84,11 @@ def test_remote_retention_by_time_is_not_strict_and_takes_a_prefix(now_ms: int, 
     assert plan_remote_expiry(pinned, config=config, now_ms=10**6, start_offset=0).segments == 0
 
 
-@pytest.mark.parametrize(("limit", "local", "start"), [(3000, 0, 0), (2001, 0, 0), (2000, 0, 100), (3000, 1000, 100)])
-def test_remote_retention_by_size_counts_what_only_the_disk_holds(limit: int, local: int, start: int) -> None:
+@pytest.mark.parametrize(("limit", "behind", "start"), [(3000, 0, 0), (2001, 0, 0), (2000, 0, 100), (3000, 1000, 100)])
+def test_remote_retention_by_size_counts_what_lies_behind_the_rows(limit: int, behind: int, start: int) -> None:
     rows = [facts(0, 100), facts(100, 200), facts(200, 300)]
-    plan = plan_remote_expiry(
-        rows, config=TopicConfig(retention_bytes=limit), now_ms=0, start_offset=0, local_only_bytes=local
-    )
+    config, size = TopicConfig(retention_bytes=limit), sum(row.size for row in rows) + behind
+    plan = plan_remote_expiry(rows, config=config, now_ms=0, start_offset=0, size_bytes=size)
     assert (plan.start_offset, plan.size_bytes) == (start, start * 10)
 
 

@@ -26,11 +26,11 @@ from tiered.format.offset_index import OffsetIndex
 from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
 from tiered.format.root import STATE_DELETING, Root, encode_root
 from tiered.format.rows import Rows
-from tiered.model import AbortedTxn, NewRecord, TimestampType
+from tiered.model import AbortedTxn, NewRecord, Row, TimestampType, TopicPartition
 from tiered.plan.commit import Stamp
 from tiered.plan.housekeeping import StateIntent
 from tiered.plan.read import READ_LIMITS, ReadLimits
-from tiered.remote.assembly import SegmentDiffers
+from tiered.remote.assembly import SegmentDiffers, SegmentScan
 from tiered.remote.cache import ByteCache
 from tiered.remote.past import AsOf, Past
 from tiered.remote.reader import MAX_REFRESHES
@@ -56,12 +56,19 @@ INDEXED = ReadLimits(unindexed_bytes=0)
 SMALL = ReadLimits(chunk_bytes=512, request_bytes=2048, unindexed_bytes=0)
 
 
-def partition(
-    log: RemoteLog, limits: ReadLimits = READ_LIMITS, *, verify_crc: bool = True, cache: ByteCache | None = None
-) -> RemoteFace:
-    return RemoteFace(
-        log.store, log.topic, log.topic_id, log.partition, limits=limits, verify_crc=verify_crc, cache=cache
-    )
+def partition(log: RemoteLog, limits: ReadLimits = READ_LIMITS, *, cache: ByteCache | None = None) -> RemoteFace:
+    return RemoteFace(log.store, log.topic, log.topic_id, log.partition, limits=limits, cache=cache)
+
+
+def unverified(log: RemoteLog, row: Row) -> int:
+    """How many batches of a segment are right but for CRCs."""
+    found = log.store.execute(Get(log.log_key(row)))
+    assert isinstance(found, Object)
+    tp = TopicPartition(log.topic, log.partition)
+    scan = SegmentScan(tp, log.log_key(row), row, position=0, start=row.base, end=row.next, verify_crc=False)
+    count = len(list(scan.feed(found.data)))
+    scan.finish()
+    return count
 
 
 def offsets(parts: Iterable[memoryview]) -> list[int]:
@@ -335,10 +342,10 @@ class TestDamage:
         parts = batches(0, 30)
         row = log.add(seal(parts))
         log.damage(log.log_key(row), len(parts[0]) + 70)
-        assert len(list(partition(log, verify_crc=False).read_batches(0))) == 3
+        assert unverified(log, row) == 3
         log.damage(log.log_key(row), len(parts[0]) + 7)  # base offset 10 becomes 26
         with pytest.raises(CorruptionError, match="stands where"):
-            list(partition(log, verify_crc=False).read_batches(0))
+            unverified(log, row)
 
     @pytest.mark.parametrize("cut", [1, 30, 200])
     def test_an_object_that_is_too_short(self, store: RecordingStore, log: RemoteLog, cut: int) -> None:
@@ -371,7 +378,7 @@ class TestDamage:
         with pytest.raises(SegmentDiffers, match="has CRC32C") as error:
             next(stream)
         assert (error.value.path_or_key, error.value.offset) == (log.log_key(row), 0)
-        assert len(list(partition(log, verify_crc=False).read_batches(0))) == 3
+        assert unverified(log, row) == 3
 
     def test_a_segment_of_several_pieces_differs_at_its_end(self, store: RecordingStore, log: RemoteLog) -> None:
         """What came before the last piece was handed on; to go on behind it would pass the check by."""

@@ -49,13 +49,10 @@ class Extent(NamedTuple):
         """All of a sealed segment."""
         return cls(sealed.base_offset, sealed.end_offset, sealed.size_bytes, None, sealed, sealed.reach)
 
-    def walk(
-        self, log: LogFile, position: int, *, dense: bool, buffer_bytes: int = BUFFER_BYTES
-    ) -> Iterator[tuple[Span, memoryview]]:
+    def walk(self, log: LogFile, position: int, *, dense: bool) -> Iterator[tuple[Span, memoryview]]:
         """Its batches from ``position`` on: all of them in their place, or CorruptionError (``LogFile.segment``)."""
         reach = self.end_offset if dense else self.reach
-        offsets = self.offsets
-        return log.segment(position, self.size_bytes, offsets, dense=dense, reach=reach, buffer_bytes=buffer_bytes)
+        return log.segment(position, self.size_bytes, self.offsets, dense=dense, reach=reach)
 
     def pieces(
         self, log: LogFile, walk: BatchWalk, *, dense: bool, buffer_bytes: int = BUFFER_BYTES

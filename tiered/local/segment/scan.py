@@ -89,14 +89,7 @@ class LogFile:
         return bytes(buffer)
 
     def segment(
-        self,
-        position: int,
-        size_bytes: int,
-        offsets: Offsets,
-        *,
-        dense: bool = False,
-        reach: int = -1,
-        buffer_bytes: int = BUFFER_BYTES,
+        self, position: int, size_bytes: int, offsets: Offsets, *, dense: bool = False, reach: int = -1
     ) -> Iterator[tuple[Span, memoryview]]:
         """Each batch from ``position`` (a batch's start) to the end of a segment of ``size_bytes`` that is whole.
 
@@ -105,7 +98,7 @@ class LogFile:
         ``dense``: also where an offset is left out (v2 batches only: older ones do not tell their first offset).
         """
         walk = self.walk(position, offsets, dense=dense)
-        return self._through(walk, size_bytes, buffer_bytes, reach)
+        return self._through(walk, size_bytes, reach)
 
     def stretches(
         self,
@@ -145,24 +138,20 @@ class LogFile:
         """The state of a walk as :meth:`segment` goes, for :meth:`pieces`."""
         return BatchWalk(self.damage, position=position, offsets=offsets, dense=dense)
 
-    def batches(
-        self, position: int, end: int, *, buffer_bytes: int = BUFFER_BYTES
-    ) -> Iterator[tuple[Span, memoryview]]:
+    def batches(self, position: int, end: int) -> Iterator[tuple[Span, memoryview]]:
         """Each whole batch from ``position`` (a batch's start) to ``end``, by declared length; CRCs are not checked.
 
         The view is valid until the next step. Stops quietly at a partial tail; raises CorruptionError where the
         declared length or the magic cannot be.
         """
-        return self._through(self.loose_walk(position), end, buffer_bytes)
+        return self._through(self.loose_walk(position), end)
 
     def loose_walk(self, position: int) -> BatchWalk:
         """The state of a walk as :meth:`batches` goes, for :meth:`pieces`."""
         return BatchWalk(self.damage, position=position)
 
-    def _through(
-        self, walk: BatchWalk, end: int, buffer_bytes: int, reach: int = -1
-    ) -> Iterator[tuple[Span, memoryview]]:
-        for piece in self.pieces(walk, end, reach=reach, buffer_bytes=buffer_bytes):
+    def _through(self, walk: BatchWalk, end: int, reach: int = -1) -> Iterator[tuple[Span, memoryview]]:
+        for piece in self.pieces(walk, end, reach=reach):
             yield from walk.whole(piece)
 
     def pieces(
