@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
-from tiered.errors import ConfigError, RemoteUnavailableError, TieredError
+from tiered.errors import ConfigError, OffsetGapError, RemoteUnavailableError, TieredError
 from tiered.local.directory.figures import read_report, report_metrics
 from tiered.local.disk.uploads import PauseFile
 from tiered.metrics import Metric
@@ -244,11 +244,16 @@ class Service:
             logs.emit(logging.WARNING, "slowed_down", text, {"prefix": slowed.prefix})
 
     def _honest(self, ending: Exit) -> Exit:
-        """Success does not cover partitions that could not be looked into: what they hold may be on this disk only."""
+        """Success does not cover partitions that could not be looked into: what they hold may be on this disk only.
+
+        Of offsets that are missing the directory knows more than that they are.
+        """
         broken = self._directory.unreadable()
-        if ending.code or not broken:
+        if not broken or ending.code not in (0, OffsetGapError.exit_code):
             return ending
         first = broken[min(broken)]
+        if ending.code and not isinstance(first, OffsetGapError):
+            return ending
         names = ", ".join(str(tp) for tp in sorted(broken))
         return Exit(first.exit_code, f"not all of {names} could be looked at: {first.message}", first.hint)
 

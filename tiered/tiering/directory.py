@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -41,7 +42,7 @@ class LogDirectory:
         self.claims = Claims(path, self.files)
         self._clock = clock
         self._ids = ids
-        self._scanner = Scanner(path, self.files, clock)
+        self._scanner = Scanner(path, self.files, clock, segments=self.segments_of)
         self._lock: DirectoryLock = uploader_lock(path, self.files)
         self._checkpoint = UploadCheckpoint(path, self.files)
         self._request = SealRequest(path, self.files)
@@ -112,6 +113,11 @@ class LogDirectory:
     def unreadable(self) -> dict[TopicPartition, TieredError]:
         """Partitions that the last scan could not look into, and why: nothing of them is uploaded."""
         return dict(self._scanner.broken)
+
+    def segments_of(self, tp: TopicPartition, bases: Sequence[int]) -> Iterable[tuple[int, int]]:
+        """The sealed segments, as (base, end), whose ``.log`` files begin at ``bases``: each reaches to the next."""
+        del tp
+        return itertools.pairwise(bases)
 
     def topics(self) -> dict[str, TopicInfo]:
         """Topics by name."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
@@ -62,12 +62,25 @@ class _Known:
 
 
 class Scanner:
-    """Tells what changed in a log directory since the last scan. One thread at a time."""
+    """Tells what changed in a log directory since the last scan. One thread at a time.
 
-    def __init__(self, directory: Path, files: Files, clock: Clock) -> None:
+    ``segments``: the sealed ones of a partition, as (base, end), whose ``.log`` files begin at these offsets.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        files: Files,
+        clock: Clock,
+        *,
+        segments: Callable[[TopicPartition, Sequence[int]], Iterable[tuple[int, int]]] = lambda _, bases: (
+            itertools.pairwise(bases)
+        ),
+    ) -> None:
         self.directory = directory
         self._files = files
         self._clock = clock
+        self._segments = segments
         self._known: dict[TopicPartition, _Known] = {}
         self._recovery_points = OffsetsFile(directory, RECOVERY_POINT_NAME, files)
         self._checkpoint = UploadCheckpoint(directory, files)
@@ -244,7 +257,7 @@ class Scanner:
         if seen != known.seen:
             known.seen = seen
             events.append(seen)
-        for base, end in itertools.pairwise(bases):
+        for base, end in self._segments(tp, bases):
             if base not in known.told:
                 ref = self._sealed(known, folder, base, end)
                 known.told[base] = ref

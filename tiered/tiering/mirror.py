@@ -8,11 +8,13 @@
         orders-0/00000000000000004711.log                                empty: where the log ends
         orders-0/00000000000000004711.snapshot                           the producers at that end, a link
         orders-0/partition.metadata  leader-epoch-checkpoint             copies
+        orders-0/tiered-links                                            where links begin (``tiering.links``)
 
 A link is what keeps a segment that the broker's retention deletes. Only what lies below the recovery point and the high
 watermark of the broker's checkpoints is linked, whole segments in offset order without a gap; what the bucket holds is
 let go. A bucket that has nothing of a log begins with the segment in which the broker's starts, as Kafka's own tiering.
-Of a segment into which the cleaner merged what the links hold with what they do not, the latter is copied. A link is
+Of a segment into which the cleaner merged what the links hold with what they do not, the latter is copied. A link that
+somebody removed is made again where the broker has all of it; else nothing from there on is uploaded. A link is
 the broker's file: nobody opens this directory for writing (``lock.SIDECAR_NAME``), and the engine seals nothing in it.
 The broker may cut a file only above the high watermark, unless a leader is elected uncleanly: then the leader epoch of
 what is linked is another one (:meth:`Mirror._agree`), and the link may hold the other records. A new private directory
@@ -83,6 +85,7 @@ from tiered.local.disk.volume import (
 from tiered.local.segment.scan import LogFile
 from tiered.model import TopicPartition
 from tiered.plan.lineage import UNKNOWN_EPOCH, are_other_epochs, epoch_at, rewritten
+from tiered.tiering.links import LinkNotes, Lost
 
 LOGGER = logging.getLogger("tiered.tiering")
 
@@ -134,12 +137,20 @@ def epoch_of(epochs: bytes, offset: int) -> int:
 
 
 class _Piece(NamedTuple):
-    """What is linked as the segment from ``start`` to ``after``: the broker's segment ``base`` from ``position`` on."""
+    """What is linked as the segment from ``start`` to ``after``: the broker's segment ``base`` from ``position`` on.
+
+    ``until``: where it ends there, None: with the file. What is not all of the file is a copy.
+    """
 
     base: int
     start: int
     after: int
     position: int
+    until: int | None = None
+
+    @property
+    def is_copy(self) -> bool:
+        return bool(self.position) or self.until is not None
 
 
 class Mirror:
@@ -151,12 +162,14 @@ class Mirror:
         self.broken: dict[TopicPartition, TieredError] = {}
         self.skipped: set[TopicPartition] = set()
         self.taken_back: set[TopicPartition] = set()
-        """By the last look: links of these are other files now, or none."""
+        """By the last look: links of these are other files now, none, or there again."""
         self._files = files
         self._compacted = frozenset(compacted)
         self._held_bytes = held_bytes
         self._full = False
         self._gone: set[TopicPartition] = set()
+        self._links = LinkNotes(files)
+        self._lost: dict[TopicPartition, list[Lost]] = {}
         self._uploads = UploadCheckpoint(path, files)
         self._ends = OffsetsFile(path, RECOVERY_POINT_NAME, files)
 
@@ -209,8 +222,7 @@ class Mirror:
             return
         committed = {tp: upload.end_offset for tp, upload in self._uploads.read().items()}
         ours = DirectoryView.look(self.path, self._files).partitions
-        held = sum(self._let_go(folder, committed.get(tp, -1) if self.begun(tp) else -1) for tp, folder in ours.items())
-        broken: dict[TopicPartition, TieredError] = {}
+        held, broken = self._let_go_all(ours, committed)
         was_full, self._full = self._full, False
         self._tell_gone({tp for tp in ours if tp not in theirs})
         followed: dict[TopicPartition, bool] = {}
@@ -238,6 +250,7 @@ class Mirror:
                 )
             except TieredError as error:
                 broken[tp] = error
+        self._tell_lost(ours, broken)
         self.broken = broken
         if self._full and not was_full:
             LOGGER.warning(
@@ -287,6 +300,51 @@ class Mirror:
             LOGGER.warning(text, tp)
         self._gone = gone
 
+    def _tell_lost(
+        self,
+        ours: Mapping[TopicPartition, Path],
+        broken: dict[TopicPartition, TieredError],
+    ) -> None:
+        """Of each partition the first link that is gone. Why the broker does not give it now is told before that.
+
+        Partitions of which other links are gone than before, or none any more, are ``taken_back``.
+        """
+        was_lost, self._lost = self._lost, {}
+        for tp, folder in ours.items():
+            if tp in broken and not isinstance(broken[tp], OffsetGapError):
+                lost = was_lost.get(tp, [])
+            else:
+                lost = self._lost_links(tp, self._linked(folder))
+                broken |= {tp: self._is_lost(tp, folder, lost[0])} if lost else {}
+            if lost:
+                self._lost[tp] = lost
+        self.taken_back |= {tp for tp in {*was_lost, *self._lost} if was_lost.get(tp) != self._lost.get(tp)}
+
+    def segments_of(self, tp: TopicPartition, linked: Sequence[int]) -> Sequence[tuple[int, int]]:
+        """The links that begin at ``linked``, each with its own end."""
+        return self._links.there(self.path / partition_dir(tp), linked)
+
+    def _lost_links(self, tp: TopicPartition, linked: Sequence[int]) -> list[Lost]:
+        upload = self._uploads.read().get(tp)
+        committed = -1 if upload is None or not self.begun(tp) else upload.end_offset
+        return self._links.lost(self.path / partition_dir(tp), linked, committed)
+
+    def _linked(self, folder: Path) -> list[int]:
+        return log_bases(self._files, folder) if self._files.is_directory(folder) else []
+
+    def _is_lost(self, tp: TopicPartition, ours: Path, lost: Lost) -> OffsetGapError:
+        path = ours / log_name(lost.base)
+        return OffsetGapError(
+            f"{tp}: {path} is gone, which was the link to offsets {lost.base} to {lost.after} of the broker's log, and "
+            "the broker has no longer all of them: nothing from there on is uploaded",
+            start=lost.base,
+            end=lost.after,
+            hint="put that file back, from a backup or from another replica that has a segment of just these offsets. "
+            f"If there is none, the bucket's log ends at {lost.base}; another prefix with a private directory of its "
+            "own (--log-dir DIR) begins a new log at what the broker still has. What follows in "
+            f"{ours} stays until you remove it",
+        )
+
     def begun(self, tp: TopicPartition) -> bool:
         """Whether the bucket knows where it begins; until then its links are no log of anybody's."""
         return self._files.state(self.path / partition_dir(tp) / BEGUN_NAME) is not None
@@ -299,9 +357,8 @@ class Mirror:
     def joints(self, tp: TopicPartition) -> tuple[int, ...]:
         """Where a segment begins that is linked, or still the broker's: at no other offset can the links go on."""
         ours, theirs = self.path / partition_dir(tp), self.broker / partition_dir(tp)
-        linked = log_bases(self._files, ours) if self._files.is_directory(ours) else []
         held = self._bases(theirs, local_files(self._files, theirs)) if self._files.is_directory(theirs) else []
-        return tuple(sorted({*linked, *held}))
+        return tuple(sorted({*self._linked(ours), *held}))
 
     def begin(self, tp: TopicPartition, at: int, *, resumes: bool) -> None:
         """Claimed; the bucket ends ``at`` this offset. ``resumes``, or the first time: links below it, or beside it,
@@ -317,6 +374,8 @@ class Mirror:
             self._files.unlink(folder / TAKEN_BACK_NAME)
         bases = log_bases(self._files, folder)
         if resumes or (at > bases[0] and not self.begun(tp)):
+            kept = self._links.offsets(folder, bases) if at in bases else []
+            self._links.write(folder, [base for base in kept if base >= at] or [at])
             for base in reversed([base for base in bases if base < at or at not in bases]):
                 self._files.unlink(folder / log_name(base))
             self._place(folder, at)
@@ -361,10 +420,41 @@ class Mirror:
             end = bases[0]  # what lies below the log start, too: the bucket's log may end there
             self._adopt(theirs, ours, end, epochs, starts_in=first_base(bases, log_start))
         end = self._agree(tp, ours, epochs, last=bases[-1], committed=committed if self.begun(tp) else -1)
+        self._link_lost(tp, theirs, bases)
         if safe is None:
             self._need_no_vouching(tp, bases)
             return held
         return self._link_new(tp, theirs, bases, end, safe=safe, held=held, epochs=epochs)
+
+    def _link_lost(self, tp: TopicPartition, theirs: Path, bases: list[int]) -> None:
+        """Links again what somebody has removed, where the broker has all of it. Nothing is cut for it: see _agree."""
+        ours, compacted = self.path / partition_dir(tp), tp.topic in self._compacted
+        for lost in self._lost_links(tp, log_bases(self._files, ours)):
+            try:
+                piece = self._piece_of(tp, theirs, bases, lost)
+                if piece is None:
+                    continue
+                self._link_segment(theirs, ours, piece, may_have_gaps=compacted, again=True)
+            except OffsetGapError:
+                continue  # the broker's log was rewritten there: it has other offsets
+            text = "sidecar_linked_again partition=%s base=%d end=%d: somebody had removed the link"
+            LOGGER.warning(text, tp, *lost)
+
+    def _piece_of(self, tp: TopicPartition, theirs: Path, bases: list[int], lost: Lost) -> _Piece | None:
+        """Where the broker still has what a link held: its segment, or its part of one that the cleaner merged."""
+        if bases[0] > lost.base or bases[-1] < lost.after:
+            return None
+        pieces = []
+        for base, after in itertools.pairwise(bases):
+            if after <= lost.base or base >= lost.after:
+                continue
+            path, state = theirs / log_name(base), self._files.state(theirs / log_name(base))
+            size = 0 if state is None else state.size
+            position = self._joint_in(tp, path, base, lost.base, after) if base < lost.base else 0
+            until = self._joint_in(tp, path, base, lost.after, after) if after > lost.after else size
+            if position < until:
+                pieces.append(_Piece(base, lost.base, lost.after, position, until if until < size else None))
+        return pieces[0] if len(pieces) == 1 else None
 
     def _link_new(
         self, tp: TopicPartition, theirs: Path, bases: list[int], end: int, *, safe: int, held: int, epochs: bytes
@@ -423,7 +513,7 @@ class Mirror:
         them, so that they are never newer than it; ``last``: where the broker's last segment begins. Raises
         OffsetGapError for what is in the bucket.
         """
-        noted, ends = self._read(ours / EPOCHS_NAME), log_bases(self._files, ours)
+        noted, ends = self._read(ours / EPOCHS_NAME), self._links.offsets(ours, log_bases(self._files, ours))
         while True:
             was, now = epoch_of(noted, ends[-1] - 1), epoch_of(epochs, ends[-1] - 1)
             differ = are_other_epochs(was, now)
@@ -534,14 +624,20 @@ class Mirror:
         self._files.make_directory(ours)
         self._copy(theirs, ours, epochs)
         self._files.replace(ours / STARTS_IN_NAME, b"%d" % starts_in)
+        self._links.write(ours, [base])
         self._place(ours, base)
 
-    def _link_segment(self, theirs: Path, ours: Path, piece: _Piece, *, may_have_gaps: bool) -> None:
-        """The log last: what is seen of it is whole. Children first here, too."""
+    def _link_segment(
+        self, theirs: Path, ours: Path, piece: _Piece, *, may_have_gaps: bool, again: bool = False
+    ) -> None:
+        """The log last: what is seen of it is whole. Children first here, too.
+
+        ``again``: a link that is noted. Others may follow it, and the producers at its end may still be there.
+        """
         files, linking = self._files, ours / LINKING_NAME
         files.unlink(linking)
-        if piece.position:
-            self._copy_log(theirs / log_name(piece.base), linking, piece.position)
+        if piece.is_copy:
+            self._copy_log(theirs / log_name(piece.base), linking, piece)
         else:
             self._link(theirs, log_name(piece.base), linking)
         try:
@@ -549,29 +645,35 @@ class Mirror:
         except CorruptionError as damage:
             raise self._damaged(damage, linking, theirs / log_name(piece.base)) from damage
         for name in (*(local_name(piece.start, suffix) for suffix in INDEX_SUFFIXES), snapshot_name(piece.after)):
+            if again and name == snapshot_name(piece.after) and files.state(ours / name) is not None:
+                continue
             files.unlink(ours / name)
-            if piece.start != piece.base and name != snapshot_name(piece.after):
-                continue  # the broker's index counts from another base
+            if (piece.start != piece.base or piece.is_copy) and name != snapshot_name(piece.after):
+                continue  # the broker's index counts from another base, or of more
             try:
                 self._link(theirs, name, ours / name)
             except NotFoundError:
                 continue  # an index is rebuilt from the log; of transactions and producers there may be none
         now, linked = files.state(theirs / log_name(piece.base)), files.state(linking)
-        if not piece.position and now is not None and linked is not None and now.inode != linked.inode:
+        if not piece.is_copy and now is not None and linked is not None and now.inode != linked.inode:
             raise self._exchanging(ours.name)  # its indexes may be those of the other file
-        self._place(ours, piece.after)
+        if not again:
+            noted = self._links.offsets(ours, log_bases(files, ours))
+            self._links.write(ours, [*(base for base in noted if base <= piece.start), piece.after])
+            self._place(ours, piece.after)
         files.rename(linking, ours / log_name(piece.start))
         files.sync_directory(ours)
 
-    def _copy_log(self, theirs: Path, linking: Path, position: int) -> None:
-        """What follows ``position``: of the merged segment the bucket has the rest, and a link shows a whole file."""
+    def _copy_log(self, theirs: Path, linking: Path, piece: _Piece) -> None:
+        """The part of a merged segment: other links hold the rest, or the bucket, and a link shows a whole file."""
         files = self._files
         with LogFile(files, theirs) as log:
+            until = log.size() if piece.until is None else piece.until
             handle = files.open_write(linking)
             try:
-                for at in range(position, log.size(), COPIED_BYTES):
-                    data = log.read_at(at, min(COPIED_BYTES, log.size() - at))
-                    files.write_at(handle, data, at - position)
+                for at in range(piece.position, until, COPIED_BYTES):
+                    data = log.read_at(at, min(COPIED_BYTES, until - at))
+                    files.write_at(handle, data, at - piece.position)
                 files.sync(handle)
             finally:
                 files.close(handle)
@@ -673,19 +775,43 @@ class Mirror:
             self._files.unlink(folder / log_name(bases.pop()))
         return bases[-1] if bases else None
 
+    def _mend_end(self, folder: Path, bases: list[int]) -> list[int]:
+        """``bases``, with the end of the last link where somebody has removed the empty file that tells it."""
+        if self._size(folder, bases[-1]):
+            ends = [offset for offset in self._links.read(folder) if offset > bases[-1]]
+            for end in ends[:1]:
+                self._place(folder, end)
+            return [*bases, *ends[:1]]
+        return bases
+
     def _size(self, folder: Path, base: int) -> int:
         state = self._files.state(folder / log_name(base))
         return 0 if state is None else state.size
+
+    def _let_go_all(
+        self, ours: Mapping[TopicPartition, Path], committed: Mapping[TopicPartition, int]
+    ) -> tuple[int, dict[TopicPartition, TieredError]]:
+        """The bytes that are still held, and the partitions of which nobody can tell what is."""
+        held, broken = 0, {}
+        for tp, folder in ours.items():
+            try:
+                held += self._let_go(folder, committed.get(tp, -1) if self.begun(tp) else -1)
+            except TieredError as error:
+                broken[tp] = error
+        return held, broken
 
     def _let_go(self, folder: Path, committed: int) -> int:
         """The bytes that are still held. The newest committed segment stays: it proves whose log this is."""
         if self._end(folder) is None:
             return 0
-        bases = log_bases(self._files, folder)
+        bases = self._mend_end(folder, log_bases(self._files, folder))
         done = [base for base, after in itertools.pairwise(bases) if after <= committed]
+        first = done[-1] if done else bases[0]
+        lost = [base for base, _ in self._links.lost(folder, bases, committed)]
+        noted = self._links.offsets(folder, bases)
+        self._links.write(folder, [base for base in noted if base >= min([first, *lost])])
         for base in done[:-1]:
             self._files.unlink(folder / log_name(base))
-        first = done[-1] if done else bases[0]
         for file in local_files(self._files, folder):
             if file.base < first:
                 self._files.unlink(folder / local_name(file.base, file.suffix, file.work))

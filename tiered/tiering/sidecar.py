@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from tiered.clock import Clock, IdSource
@@ -45,6 +45,10 @@ class BrokerDirectory(LogDirectory):
     def unreadable(self) -> dict[TopicPartition, TieredError]:
         """Of the private directory and of the broker's."""
         return {**self._mirror.broken, **super().unreadable()}
+
+    def segments_of(self, tp: TopicPartition, bases: Sequence[int]) -> Iterable[tuple[int, int]]:
+        """As of a log directory, but none reaches over a link that is gone. Raises CorruptionError."""
+        return self._mirror.segments_of(tp, bases)
 
     def tell_owner(self, tp: TopicPartition, error: TieredError) -> None:
         """As :meth:`Mirror.tell_owner`."""

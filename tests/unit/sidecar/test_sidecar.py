@@ -6,7 +6,7 @@ import errno
 import itertools
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 
 import tiered
 from tests.unit.sidecar.broker import Broker, batch_starts, finished_log, read, sidecar, values
+from tests.unit.sidecar.killing import killed_at_each_effect
 from tiered.care.check import CheckOptions
 from tiered.clock import SystemClock, SystemIds
 from tiered.errors import (
@@ -294,7 +295,7 @@ def test_killed_while_links_are_taken_back_it_goes_on(
     mirror_of(broker).look()
     end = broker.elect(other, 2, 5)
     expected = mixed(finished, other, broker.bases[2], end)
-    for _ in killed_at_each_effect(broker, tmp_path):
+    for _ in killed_at_each_effect(broker, tmp_path, mirror_of):
         assert sidecar(broker.path, url).code == 0
         assert read(url, "t") == expected
 
@@ -711,58 +712,12 @@ def test_links_hold_no_more_than_the_limit(
     judge(url, finished, broker.bases[4])
 
 
-class Dead(BaseException):
-    """The process was killed."""
-
-
-class Dying(PosixFiles):
-    """Dies before effect ``at``."""
-
-    def __init__(self, at: int) -> None:
-        self.left = at
-
-    def _effect(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise Dead
-
-
-def _dying(name: str) -> Callable[..., Any]:
-    def call(self: Dying, *arguments: Any) -> Any:
-        self._effect()
-        return getattr(PosixFiles, name)(self, *arguments)
-
-    return call
-
-
-for _name in ("link", "rename", "unlink", "replace", "open_write", "make_directory", "remove_directory"):
-    setattr(Dying, _name, _dying(_name))
-
-
-def killed_at_each_effect(broker: Broker, tmp_path: Path) -> Iterator[None]:
-    """A look that is killed at its first effect, at its second, ...: each from where bucket and mirror are now."""
-    places, saved = {"bucket": tmp_path / "bucket", "mirror": beside(broker.path)}, tmp_path / "saved"
-    for name, place in places.items():
-        shutil.copytree(place, saved / name)
-    for at in range(1000):
-        for name, place in places.items():
-            shutil.rmtree(place)
-            shutil.copytree(saved / name, place)
-        try:
-            mirror_of(broker, Dying(at)).look()
-        except Dead:
-            yield
-        else:
-            break
-    assert at > 20
-
-
 def test_killed_at_any_effect_it_goes_on(broker: Broker, finished: Path, url: str, tmp_path: Path) -> None:
     """While the broker deletes what was linked just before the kill: nothing is lost, nothing is there twice."""
     broker.roll(1)
     assert sidecar(broker.path, url).code == 0
     end = broker.roll(4)
-    for _ in killed_at_each_effect(broker, tmp_path):
+    for _ in killed_at_each_effect(broker, tmp_path, mirror_of):
         assert sidecar(broker.path, url).code == 0
         judge(url, finished, end)
 

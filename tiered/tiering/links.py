@@ -1,0 +1,108 @@
+"""Where the links beside a broker begin, noted: a link that somebody removed would leave no trace between two others.
+
+``tiered-links`` in a partition of the private directory, as Kafka writes its checkpoints::
+
+    0            version
+    3            lines that follow
+    0            a link begins at this offset
+    4711         the next one; the one before it ends here
+    9000         where the links end
+
+An offset is noted before its link is made, and struck out before the link is let go: a kill in between leaves an
+offset at or above the end of the links, or a link that is not noted, and neither is missing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tiered.errors import CorruptionError, NewerFormatError, NotFoundError
+from tiered.local.disk.files import Files, FileState
+
+LINKS_NAME = "tiered-links"
+VERSION = 0
+
+
+class Lost(NamedTuple):
+    """A link that is noted and gone: offsets ``base`` to before ``after``."""
+
+    base: int
+    after: int
+
+
+class LinkNotes:
+    """The notes of one private directory. One thread writes at a time."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._known: dict[Path, tuple[FileState, tuple[int, ...]]] = {}
+
+    def read(self, folder: Path) -> tuple[int, ...]:
+        """The offsets that are noted, ascending; none where a release before made the links. Raises CorruptionError.
+
+        Costs one ``stat`` while nothing changed.
+        """
+        path = folder / LINKS_NAME
+        state = self._files.state(path)
+        if state is None:
+            return ()
+        known = self._known.get(path)
+        if known is None or known[0] != state:
+            try:
+                known = self._known[path] = state, decode(self._files.read(path))
+            except NotFoundError:
+                return ()
+            except NewerFormatError as newer:
+                newer.message = f"{path} was written by a newer release: {newer.message}"
+                newer.hint = "upgrade tieredlog; nothing of the partition is uploaded meanwhile"
+                raise
+            except CorruptionError as error:
+                raise CorruptionError(
+                    f"{path} cannot be read: {error.message}",
+                    path_or_key=str(path),
+                    hint="it tells which links there were, and nothing is uploaded without it. If no file of "
+                    f"{folder} was removed by hand, stop this and remove it: it is made anew from the links",
+                ) from error
+        return known[1]
+
+    def write(self, folder: Path, offsets: Sequence[int]) -> None:
+        """Replaces the note, durably, unless it says so already."""
+        if list(self.read(folder)) != list(offsets):
+            state = self._files.replace(folder / LINKS_NAME, encode(offsets))
+            self._known[folder / LINKS_NAME] = state, tuple(offsets)
+
+    def offsets(self, folder: Path, linked: Sequence[int]) -> list[int]:
+        """Where links begin, and the end of the last: ``linked``, those that are there, and those that are gone."""
+        return sorted({*linked, *(offset for offset in self.read(folder) if linked and offset < linked[-1])})
+
+    def there(self, folder: Path, linked: Sequence[int]) -> list[tuple[int, int]]:
+        """The links that are there, with their ends: none reaches over one that is gone."""
+        there = frozenset(linked)
+        return [pair for pair in itertools.pairwise(self.offsets(folder, linked)) if pair[0] in there]
+
+    def lost(self, folder: Path, linked: Sequence[int], committed: int) -> list[Lost]:
+        """Links that are gone and hold what the bucket, which ends at ``committed``, has not."""
+        there = frozenset(linked)
+        pairs = itertools.pairwise(self.offsets(folder, linked))
+        return [Lost(base, after) for base, after in pairs if base not in there and after > committed]
+
+
+def encode(offsets: Sequence[int]) -> bytes:
+    """The file's content."""
+    return "".join(f"{number}\n" for number in (VERSION, len(offsets), *offsets)).encode()
+
+
+def decode(data: bytes) -> tuple[int, ...]:
+    """The offsets. Raises CorruptionError."""
+    lines = data.decode("ascii", "replace").splitlines()
+    if not all(line.isdecimal() for line in lines) or len(lines) < 2:
+        raise CorruptionError("it is not a list of offsets", position=0)
+    version, count, *offsets = map(int, lines)
+    if version != VERSION:
+        raise NewerFormatError(f"it has version {version}, not {VERSION}", position=0)
+    if count != len(offsets) or offsets != sorted(set(offsets)):
+        raise CorruptionError(f"it announces {count} ascending offsets and has {len(offsets)} lines", position=0)
+    return tuple(offsets)
