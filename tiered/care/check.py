@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from tiered.care.check_decisions import check_decisions
-from tiered.care.check_kept import check_kept
+from tiered.care.check_kept import SnapshotNames, check_kept
 from tiered.care.check_local import LocalCheck, LocalFacts
 from tiered.care.check_registry import survey, unregistered
 from tiered.care.check_remote import RemoteCheck, RemoteFacts, size_steps
@@ -167,14 +167,16 @@ class CheckRun:
             parts = 1 if reading.subset is None else reading.subset[1]
             yield Emit(Passed(0, "", local.size_bytes + (yield from size_steps(every, parts))))
         for entry in entries:
+            names = SnapshotNames()
             for partition in range(entry.partitions):
                 tp = TopicPartition(entry.name, partition)
                 check = RemoteCheck(tp, entry, facts, local.partitions.get(tp), self.tell)
                 yield from check.look(reading)
                 view = RootView(entry.topic_id, tp.partition, tp.topic)
-                yield from self.tell((yield from check_kept(tp, view, read_data=reading.data)))
+                yield from self.tell((yield from check_kept(tp, view, read_data=reading.data, names=names)))
                 if self.options.orphans:
                     yield from check.orphans()
+            yield from self.tell((yield from names.missing(entry.name, entry.topic_id)))
 
     def registry(self, url: str, local: LocalFacts) -> Steps[list[TopicEntry]]:
         """The entries, and what they ought to name. One that cannot be read keeps no other from being checked.

@@ -2,12 +2,15 @@
 
 Of snapshots all that they name must be there, and what only they name must be right: nobody else looks at it. A pin or
 a garbage page that cannot be read holds every collection up. Copies below ``hist/`` are there for people who rebuild,
-audit lines for people who ask what was deleted: the newest is read, all others with the data.
+audit lines for people who ask what was deleted: the newest is read, all others with the data. A snapshot that most
+partitions of a topic have, and others lost, is told once all were looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+from uuid import UUID
 
 from tiered.care.inspection import ObjectGone, fetch_log
 from tiered.errors import ConfigError, CorruptionError, RemotePermissionError, TieredError
@@ -23,6 +26,7 @@ from tiered.format.keys import (
     parse_snap_key,
     partition_prefix,
     segment_key,
+    snap_key,
 )
 from tiered.format.page import PageKind
 from tiered.format.rows import Trash
@@ -34,26 +38,90 @@ from tiered.remote.past import Taken, is_held_still, load_copy, load_snapshot
 from tiered.remote.pins import let_go, live_pins, read_pin
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshot import Snapshot
-from tiered.store.base import Get, Head, Object, Outcome, Steps, Together, list_all
+from tiered.store.base import Get, Head, ListEntry, Object, Outcome, Steps, Together, list_all
+from tiered.times import format_time
 
 LINES_AT_ONCE = 16
 """Audit lines that are asked for together."""
+NAMED_PARTITIONS = 8
+"""That a finding names; of the others it tells how many there are."""
 
 
-def check_kept(tp: TopicPartition, view: RootView, *, read_data: bool) -> Steps[list[Finding]]:
+class _Had(NamedTuple):
+    """The snapshots of one partition, when each was put, by name; and when the partition was made."""
+
+    since_ms: Mapping[str, int]
+    created_ms: int
+
+
+class SnapshotNames:
+    """Which snapshots the partitions of one topic have: ``snapshot create`` takes them of all that it is told."""
+
+    def __init__(self) -> None:
+        self._had: dict[int, _Had] = {}
+
+    def note(self, partition: int, since_ms: Mapping[str, int], created_ms: int) -> None:
+        """What was seen below ``snap/`` of a partition whose root was made at ``created_ms``."""
+        self._had[partition] = _Had(since_ms, created_ms)
+
+    def missing(self, topic: str, topic_id: UUID) -> Steps[list[Finding]]:
+        """A finding for each snapshot that some partitions have, and that others lack which were there by then.
+
+        These are asked once more: it may have been taken since they were looked at, be begun, or leave a note.
+        """
+        found: list[Finding] = []
+        for name in sorted({name for had in self._had.values() for name in had.since_ms}):
+            having = [partition for partition, had in self._had.items() if name in had.since_ms]
+            until_ms = max(self._had[partition].since_ms[name] for partition in having)
+            lacking: list[int] = []
+            for partition, had in self._had.items():
+                if name not in had.since_ms and had.created_ms <= until_ms:
+                    now = yield Head(snap_key(topic_id, partition, name))
+                    lacking += [] if isinstance(now, Object) else [partition]
+            if lacking:
+                findings = Findings(snap_key(topic_id, lacking[0], name))
+                severity = Severity.INFO if len(lacking) > len(having) else Severity.WARNING
+                findings.add(severity, "snapshot_missing", _missing(topic, name, having, lacking))
+                found += findings.about(topic, lacking[0])
+        return found
+
+
+def _missing(topic: str, name: str, having: Sequence[int], lacking: Sequence[int]) -> str:
+    return (
+        f"snapshot {name} is there of {_partitions(having)} of {topic}, and not of {_partitions(lacking)}, where "
+        "nothing says that it was deleted: who reads as of it is refused there, `tiered restore --as-of` makes them "
+        "empty. If it was taken of the first alone, all is well. Else put the object back from a version or a backup "
+        "of the bucket before the next `tiered gc run`: nothing holds any more what it held"
+    )
+
+
+def _partitions(numbers: Sequence[int]) -> str:
+    more = len(numbers) - NAMED_PARTITIONS
+    named = ", ".join(map(str, numbers[:NAMED_PARTITIONS])) + (f" and {more:,} more" if more > 0 else "")
+    return f"partition{'s' if len(numbers) > 1 else ''} {named}"
+
+
+def check_kept(
+    tp: TopicPartition, view: RootView, *, read_data: bool, names: SnapshotNames | None = None
+) -> Steps[list[Finding]]:
     """What is wrong with snapshots, pins, garbage pages, the newest copy and the newest audit line of a partition; with
-    ``read_data`` with all copies and lines.
+    ``read_data`` with all copies and lines. ``names``: is told of the snapshots that there are.
 
     Lists all but the pages, and the segments where there are any snapshots.
     """
-    kept = _Kept(tp, view, read_data)
+    kept = _Kept(tp, view, read_data, names or SnapshotNames())
     prefix = partition_prefix(view.topic_id, view.partition)
     looks = (
-        ("snap/", prefix + "snap/", kept.snapshots),
         ("pin/", prefix + "pin/", kept.pins),
         ("hist/", prefix + "hist/", kept.copies),
         ("jobs/gc/", gc_audit_prefix(view.topic_id, view.partition), kept.lines),
     )
+    try:
+        listed = yield from list_all(prefix + "snap/")
+    except RemotePermissionError as refused:
+        kept.refused(prefix + "snap/", "snap/", refused)
+    else:
+        yield from kept.snapshots(listed)
     for folder, under, look in looks:
         try:
             if folder == "pin/":
@@ -71,8 +139,8 @@ def check_kept(tp: TopicPartition, view: RootView, *, read_data: bool) -> Steps[
 class _Kept:
     """One partition. ``found``: what was found so far."""
 
-    def __init__(self, tp: TopicPartition, view: RootView, read_data: bool) -> None:
-        self._tp, self._view, self._read_data = tp, view, read_data
+    def __init__(self, tp: TopicPartition, view: RootView, read_data: bool, names: SnapshotNames) -> None:
+        self._tp, self._view, self._read_data, self._names = tp, view, read_data, names
         self._sizes: dict[str, int] | None = None
         self._right: dict[tuple[int, int], str] = {}  # what is wrong with the bundle, by the segment's id
         self._newest: Snapshot | None = None
@@ -84,17 +152,19 @@ class _Kept:
         findings.add(Severity.INFO, "not_listed", f"{folder} is not looked at: {error.message}")
         self.found += findings.about(*self._tp)
 
-    def snapshots(self, keys: list[str]) -> Steps[None]:
-        """Each can be read, with all that it names."""
-        for key in keys:
-            name = parse_snap_key(key)
-            if name is None:
-                continue
-            findings, taken = Findings(key), None
+    def snapshots(self, listed: Sequence[ListEntry]) -> Steps[None]:
+        """Each can be read, says that it is one, and all that it names is there."""
+        found = {name: entry for entry in listed if (name := parse_snap_key(entry.key)) is not None}
+        since_ms = {name: entry.last_modified_ms for name, entry in found.items()}
+        for name, entry in found.items():
+            findings, taken = Findings(entry.key), None
             try:
                 taken = yield from load_snapshot(self._view, name)
                 if taken is None or taken.begun:
+                    del since_ms[name]
                     continue
+                if taken.bare:
+                    findings.add(Severity.WARNING, "snapshot_bare", self._is_bare(name, taken))
                 flaw = yield from self._need_all(taken)
                 if flaw:
                     what = (
@@ -111,6 +181,17 @@ class _Kept:
             except ConfigError as newer:
                 findings.error(NEWER_RELEASE, newer.message)
             self.found += findings.about(*self._tp)
+        newest = yield from self._pinned()
+        if newest is not None:
+            self._names.note(self._tp.partition, since_ms, newest.root.created_ms)
+
+    def _is_bare(self, name: str, taken: Taken) -> str:
+        return (
+            f"snapshot {name} does not say that it is one: it is version {taken.version} of the catalog, of "
+            f"{format_time(taken.time_ms)}, as a release before kept one, or as somebody copied a root there. If that "
+            "is not what was taken, nothing holds any more what the snapshot held, and the next `tiered gc run` may "
+            f"delete it: {let_go(*self._tp, name)}"
+        )
 
     def pins(self, keys: list[str]) -> Steps[None]:
         """Each can be read: else nothing is collected until it is old enough to count for nothing."""

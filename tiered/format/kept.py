@@ -45,6 +45,11 @@ def is_begun(data: bytes) -> bool:
     return has_first_field(data, "begun")
 
 
+def is_bare(data: bytes) -> bool:
+    """Whether a body is a root's own bytes: a release before kept it so, or it was copied there by hand."""
+    return not has_first_field(data, "kept") and not is_begun(data)
+
+
 def encode_dropped(uid: str) -> bytes:
     """The body of the note that a snapshot was deleted; ``uid`` as of :func:`encode_kept`."""
     return DROPPED + uid.encode()

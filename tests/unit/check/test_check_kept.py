@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from tests.unit.check.building import TOPIC, Scenario, scenario
 from tests.unit.paged.model import TINY
 from tiered.care.check import CheckOptions
+from tiered.care.check_kept import SnapshotNames
 from tiered.care.run import check
 from tiered.errors import RemotePermissionError
 from tiered.findings import MAX_SAME_FINDINGS, Finding, Severity
@@ -18,13 +21,14 @@ from tiered.format.keys import (
     gc_audit_key,
     gc_audit_prefix,
     hist_key,
+    hist_prefix,
     index_key,
     parse_gc_audit_key,
     pin_key,
     segment_key,
     snap_key,
 )
-from tiered.format.root import encode_root
+from tiered.format.root import decode_root, encode_root
 from tiered.format.trash import TRASH_LIST
 from tiered.model import Row
 from tiered.remote.audit import write_line
@@ -34,6 +38,7 @@ from tiered.remote.past import create_snapshot, delete_snapshot
 from tiered.remote.root_view import RootView
 from tiered.store.base import ABSENT, Get, Head, List, Object, Outcome, Put, StoreRequest, list_all
 from tiered.store.driver import drive
+from tiered.store.memory import MemoryStore
 
 
 @pytest.fixture
@@ -134,6 +139,109 @@ def test_bytes_that_rot_below_the_checksum_of_a_store_are_read(log: Scenario, re
     report = check(None, Believes(), CheckOptions(read_data=read_data))
     found = [(one.code, one.where) for one in report.findings if one.severity is Severity.ERROR]
     assert found == ([("snapshot", snapshot)] if read_data else [])
+
+
+@pytest.mark.parametrize("source", ["root", "hist"])
+def test_a_root_that_was_copied_over_a_snapshot_is_told(log: Scenario, source: str) -> None:
+    """It is a whole root of this partition, and what the snapshot held goes with the next collection."""
+    snapshot, _ = kept(log)
+    right, topic_id = log.read(snapshot), log.root().topic_id
+    copies = [entry.key for entry in drive(log.store, list_all(hist_prefix(topic_id, 0)))]
+    key = copies[-1] if source == "hist" else log.root_key()
+    log.replace(snapshot, log.read(key))
+    (found,) = seen(log)
+    assert (found.severity, found.code, found.where) == (Severity.WARNING, "snapshot_bare", snapshot)
+    version = decode_root(log.read(key), key=key).version
+    assert f"it is version {version} of the catalog, of 20" in found.message
+    assert "put the object back from a version or a backup of the bucket, or let go" in found.message
+    log.replace(snapshot, right)
+    assert seen(log) == []
+
+
+def partitioned(log: Scenario, *partitions: int, name: str = "kept") -> list[str]:
+    """A snapshot of these; its keys."""
+    topic_id = log.root().topic_id
+    for partition in partitions:
+        drive(log.store, create_snapshot(RootView(topic_id, partition, TOPIC), name))
+    return [snap_key(topic_id, partition, name) for partition in partitions]
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Scenario]:
+    with scenario(tmp_path, partitions=3) as built:
+        yield built
+
+
+@pytest.mark.parametrize("partition", [0, 1, 2])
+def test_a_snapshot_that_one_partition_lost_is_told(three: Scenario, partition: int) -> None:
+    keys = partitioned(three, 0, 1, 2)
+    assert seen(three) == []
+    right = three.read(keys[partition])
+    three.delete(keys[partition])
+    (found,) = seen(three)
+    told = (found.severity, found.code, found.where, found.topic, found.partition)
+    assert told == (Severity.WARNING, "snapshot_missing", keys[partition], TOPIC, partition)
+    others = ", ".join(str(each) for each in range(3) if each != partition)
+    assert f"kept is there of partitions {others} of {TOPIC}, and not of partition {partition}, where" in found.message
+    three.replace(keys[partition], right)
+    assert seen(three) == []
+
+
+def test_a_snapshot_that_was_taken_of_few_or_deleted_of_some_is_no_warning(three: Scenario) -> None:
+    (key,) = partitioned(three, 1)
+    assert seen(three) == []
+    told = [one for one in check(None, three.store).findings if one.code == "snapshot_missing"]
+    assert [(one.severity, one.partition) for one in told] == [(Severity.INFO, 0)]
+    assert "of partition 1 of flights, and not of partitions 0, 2, where" in told[0].message
+    three.delete(key)
+    partitioned(three, 0, 1, 2)
+    drive(three.store, delete_snapshot(RootView(three.root().topic_id, 2, TOPIC), "kept"))
+    assert [one.code for one in check(None, three.store).findings] == []
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_partition_that_was_added_later_lacks_no_snapshot(three: Scenario, later: bool) -> None:
+    partitioned(three, 0, 1)
+    root = three.root(2)
+    created_ms = time.time_ns() // 1_000_000 + 1_000_000
+    changed = replace(root, created_ms=created_ms, commit=replace(root.commit, ts_ms=created_ms))
+    if later:
+        three.replace(three.root_key(2), encode_root(changed))
+    assert [one.code for one in seen(three)] == [] if later else ["snapshot_missing"]
+
+
+def test_a_snapshot_that_is_taken_while_it_is_looked_for_is_missing_nowhere(three: Scenario) -> None:
+    class Meanwhile:
+        """It is taken once the first partition was looked at."""
+
+        url = three.store.url
+        taken = False
+
+        def execute(self, request: StoreRequest) -> Outcome:
+            """One request."""
+            if isinstance(request, List) and request.prefix.endswith("-1/snap/") and not self.taken:
+                self.taken = True
+                partitioned(three, 0, 1, 2)
+            return three.store.execute(request)
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    store = Meanwhile()
+    assert [one.code for one in check(None, store).findings] == []
+    assert store.taken
+
+
+def test_of_many_partitions_some_are_named() -> None:
+    names = SnapshotNames()
+    topic_id = UUID(int=1)
+    for partition in range(50):
+        names.note(partition, {"kept": 5} if partition > 19 else {}, 1)
+    store = MemoryStore("names")
+    (found,) = drive(store, names.missing("t", topic_id))
+    MemoryStore.forget("names")
+    assert "of partitions 20, 21, 22, 23, 24, 25, 26, 27 and 22 more of t" in found.message
+    assert "not of partitions 0, 1, 2, 3, 4, 5, 6, 7 and 12 more, where" in found.message
 
 
 def test_a_pin_that_cannot_be_read_is_told(log: Scenario) -> None:
