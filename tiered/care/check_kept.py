@@ -45,6 +45,8 @@ LINES_AT_ONCE = 16
 """Audit lines that are asked for together."""
 NAMED_PARTITIONS = 8
 """That a finding names; of the others it tells how many there are."""
+NAMED_OBJECTS = 8
+"""As above, of the objects that a snapshot names and that are gone or wrong."""
 
 
 class _Had(NamedTuple):
@@ -101,6 +103,34 @@ def _partitions(numbers: Sequence[int]) -> str:
     return f"partition{'s' if len(numbers) > 1 else ''} {named}"
 
 
+class _Flaws:
+    """What is wrong with objects that a snapshot names: the first few, and how many there are."""
+
+    def __init__(self) -> None:
+        self.named: list[str] = []
+        self.count = 0
+        self.first: CorruptionError | None = None
+
+    def add(self, flaw: CorruptionError | str) -> None:
+        """One more."""
+        self.count += 1
+        if self.first is None and isinstance(flaw, CorruptionError):
+            self.first = flaw
+        if self.count <= NAMED_OBJECTS:
+            self.named.append(flaw.message if isinstance(flaw, CorruptionError) else flaw)
+
+    def __str__(self) -> str:
+        more = self.count - len(self.named)
+        return "; ".join(self.named) + (f"; {more:,} more are gone or wrong" if more else "")
+
+
+class _Judged(NamedTuple):
+    """A segment that a snapshot names: what is wrong with its ``.log``, else with its bundle."""
+
+    log: CorruptionError | None = None
+    bundle: str = ""
+
+
 def check_kept(
     tp: TopicPartition, view: RootView, *, read_data: bool, names: SnapshotNames | None = None
 ) -> Steps[list[Finding]]:
@@ -142,7 +172,7 @@ class _Kept:
     def __init__(self, tp: TopicPartition, view: RootView, read_data: bool, names: SnapshotNames) -> None:
         self._tp, self._view, self._read_data, self._names = tp, view, read_data, names
         self._sizes: dict[str, int] | None = None
-        self._right: dict[tuple[int, int], str] = {}  # what is wrong with the bundle, by the segment's id
+        self._judged: dict[tuple[int, int], _Judged] = {}  # by the segment's id
         self._newest: Snapshot | None = None
         self.found: list[Finding] = []
 
@@ -165,17 +195,15 @@ class _Kept:
                     continue
                 if taken.bare:
                     findings.add(Severity.WARNING, "snapshot_bare", self._is_bare(name, taken))
-                flaw = yield from self._need_all(taken)
-                if flaw:
-                    what = (
-                        f"snapshot {name}: {flaw}; no record is lost: the .log is right, and `tiered restore --as-of "
-                        f"{name}` makes the indexes anew, on a disk. The bucket's stay as they are as long as the "
-                        f"snapshot is there: {let_go(*self._tp, name)}"
-                    )
-                    findings.add(Severity.WARNING, "snapshot_index", what)
-            except CorruptionError as damage:
-                if taken is not None and not (yield from self._is_held(taken)):
+                logs, bundles = yield from self._look_at_all(taken)
+                if (logs.count or bundles.count) and not (yield from self._is_held(taken)):
                     continue  # deleted meanwhile: what it held may be collected
+                if logs.first is not None:
+                    what = f"snapshot {name}: {logs}; {let_go(*self._tp, name)}"
+                    findings.error("snapshot", what, position=logs.first.position, offset=logs.first.offset)
+                if bundles.count:
+                    findings.add(Severity.WARNING, "snapshot_index", self._wrong_bundles(name, bundles))
+            except CorruptionError as damage:
                 what = f"snapshot {name}: {damage.message}; {let_go(*self._tp, name)}"
                 findings.error("snapshot", what, position=damage.position, offset=damage.offset)
             except ConfigError as newer:
@@ -184,6 +212,13 @@ class _Kept:
         newest = yield from self._pinned()
         if newest is not None:
             self._names.note(self._tp.partition, since_ms, newest.root.created_ms)
+
+    def _wrong_bundles(self, name: str, bundles: _Flaws) -> str:
+        return (
+            f"snapshot {name}: {bundles}; no record is lost by that: the .log is right, and `tiered restore --as-of "
+            f"{name}` makes the indexes anew, on a disk. The bucket's stay as they are as long as the snapshot is "
+            f"there: {let_go(*self._tp, name)}"
+        )
 
     def _is_bare(self, name: str, taken: Taken) -> str:
         return (
@@ -304,31 +339,43 @@ class _Kept:
         except CorruptionError:
             return True
 
-    def _need_all(self, taken: Taken) -> Steps[str]:
-        """What is wrong with the first index bundle that is, ``""`` for none. Raises CorruptionError for the first
-        ``.log`` that is gone or wrong, and for a page that is lost."""
+    def _look_at_all(self, taken: Taken) -> Steps[tuple[_Flaws, _Flaws]]:
+        """The ``.log``s that are gone or wrong, with a page that is lost, behind which nothing is looked at; and the
+        index bundles, of segments whose ``.log`` is right."""
         if self._sizes is None:
             segments = yield from list_all(partition_prefix(self._view.topic_id, self._view.partition) + "s/")
             self._sizes = {each.key: each.size for each in segments}
-        pinned, newest = Snapshot.of(taken.root), (yield from self._pinned())
-        at, flaw = pinned.start_offset, ""
-        while len(rows := (yield from pinned.piece(at))):
-            for row in rows:
-                uid = row.id_hi, row.id_lo
-                if row.flags & FLAG_HOLE or self._right.get(uid) == "":
-                    continue
-                key = segment_key(self._view.topic_id, self._view.partition, row)
-                told = _size_flaw(key, row.size, self._sizes)
-                if told:
-                    raise _wrong(key, row, told)
-                if (yield from _names(newest, row)):
-                    continue  # its own check looks at it
-                if uid not in self._right:
-                    yield from self._need_right(key, row)
-                    self._right[uid] = yield from self._index_flaw(row, self._sizes)
-                flaw = flaw or self._right[uid]
-            at = rows.end_offset
-        return flaw
+        pinned, logs, bundles = Snapshot.of(taken.root), _Flaws(), _Flaws()
+        at = pinned.start_offset
+        try:
+            while len(rows := (yield from pinned.piece(at))):
+                for row in rows:
+                    judged = (yield from self._judge(row, self._sizes)) if not row.flags & FLAG_HOLE else _Judged()
+                    if judged.log is not None:
+                        logs.add(judged.log)
+                    if judged.bundle:
+                        bundles.add(judged.bundle)
+                at = rows.end_offset
+        except CorruptionError as lost:
+            logs.add(lost)
+        return logs, bundles
+
+    def _judge(self, row: Row, sizes: Mapping[str, int]) -> Steps[_Judged]:
+        """Of a segment that the newest catalog names its own check looks at all but that it is there."""
+        key = segment_key(self._view.topic_id, self._view.partition, row)
+        told = _size_flaw(key, row.size, sizes)
+        if told:
+            return _Judged(_wrong(key, row, told))
+        if (yield from _names((yield from self._pinned()), row)):
+            return _Judged()
+        uid = row.id_hi, row.id_lo
+        if uid not in self._judged:
+            try:
+                yield from self._need_right(key, row)
+                self._judged[uid] = _Judged(bundle=(yield from self._index_flaw(row, sizes)))
+            except CorruptionError as damage:
+                self._judged[uid] = _Judged(damage)
+        return self._judged[uid]
 
     def _need_right(self, key: str, row: Row) -> Steps[None]:
         """Of a ``.log`` that only snapshots name: it is what the row tells, by its checksum."""

@@ -15,7 +15,7 @@ from tests.unit.paged.model import TINY
 from tiered.care.check import CheckOptions
 from tiered.care.check_kept import SnapshotNames
 from tiered.care.run import check
-from tiered.errors import RemotePermissionError
+from tiered.errors import CorruptionError, RemotePermissionError
 from tiered.findings import MAX_SAME_FINDINGS, Finding, Severity
 from tiered.format.keys import (
     gc_audit_key,
@@ -29,6 +29,7 @@ from tiered.format.keys import (
     snap_key,
 )
 from tiered.format.root import decode_root, encode_root
+from tiered.format.rows import Rows
 from tiered.format.trash import TRASH_LIST
 from tiered.model import Row
 from tiered.remote.audit import write_line
@@ -36,7 +37,8 @@ from tiered.remote.catalog import Catalog, CommitLimits
 from tiered.remote.collect import Collector, page_key_of
 from tiered.remote.past import create_snapshot, delete_snapshot
 from tiered.remote.root_view import RootView
-from tiered.store.base import ABSENT, Get, Head, List, Object, Outcome, Put, StoreRequest, list_all
+from tiered.remote.snapshot import Snapshot
+from tiered.store.base import ABSENT, Get, Head, List, Object, Outcome, Put, Steps, StoreRequest, list_all
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 
@@ -139,6 +141,65 @@ def test_bytes_that_rot_below_the_checksum_of_a_store_are_read(log: Scenario, re
     report = check(None, Believes(), CheckOptions(read_data=read_data))
     found = [(one.code, one.where) for one in report.findings if one.severity is Severity.ERROR]
     assert found == ([("snapshot", snapshot)] if read_data else [])
+
+
+def held(log: Scenario, segments: int) -> tuple[str, list[Row]]:
+    """A snapshot, and the rows of so many segments that nothing else names."""
+    root, rows = log.root(), log.rows()[:segments]
+    drive(log.store, create_snapshot(RootView(root.topic_id, 0, TOPIC), "kept"))
+    catalog = Catalog(root.topic_id, 0, TOPIC, persist=lambda *_: None)
+    drive(log.store, catalog.claim("m", "test"))
+    drive(log.store, catalog.trim(rows[-1].next))
+    return snap_key(root.topic_id, 0, "kept"), rows
+
+
+@pytest.mark.parametrize("named", [1, 2, 8])
+def test_all_that_a_snapshot_has_lost_is_named_up_to_a_limit(
+    log: Scenario, named: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three ``.log``s and two bundles of others, each in its own way; the bundle of a lost ``.log`` is passed over."""
+    monkeypatch.setattr("tiered.care.check_kept.NAMED_OBJECTS", named)
+    snapshot, rows = held(log, 5)
+    topic_id = log.root().topic_id
+    logs = [segment_key(topic_id, 0, row) for row in rows]
+    bundles = [index_key(topic_id, 0, row) for row in rows]
+    for key in (logs[0], bundles[0], bundles[2]):
+        log.delete(key)
+    log.replace(logs[1], log.read(logs[1])[:-1])
+    hurt(log, logs[3])
+    hurt(log, bundles[4])
+    error, warning = seen(log)
+    assert (error.severity, error.code, error.where) == (Severity.ERROR, "snapshot", snapshot)
+    assert (warning.severity, warning.code, warning.where) == (Severity.WARNING, "snapshot_index", snapshot)
+    assert error.offset == rows[0].base
+    for finding, wrong in ((error, [logs[0], logs[1], logs[3]]), (warning, [bundles[2], bundles[4]])):
+        assert [key for key in (*logs, *bundles) if key in finding.message] == wrong[:named]
+        more = len(wrong) - named
+        assert (f"; {more} more are gone or wrong; " in finding.message) == (more > 0)
+        assert "`tiered snapshot delete kept flights:0`" in finding.message
+
+
+def test_behind_a_page_that_is_lost_nothing_is_looked_at(log: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What precedes it is named, too."""
+    snapshot, rows = held(log, 4)
+    whole = Snapshot.piece
+
+    def piece(self: Snapshot, at: int) -> Steps[Rows]:
+        found = yield from whole(self, at)
+        if self.start_offset:
+            return found
+        if at:
+            raise CorruptionError("the page with these rows is gone", offset=at)
+        return found.slice(0, 2)
+
+    monkeypatch.setattr(Snapshot, "piece", piece)
+    lost = [segment_key(log.root().topic_id, 0, rows[number]) for number in (1, 3)]
+    for key in lost:
+        log.delete(key)
+    (found,) = seen(log)
+    assert (found.code, found.where, found.offset) == ("snapshot", snapshot, rows[1].base)
+    assert f"{lost[0]}, with offsets {rows[1].base} to {rows[1].next}, is gone; the page with these" in found.message
+    assert lost[1] not in found.message
 
 
 @pytest.mark.parametrize("source", ["root", "hist"])
