@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -116,11 +117,12 @@ class Appender:
 
     async def close(self) -> None:
         """As ``Appender.close``."""
-        await self._worker.call_waiting(self._appender.close)
+        await self._worker.finish(self._appender.close, waits=True)
 
     async def _leave(self, error: BaseException | None) -> None:
         """The end of its block."""
-        await self._worker.call_waiting(self._appender.__exit__, type(error) if error else None, error, None)
+        leave = functools.partial(self._appender.__exit__, type(error) if error else None, error, None)
+        await self._worker.finish(leave, waits=True)
 
 
 def begin_appender(make: Callable[[], SyncAppender], worker: Worker) -> Opening[Appender]:

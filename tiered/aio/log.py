@@ -130,7 +130,7 @@ class Log:
         """As ``Log.close``."""
         if not self._worker.closed:
             try:
-                await self._worker.call_alone(self._log.close)
+                await self._worker.finish_alone(self._log.close)
             finally:
                 self._worker.close()
                 if self._runner.store is not None:

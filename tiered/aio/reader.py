@@ -143,7 +143,7 @@ class Reader:
         """As ``Reader.close``."""
         if not self._worker.closed:
             try:
-                await self._worker.call(self._reader.close)
+                await self._worker.finish_alone(self._reader.close)
             finally:
                 self._worker.close()
                 if self._runner.store is not None:

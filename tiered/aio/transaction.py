@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 
 from tiered.aio.worker import Opening, Worker
@@ -61,8 +62,10 @@ class Transaction:
         await self._worker.call(self._txn.abort)
 
     async def _leave(self, error: BaseException | None) -> None:
-        """The end of its block."""
-        await self._worker.write(self._durability, self._txn.__exit__, type(error) if error else None, error, None)
+        """The end of its block. Cancelled before a thread has begun to commit, it aborts."""
+        leave = functools.partial(self._txn.__exit__, type(error) if error else None, error, None)
+        waits = self._durability == "remote"
+        await self._worker.finish(leave, waits=waits, instead=self._txn._abort_after_error)
 
 
 def begin(begin: Callable[[], SyncTransaction], worker: Worker, durability: str) -> Opening[Transaction]:

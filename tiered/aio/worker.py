@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
@@ -68,6 +69,36 @@ class Worker:
         finally:
             pool.shutdown(wait=False)
 
+    async def make(self, function: Callable[[], T], let_go: Callable[[T], None]) -> T:
+        """What somebody has to close: where the caller is cancelled, ``let_go`` does, as soon as it is made."""
+        self.check_open()
+        making = self._pool.submit(function)
+        try:
+            return await asyncio.wrap_future(making)
+        except asyncio.CancelledError:
+            if not making.cancel():
+                self._pool.submit(_let_go, making, let_go)
+            raise
+
+    async def finish(
+        self, function: Callable[[], None], *, waits: bool, instead: Callable[[], None] | None = None
+    ) -> None:
+        """An ending: where the caller is cancelled before a thread has begun it, ``instead`` follows, or it itself.
+
+        ``waits``: it may wait for long, and takes no thread from those calls that do not.
+        """
+        self.check_open()
+        await _to_its_end(self._waiting if waits else self._pool, function, instead or function)
+
+    async def finish_alone(self, function: Callable[[], None]) -> None:
+        """An ending on a thread of its own, however many calls are waiting; a cancellation does not prevent it."""
+        self.check_open()
+        pool = ThreadPoolExecutor(1, thread_name_prefix="tiered-aio-alone")
+        try:
+            await _to_its_end(pool, function, function)
+        finally:
+            pool.shutdown(wait=False)
+
     async def _run(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         self.check_open()
         return await asyncio.get_running_loop().run_in_executor(pool, work)
@@ -81,6 +112,23 @@ class Worker:
         self.closed = True
         self._pool.shutdown(wait=False)
         self._waiting.shutdown(wait=False)
+
+
+def _let_go(making: Future[T], let_go: Callable[[T], None]) -> None:
+    """Of what cannot be made there is nothing to close."""
+    if making.exception() is None:
+        let_go(making.result())
+
+
+async def _to_its_end(pool: ThreadPoolExecutor, function: Callable[[], None], instead: Callable[[], None]) -> None:
+    ending = pool.submit(function)
+    try:
+        await asyncio.wrap_future(ending)
+    except asyncio.CancelledError:
+        if ending.cancel():  # no thread has begun it
+            with contextlib.suppress(RuntimeError):  # the log was closed meanwhile, which ends all that it had
+                pool.submit(instead)
+        raise
 
 
 class Opening(Awaitable[T]):
@@ -123,7 +171,8 @@ async def open_beside(
     """
     worker = Worker(name)
     try:
-        face = await worker.call(make, remote=remote, deadline_seconds=deadline_seconds, clock=clock, ids=ids, **s3)
+        begin = functools.partial(make, remote=remote, deadline_seconds=deadline_seconds, clock=clock, ids=ids, **s3)
+        face = await worker.make(begin, lambda made: made.close())
         try:
             store: AioStore | None = None
             if remote is not None:
