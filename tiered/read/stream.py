@@ -206,8 +206,12 @@ class TierStream:
 
     def offset_for_time(self, timestamp: int) -> Steps[tuple[int, int] | None]:
         """First (offset, timestamp) with timestamp >= the one given, over both tiers, by Kafka's rule."""
-        _, remote = yield from self.spans()
+        local, remote = yield from self.spans()
         if self._remote is not None and remote is not None:
+            if self._local is not None and local is not None and local.start_offset < remote.start_offset:
+                found = yield from blocking(partial(self._local.offset_for_time, timestamp))
+                if found is not None and found[0] < min(local.uploaded_offset, remote.start_offset):
+                    return found  # trimmed in the bucket, still on this disk
             found = yield from self._remote.offset_for_time(timestamp)
             if found is not None:
                 return found
@@ -239,12 +243,15 @@ class TierStream:
         if wanted.since_ms is None and wanted.until_ms is None:
             return [Window(start, end)] if end is None or start < end else []
         local, remote = yield from self.spans()
+        if start > latest_offset(local, remote) and (end is None or start < end):
+            return [Window(start, end)]  # reading it says what there is
         windows: list[Window] = []
         local_from = start
         if self._remote is not None and remote is not None:
             local_from = max(start, remote.end_offset)
             stop = remote.end_offset if end is None else min(end, remote.end_offset)  # a newer catalog may hold more
-            windows = yield from self._remote_windows(self._remote, wanted, max(start, remote.start_offset), stop)
+            windows = yield from self._windows_below(wanted, start, min(stop, remote.start_offset))
+            windows += yield from self._remote_windows(self._remote, wanted, max(start, remote.start_offset), stop)
         if local is not None and (end is None or local_from < end):
             # Nobody knows the times of offsets that are in neither tier: reading them says that they are missing.
             if wanted.since_ms is not None and local.start_offset <= local_from:
@@ -254,6 +261,13 @@ class TierStream:
                 local_from = max(local_from, found[0])
             windows.append(Window(local_from, end))
         return windows
+
+    def _windows_below(self, wanted: ReadRange, start: int, end: int) -> Steps[list[Window]]:
+        """Below what the catalog names: what this disk still has, else reading it says that it is gone."""
+        if start < end and wanted.since_ms is not None and self._local is not None:
+            found = yield from blocking(partial(self._local.offset_for_time, wanted.since_ms))
+            start = end if found is None else max(start, found[0])
+        return [Window(start, end)] if start < end else []
 
     def _remote_windows(self, remote: RemotePartition, wanted: ReadRange, start: int, end: int) -> Steps[list[Window]]:
         windows: list[Window] = []

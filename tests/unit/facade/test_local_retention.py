@@ -40,10 +40,18 @@ class World:
             self.partition.append([NewRecord(b"%05d" % i * 40, None, self.clock.now_ms())])
             self.clock.advance(1)
 
+    def remote(self) -> RemotePartition:
+        return RemotePartition("t", self.partition.topic_id, 0)
+
     def stream(self) -> PartitionStream:
-        remote = RemotePartition("t", self.partition.topic_id, 0)
         runner = Runner(self.store, self.clock, self.ids)
-        return PartitionStream.of(TP, local=self.partition, remote=remote, runner=runner)
+        return PartitionStream.of(TP, local=self.partition, remote=self.remote(), runner=runner)
+
+    def trim(self, offset: int) -> None:
+        """In the bucket alone; by the writer's own catalog: the maintainer's trim is a commit like any other."""
+        catalog = self.tiering.steps._catalogs[TP]
+        assert isinstance(catalog, Catalog)
+        drive(self.store, catalog.trim(offset), clock=self.clock, ids=self.ids)
 
     def pass_time(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -118,4 +126,56 @@ def test_a_trimmed_catalog_and_a_lost_root_are_errors_never_a_jump(tmp_path: Pat
     assert local_start == 60
     with pytest.raises((OffsetOutOfRangeError, OffsetGapError)):
         list(world.stream().records(ReadRange(start=40)))
+    world.log.close()
+
+
+def test_what_the_bucket_has_trimmed_and_the_disk_still_holds_is_read_by_time_as_by_offset(tmp_path: Path) -> None:
+    """A read from the earliest offset gives it: one of the same records by their times must not begin behind it."""
+    world = World(tmp_path)
+    first_ms = world.clock.now_ms()
+    world.append(0, 60)
+    times = [first_ms + 1000 * i for i in range(60)]
+    world.partition.roll()
+    world.tiering.sync({TP: 60}, None)
+    world.trim(30)
+    stream = world.stream()
+    everything = list(range(60))
+    assert stream.earliest() == 0
+    for wanted in (ReadRange(), ReadRange(since_ms=0), ReadRange(until_ms=times[59] + 1)):
+        assert [r.offset for r in stream.records(wanted)] == everything, wanted
+    assert [r.offset for r in stream.records(ReadRange(since_ms=times[20]))] == everything[20:]
+    assert [r.offset for r in stream.records(ReadRange(since_ms=times[40]))] == everything[40:]
+    assert [r.offset for r in stream.records(ReadRange(until_ms=times[20]))] == everything[:20]
+    assert [r.offset for r in stream.records(ReadRange(end=25, since_ms=times[20]))] == everything[20:25]
+    assert [r.offset for r in stream.records(ReadRange(start=25, until_ms=times[35]))] == everything[25:35]
+    assert stream.offset_for_time(0) == (0, times[0])
+    assert stream.offset_for_time(times[20]) == (20, times[20])
+    assert stream.offset_for_time(times[40]) == (40, times[40])
+    assert stream.offset_for_time(times[59] + 1) is None
+    world.log.close()
+
+
+def test_an_offset_outside_is_an_error_whatever_bounds_the_other_side(tmp_path: Path) -> None:
+    """``until`` must not make of offsets that retention took, or that are still to come, a read that ends well."""
+    world = World(tmp_path, local_retention_ms=60_000)
+    world.append(0, 60)
+    world.partition.roll()
+    world.tiering.sync({TP: 60}, None)
+    world.trim(30)
+    world.pass_time(3600)
+    bucket = PartitionStream.of(
+        TP, local=None, remote=world.remote(), runner=Runner(world.store, world.clock, world.ids)
+    )
+    late_ms = world.clock.now_ms()
+    for stream in (world.stream(), bucket):
+        stream.refresh()
+        for start in (10, 61):
+            for until_ms in (None, 1, late_ms):
+                with pytest.raises(OffsetOutOfRangeError) as caught:
+                    list(stream.records(ReadRange(start=start, until_ms=until_ms)))
+                assert (caught.value.requested, caught.value.earliest, caught.value.latest) == (start, 30, 60)
+        assert list(stream.records(ReadRange(start=60, until_ms=late_ms))) == []
+        assert list(stream.records(ReadRange(start=61, end=40))) == []
+        jumped = stream.records(ReadRange(start=10, until_ms=late_ms), on_trimmed="jump")
+        assert [r.offset for r in jumped] == list(range(30, 60))
     world.log.close()
