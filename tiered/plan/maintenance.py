@@ -296,7 +296,8 @@ def segment_state(row: Row, config: TopicConfig) -> SegmentState:
     """What is known of a row without a request. Its indexes are taken as large as they can be.
 
     The smallest timestamp stands for the one of the first batch: ``max.compaction.lag.ms`` is reached no later. A row
-    without timestamps has no age: under a ``min.compaction.lag.ms`` it counts as just written.
+    without timestamps has no age: under a ``min.compaction.lag.ms`` it counts as just written. One without records, a
+    hole, has nothing that could be young.
     """
     entries = row.size // (config.index_interval_bytes + 1)
     return SegmentState(
@@ -307,7 +308,7 @@ def segment_state(row: Row, config: TopicConfig) -> SegmentState:
         first_batch_timestamp=row.min_ts,
         offset_index_bytes=entries * OFFSET_ENTRY_BYTES,
         time_index_bytes=(entries + 1) * TIME_ENTRY_BYTES,
-        modified_ms=MAX_LONG if row.max_ts < 0 else -1,
+        modified_ms=MAX_LONG if row.max_ts < 0 and row.records else -1,
         records=row.records,
     )
 

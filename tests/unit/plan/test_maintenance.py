@@ -212,6 +212,15 @@ def test_min_compaction_lag_keeps_what_is_young_and_what_tells_no_age() -> None:
     assert compaction([row(at, max_ts=-1) for at in range(10)], TopicConfig(cleanup_policy="compact")) is not None
 
 
+def test_what_holds_no_record_is_never_too_young() -> None:
+    """A hole in the dirty part, of a round that was cut short or of what was given up, held back all behind it."""
+    config = TopicConfig(cleanup_policy="compact", min_compaction_lag_ms=HOUR)
+    for empty in (row(5, size=0, max_ts=-1, count=0), row(5, max_ts=-1, count=0)):
+        found = compaction([*map(row, range(5)), empty, *map(row, range(6, 10))], config)
+        assert found is not None
+        assert (found.end, found.rows_in) == (1000, 10)
+
+
 def test_compactions_cover_all_rows_however_many_there_are_and_the_plan_holds_one_of_them() -> None:
     """Each covers what came since the one before; behind the last nothing is due."""
     config = TopicConfig(cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
