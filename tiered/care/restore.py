@@ -352,7 +352,8 @@ class _Segment:
     def run_until(self, end: int, before: Row | None) -> Steps[list[str]]:
         """As :meth:`run`, of the offsets below ``end``, where a batch begins.
 
-        ``before``: the segment before this one if that was not restored; its bundle tells who wrote until then.
+        ``before``: the segment before this one if that was not restored, or the one before a hole; its bundle tells who
+        wrote until then.
         """
         if before is not None:
             indexes, _ = yield from self._of(before)._bundle()

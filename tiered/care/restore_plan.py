@@ -78,7 +78,8 @@ class PartitionPlan:
     """What one partition gets: ``rows`` are contiguous and reach ``end_offset``. ``pinned`` None: never uploaded.
 
     ``tp`` and ``entry`` are what the directory will hold, ``source`` is what the bucket calls it. ``end``: where the
-    log ends before the catalog does, between two batches of the last row. ``taken``: which root that was. ``aborted``:
+    log ends before the catalog does, between two batches of the last row. ``before``: the segment whose bundle tells
+    who wrote before that row, if none that is read just before it does. ``taken``: which root that was. ``aborted``:
     transactions that were open there; each has a marker behind it now.
     """
 
@@ -246,8 +247,8 @@ class _Partition:
         if end is None or end > pinned.start_offset:
             rows = yield from choose_rows(pinned, newest_bytes=options.newest_bytes, since_ms=options.since_ms, end=end)
         before = None
-        if end is not None and len(rows) == 1 and end < rows[0].next:  # who wrote before it, nothing else here tells
-            before = yield from pinned.at(rows[0].base - 1)
+        if end is not None and rows and end < rows[-1].next:
+            before = yield from _held_before(pinned, rows)
         return PartitionPlan(self.tp, self.entry, self.source, pinned, rows, before, end, taken)
 
     def _need_untouched(self) -> Steps[None]:
@@ -298,6 +299,17 @@ class _Partition:
 
         yield from remote.read(wanted, wanted + 1, note)
         return max(min(bases), pinned.start_offset)
+
+
+def _held_before(pinned: Snapshot, rows: Sequence[Row]) -> Steps[Row | None]:
+    """The segment that alone tells who wrote before the last of ``rows``, which is cut: its neighbour, or the one
+    before a hole, which has no producers of its own. None if that is read just before it, or if nothing is left."""
+    row = yield from pinned.at(rows[-1].base - 1)
+    if len(rows) > 1 and row is not None and row.size:
+        return None
+    while row is not None and not row.size:
+        row = yield from pinned.at(row.base - 1)
+    return row
 
 
 def _entries(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,19 +12,23 @@ import pytest
 import tiered
 from tests.unit.check.building import BATCH, RECORDS, TOPIC, Scenario, record, scenario
 from tiered.care.check import CheckOptions
-from tiered.care.restore_plan import RestoreOptions
+from tiered.care.restore_plan import RestoreOptions, choose_rows
 from tiered.care.run import check, restore
 from tiered.errors import ConfigError, CorruptionError, FencedError, NotFoundError, OffsetOutOfRangeError
-from tiered.format.keys import Role, index_key
+from tiered.format.keys import FLAG_HOLE, Role, index_key
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import UploadCheckpoint
-from tiered.model import TopicPartition
+from tiered.model import Row, TopicPartition
+from tiered.plan.maintenance import Kind
 from tiered.remote.catalog import Catalog
+from tiered.remote.maintain import Maintainer
 from tiered.remote.past import create_snapshot
 from tiered.remote.root_view import RootView
+from tiered.remote.topics import load_topic
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
+from tiered.store.probe import probe
 from tiered.testing.clock import START_MS
 
 TP = TopicPartition(TOPIC, 0)
@@ -281,5 +286,74 @@ def test_transactions_that_are_cut_open_are_aborted(tmp_path: Path, seed: int) -
             committed = [at for at, (decided, keep) in sorted(told.items()) if start <= at < until > decided and keep]
             assert found == committed, (seed, until, since)
             assert clean(target), (seed, until, since)
+    finally:
+        MemoryStore.forget(url.removeprefix("memory://"))
+
+
+def keyed_transactions(directory: Path, url: str, seed: int) -> dict[int, tuple[int, bool]]:
+    """As :func:`transactions`, a few that are open for long among many single records of few keys."""
+    chance = random.Random(seed)
+    told: dict[int, tuple[int, bool]] = {}
+    config = {"segment.bytes": 400, "index.interval.bytes": 100, "cleanup.policy": "compact"}
+    with tiered.open(directory, url) as log:
+        topic = log.topic(TOPIC, create=True, config=config)
+        running: dict[str, tuple[tiered.Transaction, list[int]]] = {}
+        for step in range(120):
+            name = chance.choice("abc")
+            if chance.random() < 0.9:
+                offset = topic.append(b"x" * 40, key=b"%d" % chance.randrange(2)).offset
+                told[offset] = (offset, True)
+            elif name not in running:
+                txn = topic.transaction(name)
+                running[name] = (txn, [txn.append(b"x" * 40, key=b"%s-%d" % (name.encode(), step)).offset])
+            else:
+                txn, offsets = running.pop(name)
+                keep = chance.random() < 0.8
+                txn.commit() if keep else txn.abort()
+                told.update(dict.fromkeys(offsets, (log.positions()[TP].end_offset - 1, keep)))
+        for txn, offsets in running.values():
+            txn.commit()
+            told.update(dict.fromkeys(offsets, (log.positions()[TP].end_offset - 1, True)))
+        log.sync(timeout=60)
+    return told
+
+
+def compacted(store: MemoryStore) -> list[Row]:
+    """Compacts the partition in the bucket; gives the rows that are left."""
+    entry = drive(store, load_topic(TOPIC))
+    assert entry is not None
+    maintainer = Maintainer(TP, entry.topic_id, entry.settings, owner="m:1")
+    plan = drive(store, maintainer.plan([Kind.COMPACT]))
+    assert plan is not None
+    for action in plan.actions:
+        drive(store, maintainer.run(action, drive(store, probe())))
+    snapshot = drive(store, RootView(entry.topic_id, 0, TOPIC).pin())
+    assert snapshot is not None
+    return list(drive(store, choose_rows(snapshot)))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_transactions_that_are_cut_open_behind_a_hole_are_aborted(tmp_path: Path, seed: int) -> None:
+    """A hole has no bundle: who had a transaction open across it is told by the segment before it."""
+    url = f"memory://restore-hole-{seed}-{tmp_path.name}"
+    store = MemoryStore(url.removeprefix("memory://"))
+    try:
+        told = keyed_transactions(tmp_path / "log", url, seed)
+        rows = compacted(store)
+        assert any(row.flags & FLAG_HOLE for row in rows)
+        with tiered.open_reader(url) as reader:
+            left = [seen.offset for seen in reader.topic(TOPIC).read(0) if seen.offset in told]
+        behind = [row for hole, row in itertools.pairwise(rows) if hole.flags & FLAG_HOLE and row.size]
+        for row in behind:
+            for until, newest in ((row.base + 1, None), (row.next - 1, None), (row.next - 1, row.size)):
+                target = tmp_path / f"new-{until}-{newest}"
+                options = RestoreOptions(ONE, until_offset=until, newest_bytes=newest)
+                report = restore(store, target, options)
+                start = report.plans[0].start_offset
+                assert clean(target), (until, newest)
+                with tiered.open(target) as opened:
+                    found = [seen.offset for seen in opened.topic(TOPIC).read(isolation="read_committed")]
+                    end = report.plans[0].end_offset - report.plans[0].aborted
+                assert found == [at for at in left if start <= at < end > told[at][0] and told[at][1]], (until, newest)
     finally:
         MemoryStore.forget(url.removeprefix("memory://"))
