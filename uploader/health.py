@@ -115,7 +115,8 @@ class HealthServer:
                 return _status(alive), "text/plain", text.encode()
             case "/readyz":
                 missing = self._probes.not_ready()
-                return _status(not missing), "text/plain", ("\n".join(missing or ["ready"]) + "\n").encode()
+                text = "\n".join(missing or ["ready"]) + "\n"
+                return _status(not missing), "text/plain", text.encode("utf-8", "backslashreplace")  # paths are in it
             case "/metrics":
                 return HTTPStatus.OK, CONTENT_TYPE, self._probes.metrics()
             case "/status":

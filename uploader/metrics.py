@@ -148,8 +148,13 @@ class _Figures(Collector):
                 kind = CounterMetricFamily if figure.name.endswith("_total") else GaugeMetricFamily
                 labels = [name for name, _ in figure.labels]
                 family = families[figure.name] = kind(figure.name, self._about, labels=labels)
-            family.add_metric([value for _, value in figure.labels], figure.value)
+            family.add_metric([_text(value) for _, value in figure.labels], figure.value)
         yield from families.values()
+
+
+def _text(value: str) -> str:
+    """A label's value that can be written as UTF-8: the path of a directory may hold other bytes."""
+    return value.encode("utf-8", "backslashreplace").decode()
 
 
 class _Requests(Collector):

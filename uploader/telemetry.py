@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -111,13 +112,13 @@ class Notify:
         self.send(f"STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC={(wait_ms + STOP_SPARE_MS) * 1_000}")
 
     def send(self, text: str) -> None:
-        """One datagram; a service manager that does not listen is no reason to stop."""
+        """One datagram; a service manager that does not listen is no reason to stop, and may listen later.
+
+        Its queue is short (10 datagrams, often): while it is busy a message is lost, and the next one is sent all the same.
+        """
         if not self._address:
             return
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
-                sender.setblocking(False)
-                sender.sendto(text.encode(), address)
-        except OSError:
-            self._address = ""
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
+            sender.sendto(text.encode("utf-8", "backslashreplace"), address)  # a path may hold what is no UTF-8

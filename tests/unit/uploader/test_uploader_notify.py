@@ -15,12 +15,16 @@ import pytest
 import tiered
 from tests.integration.uploader.logs import make_log
 from tiered.errors import ConfigError
+from tiered.metrics import metric
 from tiered.store.location import StoreLocation
+from tiered.store.metrics import StoreMetrics
 from tiered.testing.clock import FakeClock
 from tiered.tiering.aio_run import TICK_MS
 from uploader import status
 from uploader.component import Uploader
 from uploader.config import Settings
+from uploader.health import HealthServer, Probes
+from uploader.metrics import Metrics
 from uploader.service import Place, Service
 from uploader.telemetry import STOP_SPARE_MS, Notify
 
@@ -99,6 +103,34 @@ def test_the_manager_hears_of_the_begin_of_a_reload_and_of_the_end_as_it_begins(
 
     assert asyncio.run(asyncio.wait_for(story(), SECONDS)) == 0
     assert [text for text in manager.heard() if text.startswith("STOPPING")] == []  # once
+
+
+def test_a_manager_that_was_busy_or_away_hears_the_next_message(tmp_path: Path, manager: Manager) -> None:
+    """Its queue holds few datagrams: silence from then on would be taken for a loop that is stuck."""
+    notify = Notify(manager.address)
+    for _ in range(20_000):
+        notify.send("WATCHDOG=1")
+    assert 0 < len(manager.heard()) < 20_000
+    notify.send("WATCHDOG=1\nSTATUS=after it was full")
+    assert manager.heard() == ["WATCHDOG=1\nSTATUS=after it was full"]
+    late = Notify(str(tmp_path / "late"))
+    late.send("WATCHDOG=1")
+    other = Manager(tmp_path / "late")
+    late.send("READY=1")
+    assert other.heard() == ["READY=1"]
+    other.close()
+
+
+def test_a_path_that_is_no_utf8_is_told_escaped(tmp_path: Path, manager: Manager) -> None:
+    odd = Path(os.fsdecode(bytes(tmp_path) + b"/\xff"))
+    Notify(manager.address).ready(f"uploading {odd}")
+    assert manager.heard() == [f"READY=1\nSTATUS=uploading {tmp_path}/\\udcff"]
+    metrics = Metrics(StoreMetrics(), list, writer=lambda: [metric("task_runs_total", 3, {"log_dir": str(odd)})])
+    lines = metrics.render().decode().splitlines()
+    assert f'tiered_task_runs_total{{log_dir="{tmp_path}/\\\\udcff"}} 3.0' in lines
+    probes = Probes(lambda: 0, lambda: [f"{odd} cannot be read"], metrics.render, dict)
+    status, _, body = HealthServer(probes, "127.0.0.1", 0)._answer("/readyz")
+    assert (status, body) == (503, f"{tmp_path}/\\udcff cannot be read\n".encode())
 
 
 def test_a_loop_that_is_stuck_feeds_no_watchdog(tmp_path: Path, manager: Manager) -> None:
