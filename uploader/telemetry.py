@@ -114,7 +114,7 @@ class Notify:
     def send(self, text: str) -> None:
         """One datagram; a service manager that does not listen is no reason to stop, and may listen later.
 
-        Its queue is short (10 datagrams, often): while it is busy a message is lost, and the next one is sent all the same.
+        Its queue is short (10 datagrams, often): while it is busy a message is lost, and the next one is sent again.
         """
         if not self._address:
             return

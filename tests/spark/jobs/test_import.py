@@ -102,6 +102,24 @@ def test_a_path_is_taken_as_the_shell_gives_it(place: Path, monkeypatch: pytest.
     assert (done.code, len(held(place, "relative"))) == (0, 1), done.err
 
 
+def test_a_name_that_is_a_pattern_or_hidden_to_spark_is_neither_another_file_nor_nothing(place: Path) -> None:
+    """Spark reads ``day[1].json`` as the file ``day1.json``, and of ``_day.json`` nothing, without a word."""
+    line = ("--format", "json", "--partitions", "1", "--remote", bucket(place))
+    odd = place / "odd"
+    names = ["day1.json", "day[1].json", "a{b,c}*?.json", "back\\slash.json", "k=[1]/x.json", "_k=1/x.json"]
+    for name in (*names, "_day.json", "_stage/x.json", "x.json._COPYING_"):
+        (odd / name).parent.mkdir(parents=True, exist_ok=True)
+        (odd / name).write_text(json.dumps({"name": name}) + "\n")
+    assert run("import", str(odd / "day[1].json"), "--into", "bracket", *line).code == 0
+    assert [value for _, value, _ in held(place, "bracket")] == [b'{"name": "day[1].json"}']
+    done = run("import", str(odd), "--into", "odd", *line, "--json")
+    assert (done.done["files"], done.done["rows"]) == (len(names), len(names))
+    assert sorted(json.loads(value or b"")["name"] for _, value, _ in held(place, "odd")) == sorted(names)
+    for hidden in ("_day.json", "x.json._COPYING_"):
+        refused = run("import", str(odd / hidden), str(odd / "day1.json"), "--into", "odd", *line)
+        assert (refused.code, f"{hidden} has a name that Spark passes over" in refused.err) == (2, True)
+
+
 def test_nothing_there_and_a_partition_of_a_local_log(place: Path) -> None:
     line = ("--remote", bucket(place), "--format", "json")
     assert run("import", str(place / "none"), "--into", "x", *line).code == 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ class Import:
         arguments, files = run.plan.arguments, run.plan.facts["files"]
         register(run.session())
         counts = Observation()
-        frame = _records(run.session(), [name for name, _ in files], arguments)
+        frame = _records(run.session(), [_literal(name) for name, _ in files], arguments)
         writer = frame.observe(counts, fn.count(fn.lit(1)).alias("rows")).write.format("tiered").mode("append")
         for name, value in arguments["read"].items():
             writer = writer.option(name, value)
@@ -83,17 +84,28 @@ def _files(place: str, arguments: Mapping[str, Any]) -> list[tuple[str, int]]:
     info = filesystem.get_file_info(path)
     if info.type is pafs.FileType.NotFound:
         raise NotFoundError(f"there is nothing at {place} to import", hint="name a file or a folder")
-    found = [info]
-    if info.type is pafs.FileType.Directory:
-        found = filesystem.get_file_info(pafs.FileSelector(path, recursive=True))
     scheme = "s3a://" if place.startswith("s3://") else "file://"
-    kept = [each for each in found if each.type is pafs.FileType.File and not _hidden(each.path, path)]
+    if info.type is not pafs.FileType.Directory:
+        if _hidden(info.base_name):
+            raise ConfigError(
+                f"{place} has a name that Spark passes over: nothing of it would be imported",
+                hint="rename it: no _ or . at the beginning, no ._COPYING_ at the end",
+            )
+        return [(f"{scheme}{info.path}", info.size)]
+    found = filesystem.get_file_info(pafs.FileSelector(path, recursive=True))
+    below = [(each, each.path.removeprefix(path).split("/")) for each in found if each.type is pafs.FileType.File]
+    kept = [each for each, parts in below if not any(map(_hidden, parts))]
     return sorted((f"{scheme}{each.path}", each.size) for each in kept)
 
 
-def _hidden(path: str, folder: str) -> bool:
-    """As Spark has it: a part of the name below the folder begins with ``_`` or a dot."""
-    return any(part[:1] in ("_", ".") for part in path.removeprefix(folder).split("/"))
+def _hidden(name: str) -> bool:
+    """Whether Spark passes over a file, or over a folder below the one that it reads, of that name."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
+
+
+def _literal(path: str) -> str:
+    """``path`` as Spark takes it: to Spark a name with brackets or an asterisk is a pattern, which others may fit."""
+    return re.sub(r"[\\\[\]{}*?]", r"\\\g<0>", path)
 
 
 def _records(session: SparkSession, files: list[str], arguments: Mapping[str, Any]) -> DataFrame:
