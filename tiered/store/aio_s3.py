@@ -5,29 +5,43 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+from dataclasses import dataclass
 from typing import Any
 
-from tiered.errors import ClosedError, ConfigError, TieredError
+from tiered.errors import ClosedError, ConfigError, RemotePermissionError, TieredError
 from tiered.store.base import Get, Outcome, StoreRequest
 from tiered.store.key_rules import check_request
 from tiered.store.s3 import BUFFERS, free_buffers, lendable_bytes
+from tiered.store.s3_clients import origin_of
 from tiered.store.s3_errors import NeedsGet, NeedsHead, follow_up_of, translate, without_data
 from tiered.store.s3_requests import S3Target, call_for, expect_of_large, forbid_redirect, outcome_of, tell_page
 from tiered.store.sources import PIECE_BYTES
 
 
+@dataclass(slots=True, eq=False)
+class _Client:
+    """A client, what closes it, what it was made from, and how many requests use it."""
+
+    boto: Any
+    exits: contextlib.AsyncExitStack
+    origin: bytes
+    requests: int = 0
+
+
 class AioS3Store:
     """An :class:`~tiered.store.base.AioStore` on S3. Belongs to the event loop of its first request.
 
-    Cancelling a request closes its connection; a cancelled conditional PUT may still land.
+    Credentials are those of ``S3Store``. Cancelling a request closes its connection; a cancelled conditional PUT may
+    still land.
     """
 
     def __init__(self, target: S3Target) -> None:
         self.target = target
         self._lock = asyncio.Lock()
-        self._exits = contextlib.AsyncExitStack()
-        self._client: Any = None
+        self._client: _Client | None = None
+        self._replaced: list[_Client] = []  # by one with newer credentials, while a request uses them
         self._sdk_errors: tuple[type[Exception], ...] = ()
+        self._refused = False
         self._closed = False
 
     @property
@@ -42,8 +56,10 @@ class AioS3Store:
         """Closes the connections."""
         async with self._lock:
             self._closed = True
-            self._client = None
-            await self._exits.aclose()
+            clients = [*self._replaced, *([] if self._client is None else [self._client])]
+            self._client, self._replaced = None, []
+            for client in clients:
+                await client.exits.aclose()
         free_buffers()
 
     async def execute(self, request: StoreRequest) -> Outcome:
@@ -51,27 +67,45 @@ class AioS3Store:
         check_request(request)
         client = await self._connected()
         call = call_for(self.target, request)
+        client.requests += 1
         try:
-            response = await getattr(client, call.method)(**call.parameters)
+            response = await getattr(client.boto, call.method)(**call.parameters)
             data = await _read_body(request, response) if isinstance(request, Get) else b""
             return outcome_of(self.target, request, response, data)
         except self._sdk_errors as error:
             settled = translate(self.target, request, call, error)
+            self._refused = self._refused or isinstance(settled, RemotePermissionError)
             if isinstance(settled, TieredError):
                 raise settled from error
+        finally:
+            client.requests -= 1
+            await self._close_unused()
         if isinstance(settled, NeedsHead | NeedsGet):
             return without_data(await self.execute(follow_up_of(request)))
         return settled
 
-    async def _connected(self) -> Any:
+    async def _connected(self) -> _Client:
         async with self._lock:
             if self._closed:
                 raise ClosedError(f"{self.url} was closed")
+            refused, self._refused = self._refused, False
+            if refused and self._client is not None and self._client.origin != origin_of(self.target):
+                self._replaced.append(self._client)
+                self._client = None
+                await self._close_unused()
             if self._client is None:
                 self._client = await self._connect()
             return self._client
 
-    async def _connect(self) -> Any:
+    async def _close_unused(self) -> None:
+        """Of the clients that newer ones have replaced."""
+        unused = [client for client in self._replaced if not client.requests]
+        self._replaced = [client for client in self._replaced if client.requests]
+        for client in unused:
+            await client.exits.aclose()
+
+    async def _connect(self) -> _Client:
+        origin, exits = origin_of(self.target), contextlib.AsyncExitStack()
         try:
             session = importlib.import_module("aiobotocore.session")
             config = importlib.import_module("aiobotocore.config")
@@ -93,13 +127,13 @@ class AioS3Store:
             "s3", config=config.AioConfig(**options), **self.target.client_arguments()
         )
         try:
-            client = await self._exits.enter_async_context(context)
+            client = await exits.enter_async_context(context)
         except (exceptions.BotoCoreError, ValueError) as error:
             raise ConfigError(f"cannot connect to {self.url}: {error}", hint="check region and endpoint") from error
         client.meta.events.register("before-call.s3", forbid_redirect)
         client.meta.events.register("before-call.s3", expect_of_large)
         client.meta.events.register("response-received.s3", tell_page)
-        return client
+        return _Client(client, exits, origin)
 
 
 def _single_attempt(base: Any) -> Any:

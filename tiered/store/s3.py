@@ -7,11 +7,11 @@ import threading
 from http.client import HTTPResponse
 from typing import Any
 
-from tiered.errors import ClosedError, TieredError
+from tiered.errors import ClosedError, RemotePermissionError, TieredError
 from tiered.format.buffers import BufferPool
 from tiered.store.base import Get, Outcome, StoreRequest
 from tiered.store.key_rules import check_request
-from tiered.store.s3_clients import CLIENTS, S3Client
+from tiered.store.s3_clients import CLIENTS, S3Client, origin_of
 from tiered.store.s3_errors import NeedsGet, NeedsHead, follow_up_of, translate, without_data
 from tiered.store.s3_requests import S3Target, call_for, outcome_of
 from tiered.store.sources import PIECE_BYTES
@@ -29,13 +29,15 @@ BUFFERS = BufferPool(POOL_BYTES, LEND_BYTES)
 class S3Store:
     """A :class:`~tiered.store.base.Store` on S3 or a server that speaks it.
 
-    Credentials come from the AWS chain only (environment, profile, role). One request, one attempt. Thread-safe.
+    Credentials come from the AWS chain only (environment, profile, role); where a request was refused, the next one
+    looks for newer ones. One request, one attempt. Thread-safe.
     """
 
     def __init__(self, target: S3Target) -> None:
         self.target = target
         self._lock = threading.Lock()
         self._client: S3Client | None = None
+        self._refused = False
         self._closed = False
 
     @property
@@ -66,6 +68,7 @@ class S3Store:
             return outcome_of(self.target, request, response, data)
         except client.sdk_errors as error:
             settled = translate(self.target, request, call, error)
+            self._refused = self._refused or isinstance(settled, RemotePermissionError)
             if isinstance(settled, TieredError):
                 raise settled from error
         if isinstance(settled, NeedsHead | NeedsGet):
@@ -76,6 +79,10 @@ class S3Store:
         with self._lock:
             if self._closed:
                 raise ClosedError(f"{self.url} was closed")
+            refused, self._refused = self._refused, False
+            if refused and self._client is not None and self._client.origin != origin_of(self.target):
+                CLIENTS.release(self._client)
+                self._client = None
             if self._client is None:
                 self._client = CLIENTS.lease(self.target)
             return self._client

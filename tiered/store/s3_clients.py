@@ -25,10 +25,11 @@ _CREDENTIAL_FILES = (("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"), ("AW
 
 @dataclass(slots=True, eq=False)
 class S3Client:
-    """A boto3 client, the errors that it raises, and how many stores use it."""
+    """A boto3 client, the errors that it raises, what it was made from, and how many stores use it."""
 
     boto: Any
     sdk_errors: tuple[type[Exception], ...]
+    origin: bytes
     stores: int = 0
 
 
@@ -54,8 +55,8 @@ class S3Clients:
     def lease(self, target: S3Target) -> S3Client:
         """The client for ``target``, until :meth:`release`. Raises ConfigError where none can be made."""
         with self._lock:
-            key = _key(target)
-            client = self._held.pop(key, None) or self._made(target)
+            key = origin_of(target)
+            client = self._held.pop(key, None) or self._made(target, key)
             self._held[key] = client  # the last one used stands last
             client.stores += 1
             return client
@@ -71,7 +72,7 @@ class S3Clients:
             for key in unused[: max(0, len(unused) - self._idle)]:
                 del self._held[key]
 
-    def _made(self, target: S3Target) -> S3Client:
+    def _made(self, target: S3Target, origin: bytes) -> S3Client:
         try:
             boto3_session = importlib.import_module("boto3.session")
             core_session = importlib.import_module("botocore.session")
@@ -94,13 +95,15 @@ class S3Clients:
         boto.meta.events.register("before-call.s3", forbid_redirect)
         boto.meta.events.register("before-call.s3", expect_of_large)
         boto.meta.events.register("response-received.s3", tell_page)
-        return S3Client(boto, (exceptions.BotoCoreError, exceptions.ClientError, parsers.ResponseParserError, OSError))
+        errors = (exceptions.BotoCoreError, exceptions.ClientError, parsers.ResponseParserError, OSError)
+        return S3Client(boto, errors, origin)
 
 
-def _key(target: S3Target) -> bytes:
+def origin_of(target: S3Target) -> bytes:
     """What a client depends on, hashed, since secrets may be in it: its settings and where its credentials come from.
 
-    Credentials that expire are renewed inside a client; other ones in the environment or in a file make another key.
+    Credentials of a role are renewed inside a client, which reads those of a file or of the environment once: other
+    ones there make another origin, and need another client.
     """
     sources: list[object] = [target.client_arguments(), target.config_arguments()]
     sources += sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_"))

@@ -43,7 +43,7 @@ class NeedsHead:
 
 
 class NeedsGet:
-    """HEAD has no body to tell an absent key from an absent bucket. GET a byte of the key."""
+    """HEAD has no body to tell an absent key from an absent bucket, nor an expired token. GET a byte of the key."""
 
 
 TRANSIENT_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -178,6 +178,8 @@ def _from_answer(target: S3Target, request: StoreRequest, response: dict[str, An
             return PutResult(PutStatus.CONFLICT, cause=what)
     if isinstance(request, Get) and (status == 416 or code == "InvalidRange"):
         return NeedsHead()
+    if isinstance(request, Head) and code == "400":
+        return NeedsGet()
     return _refused(target, request, status, code, what)
 
 
