@@ -100,9 +100,20 @@ def _damaged(kind: FaultKind) -> Answer:
                 return _unavailable(request, "400 BadDigest")
             return store.inner.execute(replace(request, body=damage(kind, body)))  # which refuses it
         outcome = apply()
-        return replace(outcome, data=damage(kind, outcome.data)) if isinstance(outcome, Object) else outcome
+        if not isinstance(outcome, Object):
+            return outcome
+        flipped = kind is FaultKind.FLIPPED
+        return replace(
+            outcome, data=(_another_bit(outcome.data, store.count) if flipped else damage(kind, outcome.data))
+        )
 
     return answer
+
+
+def _another_bit(data: bytes, number: int) -> bytes:
+    """One bit flipped, another one in each answer: bytes that come twice alike are what the object holds."""
+    middle = len(data) // 2
+    return data[:middle] + bytes(byte ^ 1 << number % 8 for byte in data[middle : middle + 1]) + data[middle + 1 :]
 
 
 def _stale(request: StoreRequest, apply: Callable[[], Outcome], store: FailingStore) -> Outcome:
