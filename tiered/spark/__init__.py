@@ -22,7 +22,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from tiered.errors import ConfigError
-from tiered.spark.worker_log import tell_warnings
+from tiered.spark.worker import tell_warnings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

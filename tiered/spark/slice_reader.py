@@ -20,7 +20,7 @@ from tiered.spark.schema import arrow_schema_of, column_names
 from tiered.spark.slices import Cuts, Piece, Slice, cut_slices, cuts_of, rows_to_cut, target_bytes
 from tiered.spark.stores import store_of
 from tiered.spark.subscription import planning_pool
-from tiered.spark.worker_memory import begin_task
+from tiered.spark.worker import begin_task
 from tiered.store.base import Store
 from tiered.store.driver import drive
 
