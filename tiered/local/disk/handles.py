@@ -178,11 +178,9 @@ class PooledFiles:
             return
         lease = self._leases.get(handle) or _closed(handle)
         with lease.lock:
-            if lease.descriptor < 0 or lease.failed is not None:
-                self._reopen(lease)
-            lease.used = next(self._uses)
+            descriptor = self._ready(lease)
             lease.dirty = True
-            self.inner.truncate(lease.descriptor, size)
+            self.inner.truncate(descriptor, size)
 
     def sync(self, handle: int) -> None:
         """An error is kept: the lease is of no use afterwards. Writes go on meanwhile; the next fsync covers them."""
