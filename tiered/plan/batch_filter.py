@@ -244,7 +244,7 @@ class BatchFilter:
             at_once = self._newest.filter_batch(batch, keeps_tombstones, self._horizon_ms)
             if at_once is not None:
                 return self._write_at_once(header, batch, at_once)
-            kept, wants_horizon = self._keep_records(header, batch, keeps_tombstones)
+            kept, wants_horizon = self._keep_records(batch, keeps_tombstones)
         if not kept and not self._must_stay(header):
             return None
         return self._written(self._write(header, batch, kept, wants_horizon), len(kept))
@@ -267,7 +267,7 @@ class BatchFilter:
             keeps_tombstones = horizon is None or self._now_ms < horizon
         return keeps_tombstones
 
-    def _keep_records(self, header: BatchHeader, batch: Buffer, keeps_tombstones: bool) -> tuple[list[Record], bool]:
+    def _keep_records(self, batch: Buffer, keeps_tombstones: bool) -> tuple[list[Record], bool]:
         """The records that stay, and whether a tombstone is among them."""
         is_superseded, latest = self._newest.is_superseded, self._newest.latest_offset
         kept: list[Record] = []

@@ -170,7 +170,7 @@ def _from_answer(target: S3Target, request: StoreRequest, response: dict[str, An
         unknown = _writes(request) and status != 501
         return PutResult(PutStatus.UNKNOWN, cause=str(refused)) if unknown else refused
     if status == 404:
-        return _absent(request, code, what)
+        return _absent(request, what)
     if isinstance(request, Put | CompleteUpload):
         if status == 412:
             return PutResult(PutStatus.LOST)
@@ -192,7 +192,7 @@ def _strangeness(request: StoreRequest, status: int, code: str) -> str:
     return ""
 
 
-def _absent(request: StoreRequest, code: str, what: str) -> Settled:
+def _absent(request: StoreRequest, what: str) -> Settled:
     match request:
         case Get():
             return Missing()
