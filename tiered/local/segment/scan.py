@@ -138,20 +138,24 @@ class LogFile:
         """The state of a walk as :meth:`segment` goes, for :meth:`pieces`."""
         return BatchWalk(self.damage, position=position, offsets=offsets, dense=dense)
 
-    def batches(self, position: int, end: int) -> Iterator[tuple[Span, memoryview]]:
+    def batches(
+        self, position: int, end: int, *, buffer_bytes: int = BUFFER_BYTES
+    ) -> Iterator[tuple[Span, memoryview]]:
         """Each whole batch from ``position`` (a batch's start) to ``end``, by declared length; CRCs are not checked.
 
-        The view is valid until the next step. Stops quietly at a partial tail; raises CorruptionError where the
-        declared length or the magic cannot be.
+        The view is valid until the next step; ``buffer_bytes`` are read at a time. Stops quietly at a partial tail;
+        raises CorruptionError where the declared length or the magic cannot be.
         """
-        return self._through(self.loose_walk(position), end)
+        return self._through(self.loose_walk(position), end, buffer_bytes=buffer_bytes)
 
     def loose_walk(self, position: int) -> BatchWalk:
         """The state of a walk as :meth:`batches` goes, for :meth:`pieces`."""
         return BatchWalk(self.damage, position=position)
 
-    def _through(self, walk: BatchWalk, end: int, reach: int = -1) -> Iterator[tuple[Span, memoryview]]:
-        for piece in self.pieces(walk, end, reach=reach):
+    def _through(
+        self, walk: BatchWalk, end: int, reach: int = -1, *, buffer_bytes: int = BUFFER_BYTES
+    ) -> Iterator[tuple[Span, memoryview]]:
+        for piece in self.pieces(walk, end, reach=reach, buffer_bytes=buffer_bytes):
             yield from walk.whole(piece)
 
     def pieces(
