@@ -514,7 +514,7 @@ class RemoteCheck:
         key = index_key(self._topic_id, self._tp.partition, row)
         txns, producers = self._beside.compare(row.base, row.next, bundle.indexes.txn_index, _snapshot(bundle))
         if txns.flaw is not None:
-            severity = Severity.ERROR if txns.known else Severity.WARNING
+            severity = Severity.ERROR if txns.proven else Severity.WARNING
             findings.add(
                 severity,
                 "txn_index_lost",
@@ -525,7 +525,7 @@ class RemoteCheck:
         if producers.flaw is not None:
             is_last = row.base == self._last_base
             findings.add(
-                Severity.ERROR if is_last and producers.known else Severity.WARNING,
+                Severity.ERROR if is_last and producers.proven else Severity.WARNING,
                 "producer_snapshot_lost",
                 f"{key}: the producer snapshot is not what the log tells: {producers.flaw}; "
                 + (

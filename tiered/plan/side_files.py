@@ -172,12 +172,14 @@ def hole_flaw(
 class Judged(NamedTuple):
     """A file beside a segment. ``flaw`` None: it is right, and ``data`` is its bytes.
 
-    Else ``data`` is what the log tells, and ``known`` whether that is all there is to tell.
+    Else ``data`` is what the log tells, and ``known`` whether that is all there is to tell. ``proven``: whatever came
+    before the segment, and nobody knows, does not make it right.
     """
 
     data: bytes
     flaw: str | None = None
     known: bool = True
+    proven: bool = True
 
 
 def judge_txn_index(
@@ -188,18 +190,21 @@ def judge_txn_index(
     ``all_followed`` as in :func:`txns_flaw`.
     """
     flaw: str | None
+    proven = True
     if len(found) % TXN_ENTRY_BYTES:
         flaw = f"it has {len(found)} bytes, no whole number of entries"
     else:
         try:
-            flaw = txns_flaw(decode_txns(found, base_offset), followed, all_followed=all_followed)
+            entries = decode_txns(found, base_offset)
+            flaw = txns_flaw(entries, followed, all_followed=all_followed)
+            proven = txns_flaw(entries, followed._replace(whole=True), all_followed=all_followed) is not None
         except CorruptionError as damage:
             flaw = damage.message
     if flaw is None:
         return Judged(found)
     told = encode_txns(followed.aborted)
     known = followed.whole or not followed.orphans or crc32c(told) == noted_crc
-    return Judged(told, flaw, known)
+    return Judged(told, flaw, known, proven)
 
 
 def judge_snapshot(
@@ -218,4 +223,5 @@ def judge_snapshot(
         return Judged(b"" if found is None or found == NO_PRODUCERS else found)
     told = encode_snapshot(followed.producers)
     known = followed.whole or crc32c(told) == noted_crc
-    return Judged(told if followed.producers else b"", flaw, known)
+    proven = found is not None or bool(followed.producers)
+    return Judged(told if followed.producers else b"", flaw, known, proven)

@@ -18,7 +18,11 @@ from tiered.errors import CorruptionError
 from tiered.format.batch import encode_batch
 from tiered.format.bundle import decode_bundle, encode_bundle
 from tiered.format.keys import Role
-from tiered.model import NewRecord, TopicPartition
+from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
+from tiered.format.root import decode_root, encode_root
+from tiered.format.rows import Rows
+from tiered.format.txn_index import decode_txns, encode_txns
+from tiered.model import AbortedTxn, NewRecord, SealedIndexes, TopicPartition
 from tiered.remote.catalog import Catalog
 from tiered.remote.hist import keep_version
 from tiered.remote.topics import load_topic
@@ -220,6 +224,94 @@ def test_a_segment_whose_aborted_transactions_go_with_it_is_dropped(store: Memor
     with tiered.open(tmp_path / "restored") as log:
         read = log.topic("t").read(isolation="read_committed")
         assert [record.offset for record in read] == [0, 1, 6]
+
+
+def behind_a_hole(log: tiered.Log, topic: Topic) -> None:
+    """0 and 1; 2, which goes; 3 to 10: of another writer 4 and 5, aborted by 6, 7, the marker 8 of what began with 1,
+    and what begins with 9 and stays open."""
+    topic.append(b"0")
+    first = begin(topic)
+    first.append(b"1")
+    log.sync(timeout=60)
+    topic.append(b"2")
+    log.sync(timeout=60)
+    topic.append(b"3")
+    second = topic.transaction("second").__enter__()
+    second.append(b"4")
+    second.append(b"5")
+    second.abort()
+    topic.append(b"7")
+    first.abort()
+    third = topic.transaction("third").__enter__()
+    third.append(b"9")
+    third.append(b"10")
+    log.sync(timeout=60)
+
+
+def moved(entries: list[AbortedTxn], marker: int, first: int) -> list[AbortedTxn]:
+    return [entry._replace(first_offset=first) if entry.last_offset == marker else entry for entry in entries]
+
+
+def opened(entries: list[ProducerEntry], first: int) -> list[ProducerEntry]:
+    return [entry._replace(txn_first_offset=first) if entry.txn_first_offset == 9 else entry for entry in entries]
+
+
+TXNS: dict[str, tuple[Callable[[list[AbortedTxn]], list[AbortedTxn]], str, str]] = {
+    "one of the segment": (lambda found: found[1:], "error", "1 of {} aborted transactions have no entry"),
+    "later": (lambda found: moved(found, 6, 5), "error", "aborted at offset 6 begins at 4, its entry says 5"),
+    "foreign": (lambda found: [*found, found[-1]._replace(last_offset=9)], "error", "no ABORT marker of producer"),
+    "one of before": (lambda found: found[:1], "warning", "aborted at offset 8 has no entry, and its beginning"),
+}
+PRODUCERS: dict[str, tuple[Callable[[list[ProducerEntry]], list[ProducerEntry]], str]] = {
+    "open": (lambda found: opened(found, -1), "that begins at offset 9 is open, and not in it"),
+    "open later": (lambda found: opened(found, 10), "begins at 9, not at 10"),
+    "all": (lambda _: [], "that begins at offset 9 is open, and not in it"),
+}
+
+
+def spoil(store: MemoryStore, base: int, change: Callable[[SealedIndexes], SealedIndexes]) -> None:
+    """The bundle of a segment, and the row that tells its size."""
+    (key,) = [key for key in objects(store) if f"/{base:020d}-" in key and key.endswith(".idx")]
+    bundle = decode_bundle(body(store, key), key=key)
+    data = encode_bundle(bundle.descriptor, change(bundle.indexes), bundle.claim_epoch)
+    (root,) = [key for key in objects(store) if key.endswith("/root")]
+    catalog = decode_root(body(store, root), key=root)
+    rows = Rows.from_rows([row._replace(idx_len=len(data)) if row.base == base else row for row in catalog.rows])
+    for name, other in ((key, data), (root, encode_root(replace(catalog, rows=rows)))):
+        store.execute(Delete((name,)))
+        store.execute(Put(name, other, ABSENT))
+
+
+@pytest.mark.parametrize("hole", [False, True])
+@pytest.mark.parametrize("name", [*TXNS, *PRODUCERS])
+def test_what_proves_an_index_wrong_behind_a_hole_is_an_error(
+    store: MemoryStore, tmp_path: Path, name: str, hole: bool
+) -> None:
+    """Nobody knows what the hole held. A bundle that contradicts what stands behind it is wrong all the same."""
+    write(store, tmp_path, behind_a_hole)
+    if hole:
+        lose(store, ".log")
+        mend(store, plan_mend(store, TP, drop=True), "test")
+    if name in TXNS:
+        change, severity, told = TXNS[name]
+        code, severity = "txn_index_lost", severity if hole else "error"
+        if name == "one of before" and not hole:
+            told = "1 of 2 aborted transactions have no entry, the first at 8"
+        spoil(store, 3, lambda old: replace(old, txn_index=encode_txns(change(list(decode_txns(old.txn_index, 3))))))
+    else:
+        edit, told = PRODUCERS[name]
+        code, severity = "producer_snapshot_lost", "error"
+        spoil(
+            store,
+            3,
+            lambda old: replace(
+                old, producer_snapshot=encode_snapshot(edit(list(decode_snapshot(old.producer_snapshot))))
+            ),
+        )
+    report = check(None, store, CheckOptions(read_data=True))
+    (found,) = [one for one in report.findings if one.code != "invariant"]  # its totals
+    assert (found.severity.value, found.code, found.offset) == (severity, code, 3)
+    assert told.format(1 if hole else 2) in found.message
 
 
 def test_a_catalog_that_is_made_anew_leaves_a_hole_there(store: MemoryStore, tmp_path: Path) -> None:
