@@ -87,9 +87,14 @@ def plan_mend_steps(
 
     ``drop`` False: a segment that would lose something is CorruptionError; True: one whose loss would change what is
     shown of other offsets. Raises UnknownTopicError, NotFoundError (no catalog), ConfigError: an offset is in no
-    segment, nothing is wrong, or a copy of what ``drop`` would give up lies elsewhere, unless ``accept_loss``. ``url``:
-    the store's, for commands that hints name.
+    segment, nothing is wrong, or a copy of what ``drop`` would give up lies elsewhere, unless ``accept_loss``, which
+    means nothing without ``drop`` and is refused (ConfigError). ``url``: the store's, for commands that hints name.
     """
+    if accept_loss and not drop:
+        raise ConfigError(
+            f"{tp}: accept_loss was asked for without drop: nothing is given up then, there is no loss to accept",
+            hint="drop=True gives up what cannot be read; leave accept_loss out to write indexes and rows anew",
+        )
     chosen = yield from choose_rows(tp, offsets)
     entry, pinned = chosen.entry, chosen.pinned
     found: list[RowPlan] = []

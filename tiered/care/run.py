@@ -148,8 +148,8 @@ def plan_mend(
 
     ``drop``: what cannot be read of them is given up, which the plan names; ``accept_loss``: where an object of the
     same name and size lies under another prefix, too. Lists the bucket where something is lost; changes nothing. Raises
-    UnknownTopicError, NotFoundError, ConfigError if nothing is wrong, or such an object lies elsewhere,
-    CorruptionError if something would be lost without ``drop``.
+    UnknownTopicError, NotFoundError, ConfigError if nothing is wrong, such an object lies elsewhere, or ``accept_loss``
+    is asked for without ``drop``, CorruptionError if something would be lost without ``drop``.
     """
     return Runner(store).run(plan_mend_steps(tp, offsets, drop=drop, accept_loss=accept_loss, url=store.url))
 

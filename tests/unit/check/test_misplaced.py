@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
+import tiered.aio
 from tests.unit.check.building import Scenario, scenario
 from tiered.care.misplaced import copy_command, misplaced_words
 from tiered.care.run import mend, plan_mend, plan_rebuild
@@ -16,6 +18,7 @@ from tiered.format.keys import gc_audit_key, partition_prefix, segment_key
 from tiered.model import TopicPartition
 from tiered.store.base import ABSENT, List, ListEntry, Outcome, Put, StoreRequest, list_all
 from tiered.store.driver import drive
+from tiered.store.location import StoreLocation
 
 TP = TopicPartition("flights", 0)
 
@@ -87,6 +90,29 @@ def test_what_lies_elsewhere_is_not_given_up(log: Scenario, left: bytes) -> None
     log.replace(key, data)  # as is said
     with pytest.raises(ConfigError, match="nothing to repair"):
         plan_mend(log.store, TP, drop=True)
+
+
+def test_a_loss_is_accepted_only_of_what_is_given_up(log: Scenario) -> None:
+    """It had no effect: whoever asked for it was told that something would be lost, as if it had not been accepted."""
+    row = log.rows()[1]
+    log.delete(segment_key(log.root().topic_id, 0, row))
+    before = objects(log)
+    told = f"{TP}: accept_loss was asked for without drop"
+
+    async def ask() -> None:
+        store = StoreLocation.parse(log.url).open_aio()
+        try:
+            await tiered.aio.plan_mend(store, TP, [row.base], accept_loss=True)
+        finally:
+            await store.close()
+
+    with pytest.raises(ConfigError, match=told) as refused:
+        plan_mend(log.store, TP, [row.base], accept_loss=True)
+    assert refused.value.hint.startswith("drop=True gives up what cannot be read")
+    with pytest.raises(ConfigError, match=told):
+        asyncio.run(ask())
+    assert objects(log) == before
+    assert plan_mend(log.store, TP, [row.base], drop=True, accept_loss=True).lost[0].start == row.base
 
 
 def test_whoever_accepts_the_loss_gives_it_up(log: Scenario) -> None:
