@@ -43,7 +43,7 @@ from tiered.remote.catalog import CommitLimits
 from tiered.remote.hist import keep_version, kept_version
 from tiered.remote.pages import store_pages
 from tiered.remote.refusal import refusal_error
-from tiered.remote.root_view import RootView
+from tiered.remote.root_view import RootView, root_get
 from tiered.remote.roots import ROOTS_TOGETHER, PartitionIds, root_put
 from tiered.remote.settle import Deadline, deadline_after, settle
 from tiered.remote.store_clock import StoreClock
@@ -134,11 +134,16 @@ class SinkView(RootView):
 
 @dataclass(slots=True)
 class _Swap:
-    """One partition's change on its way: ``planned`` was sent by ``put`` and is not settled."""
+    """One partition's change on its way: ``planned`` was sent by ``put`` and is not settled.
+
+    ``stale``: its root has to be read again. ``timed``: whatever is known of it, since only a whole answer tells the
+    store's time.
+    """
 
     view: SinkView
     intent: Intent
     stale: bool = False
+    timed: bool = False
     looked: bool = False
     planned: Root | None = None
     put: Put | None = None
@@ -385,7 +390,8 @@ def _swap_group(swaps: Sequence[_Swap], owner: str, limits: CommitLimits, deadli
 def _look(swaps: Sequence[_Swap]) -> Steps[None]:
     if not swaps:
         return
-    answers = yield Together(tuple([swap.view.request() for swap in swaps]), errors=True)
+    gets = [root_get(swap.view.key) if swap.timed else swap.view.request() for swap in swaps]
+    answers = yield Together(tuple(gets), errors=True)
     time: Time = yield Now()
     for swap, got in zip(swaps, answers, strict=True):
         if isinstance(got, RemoteUnavailableError):
@@ -401,14 +407,23 @@ def _look(swaps: Sequence[_Swap]) -> Steps[None]:
 
 
 def _plan(swap: _Swap, owner: str, limits: CommitLimits, deadline: Deadline) -> Steps[None]:
-    """The next root and its PUT, or the result if none is needed."""
+    """The next root and its PUT, or the result if none is needed.
+
+    Unlike a catalog's it is not dated anew if the process stands still before the PUT. A sink removes nothing, pages
+    neither (``plan.pages.spill`` only makes them), so that no grace counts from that date; reads as of a time between
+    the date and the PUT find a version that came a little later.
+    """
     view = swap.view
     root = view.root
     if root is None:
         raise ValueError(f"{view.name} was not read")
     try:
+        time: Time = yield Now()
+        if view.clock.ahead(time) and not swap.timed:  # or this machine slept: the store says which
+            swap.stale = swap.timed = True
+            return
         commit_id: str = yield NewId()
-        now_ms = view.clock.commit_ms((yield Now()))
+        now_ms = view.clock.commit_ms(time)
         stamp = Stamp(commit_id, now_ms, Role.WRITER, root.writer.epoch, owner, limits.shape)
         planned = view.planned(swap.intent, stamp)
         if isinstance(planned, Refusal):

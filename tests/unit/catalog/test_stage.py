@@ -26,6 +26,8 @@ from tiered.remote.roots import PartitionIds, make_roots
 from tiered.remote.settle import COMMIT_DEADLINE_MS, deadline_after
 from tiered.remote.stage import Sink, hand_over, put_decision, read_decision
 from tiered.store.base import Outcome, Put, PutStatus, StoreRequest
+from tiered.store.driver import drive
+from tiered.testing.clock import FakeClock
 
 IDS = PartitionIds("flights", TOPIC_ID)
 NAMES = {TOPIC_ID: "flights"}
@@ -86,6 +88,38 @@ def test_a_replay_adopts_what_was_decided_and_adds_nothing() -> None:
     assert [(each.base, each.end) for each in again] == [(-1, -1), (-1, -1)]
     assert [each.root.commit for each in again] == [each.root.commit for each in before]
     assert root_of(world, 2).next_offset == 0
+
+
+@pytest.mark.parametrize("rival", [False, True])
+def test_a_machine_that_slept_asks_the_store_what_time_it_is(rival: bool) -> None:
+    """Its monotonic clock did not count the sleep, and a root that is unchanged tells no time."""
+    world = made()
+    sink = Sink("driver:1", NAMES)
+    world.run(sink.commit_staged(world.run(sink.decide(decided("q", 0, 0)))))
+    decision = world.run(sink.decide(decided("q", 1, 0)))
+    if rival:
+        other = Sink("driver:2", NAMES)
+        world.run(other.commit_staged(world.run(other.decide(decided("r", 0, 0)))))
+    world.clock.jump(2 * 86_400)
+    world.store.gets = 0
+    (landed,) = world.run(sink.commit_staged(decision))
+    assert (landed.base, landed.end) == ((10, 15) if rival else (5, 10))
+    assert landed.root.commit.ts_ms >= world.clock.now_ms() - 60_000
+    assert world.store.gets == 1
+    world.store.gets = 0
+    world.run(sink.commit_staged(world.run(sink.decide(decided("q", 2, 0)))))
+    assert world.store.gets == 1
+
+
+def test_a_clock_far_ahead_is_refused_once_the_store_was_asked() -> None:
+    world = made()
+    sink = Sink("driver:1", NAMES)
+    decision = world.run(sink.decide(decided("q", 0, 0)))
+    puts = len(world.store.puts)
+    ahead = FakeClock(world.clock.now_ms() + 2 * 86_400_000)
+    with pytest.raises(ConfigError, match="later than the store's clock"):
+        drive(world.store, sink.commit_staged(decision), clock=ahead, ids=world.ids)
+    assert len(world.store.puts) == puts
 
 
 class Crash(Exception):
