@@ -78,12 +78,16 @@ class ArrowRows:
             return data
         if isinstance(data, arrow.RecordBatch):
             return arrow.Table.from_batches([data])
+        cause, why = None, "nothing of Arrow's"
         if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
-            return arrow.table(data)
+            try:
+                return arrow.table(data)
+            except arrow.ArrowInvalid as error:  # a column alone
+                cause, why = error, str(error)
         raise ConfigError(
-            f"data is {type(data).__name__}, nothing of Arrow's",
+            f"data is {type(data).__name__}, {why}",
             hint="append_arrow takes a pyarrow.Table, a RecordBatch, or what has __arrow_c_stream__ (polars, duckdb)",
-        )
+        ) from cause
 
     def _check_schema(self, schema: pa.Schema) -> None:
         for name in schema.names:
@@ -118,7 +122,7 @@ class ArrowRows:
 
     def _rows(self, batch: pa.RecordBatch, first: int, now_ms: int) -> Rows:
         arrow = self._arrow
-        headers = self._column(batch, "headers")
+        headers, given = self._column(batch, "headers"), self._column(batch, "partition")
         inner = arrow.struct([("key", arrow.string()), ("value", arrow.binary())])
         try:
             records = RecordColumns(
@@ -127,6 +131,7 @@ class ArrowRows:
                 self._times(batch, now_ms),
                 None if headers is None or headers.null_count == len(headers) else headers.cast(arrow.list_(inner)),
             )
+            given = given if given is None else given.cast(arrow.int64())
         except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError, arrow.ArrowTypeError) as error:
             raise ConfigError(
                 f"rows {first} to {first + batch.num_rows}: {error}", hint="cast the column first"
@@ -134,7 +139,7 @@ class ArrowRows:
         check_columns(self._config, records, now_ms, first)
         _check_header_names(records, first)
         self._check_sizes(records, first)
-        return Rows(first, records, self._places(batch, records, first))
+        return Rows(first, records, self._places(given, records, first))
 
     def _check_sizes(self, records: RecordColumns, first: int) -> None:
         """Rows that may not fit into a batch are encoded to see: there are few."""
@@ -165,10 +170,11 @@ class ArrowRows:
         if column is None or column.null_count == len(column):
             return _all(now_ms, batch.num_rows)
         if arrow.types.is_timestamp(column.type):
-            column = column.cast(arrow.timestamp("ms", column.type.tz), safe=False)
+            whole = column.type.unit == "s"  # whose milliseconds may be too many; parts of one are cut off
+            column = column.cast(arrow.timestamp("ms", column.type.tz), safe=whole)
         return _numbers(column, now_ms)
 
-    def _places(self, batch: pa.RecordBatch, records: RecordColumns, first: int) -> Int64s:
+    def _places(self, column: pa.Array | None, records: RecordColumns, first: int) -> Int64s:
         """The partition that each row names, or its key; -1 where there is neither."""
         count = self._partitions
         if self._partition is not None:
@@ -177,7 +183,6 @@ class ArrowRows:
         if count > 1 and records.keys.null_count < len(records):
             keyed = records.keys.is_valid().to_numpy(zero_copy_only=False)
             chosen = np.where(keyed, partitions_of(key_hashes(records.keys), count), chosen)
-        column = self._column(batch, "partition")
         if column is None or column.null_count == len(column):
             return chosen
         given = _numbers(column, -1)

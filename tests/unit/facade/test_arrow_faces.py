@@ -110,6 +110,19 @@ def test_rows_without_a_key_stay_together(tmp_path: Path) -> None:
 
 CASES: list[tuple[Any, type[TieredError], str, int | None]] = [
     ([b"v"], ConfigError, "data is list, nothing of Arrow's", None),
+    (pa.array([b"v"]), ConfigError, "data is BinaryArray, Cannot import schema", None),
+    (
+        pa.table({"value": [b"v"], "partition": pa.array([2**63], pa.uint64())}),
+        ConfigError,
+        "rows 0 to 1: Integer value 9223372036854775808 not in range",
+        None,
+    ),
+    (  # its milliseconds, in 64 bits, would be 0: a time that every log takes
+        pa.table({"value": [b"v"], "timestamp": pa.array([2**62]).cast(pa.timestamp("s", "UTC"))}),
+        ConfigError,
+        "rows 0 to 1: .* would result in out of bounds timestamp: 4611686018427387904",
+        None,
+    ),
     (pa.table({"key": [b"k"]}), ConfigError, "there is no column value", None),
     (pa.table({"value": [1]}), ConfigError, "column value is int64, not binary or text", None),
     (
