@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from http.client import HTTPResponse
 from typing import Any
@@ -35,6 +36,7 @@ class S3Store:
 
     def __init__(self, target: S3Target) -> None:
         self.target = target
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._client: S3Client | None = None
         self._refused = False
@@ -50,6 +52,7 @@ class S3Store:
 
     def close(self) -> None:
         """No request more; connections that no other store uses are closed."""
+        self._leave_to_the_parent()
         with self._lock:
             self._closed = True
             client, self._client = self._client, None
@@ -76,6 +79,7 @@ class S3Store:
         return settled
 
     def _connected(self) -> S3Client:
+        self._leave_to_the_parent()
         with self._lock:
             if self._closed:
                 raise ClosedError(f"{self.url} was closed")
@@ -86,6 +90,12 @@ class S3Store:
             if self._client is None:
                 self._client = CLIENTS.lease(self.target)
             return self._client
+
+    def _leave_to_the_parent(self) -> None:
+        """In a fork: connections are the parent's, where each would read the other's answers, and so is the lock."""
+        pid = os.getpid()
+        if pid != self._pid:
+            self._lock, self._client, self._pid = threading.Lock(), None, pid
 
 
 def free_buffers() -> None:
