@@ -131,7 +131,7 @@ class Collector:
         """One cycle. Raises CorruptionError for a page that cannot be read: what it names is not known then."""
         before = self._catalog.root
         now_ms = (yield Now()).now_ms
-        if before is None or not len(self._due(before, before.version, now_ms)):
+        if before is None or not (len(self._due(before, before.version, now_ms)) or self._lists(before)):
             return Collected()
         root = yield from self._catalog.commit(GcFloorIntent(before.version))
         pins = yield from read_pins(root)
@@ -142,6 +142,7 @@ class Collector:
         try:
             for number, entry in enumerate(due):
                 yield from self._segments(root, entry, number, work)
+            yield from self._listed(root, floor if pins.lowest is None else min(floor, pins.lowest), work)
             yield from work.flush()
             yield from work.drop_pages(work.leaves)
             yield from work.drop_pages(work.lists)
@@ -164,9 +165,24 @@ class Collector:
         if self._only is None:
             return collectable(root, limit=limit, now_ms=now_ms, grace_ms=self._grace_ms)
         due = collectable(root, limit=limit, now_ms=MAX_LONG, grace_ms=0)
-        return Trash.from_entries(
-            [entry for entry in due if entry.what == TRASH_OBJECT and (entry.id_hi, entry.id_lo) in self._only]
-        )
+        return Trash.from_entries(self._chosen(due))
+
+    def _chosen(self, entries: Iterable[TrashEntry]) -> list[TrashEntry]:
+        only = self._only or frozenset()
+        return [entry for entry in entries if entry.what == TRASH_OBJECT and (entry.id_hi, entry.id_lo) in only]
+
+    def _lists(self, root: Root) -> list[TrashEntry]:
+        """Pages of the trash in which one of ``only`` may stand."""
+        return [entry for entry in root.trash if entry.what == TRASH_LIST] if self._only else []
+
+    def _listed(self, root: Root, limit: int, work: _Work) -> Steps[None]:
+        """Of ``only`` those that stand in a page of the trash. It keeps its entry: what else it names has its grace,
+        and a later cycle deletes these once more."""
+        for entry in self._lists(root):
+            content = yield from trash_page(page_key_of(root, entry), [PageKind.TRASH])
+            for one in self._chosen(content) if isinstance(content, Trash) else ():
+                if one.removed_version <= limit:
+                    yield from work.add(_object_keys(root, one), -1)
 
     def _segments(self, root: Root, entry: TrashEntry, number: int, work: _Work) -> Steps[None]:
         """Deletes the segments that an entry names; its pages wait in ``work`` until all segments are gone."""

@@ -6,6 +6,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,13 +21,18 @@ from tiered.format.batch import decode_records, encode_batch, read_header
 from tiered.format.codecs import Codec
 from tiered.format.crc import crc32c
 from tiered.format.kernels import Record
-from tiered.format.keys import aside_key, index_key, parse_segment_key, partition_prefix, root_key
+from tiered.format.keys import Role, aside_key, index_key, parse_segment_key, partition_prefix, root_key, segment_key
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 from tiered.format.rows import Rows
+from tiered.format.trash import TRASH_LIST
 from tiered.model import Row, TopicPartition
+from tiered.plan.commit import SHAPE
 from tiered.plan.erasure import Selection
 from tiered.plan.invariants import check_root
 from tiered.plan.maintenance import Kind
+from tiered.remote import catalog
+from tiered.remote.catalog import Catalog, CommitLimits
+from tiered.remote.collect import Collector
 from tiered.remote.maintain import Maintainer
 from tiered.remote.past import create_snapshot, delete_snapshot
 from tiered.remote.pins import Pin
@@ -236,6 +242,49 @@ def test_now_deletes_the_old_objects_and_nothing_else(bucket: Bucket) -> None:
     assert bucket.holding(b"key-3") == {key for key in trimmed if key.endswith(".log")}  # it is told
     assert {each.key for each in done.left} == bucket.holding(b"key-3")
     assert trimmed <= bucket.objects()
+
+
+@pytest.mark.parametrize("entries", [2, 3, 5])
+def test_now_deletes_what_stands_in_pages_of_the_trash(entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large erasure leaves more than a root names itself. What others have left there keeps its grace."""
+    limits = CommitLimits(shape=replace(SHAPE, trash_entries=entries, trash_page=2))
+    monkeypatch.setattr(catalog, "CommitLimits", lambda: limits)
+    bucket = Bucket()
+    maintainer = Maintainer(TP, TOPIC_ID, TopicConfig(), owner="m:2")
+    trim = bucket.run(maintainer.plan((Kind.RETENTION,), begin_at=100)).actions[0]
+    bucket.run(maintainer.run(trim, TRUSTED))
+    trimmed = {key for key in bucket.objects() if f"/{0:020d}-" in key}
+    done = bucket.erase(now=True)
+    assert bucket.log.root is not None
+    lists = [entry for entry in bucket.log.root.trash if entry.what == TRASH_LIST]
+    assert (done.collected and done.collected.objects, bool(lists)) == (8, True)
+    assert bucket.holding(b"key-3") == {key for key in trimmed if key.endswith(".log")}
+    assert {each.key for each in done.left} == bucket.holding(b"key-3")
+    bucket.clock.advance(2 * 86_400)
+    plan = bucket.run(maintainer.plan((Kind.COLLECT,)))
+    bucket.run(Maintainer(TP, TOPIC_ID, TopicConfig(), owner="m:3").run(plan.actions[0], TRUSTED))
+    assert (bucket.holding(b"key-3"), len(bucket.log.root.trash), bucket.objects()) == (
+        set(),
+        0,
+        {key(TOPIC_ID, 0, row) for row in bucket.rows for key in (segment_key, index_key)},
+    )
+
+
+def test_a_snapshot_that_came_meanwhile_holds_what_stands_in_pages_of_the_trash(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = CommitLimits(shape=replace(SHAPE, trash_entries=2, trash_page=2))
+    monkeypatch.setattr(catalog, "CommitLimits", lambda: limits)
+    bucket = Bucket()
+    view, replaced = RootView(TOPIC_ID, 0, "flights"), frozenset((row.id_hi, row.id_lo) for row in bucket.rows)
+    bucket.run(create_snapshot(view, "release"))
+    bucket.erase()
+    before, claimed = bucket.objects(), Catalog(TOPIC_ID, 0, "flights")
+    bucket.run(claimed.claim(Role.MAINTAINER, "m:2"))
+    assert (bucket.run(Collector(claimed, 0, only=replaced).run()).objects, bucket.objects()) == (0, before)
+    bucket.run(delete_snapshot(view, "release"))
+    assert bucket.run(Collector(claimed, 0, only=replaced).run()).objects == 10
+    assert bucket.holding(b"key-3") == set()
 
 
 @pytest.mark.parametrize("now", [True, False])
