@@ -149,18 +149,23 @@ class Snapshot:
             at = rows.end_offset
 
     def times(self) -> Steps[tuple[int, int] | None]:
-        """The smallest and the largest timestamp of all segments, None without one. Reads the first page at most."""
+        """The smallest and the largest timestamp of all segments, None where none has any. Reads the first page only.
+
+        A segment without records has none. A page that holds such a one does not tell its smallest: of the first page
+        that is looked up, others are left out.
+        """
         found: list[tuple[int, int]] = []
         at = self.start_offset
         for level, kind in ((self.root.inner, PageKind.INNER), (self.root.leaves, PageKind.LEAF)):
             for pointer in level:
-                if pointer.base >= at:
+                if pointer.base >= at and (found or pointer.min_ts >= 0):
                     found.append((pointer.min_ts, pointer.max_ts))
                 else:
                     found += yield from self._times_from(pointer, kind)
         if len(self.root.rows):
             found.append(_times_of(self.root.rows))
-        return (min(low for low, _ in found), max(high for _, high in found)) if found else None
+        least = min((low for low, _ in found if low >= 0), default=-1)
+        return (least, max(high for _, high in found)) if least >= 0 else None
 
     # -- down to the rows -----------------------------------------------------------------------------------------
 
@@ -221,17 +226,15 @@ class Snapshot:
         return held if isinstance(held, Rows) else NO_ROWS
 
     def _times_from(self, pointer: Pointer, kind: PageKind) -> Steps[list[tuple[int, int]]]:
-        """Times in the page in which the log starts, of what lives of it."""
+        """Times in the first page, of what lives of it; -1 for the smallest of what has none."""
         if kind is PageKind.LEAF:
             rows = yield from self._rows(pointer)
             return [_times_of(rows.slice(rows.first_above(self.start_offset)))]
         children = yield from self._children(pointer)
         alive = list(children.slice(children.first_above(self.start_offset)))
-        found = [(child.min_ts, child.max_ts) for child in alive if child.base >= self.start_offset]
-        for child in alive[:1]:
-            if child.base < self.start_offset:
-                found += yield from self._times_from(child, PageKind.LEAF)
-        return found
+        told = alive and alive[0].base >= self.start_offset and alive[0].min_ts >= 0
+        found = [] if told or not alive else (yield from self._times_from(alive[0], PageKind.LEAF))
+        return [*found, *((child.min_ts, child.max_ts) for child in (alive if told else alive[1:]))]
 
 
 def _first(pointers: Pointers, at: int, choose: Choose | None) -> int:
@@ -240,7 +243,8 @@ def _first(pointers: Pointers, at: int, choose: Choose | None) -> int:
 
 
 def _times_of(rows: Rows) -> tuple[int, int]:
-    return int(np.min(rows.columns["min_ts"])), int(np.max(rows.columns["max_ts"]))
+    least, known = rows.columns["min_ts"], rows.columns["min_ts"] >= 0
+    return int(least[known].min()) if known.any() else -1, int(np.max(rows.columns["max_ts"]))
 
 
 def rows_inside(root: Root) -> Rows:

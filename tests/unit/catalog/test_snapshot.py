@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 from unittest.mock import patch
@@ -89,6 +90,25 @@ def compare(pinned: Snapshot, rows: list[Row], offset: int, timestamp: int) -> N
     assert run(pinned.times()) == ((min(r.min_ts for r in rows), max(r.max_ts for r in rows)) if rows else None)
     assert (pinned.segments, pinned.size_bytes) == (len(rows), 7 * len(rows))
     assert pinned.records == sum(row.records for row in rows)
+
+
+@pytest.mark.parametrize("paged", [False, True])
+@pytest.mark.parametrize(
+    ("holes", "expected"),
+    [((), (0, 250)), ((0,), (50, 250)), ((0, 1), (100, 250)), ((5,), (0, 200)), (range(6), None)],
+)
+def test_what_has_no_record_has_no_time(
+    paged: bool, holes: Sequence[int], expected: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`status` showed 1969 as the oldest time of every partition in which compaction had left a hole."""
+    pages = Pages()
+    monkeypatch.setattr(snapshot, "read_pages", pages.answer)
+    rows = rows_of([(10, 50 * at, 0) for at in range(6)], first=0)
+    rows = [row._replace(min_ts=-1 if at in holes else row.max_ts) for at, row in enumerate(rows)]
+    rows = [row._replace(max_ts=-1) if row.min_ts < 0 else row for row in rows]
+    pinned = pages.of(root_of(rows)) if paged else Snapshot.of(root_of(rows))
+    assert run(pinned.times()) == expected
+    assert pages.read <= 1
 
 
 def test_a_lookup_reads_the_pages_that_may_hold_it(monkeypatch: pytest.MonkeyPatch) -> None:
