@@ -92,8 +92,8 @@ class StoreLocation:
         """Raises ``ConfigError`` for all that cannot be a store; touches neither disk nor network.
 
         Each word of S3 defaults to its ``TIERED_*``; then the endpoint to ``AWS_ENDPOINT_URL_S3`` or
-        ``AWS_ENDPOINT_URL``, the region to ``AWS_REGION`` or ``AWS_DEFAULT_REGION``. Credentials come from the AWS
-        chain only.
+        ``AWS_ENDPOINT_URL``, the region to ``AWS_REGION`` or ``AWS_DEFAULT_REGION``, then to that of the AWS profile.
+        Credentials come from the AWS chain only.
         """
         if isinstance(url, StoreLocation):
             return url

@@ -55,9 +55,6 @@ POOL_CONNECTIONS = 16
 EXPECT_BYTES = 1024 * 1024
 """A body below it is sent without asking first whether the store wants it."""
 
-DEFAULT_REGION = "us-east-1"
-"""Region signed with when none is configured and the endpoint is not Amazon's: such servers ignore it."""
-
 KMS = "aws:kms"
 SSE = ("AES256", KMS)
 """Server-side encryption: keys of S3, or of KMS."""
@@ -128,9 +125,11 @@ class S3Target:
                 return f"s3://{self.bucket}/{self.full_key(request.key)}"
 
     def client_arguments(self) -> dict[str, Any]:
-        """Keyword arguments of ``create_client("s3")`` but ``config``."""
-        region = self.region or (DEFAULT_REGION if self.endpoint_url else None)
-        return {"region_name": region, "endpoint_url": self.endpoint_url}
+        """Keyword arguments of ``create_client("s3")`` but ``config``.
+
+        Without a region it is that of the AWS profile, and us-east-1 where none is configured, whatever the endpoint.
+        """
+        return {"region_name": self.region, "endpoint_url": self.endpoint_url}
 
     def config_arguments(self) -> dict[str, Any]:
         """Keyword arguments of botocore's ``Config``.

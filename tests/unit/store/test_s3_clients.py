@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import botocore.loaders
 import pytest
 
+from tiered.store.aio_s3 import AioS3Store
 from tiered.store.s3_clients import S3Clients
 from tiered.store.s3_requests import S3Target
 
@@ -74,6 +76,37 @@ def test_a_file_of_credentials_that_changes_is_read_anew(monkeypatch: pytest.Mon
         credentials.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = s\n")
         found.append(access_key(clients.lease(TARGET)))
     assert found == ["one", "three"]
+
+
+@pytest.mark.parametrize(
+    "endpoint_url", [None, "http://127.0.0.1:9", "https://vpce-1.s3.eu-central-1.vpce.amazonaws.com"]
+)
+@pytest.mark.parametrize(
+    ("profile", "given", "signed"),
+    [("", None, "us-east-1"), ("eu-central-1", None, "eu-central-1"), ("eu-central-1", "eu-west-1", "eu-west-1")],
+)
+def test_the_region_is_that_of_the_profile_at_any_endpoint(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    endpoint_url: str | None,
+    profile: str,
+    given: str | None,
+    signed: str,
+) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "config").write_text(f"[default]\nregion = {profile}\n" if profile else "")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    target = S3Target("bucket", endpoint_url=endpoint_url, region=given)
+    assert S3Clients().lease(target).boto._request_signer._region_name == signed
+
+    async def of_the_loop() -> str:
+        store = AioS3Store(target)
+        region: str = (await store._connected()).boto._request_signer._region_name
+        await store.close()
+        return region
+
+    assert asyncio.run(of_the_loop()) == signed
 
 
 def test_connections_are_closed_with_the_last_store_and_only_some_clients_are_kept(
