@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -176,7 +177,7 @@ def export(  # noqa: PLR0917 - the options
     return {
         "topics": sorted(set(topics)),
         "format": kind,
-        "to": to,
+        "to": str(Path(to).absolute()) if to and "://" not in to else to,
         "catalog": catalog if kind == "iceberg" else "",
         "table": table or "",
         "committed": isolation == "read_committed",

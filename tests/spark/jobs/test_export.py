@@ -24,6 +24,8 @@ Config = pytest.importorskip("pyiceberg.utils.config").Config
 __all__ = ["in_pairs", "inline"]
 
 FORMATS = ("parquet", "delta", "iceberg")
+COLUMNS = ["partition", "offset", "key", "value"]
+LINE = ("export", "flights", "--task-bytes", "3KiB")
 Rows = list[tuple[int, int, bytes | None, bytes | None]]
 
 
@@ -77,7 +79,7 @@ def table(folder: Path, kind: str) -> pa.Table:
 
 
 def exported(folder: Path, kind: str) -> Rows:
-    rows = table(folder, kind).select(["partition", "offset", "key", "value"]).to_pylist()
+    rows = table(folder, kind).select(COLUMNS).to_pylist()
     return sorted((row["partition"], row["offset"], row["key"], row["value"]) for row in rows)
 
 
@@ -278,6 +280,31 @@ def test_offsets_that_retention_took_are_an_error_or_left_out(place: Path, inlin
     first = min(offset for partition, offset, *_ in exported(place, "delta") if partition == 0)
     assert first == 0
     assert {row for row in held(place) if row[0] == 0} <= set(exported(place, "delta"))
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b", "a day", "100%", "ü"])
+def test_a_folder_is_where_its_url_says_whatever_its_name_holds(place: Path, inline: None, name: str) -> None:
+    """pyarrow reads ``file:///x/a#b`` as ``/x/a``: each file took the place of the one before it, unseen."""
+    odd = run(*LINE, "--remote", bucket(place), "--format", "parquet", "--to", f"file://{place}/odd/{name}", "--json")
+    assert (odd.code, odd.done["files"] > 2) == (0, True), odd.err
+    rows = ds.dataset(str(place / "odd" / name), format="parquet").to_table().select(COLUMNS).to_pylist()
+    assert sorted(tuple(row.values()) for row in rows) == held(place)
+    assert [path.name for path in (place / "odd").iterdir()] == [name]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
+def test_a_relative_folder_is_that_of_the_shell(
+    place: Path, inline: None, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    done = run(*LINE, "--remote", bucket(place), "--format", kind, "--to", kind)
+    assert (done.code, exported(place, kind)) == (0, held(place)), done.err
+
+
+@pytest.mark.parametrize("url", ["file:///lake/a#b", "s3://lake/a?b"])
+def test_a_delta_table_at_a_place_that_deltalake_cuts_is_refused(place: Path, url: str) -> None:
+    refused = run(*LINE, "--remote", bucket(place), "--format", "delta", "--to", url)
+    assert (refused.code, f"{url} has a ? or a #" in refused.err) == (2, True)
 
 
 def test_wrong_arguments(place: Path) -> None:

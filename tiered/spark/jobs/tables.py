@@ -28,7 +28,7 @@ from tiered.format.crc import crc32c
 from tiered.spark.jobs.plan import Receipt, decoded, encoded
 from tiered.store.base import Get, Object, Store, list_all
 from tiered.store.driver import drive
-from tiered.store.location import open_store
+from tiered.store.location import StoreLocation, open_store
 from tiered.store.puts import put_unique
 
 FOLDER = "_tieredlog"
@@ -92,10 +92,14 @@ def write_file(folder: str, name: str, data: pa.Buffer, s3: S3Keywords) -> str:
 
 
 def file_system(url: str, s3: S3Keywords) -> tuple[pafs.FileSystem, str]:
-    """The file system of a URL, and the path in it. Credentials come from the environment. Raises ConfigError."""
+    """The file system of a URL, and the path in it, as a store at that URL has it: pyarrow's own reading of ``file:``
+    takes ``#`` and ``?`` for the end of the path. Credentials come from the environment. Raises ConfigError.
+    """
     if url.startswith("s3://"):
         endpoint, region = s3.get("endpoint_url") or None, s3.get("region") or None
         return pafs.S3FileSystem(endpoint_override=endpoint, region=region), url.removeprefix("s3://")
+    if url.startswith(("file://", "/")):
+        return pafs.LocalFileSystem(), str(StoreLocation.parse(url).path)
     try:
         found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(url)
     except (pa.ArrowInvalid, ValueError) as error:
@@ -195,6 +199,8 @@ class DeltaTarget:
             raise ConfigError(
                 f"exports to Delta need deltalake: {error}", hint="pip install 'tieredlog[delta]'"
             ) from error
+        if "://" in url and ("?" in url or "#" in url):
+            raise ConfigError(f"{url} has a ? or a #, at which the place of a Delta table ends", hint="another name")
         self._delta = deltalake
         self.folder = url.rstrip("/")
         self._options: dict[str, str] = {}
