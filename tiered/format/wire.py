@@ -121,6 +121,12 @@ class WireReader:
             raise self.error(f"{count} items cannot be in {self.left} bytes")
         return tuple(item() for _ in range(count))
 
+    def array(self, item: Callable[[], T], *, item_bytes: int) -> tuple[T, ...]:
+        items = self.nullable_array(item, item_bytes=item_bytes)
+        if items is None:
+            raise self.error("an array is null")
+        return items
+
     def tagged(self) -> dict[int, bytes]:
         """The tagged fields of a flexible struct, unread; empty in other versions."""
         if not self.flexible:

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tiered.clock import SystemClock
 from tiered.errors import ConfigError, InvalidTxnStateError, ProducerFencedError
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.transactions.coordinator import Transactions
 from tiered.log import Log
 from tiered.model import RecordMetadata
+from tiered.plan.transactions import DEFAULT_TIMEOUT_MS
 
 
 @pytest.fixture
@@ -81,7 +83,7 @@ def test_a_transaction_that_was_ended_does_not_begin_again_in_a_topic_that_was_m
     with log:
         txn = log.transaction("x")
         txn.append(b"1", topic="t")
-        log._local.transactions.abort("x")  # as its timeout does
+        log._local.transactions.tick(SystemClock().now_ms() + 2 * DEFAULT_TIMEOUT_MS)
         log.delete_topic("t")
         partition = log.topic("t", create=True).log(0)
         with pytest.raises(ProducerFencedError):
