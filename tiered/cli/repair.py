@@ -186,7 +186,8 @@ def root_command(app: Application, *, selected: str, to_version: int, dry_run: b
     """Undo what a trim or a rewrite did: the catalog of an older version again, and what was appended since.
 
     Refused if anything that version names was collected. Every claim ends: the log directory that wrote the partition
-    goes on after `tiered repair rejoin`. The root that is replaced is copied below aside/.
+    goes on after `tiered repair rejoin`. The root that is replaced is copied below aside/. What a compaction has
+    dropped since stays away, deletions whose time was over, too: a key that was deleted after that version may return.
 
     \b
     Example:
