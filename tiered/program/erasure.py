@@ -50,18 +50,33 @@ def selection_of(
     """What the options name. Raises ConfigError."""
     lines = list(keys)
     if file is not None:
-        if not file.is_file() or file.stat().st_size > MAX_KEYS_BYTES:
-            raise ConfigError(f"--keys {file}: there is no such file of at most {MAX_KEYS_BYTES} bytes")
-        lines += [line for line in file.read_text("utf-8").splitlines() if line]
+        lines += _lines_of(file)
+        if not lines and not prefixes:  # beside --before alone it would mean every key
+            raise ConfigError(f"--keys {file} names no key: nothing was erased", hint="leave it out, or name keys")
 
     def raw(text: str) -> bytes:
         try:
-            return bytes.fromhex(text) if as_hex else text.encode()
+            return bytes.fromhex(text) if as_hex else text.encode("utf-8", "surrogateescape")  # as the shell gave it
         except ValueError:
             raise ConfigError("a key is not written as hex digits", hint="leave --hex out, or correct it") from None
 
     before_ms = None if before is None else parse_time(before, now_ms=app.clock.now_ms())
     return Selection(frozenset(raw(line) for line in lines), tuple(raw(prefix) for prefix in prefixes), before_ms)
+
+
+def _lines_of(file: Path) -> list[str]:
+    """The keys of a file, one a line; blank lines and the mark that editors put before the first one are none.
+
+    LF, CR LF or CR ends a line, and nothing else: what Unicode calls the end of one may stand inside a key.
+    """
+    if not file.is_file() or file.stat().st_size > MAX_KEYS_BYTES:
+        raise ConfigError(f"--keys {file}: there is no such file of at most {MAX_KEYS_BYTES} bytes")
+    try:
+        return [line for line in file.read_text("utf-8-sig").split("\n") if line.strip(" \t")]
+    except UnicodeDecodeError as cause:
+        raise ConfigError(
+            f"--keys {file} is not UTF-8 at byte {cause.start}", hint="convert it, or write keys as hex digits: --hex"
+        ) from None
 
 
 Fields = Mapping[str, Any]

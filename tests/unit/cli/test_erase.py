@@ -13,7 +13,11 @@ import tiered
 from tests.unit.cli.conftest import Cli
 from tiered.care.check import CheckOptions
 from tiered.care.run import check
+from tiered.errors import ConfigError
 from tiered.model import TopicPartition
+from tiered.plan.erasure import Selection
+from tiered.program.application import Application
+from tiered.program.erasure import selection_of
 from tiered.store.base import Get, Object
 from tiered.store.location import StoreLocation
 
@@ -52,6 +56,12 @@ def read(url: str, isolation: str) -> dict[tuple[int, int], tuple[bytes | None, 
             for number in range(2)
             for record in topic.read(number, isolation=isolation)
         }
+
+
+def named(**asked: Any) -> Selection:
+    """What these options choose."""
+    nothing = {"keys": (), "file": None, "prefixes": (), "as_hex": False, "before": None}
+    return selection_of(Application({}), **{**nothing, **asked})
 
 
 def without(found: dict[Any, Any], key: bytes) -> dict[Any, Any]:
@@ -166,3 +176,42 @@ def test_what_the_disk_still_holds_is_counted(cli: Cli, bucket: str, tmp_path: P
     one = cli("erase", "t:1", "--key", "key 3", *both, "--dry-run", "--json").summary["disk"]
     assert one == expected[1:]
     assert cli("erase", "t", "--key", "nobody", *both, "--yes").code == 0
+
+
+def test_a_file_of_keys_that_is_empty_erases_nothing(cli: Cli, bucket: str, tmp_path: Path) -> None:
+    """With ``--before`` it named no key, which means every one: all that was older went."""
+    before = read(bucket, "read_uncommitted")
+    line = ("erase", "t", "--keys", tmp_path / "gone.txt", "--before", "2100-01-01T00:00:00Z")
+    for text in ("", "\n\r\n \n", "\ufeff\n"):
+        (tmp_path / "gone.txt").write_text(text, "utf-8")
+        refused = cli(*line, "--now", "--remote", bucket, "--yes")
+        assert (refused.code, "names no key" in refused.err) == (2, True), refused.text
+        assert read(bucket, "read_uncommitted") == before
+    done = cli(*line, "--key", "key 1", "--now", "--remote", bucket, "--yes")
+    assert (done.code, read(bucket, "read_uncommitted")) == (0, without(before, b"key 1"))
+
+
+@pytest.mark.parametrize(
+    ("data", "keys"),
+    [
+        (b"\xef\xbb\xbfkey 0\r\n\r\nkey 2", {b"key 0", b"key 2"}),
+        (
+            "key 0\u2028x\nkey 2\x85\n\x0c3\x1c\n".encode(),
+            {"key 0\u2028x".encode(), "key 2\x85".encode(), b"\x0c3\x1c"},
+        ),
+        (b"key 0 \rkey 2\r", {b"key 0 ", b"key 2"}),
+        (b"\n  \nkey 0\n\t\n", {b"key 0"}),
+    ],
+)
+def test_a_line_of_a_file_is_one_key(data: bytes, keys: set[bytes], tmp_path: Path) -> None:
+    """A key that held U+2028 or U+0085 was two: records of other keys went, and its own stayed, as did those of the
+    first key of a file that an editor began with a byte order mark."""
+    (tmp_path / "gone.txt").write_bytes(data)
+    assert named(file=tmp_path / "gone.txt").keys == keys
+
+
+def test_bytes_of_a_shell_and_a_file_that_is_no_utf_8(tmp_path: Path) -> None:
+    assert named(keys=["k\udcff"]).keys == {b"k\xff"}
+    (tmp_path / "gone.txt").write_text("key 0\n", "utf-16")
+    with pytest.raises(ConfigError, match="not UTF-8 at byte 0"):
+        named(file=tmp_path / "gone.txt")
