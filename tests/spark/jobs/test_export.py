@@ -14,9 +14,14 @@ from pyspark.sql import SparkSession
 
 from tests.spark.jobs.building import Result, bucket, in_pairs, inline, log, records, run
 from tiered.errors import FencedError
+from tiered.format.keys import root_key
+from tiered.remote.topics import load_topic
 from tiered.spark.jobs.export import Export
 from tiered.spark.jobs.receipts import JobFolder
 from tiered.spark.jobs.tables import DeltaTarget, IcebergTarget, ParquetFolder, open_target
+from tiered.store.base import Delete
+from tiered.store.driver import drive
+from tiered.store.location import open_store
 
 pytest.importorskip("deltalake")
 Config = pytest.importorskip("pyiceberg.utils.config").Config
@@ -256,6 +261,30 @@ def test_two_delta_commits_of_the_same_offsets_conflict(place: Path, inline: Non
     assert other.commit(begun, [], schema) is False
     with pytest.raises(FencedError, match="another export has brought a-0 to offset 10"):
         other.commit({**begun, "ranges": {"a-0": [0, 20]}}, [], schema)
+
+
+@pytest.mark.parametrize("more", [(), ("--skip-lost",)])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_topic_that_was_made_again_is_another_one(
+    place: Path, kind: str, more: tuple[str, ...], inline: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An export that was gone on with took the new topic's records for the old one's; the next one gave them again."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Export, "work", third(Export.work))
+        with pytest.raises(Killed):
+            export(place, kind, "--job", "first", *more)
+    store = open_store(bucket(place))
+    entry = drive(store, load_topic("flights"))
+    assert entry is not None
+    store.execute(Delete(("topics/flights", *(root_key(entry.topic_id, number) for number in range(2)))))
+    (place / "log").rename(place / "old log")
+    fill(place, 200, 320)
+    refused = export(place, kind, "--job", "first", *more)
+    assert (refused.code, "was deleted and made again since" in refused.err) == (10, True), refused.err
+    if kind != "parquet":  # which goes on with what was begun
+        assert export(place, kind, "--job", "second").code == 0
+        assert exported(place, kind) == held(place)
+        assert len(exported(place, kind)) == 120
 
 
 def test_offsets_that_retention_took_are_an_error_or_left_out(place: Path, inline: None) -> None:

@@ -60,6 +60,7 @@ class Export:
         tasks = [
             {
                 "pieces": [[piece.tp.topic, piece.tp.partition, piece.start, piece.end] for piece in part.pieces],
+                "topic_ids": {piece.tp.topic: piece.topic_id for piece in part.pieces},
                 "size_bytes": part.size_bytes,
             }
             for part in slices
@@ -104,13 +105,15 @@ class Export:
 
     def work(self, store: Store, plan: JobPlan, task: Task) -> Receipt:
         """One file of the records of one slice; none where the slice holds no record."""
-        pieces = task["pieces"]
+        pieces, topic_ids = task["pieces"], task.get("topic_ids", {})
+        _need_same(store, topic_ids, plan.arguments)
         asked: dict[str, list[int]] = {}
-        bounds: dict[str, dict[str, dict[str, int]]] = {"startingOffsets": {}, "endingOffsets": {}}
+        bounds: dict[str, dict[str, dict[str, Any]]] = {"startingOffsets": {}, "endingOffsets": {}}
         for topic, partition, start, end in pieces:
             asked.setdefault(topic, []).append(partition)
             bounds["startingOffsets"].setdefault(topic, {})[str(partition)] = start
             bounds["endingOffsets"].setdefault(topic, {})[str(partition)] = end
+        bounds["startingOffsets"]["@"] = {"topic_ids": topic_ids}
         options = _options(
             plan.arguments, {"assign": json.dumps(asked)} | {name: json.dumps(each) for name, each in bounds.items()}
         )
@@ -162,6 +165,21 @@ def _options(arguments: Mapping[str, Any], more: Mapping[str, str]) -> ReadOptio
     fixed["failOnDataLoss"] = str(not arguments["lost"]).lower()
     options = ReadOptions.parse({**arguments["read"], **fixed, **more})
     return dataclasses.replace(options, slice_bytes=arguments["task_bytes"])
+
+
+def _need_same(store: Store, topic_ids: Mapping[str, str], arguments: Mapping[str, Any]) -> None:
+    """Raises UnknownTopicError for a topic that is another one than the export was planned over: its records would
+    count as those of the one that is gone, and be exported once more as its own.
+    """
+    for name, topic_id in topic_ids.items():
+        entry = drive(store, load_topic_to_read(name))
+        if entry is None or entry.topic_id.hex != topic_id:
+            again = "" if entry is None else " and made again"
+            folder = ", into another folder: this one waits for what was begun in it"
+            raise UnknownTopicError(
+                f"the topic {name} was deleted{again} since this export was planned",
+                hint=f"start a new export{folder if arguments['format'] == 'parquet' else ''}",
+            )
 
 
 def _columns(arguments: Mapping[str, Any]) -> Any:
