@@ -336,6 +336,33 @@ def test_a_delta_table_at_a_place_that_deltalake_cuts_is_refused(place: Path, ur
     assert (refused.code, f"{url} has a ? or a #" in refused.err) == (2, True)
 
 
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_column_that_the_table_does_not_have_is_refused_before_a_file_is_written(
+    place: Path, kind: str, inline: None
+) -> None:
+    """Delta took the files, and whoever read the table saw none of their headers."""
+    assert export(place, kind).code == 0
+    fill(place, 120, 160)
+    refused = export(place, kind, "--headers", "--job", "wide")
+    assert (refused.code, "has no column headers" in refused.err) == (2, True), refused.err
+    assert len(exported(place, kind)) == 120
+    assert export(place, kind).code == 0
+    assert exported(place, kind) == held(place)
+
+
+def test_a_partitioned_delta_table_is_refused(place: Path, inline: None) -> None:
+    """Its files had no value of the partition: all rows read null there."""
+    from deltalake import DeltaTable
+
+    from tiered.spark.schema import arrow_schema_of, kafka_schema
+
+    schema = arrow_schema_of(kafka_schema(include_headers=False))
+    DeltaTable.create(str(place / "delta"), schema, partition_by=["partition"])
+    refused = export(place, "delta")
+    assert (refused.code, "is partitioned by partition" in refused.err) == (2, True), refused.err
+    assert DeltaTable(str(place / "delta")).version() == 0
+
+
 def test_wrong_arguments(place: Path) -> None:
     url = bucket(place)
     assert "needs --to URL" in run("export", "flights", "--remote", url, "--format", "delta").err

@@ -132,14 +132,14 @@ class Export:
         plan, arguments = run.plan, run.plan.arguments
         if not plan.tasks:
             return Outcome({"files": 0, "rows": 0, "size_bytes": 0, "ranges": {}, "committed": False})
-        target = open_target(arguments, create=True)
+        target, schema = open_target(arguments, create=True), arrow_schema_of(_columns(arguments))
+        target.need_fit(schema)
         begun = {"to": arguments["to"] or arguments["table"], **plan.facts, "tasks": list(plan.tasks)}
         begun.pop("completes", None)
         where = run.once("begun", lambda: {"stem": target.begin(begun), "folder": target.folder})
         stem, folder = where["stem"], where["folder"]
         tasks = [{**task, "stem": f"{stem}-{at:06d}", "folder": folder} for at, task in enumerate(plan.tasks)]
         receipts = run.tasks("exporting", tasks, phase=PARTS)
-        schema = arrow_schema_of(_columns(arguments))
         committed = target.commit({**begun, "stem": stem}, receipts, schema)
         return Outcome(
             {

@@ -57,6 +57,9 @@ class Target(Protocol):
     def unfinished(self) -> dict[str, Any] | None:
         """What an export that was killed had begun and has to be completed first."""
 
+    def need_fit(self, schema: pa.Schema) -> None:
+        """Raises ConfigError if who reads the target would not see all columns of what is to be written."""
+
     def begin(self, begun: Mapping[str, Any]) -> str:
         """Notes what is to be written, before it is; what the names of its files begin with."""
 
@@ -122,6 +125,22 @@ def _reached(ends: Ends, begun: Mapping[str, Any]) -> bool:
     return False
 
 
+def _check_fit(where: str, held: Iterable[str], partitioned_by: Sequence[str], schema: pa.Schema) -> None:
+    """A table names its files and its columns apart: a column that only the files have is in no row that is read."""
+    if partitioned_by:
+        raise ConfigError(
+            f"{where} is partitioned by {', '.join(partitioned_by)}, a file of an export holds records of all values",
+            hint="export into another table, and let a job fill the partitioned one from it",
+        )
+    lacking = sorted(set(schema.names) - set(held))
+    if lacking:
+        raise ConfigError(
+            f"{where} has no column {', '.join(lacking)}: what would be written there is not seen",
+            hint="add it to the table"
+            + (", or leave --headers out" if lacking == ["headers"] else ", or export into another one"),
+        )
+
+
 def _lost(begun: Mapping[str, Any]) -> FencedError:
     return FencedError(
         f"{COMMIT_ATTEMPTS} commits to {begun['to']} were won by others", hint="start it again when fewer write there"
@@ -146,6 +165,9 @@ class ParquetFolder:
         """The plan of a commit that is not done."""
         begun, done = self._numbers(".plan"), self._numbers(".done")
         return self._read(f"{begun[-1]:08d}.plan") if begun and begun[-1:] != done[-1:] else None
+
+    def need_fit(self, schema: pa.Schema) -> None:
+        """Each file has columns of its own."""
 
     def begin(self, begun: Mapping[str, Any]) -> str:
         """Raises FencedError if another export took the number."""
@@ -223,6 +245,13 @@ class DeltaTarget:
     def unfinished(self) -> dict[str, Any] | None:
         """Files of a killed export are not seen."""
         return None
+
+    def need_fit(self, schema: pa.Schema) -> None:
+        """Of a table that is there."""
+        table = self._table()
+        if table is not None:
+            held = [field.name for field in table.schema().fields]
+            _check_fit(self.folder, held, table.metadata().partition_columns, schema)
 
     def begin(self, begun: Mapping[str, Any]) -> str:
         """Names of this job alone."""
@@ -307,6 +336,12 @@ class IcebergTarget:
     def unfinished(self) -> dict[str, Any] | None:
         """Files of a killed export are not seen."""
         return None
+
+    def need_fit(self, schema: pa.Schema) -> None:
+        """Of a table that is there. The partition of a file is found by pyiceberg, or refused."""
+        if self._catalog.table_exists(self._name):
+            held = [field.name for field in self._catalog.load_table(self._name).schema().fields]
+            _check_fit(self._name, held, (), schema)
 
     def begin(self, begun: Mapping[str, Any]) -> str:
         """Names of this job alone."""
