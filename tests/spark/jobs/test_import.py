@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -118,6 +119,53 @@ def test_a_name_that_is_a_pattern_or_hidden_to_spark_is_neither_another_file_nor
     for hidden in ("_day.json", "x.json._COPYING_"):
         refused = run("import", str(odd / hidden), str(odd / "day1.json"), "--into", "odd", *line)
         assert (refused.code, f"{hidden} has a name that Spark passes over" in refused.err) == (2, True)
+
+
+def test_a_time_is_the_instant_that_the_file_has(place: Path, spark: SparkSession) -> None:
+    """By way of its text it was the first of the two hours that the session's clock shows alike in autumn."""
+    first = datetime(2024, 10, 27, 0, 30, 0, 123456, UTC)
+    at = [first, first + timedelta(hours=1)]
+    table = pa.table({"at": pa.array(at, pa.timestamp("us", "UTC")), "odd`name": ["summer", "winter"]})
+    pq.write_table(table, place / "autumn.parquet")
+    line = ("--remote", bucket(place), "--format", "parquet", "--partitions", "1", "--timestamp", "at")
+    zone = str(spark.conf.get("spark.sql.session.timeZone"))
+    try:
+        spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+        assert run("import", str(place / "autumn.parquet"), *line, "--into", "autumn", "--key", "odd`name").code == 0
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    found = held(place, "autumn")
+    assert [(key, ms) for key, _, ms in found] == [
+        (b"summer", int(at[0].timestamp() * 1000)),
+        (b"winter", int(at[1].timestamp() * 1000)),
+    ]
+    assert [json.loads(value or b"") for _, value, _ in found] == [
+        {"at": "2024-10-27T02:30:00.123456+02:00", "odd`name": "summer"},
+        {"at": "2024-10-27T02:30:00.123456+01:00", "odd`name": "winter"},
+    ]
+
+
+def test_what_only_some_of_the_files_have_is_imported_too(place: Path) -> None:
+    """Spark takes the columns of one file for those of all: what others have besides was left out, unseen."""
+    mixed = place / "mixed"
+    mixed.mkdir()
+    pq.write_table(pa.table({"id": [1]}), mixed / "a.parquet")
+    pq.write_table(pa.table({"id": [2], "name": ["b"]}), mixed / "b.parquet")
+    line = ("--remote", bucket(place), "--format", "parquet", "--partitions", "1")
+    assert run("import", str(mixed), "--into", "mixed", *line, "--key", "id").code == 0
+    assert [(key, json.loads(value or b"")) for key, value, _ in held(place, "mixed")] == [
+        (b"1", {"id": 1}),
+        (b"2", {"id": 2, "name": "b"}),
+    ]
+
+
+def test_blank_lines_are_no_records(place: Path) -> None:
+    """As `tiered append --format json` has it: they became records without a key and with an empty value."""
+    (place / "blank.json").write_bytes(b'\xef\xbb\xbf{"a": 1}\n\n \t\n{"a": 2}\r\n\r\n')
+    line = ("import", str(place / "blank.json"), "--into", "blank", "--remote", bucket(place), "--format", "json")
+    done = run(*line, "--partitions", "1", "--key", "a", "--json")
+    assert (done.code, done.done["rows"]) == (0, 2), done.err
+    assert [(key, value) for key, value, _ in held(place, "blank")] == [(b"1", b'{"a": 1}'), (b"2", b'{"a": 2}')]
 
 
 def test_nothing_there_and_a_partition_of_a_local_log(place: Path) -> None:

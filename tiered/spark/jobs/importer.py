@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.fs as pafs
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as fn
-from pyspark.sql.types import BinaryType, DataType
+from pyspark.sql.types import BinaryType, DataType, DateType, StringType, TimestampNTZType, TimestampType
 
 from tiered.errors import ConfigError, NotFoundError
 from tiered.program.output import columns, counted, human_bytes
@@ -23,6 +23,12 @@ from tiered.store.base import Store
 SHOWN_FILES = 20
 MAX_FILES = 100_000
 """Files of one import: the plan names each, so that a second run reads the same ones."""
+
+WHOLE_TIMES = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS][XXX]",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]",
+}
+"""How the JSON of a row tells times: with their microseconds, which Spark leaves out by itself."""
 
 KEPT = ("key", "value", "headers", "timestamp")
 """Columns of an export that are a record's own; its place in a log is given anew."""
@@ -111,30 +117,48 @@ def _literal(path: str) -> str:
 def _records(session: SparkSession, files: list[str], arguments: Mapping[str, Any]) -> DataFrame:
     """A frame with the sink's columns. Raises ConfigError for a field that is not there."""
     if arguments["format"] == "json":
-        lines = session.read.text(files)
         line = fn.col("value")
-        return lines.select(*_chosen(arguments, lambda name: fn.get_json_object(line, f"$.{name}"), line))
-    frame = session.read.parquet(*files)
+        lines = session.read.text(files).where(line.rlike(r"\S"))
+        return lines.select(*_chosen(arguments, lambda name: fn.get_json_object(line, f"$.{name}"), line, {}))
+    frame = session.read.option("mergeSchema", "true").parquet(*files)  # else what only some of them have is left out
     types = {field.name: field.dataType for field in frame.schema.fields}
     for name in (arguments[each] for each in ("key", "value", "timestamp")):
         if name and name not in types:
             raise ConfigError(f"the files have no field {name}", hint=f"their fields: {', '.join(types)}")
     if "value" in types and not any(arguments[each] for each in ("key", "value", "timestamp")):
         return frame.select(*[name for name in KEPT if name in types])  # an export, or shaped as one
-    row = fn.to_json(fn.struct(*[fn.col(f"`{name}`") for name in types]))
-    return frame.select(*_chosen(arguments, lambda name: _typed(fn.col(f"`{name}`"), types[name]), row))
+    row = fn.to_json(fn.struct(*[_column(name) for name in types]), WHOLE_TIMES)
+    return frame.select(*_chosen(arguments, _column, row, types))
 
 
-def _chosen(arguments: Mapping[str, Any], field: Any, row: Column) -> list[Column]:
-    """The columns that arguments name; the whole row where they name no value. A number is a time in milliseconds."""
-    found = [(field(arguments["value"]) if arguments["value"] else row).alias("value")]
+def _column(name: str) -> Column:
+    """The field of that very name, whatever stands in it."""
+    return fn.col(f"`{name.replace('`', '``')}`")
+
+
+def _chosen(arguments: Mapping[str, Any], field: Any, row: Column, types: Mapping[str, DataType]) -> list[Column]:
+    """The columns that arguments name; the whole row where they name no value. ``types``: of the fields that are no
+    text."""
+
+    def typed(name: str) -> Column:
+        return _typed(field(name), types.get(name, StringType()))
+
+    found = [(typed(arguments["value"]) if arguments["value"] else row).alias("value")]
     if arguments["key"]:
-        found.append(field(arguments["key"]).alias("key"))
+        found.append(typed(arguments["key"]).alias("key"))
     if arguments["timestamp"]:
-        time = field(arguments["timestamp"]).cast("string")
-        ms = fn.timestamp_millis(time.try_cast("long"))
-        found.append(fn.when(time.rlike("^[0-9]+$"), ms).otherwise(fn.to_timestamp(time)).alias("timestamp"))
+        name = arguments["timestamp"]
+        found.append(_time(field(name), types.get(name, StringType())).alias("timestamp"))
     return found
+
+
+def _time(column: Column, kind: DataType) -> Column:
+    """A number is a time in milliseconds. A time stays what it is: its text does not say which hour is meant of the two
+    that a clock shows alike when it is put back."""
+    if isinstance(kind, TimestampType | TimestampNTZType | DateType):
+        return column.cast("timestamp")
+    text = column.cast("string")
+    return fn.when(text.rlike("^[0-9]+$"), fn.timestamp_millis(text.try_cast("long"))).otherwise(fn.to_timestamp(text))
 
 
 def _typed(column: Column, kind: DataType) -> Column:
