@@ -168,6 +168,33 @@ def test_blank_lines_are_no_records(place: Path) -> None:
     assert [(key, value) for key, value, _ in held(place, "blank")] == [(b"1", b'{"a": 1}'), (b"2", b'{"a": 2}')]
 
 
+def test_a_line_that_is_no_json_ends_the_import(place: Path) -> None:
+    """What was cut off had no key and no value: a tombstone, where a field is the value."""
+    (place / "torn.json").write_text('{"a": "x", "b": "y"}\n{"a": "z", "b"')
+    line = ("import", str(place / "torn.json"), "--into", "torn", "--remote", bucket(place), "--format", "json")
+    refused = run(*line, "--partitions", "1", "--key", "a", "--value", "b")
+    assert (refused.code, 'torn.json is no JSON, it begins with {"a": "z", "b"' in refused.err) == (1, True), (
+        refused.err
+    )
+    assert held(place, "torn") == []
+
+
+def test_no_file_is_nothing_to_import_and_what_spark_refuses_is_told_as_its_own(place: Path) -> None:
+    """Both ended as a failed program, a defect of this one."""
+    odd = place / "differs"
+    odd.mkdir()
+    line = ("--into", "torn", "--remote", bucket(place), "--partitions", "1")
+    for kind in ("json", "parquet"):
+        none = run("import", str(odd), *line, "--format", kind, "--json")
+        assert (none.code, none.done) == (0, {"files": 0, "rows": 0, "size_bytes": 0}), none.err
+    pq.write_table(pa.table({"id": [1]}), odd / "a.parquet")
+    pq.write_table(pa.table({"id": [["x"]]}), odd / "b.parquet")
+    refused = run("import", str(odd), *line, "--format", "parquet", "--job", "differs")
+    assert (refused.code, "error: Spark: " in refused.err, "--job differs" in refused.err) == (1, True, True), (
+        refused.err
+    )
+
+
 def test_nothing_there_and_a_partition_of_a_local_log(place: Path) -> None:
     line = ("--remote", bucket(place), "--format", "json")
     assert run("import", str(place / "none"), "--into", "x", *line).code == 10

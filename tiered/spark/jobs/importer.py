@@ -21,6 +21,8 @@ from tiered.spark.jobs.tables import file_system
 from tiered.store.base import Store
 
 SHOWN_FILES = 20
+SHOWN_CHARS = 40
+"""Of a line that is wrong."""
 MAX_FILES = 100_000
 """Files of one import: the plan names each, so that a second run reads the same ones."""
 
@@ -60,16 +62,22 @@ class Import:
     def carry_out(self, run: Run) -> Outcome:
         """One transaction of the sink, whose id is the job's: rows of the same id are added once."""
         arguments, files = run.plan.arguments, run.plan.facts["files"]
+        if not files:  # of which Spark would want to know the columns
+            return Outcome({"files": 0, "rows": 0, "size_bytes": 0})
         register(run.session())
         counts = Observation()
-        frame = _records(run.session(), [_literal(name) for name, _ in files], arguments)
-        writer = frame.observe(counts, fn.count(fn.lit(1)).alias("rows")).write.format("tiered").mode("append")
-        for name, value in arguments["read"].items():
-            writer = writer.option(name, value)
-        writer = writer.option("topic", arguments["topic"]).option("txnId", f"import-{run.job_id}")
-        if arguments["partitions"]:
-            writer = writer.option("createTopic", str(arguments["partitions"]))
-        run.spark(f"importing {counted(len(files), 'file')}", writer.save)
+
+        def imported() -> None:
+            frame = _records(run.session(), [_literal(name) for name, _ in files], arguments)
+            writer = frame.observe(counts, fn.count(fn.lit(1)).alias("rows")).write.format("tiered").mode("append")
+            for name, value in arguments["read"].items():
+                writer = writer.option(name, value)
+            writer = writer.option("topic", arguments["topic"]).option("txnId", f"import-{run.job_id}")
+            if arguments["partitions"]:
+                writer = writer.option("createTopic", str(arguments["partitions"]))
+            writer.save()
+
+        run.spark(f"importing {counted(len(files), 'file')}", imported)
         size = sum(size for _, size in files)
         return Outcome({"files": len(files), "rows": counts.get["rows"], "size_bytes": size})
 
@@ -117,8 +125,8 @@ def _literal(path: str) -> str:
 def _records(session: SparkSession, files: list[str], arguments: Mapping[str, Any]) -> DataFrame:
     """A frame with the sink's columns. Raises ConfigError for a field that is not there."""
     if arguments["format"] == "json":
-        line = fn.col("value")
-        lines = session.read.text(files).where(line.rlike(r"\S"))
+        text = fn.col("value")
+        lines, line = session.read.text(files).where(text.rlike(r"\S")), _document(text)
         return lines.select(*_chosen(arguments, lambda name: fn.get_json_object(line, f"$.{name}"), line, {}))
     frame = session.read.option("mergeSchema", "true").parquet(*files)  # else what only some of them have is left out
     types = {field.name: field.dataType for field in frame.schema.fields}
@@ -129,6 +137,13 @@ def _records(session: SparkSession, files: list[str], arguments: Mapping[str, An
         return frame.select(*[name for name in KEPT if name in types])  # an export, or shaped as one
     row = fn.to_json(fn.struct(*[_column(name) for name in types]), WHOLE_TIMES)
     return frame.select(*_chosen(arguments, _column, row, types))
+
+
+def _document(line: Column) -> Column:
+    """A line that is JSON. Any other ends the import: it would be a record without what was cut off, or a tombstone."""
+    shown = fn.substring(line, 1, SHOWN_CHARS)
+    wrong = fn.concat(fn.lit("a line of "), fn.input_file_name(), fn.lit(" is no JSON, it begins with "), shown)
+    return fn.when(fn.get_json_object(line, "$").isNotNull(), line).otherwise(fn.raise_error(wrong))
 
 
 def _column(name: str) -> Column:

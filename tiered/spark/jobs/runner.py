@@ -163,7 +163,10 @@ class JobRun:
         return self._session.get()
 
     def spark(self, title: str, query: Callable[[], object]) -> None:
-        """Runs such a query. Raises JobFailedError. On this thread: Spark finds a sink by the session of its thread."""
+        """Runs such a query. Raises JobFailedError, and what ``query`` itself refuses.
+
+        On this thread: Spark finds a sink by the session of its thread.
+        """
         watched = _Watched(self.session(), self.job_id)
         over = threading.Event()
 
@@ -178,6 +181,8 @@ class JobRun:
             try:
                 with watched:
                     query()
+            except TieredError:
+                raise
             except Exception as error:
                 raise _failed_query(error, self.job_id) from error
             except BaseException:
