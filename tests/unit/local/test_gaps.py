@@ -41,6 +41,51 @@ def test_a_gap_that_a_cut_left_is_not_promised(tmp_path: Path) -> None:
     assert bench.offsets() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("ticks", [False, True])
+@pytest.mark.parametrize("anew", [False, True])
+def test_what_follows_a_cut_below_the_log_start_survives_a_kill(tmp_path: Path, anew: bool, ticks: bool) -> None:
+    """The log start that was noted before lies above the end: the open would put all aside as deleted.
+
+    ``ticks``: the background work has its turn while the cut is under way.
+    """
+    bench = CaseBench(tmp_path / "log")
+    bench.fill(10)
+    bench.partition.delete_records(8)
+    bench.log.checkpoint()
+
+    def noted(operation: str, path: Path) -> int:
+        if ticks and operation in ("truncate", "rename") and path.parent == bench.folder and path.suffix == ".log":
+            bench.log.notes.write_starts()
+        return 0
+
+    bench.files.fail = noted
+    if anew:
+        bench.partition.truncate_fully_and_start_at(5)
+    else:
+        bench.partition.truncate_to(5)
+    bench.files.fail = None
+    bench.fill(2)
+    bench.partition.flush()
+    bench.kill()
+    bench.open()
+    positions = bench.partition.positions()
+    assert (positions.start_offset, positions.end_offset, bench.offsets()) == (5, 7, [5, 6])
+
+
+def test_a_log_start_that_was_lowered_for_a_cut_is_noted_again(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.fill(10)
+    bench.partition.delete_records(8)
+    bench.log.checkpoint()
+    bench.partition.truncate_to(5)
+    bench.fill(3)
+    assert bench.partition.delete_records(8) == 8
+    bench.log.checkpoint()
+    bench.kill()
+    bench.open()
+    assert bench.partition.positions().start_offset == 8
+
+
 def test_a_gap_that_two_cuts_left_is_not_promised(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
     bench.fill(2)

@@ -346,6 +346,7 @@ class LocalLog:
 
     def _before_cut(self, tp: TopicPartition, offset: int, recovery_point: int) -> None:
         self.notes.lower_point(tp, recovery_point)
+        self.notes.lower_start(tp, offset)
         self.cleaner.checkpoint.lower(tp, offset)
 
     def sealing_many(self) -> AbstractContextManager[None]:

@@ -79,6 +79,14 @@ class DirectoryNotes:
             if points.get(tp, offset) > offset:
                 self.points.write({**points, tp: offset})
 
+    def lower_start(self, tp: TopicPartition, offset: int) -> None:
+        """A partition is about to be cut there: what is appended then must not look as if it had been deleted."""
+        with self._lock:
+            starts = self.starts.read()
+            if starts.get(tp, offset) > offset:
+                self.starts.write({**starts, tp: offset})
+                self._starts_written = None
+
     def expect(self, tp: TopicPartition, start: int) -> None:
         """A partition is about to get its name here: its log start is noted before there is anything to start."""
         with self._lock:

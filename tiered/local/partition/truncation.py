@@ -179,9 +179,11 @@ class Truncation:
     def _take_back(self, offset: int, recovery_point: int) -> None:
         """Before anything is cut: what lies above is promised no more, neither here nor on the disk.
 
-        A cut that fails or is cut short would else look as if promised records had been lost.
+        A cut that fails or is cut short would else look as if promised records had been lost. Nor does the log begin
+        above its end: the next open would put aside what is appended below that start.
         """
         self._flusher.flushed = min(self._flusher.flushed, offset)
+        self._segments.log_start = min(self._segments.log_start, offset)
         self._around.cut(self._segments.tp, offset, recovery_point)
 
     def _throw_active_away(self, active: ActiveSegment) -> None:
