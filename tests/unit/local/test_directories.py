@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
@@ -294,6 +295,97 @@ def test_a_copy_from_which_somebody_takes_files_is_not_complete(tmp_path: Path) 
     assert not list(tmp_path.glob("b/*/tiered-move-ready"))
     assert logs.directory_of(TP) == tmp_path / "a"
     stopped(logs)
+
+
+def meanwhile(files: FaultyFiles, begin: str, work: Callable[[], object]) -> None:
+    """Does it once, in the move that follows, when a file is written whose name, or that of its folder, begins so."""
+    left = [work]
+
+    def found(operation: str, path: Path) -> int:
+        if left and operation == "sync" and any(name.startswith(begin) for name in (path.name, path.parent.name)):
+            left.pop()()
+        return 0
+
+    files.fail = found
+
+
+@pytest.mark.parametrize("count", [15, 30])
+def test_a_log_that_is_cut_while_it_moves_arrives_as_it_was_left(tmp_path: Path, count: int) -> None:
+    """What was copied before the cut is not what is appended behind it, nor was that cleaned or replicated.
+
+    ``count`` 15: it ends where it did.
+    """
+    files = FaultyFiles()
+    with filled(tmp_path, files, TopicConfig()) as logs:
+        source = logs.logs()[tmp_path / "a"]
+        others = [NewRecord(b"other %d" % i) for i in range(count)]
+        source.cleaner.checkpoint.store(TP, 18, source.roster.names())
+        Replica(logs.partition(TP)).update_high_watermark(19)
+
+        def cut() -> None:
+            logs.partition(TP).truncate_to(5)
+            logs.partition(TP).append(others)
+
+        meanwhile(files, "t-0.", cut)
+        logs.move(TP, tmp_path / "b")
+        files.fail = None
+        assert values(logs) == [b"%d" % i for i in range(5)] + [record.value for record in others]
+        assert logs.logs()[tmp_path / "b"].cleaner.checkpoint.offset(TP) == 5
+        assert logs.partition(TP).high_watermark() == 5
+    with opened(tmp_path) as logs:
+        assert values(logs) == [b"%d" % i for i in range(5)] + [record.value for record in others]
+
+
+def test_what_is_told_while_a_partition_moves_is_known_afterwards(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    with filled(tmp_path, files) as logs:
+        Replica(logs.partition(TP)).update_high_watermark(12)
+
+        def told() -> None:
+            logs.partition(TP).new_leader_epoch(3)  # whoever leads, leads alone
+            logs.partition(TP).delete_records(9)
+
+        meanwhile(files, "recovery-point-offset-checkpoint", told)
+        logs.move(TP, tmp_path / "b")
+        files.fail = None
+        logs.partition(TP).append([NewRecord(b"20")])
+        assert (logs.partition(TP).high_watermark(), logs.partition(TP).positions().start_offset) == (21, 9)
+
+
+def test_a_topic_that_is_altered_while_a_partition_moves_opens_it_nowhere(tmp_path: Path) -> None:
+    """It was opened again where it leaves: what was appended there left with its folder."""
+    files = FaultyFiles()
+    refused: list[type] = []
+    with filled(tmp_path, files) as logs:
+
+        def alter() -> None:
+            logs.alter_topic("t", {"retention.ms": 7_000}, partitions=3)
+            try:
+                logs.partition(TP).append([NewRecord(b"20")])
+            except UnknownTopicError as error:
+                refused.append(type(error))
+
+        meanwhile(files, "tiered-move-ready", alter)
+        logs.move(TP, tmp_path / "b")
+        files.fail = None
+        assert logs.partition(TP).append([NewRecord(b"later")]).offset == 20
+        assert refused == [UnknownTopicError]
+        assert logs.partition(TP).config.retention_ms == 7_000
+    with opened(tmp_path) as logs:
+        assert values(logs) == [*(b"%d" % i for i in range(20)), b"later"]
+        assert logs.partitions() == [TopicPartition("t", number) for number in range(3)]
+        assert {log.topics()["t"].config.retention_ms for log in logs.logs().values()} == {7_000}
+
+
+def test_a_move_that_fails_leaves_the_high_watermark_where_it_was(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    with filled(tmp_path, files) as logs:
+        Replica(logs.partition(TP)).update_high_watermark(12)
+        files.fail = lambda operation, path: errno.EACCES if path.name.startswith("tiered-move-ready") else 0
+        with pytest.raises(TieredError):
+            logs.move(TP, tmp_path / "b")
+        files.fail = None
+        assert (logs.directory_of(TP), logs.partition(TP).high_watermark()) == (tmp_path / "a", 12)
 
 
 @pytest.mark.parametrize("records", [0, 3])

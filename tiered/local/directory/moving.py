@@ -40,6 +40,7 @@ from tiered.local.directory.view import DirectoryView
 from tiered.local.disk.files import Files
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.volume import read_topic_id
+from tiered.local.partition.writer import PartitionWriter
 from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
@@ -62,11 +63,20 @@ class Ready(NamedTuple):
     end_offset: int = 0
 
 
-def copy_partition(log: LocalLog, tp: TopicPartition, target: Path, *, filled_in: bool, closed: bool = False) -> None:
+class Left(NamedTuple):
+    """What a directory knew of a partition beside its files: the high watermark that was told, and how far it was
+    cleaned."""
+
+    high_watermark: int | None
+    cleaned: int | None
+
+
+def copy_partition(log: LocalLog, tp: TopicPartition, target: Path, *, grown: bool, closed: bool = False) -> None:
     """Makes ``target`` what the directory of ``tp`` is now, as far as files stand still.
 
-    ``filled_in``: there are preallocated files, which change below their length, too. ``closed``: nobody of ours
-    takes a file away any more; NotFoundError if somebody does.
+    ``grown``: the ``.log`` files were only appended to since the last copy, neither cut nor filled in, as preallocated
+    ones are, which change below their length, too. ``closed``: nobody of ours takes a file away any more; NotFoundError
+    if somebody does.
     """
     files, source = log.files, log.directory / partition_dir(tp)
     names = [name for name in files.names(source) if not name.endswith((DELETED_SUFFIX, SWAP_SUFFIX, CLEANED_SUFFIX))]
@@ -74,9 +84,9 @@ def copy_partition(log: LocalLog, tp: TopicPartition, target: Path, *, filled_in
         files.unlink(target / name)
     for name in names:
         parsed = parse_local_name(name)
-        grown = parsed is not None and parsed.suffix == LOG_SUFFIX and not parsed.work and not filled_in
+        is_log = parsed is not None and parsed.suffix == LOG_SUFFIX and not parsed.work
         try:
-            _copy_file(files, source / name, target / name, grown=grown)
+            _copy_file(files, source / name, target / name, grown=grown and is_log)
         except NotFoundError:
             if closed:
                 raise
@@ -108,46 +118,50 @@ def _copy_file(files: Files, source: Path, target: Path, *, grown: bool) -> None
 
 def move(source: LocalLog, target: LocalLog, tp: TopicPartition, *, uid: str, timeout_seconds: float) -> None:
     """Moves ``tp``. Objects that were got for it before raise ClosedError afterwards: ask for the partition again."""
-    told = source.roster.writers[tp].watermark.told  # of one that is out of service: why, before anything is made
+    writer = source.roster.writers[tp]  # of one that is out of service: why, before anything is made
     future = target.directory / renamed_dir(tp, uid, "future")
     target.files.make_directory(future)
     with source.cleaner.paused(tp):
-        cleaned = source.cleaner.checkpoint.offset(tp)
-        _move(source, target, tp, future, timeout_seconds=timeout_seconds)
-    target.cleaner.checkpoint.adopt(tp, cleaned)
-    if told is not None:
-        target.roster.writers[tp].tell_high_watermark(told)
+        left = _move(source, target, writer, future, timeout_seconds=timeout_seconds)
+    target.cleaner.checkpoint.adopt(tp, left.cleaned)
+    if left.high_watermark is not None:
+        target.roster.writers[tp].tell_high_watermark(left.high_watermark)
     source.cleaner.forget_gone()
     LOGGER.info("partition_moved partition=%s from=%s to=%s", tp, source.directory, target.directory)
 
 
-def _move(source: LocalLog, target: LocalLog, tp: TopicPartition, future: Path, *, timeout_seconds: float) -> None:
-    files = target.files
+def _move(source: LocalLog, target: LocalLog, writer: PartitionWriter, future: Path, *, timeout_seconds: float) -> Left:
+    files, tp = target.files, writer.tp
     partition = source.partition(tp)
-    writer, filled_in = source.roster.writers[tp], False
+    filled_in, cuts = False, writer.cuts
     for _ in range(CATCH_UP_ROUNDS):
-        before = partition.positions().end_offset
+        end, before = partition.positions().end_offset, cuts
         partition.flush()
         filled_in = filled_in or writer.preallocated
-        copy_partition(source, tp, future, filled_in=filled_in)
-        if partition.positions().end_offset == before:
+        cuts = writer.cuts
+        copy_partition(source, tp, future, grown=not filled_in and cuts == before)
+        if partition.positions().end_offset == end:
             break
-    start = writer.log_start
-    topic = source.topics()[tp.topic]
     filled_in = filled_in or writer.preallocated
     source.notes.write_points()
-    source.roster.forget(tp, timeout_seconds)
-    try:
-        copy_partition(source, tp, future, filled_in=filled_in, closed=True)
-        files.sync_directory(future)
-        ready = Ready(source.volume_id, start, writer.flusher.recovery_point, writer.end_offset)
-        files.replace(future / READY_NAME, json.dumps({**ready._asdict(), "source": str(ready.source)}).encode())
-        source.registry.release(topic._replace(held=frozenset(topic.here) - {tp.partition}), tp)
-    except TieredError:
-        if files.is_directory(source.directory / partition_dir(tp)):  # it stays; the copy goes with the next open
-            source.roster.adopt(tp, clean=True, recovery_point=writer.flusher.recovery_point, start=start)
-        raise
+    with source.registry.moving(tp):
+        source.roster.forget(tp, timeout_seconds)
+        # What may change until it is closed is asked now.
+        start, point, told = writer.log_start, writer.flusher.recovery_point, writer.watermark.told
+        left = Left(told, source.cleaner.checkpoint.offset(tp))
+        try:
+            copy_partition(source, tp, future, grown=not filled_in and writer.cuts == cuts, closed=True)
+            files.sync_directory(future)
+            ready = Ready(source.volume_id, start, point, writer.end_offset)
+            mark = json.dumps({**ready._asdict(), "source": str(ready.source)})
+            files.replace(future / READY_NAME, mark.encode())
+            topic = source.registry.release(tp)
+        except TieredError:
+            if files.is_directory(source.directory / partition_dir(tp)):  # it stays; the copy goes with the next open
+                source.roster.adopt(tp, clean=True, recovery_point=point, start=start, high_watermark=told)
+            raise
     swap_in(target, future.name, tp, topic, ready)
+    return left
 
 
 def swap_in(target: LocalLog, name: str, tp: TopicPartition, topic: TopicInfo, ready: Ready) -> None:
@@ -184,8 +198,7 @@ def settle(logs: Sequence[LocalLog], topics: Mapping[str, TopicInfo], *, timeout
                 elif not source.files.is_directory(source.directory / partition_dir(tp)):
                     LOGGER.warning("move_finished partition=%s from=%s to=%s", tp, source.directory, log.directory)
                     source.roster.forget(tp, timeout_seconds)
-                    held = frozenset(source.topics()[tp.topic].here) - {tp.partition}
-                    source.registry.release(topic._replace(held=held), tp)
+                    source.registry.release(tp)
                     swap_in(log, name, tp, topic, ready)
                 elif _reaches(source, tp, ready.end_offset):
                     remove_tree(log.files, future)

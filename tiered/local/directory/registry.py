@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -119,6 +119,7 @@ class TopicRegistry:
         self._claims = around.claims
         self._checkpoint = checkpoint
         self._leaves = set[str]()  # topics whose deletion has begun, and failed: the next open ends it
+        self._moving = set[TopicPartition]()  # closed, on their way to another directory
         self._begun: dict[str, UUID] = {}  # topics that could not be made, whose directories may be there
         self._lock = threading.RLock()
 
@@ -162,7 +163,8 @@ class TopicRegistry:
             before, topics = self.topics, {**self.topics, topic.name: topic}
             self._write(topics)
             self.topics = topics
-            fresh = [tp for number in topic.here if (tp := TopicPartition(topic.name, number)) not in self._roster]
+            here = (TopicPartition(topic.name, number) for number in topic.here)
+            fresh = [tp for tp in here if tp not in self._roster and tp not in self._moving]
             try:
                 for tp in fresh:
                     self._roster.adopt(tp, clean=True, recovery_point=0, start=None)
@@ -197,9 +199,23 @@ class TopicRegistry:
         LOGGER.info("topic_deleted path=%s topic=%s partitions=%d", self._directory, name, len(gone))
         return renamed
 
-    def release(self, rest: TopicInfo, tp: TopicPartition) -> None:
-        """``tp``, closed before, leaves for another directory: ``rest`` no longer holds it. Its folder may be gone."""
+    @contextmanager
+    def moving(self, tp: TopicPartition) -> Iterator[None]:
+        """While it is entered nobody opens ``tp``, which is closed: it leaves for another directory."""
         with self._lock:
+            self._moving.add(tp)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._moving.discard(tp)
+
+    def release(self, tp: TopicPartition) -> TopicInfo:
+        """``tp``, closed before, leaves for another directory; returns its topic as it is left here, with the settings
+        of now. Its folder may be gone. Raises UnknownTopicError."""
+        with self._lock:
+            topic = self._known(tp.topic)
+            rest = topic._replace(held=frozenset(topic.here) - {tp.partition})
             topics = {**self.topics, rest.name: rest}
             self._write(topics)
             self.topics = topics
@@ -207,6 +223,7 @@ class TopicRegistry:
             if there:
                 self._leaving.rename(tp, self._clock.now_ms() + rest.config.file_delete_delay_ms)
             self.forget([tp])
+            return rest
 
     def take(self, topic: TopicInfo, tp: TopicPartition, *, log_start: int, recovery_point: int) -> None:
         """``tp`` has come from another directory, complete and durable."""

@@ -25,7 +25,7 @@ class LogSegments:
     ``sealed`` (as views see them: ``extents``) and ``active``; ``closing``: those sealed segments whose fsync is still
     to come, as they were while they were active. ``end``: the next offset to be given. ``log_start``: the first offset
     that may be read. ``new_names``: files were made since the directory was last fsynced. ``config``: the topic's
-    settings as of now.
+    settings as of now. ``cuts``: how often the end was cut off, since when a file may hold other bytes where it was.
     """
 
     __slots__ = (
@@ -35,6 +35,7 @@ class LogSegments:
         "active",
         "closing",
         "config",
+        "cuts",
         "directory",
         "end",
         "extents",
@@ -70,6 +71,7 @@ class LogSegments:
         self.end = tail.end_offset
         self.log_start = loaded[0].base_offset if start_offset is None else start_offset
         self.new_names = True
+        self.cuts = 0
         self._opened: tuple[ActiveSegment, tuple[SealedLocalSegment, ...], int] | None = None
 
     def _keep(self, sealed: tuple[SealedLocalSegment, ...]) -> None:
@@ -154,6 +156,7 @@ class LogSegments:
 
     def keep_first(self, count: int) -> None:
         """Only the first ``count`` sealed segments stay of the log; the files of the others are the caller's."""
+        self.cuts += 1
         self._keep(self.sealed[:count])
 
     def resume(self, found: FoundSegment, now_ms: int) -> None:

@@ -121,6 +121,12 @@ class PartitionWriter:
         return self.config.preallocate or self.segments.active.preallocated
 
     @property
+    def cuts(self) -> int:
+        """How often the log was cut since the open; no cut is under way when this returns."""
+        with self._lock:
+            return self.segments.cuts
+
+    @property
     def trash_bytes(self) -> int:
         """Bytes of files that wait for their ``file.delete.delay.ms``."""
         return self.shared.trash.size_bytes
