@@ -10,6 +10,7 @@ import pytest
 from tests.unit.local.bench import TP, CaseBench, batch
 from tests.unit.local.cleaning_bench import CleaningBench
 from tests.unit.local.producer_bench import PID, ProducerBench
+from tiered.format.batch import decode_records
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.checkpoints import RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
@@ -255,6 +256,21 @@ def test_a_growing_segment_is_read_from_outside_whatever_its_index_says(tmp_path
     (bench.folder / f"{0:020d}.index").write_bytes(bytes.fromhex("00000007 00000040"))
     with LocalLog.open(bench.directory, clock=bench.clock, read_only=True) as outside:
         assert outside.partition(TP).positions().end_offset == 3
+
+
+def test_a_log_that_was_cut_and_grew_again_is_read_from_outside(tmp_path: Path) -> None:
+    """Where it was known to end there is the middle of a batch now."""
+    bench = CaseBench(tmp_path / "log")
+    bench.fill(10)
+    with LocalLog.open(bench.directory, clock=bench.clock, read_only=True) as outside:
+        reader = outside.partition(TP)
+        assert reader.positions().end_offset == 10
+        bench.partition.truncate_to(5)
+        bench.append(b"longer than what was cut" * 30)
+        bench.fill(2)
+        assert reader.positions().end_offset == 8
+        found = [r.value for data in reader.read_batches(0) for r in decode_records(data)]
+        assert found == [*[b"v"] * 5, b"longer than what was cut" * 30, b"v", b"v"]
 
 
 def test_no_index_entry_outlives_the_batches_that_a_power_cut_took(tmp_path: Path) -> None:

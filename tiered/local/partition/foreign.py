@@ -44,6 +44,10 @@ class GrowingSegment:
         self._txns: tuple[int, FileState | None, list[AbortedTxn]] | None = None
         self._forget()
 
+    def look_again(self) -> None:
+        """Names beside it changed, as those of its indexes do when it is cut: it may be another one since."""
+        self._forget()
+
     def _forget(self) -> None:
         self.end_offset = self.base_offset
         self.size_bytes = 0
@@ -221,6 +225,8 @@ class ForeignPartition:
             self._tail = None
         elif self._tail is None or self._tail.base_offset != bases[-1]:
             self._tail = GrowingSegment(self._files, self.directory, self.tp, bases[-1])
+        else:
+            self._tail.look_again()
 
     def _is_same(self, known: SealedLocalSegment, end_offset: int) -> bool:
         """A cleaner replaces a segment by another one of the same base."""
