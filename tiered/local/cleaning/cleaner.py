@@ -100,7 +100,7 @@ class LogCleaner:
         self._counts = CleanerCounts(around.config.cleaner_threads)
         self._stopping = threading.Event()
         self._looking = threading.RLock()  # who chooses, and what was seen for it
-        self._held_back: dict[TopicPartition, tuple[int, int | None]] = {}
+        self._held_back: dict[TopicPartition, tuple[int, int, int | None]] = {}
         self._changed = threading.Condition()  # of the three below
         self._at_work: dict[TopicPartition, int] = {}
         self._paused: Counter[TopicPartition] = Counter()
@@ -250,9 +250,10 @@ class LogCleaner:
                 subject = self._subjects.look(writer)
                 candidate = cleaning_candidate(subject.state, now_ms)
                 if candidate is not None and candidate.eligible:
-                    mark = (subject.state.end_offset, subject.state.checkpoint)
+                    state = subject.state  # without transactions: stable is what is replicated
+                    mark = (state.end_offset, state.last_stable_offset, state.checkpoint)
                     if self._held_back.get(tp) == mark:
-                        continue  # open transactions held it back, and nothing was appended since
+                        continue  # open transactions held it back, and nothing was appended or replicated since
                     subject = self._subjects.settle(subject)
                     settled = cleaning_candidate(subject.state, now_ms)
                     if settled is None or not settled.eligible:
