@@ -9,12 +9,14 @@ import pytest
 from tests.unit.local.counting import CountingFiles
 from tiered.care.check_local import LocalCheck
 from tiered.clock import SystemClock
+from tiered.config import TopicConfig
 from tiered.errors import NotFoundError
 from tiered.findings import Finding
+from tiered.format.batch import decode_records
 from tiered.local.directory.manager import LocalLog
 from tiered.local.directory.view import DirectoryView, LogView
 from tiered.local.disk.files import PosixFiles
-from tiered.model import TopicPartition
+from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock
 from tiered.tiering.discover import Scanner
 
@@ -105,3 +107,22 @@ def test_a_partition_that_has_left_the_disk_is_not_an_empty_one(tmp_path: Path) 
             partition.positions()
         with pytest.raises(NotFoundError, match="is gone"):
             list(partition.read_batches(0))
+
+
+@pytest.mark.parametrize("is_view", [False, True])
+def test_a_topic_that_was_made_again_between_two_looks_is_another(tmp_path: Path, is_view: bool) -> None:
+    clock = FakeClock()
+    with LocalLog.open(tmp_path, clock=clock) as log:
+        log.create_topic("t", 1, TopicConfig(cleanup_policy="compact"))
+        log.partition(TP).append([NewRecord(b"old", b"key")])
+        view = LogView.open(tmp_path, clock=clock)
+        reader = view if is_view else LocalLog.open(tmp_path, clock=clock, read_only=True)
+        assert reader.partition(TP).positions().end_offset == 1
+        log.delete_topic("t")
+        made = log.create_topic("t", 1, TopicConfig(retention_ms=5))
+        log.partition(TP).append([NewRecord(b"new"), NewRecord(b"newer")])
+        assert reader.topics()["t"].topic_id == made.topic_id
+        found = reader.partition(TP)
+        assert (found.topic_id, found.config.cleanup_policy, found.config.retention_ms) == (made.topic_id, "delete", 5)
+        assert [r.value for data in found.read_batches(0) for r in decode_records(data)] == [b"new", b"newer"]
+        reader.close()

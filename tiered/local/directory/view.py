@@ -202,6 +202,9 @@ class Survey:
             topics[topic] = discovered(topics.get(topic), topic, here)
         starts = self._read_starts(present, broken)
         for tp, path in present.items():
+            known = self._partitions.get(tp)
+            if known is not None and known.topic_id != topics[tp.topic].topic_id:
+                del self._partitions[tp]  # its topic was deleted and made again between two looks
             if tp not in self._partitions and tp not in broken:
                 try:
                     self._partitions[tp] = self._read_by(
