@@ -118,6 +118,28 @@ def test_a_fenced_partition(cli: Cli, tmp_path: Path, url: str) -> None:
     assert cli(*command[1:]).out == b"4\n5\n6\n"
 
 
+def test_what_was_set_aside_is_read_without_the_bucket_of_the_environment(
+    cli: Cli, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another volume has committed other records of the same offsets: a read of both tiers gives those."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    append(cli, old, url, b"1\n2\n3\n", "--durability", "remote")
+    append(cli, old, url, b"4\n5\n")
+    assert cli("restore", "--remote", url, "--to", new).code == 0
+    append(cli, new, url, b"w\nx\ny\nz\n", "--durability", "remote")
+    refused = cli("append", "t", "--log-dir", old, "--remote", url, "--durability", "remote", stdin=b"6\n")
+    assert refused.code == 11
+    monkeypatch.setenv("TIERED_REMOTE", url)
+    told = cli("repair", "rejoin", "--log-dir", old, "--yes").text
+    (line,) = [line for line in told.splitlines() if "in no bucket" in line]
+    command = line.split("`")[1].split()
+    assert command[:4] == ["env", "-u", "TIERED_REMOTE", "tiered"]
+    assert "without the remote that is named (environment TIERED_REMOTE)" in line
+    assert cli(*command[4:]).out == b"w\nx\ny\nz\n"
+    monkeypatch.delenv("TIERED_REMOTE")
+    assert cli(*command[4:]).out == b"4\n5\n6\n"
+
+
 def test_a_lost_directory_shows_the_remote_part(cli: Cli, tmp_path: Path, url: str) -> None:
     append(cli, tmp_path / "d", url, b"1\n", "--durability", "remote")
     (tmp_path / "empty").mkdir()
