@@ -104,6 +104,7 @@ class RemoteCheck:
         self._state = entry.state
         self._key = root_key(entry.topic_id, tp.partition)
         self._beside = SideFileCheck()
+        self._passed: Row | None = None
 
     def look(self, reading: Reading) -> Steps[None]:
         """Tells everything that was seen. Raises what the store raises when it cannot be asked."""
@@ -371,7 +372,7 @@ class RemoteCheck:
             self._facts.size_bytes += row.size
             if reading.proven is not None and reading.passes_over(row):
                 self._facts.passed_over += 1
-                self._beside.skip(None, row.next)
+                self._passed = row
                 reading.proven.pass_over(row)
                 yield from self._tell([Passed(row.size if reading.chooses(row) else 0, str(self._tp))])
                 continue
@@ -379,18 +380,26 @@ class RemoteCheck:
             intact = yield from self._log_object(row, next(outcomes), findings)
             bundle = yield from self._bundle(row, next(outcomes), findings)
             is_read = intact and reading.wants(row)
+            before, self._passed = self._passed, None
             if is_read:
+                yield from self._recall(before)
                 yield from self._data(row, bundle, findings)
             else:
                 self._beside.skip(_snapshot(bundle), row.next)
                 self._facts.read_before += row.size if intact and reading.chooses(row) else 0
             self._compare_local(row, findings)
-            if not any(found.severity is Severity.ERROR for found in findings.items):
+            if all(found.severity is Severity.INFO for found in findings.items):  # else the next check says it again
                 noted.append((row, is_read))
             passed = Passed(row.size if reading.chooses(row) else 0, str(self._tp))
             yield from self._tell([passed, *findings.about(*self._tp)])
         if reading.proven is not None:
             yield Blocking(partial(reading.proven.note, noted))
+
+    def _recall(self, passed: Row | None) -> Steps[None]:
+        """What producers had done up to the end of the segment that was passed over last: without it a segment behind
+        it that is wrong may look right, and is never read again."""
+        if passed is not None:
+            self._beside.skip(_snapshot((yield from self._silent_bundle(passed))), passed.next)
 
     def _log_object(self, row: Row, found: object, findings: Findings) -> Steps[bool]:
         if isinstance(found, CorruptionError):

@@ -5,13 +5,14 @@
     tieredlog check 1 s3://acme-logs/prod
     r data 7/20 00000000 1795368000000 9abcdef0   a round: what it looks at, and when it began
     v flights-0 0a1b...f 17 3c4d5e6f  the version of a catalog that was looked at, after its topic id
-    s 0011223344556677 1a2b3c4d       a segment in which this round found no error
+    s 0011223344556677 1a2b3c4d       a segment in which this round found nothing wrong
     d 8899aabbccddeeff 5e6f7081       every byte of it was read, too, in this round or an earlier one
 
 An object is written once, so that bytes that were right need no second look: a later round asks for size and checksum
 only. A round that was cut short goes on where it was, if it looks at the same and began less than :data:`ROUND_MS` ago:
-what it had seen is passed over, but for segments with errors, which are never noted. The end of a round keeps the ``d``
-lines of what is still in the bucket. Lines are a checksum long: one that is torn, or of another bucket, is no line.
+what it had seen is passed over, but for segments with errors or warnings, which are never noted. The end of a round
+keeps the ``d`` lines of what is still in the bucket. Lines are a checksum long: one that is torn, or of another bucket,
+is no line.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class Proven:
         return scope, began_ms
 
     def was_seen(self, row: Row) -> bool:
-        """Whether this round has looked at the segment before it was cut short, and found no error."""
+        """Whether this round has looked at the segment before it was cut short, and found nothing wrong."""
         return _holds(self._seen, row)
 
     def was_read(self, row: Row) -> bool:
@@ -130,7 +131,7 @@ class Proven:
         return before
 
     def note(self, rows: Iterable[tuple[Row, bool]]) -> None:
-        """Segments without an error; the second of each: whether all bytes were read."""
+        """Segments without an error or a warning; the second of each: whether all bytes were read."""
         lines: list[bytes] = []
         for row, was_read in rows:
             self._now.append(_number(row))

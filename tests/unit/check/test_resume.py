@@ -14,10 +14,12 @@ from tiered.care.check import CheckOptions, CheckReport, check_steps
 from tiered.care.proven import ROUND_MS
 from tiered.care.run import check
 from tiered.errors import ConfigError, LockedError, RemoteUnavailableError
+from tiered.format.bundle import decode_bundle, encode_bundle
+from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
 from tiered.format.root import encode_root
 from tiered.local.disk.files import PosixFiles
 from tiered.model import Row
-from tiered.store.base import Get, Head, Outcome, StoreRequest
+from tiered.store.base import ABSENT, Delete, Get, Head, List, Object, Outcome, Page, Put, StoreRequest
 from tiered.store.memory import MemoryStore
 from tiered.store.runner import Runner
 from tiered.testing.clock import FakeClock
@@ -255,3 +257,63 @@ def test_what_an_earlier_check_has_looked_at_proves_a_newer_root(log: Scenario, 
         (found,) = ran(log, state)[0].findings
         assert (found.code, found.topic, found.partition) == ("went_back", TOPIC, 0)
         assert f"has looked at version {newer}, it has version {log.root().version}" in found.message
+
+
+SEGMENTS = 9
+"""One more than are looked at together."""
+
+
+@pytest.fixture
+def undecided(tmp_path: Path) -> Iterator[MemoryStore]:
+    """A transaction that begins in the first segment and stays open over all others."""
+    store = MemoryStore(f"undecided-{tmp_path.name}")
+    with tiered.open(tmp_path / "undecided", store.url) as log:
+        topic = log.topic("t", create=True)
+        topic.transaction("w").__enter__().append(b"0: undecided")
+        for number in range(1, SEGMENTS + 1):
+            log.sync(timeout=60)
+            topic.append(b"%d" % number)
+    yield store
+    MemoryStore.forget(store.url.removeprefix("memory://"))
+
+
+def forget_open(store: MemoryStore, base: int) -> None:
+    """The producer snapshot in a segment's bundle tells no open transaction any more."""
+    page = store.execute(List(""))
+    assert isinstance(page, Page)
+    (key,) = [each.key for each in page.entries if f"/{base:020d}-" in each.key and each.key.endswith(".idx")]
+    got = store.execute(Get(key))
+    assert isinstance(got, Object)
+    bundle = decode_bundle(got.data, key=key)
+    entries = [entry._replace(txn_first_offset=-1) for entry in decode_snapshot(bundle.indexes.producer_snapshot)]
+    indexes = replace(bundle.indexes, producer_snapshot=encode_snapshot(entries))
+    store.execute(Delete((key,)))
+    store.execute(Put(key, encode_bundle(bundle.descriptor, indexes, bundle.claim_epoch), ABSENT))
+
+
+def test_what_it_warned_of_is_told_by_the_next_check_too(undecided: MemoryStore, tmp_path: Path) -> None:
+    forget_open(undecided, 4)
+    told = check(None, undecided, CheckOptions(read_data=True))
+    (found,) = told.findings
+    assert (told.exit_code, found.code, found.offset) == (3, "producer_snapshot_lost", 4)
+    for _ in range(2):
+        store = Watched(undecided)
+        again = check(None, store, CheckOptions(read_data=True, resume=tmp_path / "state"))
+        assert again.findings == told.findings
+    (read,) = store.bytes_read
+    assert f"/{4:020d}-" in read
+
+
+def test_what_is_open_where_it_goes_on_is_known(undecided: MemoryStore, tmp_path: Path) -> None:
+    """Of the segments that are passed over nothing is asked; the last of them tells what was open at its end."""
+    last = SEGMENTS - 1
+    forget_open(undecided, last)
+    told = check(None, undecided, CheckOptions(read_data=True))
+    (found,) = told.findings
+    assert (told.exit_code, found.code, found.offset) == (13, "producer_snapshot_lost", last)
+    state = tmp_path / "state"
+    with pytest.raises(RemoteUnavailableError):
+        check(None, Watched(undecided, 8), CheckOptions(read_data=True, resume=state))
+    for passed_over in (8, 0):
+        report = check(None, undecided, CheckOptions(read_data=True, resume=state))
+        assert (report.passed_over, report.findings) == (passed_over, told.findings)
