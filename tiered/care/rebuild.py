@@ -26,7 +26,7 @@ from uuid import UUID
 from tiered.care.bare import gaps_of, told_by_batches
 from tiered.care.decided import SinceCopy, since_copy
 from tiered.care.misplaced import misplaced_words
-from tiered.care.segment_objects import aborts_before, bundle_of, harmful_loss, producers_at_end
+from tiered.care.segment_objects import aborts_before, bundle_of, harmful_loss, keeps_before, producers_at_end
 from tiered.care.staged_page import staged_rows
 from tiered.errors import ConfigError, CorruptionError, UnknownTopicError
 from tiered.format.bundle import HEAD_BYTES, MAX_BUNDLE_BYTES, SectionKind, decode_bundle, decode_bundle_head
@@ -39,6 +39,7 @@ from tiered.format.keys import (
     Role,
     SegmentName,
     aside_key,
+    hist_key,
     hist_prefix,
     index_key,
     join_uid,
@@ -71,7 +72,7 @@ from tiered.remote.sweep import drop_named
 from tiered.remote.topics import load_topic
 from tiered.remote.torn import Torn, find_torn
 from tiered.remote.traces import find_traces
-from tiered.store.base import ABSENT, Get, Match, NewId, Now, Object, Put, PutStatus, Steps, Together, list_all
+from tiered.store.base import ABSENT, Get, Head, Match, NewId, Now, Object, Put, PutStatus, Steps, Together, list_all
 
 HEADS_TOGETHER = 64
 """Bundles whose heads are asked for in one group."""
@@ -171,7 +172,7 @@ def plan_rebuild_steps(
     lost: list[tuple[int, int]] = []
     if accept_loss:
         rows, lost = yield from _with_holes(rows, copy)
-        yield from _need_harmless(tp, topic_id, rows, lost, known)
+        yield from _need_harmless(tp, topic_id, rows, lost, known, copy=kept if there.root is None else None)
     if torn is not None and newest and not lost:
         torn.need_same(tp, rows, {join_uid(row.id_hi, row.id_lo) for row in told})
     yield from _need_end(tp, topic_id, rows, copy)
@@ -394,10 +395,16 @@ def _with_holes(rows: list[Row], copy: Root | None) -> Steps[tuple[list[Row], li
 
 
 def _need_harmless(
-    tp: TopicPartition, topic_id: UUID, rows: list[Row], lost: list[tuple[int, int]], known: list[Row]
+    tp: TopicPartition,
+    topic_id: UUID,
+    rows: list[Row],
+    lost: list[tuple[int, int]],
+    known: list[Row],
+    *,
+    copy: Root | None,
 ) -> Steps[None]:
     """Raises CorruptionError where a hole would change what is shown of the offsets that stay. ``known``: the copy's
-    rows."""
+    rows; ``copy``: it, where no root lies there that can be read."""
     for start, end in lost:
         gone = [row for row in known if row.size and row.base < end and row.next > start]
         older = [row for row in rows if row.size and row.next <= start]
@@ -411,7 +418,17 @@ def _need_harmless(
         why = hole_flaw(before, after, aborted=aborted, last=last)
         if why is not None:
             key = segment_key(topic_id, tp.partition, gone[0]) if gone else root_key(topic_id, tp.partition)
-            raise harmful_loss(tp, key, start, end, why)
+            way = yield from _way_out(tp, copy, lost[0][0])
+            raise harmful_loss(tp, key, start, end, why, way=way)
+
+
+def _way_out(tp: TopicPartition, copy: Root | None, offset: int) -> Steps[str]:
+    """What keeps what lies before ``offset``, although nobody restores anything without a root: a copy below ``hist/``
+    takes its place. ``""`` without one; of a root that has lost pages those of what lies before may be lost, too."""
+    key = hist_key(copy.topic_id, copy.partition, copy.version) if copy is not None else ""
+    if copy is None or not isinstance((yield Head(key)), Object):
+        return ""
+    return f"or copy {key} to {copy.key}: then {keeps_before(tp, offset, as_of='now')}"
 
 
 def unused_keys(rows: Sequence[Row], listed: Listed) -> tuple[str, ...]:

@@ -218,8 +218,10 @@ class SegmentObjects:
         else:
             why = yield from self._partial_flaw(pinned, bundle, size)
         if why is not None:
-            first = min((loss.start for plan in self.before for loss in plan.lost), default=lost[0].start)
-            raise harmful_loss(self.tp, self.log_key, lost[0].start, lost[-1].end, why, whole_until=first)
+            # Of a segment that is damaged nothing can be restored, not even what lies before the damage.
+            first = min((plan.row.base for plan in self.before if plan.lost), default=row.base)
+            way = keeps_before(self.tp, first)
+            raise harmful_loss(self.tp, self.log_key, lost[0].start, lost[-1].end, why, way=way)
 
     def _is_last(self, pinned: Snapshot) -> Steps[bool]:
         """Whether no segment behind it has objects: its bundle alone tells the producers at the end of the log."""
@@ -448,7 +450,7 @@ class SegmentObjects:
             path_or_key=self.log_key,
             offset=self.row.base,
             hint="mend the segments before it first; put its .idx back from a version or a backup of the bucket; "
-            f"{_keeps_before(self.tp, self.row.base)}",
+            f"{keeps_before(self.tp, self.row.base)}",
         )
 
     def _follower(self, pinned: Snapshot) -> Steps[Follower]:
@@ -474,23 +476,21 @@ def aborts_before(offset: int, row: Row, bundle: Bundle | None) -> bool:
         return True
 
 
-def harmful_loss(
-    tp: TopicPartition, key: str, start: int, end: int, why: str, *, whole_until: int | None = None
-) -> CorruptionError:
-    """The refusal to give up offsets ``start`` to ``end``, most of all those in ``key``. ``whole_until``: the first
-    offset that cannot be read, where that lies before."""
+def harmful_loss(tp: TopicPartition, key: str, start: int, end: int, why: str, *, way: str) -> CorruptionError:
+    """The refusal to give up offsets ``start`` to ``end``, most of all those in ``key``. ``way``: what keeps all that
+    lies before what cannot be read, as :func:`keeps_before` says it; ``""`` for nothing."""
     return CorruptionError(
         f"{tp}: to give up offsets {start} to {end} ({key}) would change what is shown of others: {why}",
         path_or_key=key,
         offset=start,
-        hint="put the object back from a version or a backup of the bucket; "
-        + _keeps_before(tp, start if whole_until is None else whole_until),
+        hint="put the object back from a version or a backup of the bucket" + (f"; {way}" if way else ""),
     )
 
 
-def _keeps_before(tp: TopicPartition, offset: int) -> str:
-    command = f"tiered restore {tp.topic}:{tp.partition} --to DIR --until-offset {offset} --name NEW"
-    return f"`{command}` keeps what lies before offset {offset}"
+def keeps_before(tp: TopicPartition, offset: int, *, as_of: str = "") -> str:
+    """The command that keeps what lies before a border between segments, in words; ``as_of``: of which root."""
+    options = f"--to DIR{f' --as-of {as_of}' if as_of else ''} --until-offset {offset} --name NEW"
+    return f"`tiered restore {tp.topic}:{tp.partition} {options}` keeps what lies before offset {offset}"
 
 
 def producers_at_end(tp: TopicPartition, topic_id: UUID, row: Row) -> Steps[tuple[ProducerEntry, ...] | None]:

@@ -169,8 +169,8 @@ def rebuild_command(
     was kept or claimed since. Deletes nothing.
 
     --accept-loss is refused where a transaction's marker, or the producers at the end of the log, would be lost: that
-    changes what is shown of other offsets. `tiered restore TOPIC:P --to DIR --until-offset N --name NEW` keeps what
-    lies before.
+    changes what is shown of other offsets. The refusal says how a copy of the root takes its place, so that `tiered
+    restore TOPIC:P --to DIR --as-of now --until-offset N --name NEW` keeps what lies before.
 
     What Spark sinks have committed since the newest copy, or without one, is told by their decisions below txn/. It is
     refused where one of them is missing, or where batches were decided side by side: nothing tells which of them came

@@ -404,6 +404,22 @@ def test_nor_does_a_catalog_that_is_made_anew_leave_a_hole_there(store: MemorySt
     assert REFUSED in refused.value.message
     assert why in refused.value.message
     assert objects(store) == kept
+    hint = refused.value.hint
+    copy, root = hint.partition("or copy ")[2].partition(": then ")[0].split(" to ")
+    command = "`tiered restore t:0 --to DIR --as-of now --until-offset 2 --name NEW`"
+    assert hint.endswith(f": then {command} keeps what lies before offset 2")
+    options = RestoreOptions(selected=(("t", 0),), as_of="now", until_offset=2, name="NEW")
+    with pytest.raises(CorruptionError):
+        restore(store, tmp_path / "kept", options)
+    store.execute(Put(root, body(store, copy), ABSENT))
+    restore(store, tmp_path / "kept", options)
+    assert begins(tmp_path / "kept") == begins(tmp_path / "log", "t")
+
+
+def begins(directory: Path, topic: str = "NEW") -> list[bytes | None]:
+    """The values of what lies before the segment that is lost."""
+    with tiered.open_reader(log_dir=directory) as reader:
+        return [seen.value for seen in reader.topic(topic).read() if seen.offset < LOST]
 
 
 def lose_root(store: MemoryStore) -> None:
@@ -443,9 +459,19 @@ def test_a_marker_is_not_given_up(store: MemoryStore, tmp_path: Path, script: Sc
     write(store, tmp_path, script)
     damage(store, 4)
     kept = objects(store)
-    with pytest.raises(CorruptionError, match=REFUSED):
+    with pytest.raises(CorruptionError, match=f"offsets 4 to 5 .*{REFUSED}") as refused:
         mend(store, plan_mend(store, TP, [LOST], drop=True), "test")
     assert objects(store) == kept
+    command = f"`tiered restore t:0 --to DIR --until-offset {LOST} --name NEW`"  # 2 and 3 can be read, here alone
+    assert f"{command} keeps what lies before offset {LOST}" in refused.value.hint
+    for until, fails in ((4, True), (LOST, False)):
+        options = RestoreOptions(selected=(("t", 0),), until_offset=until, name="NEW")
+        if fails:
+            with pytest.raises(CorruptionError):
+                restore(store, tmp_path / "kept", options)
+        else:
+            restore(store, tmp_path / "kept", options)
+    assert begins(tmp_path / "kept") == begins(tmp_path / "log", "t")
 
 
 def test_a_part_without_its_bundle_is_not_given_up(store: MemoryStore, tmp_path: Path) -> None:
