@@ -13,13 +13,14 @@ The directory that is set aside can be read like any log: ``tiered cat flights -
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from tiered.clock import Clock
-from tiered.errors import ConfigError, NotFoundError, UnknownTopicError
+from tiered.errors import ConfigError, LocalIOError, NotFoundError, UnknownTopicError
 from tiered.format.keys import partition_dir
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.checkpoints import (
@@ -30,7 +31,7 @@ from tiered.local.disk.checkpoints import (
     OffsetsFile,
 )
 from tiered.local.disk.claims import Claims
-from tiered.local.disk.files import Files
+from tiered.local.disk.files import Files, is_another_disk
 from tiered.local.disk.lock import DirectoryLock
 from tiered.local.disk.topics import TOPICS_NAME
 from tiered.local.disk.uploads import UploadCheckpoint, uploader_lock
@@ -112,9 +113,25 @@ def _move(plan: RejoinPlan, files: Files) -> None:
     for aside in plan.partitions:
         source = plan.directory / partition_dir(aside.tp)
         if files.is_directory(source):
-            files.rename(source, plan.target / source.name)
+            try:
+                files.rename(source, plan.target / source.name)
+            except LocalIOError as error:
+                if is_another_disk(error):
+                    error.hint = _by_hand(plan, aside.tp)
+                raise
     files.sync_directory(plan.target)
     files.sync_directory(plan.directory)
+
+
+def _by_hand(plan: RejoinPlan, tp: TopicPartition) -> str:
+    """What to do where the log directory is a file system of its own, and no rename leads out of it."""
+    places = (plan.directory / partition_dir(tp), plan.target, plan.directory)
+    source, target, directory = (shlex.quote(str(place)) for place in places)
+    return (
+        f"{plan.directory} is a file system of its own: `mv {source} {target}`, which copies the partition and takes "
+        f"it away, then `tiered repair rejoin {tp.topic}:{tp.partition} --log-dir {directory}`, which ends it; "
+        f"{plan.target} is what was set aside then"
+    )
 
 
 def _forget(plan: RejoinPlan, files: Files) -> None:

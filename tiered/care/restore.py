@@ -24,7 +24,14 @@ from uuid import UUID
 from tiered.care.inspection import Expectations, LogInspection, SideFileCheck, fetch_log
 from tiered.care.restore_plan import PartitionPlan, RestoreOptions, plan_steps
 from tiered.clock import Clock, IdSource
-from tiered.errors import ConfigError, CorruptionError, DiskFullError, RemoteUnavailableError, TieredError
+from tiered.errors import (
+    ConfigError,
+    CorruptionError,
+    DiskFullError,
+    LocalIOError,
+    RemoteUnavailableError,
+    TieredError,
+)
 from tiered.findings import Findings, Passed, Severity
 from tiered.format.bundle import HEAD_BYTES, MAX_BUNDLE_BYTES, decode_bundle
 from tiered.format.checkpoint import (
@@ -62,7 +69,7 @@ from tiered.local.disk.checkpoints import (
     mark_clean,
 )
 from tiered.local.disk.claims import Claims
-from tiered.local.disk.files import Files
+from tiered.local.disk.files import Files, is_another_disk
 from tiered.local.disk.names import SPARSE_NAME
 from tiered.local.disk.topics import TopicInfo, write_topics
 from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
@@ -221,7 +228,7 @@ class _Build:
         """Builds and renames; gives the new volume id."""
         yield Emit(Passed(0, "", sum(plan.size_bytes for plan in self.plans)))
         try:
-            yield Blocking(partial(self._files.make_directory, self._temporary))
+            yield Blocking(self._begin_beside)
             for plan in self.plans:
                 yield from self._partition(plan)
             return (yield from blocking(self._finish))
@@ -231,6 +238,25 @@ class _Build:
         except BaseException:  # also the end of whoever drives: nobody takes a request any more
             self._give_up()
             raise
+
+    def _begin_beside(self) -> None:
+        """Makes the temporary directory. An empty one of the final name is replaced once now, by one as empty: that it
+        cannot be, as a mount point, is to be known before all is fetched, onto the wrong file system."""
+        files = self._files
+        files.make_directory(self._temporary)
+        if not files.is_directory(self._directory):
+            return
+        try:
+            files.rename(self._temporary, self._directory)
+        except LocalIOError as error:
+            if not is_another_disk(error):
+                raise
+            raise ConfigError(
+                f"{self._directory} is a file system of its own (a mount point): a restore is built beside it, and "
+                "cannot take its place",
+                hint=f"name a folder in it: {self._directory / 'log'}",
+            ) from error
+        files.make_directory(self._temporary)
 
     def _give_up(self) -> None:
         with contextlib.suppress(TieredError, OSError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,10 @@ import tiered
 from tiered.care.run import plan_rejoin, rejoin
 from tiered.cli.main import run
 from tiered.clock import SystemClock
-from tiered.errors import ConfigError, FencedError, LockedError, UnknownTopicError
+from tiered.errors import ConfigError, FencedError, LocalIOError, LockedError, UnknownTopicError
 from tiered.format.batch import encode_batch
 from tiered.local.directory.manager import LocalLog
-from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.files import PosixFiles, translate
 from tiered.local.partition.replica import Replica
 from tiered.model import NewRecord, TopicPartition
 
@@ -61,6 +63,32 @@ def test_a_crash_between_the_two_steps_is_finished_by_the_next_run(fenced: Path)
     rejoin(again, clock=SystemClock())
     with tiered.open(fenced / "log", remote=f"file://{fenced / 'store'}") as log:
         assert log.topic("t").append(b"2").offset == 2
+
+
+class Mounted(PosixFiles):
+    """No rename of a directory leads out of it."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        if self.is_directory(source):
+            raise translate(OSError(errno.EXDEV, "Invalid cross-device link"), "rename", source)
+        super().rename(source, target)
+
+
+def test_a_log_directory_that_is_a_mount_point_is_set_aside_as_is_said(
+    fenced: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = plan_rejoin(fenced / "log", clock=SystemClock())
+    with pytest.raises(LocalIOError, match="cannot rename") as refused:
+        rejoin(plan, clock=SystemClock(), files=Mounted())
+    move, _, again, *_ = refused.value.hint.split("`")[1:]
+    assert move == f"mv {fenced / 'log' / 't-0'} {plan.target}"
+    source, target = move.split()[1:]
+    shutil.move(source, target)
+    assert run([*again.split()[1:], "--yes"]) == 0, capsys.readouterr().err
+    with tiered.open(fenced / "log", remote=f"file://{fenced / 'store'}") as log:
+        assert log.topic("t").append(b"2").offset == 2
+    with tiered.open_reader(log_dir=plan.target) as reader:
+        assert [r.value for r in reader.topic("t").read()] == [b"0", b"only here"]
 
 
 def test_refusals(fenced: Path, capsys: pytest.CaptureFixture[str]) -> None:

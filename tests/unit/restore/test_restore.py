@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +38,7 @@ from tiered.format.root import Cleaned, decode_root
 from tiered.format.rows import Rows
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.claims import Claims
-from tiered.local.disk.files import DiskSpace, PosixFiles
+from tiered.local.disk.files import DiskSpace, PosixFiles, translate
 from tiered.model import NewRecord, Row, TopicPartition
 from tiered.plan.commit import Stamp, create_root
 from tiered.plan.maintenance import Kind
@@ -337,6 +339,38 @@ def test_too_little_space_is_told_before_the_first_byte(log: Scenario, tmp_path:
     with pytest.raises(DiskFullError, match="needs"):
         restore(store, tmp_path / "new", files=FullDisk(1000))
     assert not any(key.endswith(".log") for _, key in store.calls)
+
+
+class MountPoint(PosixFiles):
+    """Nothing takes the place of ``path``."""
+
+    def __init__(self, path: Path, error: int) -> None:
+        self._path, self._error = path, error
+
+    def rename(self, source: Path, target: Path) -> None:
+        if target == self._path:
+            raise translate(OSError(self._error, os.strerror(self._error)), "rename", source)
+        super().rename(source, target)
+
+
+@pytest.mark.parametrize("error", [errno.EBUSY, errno.EXDEV])
+def test_a_mount_point_is_refused_before_the_first_byte(log: Scenario, tmp_path: Path, error: int) -> None:
+    store, place = FaultStore(log.store), tmp_path / "mounted"
+    place.mkdir()
+    with pytest.raises(ConfigError, match=f"{place} is a file system of its own") as refused:
+        restore(store, place, files=MountPoint(place, error))
+    assert refused.value.hint == f"name a folder in it: {place / 'log'}"
+    assert not any(key.endswith(".log") for _, key in store.calls)
+    assert (list(place.iterdir()), leftovers(tmp_path)) == ([], [])
+    restore(store, place / "log", files=MountPoint(place, error))
+    assert sorted(each.name for each in place.iterdir()) == ["log"]
+
+
+def test_an_empty_directory_is_replaced(log: Scenario, tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    restore(log.store, tmp_path / "new")
+    assert [each.name for each in tmp_path.iterdir() if each.name not in ("log", "new")] == []
+    assert check(tmp_path / "new", log.store).findings == ()
 
 
 @pytest.mark.parametrize("renames", [0, 1, 5, 20])

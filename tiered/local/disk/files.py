@@ -394,6 +394,11 @@ def no_directory(files: Files, path: Path, *, hint: str) -> TieredError:
     return ConfigError(f"{path} is a file, not a log directory", hint="name the directory that holds the partitions")
 
 
+def is_another_disk(error: LocalIOError) -> bool:
+    """Whether a rename failed because one of the two places is a mount point, or lies below one."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.EXDEV, errno.EBUSY)
+
+
 def disk_failed(error: BaseException | None) -> bool:
     """Whether an error, or what caused it, says that the disk itself failed, not one file, its owner or its room."""
     while error is not None:
