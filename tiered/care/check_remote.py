@@ -485,7 +485,7 @@ class RemoteCheck:
             findings.error("index_bundle", "entries of the bundle's indexes are out of order or beyond the segment")
 
     def _data(self, row: Row, bundle: Bundle | None, findings: Findings) -> Steps[None]:
-        key = segment_key(self._topic_id, self._tp.partition, row)
+        key, first = segment_key(self._topic_id, self._tp.partition, row), len(findings.items)
         self._beside.begin(row.base)
         # Rewritten segments have holes by design; a writer's may be of a topic that is compacted on disk.
         expected, indexes = Expectations(decode=True), bundle.indexes if bundle is not None else None
@@ -502,6 +502,9 @@ class RemoteCheck:
             self._beside.skip(_snapshot(bundle), row.next)
             return
         scan = look.end()
+        if bundle is not None and scan.crc32c == row.crc:
+            compare_descriptor(scan, bundle.descriptor, findings)
+        _place(findings, first, row.base - _origin(row))
         self._facts.data_bytes_read += scan.size_bytes
         if scan.crc32c != row.crc:
             findings.error(
@@ -510,7 +513,6 @@ class RemoteCheck:
                 offset=row.base,
             )
         elif bundle is not None:
-            compare_descriptor(scan, bundle.descriptor, findings)
             self._compare_side_files(row, bundle, findings)
             return
         self._beside.skip(_snapshot(bundle), row.next)
@@ -580,6 +582,15 @@ class RemoteCheck:
 def _origin(row: Row) -> int:
     """The first offset that the bytes of a segment have."""
     return 0 if row.flags & FLAG_STAGED else row.base
+
+
+def _place(findings: Findings, first: int, base: int) -> None:
+    """Gives what was found in a staged segment, from the finding ``first`` on, the offsets that the catalog gives it:
+    ``base`` is to be added to those that it was stored with, which the messages say."""
+    for number, found in enumerate(findings.items[first:] if base else (), start=first):
+        if found.offset >= 0:
+            what = f"{found.message} (in the offsets of the object, which begin at 0 and not at {base})"
+            findings.items[number] = replace(found, offset=found.offset + base, message=what)
 
 
 def _snapshot(bundle: Bundle | None) -> bytes | None:

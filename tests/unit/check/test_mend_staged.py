@@ -210,3 +210,16 @@ def test_segments_that_changed_places_are_not_taken_for_each_other(log: RemoteLo
     edit(log, two, lambda data: bytes(found.data))
     plan = plan_mend(log.store, TP, drop=True)
     assert [(loss.start, loss.end) for loss in plan.lost] == [(60, 70)]
+
+
+def test_what_is_wrong_inside_has_the_offset_that_the_verbs_take(log: RemoteLog) -> None:
+    """Its batches begin at 0, as the first segment does: that one is whole, and is not what is to be given up."""
+    row = rows(log)[1]
+    edit(log, segment_key(TOPIC_ID, 0, row), lambda data: data[:80] + bytes([data[80] ^ 1]) + data[81:])
+    found = check(None, log.store, CheckOptions(read_data=True)).findings
+    inside = [each for each in found if each.where == segment_key(TOPIC_ID, 0, row)]
+    assert {(each.code, each.offset) for each in inside} >= {("log_crc", 20), ("object_checksum", 20)}
+    (wrong,) = [each for each in inside if each.code == "log_crc"]
+    assert wrong.message.endswith("(in the offsets of the object, which begin at 0 and not at 20)")
+    plan = plan_mend(log.store, TP, [wrong.offset], drop=True)
+    assert [(loss.start, loss.end) for loss in plan.lost] == [(20, 30)]
