@@ -60,7 +60,7 @@ def command(app: Application, *, names: tuple[str, ...], listed: str | None, **o
     app.out.begin("dump-segment", files=0, findings=0)
     run = Run(app, wanted)
     for name in wanted_names:
-        run.dump(name, alone=len(wanted_names) == 1)
+        run.dump(name, is_only=len(wanted_names) == 1)
     return run.finish()
 
 

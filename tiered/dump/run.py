@@ -65,22 +65,25 @@ class Run:
         self._verified: set[str] = set()
         self._refused: list[TieredError] = []
         self._last_offset = -1
+        self._staged: dict[str, int] = {}
         self.files = 0
         self.damage = 0
 
-    def dump(self, name: str, *, alone: bool) -> None:
-        """All that ``name`` means. What cannot be dumped is raised if it was asked for ``alone``, else a warning."""
+    def dump(self, name: str, *, is_only: bool) -> None:
+        """All that ``name`` means. What cannot be dumped is raised if it ``is_only`` asked for, else a warning."""
         unlisted: list[TieredError] = []
+        self._staged = {}
         try:
-            files = expanded(self._app, name, unlisted, kafka=self._wanted.kafka)
+            files = expanded(self._app, name, unlisted, kafka=self._wanted.kafka, staged=self._staged)
         except TieredError as error:
-            self._refuse(error, alone=alone)
+            self._refuse(error, alone=is_only)
             return
         for folder in unlisted:
             self._refuse(folder, alone=False)
         window = self._wanted.window
         if window.offset and not (self._wanted.kafka or self._wanted.verify):
-            files = holding(files, window.offset, alone=window.max_batches is not None or window.max_bytes is not None)
+            alone = window.max_batches is not None or window.max_bytes is not None
+            files = holding(files, window.offset, alone=alone, staged=self._staged)
         for file in files:
             self.files += 1
             try:
@@ -89,7 +92,7 @@ class Run:
             except CorruptionError as damage:
                 self._damaged(file, damage)
             except TieredError as error:
-                self._refuse(error, alone=alone and len(files) == 1)
+                self._refuse(error, alone=is_only and len(files) == 1)
             self._app.out.summary_fields.update(files=self.files, findings=self.damage)
 
     def finish(self) -> int:
@@ -128,7 +131,9 @@ class Run:
             return
         shown = not wanted.verify_only or (wanted.kafka and suffix not in _INDEXES)
         if shown and not wanted.kafka and not out.json_mode:
-            out.line(f"{name}  {counted(source.size, 'byte')}")
+            base = self._staged.get(name, 0)
+            its_own = f"; of a sink: its offset 0 is {base} of the log" if base else ""
+            out.line(f"{name}  {counted(source.size, 'byte')}{its_own}")
         if shown or wanted.kafka or suffix not in SEGMENT_SUFFIXES:
             self._last_offset = -1
             for item in self._items(name, short, source):
@@ -146,7 +151,8 @@ class Run:
             directory = Path(name).absolute().parent.name if "://" not in name else ""
             layouts = layouts_for(wanted.decoder, directory, kafka=wanted.kafka)
             content = replace(wanted.content, layouts=layouts)
-            return log_items(short, source, wanted.window, content, lenient=wanted.kafka)
+            window = replace(wanted.window, offset=max(0, wanted.window.offset - self._staged.get(name, 0)))
+            return log_items(short, source, window, content, lenient=wanted.kafka)
         if wanted.kafka and suffix_of(short) == SNAPSHOT_SUFFIX and (told := snapshot_error(whole(short, source))):
             click.echo(told, err=True)
             self.damage += 1

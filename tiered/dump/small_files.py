@@ -79,8 +79,11 @@ def suffix_of(name: str) -> str:
 
 
 def base_of(name: str) -> int:
-    """The base offset that a segment file's name begins with; an object's name has an id behind its 20 digits."""
+    """The base offset that a segment file's name begins with; an object's name has an id behind its 20 digits. That of
+    what a sink staged is its id alone: it begins at 0."""
     stem = PurePosixPath(name).name.split(".")[0]
+    if re.fullmatch(r"[0-9a-f]{32}", stem):
+        return 0
     digits = stem if stem.isdigit() else stem[:SEGMENT_DIGITS]
     if not (digits.isascii() and digits.isdigit() and (digits == stem or len(digits) == SEGMENT_DIGITS)):
         raise ConfigError(f"{name} does not begin with the 20 digits of a base offset", hint="name a segment file")

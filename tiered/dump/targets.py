@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -17,7 +17,16 @@ from tiered.errors import (
     TieredError,
     UnknownTopicError,
 )
-from tiered.format.keys import FLAG_HOLE, LOG_SUFFIX, index_key, log_name, parse_local_name, root_key, segment_key
+from tiered.format.keys import (
+    FLAG_HOLE,
+    FLAG_STAGED,
+    LOG_SUFFIX,
+    index_key,
+    log_name,
+    parse_local_name,
+    root_key,
+    segment_key,
+)
 from tiered.local.directory.view import DirectoryView, PartitionFolder, folder_named
 from tiered.local.disk.checkpoints import CLEAN_SHUTDOWN_NAME
 from tiered.local.disk.files import Files, PosixFiles
@@ -42,12 +51,15 @@ _PATTERN = re.compile(r"[*?\[]")
 _FILE_URL = "file://"
 
 
-def expanded(app: Application, name: str, refused: list[TieredError], *, kafka: bool) -> list[str]:
+def expanded(
+    app: Application, name: str, refused: list[TieredError], *, kafka: bool, staged: dict[str, int]
+) -> list[str]:
     """The files that ``name`` means, sorted by name; itself for a file or an object.
 
     A folder means the files in it that can be dumped (with ``kafka`` those that Kafka's tool can), a log directory
     also those of its partitions. Raises ``NotFoundError`` and ``ConfigError`` for what means nothing. A folder that
-    cannot be listed goes to ``refused``, with why; it is raised if there is nothing else.
+    cannot be listed goes to ``refused``, with why; it is raised if there is nothing else. ``staged`` gets, by name of
+    the ``.log``, where in the log what a sink staged of a partition begins: its own offsets begin at 0.
     """
     if "://" in name and not name.startswith(_FILE_URL):
         return [name]
@@ -62,7 +74,7 @@ def expanded(app: Application, name: str, refused: list[TieredError], *, kafka: 
     if tp is not None and app.log_dir is not None and (app.log_dir / str(tp)).is_dir():
         return _folder(app.log_dir / str(tp), refused, kafka=kafka)
     if tp is not None and app.remote is not None:
-        return _objects(app, app.remote, tp)
+        return _objects(app, app.remote, tp, staged)
     if app.log_dir is not None:
         _refuse_topic(app.log_dir, name)
     where = app.log_dir or app.remote
@@ -89,17 +101,21 @@ def _refuse_topic(log_dir: Path, name: str) -> None:
         )
 
 
-def holding(files: list[str], offset: int, *, alone: bool) -> list[str]:
+def holding(files: list[str], offset: int, *, alone: bool, staged: Mapping[str, int]) -> list[str]:
     """Of several files those that show the records from ``offset`` on: of each partition the ``.log`` that holds it.
 
-    The ones after it follow unless it is wanted ``alone``. Where there is no ``.log`` all files are shown.
+    The ones after it follow unless it is wanted ``alone``. Where there is no ``.log`` all files are shown. ``staged``
+    as of :func:`expanded`.
     """
     places: dict[str, list[tuple[int, str]]] = {}
     for file in files:
         found = _LOG.fullmatch(file.rsplit("/", 1)[-1])
-        if found is not None:
-            place = "" if "://" in file and not file.startswith(_FILE_URL) else str(Path(file).parent)
-            places.setdefault(place, []).append((int(found["base"]), file))
+        if found is not None or file in staged:
+            base = staged[file] if found is None else int(found["base"])
+            # Folders are of one partition each, but those of a bucket, which is all of one.
+            in_bucket = bool(staged) or ("://" in file and not file.startswith(_FILE_URL))
+            place = "" if in_bucket else str(Path(file).parent)
+            places.setdefault(place, []).append((base, file))
     if len(files) == 1 or not places:
         return files
     chosen: list[str] = []
@@ -191,7 +207,7 @@ def _partition(name: str) -> TopicPartition | None:
     return folder.tp if isinstance(folder, PartitionFolder) else None
 
 
-def _objects(app: Application, remote: str, tp: TopicPartition) -> list[str]:
+def _objects(app: Application, remote: str, tp: TopicPartition, staged: dict[str, int]) -> list[str]:
     """The root of a partition, and the objects of each segment in it, as URLs."""
     store = open_remote(app)
     try:
@@ -203,6 +219,8 @@ def _objects(app: Application, remote: str, tp: TopicPartition) -> list[str]:
         at = 0
         while pinned is not None and len(rows := drive(store, pinned.piece(at))):
             for row in rows:
+                if row.flags & FLAG_STAGED:
+                    staged[f"{remote.rstrip('/')}/{segment_key(entry.topic_id, tp.partition, row)}"] = row.base
                 if not row.flags & FLAG_HOLE:
                     keys.append(segment_key(entry.topic_id, tp.partition, row))
                     keys.append(index_key(entry.topic_id, tp.partition, row))

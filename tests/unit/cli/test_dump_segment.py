@@ -14,8 +14,13 @@ import pytest
 import tiered
 from tests.unit.check.building import Scenario, flip, scenario
 from tests.unit.cli.conftest import Cli
+from tests.unit.remote.building import RemoteLog, batches, seal
+from tests.unit.remote.staging import stage
 from tiered.format.batch import encode_batch
 from tiered.model import NewRecord
+from tiered.remote.topics import register_topic
+from tiered.store.driver import drive
+from tiered.store.location import StoreLocation
 
 PARTITIONS = ["orders-1", "txn-0", "compact-keep-0", "codec-zstd-0", "logappendtime-0", "idempotent-0"]
 
@@ -449,3 +454,27 @@ def test_an_offset_of_a_partition_shows_the_log_that_holds_it(cli: Cli, tmp_path
     assert [each["base_offset"] for each in beyond] == [297]
     indexes = [each for each in cli(*name, "--json").messages if each["message_type"] not in ("batch", "summary")]
     assert indexes, "without --offset the whole folder is shown"
+
+
+def test_what_sinks_have_staged_of_a_partition(cli: Cli, tmp_path: Path) -> None:
+    """Offsets 0 to 20, 20 to 50, 50 to 60 of the log, each from 0 on in its object."""
+    url = f"file://{tmp_path}"
+    log = RemoteLog(StoreLocation.parse(url).open())
+    drive(log.store, register_topic(log.topic, log.topic_id, 1, {}), clock=log.clock, ids=log.ids)
+    stage(log, [seal(batches(0, 20)), seal(batches(0, 30))], 0)
+    stage(log, [seal(batches(0, 10))], 1)
+    name = ("dump-segment", f"{log.topic}:0", "--remote", url)
+    verified = cli(*name, "--verify-only", "--json")
+    told = [each for each in verified.messages if each["message_type"] == "verified"]
+    assert (verified.code, [(each["records"], each["findings"]) for each in told]) == (0, [(20, 0), (30, 0), (10, 0)])
+
+    def shown(offset: int, *more: str) -> list[tuple[int, int]]:
+        seen = cli(*name, "--offset", offset, "--json", *more).messages
+        keys = list(dict.fromkeys(each["file"] for each in seen if each["message_type"] == "batch"))
+        assert {each["message_type"] for each in seen} == {"batch", "summary"}
+        return [(keys.index(each["file"]), each["base_offset"]) for each in seen if each["message_type"] == "batch"]
+
+    assert shown(35, "--max-batches", "1") == [(0, 10)]
+    assert shown(35) == [(0, 10), (0, 20), (1, 0)]
+    assert shown(59) == [(0, 0)]
+    assert "; of a sink: its offset 0 is 20 of the log" in cli(*name, "--offset", 35).text.splitlines()[0]
