@@ -112,9 +112,8 @@ def holding(files: list[str], offset: int, *, alone: bool, staged: Mapping[str, 
         found = _LOG.fullmatch(file.rsplit("/", 1)[-1])
         if found is not None or file in staged:
             base = staged[file] if found is None else int(found["base"])
-            # Folders are of one partition each, but those of a bucket, which is all of one.
-            in_bucket = bool(staged) or ("://" in file and not file.startswith(_FILE_URL))
-            place = "" if in_bucket else str(Path(file).parent)
+            # A folder is of one partition; in a bucket one has a folder for each claim, and all is of one.
+            place = "" if "://" in file else str(Path(file).parent)
             places.setdefault(place, []).append((base, file))
     if len(files) == 1 or not places:
         return files

@@ -478,3 +478,15 @@ def test_what_sinks_have_staged_of_a_partition(cli: Cli, tmp_path: Path) -> None
     assert shown(35) == [(0, 10), (0, 20), (1, 0)]
     assert shown(59) == [(0, 0)]
     assert "; of a sink: its offset 0 is 20 of the log" in cli(*name, "--offset", 35).text.splitlines()[0]
+
+
+def test_an_offset_of_a_partition_that_two_volumes_have_written(cli: Cli, tmp_path: Path) -> None:
+    """Each claim has a folder of its own in the bucket."""
+    url = f"file://{tmp_path / 'bucket'}"
+    for directory in ("one", "two"):
+        with tiered.open(tmp_path / directory, url) as opened:
+            opened.topic("t", create=True).append_many([b"1", b"2"])
+            opened.sync(timeout=60)
+    shown = cli("dump-segment", "t:0", "--remote", url, "--offset", "1", "--max-batches", "1", "--json").messages
+    found = [(each["base_offset"], each["last_offset"]) for each in shown if each["message_type"] == "batch"]
+    assert found == [(0, 1)]
