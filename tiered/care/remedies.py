@@ -12,8 +12,8 @@ MAX_REMEDIES = 20
 """Partitions that are named; all others are damaged alike."""
 _ENTRY = frozenset({"topic_entry", "two_names"})
 _ROOT = frozenset({"root", "invariant", "went_back"})
-_INSIDE = frozenset({"object_checksum", "txn_index_lost", "producer_snapshot_lost"})
-"""What only the bytes tell: a verb looks there where it is told the offset."""
+_INSIDE = frozenset({"object_checksum", "offset_index", "time_index", "txn_index_lost", "producer_snapshot_lost"})
+"""What only the bytes tell: a verb looks there where it is told an offset of the segment."""
 NAMED_OFFSETS = 8
 """Of a partition's segments that are damaged inside so many are named; the next check names others."""
 
@@ -22,7 +22,7 @@ def remedies(findings: Iterable[Finding]) -> list[str]:
     """A line for each topic whose registry entry, and each partition whose root or segments are damaged: what to do
     next."""
     entries, roots, segments = dict[str, str](), dict[str, str](), dict[str, str]()
-    inside = defaultdict[str, dict[int, None]](dict)
+    inside = defaultdict[str, dict[str, int]](dict)
     for found in findings:
         if found.code in _ENTRY:
             entries[found.topic] = topic_key(found.topic)
@@ -31,12 +31,13 @@ def remedies(findings: Iterable[Finding]) -> list[str]:
         name, where = f"{found.topic}-{found.partition}", f"{found.topic}:{found.partition}"
         if found.code in _ROOT:
             roots[name] = where
-        elif parse_segment_key(found.where) is not None or parse_staged_key(found.where) is not None:
+        elif (parsed := parse_segment_key(found.where)) is not None or parse_staged_key(found.where) is not None:
             segments[name] = where
             if found.code in _INSIDE and found.offset >= 0 and len(inside[name]) < NAMED_OFFSETS:
-                inside[name][found.offset] = None
+                offset = found.offset if parsed is None else parsed.name.base  # an entry may name any offset
+                inside[name].setdefault(found.where, offset)
     for name, offsets in inside.items():
-        segments[name] = " ".join([segments[name], *map(str, offsets)])
+        segments[name] = " ".join([segments[name], *map(str, offsets.values())])
     lines = [
         f"{where}: `tiered repair advice {name}` says how a kept entry is put back, `tiered repair registry {name}` "
         f"makes it anew from the topic's roots"

@@ -14,9 +14,10 @@ import tiered
 from tests.unit.check.building import TOPIC, Scenario, record, scenario
 from tests.unit.remote.building import TRUSTED
 from tiered.care.check import CheckOptions, CheckReport
-from tiered.care.run import check, restore
+from tiered.care.remedies import remedies
+from tiered.care.run import check, mend, plan_mend, restore
 from tiered.config import TopicConfig
-from tiered.errors import CorruptionError, RemotePermissionError, RemoteUnavailableError
+from tiered.errors import ConfigError, CorruptionError, RemotePermissionError, RemoteUnavailableError
 from tiered.findings import NEWER_RELEASE, Severity
 from tiered.format.bundle import decode_bundle, encode_bundle
 from tiered.format.crc import crc32c
@@ -535,3 +536,24 @@ def test_a_collection_beside_the_check_takes_nothing_that_is_to_be_read(log: Sce
     report = check(None, Collected(log.store), CheckOptions(read_data=True))
     assert (report.data_bytes_read, [f for f in report.findings if f.code == "removed_meanwhile"]) == (before, [])
     assert (len(seen) > 1, sum(seen)) == (True, 0)
+
+
+@pytest.mark.parametrize("kind", ["offset_index", "time_index"])
+def test_an_index_that_is_another_is_mended_by_the_verb_that_is_named(log: Scenario, kind: str) -> None:
+    """It rises, and its bundle is whole: only the bytes of the log tell, where the verb is told to look."""
+    key = log.index_key(log.rows()[1])
+    bundle = decode_bundle(log.read(key), key=key)
+    data = bytearray(getattr(bundle.indexes, kind))
+    data[-1 if kind == "offset_index" else 7] -= 1  # a position; the smallest timestamp
+    indexes = replace(bundle.indexes, **{kind: bytes(data)})
+    log.replace(key, encode_bundle(bundle.descriptor, indexes, bundle.claim_epoch))
+    report = check(None, log.store, CheckOptions(read_data=True))
+    assert codes(report) == {kind}
+    (told,) = remedies(report.findings)
+    base = log.rows()[1].base
+    assert f"`tiered repair index {TOPIC}:0 {base}`" in told
+    tp = TopicPartition(TOPIC, 0)
+    with pytest.raises(ConfigError, match="there is nothing to repair"):
+        plan_mend(log.store, tp)
+    mend(log.store, plan_mend(log.store, tp, [base]), "test")
+    assert check(None, log.store, CheckOptions(read_data=True)).findings == ()
