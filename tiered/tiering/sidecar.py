@@ -35,6 +35,11 @@ class BrokerDirectory(LogDirectory):
         self._mirror.make(self._ids)
         super().acquire()
 
+    def release(self) -> None:
+        """Lets another uploader in, once a look that was left in the middle has ended."""
+        with self._busy:  # two would link side by side
+            super().release()
+
     def scan(self) -> list[Event]:
         """What changed, after the broker's directory was looked at."""
         with self._busy:

@@ -6,6 +6,7 @@ import errno
 import itertools
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -720,6 +721,36 @@ def test_killed_at_any_effect_it_goes_on(broker: Broker, finished: Path, url: st
     for _ in killed_at_each_effect(broker, tmp_path, mirror_of):
         assert sidecar(broker.path, url).code == 0
         judge(url, finished, end)
+
+
+def test_nobody_else_is_let_in_while_a_look_goes_on(broker: Broker) -> None:
+    """A daemon that ends cancels its scan, and the thread that links goes on: two would link side by side."""
+    broker.roll(3)
+    directory = BrokerDirectory(broker.path, beside(broker.path), clock=SystemClock(), ids=SystemIds())
+    directory.acquire()
+    linking, goes_on = threading.Event(), threading.Event()
+    look = directory._mirror.look
+
+    def slow_look() -> None:
+        linking.set()
+        assert goes_on.wait(10)
+        look()
+
+    directory._mirror.look = slow_look  # type: ignore[method-assign]
+    looking, ending = threading.Thread(target=directory.scan), threading.Thread(target=directory.release)
+    looking.start()
+    assert linking.wait(60)
+    ending.start()
+    ending.join(0.1)
+    other = BrokerDirectory(broker.path, beside(broker.path), clock=SystemClock(), ids=SystemIds())
+    with pytest.raises(LockedError):
+        other.acquire()
+    goes_on.set()
+    for thread in (looking, ending):
+        thread.join(60)
+    assert links(broker) == broker.bases[:4]
+    other.acquire()
+    other.release()
 
 
 def test_the_private_directory_is_never_a_log_to_write(broker: Broker, finished: Path, url: str) -> None:
