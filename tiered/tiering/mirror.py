@@ -767,21 +767,31 @@ class Mirror:
         self._files.close(self._files.open_write(folder / log_name(end)))
 
     def _end(self, folder: Path) -> int | None:
-        """Where the links end; an empty file that a killed process placed beyond it goes."""
+        """Where the links end; an empty file that a killed process placed beyond it goes.
+
+        A link whose file the broker cut at its first offset is empty, too: what it was linked for is still the end.
+        """
         if not self._files.is_directory(folder):
             return None
         bases = log_bases(self._files, folder)
-        while len(bases) > 1 and not self._size(folder, bases[-2]):
+        while len(bases) > 1 and not self._size(folder, bases[-2]) and not self._is_the_brokers(folder, bases[-2]):
             self._files.unlink(folder / log_name(bases.pop()))
         return bases[-1] if bases else None
 
+    def _is_the_brokers(self, folder: Path, base: int) -> bool:
+        ours = self._files.state(folder / log_name(base))
+        theirs = self._files.state(self.broker / folder.name / log_name(base))
+        return ours is not None and theirs is not None and ours.inode == theirs.inode
+
     def _mend_end(self, folder: Path, bases: list[int]) -> list[int]:
-        """``bases``, with the end of the last link where somebody has removed the empty file that tells it."""
-        if self._size(folder, bases[-1]):
-            ends = [offset for offset in self._links.read(folder) if offset > bases[-1]]
-            for end in ends[:1]:
-                self._place(folder, end)
-            return [*bases, *ends[:1]]
+        """``bases``, with where the links end if somebody has removed the empty file that tells it.
+
+        What is noted beyond the last link that is there was linked, too, but for the last: it is lost.
+        """
+        noted = self._links.read(folder)
+        if self._size(folder, bases[-1]) and noted and noted[-1] > bases[-1]:
+            self._place(folder, noted[-1])
+            return [*bases, noted[-1]]
         return bases
 
     def _size(self, folder: Path, base: int) -> int:

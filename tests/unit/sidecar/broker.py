@@ -74,7 +74,7 @@ class Broker:
         comes after it goes; then (``rewritten``) it all comes from that leader. Returns where the active one begins.
         """
         with (self.folder / log_name(self.bases[cut])).open("r+b") as log:
-            log.truncate(max(batch_starts(log.read())[:2]))  # behind its first batch
+            log.truncate(max(batch_starts(log.read())[:2], default=0))  # behind its first batch
         for number in range(cut + 1, self.written + 1):
             for path in self.folder.glob(f"{self.bases[number]:020d}.*"):
                 path.unlink()

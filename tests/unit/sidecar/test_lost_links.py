@@ -132,6 +132,31 @@ def test_the_end_of_the_last_link_is_noted(broker: Broker, finished: Path, url: 
     assert read(url, "t") == below(finished, end)
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_the_newest_links_are_missed_with_their_end(
+    broker: Broker, finished: Path, url: str, begun: bool, gone: bool
+) -> None:
+    """Their first one was taken for the end; and where the broker has nothing more of it, for all that there was."""
+    linked(broker, 5)
+    lost = [folder_of(broker) / log_name(broker.bases[number]) for number in (3, 4, 5)]
+    for path in lost:
+        path.rename(path.with_suffix(".kept"))
+    if gone:
+        broker.folder.rename(broker.path / f"t-0.{'0' * 32}-delete")
+    else:
+        broker.retain(5)
+    for _ in range(2):
+        ending = sidecar(broker.path, url)
+        told = f"t-0: {lost[0]} is gone, which was the link to offsets {broker.bases[3]} to {broker.bases[4]}"
+        assert (ending.code, told in str(ending)) == (14, True), ending
+        assert read(url, "t") == below(finished, broker.bases[3])
+    for path in lost[:2]:
+        path.with_suffix(".kept").rename(path)
+    ending = sidecar(broker.path, url)
+    assert ending.code == 0, ending
+    assert read(url, "t") == below(finished, broker.bases[5])
+
+
 def test_of_several_links_the_first_is_told_that_cannot_be_made_again(broker: Broker, finished: Path, url: str) -> None:
     linked(broker, 5)
     broker.retain(3)

@@ -237,6 +237,34 @@ def test_another_leaders_records_are_never_put_behind_what_the_bucket_has(
         judge(url, finished, end)
 
 
+@pytest.mark.parametrize("uploaded", [True, False])
+def test_a_segment_that_is_cut_at_its_first_offset_is_no_end_of_the_links(
+    broker: Broker, finished: Path, other: Path, url: str, uploaded: bool
+) -> None:
+    """Its link is empty, as the file that tells the end: a look at that moment took it for the end."""
+    broker.lead({0: 0})
+    broker.roll(1)
+    assert sidecar(broker.path, url).code == 0
+    end = broker.roll(4)
+    if uploaded:
+        assert sidecar(broker.path, url).code == 0
+    mirror_of(broker).look()
+    broker.elect(other, 3, 5, rewritten=False)
+    (broker.folder / log_name(broker.bases[3])).write_bytes(b"")  # in place
+    mirror_of(broker).look()
+    assert links(broker)[-1] == (end if uploaded else broker.bases[3])
+    rolled = broker.elect(other, 3, 5)
+    for _ in range(2):
+        ending = sidecar(broker.path, url)
+        if uploaded:
+            told = "the bucket holds records that the broker no longer has" in str(ending)
+            assert (ending.code, told) == (14, True), ending
+            judge(url, finished, end)
+        else:
+            assert ending.code == 0, ending
+            assert read(url, "t") == mixed(finished, other, broker.bases[3], rolled)
+
+
 @pytest.mark.parametrize("cut", [1, 3])
 def test_links_that_another_leader_wrote_again_are_made_anew(
     broker: Broker, finished: Path, other: Path, url: str, cut: int
