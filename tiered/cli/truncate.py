@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import click
 
-from tiered.errors import ConfigError, OffsetOutOfRangeError
+from tiered.errors import ConfigError, LockedError, OffsetOutOfRangeError
 from tiered.format.batch import read_header
+from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.uploads import uploader_lock
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import Positions, TopicPartition
 from tiered.program.application import (
@@ -26,7 +31,8 @@ from tiered.program.tiers import open_directory, refuse_internal
 @destructive
 @pass_application
 def command(app: Application, *, partition: str, offset: int, dry_run: bool, yes: bool) -> int:
-    """Remove the records of a partition from OFFSET on; never what a bucket holds. There must be no writer.
+    """Remove the records of a partition from OFFSET on; never what a bucket holds. There must be no writer
+    and no uploader at work.
 
     A batch that holds OFFSET goes whole: the log then ends where that batch began, and says so.
 
@@ -88,9 +94,28 @@ def _whole_batches(log: PartitionLog, offset: int) -> int:
     return offset if first is None else min(offset, read_header(first).base_offset)
 
 
+@contextlib.contextmanager
+def _without_uploader(app: Application, log: LocalLog) -> Iterator[None]:
+    """One at work may hold objects of what is cut, and would commit them afterwards. Raises LockedError."""
+    lock = uploader_lock(log.directory, log.files)
+    if log.files.state(lock.path) is None:  # nobody has ever uploaded from here
+        yield
+        return
+    try:
+        lock.acquire(app.clock)
+    except LockedError as error:
+        error.hint = "it may be sending what would be cut: stop it, truncate, and start it again"
+        raise
+    try:
+        log.refresh_uploads()  # what it committed before it ended is in the bucket
+        yield
+    finally:
+        lock.release()
+
+
 def _cut(app: Application, tp: TopicPartition, offset: int) -> int:
     """Cuts, and gives the end that the next open will find."""
-    with open_directory(app) as log:
+    with open_directory(app) as log, _without_uploader(app, log):
         log.partition(tp).truncate_to(offset)
     with open_directory(app, read_only=True) as log:
         return log.partition(tp).positions().end_offset

@@ -11,6 +11,7 @@ from tiered.clock import SystemClock, SystemIds
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.model import NewRecord
+from tiered.tiering.directory import LogDirectory
 
 
 def test_tasks_are_listed_and_run(cli: Cli, tmp_path: Path) -> None:
@@ -94,6 +95,20 @@ def test_what_the_bucket_holds_is_not_cut(cli: Cli, tmp_path: Path) -> None:
     assert "the bucket holds all below 4" in cli("truncate", "t:0", "4", "--log-dir", str(path), "--dry-run").err
     moved = cli("local", "move", "t:0", str(tmp_path / "b"), "--log-dir", str(path), "--dry-run")
     assert (moved.code, "t-0 is tiered" in moved.err) == (2, True)
+
+
+def test_what_an_uploader_may_be_sending_is_not_cut(cli: Cli, tmp_path: Path) -> None:
+    """It has sent a segment, which is cut and written again, and then commits what the disk holds no more."""
+    path = made(tmp_path / "log")
+    words = ("truncate", "t:0", "3", "--log-dir", str(path))
+    directory = LogDirectory(path, clock=SystemClock(), ids=SystemIds())
+    directory.acquire()
+    refused = cli(*words, "--yes")
+    assert (refused.code, "stop it, truncate, and start it again" in refused.err) == (11, True)
+    assert cli(*words, "--dry-run", "--json").summary["end_offset_before"] > 3
+    directory.release()
+    assert cli(*words, "--yes", "--json").summary["end_offset"] == 3
+    assert not directory.uploader()
 
 
 def test_a_move_that_cannot_be_makes_nothing(cli: Cli, tmp_path: Path) -> None:
