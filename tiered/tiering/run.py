@@ -22,7 +22,7 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -229,7 +229,7 @@ class Tiering:
 
     def _run(self, ends: Mapping[TopicPartition, int], deadline: float | None, *, claims: bool = False) -> bool:
         """One run of the engine under the uploader's lock; False if another process has that."""
-        with self._busy:  # a sync of this process holds the lock, too: wait for it instead of mistaking it
+        with self._turn(deadline):
             if not self._lock.try_acquire(self.clock):
                 return False
             try:
@@ -241,6 +241,20 @@ class Tiering:
                 finally:
                     self._lock.release()
         return True
+
+    @contextlib.contextmanager
+    def _turn(self, deadline: float | None) -> Iterator[None]:
+        """One run at a time: another of this process holds the lock, too, and is waited for instead of mistaken."""
+        left_s = -1 if deadline is None else max(deadline - self.clock.monotonic(), 0.0)
+        if not self._busy.acquire(timeout=left_s):
+            raise DataLocalError(
+                f"another sync of {self.local.directory} was still at work when the time was up",
+                hint="sync again; the data is safe on this disk meanwhile",
+            )
+        try:
+            yield
+        finally:
+            self._busy.release()
 
     def _drain(self, ends: Mapping[TopicPartition, int], deadline: float | None, *, claims: bool) -> None:
         behind = {tp: end for tp, end in ends.items() if claims or not self._is_committed(tp, end)}

@@ -15,7 +15,7 @@ from tiered.config import LogConfig, TopicConfig
 from tiered.errors import DataLocalError, RemoteUnavailableError
 from tiered.local.directory.directories import LocalTier
 from tiered.log import SYNC_RETRY_S, Log
-from tiered.store.base import ABSENT, Get, Put
+from tiered.store.base import ABSENT, Get, Outcome, Put, StoreRequest
 from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
 from tiered.store.metrics import AioMeteredStore, MeteredStore, StoreMetrics
@@ -79,6 +79,31 @@ def test_a_sync_with_a_timeout_uses_its_time(tmp_path: Path) -> None:
         with pytest.raises(RemoteUnavailableError):
             log.sync()
         assert len(clock.waits) == asked
+
+
+def test_a_sync_with_a_timeout_waits_no_longer_for_another_one(tmp_path: Path) -> None:
+    """The other one sends for as long as it takes: this one's caller has given a time."""
+
+    class Slow(MemoryStore):
+        def execute(self, request: StoreRequest) -> Outcome:
+            if isinstance(request, Put) and request.key.endswith(".log"):
+                entered.set()
+                assert goes_on.wait(60)
+            return super().execute(request)
+
+    entered, goes_on, clock, store = threading.Event(), threading.Event(), FakeClock(), Slow()
+    local = LocalTier.open([tmp_path / "log"], clock=clock, config=LogConfig(remote=True))
+    with Log(local, store, clock=clock, ids=SystemIds(), reachable=True) as log:
+        log.topic("t", create=True, config=TopicConfig(seal_ms=-1)).append(b"v")
+        other = threading.Thread(target=log.sync)
+        other.start()
+        assert entered.wait(60)
+        with pytest.raises(DataLocalError, match="another sync of .* was still at work when the time was up"):
+            log.sync(timeout=0.05)
+        goes_on.set()
+        other.join(60)
+        log.sync(timeout=0)
+        assert [at.uploaded_offset for at in log.positions().values()] == [1]
 
 
 @pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.UNKNOWN_BEFORE, FaultKind.UNKNOWN_AFTER])
