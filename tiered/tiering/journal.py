@@ -82,9 +82,12 @@ class Journal:
         self._lines = self._end = self._inode = 0
         self.skipped_lines = 0
         self._handle: int | None = None
+        self._closed = False
         self._open()
 
     def _open(self) -> None:
+        self._entries, self._by_partition = {}, {}
+        self._lines = self._end = 0
         self._read()
         self._handle = self._files.open_write(self._path)
         self._files.truncate(self._handle, self._end)
@@ -99,33 +102,32 @@ class Journal:
         """The uploader's lock was taken again: reads what another process has written since; one ``stat`` if none."""
         with self._lock:
             state = self._files.state(self._path)
-            if self._handle is None:
-                raise ClosedError(f"{self._path} was closed before")
+            self._need_open()
             if state is not None and (state.size, state.inode) == (self._end, self._inode):
                 return
-            self._files.close(self._handle)
-            self._handle = None
-            self._entries, self._by_partition = {}, {}
-            self._lines = self._end = 0
+            self._let_go()
             self._open()
 
     def put(self, entry: Entry) -> None:
         """Before the first byte of an upload."""
         with self._lock:
+            self._need_open()
             self._append(entry.lines(), sync=True)
             self._put(entry)
 
     def part(self, log_key: str, upload_id: str) -> None:
         """Before the first part of a multipart upload that ``put`` announced."""
         with self._lock:
+            self._need_open()
             self._append([_part(log_key, upload_id)], sync=True)
             self._put(self._entries[log_key].with_part(upload_id))
 
     def done(self, log_keys: Iterable[str]) -> None:
         """Committed, or swept. Not fsynced: a lost line costs one needless look at the next start."""
         with self._lock:
-            if lines := [{"op": "done", "log": key} for key in log_keys if self._drop(key)]:
-                self._append(lines, sync=False)
+            if known := [key for key in log_keys if key in self._entries]:
+                self._need_open()
+                self._append([{"op": "done", "log": key} for key in known if self._drop(key)], sync=False)
             if self._lines > COMPACT_LINES and self._lines > 4 * len(self._entries):
                 self._compact()
 
@@ -150,9 +152,20 @@ class Journal:
     def close(self) -> None:
         """Closes the file; the entries stay for the next start."""
         with self._lock:
-            handle, self._handle = self._handle, None
-            if handle is not None:
-                self._files.close(handle)
+            self._closed = True
+            self._let_go()
+
+    def _let_go(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self._files.close(handle)
+
+    def _need_open(self) -> None:
+        """Reads it again if it could not be opened before, as for want of file handles: that passes."""
+        if self._closed:
+            raise ClosedError(f"{self._path} was closed before")
+        if self._handle is None:
+            self._open()
 
     def _put(self, entry: Entry) -> None:
         self._entries[entry.log_key] = entry
@@ -210,8 +223,7 @@ class Journal:
         lines = [line for entry in self._entries.values() for line in entry.lines()]
         data = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
         self._files.replace(self._path, data)
-        if self._handle is not None:
-            self._files.close(self._handle)
+        self._let_go()  # whatever comes now: nothing is written to the file of before
         self._handle = self._files.open_write(self._path)
         self._end, self._lines = len(data), len(lines)
         self._note_inode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from tests.unit.tiering.world import topic_id, tp
 from tiered.config import TopicConfig
-from tiered.errors import ConfigError, NotFoundError
+from tiered.errors import ClosedError, ConfigError, LocalIOError, NotFoundError
 from tiered.format.keys import Role
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
@@ -80,6 +81,37 @@ def test_the_journal_does_not_grow_without_bound(tmp_path: Path) -> None:
     assert len((tmp_path / JOURNAL_NAME).read_bytes().splitlines()) < COMPACT_LINES
     journal.close()
     assert [one.log_key for one in Journal(tmp_path, FILES).before(tp(0), Role.WRITER, 2)] == ["stays7.log"]
+
+
+def test_the_journal_is_opened_again_where_no_handle_was_left(tmp_path: Path) -> None:
+    """Of a directory that another process has uploaded meanwhile, and while the journal is written anew."""
+    none_left = False
+    files = FaultyFiles(lambda what, path: errno.EMFILE if none_left and (what, path.name) == ("open", JOURNAL_NAME) else 0)
+    journal = Journal(tmp_path, files)
+    journal.put(entry(0))
+    with_others = Journal(tmp_path, FILES)
+    with_others.put(entry(10))
+    with_others.close()
+    none_left = True
+    for _ in range(2):
+        with pytest.raises(LocalIOError):
+            journal.refresh()
+    none_left = False
+    journal.refresh()
+    assert [one.base for one in journal.before(tp(0), Role.WRITER, 2)] == [0, 10]
+    journal._lines = 2 * COMPACT_LINES
+    none_left = True
+    with pytest.raises(LocalIOError):
+        journal.done(["k0.log"])
+    with pytest.raises(LocalIOError):
+        journal.put(entry(20))
+    none_left = False
+    journal.put(entry(30))
+    for found in (journal, Journal(tmp_path, FILES)):
+        assert [one.base for one in found.before(tp(0), Role.WRITER, 2)] == [10, 30]
+        found.close()
+    with pytest.raises(ClosedError):
+        journal.put(entry(40))
 
 
 def test_the_scanner_tells_sealed_segments_once_and_never_reads_the_active_one(tmp_path: Path) -> None:
