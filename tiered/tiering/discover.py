@@ -117,7 +117,7 @@ class Scanner:
         if pauses != self._pauses:
             self._pauses = pauses
             events.append(PausesSeen(pauses))
-        self._look_at_settings()
+        events += self._look_at_settings()
         flushed = self._recovery_points.read()
         noted = self._checkpoint.read()
         found: set[TopicPartition] = set()
@@ -142,17 +142,23 @@ class Scanner:
         """The next scan tells everything of a partition anew; whether anything was told before."""
         return self._known.pop(tp, None) is not None
 
-    def _look_at_settings(self) -> None:
-        """Settings by topic; one ``stat`` while the file stays."""
+    def _look_at_settings(self) -> list[Event]:
+        """Settings by topic. Gone are partitions of a topic that was deleted and made again since the last scan.
+
+        One ``stat`` while the file stays.
+        """
         state = self._files.state(self.directory / TOPICS_NAME)
         if state == self._topics_seen:
-            return
+            return []
         try:
             topics = read_topics(self.directory, self._files)
         except (CorruptionError, LocalIOError):
-            return  # whoever opens the log says so
+            return []  # whoever opens the log says so
         self._topics_seen = state
         self._configs = {name: topic.config for name, topic in topics.items()}
+        ids = {name: topic.topic_id for name, topic in topics.items() if not topic.adopted}
+        again = [tp for tp, known in self._known.items() if ids.get(tp.topic, known.topic_id) != known.topic_id]
+        return [PartitionGone(tp) for tp in again if self.forget(tp)]  # what is told of it now is the new one's
 
     def writer(self) -> str:
         """Who holds ``.lock``, as far as its note tells; empty if nobody. Only taking the lock is proof."""
@@ -174,8 +180,10 @@ class Scanner:
         return known.topic_id if known is not None else self._read_topic_id(tp)
 
     def segment(self, tp: TopicPartition, ref: SegmentRef) -> SealedLocalSegment:
-        """A sealed segment, to be read."""
-        known = self._known[tp]
+        """A sealed segment, to be read. Raises NotFoundError if the newest scan has not found the partition."""
+        known = self._known.get(tp)
+        if known is None:
+            raise NotFoundError(f"{tp} is not in {self.directory}", hint="the next scan sees what became of it")
         epochs = self.leader_epochs(tp)
         return SealedLocalSegment(
             self._files,

@@ -16,8 +16,8 @@ from tiered.format.keys import Role
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import JOURNAL_NAME
-from tiered.model import NewRecord
-from tiered.plan.tiering.facts import DrainMode, PartitionGone, PartitionSeen, SegmentSealed, WriterSeen
+from tiered.model import NewRecord, TopicPartition
+from tiered.plan.tiering.facts import DrainMode, PartitionGone, PartitionSeen, SegmentRef, SegmentSealed, WriterSeen
 from tiered.plan.tiering.waits import PartitionView, Waiting
 from tiered.testing.clock import FakeClock
 from tiered.testing.disk import FaultyFiles
@@ -146,6 +146,31 @@ def test_the_scanner_tells_sealed_segments_once_and_never_reads_the_active_one(t
         path.unlink()
     (tmp_path / "t-0").rmdir()
     assert PartitionGone(tp(0)) in scanner.scan()
+
+
+def test_the_scanner_tells_a_topic_anew_that_was_made_again_since_the_last_scan(tmp_path: Path) -> None:
+    """Its directory is there at both looks, with segments that begin where those of the deleted one did."""
+    with LocalLog.open(tmp_path, clock=FakeClock()) as log:
+        for name, number in (("t", 1000), ("u", 2000)):
+            log.create_topic(name, 2, topic_id=topic_id(number))
+            log.partition(TopicPartition(name, 0)).append([NewRecord(b"old")])
+            log.partition(TopicPartition(name, 0)).roll()
+        scanner = Scanner(tmp_path, FILES, FakeClock())
+        scanner.scan()
+        log.delete_topic("t")
+        log.create_topic("t", 1, topic_id=topic_id(3000))
+        log.partition(tp(0)).append([NewRecord(b"new")])
+        log.partition(tp(0)).roll()
+        with pytest.raises(NotFoundError, match="t-5 is not in"):
+            scanner.segment(tp(5), SegmentRef(0, 1, 1, 0))
+        gone, gone_too, seen, sealed = scanner.scan()
+        assert (gone, gone_too) == (PartitionGone(tp(0)), PartitionGone(tp(1)))
+        assert isinstance(seen, PartitionSeen)
+        assert isinstance(sealed, SegmentSealed)
+        assert (seen.tp, seen.topic_id, sealed.segment.base) == (tp(0), topic_id(3000), 0)
+        segment = scanner.segment(tp(0), sealed.segment)
+        assert (segment.topic_id, scanner.topic_id(tp(0))) == (topic_id(3000), topic_id(3000))
+        assert scanner.scan() == []
 
 
 def test_the_scanner_names_a_directory_that_is_no_log(tmp_path: Path) -> None:
