@@ -3,7 +3,7 @@
 =============  ==================================================================================================
 ``/livez``     the event loop turns; a store that is down never makes this fail, so that nobody restarts in a loop
 ``/healthz``   the same
-``/readyz``    all partitions claimed, the store answers, the lag is under its limit; the body says what is missing
+``/readyz``    all partitions claimed, store and disk answer, the lag is under its limit; the body says what is missing
 ``/metrics``   Prometheus text
 ``/status``    the JSON that ``tiered-uploader status`` prints
 =============  ==================================================================================================

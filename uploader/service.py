@@ -341,6 +341,7 @@ class Service:
             remote=self._place.store.url,
             live=True,
             unreadable=unreadable,
+            unread=None if self._runner is None else self._runner.scan_failure,
             pauses=self._directory.pauses(),
         )
         report["store"] = status.store(self._limits, self.settings, now_ms)
@@ -371,6 +372,8 @@ class Service:
         if self._runner is None or self._bucket is None:
             return ["starting"]
         missing = [] if self._runner.has_scanned else ["the log directory has not been read yet"]
+        if (failure := self._runner.scan_failure) is not None:
+            missing.append(f"the log directory cannot be read: {failure.message}")
         views = self.views()
         if views and not self._bucket.is_reachable:
             missing.append("the store has not answered yet")

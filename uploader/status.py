@@ -31,10 +31,12 @@ def report(
     remote: str,
     live: bool,
     unreadable: Mapping[TopicPartition, TieredError] | None = None,
+    unread: TieredError | None = None,
     running: str = "",
     pauses: Mapping[str, Pause] | None = None,
 ) -> dict[str, Any]:
-    """The document that ``/status`` serves and ``status --json`` prints; ``unreadable``: partitions out of service.
+    """The document that ``/status`` serves and ``status --json`` prints; ``unreadable``: partitions out of service;
+    ``unread``: why the log directory as a whole could not be read at the last look: all else is of the look before.
 
     ``running``: the uploader that holds the directory's lock, and serves no status or does not answer.
     """
@@ -53,6 +55,7 @@ def report(
             {"topic": tp.topic, "partition": tp.partition, "reason": error.message, "unblocks": error.hint}
             for tp, error in sorted((unreadable or {}).items())
         ],
+        "unread": None if unread is None else {"reason": unread.message, "unblocks": unread.hint},
     }
 
 
@@ -170,6 +173,11 @@ def table(document: Mapping[str, Any]) -> str:
             since = f" since {_age((document['now_ms'] - waiting['since_ms']) / 1000)}" if known else ""
             notes.append(f"{name} waits{since}: {waiting['reason']}; unblocked by {waiting['unblocks']}")
     notes += [f"problem: {each['reason']}; unblocked by: {each['unblocks']}" for each in _out_of_service(document)]
+    if (unread := document.get("unread")) is not None:  # an older daemon does not tell
+        notes.append(
+            f"the log directory cannot be read, this is what was seen before: {unread['reason']}; unblocked by: "
+            f"{unread['unblocks']}"
+        )
     notes += _disk_low(document)
     notes += paused_lines(document)
     notes += _slowed(document)
@@ -242,9 +250,11 @@ def fenced(document: Mapping[str, Any]) -> FencedError | None:
 
 
 def is_behind(document: Mapping[str, Any]) -> TieredError | None:
-    """Why a probe with ``status -q`` fails: a partition is fenced, or needs somebody."""
+    """Why a probe with ``status -q`` fails: a partition is fenced or needs somebody, or nobody knows what there is."""
     if (error := fenced(document)) is not None:
         return error
+    if (unread := document.get("unread")) is not None:
+        return TieredError(f"the log directory cannot be read: {unread['reason']}", hint=unread["unblocks"])
     for each in _out_of_service(document):
         return CorruptionError(each["reason"], hint=each["unblocks"])
     for line in document["partitions"]:

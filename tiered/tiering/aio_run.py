@@ -164,6 +164,7 @@ class Runner:
         self._telemetry = telemetry
         self.timing = timing or Timing()
         self.has_scanned = False
+        self.scan_failure: TieredError | None = None  # of the last look: what the disk holds by now is not known
         self._start = (clock.now_ms(), clock.monotonic())
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._notes: dict[TopicPartition, PartitionUpload] = {}
@@ -336,7 +337,12 @@ class Runner:
         """Looks one at a time: what an older look saw must not be handled after what a newer one saw."""
         async with self._scanning:
             begun = self._clock.monotonic()
-            events = await asyncio.to_thread(self._directory.scan)
+            try:
+                events = await asyncio.to_thread(self._directory.scan)
+            except TieredError as error:
+                self.scan_failure = error
+                raise
+            self.scan_failure = None
             self._scan_seconds = self._clock.monotonic() - begun
             for number, event in enumerate(events, 1):
                 self.post(event)

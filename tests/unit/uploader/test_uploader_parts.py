@@ -15,10 +15,11 @@ from tiered.errors import ClosedError, ConfigError, LocalIOError, NotFoundError
 from tiered.format.keys import Role
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.uploads import JOURNAL_NAME
+from tiered.local.disk.uploads import JOURNAL_NAME, OFFSET_CHECKPOINT_NAME
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.tiering.facts import DrainMode, PartitionGone, PartitionSeen, SegmentRef, SegmentSealed, WriterSeen
 from tiered.plan.tiering.waits import PartitionView, Waiting
+from tiered.store.location import StoreLocation
 from tiered.testing.clock import FakeClock
 from tiered.testing.disk import FaultyFiles
 from tiered.tiering.discover import Scanner
@@ -26,6 +27,7 @@ from tiered.tiering.journal import COMPACT_LINES, Entry, Journal
 from uploader import status
 from uploader.config import Settings, parse_http, resolve
 from uploader.health import HealthServer, Probes
+from uploader.service import Place, Service
 
 FILES = PosixFiles()
 
@@ -171,6 +173,40 @@ def test_the_scanner_tells_a_topic_anew_that_was_made_again_since_the_last_scan(
         segment = scanner.segment(tp(0), sealed.segment)
         assert (segment.topic_id, scanner.topic_id(tp(0))) == (topic_id(3000), topic_id(3000))
         assert scanner.scan() == []
+
+
+async def test_a_directory_that_cannot_be_read_is_not_ready(tmp_path: Path) -> None:
+    """What was seen before was all uploaded, so that nothing else ever told of what came since."""
+    path = tmp_path / "log"
+    with LocalLog.open(path, clock=FakeClock()) as log:
+        log.create_topic("t", 1, topic_id=topic_id())
+        log.partition(tp(0)).append([NewRecord(b"v")])
+        log.partition(tp(0)).roll()
+    place = Place(path, StoreLocation.parse(f"file://{tmp_path / 'store'}"))
+    service = Service(place, Settings(http=None, scan=10))
+    running = asyncio.create_task(service.run())
+    checkpoint = path / OFFSET_CHECKPOINT_NAME
+
+    async def seen(ready: bool) -> list[str]:
+        async with asyncio.timeout(60):
+            while bool(service._not_ready()) is ready or not checkpoint.exists():
+                await asyncio.sleep(0.01)
+        return service._not_ready()
+
+    assert (await seen(True), service.status()["unread"]) == ([], None)
+    assert status.is_behind(service.status()) is None
+    kept = checkpoint.read_bytes()
+    checkpoint.write_bytes(b"?")
+    (why,) = await seen(False)
+    assert why.startswith(f"the log directory cannot be read: {checkpoint} cannot be read: ")
+    document = service.status()
+    assert (document["unread"]["reason"], document["out_of_service"]) == (why.partition("read: ")[2], [])
+    assert str(status.is_behind(document)).startswith(why)
+    assert "this is what was seen before: " in status.table(document)
+    checkpoint.write_bytes(kept)
+    assert (await seen(True), service.status()["unread"]) == ([], None)
+    service.finish(60_000)
+    assert (await running).code == 0
 
 
 def test_the_scanner_names_a_directory_that_is_no_log(tmp_path: Path) -> None:
