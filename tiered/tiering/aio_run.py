@@ -189,6 +189,16 @@ class Runner:
         wall_ms, monotonic = self._start
         return wall_ms + int((self._clock.monotonic() - monotonic) * 1000)
 
+    def _catch_up(self) -> None:
+        """Goes by the wall clock where that is ahead: the machine slept, or its clock was set.
+
+        Files are dated by it, and so is told what waits for how long. Not once a deadline counts.
+        """
+        ahead_ms = self._clock.now_ms() - self.now_ms()
+        if ahead_ms > 0 and self.has_scanned and not self.is_draining:
+            wall_ms, monotonic = self._start
+            self._start = (wall_ms + ahead_ms, monotonic)
+
     async def run(self, *, first: facts.DrainRequested | None = None) -> orders.Exit:
         """Scans, works, ends when the state says so. ``first`` is told after the first scan."""
         self._exit = asyncio.get_running_loop().create_future()
@@ -378,6 +388,7 @@ class Runner:
         while True:
             await asyncio.sleep(self.timing.tick_ms / 1000)
             self._beat = self._clock.monotonic()
+            self._catch_up()
             self.post(facts.Tick())
             self._telemetry.tick(*self._state.counts())
             with contextlib.suppress(TieredError):  # the next scan says so

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.sim.tiers.daemon import SIZES, Told
 from tiered.local.directory.manager import LocalLog
+from tiered.plan.tiering.facts import DrainMode
 from tiered.plan.tiering.limits import Limits
 from tiered.plan.tiering.state import State
 from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
 from tiered.store.metrics import StoreMetrics
-from tiered.testing.clock import FakeClock, SeededIds
+from tiered.testing.clock import START_MS, FakeClock, SeededIds
 from tiered.tiering.aio_run import Bucket, Runner
 from tiered.tiering.directory import LogDirectory
 from tiered.tiering.journal import Journal
@@ -34,6 +36,30 @@ def runner_of(path: Path) -> Runner:
     bucket = Bucket(store, directory, journal, clock=clock, ids=ids, owner="d", sizes=SIZES)
     told = Told(Metrics(StoreMetrics(), list), clock, notify=Notify(""))
     return Runner(State(ids, Limits()), bucket, directory, clock=clock, telemetry=told)
+
+
+async def test_the_time_follows_the_wall_forward_until_a_deadline_counts(tmp_path: Path) -> None:
+    """A machine slept for a night: files of now looked as if they were of tomorrow, and none was sealed until then."""
+    runner = runner_of(tmp_path)
+    clock = runner._clock
+    assert isinstance(clock, FakeClock)
+    runner.timing = replace(runner.timing, tick_ms=1)
+
+    async def after_a_jump(hours: int) -> int:
+        clock.jump(hours * 3600)
+        ticking = asyncio.create_task(runner._keep_ticking())
+        await asyncio.sleep(0.05)
+        ticking.cancel()
+        await asyncio.wait([ticking])
+        return (runner.now_ms() - START_MS) // 3_600_000
+
+    assert await after_a_jump(8) == 0  # before the first scan: what a one-shot run has for its time begins there
+    await runner._scan()
+    assert await after_a_jump(0) == 8
+    assert await after_a_jump(-3) == 8
+    assert await after_a_jump(4) == 9
+    runner.drain(DrainMode.ALL, 25_000)
+    assert await after_a_jump(5) == 9
 
 
 @pytest.mark.parametrize("turns", range(5))
