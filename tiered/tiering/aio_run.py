@@ -349,8 +349,8 @@ class Runner:
             begun = self._clock.monotonic()
             try:
                 events = await asyncio.to_thread(self._directory.scan)
-            except TieredError as error:
-                self.scan_failure = error
+            except TieredError as failure:
+                self.scan_failure = failure
                 raise
             self.scan_failure = None
             self._scan_seconds = self._clock.monotonic() - begun

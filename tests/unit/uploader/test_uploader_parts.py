@@ -88,7 +88,8 @@ def test_the_journal_does_not_grow_without_bound(tmp_path: Path) -> None:
 def test_the_journal_is_opened_again_where_no_handle_was_left(tmp_path: Path) -> None:
     """Of a directory that another process has uploaded meanwhile, and while the journal is written anew."""
     none_left = False
-    files = FaultyFiles(lambda what, path: errno.EMFILE if none_left and (what, path.name) == ("open", JOURNAL_NAME) else 0)
+    opening = ("open", JOURNAL_NAME)
+    files = FaultyFiles(lambda what, path: errno.EMFILE if none_left and (what, path.name) == opening else 0)
     journal = Journal(tmp_path, files)
     journal.put(entry(0))
     with_others = Journal(tmp_path, FILES)
