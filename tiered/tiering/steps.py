@@ -15,6 +15,7 @@ is a ``Blocking``. A journal is open while the uploader's lock of the directory 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from tiered.errors import (
     ConfigError,
     CorruptionError,
     FencedError,
+    LocalIOError,
     LogDestroyedError,
     RemotePermissionError,
     RemoteUnavailableError,
@@ -492,7 +494,8 @@ class BucketSteps:
         """Strikes out what is committed, and deletes what failed attempts of these segments left: no row names it.
 
         Only of these: what stands below them may be committed, whoever did not come to strike it out.
-        A delete that fails costs an object that the collector finds later; the commit stands.
+        A delete that fails costs an object that the collector finds later, a line that cannot be written one look; the
+        commit stands.
         """
         journal = self._journal()
         committed = {join_uid(row.id_hi, row.id_lo) for row in rows}
@@ -508,7 +511,8 @@ class BucketSteps:
             except TieredError:
                 continue
             done.append(entry.log_key)
-        yield Blocking(functools.partial(journal.done, done))
+        with contextlib.suppress(LocalIOError):  # a full disk: a later claim looks at them once more
+            yield Blocking(functools.partial(journal.done, done))
 
 
 def _read_back(tp: TopicPartition, catalog: Catalog, rows: Sequence[Row]) -> Steps[Root]:

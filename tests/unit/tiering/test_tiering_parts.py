@@ -12,7 +12,8 @@ import pytest
 
 from tests.unit.remote.recording import RecordingStore
 from tiered.config import LogConfig
-from tiered.errors import CorruptionError, FencedError, RemotePermissionError, RemoteUnavailableError
+from tiered.errors import CorruptionError, FencedError, LocalIOError, RemotePermissionError, RemoteUnavailableError
+from tiered.format.keys import join_uid
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, Row, TopicPartition
 from tiered.plan.lifecycle import VolumeProof
@@ -113,6 +114,26 @@ def test_the_next_attempt_sends_only_the_parts_that_are_missing(world: World) ->
     assert row.crc == next(iter(world.log.partition(TP).sealed_segments(0))).descriptor.crc32c
     (entry,) = world.journal.between(TP, world.steps.role, 0, 1)
     assert len(entry.upload_ids) == 1
+
+
+def test_a_commit_stands_whose_line_in_the_journal_cannot_be_written(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full. It was told to be proven not to be in the catalog, and the claim was given up."""
+    row = world.upload()
+    full = LocalIOError("no space left on device")
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "_append", lambda *_, **__: (_ for _ in ()).throw(full))
+        root = world.drive(world.steps.commit(TP, world.epoch, [row]))
+    assert root.next_offset == row.next
+    assert world.steps.held(TP) is not None
+    again = Journal(world.directory, world.log.files)
+    left = again.before(TP, world.steps.role, world.epoch + 1)
+    assert [entry.uid for entry in left] == [join_uid(row.id_hi, row.id_lo)]
+    again.close()
+    granted = world.drive(world.steps.claim(TP))
+    assert world.drive(world.steps.settle(TP, granted.claim_epoch, granted.next_offset)) == 0
+    assert world.stored() == on_disk(world)
 
 
 @pytest.mark.parametrize("stands", ["another attempt", "a later upload of the same"])
