@@ -148,6 +148,34 @@ def test_a_directory_that_cannot_be_opened_is_offline(tmp_path: Path) -> None:
         opened(tmp_path, files=files)
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("nth", range(1, 40, 2))
+def test_a_topic_that_a_disk_refused_to_make_lies_in_one_directory(tmp_path: Path, nth: int, number: int) -> None:
+    """Of the partition that another directory got the first one names an empty one: it goes at the next open."""
+    files = Mortal()
+    logs = opened(tmp_path, files=files)
+    files.fail = on_nth(nth, "*", number)
+    with contextlib.suppress(TieredError):
+        logs.create_topic("t", 3, SMALL)
+    files.fail = None
+    with contextlib.suppress(ConfigError):  # all of it was made
+        assert logs.create_topic("t", 3, SMALL).partitions == 3
+    with pytest.raises(ConfigError, match="exists already"):
+        logs.create_topic("t", 3, SMALL)
+    tps = [TopicPartition("t", i) for i in range(3)]
+    here = [tp for tp in tps if logs.directory_of(tp) not in logs.offline]
+    for tp in here:
+        logs.partition(tp).append([NewRecord(b"%d" % tp.partition)])
+        logs.partition(tp).flush()
+    stopped(logs)
+    for handle in list(files._locks):
+        files.close(handle)
+    for _ in range(2):
+        with opened(tmp_path, files=files) as logs:
+            assert (logs.partitions(), logs.out_of_service) == (tps, {})
+            assert [values(logs, tp) for tp in here] == [[b"%d" % tp.partition] for tp in here]
+
+
 def filled(tmp_path: Path, files: FaultyFiles | None = None, settings: TopicConfig = SMALL) -> LocalTier:
     logs = opened(tmp_path, files=files)
     logs.create_topic("t", 2, settings)
@@ -295,6 +323,15 @@ def test_a_copy_from_which_somebody_takes_files_is_not_complete(tmp_path: Path) 
     assert not list(tmp_path.glob("b/*/tiered-move-ready"))
     assert logs.directory_of(TP) == tmp_path / "a"
     stopped(logs)
+
+
+def test_of_two_partitions_with_records_none_goes(tmp_path: Path) -> None:
+    with filled(tmp_path):
+        pass
+    shutil.copytree(tmp_path / "a" / "t-0", tmp_path / "b" / "t-0")
+    with pytest.raises(ConfigError, match="t-0 is in two log directories"):
+        opened(tmp_path)
+    assert all((tmp_path / name / "t-0").is_dir() for name in "ab")
 
 
 def meanwhile(files: FaultyFiles, begin: str, work: Callable[[], object]) -> None:

@@ -30,7 +30,7 @@ from tiered.local.directory.tasks import InlineWorkers, Workers
 from tiered.local.disk.checkpoints import META_PROPERTIES_NAME, usable_id
 from tiered.local.disk.files import Files, PosixFiles
 from tiered.local.disk.handles import PooledFiles, default_open_files
-from tiered.local.disk.topics import TopicInfo
+from tiered.local.disk.topics import TopicInfo, read_topics
 from tiered.local.disk.volume import read_volume
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.writer import PartitionWriter
@@ -54,6 +54,7 @@ class LocalTier:
         self._logs: dict[Path, LocalLog] = {}
         self._only: LocalLog | None = None  # the one directory, unless the log has several
         self._unseen: set[Path] = set()
+        self._half_made: set[str] = set()  # topics of which a part could not be made
         self._moving: set[TopicPartition] = set()  # for a moment they are in no directory's list
 
     @classmethod
@@ -211,18 +212,29 @@ class LocalTier:
                 f"topic {name} is not created: {sorted(self._unseen)[0]} could not be opened and may hold it",
                 hint="repair the disk, or leave the directory out",
             )
-        if name in self.topics():
+        topic = self.topics().get(name)
+        if topic is not None and not self._goes_on(topic, partitions, topic_id):
             raise ConfigError(f"topic {name} exists already in {self.directory}")
+        begun = (log.registry.begun(name) for log in self._logs.values())
+        topic_id = topic_id or next((each.topic_id for each in begun if each is not None), None)
         while topic_id is None or not usable_id(topic_id):
             topic_id = self._ids.uuid()
-        self._place(TopicInfo(name, topic_id, partitions, config or TopicConfig()), range(partitions))
+        topic = topic or TopicInfo(name, topic_id, partitions, config or TopicConfig())
+        self._half_made.add(name)
+        self._place(topic, self._missing(topic))
+        self._half_made.discard(name)
         return self.topics()[name]
+
+    def _goes_on(self, topic: TopicInfo, partitions: int, topic_id: UUID | None) -> bool:
+        """Whether a part of a topic could not be made before, as a disk was full, and the rest of it is asked for."""
+        same = topic.partitions == partitions and topic_id in (None, topic.topic_id)
+        return same and topic.name in self._half_made and not self._moving
 
     def _place(self, topic: TopicInfo, numbers: Sequence[int]) -> None:
         counts = {log.directory: len(log.partitions()) for log in self._online()}
         held: dict[Path, list[int]] = {}
         for number in numbers:
-            path = min(counts, key=lambda candidate: counts[candidate])
+            path = self._begun(topic.name, number) or min(counts, key=lambda candidate: counts[candidate])
             counts[path] += 1
             held.setdefault(path, []).append(number)
         for path, here in held.items():
@@ -237,6 +249,20 @@ class LocalTier:
             except LocalIOError as error:
                 self._take_offline(path, error)
                 self._place(topic, here)
+
+    def _missing(self, topic: TopicInfo) -> list[int]:
+        """Partitions of a topic that is being made which no directory holds yet."""
+        infos = (log.topics().get(topic.name) for log in self._logs.values())
+        held = {number for info in infos if info is not None for number in info.here}
+        return [number for number in range(topic.partitions) if number not in held]
+
+    def _begun(self, name: str, number: int) -> Path | None:
+        """Where a partition was to be made before, and may lie in part."""
+        for log in self._online():
+            topic = log.registry.begun(name)
+            if topic is not None and number in topic.here:
+                return log.directory
+        return None
 
     def alter_topic(
         self, name: str, properties: Mapping[str, Any] | None = None, *, partitions: int | None = None
@@ -386,16 +412,40 @@ class LocalTier:
         topics: dict[str, TopicInfo] = {}
         for path, log in self._logs.items():
             for tp in log.partitions():
-                if tp in holders:
+                other = holders.setdefault(tp, path)
+                if other == path:
+                    continue
+                unused = next((each for each in (path, other) if self._is_unused(each, tp)), None)
+                if unused is None:
                     raise ConfigError(
-                        f"{tp} is in two log directories: {holders[tp]} and {path}",
+                        f"{tp} is in two log directories: {other} and {path}",
                         hint="move one of them away, the one that is older or shorter",
                     )
-                holders[tp] = path
+                holders[tp] = other if unused == path else path
+                LOGGER.warning("empty_partition_removed partition=%s path=%s kept=%s", tp, unused, holders[tp])
+                self._logs[unused].roster.forget(tp, self.config.close_timeout_ms / 1000)
+                self._logs[unused].registry.release(tp)
             for name, info in log.topics().items():
                 known = topics.setdefault(name, info)
                 if known.topic_id != info.topic_id:
                     raise ConfigError(f"topic {name} has two ids: {known.topic_id} and {info.topic_id} in {path}")
+
+    def _is_unused(self, path: Path, tp: TopicPartition) -> bool:
+        """Whether a partition never held a record: its disk failed while it was made, and another one got it."""
+        log, ids = self._logs[path], set[UUID]()
+        for each in self._logs.values():
+            topic = read_topics(each.directory, each.files).get(tp.topic)
+            if topic is not None and tp in each.roster:
+                if topic.held is None or topic.adopted:  # it was made where it is the only directory
+                    return False
+                ids.add(topic.topic_id)
+        if len(ids) > 1 or tp in log.claims.read() or tp in log.uploads.read():
+            return False
+        try:
+            positions = log.partition(tp).positions()
+        except TieredError:
+            return False
+        return not (positions.start_offset or positions.end_offset)
 
 
 def check_paths(paths: Sequence[Path], *, create: bool) -> list[Path]:

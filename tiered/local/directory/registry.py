@@ -120,7 +120,7 @@ class TopicRegistry:
         self._checkpoint = checkpoint
         self._leaves = set[str]()  # topics whose deletion has begun, and failed: the next open ends it
         self._moving = set[TopicPartition]()  # closed, on their way to another directory
-        self._begun: dict[str, UUID] = {}  # topics that could not be made, whose directories may be there
+        self._begun: dict[str, TopicInfo] = {}  # topics that could not be made, whose directories may be there
         self._lock = threading.RLock()
 
     def create(
@@ -137,12 +137,18 @@ class TopicRegistry:
                     f"the deletion of topic {name} has not ended in {self._directory}",
                     hint="open the log again: it ends",
                 )
-            topic_id = topic_id or self._begun.get(name)
+            begun = self._begun.get(name)
+            topic_id = topic_id or (None if begun is None else begun.topic_id)
             while topic_id is None or not usable_id(topic_id):
                 topic_id = self._ids.uuid()
             made = self.store(TopicInfo(name, topic_id, partitions, config, None if held is None else frozenset(held)))
             self._begun.pop(name, None)
             return made
+
+    def begun(self, name: str) -> TopicInfo | None:
+        """A topic that could not be made here, whose files may be there: it is tried again as it is."""
+        with self._lock:
+            return self._begun.get(name)
 
     def alter(self, name: str, properties: Mapping[str, Any], partitions: int | None) -> TopicInfo:
         """Other settings, more partitions."""
@@ -169,7 +175,7 @@ class TopicRegistry:
                 for tp in fresh:
                     self._roster.adopt(tp, clean=True, recovery_point=0, start=None)
             except BaseException:  # a full disk, an interrupt: it can be tried again, under the id that is in the file
-                self.topics, self._begun[topic.name] = before, topic.topic_id
+                self.topics, self._begun[topic.name] = before, topic
                 raise
             if fresh:  # a partition without recovery point counts as durable up to its last segment
                 self._checkpoint()
