@@ -245,7 +245,7 @@ class Tiering:
     @contextlib.contextmanager
     def _turn(self, deadline: float | None) -> Iterator[None]:
         """One run at a time: another of this process holds the lock, too, and is waited for instead of mistaken."""
-        left_s = -1 if deadline is None else max(deadline - self.clock.monotonic(), 0.0)
+        left_s = -1 if deadline is None else min(max(deadline - self.clock.monotonic(), 0.0), threading.TIMEOUT_MAX)
         if not self._busy.acquire(timeout=left_s):
             raise DataLocalError(
                 f"another sync of {self.local.directory} was still at work when the time was up",

@@ -106,6 +106,14 @@ def test_a_sync_with_a_timeout_waits_no_longer_for_another_one(tmp_path: Path) -
         assert [at.uploaded_offset for at in log.positions().values()] == [1]
 
 
+def test_a_sync_may_be_given_more_time_than_a_lock_can_count(tmp_path: Path) -> None:
+    with tiered.open(tmp_path / "log", remote=f"file://{tmp_path}/bucket") as log:
+        topic = log.topic("t", create=True)
+        topic.append(b"v")
+        log.sync(timeout=1e12)
+        assert topic.positions(0).uploaded_offset == 1
+
+
 @pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.UNKNOWN_BEFORE, FaultKind.UNKNOWN_AFTER])
 def test_a_store_that_comes_back_in_time_gets_all_of_it(
     tmp_path: Path, kind: FaultKind, caplog: pytest.LogCaptureFixture
