@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from tiered.errors import CorruptionError, NewerFormatError, NotFoundError
-from tiered.local.disk.files import Files, FileState
+from tiered.errors import CorruptionError, NewerFormatError
+from tiered.local.disk.files import Files, SmallFile
 
 LINKS_NAME = "tiered-links"
 VERSION = 0
@@ -38,41 +39,26 @@ class LinkNotes:
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._known: dict[Path, tuple[FileState, tuple[int, ...]]] = {}
+        self._notes: dict[Path, SmallFile[tuple[int, ...]]] = {}
 
     def read(self, folder: Path) -> tuple[int, ...]:
         """The offsets that are noted, ascending; none where a release before made the links. Raises CorruptionError.
 
         Costs one ``stat`` while nothing changed.
         """
-        path = folder / LINKS_NAME
-        state = self._files.state(path)
-        if state is None:
-            return ()
-        known = self._known.get(path)
-        if known is None or known[0] != state:
-            try:
-                known = self._known[path] = state, decode(self._files.read(path))
-            except NotFoundError:
-                return ()
-            except NewerFormatError as newer:
-                newer.message = f"{path} was written by a newer release: {newer.message}"
-                newer.hint = "upgrade tieredlog; nothing of the partition is uploaded meanwhile"
-                raise
-            except CorruptionError as error:
-                raise CorruptionError(
-                    f"{path} cannot be read: {error.message}",
-                    path_or_key=str(path),
-                    hint="it tells which links there were, and nothing is uploaded without it. If no file of "
-                    f"{folder} was removed by hand, stop this and remove it: it is made anew from the links",
-                ) from error
-        return known[1]
+        return self._note(folder).load() or ()
 
     def write(self, folder: Path, offsets: Sequence[int]) -> None:
         """Replaces the note, durably, unless it says so already."""
         if list(self.read(folder)) != list(offsets):
-            state = self._files.replace(folder / LINKS_NAME, encode(offsets))
-            self._known[folder / LINKS_NAME] = state, tuple(offsets)
+            self._note(folder).store(encode(offsets), tuple(offsets))
+
+    def _note(self, folder: Path) -> SmallFile[tuple[int, ...]]:
+        note = self._notes.get(folder)
+        if note is None:
+            path = folder / LINKS_NAME
+            note = self._notes[folder] = SmallFile(path, self._files, partial(_decode_of, path))
+        return note
 
     def offsets(self, folder: Path, linked: Sequence[int]) -> list[int]:
         """Where links begin, and the end of the last: ``linked``, those that are there, and those that are gone."""
@@ -93,6 +79,23 @@ class LinkNotes:
 def encode(offsets: Sequence[int]) -> bytes:
     """The file's content."""
     return "".join(f"{number}\n" for number in (VERSION, len(offsets), *offsets)).encode()
+
+
+def _decode_of(path: Path, data: bytes) -> tuple[int, ...]:
+    """As :func:`decode`; the error names the file, and says what to do."""
+    try:
+        return decode(data)
+    except NewerFormatError as newer:
+        newer.message = f"{path} was written by a newer release: {newer.message}"
+        newer.hint = "upgrade tieredlog; nothing of the partition is uploaded meanwhile"
+        raise
+    except CorruptionError as error:
+        raise CorruptionError(
+            f"{path} cannot be read: {error.message}",
+            path_or_key=str(path),
+            hint="it tells which links there were, and nothing is uploaded without it. If no file of "
+            f"{path.parent} was removed by hand, stop this and remove it: it is made anew from the links",
+        ) from error
 
 
 def decode(data: bytes) -> tuple[int, ...]:
