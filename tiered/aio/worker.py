@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
@@ -63,11 +63,8 @@ class Worker:
 
     async def call_alone(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """On a thread of its own, however many calls are waiting."""
-        pool = ThreadPoolExecutor(1, thread_name_prefix="tiered-aio-alone")
-        try:
+        with _alone() as pool:
             return await self._run(pool, functools.partial(function, *args, **kwargs))
-        finally:
-            pool.shutdown(wait=False)
 
     async def make(self, function: Callable[[], T], let_go: Callable[[T], None]) -> T:
         """What somebody has to close: where the caller is cancelled, ``let_go`` does, as soon as it is made."""
@@ -93,11 +90,8 @@ class Worker:
     async def finish_alone(self, function: Callable[[], None]) -> None:
         """An ending on a thread of its own, however many calls are waiting; a cancellation does not prevent it."""
         self.check_open()
-        pool = ThreadPoolExecutor(1, thread_name_prefix="tiered-aio-alone")
-        try:
+        with _alone() as pool:
             await _to_its_end(pool, function, function)
-        finally:
-            pool.shutdown(wait=False)
 
     async def _run(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         self.check_open()
@@ -112,6 +106,16 @@ class Worker:
         self.closed = True
         self._pool.shutdown(wait=False)
         self._waiting.shutdown(wait=False)
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[ThreadPoolExecutor]:
+    """A thread for one call, which it ends although nobody waits for it any more."""
+    pool = ThreadPoolExecutor(1, thread_name_prefix="tiered-aio-alone")
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False)
 
 
 def _let_go(making: Future[T], let_go: Callable[[T], None]) -> None:
