@@ -8,8 +8,8 @@ partitions of a topic have, and others lost, is told once all were looked at.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from tiered.care.inspection import ObjectGone, fetch_log
@@ -40,6 +40,8 @@ from tiered.remote.root_view import RootView
 from tiered.remote.snapshot import Snapshot
 from tiered.store.base import Get, Head, ListEntry, Object, Outcome, Steps, Together, list_all
 from tiered.times import format_time
+
+T = TypeVar("T")
 
 LINES_AT_ONCE = 16
 """Audit lines that are asked for together."""
@@ -141,29 +143,17 @@ def check_kept(
     """
     kept = _Kept(tp, view, read_data, names or SnapshotNames())
     prefix = partition_prefix(view.topic_id, view.partition)
-    looks = (
-        ("pin/", prefix + "pin/", kept.pins),
-        ("hist/", prefix + "hist/", kept.copies),
-        ("jobs/gc/", gc_audit_prefix(view.topic_id, view.partition), kept.lines),
-    )
-    try:
-        listed = yield from list_all(prefix + "snap/")
-    except RemotePermissionError as refused:
-        kept.refused(prefix + "snap/", "snap/", refused)
-    else:
-        yield from kept.snapshots(listed)
-    for folder, under, look in looks:
-        try:
-            if folder == "pin/":
-                keys = yield from live_pins(view.topic_id, view.partition)
-            else:
-                keys = [entry.key for entry in (yield from list_all(under))]
-        except RemotePermissionError as refused:
-            kept.refused(under, folder, refused)
-            continue
-        yield from look(keys)
+    lines = gc_audit_prefix(view.topic_id, view.partition)
+    yield from kept.look("snap/", prefix + "snap/", list_all(prefix + "snap/"), kept.snapshots)
+    yield from kept.look("pin/", prefix + "pin/", live_pins(view.topic_id, view.partition), kept.pins)
+    yield from kept.look("hist/", prefix + "hist/", _keys(prefix + "hist/"), kept.copies)
+    yield from kept.look("jobs/gc/", lines, _keys(lines), kept.lines)
     yield from kept.garbage()
     return kept.found
+
+
+def _keys(prefix: str) -> Steps[list[str]]:
+    return [entry.key for entry in (yield from list_all(prefix))]
 
 
 class _Kept:
@@ -175,6 +165,17 @@ class _Kept:
         self._judged: dict[tuple[int, int], _Judged] = {}  # by the segment's id
         self._newest: Snapshot | None = None
         self.found: list[Finding] = []
+
+    def look(
+        self, folder: str, under: str, listing: Steps[list[T]], looks: Callable[[list[T]], Steps[None]]
+    ) -> Steps[None]:
+        """``looks`` at what there is; where it may not be listed, says that nobody looked."""
+        try:
+            listed = yield from listing
+        except RemotePermissionError as error:
+            self.refused(under, folder, error)
+        else:
+            yield from looks(listed)
 
     def refused(self, under: str, folder: str, error: RemotePermissionError) -> None:
         """Says that nobody looked."""
