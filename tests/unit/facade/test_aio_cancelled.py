@@ -33,7 +33,7 @@ async def busy(pool: ThreadPoolExecutor) -> AsyncIterator[None]:
         await asyncio.to_thread(pool.shutdown)
 
 
-async def cancelled(task: asyncio.Task[Any]) -> None:
+async def cancelled(task: asyncio.Future[Any]) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -72,7 +72,7 @@ async def test_a_log_that_opens_after_its_caller_was_cancelled_is_closed(
     monkeypatch.setattr(aio_log.sync_log, "open", held)
     opening = asyncio.ensure_future(aio.open(tmp_path / "log", remote=f"file://{tmp_path / 'store'}"))
     assert await asyncio.to_thread(held.begun.wait, PATIENCE_S)
-    await cancelled(opening)  # type: ignore[arg-type]  # a task, of an awaitable
+    await cancelled(opening)
     held.go.set()
     assert await asyncio.to_thread(held.closed.wait, PATIENCE_S)
     monkeypatch.undo()
@@ -88,7 +88,7 @@ async def test_a_reader_that_opens_after_its_caller_was_cancelled_is_closed(
     monkeypatch.setattr(aio_reader.sync_reader, "open_reader", held)
     opening = asyncio.ensure_future(aio.open_reader(log_dir=tmp_path / "log"))
     assert await asyncio.to_thread(held.begun.wait, PATIENCE_S)
-    await cancelled(opening)  # type: ignore[arg-type]
+    await cancelled(opening)
     held.go.set()
     assert await asyncio.to_thread(held.closed.wait, PATIENCE_S)
 
@@ -106,7 +106,7 @@ async def test_an_open_that_fails_after_its_caller_was_cancelled_is_nobodys_erro
     monkeypatch.setattr(aio_log.sync_log, "open", refuse)
     opening = asyncio.ensure_future(aio.open(tmp_path / "log"))
     assert await asyncio.to_thread(begun.wait, PATIENCE_S)
-    await cancelled(opening)  # type: ignore[arg-type]
+    await cancelled(opening)
     go.set()
 
 

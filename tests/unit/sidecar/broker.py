@@ -6,8 +6,10 @@ import asyncio
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import tiered
+from tiered.clock import SystemIds
 from tiered.format.checkpoint import encode_epochs
 from tiered.format.keys import LOG_SUFFIX, log_name, partition_dir, snapshot_name
 from tiered.local.disk.checkpoints import (
@@ -17,12 +19,13 @@ from tiered.local.disk.checkpoints import (
     REPLICATION_NAME,
     OffsetsFile,
 )
-from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.files import Files, PosixFiles
 from tiered.local.disk.names import log_bases
 from tiered.model import EpochEntry, TopicPartition
 from tiered.plan.tiering.facts import DrainMode
 from tiered.plan.tiering.orders import Exit
 from tiered.store.location import StoreLocation
+from tiered.tiering.mirror import HELD_BYTES, Mirror, beside
 from uploader.config import Settings
 from uploader.service import Place, Service
 
@@ -188,3 +191,11 @@ def values(
     with tiered.open_reader(log_dir=directory) as reader:
         found = reader.topic(topic).read(partition=partition, isolation=isolation)
         return {record.offset: record.value for record in found}
+
+
+def mirror_of(broker: Broker, files: Files | None = None, **more: Any) -> Mirror:
+    """What links beside ``broker``, made; ``more``: its settings."""
+    settings = {"compacted": (), "held_bytes": HELD_BYTES, **more}
+    mirror = Mirror(broker.path, beside(broker.path), files or PosixFiles(), **settings)
+    mirror.make(SystemIds())
+    return mirror

@@ -11,48 +11,20 @@ from typing import Any
 
 import pytest
 
-from tests.unit.sidecar.broker import Broker, finished_log, read, sidecar, values
+from tests.unit.sidecar.broker import Broker, mirror_of, read, sidecar, values
 from tests.unit.sidecar.killing import killed_at_each_effect
 from tiered.clock import SystemClock, SystemIds
 from tiered.errors import CorruptionError, DataLocalError, NewerFormatError, OffsetGapError
 from tiered.format.keys import log_name, snapshot_name
-from tiered.local.disk.files import Files, PosixFiles
+from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.names import log_bases
 from tiered.model import TopicPartition
 from tiered.plan.tiering.facts import PartitionGone, SegmentSealed
 from tiered.tiering.links import LINKS_NAME, LinkNotes, Lost, decode, encode
-from tiered.tiering.mirror import BEGUN_NAME, HELD_BYTES, Mirror, beside
+from tiered.tiering.mirror import BEGUN_NAME, beside
 from tiered.tiering.sidecar import BrokerDirectory
 
 T = TopicPartition("t", 0)
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return finished_log(tmp_path_factory.mktemp("finished") / "log")
-
-
-@pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The log of another leader: other records, and it rolled at the same offsets."""
-    return finished_log(tmp_path_factory.mktemp("other") / "log", filler=b"o")
-
-
-@pytest.fixture
-def broker(finished: Path, tmp_path: Path) -> Broker:
-    return Broker(finished, tmp_path / "kafka", T)
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"file://{tmp_path / 'bucket'}"
-
-
-def mirror_of(broker: Broker, files: Files | None = None, **more: Any) -> Mirror:
-    settings = {"compacted": (), "held_bytes": HELD_BYTES, **more}
-    mirror = Mirror(broker.path, beside(broker.path), files or PosixFiles(), **settings)
-    mirror.make(SystemIds())
-    return mirror
 
 
 def folder_of(broker: Broker) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.sidecar.broker import Broker, finished_log, read, sidecar, values
+from tests.unit.sidecar.broker import Broker, read, sidecar, values
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import TopicConfig
 from tiered.errors import OffsetGapError
@@ -32,27 +32,11 @@ T = TopicPartition("t", 0)
 OLD = (EpochEntry(0, 0), EpochEntry(1, 50))
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return finished_log(tmp_path_factory.mktemp("finished") / "log")
-
-
-@pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The log of another leader: other records, and it rolled at the same offsets."""
-    return finished_log(tmp_path_factory.mktemp("other") / "log", filler=b"o")
-
-
 @pytest.fixture
 def broker(finished: Path, tmp_path: Path) -> Broker:
     made = Broker(finished, tmp_path / "kafka", T)
     made.lead({0: 0})
     return made
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"file://{tmp_path / 'bucket'}"
 
 
 def objects(tmp_path: Path) -> dict[str, bytes]:

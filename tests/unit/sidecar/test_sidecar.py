@@ -10,12 +10,11 @@ import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import tiered
-from tests.unit.sidecar.broker import Broker, batch_starts, finished_log, read, sidecar, values
+from tests.unit.sidecar.broker import Broker, batch_starts, finished_log, mirror_of, read, sidecar, values
 from tests.unit.sidecar.killing import killed_at_each_effect
 from tiered.care.check import CheckOptions
 from tiered.clock import SystemClock, SystemIds
@@ -35,7 +34,7 @@ from tiered.format.keys import log_name
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.checkpoints import CLEANER_NAME, LOG_START_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME
 from tiered.local.disk.claims import CLAIMS_NAME
-from tiered.local.disk.files import Files, FileState, PosixFiles, translate
+from tiered.local.disk.files import FileState, PosixFiles, translate
 from tiered.local.disk.names import log_bases
 from tiered.local.partition.replica import Replica
 from tiered.local.segment.scan import LogFile
@@ -54,21 +53,6 @@ T = TopicPartition("t", 0)
 ISOLATIONS = ("read_uncommitted", "read_committed")
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return finished_log(tmp_path_factory.mktemp("finished") / "log")
-
-
-@pytest.fixture
-def broker(finished: Path, tmp_path: Path) -> Broker:
-    return Broker(finished, tmp_path / "kafka", T)
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"file://{tmp_path / 'bucket'}"
-
-
 def judge(url: str, finished: Path, end: int) -> None:
     """The bucket holds exactly what the broker's log has below ``end``, at both isolation levels."""
     for isolation in ISOLATIONS:
@@ -78,13 +62,6 @@ def judge(url: str, finished: Path, end: int) -> None:
 
 def links(broker: Broker) -> list[int]:
     return log_bases(PosixFiles(), beside(broker.path) / "t-0")
-
-
-def mirror_of(broker: Broker, files: Files | None = None, **more: Any) -> Mirror:
-    settings = {"compacted": (), "held_bytes": HELD_BYTES, **more}
-    mirror = Mirror(broker.path, beside(broker.path), files or PosixFiles(), **settings)
-    mirror.make(SystemIds())
-    return mirror
 
 
 def test_sealed_segments_are_uploaded_and_the_broker_is_left_as_it_was(
@@ -194,12 +171,6 @@ def test_a_tail_that_is_cut_above_the_high_watermark_was_never_taken(
     end = broker.roll(4)
     assert sidecar(broker.path, url).code == 0
     judge(url, finished, end)
-
-
-@pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The log of another leader: other records, and it rolled at the same offsets."""
-    return finished_log(tmp_path_factory.mktemp("other") / "log", filler=b"o")
 
 
 def mixed(finished: Path, other: Path, cut: int, end: int) -> dict[int, bytes | None]:
