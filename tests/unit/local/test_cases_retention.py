@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.local.bench import CaseBench
+from tests.unit.local.bench import RECORD_BYTES, CaseBench
 from tiered.config import LogConfig
 from tiered.errors import ConfigError, LocalIOError, LocalPermissionError, LockedError, OffsetOutOfRangeError
 from tiered.local.directory.manager import LocalLog
@@ -255,6 +255,47 @@ def test_size_retention_may_take_the_active_segment_but_never_falls_below_the_li
     bench.log.alter_topic("t", {"retention.bytes": 0})
     bench.retain()
     assert bench.bases == [15]
+
+
+def filled_up(bench: CaseBench) -> None:
+    """From now on the disk takes no byte more."""
+    bench.files.fail = lambda operation, path: errno.ENOSPC if operation == "write" else 0
+
+
+def test_a_full_disk_keeps_no_segment_that_may_go(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=5, retention_bytes=5 * RECORD_BYTES, file_delete_delay_ms=0)
+    bench.fill(15)
+    filled_up(bench)
+    bench.retain()
+    assert (bench.bases, bench.partition.positions().start_offset) == ([10], 10)
+    assert bench.writer.retention.empty_trash(START_MS) is not None
+    assert (bench.names(".log"), bench.names(".deleted")) == ([f"{10:020d}.log"], [])
+    bench.files.fail = None
+    assert bench.append(b"v") == 15
+    bench.reopen()
+    assert (bench.offsets(), bench.epochs) == ([10, 11, 12, 13, 14, 15], [(0, 10)])
+
+
+def test_a_full_disk_that_cannot_seal_the_expired_segment_keeps_no_other(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=5, retention_ms=1000)
+    bench.fill(13, timestamp=10)
+    filled_up(bench)
+    bench.retain()
+    assert (bench.bases, bench.offsets()) == ([10], [10, 11, 12])
+    bench.files.fail = None
+    bench.retain()
+    assert (bench.bases, bench.append(b"v")) == ([13], 13)
+
+
+def test_records_are_deleted_on_a_full_disk(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=5)
+    bench.fill(12)
+    filled_up(bench)
+    assert bench.partition.delete_records(7) == 7
+    bench.files.fail = None
+    assert bench.offsets() == [7, 8, 9, 10, 11]
+    bench.reopen()
+    assert (bench.offsets(), bench.epochs) == ([7, 8, 9, 10, 11], [(0, 7)])
 
 
 def test_a_deletion_that_fails_takes_the_partition_offline(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from tiered.errors import ConfigError, OffsetOutOfRangeError, TieredError
+from tiered.errors import ConfigError, DiskFullError, OffsetOutOfRangeError, TieredError
 from tiered.local.partition.flusher import Flusher
 from tiered.local.partition.producers import PartitionProducers
 from tiered.local.partition.roller import Roller
@@ -108,7 +108,10 @@ class Retention:
 
     def _raise_log_start(self, offset: int) -> None:
         self._segments.log_start = offset
-        self._epochs.truncate_from_start(offset)
+        try:
+            self._epochs.truncate_from_start(offset)
+        except DiskFullError as error:  # what goes makes room; epochs below the start are forgotten the next time
+            LOGGER.warning("epochs_not_forgotten partition=%s error=%s", self._segments.tp, error)
         self._producers.raise_log_start()
 
     def apply_retention(self, now_ms: int) -> list[int]:
@@ -139,8 +142,15 @@ class Retention:
             committed_end=None if upload is None else upload.end_offset,
         )
         if plan.roll_active:
-            self._roller.roll(RollReason.RETENTION)
+            self._roll_expired()
         return self.delete_local_before(plan.delete_below) if plan.bases else []
+
+    def _roll_expired(self) -> None:
+        """The active segment, to go with the others. A full disk keeps none of these: they make the room for it."""
+        try:
+            self._roller.roll(RollReason.RETENTION)
+        except DiskFullError as error:
+            LOGGER.warning("expired_segment_not_rolled partition=%s error=%s", self._segments.tp, error)
 
     def retain(self, now_ms: int) -> int | None:
         """One pass of the retention rules, unless the partition is out of service; returns the bytes that left."""
