@@ -66,7 +66,7 @@ def waited_ms(max_timestamp: int, first_timestamp: int, now_ms: int, created_ms:
 def idle_roll(size_bytes: int, first_append_ms: int, seal_ms: int, now_ms: int) -> RollReason | None:
     """``seal.ms``: a segment that holds records is sealed this long after its first append, records or not.
 
-    A clock that jumped back never rolls; ``seal_ms`` -1 switches the rule off.
+    A clock that jumped back does not roll: whoever asks counts anew from there. ``seal_ms`` -1 switches the rule off.
     """
     if size_bytes > 0 and seal_ms >= 0 and first_append_ms >= 0 and now_ms - first_append_ms >= seal_ms:
         return RollReason.WALL_CLOCK

@@ -197,6 +197,27 @@ def test_an_idle_tail_is_sealed_by_the_wall_clock(bench: Bench) -> None:
     assert len(bench.partition.sealed_segments()) == 1
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_tail_that_began_under_a_clock_that_was_ahead_is_sealed_in_time(bench: Bench, restarts: bool) -> None:
+    bench.clock.jump(86_400)
+    bench.append(b"a")
+    if restarts:
+        bench.log.close()
+    bench.clock.jump(-86_400)
+    if restarts:
+        bench.open()
+    bench.log.tick()
+    assert bench.partition.sealed_segments() == []
+    bench.clock.advance(599.999)
+    bench.append(b"b")
+    bench.log.tick()
+    assert bench.partition.sealed_segments() == []
+    bench.clock.advance(0.001)
+    assert bench.append(b"c") == 2  # it is the append that finds it due
+    bench.partition.flush()
+    assert [s.descriptor.end_offset for s in bench.partition.sealed_segments()] == [2]
+
+
 def test_the_age_of_the_tail_survives_a_clean_restart(bench: Bench) -> None:
     bench.append(b"a")
     bench.clock.advance(400)

@@ -198,7 +198,9 @@ class ActiveSegment:
         return reason or self.idle_reason(now_ms)
 
     def idle_reason(self, now_ms: int) -> RollReason | None:
-        """``seal.ms`` since the first append."""
+        """``seal.ms`` since the first append, or since a clock that was ahead then was seen to be set back."""
+        if now_ms < self.first_append_ms:
+            self.first_append_ms, self._clock_bound = now_ms, wall_clock_bound(now_ms, self._seal_ms)
         return idle_roll(self.size_bytes, self.first_append_ms, self._seal_ms, now_ms)
 
     def append(self, data: bytes | bytearray, batches: Sequence[BatchTuple], leader_epoch: int, now_ms: int) -> None:
