@@ -30,6 +30,7 @@
     ├── ConditionalWritesUnsupportedError 1
     ├── LocalIOError                    1   the disk refused a read, a write or an fsync
     │   ├── MarkersPendingError         1   a transaction is decided, a disk keeps one of its markers out
+    │   ├── TooManyOpenFilesError       1   a file could not be opened: the process, or the system, has too many open
     │   └── LocalPermissionError        12  owner or mode of a file of the log
     ├── ForkedLogError                  1
     └── ClosedError                     1
@@ -306,6 +307,12 @@ class MarkersPendingError(LocalIOError):
     """A transaction is decided, durably, but a partition could not be marked: the next open of the log does it."""
 
     code = "markers_pending"
+
+
+class TooManyOpenFilesError(LocalIOError):
+    """The process, or the system, has too many open files for another one; nothing was done to it."""
+
+    code = "too_many_open_files"
 
 
 class LocalPermissionError(LocalIOError):

@@ -10,9 +10,10 @@ import pytest
 
 from tests.unit.local.bench import started
 from tiered.config import LogConfig, TopicConfig
-from tiered.errors import LocalIOError
+from tiered.errors import LocalIOError, TooManyOpenFilesError
+from tiered.format.batch import decode_records
 from tiered.local.directory.manager import LocalLog
-from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.files import PosixFiles, translate
 from tiered.local.disk.handles import FIRST_LEASE, PooledFiles, default_open_files
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
@@ -266,6 +267,124 @@ def test_a_failed_fsync_of_an_idle_partition_takes_its_directory_offline(tmp_pat
         log.partition(TopicPartition("t", 1)).flush()
     with pytest.raises(LocalIOError, match="not everything is durable"):
         log.close()
+
+
+class CrowdedFiles(FaultyFiles):
+    """The system has ``most`` descriptors for the log; ``refused``: the names of directories that it opens no more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: set[int] = set()
+        self.most = 1000
+        self.refused: set[str] = set()
+
+    def _check(self, path: Path) -> None:
+        if len(self.held) >= self.most or path.name in self.refused:
+            raise translate(OSError(errno.EMFILE, "Too many open files"), "open", path)
+
+    def open_write(self, path: Path) -> int:
+        self._check(path)
+        handle = super().open_write(path)
+        self.held.add(handle)
+        return handle
+
+    def open_read(self, path: Path) -> int:
+        self._check(path)
+        handle = super().open_read(path)
+        self.held.add(handle)
+        return handle
+
+    def close(self, handle: int) -> None:
+        super().close(handle)
+        self.held.discard(handle)
+
+    def sync_directory(self, path: Path) -> None:
+        self._check(path)
+        super().sync_directory(path)
+
+
+def crowded(tmp_path: Path) -> tuple[CrowdedFiles, LocalLog]:
+    files = CrowdedFiles()
+    config = LogConfig(max_open_files=LIMIT, disk_reserve_bytes=0)
+    log = LocalLog.open(tmp_path / "log", clock=FakeClock(), ids=SeededIds(1), files=files, config=config)
+    log.create_topic("t", 1, TopicConfig(segment_bytes=150))
+    return files, log
+
+
+T0 = TopicPartition("t", 0)
+
+
+def test_a_log_gives_descriptors_up_where_the_system_has_none_left(tmp_path: Path) -> None:
+    files, log = crowded(tmp_path)
+    with log:
+        log.partition(T0).append([NewRecord(b"0")])
+        files.most = len(files.held)  # the application has taken all others
+        for i in range(1, 7):
+            log.partition(T0).append([NewRecord(b"%d" % i)])
+        log.partition(T0).flush()
+        assert log.partition(T0).positions().flushed_offset == 7
+        assert [s.end_offset for s in log.partition(T0).sealed_segments()] == [2, 4, 6]
+        assert len(files.held) <= files.most
+
+
+def test_an_append_without_a_descriptor_is_refused_and_the_next_goes_on(tmp_path: Path) -> None:
+    files, log = crowded(tmp_path)
+    with log:
+        partition = log.partition(T0)
+        partition.append([NewRecord(b"0")])
+        assert isinstance(log.files, PooledFiles)
+        log.files._make_room(spare=LIMIT)
+        files.most = 0
+        with pytest.raises(TooManyOpenFilesError, match="Too many open files"):
+            partition.append([NewRecord(b"refused")])
+        files.most = 1000
+        assert partition.append([NewRecord(b"1")]).offset == 1
+        partition.flush()
+        log.files._make_room(spare=LIMIT)
+        files.most = 0
+        with pytest.raises(TooManyOpenFilesError):
+            partition.append([NewRecord(b"refused")])
+        files.most = 1000
+        assert partition.positions().flushed_offset == 2
+    with LocalLog.open(tmp_path / "log", clock=FakeClock(), ids=SeededIds(2)) as log:
+        values = [r.value for batch in log.partition(T0).read_batches(0) for r in decode_records(batch)]
+        assert values == [b"0", b"1"]
+
+
+def test_what_a_torn_write_left_without_a_descriptor_is_no_end_to_go_on_from(tmp_path: Path) -> None:
+    files, log = crowded(tmp_path)
+    partition = log.partition(T0)
+    partition.append([NewRecord(b"0")])
+    active = log.roster.writers[T0].segments.active
+    assert isinstance(log.files, PooledFiles)
+    log.files.write_at(active._handle(), b"torn", active.size_bytes)
+    log.files._make_room(spare=LIMIT)
+    files.most = 0
+    with pytest.raises(LocalIOError, match="Too many open files"):
+        partition.append([NewRecord(b"1")])
+    files.most = 1000
+    with pytest.raises(LocalIOError, match="t-0 is offline"):
+        partition.append([NewRecord(b"1")])
+    with pytest.raises(LocalIOError, match="not everything is durable"):
+        log.close()
+    with LocalLog.open(tmp_path / "log", clock=FakeClock(), ids=SeededIds(2)) as log:
+        assert log.partition(T0).append([NewRecord(b"1")]).offset == 1
+
+
+def test_a_segment_whose_directory_cannot_be_opened_is_durable_with_the_next_flush(tmp_path: Path) -> None:
+    files, log = crowded(tmp_path)
+    with log:
+        partition = log.partition(T0)
+        files.refused = {"t-0"}
+        assert [partition.append([NewRecord(b"%d" % i)]).offset for i in range(3)] == [0, 1, 2]
+        assert partition.sealed_segments() == []
+        with pytest.raises(TooManyOpenFilesError):
+            partition.flush()
+        assert partition.positions().flushed_offset == 0
+        files.refused = set()
+        partition.flush()
+        assert partition.positions().flushed_offset == 3
+        assert [s.end_offset for s in partition.sealed_segments()] == [2]
 
 
 def test_the_default_leaves_descriptors_for_others() -> None:

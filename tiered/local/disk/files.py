@@ -16,7 +16,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from tiered.errors import ConfigError, DiskFullError, LocalIOError, LocalPermissionError, NotFoundError, TieredError
+from tiered.errors import (
+    ConfigError,
+    DiskFullError,
+    LocalIOError,
+    LocalPermissionError,
+    NotFoundError,
+    TieredError,
+    TooManyOpenFilesError,
+)
 
 T = TypeVar("T")
 
@@ -24,6 +32,9 @@ MAX_SMALL_FILE_BYTES = 64 * 1024 * 1024
 """No checkpoint, index or JSON file is read that is larger than this."""
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+_OPENING = ("open", "read", "list")
+"""What begins with an open: where no descriptor is left nothing was done."""
 
 _BROKEN = frozenset(
     getattr(errno, name, errno.EIO)  # not every system has them all
@@ -200,6 +211,9 @@ class PosixFiles:
     def sync_directory(self, path: Path) -> None:
         try:
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise translate(error, "open", path) from error
+        try:
             try:
                 os.fsync(handle)
             finally:
@@ -376,6 +390,8 @@ def _translation(error: OSError, operation: str, path: Path | str) -> TieredErro
         return NotFoundError(text)
     if error.errno == errno.EEXIST and operation == "mkdir":  # a failed directory: of several, the others go on
         return LocalIOError(f"{path} is a file, not a directory", hint="name a directory, or move the file away")
+    if error.errno in _NO_DESCRIPTOR and operation in _OPENING:
+        return TooManyOpenFilesError(text, hint="close files that are not needed, or raise the limit (ulimit -n)")
     if error.errno == errno.ENAMETOOLONG:
         return LocalIOError(text, hint="use a shorter path")
     if error.errno in (errno.EACCES, errno.EPERM):

@@ -15,20 +15,21 @@ Handles for reading live as long as one read; they pass through and have the res
 
 from __future__ import annotations
 
-import errno
 import heapq
 import itertools
 import resource
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
-from tiered.errors import LocalIOError, TieredError
+from tiered.errors import LocalIOError, TieredError, TooManyOpenFilesError
 from tiered.local.disk.files import Files, FileState, PosixFiles
 from tiered.local.disk.plain_lock import PlainLock
+
+T = TypeVar("T")
 
 FIRST_LEASE = 1 << 32
 """Leases are numbered from here on; the system's descriptors stay below."""
@@ -89,11 +90,9 @@ class PooledFiles:
         self._open: dict[int, Lease] = {}
         self.reopened = 0
         # What needs no lease is the inner one's own.
-        self.sync_directory, self.rename, self.unlink = inner.sync_directory, inner.rename, inner.unlink
-        self.make_directory, self.remove_directory = inner.make_directory, inner.remove_directory
-        self.names, self.state, self.set_modified = inner.names, inner.state, inner.set_modified
-        self.is_directory, self.read, self.replace = inner.is_directory, inner.read, inner.replace
-        self.try_lock, self.space, self.link, self.patch = inner.try_lock, inner.space, inner.link, inner.patch
+        self.rename, self.unlink, self.remove_directory = inner.rename, inner.unlink, inner.remove_directory
+        self.state, self.set_modified, self.is_directory = inner.state, inner.set_modified, inner.is_directory
+        self.try_lock, self.space, self.link = inner.try_lock, inner.space, inner.link
 
     @property
     def own(self) -> tuple[dict[int, Lease], Iterator[int]] | tuple[None, None]:
@@ -111,19 +110,39 @@ class PooledFiles:
     def open_write(self, path: Path) -> int:
         if len(self._open) >= self.limit:
             self._make_room()
-        lease = Lease(next(self._numbers), path, self.inner.open_write(path), next(self._uses))
+        lease = Lease(next(self._numbers), path, self._opened(self.inner.open_write, path), next(self._uses))
         with self._lock:
             self._leases[lease.number] = self._open[lease.number] = lease
         return lease.number
 
     def open_read(self, path: Path) -> int:
+        return self._opened(self.inner.open_read, path)
+
+    def sync_directory(self, path: Path) -> None:
+        self._opened(self.inner.sync_directory, path)
+
+    def make_directory(self, path: Path) -> None:
+        self._opened(self.inner.make_directory, path)
+
+    def names(self, path: Path) -> list[str]:
+        return self._opened(self.inner.names, path)
+
+    def read(self, path: Path) -> bytes:
+        return self._opened(self.inner.read, path)
+
+    def replace(self, path: Path, data: bytes) -> FileState:
+        return self._opened(lambda place: self.inner.replace(place, data), path)
+
+    def patch(self, path: Path, data: bytes, position: int, *, sync: bool) -> None:
+        self._opened(lambda place: self.inner.patch(place, data, position, sync=sync), path)
+
+    def _opened(self, opening: Callable[[Path], T], path: Path) -> T:
+        """What opens a file, once more behind descriptors that are given up where the system has none left."""
         try:
-            return self.inner.open_read(path)
-        except LocalIOError as error:
-            if not _out_of_descriptors(error):
-                raise
-        self._make_room(spare=EVICTED_AT_ONCE)
-        return self.inner.open_read(path)
+            return opening(path)
+        except TooManyOpenFilesError:
+            self._make_room(spare=EVICTED_AT_ONCE)
+            return opening(path)
 
     def close(self, handle: int) -> None:
         if handle < FIRST_LEASE:
@@ -235,7 +254,7 @@ class PooledFiles:
                 hint="nothing but one process may write in a log directory",
             )
             raise lease.failed
-        lease.descriptor = self.inner.open_write(lease.path)
+        lease.descriptor = self._opened(self.inner.open_write, lease.path)
         with self._lock:
             self._open[lease.number] = lease
             self.reopened += 1
@@ -278,9 +297,3 @@ class PooledFiles:
 
 def _closed(handle: int) -> NoReturn:
     raise LocalIOError(f"handle {handle} was closed before")
-
-
-def _out_of_descriptors(error: BaseException) -> bool:
-    """Whether the system's own limit was met."""
-    cause = error.__cause__
-    return isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE)

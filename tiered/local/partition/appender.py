@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tiered.config import TopicConfig
-from tiered.errors import DiskFullError, InvalidRecordError, LocalIOError, RecordTooLargeError, TieredError
+from tiered.errors import (
+    DiskFullError,
+    InvalidRecordError,
+    LocalIOError,
+    RecordTooLargeError,
+    TieredError,
+    TooManyOpenFilesError,
+)
 from tiered.format.batch import assign_offsets, read_header
 from tiered.format.codecs import Codec
 from tiered.format.coordinator_records import is_state_log
@@ -27,6 +35,8 @@ from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
 if TYPE_CHECKING:
     from tiered.format.column_encoder import RecordColumns
+
+LOGGER = logging.getLogger("tiered.local")
 
 PRODUCER_ID = slice(43, 51)
 """Where a v2 batch has its producer id; those that are appended are all v2."""
@@ -262,8 +272,10 @@ class Appender:
         return reason is not None
 
     def _break_off(self, error: BaseException) -> None:
-        """A write ended with ``error``: a full disk leaves the file as it was, after all else nothing is certain."""
-        if isinstance(error, DiskFullError):
+        """A write ended with ``error``: a disk that is full, or a file that could not be opened, leaves the file as it
+        was, after all else nothing is certain.
+        """
+        if isinstance(error, DiskFullError | TooManyOpenFilesError):
             return
         if not isinstance(error, TieredError):  # an interrupt: the file and what is known of it may differ
             error = LocalIOError(f"{self._tp}: an append was interrupted while it wrote")
@@ -289,7 +301,10 @@ class Appender:
     def settle_append(self, rolled: bool) -> None:
         """What an append leaves to do without the lock: a segment that it sealed, and ``flush.messages``."""
         if rolled:
-            self._flusher.flush_to(self._segments.active.base_offset)
+            try:
+                self._flusher.flush_to(self._segments.active.base_offset)
+            except TooManyOpenFilesError as error:  # the record is in the log, the next flush is the segment's, too
+                LOGGER.warning("sealed_segment_not_flushed partition=%s error=%s", self._tp, error)
         if self._segments.end - self._flusher.flushed >= self._flush_messages:
             self._flusher.flush_to(self._segments.end)
 

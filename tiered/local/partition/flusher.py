@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from pathlib import Path
 
-from tiered.errors import TieredError
+from tiered.errors import TieredError, TooManyOpenFilesError
 from tiered.format.keys import TXN_INDEX_SUFFIX
 from tiered.local.disk.plain_lock import TurnLock
 from tiered.local.partition.surroundings import Shared
@@ -74,7 +74,10 @@ class Flusher:
         self.flush_to(self._segments.end)
 
     def flush_to(self, offset: int) -> None:
-        """Records below ``offset`` are durable. If fsync fails: LocalIOError, and the partition is offline."""
+        """Records below ``offset`` are durable. If fsync fails: LocalIOError, and the partition is offline.
+
+        TooManyOpenFilesError: what had to be opened was not, all stays as it was for the next flush.
+        """
         segments = self._segments
         if self.flushed >= offset and not segments.closing:  # a sealed one has indexes and a note to be written
             return
@@ -92,6 +95,8 @@ class Flusher:
                 noted = [segment.write_seal() for segment in closing]
                 if new_names and not any(noted):  # a note that was written has fsynced the directory
                     self._files.sync_directory(segments.directory)
+            except TooManyOpenFilesError:
+                raise
             except TieredError as error:
                 self._condition.go_offline(error)
                 raise self._condition.offline_error(error) from error

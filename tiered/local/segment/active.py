@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tiered.config import TopicConfig
-from tiered.errors import CorruptionError, InvalidRecordError, LocalIOError, TieredError
+from tiered.errors import CorruptionError, InvalidRecordError, LocalIOError, TieredError, TooManyOpenFilesError
 from tiered.format.crc import crc32c
 from tiered.format.keys import index_name, log_name, time_index_name, txn_index_name
 from tiered.format.offset_index import OFFSET_ENTRY_BYTES
@@ -240,9 +240,22 @@ class ActiveSegment:
         handle = self._handle()
         try:
             self._files.write_at(handle, data, self.size_bytes)
-        except TieredError:
-            self._files.truncate(handle, self.size_bytes)
+        except TieredError as error:
+            if not (isinstance(error, TooManyOpenFilesError) and self._is_untouched()):
+                self._cut_back(handle)
             raise
+
+    def _is_untouched(self) -> bool:
+        """Whether nothing stands behind what is known to be there; a preallocated file does not tell."""
+        state = self._files.state(self.path)
+        return state is not None and state.size == self.size_bytes
+
+    def _cut_back(self, handle: int) -> None:
+        """What a write has left goes. LocalIOError if it may be there still, whatever the reason."""
+        try:
+            self._files.truncate(handle, self.size_bytes)
+        except TooManyOpenFilesError as error:
+            raise LocalIOError(error.message, hint=error.hint) from error
 
     def append_aborted(self, txns: Sequence[AbortedTxn]) -> None:
         """Appends to the transaction index. After an error the file may hold a part: recovery writes it anew."""
