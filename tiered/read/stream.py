@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from tiered.arguments import offset_or_none
 from tiered.errors import ConfigError, OffsetGapError, OffsetOutOfRangeError, TieredError
 from tiered.format import kernels
-from tiered.format.batch import BatchHeader, consumer_records, decode_records, read_header, rebuild_batch
+from tiered.format.batch import (
+    BatchHeader,
+    consumer_records,
+    decode_records,
+    read_header,
+    rebuild_batch,
+    verify_batch,
+)
 from tiered.format.kernels import ConsumerRecord
 from tiered.format.pure_kernels import Shown
 from tiered.format.walk import Run, walk_headers
@@ -336,8 +343,8 @@ class TierStream:
                     at = run.next_offset
                     yield made
                     return
-            for position, header in walk_headers(run.data):
-                taken = passed(tier, stop, header, run.data[position : position + header.size_bytes])
+            for header, data in _batches_of(run):
+                taken = passed(tier, stop, header, data)
                 if taken is not None:
                     yield taken
 
@@ -480,6 +487,15 @@ def _decoded(
     kind, epoch = int(batch.header.timestamp_type), batch.header.leader_epoch
     shown = Shown(*tp, kind, epoch, batch.tier.value, start, end, wanted.since_ms, wanted.until_ms)
     return chain.from_iterable(map(consumer_records, (batch.data,), (shown,)))
+
+
+def _batches_of(run: Run) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Each with its header."""
+    for position, header in walk_headers(run.data):
+        data = run.data[position : position + header.size_bytes]
+        if header.records_count < 0:  # a compressed message of v0 or v1: its inside tells the first offset
+            header = verify_batch(data, header)
+        yield header, data
 
 
 def _cut(batch: TierBatch, at: int) -> TierBatch:

@@ -10,8 +10,9 @@ import pytest
 
 import tiered
 from tests.unit.local.bench import batch
+from tests.unit.local.old_batches import message, wrapper
 from tiered.errors import CorruptionError, OffsetOutOfRangeError
-from tiered.format.batch import encode_batch
+from tiered.format.batch import decode_records, encode_batch
 from tiered.format.codecs import Codec
 from tiered.format.keys import log_name
 from tiered.format.pure_kernels import Block
@@ -19,6 +20,7 @@ from tiered.format.walk import Offsets, Run, walk_headers
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.replica import Replica
 from tiered.local.segment.reading import read_batches, read_runs
 from tiered.local.segment.scan import LogFile
 from tiered.model import NewRecord, TopicPartition
@@ -122,3 +124,30 @@ def test_what_is_before_a_damage_comes_before_its_error(log: PartitionLog, at: i
         found.extend(log.read_runs(0))  # extend keeps what came before an error
     assert error.value.offset == headers[at].base_offset
     assert split(found) == batches[:at]
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_an_old_compressed_message_is_read_from_the_first_offset_inside(tmp_path: Path, dense: bool) -> None:
+    """Its header tells the last one: a read that ends in its midst left it out, a restored log was a log with a gap."""
+    values = [b"%d" % offset for offset in range(12)]
+    old = message(0, values[0]) + message(1, values[1], magic=0) + wrapper(6, *values[2:7]) + wrapper(11, *values[7:])
+    with LocalLog.open(tmp_path / "log") as opened:
+        opened.create_topic("t", 1)
+        partition = opened.partition(TP)
+        Replica(partition).append_as_follower(old)
+        view = partition.view()._replace(dense=dense)
+        for start in range(12):
+            for end in range(start + 1, 13):
+                batches = read_batches(partition.files, view, start, end)
+                found = {r.offset: r.value for each in batches for r in decode_records(each) if start <= r.offset < end}
+                assert found == dict(enumerate(values[start:end], start))
+        runs = list(read_runs(partition.files, view, 0, 12))
+        assert [(run.base_offset, run.next_offset) for run in runs] == [(0, 1), (1, 2), (2, 7), (7, 12)]
+    with tiered.open_reader(log_dir=tmp_path / "log") as reader:
+        topic = reader.topic("t")
+        for start in range(12):
+            for end in range(start + 1, 13):
+                wanted = {"partition": 0, "start": start, "end": end}
+                found = {each.offset: each.value for each in topic.read(**wanted)}
+                assert found == dict(enumerate(values[start:end], start))
+                assert sum(len(each) for each in topic.read_batches(**wanted)) == end - start

@@ -13,7 +13,7 @@ from tiered.clock import Clock
 from tiered.errors import CorruptionError, NotFoundError, OffsetOutOfRangeError
 from tiered.format.batch import decode_records
 from tiered.format.header import read_header
-from tiered.format.walk import Run, walk_headers
+from tiered.format.walk import Run, Span, walk_headers
 from tiered.local.disk.files import Files
 from tiered.local.segment.extents import Extent, View, out_of_range
 from tiered.local.segment.scan import BUFFER_BYTES, LogFile
@@ -112,18 +112,26 @@ def _runs_of(  # noqa: PLR0917 - as _batches
                 span, batch = one
                 if span.last_offset < wanted:
                     continue
-                if view.dense and span.base_offset > wanted:
-                    raise log.damage(span.position, f"offsets {wanted} to {span.base_offset} are missing", wanted)
-                if span.base_offset >= end:
+                first = _first_offset(log, one)
+                if view.dense and first > wanted:
+                    raise log.damage(span.position, f"offsets {wanted} to {first} are missing", wanted)
+                if first >= end:
                     beyond = True  # offsets are left out up to the end, or this one rotted: the next batch tells
                     continue
                 if verify:
                     log.verify(span, batch)
-                run = Run(batch, span.base_offset, span.last_offset + 1)
+                run = Run(batch, first, span.last_offset + 1)
             yield run
             wanted = run.next_offset
             if wanted >= end:
                 return
+
+
+def _first_offset(log: LogFile, one: tuple[Span, memoryview]) -> int:
+    """Of a whole batch: a compressed message of v0 or v1 tells its last one, only its inside tells the first."""
+    span, batch = one
+    wrapped = read_header(batch).records_count < 0
+    return log.verify(span, batch).base_offset if wrapped else span.base_offset
 
 
 def offset_for_time(files: Files, view: View, timestamp: int) -> tuple[int, int] | None:
