@@ -517,7 +517,7 @@ class Mirror:
         while True:
             was, now = epoch_of(noted, ends[-1] - 1), epoch_of(epochs, ends[-1] - 1)
             differ = are_other_epochs(was, now)
-            if not differ and ends[-1] <= last:
+            if not differ and (ends[-1] <= last or self._is_another_copy(ours)):
                 return ends[-1]
             if len(ends) == 1 or ends[-2] < committed:
                 break
@@ -529,6 +529,13 @@ class Mirror:
         if differ:
             raise rewritten(str(tp), ends[0], ends[-1], f": they are of leader epoch {was}, the broker's are of {now}")
         return ends[-1]
+
+    def _is_another_copy(self, ours: Path) -> bool:
+        """Whether the broker has none of the files that are linked: it truncated none, it fetches its replica anew.
+
+        The leader's retention may have taken what the links hold. Of another leader's records the epoch tells later.
+        """
+        return not any(self._is_the_brokers(ours, base) for base in log_bases(self._files, ours))
 
     def _take_back(self, ours: Path, base: int) -> None:
         """The links end at ``base`` again. The empty log first: a broker's file is never cut, and a kill may follow.
@@ -608,8 +615,9 @@ class Mirror:
                 f"{tp}: a segment of the broker begins at {base}, below {end} where the links end: it was rewritten",
                 start=base,
                 end=end,
-                hint="was the topic compacted, or its log truncated below the high watermark? Follow another replica, "
-                "or begin a new log under another prefix",
+                hint="if the broker fetches its replica anew, it goes on by itself once that is complete; else, was "
+                "the topic compacted, or its log truncated below the high watermark? Follow another replica, or begin "
+                "a new log under another prefix",
             )
 
     def _forget(self, tp: TopicPartition) -> None:

@@ -583,6 +583,32 @@ def test_an_older_disk_of_the_broker_is_told(broker: Broker, finished: Path, url
     judge(url, finished, end)
 
 
+def test_a_replica_that_is_fetched_anew_leaves_the_links_as_they_are(broker: Broker, finished: Path, url: str) -> None:
+    """Its disk was replaced, or it came back to this broker: what retention took since then is in the links alone."""
+    broker.roll(1)
+    assert sidecar(broker.path, url).code == 0
+    linked = broker.roll(3)
+    mirror = mirror_of(broker)
+    mirror.look()
+    shutil.rmtree(broker.folder)
+    broker.folder.mkdir()
+    broker.copy_small_files()
+    (broker.folder / log_name(0)).write_bytes(b"")
+    mirror.look()
+    assert links(broker) == broker.bases[:4]
+    assert "if the broker fetches its replica anew" in mirror.broken[T].hint
+    (broker.folder / log_name(0)).unlink()
+    broker.written = 2  # the leader's log begins there by now
+    end = broker.roll(5)
+    broker.mark({})
+    ending = sidecar(broker.path, url)
+    assert ending.code == 75, ending  # what is safe of the new copy is not known yet
+    judge(url, finished, linked)
+    broker.mark({T: end})
+    assert sidecar(broker.path, url).code == 0
+    judge(url, finished, end)
+
+
 def test_a_segment_that_the_cleaner_left_empty_belongs_to_the_one_before(
     broker: Broker, finished: Path, url: str
 ) -> None:
