@@ -77,7 +77,6 @@ from tiered.local.disk.uploads import UploadCheckpoint
 from tiered.local.disk.volume import (
     PARTITION_METADATA_NAME,
     ensure_volume,
-    read_topic_id,
     read_topic_ids,
     read_volume,
     set_apart,
@@ -234,11 +233,13 @@ class Mirror:
                 followed[tp] = asked_for
         ids = read_topic_ids(self.broker, self._files, followed, broken)
         set_apart(self.broker, ids, {}, broken)
+        linked = read_topic_ids(self.path, self._files, (tp for tp in ours if self._linked(ours[tp])), broken)
         for tp, asked_for in followed.items():
             if tp in broken:
                 continue
             try:
                 self._need_asked(tp, asked_for=asked_for)
+                self._need_same_topic(tp, ids[tp.topic][tp.partition], linked.get(tp.topic, {}))
                 held = self._follow(
                     tp,
                     theirs[tp],
@@ -405,11 +406,6 @@ class Mirror:
                 f"{tp}: {theirs} has no {PARTITION_METADATA_NAME}: which topic of this name it is of is not known",
                 hint="put the file back: that of another partition of the topic has the same content. A broker older "
                 "than 2.8 (or its inter.broker.protocol.version) writes none: it cannot be followed before it does",
-            )
-        if end is not None and topic_id is not None and read_topic_id(ours, self._files) != topic_id:
-            raise ConfigError(
-                f"{tp} is another topic of the same name now: what is linked of the first is still uploaded",
-                hint=f"give the bucket's topic up (`tiered topics delete`), then stop this and remove {ours}",
             )
         if not bases:
             return held
@@ -599,6 +595,20 @@ class Mirror:
             raise ConfigError(
                 f"{tp} is followed, and the broker has compacted it since: nothing more of it is linked",
                 hint=f"ask for it: --sidecar-compacted {tp.topic}",
+            )
+
+    def _need_same_topic(self, tp: TopicPartition, topic_id: UUID | None, linked: Mapping[int, UUID | None]) -> None:
+        """That the topic was not deleted and made again.
+
+        A bucket knows one of a name: while links of the first are here, its other partitions wait, too.
+        """
+        held = {tp.partition: linked[tp.partition]} if tp.partition in linked else linked
+        others = sorted(number for number, known in held.items() if known != topic_id)
+        if topic_id is not None and others:
+            folders = ", ".join(str(self.path / partition_dir(TopicPartition(tp.topic, number))) for number in others)
+            raise ConfigError(
+                f"{tp} is another topic of the same name now: what is linked of the first is still uploaded",
+                hint=f"give the bucket's topic up (`tiered topics delete`), then stop this and remove {folders}",
             )
 
     @staticmethod

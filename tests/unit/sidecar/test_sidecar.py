@@ -700,6 +700,34 @@ def test_a_topic_that_was_made_again(broker: Broker, finished: Path, url: str, t
     judge(url, finished, end)
 
 
+@pytest.mark.parametrize("uploaded", [0, 2])
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_topic_that_was_made_again_with_more_partitions(
+    broker: Broker, finished: Path, url: str, tmp_path: Path, uploaded: int, gone: bool
+) -> None:
+    """The topic was registered under the id of the new partition, or not at all, and the links of the first stayed.
+
+    ``gone``: the broker has only another partition of the new topic. ``uploaded``: segments of the first before that.
+    """
+    if uploaded:
+        broker.roll(uploaded)
+        assert sidecar(broker.path, url).code == 0
+    end = broker.roll(4)
+    mirror_of(broker).look()
+    again = Broker(finished_log(tmp_path / "again", records=30), tmp_path / "other", T)
+    ends = {TopicPartition("t", 0): again.roll(2), TopicPartition("t", 1): again.roll(2)}
+    shutil.rmtree(broker.folder)
+    shutil.copytree(again.folder, broker.folder.with_name("t-1"))
+    if not gone:
+        shutil.copytree(again.folder, broker.folder)
+    broker.mark(ends)
+    ending = sidecar(broker.path, url)
+    ours = beside(broker.path) / "t-0"
+    told = "is another topic of the same name now" in str(ending), f"stop this and remove {ours})" in str(ending)
+    assert (ending.code, *told) == (2, True, True)
+    judge(url, finished, end)
+
+
 def test_links_that_are_made_anew_believe_nothing_that_was_noted_of_others(
     broker: Broker, finished: Path, url: str, tmp_path: Path
 ) -> None:
