@@ -85,7 +85,7 @@ class Disk(Protocol):
         """A sealed segment, to be read."""
 
     def tell_owner(self, tp: TopicPartition, error: TieredError) -> None:
-        """Makes damage that was met in a segment, or a refused claim, say what the owner of the files can do."""
+        """Makes damage in a segment, a refused claim or a topic that is gone say what the owner of the files can do."""
 
     def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
         """Leader epochs of a partition."""

@@ -40,6 +40,7 @@ from tiered.errors import (
     FencedError,
     LocalIOError,
     LocalPermissionError,
+    LogDestroyedError,
     NewerFormatError,
     NotFoundError,
     OffsetGapError,
@@ -208,6 +209,15 @@ class Mirror:
                 f"{self.path} holds links to the files of {other}, not of {self.broker}",
                 hint="each of the broker's directories has one of its own: name another one, --log-dir DIR",
             )
+
+    def forget_removed(self) -> None:
+        """What is noted of partitions whose links somebody removed: of a topic that was given up, as a rule.
+
+        An upload would ask the bucket for each of them. Only with the uploader's lock.
+        """
+        for tp in {*self._uploads.read(), *Claims(self.path, self._files).read()}:
+            if not self._linked(self.path / partition_dir(tp)):
+                self._forget(tp)
 
     def look(self) -> None:
         """Links what is new and safe, and lets go what the bucket holds."""
@@ -725,13 +735,17 @@ class Mirror:
         )
 
     def tell_owner(self, tp: TopicPartition, error: TieredError) -> None:
-        """Makes damage that was met in a link name the broker's file, and a claim that was refused the way on."""
+        """Makes damage that was met in a link name the broker's file, and other refusals the way on."""
         ours = self.path / partition_dir(tp)
         if isinstance(error, FencedError):  # a repair would write to what is linked
             error.hint = (
                 f"if this broker's log is the one to go on with, stop this and remove {ours}: links are made anew from "
                 "where the bucket ends, of what the broker still has"
             )
+        elif isinstance(error, LogDestroyedError):
+            held = DirectoryView.look(self.path, self._files).partitions
+            folders = ", ".join(str(folder) for each, folder in held.items() if each.topic == tp.topic)
+            error.hint = f"if the topic was deleted on purpose, stop this and remove {folders}; else {error.hint}"
         elif isinstance(error, CorruptionError) and Path(error.path_or_key).parent == ours:
             self._tell_damage(tp, error, Path(error.path_or_key))
 

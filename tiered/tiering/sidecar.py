@@ -34,6 +34,11 @@ class BrokerDirectory(LogDirectory):
         """As of a log directory. Raises what :meth:`Mirror.make` does, too."""
         self._mirror.make(self._ids)
         super().acquire()
+        try:
+            self._mirror.forget_removed()
+        except BaseException:
+            super().release()
+            raise
 
     def release(self) -> None:
         """Lets another uploader in, once a look that was left in the middle has ended."""

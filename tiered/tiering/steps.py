@@ -204,10 +204,12 @@ class BucketSteps:
     def _need_topic(self, topic: str) -> Steps[None]:
         """What a disk says of another bucket, or of this one before it was emptied, is not believed."""
         if (yield from load_topic(topic)) is None:
-            raise LogDestroyedError(
+            gone = LogDestroyedError(
                 f"topic {topic} was uploaded from {self._disk.path}, and {self._url} does not know it",
                 hint="it is another bucket or prefix, or it was emptied: correct the URL, or copy the objects back",
             )
+            yield Blocking(functools.partial(self._disk.tell_owner, TopicPartition(topic, 0), gone))
+            raise gone
 
     # ------------------------------------------------------------------ claims
 

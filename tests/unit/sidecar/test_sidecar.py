@@ -24,16 +24,17 @@ from tiered.errors import (
     DataLocalError,
     LocalIOError,
     LockedError,
+    LogDestroyedError,
     NotFoundError,
     OffsetGapError,
     TieredError,
 )
 from tiered.findings import Severity
 from tiered.format.checkpoint import encode_offsets
-from tiered.format.keys import log_name
+from tiered.format.keys import log_name, topic_key
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.checkpoints import CLEANER_NAME, LOG_START_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME
-from tiered.local.disk.claims import CLAIMS_NAME
+from tiered.local.disk.claims import CLAIMS_NAME, Claims
 from tiered.local.disk.files import FileState, PosixFiles, translate
 from tiered.local.disk.names import log_bases
 from tiered.local.partition.replica import Replica
@@ -41,6 +42,7 @@ from tiered.local.segment.scan import LogFile
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import SealedIndexes, TopicPartition
 from tiered.plan.tiering.facts import PartitionGone, SegmentRef, SegmentSealed
+from tiered.store.base import Delete
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
 from tiered.tiering.journal import Journal
@@ -726,6 +728,28 @@ def test_a_topic_that_was_made_again_with_more_partitions(
     told = "is another topic of the same name now" in str(ending), f"stop this and remove {ours})" in str(ending)
     assert (ending.code, *told) == (2, True, True)
     judge(url, finished, end)
+
+
+def test_a_topic_that_was_given_up_keeps_no_other_waiting(broker: Broker, url: str, tmp_path: Path) -> None:
+    """Deleted at the broker and in the bucket, its links removed: what was noted of it refused every later upload."""
+    end = broker.roll(2)
+    other = finished_log(tmp_path / "other")  # a topic with an id of its own
+    shutil.copytree(other / "t-0", broker.path / "t-u-0")
+    both = {T: end, TopicPartition("t-u", 0): int(log_bases(PosixFiles(), other / "t-0")[-1])}
+    broker.mark(both)
+    assert sidecar(broker.path, url).code == 0
+    shutil.rmtree(broker.folder)
+    with closing(StoreLocation.parse(url).open()) as store:
+        store.execute(Delete((topic_key("t"),)))  # as a maintainer does once its grace time is over
+    ours = beside(broker.path) / "t-0"
+    with pytest.raises(LogDestroyedError) as told:
+        sidecar(broker.path, url)
+    assert told.value.hint.startswith(f"if the topic was deleted on purpose, stop this and remove {ours}; else ")
+    shutil.rmtree(ours)
+    assert sidecar(broker.path, url).code == 0
+    expected = {at: value for at, value in values(other, "t").items() if at < both[TopicPartition("t-u", 0)]}
+    assert read(url, "t-u") == expected
+    assert [*Claims(beside(broker.path), PosixFiles()).read()] == [TopicPartition("t-u", 0)]
 
 
 def test_links_that_are_made_anew_believe_nothing_that_was_noted_of_others(
