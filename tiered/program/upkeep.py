@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
+from uuid import UUID
 
 from tiered.clock import Clock, IdSource
 from tiered.errors import TieredError, UnknownTopicError
@@ -141,6 +142,7 @@ class Upkeep:
         self._every_ms = EVERY_MS
         self._capabilities: Capabilities | None = None
         self._counts: Counter[Kind] = Counter()
+        self._newest: dict[tuple[UUID, int], int] = {}  # versions of roots that were proven to be the newest
         self.view = UpkeepView()
 
     def end(self) -> None:
@@ -226,7 +228,15 @@ class Upkeep:
         config = entry.settings
         maintainer = Maintainer(tp, entry.topic_id, config, owner=self._owner, known=entry.known)
         plan = self._drive(maintainer.plan(self._scope.kinds))
-        for action in plan.actions if plan is not None else ():
+        if plan is None:
+            return
+        root = entry.topic_id, tp.partition
+        seen = self._newest.get(root)
+        if plan.actions and (seen is None or plan.version < seen):
+            self._drive(maintainer.need_newest(sweeps=False))  # claims of an older root would soon hide that it is one
+        if plan.actions or (seen is not None and plan.version > seen):
+            self._newest[root] = plan.version
+        for action in plan.actions:
             if self._ending.is_set() or self._heeds_pause(tp.topic):
                 return
             self._note(doing=f"{tp} {action.kind}")

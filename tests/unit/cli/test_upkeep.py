@@ -106,6 +106,34 @@ def test_one_partition_keeps_no_other_from_its_turn(
     assert (upkeep.view.rounds, set(upkeep.view.failed)) == (2, {A})  # what is well again is not told for ever
 
 
+def test_an_older_root_that_was_put_back_is_left_alone_round_after_round(store: Store, tmp_path: Path) -> None:
+    """Each round would claim it, and make a version of it: soon it would have more than the newer one had."""
+    with tiered.open_reader(store.url) as reader:
+        topic_id = reader.topics()["a"].topic_id
+    assert topic_id is not None
+    (root,) = (tmp_path / "store").glob(f"??/{topic_id.hex}-0/root.obj")
+    older = root.read_bytes()
+    with tiered.open(tmp_path / "log", remote=store.url) as log:
+        for _ in range(40):
+            log.topic("a").append(b"y" * 100)
+        log.sync(timeout=60)
+    told = Told()
+    upkeep = upkeep_of(store, told)
+    upkeep.turn()
+    assert told.done == [(A, Kind.RETENTION), (B, Kind.RETENTION), (C, Kind.RETENTION)]
+    root.write_bytes(older)
+    for rounds in (2, 3, 4):
+        upkeep.turn()
+        assert (upkeep.view.rounds, {tp: type(error) for tp, error in upkeep.view.failed.items()}) == (
+            rounds,
+            {A: CorruptionError},
+        )
+    assert (told.done[3:], told.failed) == ([], [(A, CorruptionError)] * 3)
+    upkeep_of(store, told).turn()  # another process, which has seen no newer one
+    assert (told.done[3:], told.failed[3:]) == ([], [(A, CorruptionError)])
+    assert root.read_bytes() == older
+
+
 def test_an_entry_that_cannot_be_read_keeps_no_other_topic_from_its_turn(store: Store, tmp_path: Path) -> None:
     path = tmp_path / "store" / "topics" / "b.obj"
     whole = path.read_bytes()

@@ -249,10 +249,14 @@ CLAIM = {"list": 1, "get": 1, "put": 2}
 """What a claim of a maintainer costs: ``hist/`` is listed and gets a copy of the root, which is put and read back."""
 
 
+LOOK = {"list": 7, "get": 2}
+"""What the look for a newer root costs, before the first action that a process has in a partition."""
+
+
 def with_a_round_and_a_claim(**requests: int) -> dict[str, int]:
-    """What an action costs that is the only one of its round."""
-    ops = {*requests, *ROUND, *CLAIM}
-    return {op: requests.get(op, 0) + ROUND.get(op, 0) + CLAIM.get(op, 0) for op in ops}
+    """What an action costs that is the only one of its round, and the first of its partition."""
+    ops = {*requests, *ROUND, *CLAIM, *LOOK}
+    return {op: requests.get(op, 0) + ROUND.get(op, 0) + CLAIM.get(op, 0) + LOOK.get(op, 0) for op in ops}
 
 
 @pytest.mark.parametrize("rows", [4, 8, 16])
