@@ -191,19 +191,25 @@ class Upkeep:
                 if self._heeds_pause(entry.name):
                     continue
                 self._note(doing=f"{tp}")
-                try:
-                    if entry.state == STATE_DELETING and tp.partition == 0:
+                if entry.state == STATE_DELETING and tp.partition == 0:
+                    with self._by_itself(tp, failed):  # of all partitions: what is wrong with another is not this one's
                         self._drive(tend_deletion(entry, self._owner))
+                with self._by_itself(tp, failed):
                     self._maintain(entry, tp, self._capabilities)
-                except Exception as cause:  # noqa: BLE001 - also a bug that one partition meets is that one's alone
-                    failed[tp] = as_error(cause, "maintenance")
-                    self._on_failed(tp, failed[tp])
             for error in unreadable.values():
                 self._on_failed(None, error)
             trouble = next(iter(unreadable.values()), None)
             self._note(rounds=self.view.rounds + 1, ended_ms=self._clock.now_ms(), failed=failed, trouble=trouble)
         finally:
             self._note(doing="")
+
+    @contextlib.contextmanager
+    def _by_itself(self, tp: TopicPartition, failed: dict[TopicPartition, TieredError]) -> Iterator[None]:
+        try:
+            yield
+        except Exception as cause:  # noqa: BLE001 - also a bug that one partition meets is that one's alone
+            failed[tp] = as_error(cause, "maintenance")
+            self._on_failed(tp, failed[tp])
 
     def _heeds_pause(self, topic: str) -> bool:
         paused = self._is_paused(topic)

@@ -11,12 +11,16 @@ from typing import Any
 import pytest
 
 import tiered
+from tiered.clock import SystemClock
 from tiered.errors import CorruptionError, RemoteUnavailableError, TieredError
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import Kind
 from tiered.program.upkeep import Scope, Upkeep
+from tiered.remote.deletion import begin_deletion
 from tiered.remote.maintain import Done, Maintainer
+from tiered.remote.topics import load_topic
 from tiered.store.base import Store
+from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
 from tiered.testing.clock import FakeClock, SeededIds
 
@@ -132,6 +136,31 @@ def test_an_older_root_that_was_put_back_is_left_alone_round_after_round(store: 
     upkeep_of(store, told).turn()  # another process, which has seen no newer one
     assert (told.done[3:], told.failed[3:]) == ([], [(A, CorruptionError)])
     assert root.read_bytes() == older
+
+
+def test_a_damaged_partition_of_a_deleted_topic_keeps_no_other_from_its_destruction(tmp_path: Path) -> None:
+    place = StoreLocation.parse(f"file://{tmp_path / 'store'}")
+    with tiered.open(tmp_path / "log", remote=place.url) as log:
+        topic = log.topic("d", create=True, partitions=3, config={"gc.grace.ms": 0})
+        for number in range(3):
+            topic.append(b"x", partition=number)
+        log.sync(timeout=60)
+    store = place.open(clock=SystemClock())
+    entry = drive(store, load_topic("d"))
+    assert entry is not None
+    drive(store, begin_deletion(entry, "m"))
+    (root,) = (tmp_path / "store").glob(f"??/{entry.topic_id.hex}-1/root.obj")
+    root.write_bytes(root.read_bytes()[:-1])
+    told = Told()
+    upkeep = Upkeep(
+        store, owner="m", clock=SystemClock(), ids=SeededIds(), on_done=told.on_done, on_failed=told.on_failed
+    )
+    upkeep.turn()
+    destroyed, damaged, other = (TopicPartition("d", number) for number in range(3))
+    assert told.done == [(destroyed, Kind.COLLECT), (other, Kind.COLLECT)]
+    assert told.failed == [(destroyed, CorruptionError), (damaged, CorruptionError)]  # the name is not free yet
+    left = {path.name for path in (tmp_path / "store").glob("??/*") if any(path.rglob("*.obj"))}
+    assert left & {f"{entry.topic_id.hex}-{number}" for number in range(3)} == {f"{entry.topic_id.hex}-1"}
 
 
 def test_an_entry_that_cannot_be_read_keeps_no_other_topic_from_its_turn(store: Store, tmp_path: Path) -> None:
