@@ -27,7 +27,7 @@ from tiered.format.keys import (
 )
 from tiered.format.page import MAX_PAGE_BYTES, Content, PageKind, Pointers, decode_page
 from tiered.format.root import Root
-from tiered.format.rows import Rows, Trash
+from tiered.format.rows import NO_TRASH, Rows, Trash
 from tiered.format.trash import TRASH_LIST, TRASH_MAINTAINER, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TrashEntry
 from tiered.plan.housekeeping import GcDoneIntent, GcFloorIntent
 from tiered.plan.maintenance import MAX_DELETE_KEYS, collectable
@@ -160,6 +160,20 @@ class Collector:
         collected = Collected(floor, len(done), work.deleted, pins.count, held, tuple(work.failed))
         audit = yield from write_line(self._catalog.root or root, collected.fields)
         return replace(collected, audit=audit)
+
+    def held(self) -> Steps[Collected | None]:
+        """What is due and waits for pins, where an earlier cycle has passed all of it; None where one may find more.
+
+        Needs no claim and changes nothing: a snapshot may hold for years, and a cycle leaves a version and a line.
+        """
+        root, now_ms = self._catalog.root, (yield Now()).now_ms
+        due = NO_TRASH if root is None else self._due(root, root.version, now_ms)
+        if root is None or not len(due) or len(self._due(root, root.gc_floor, now_ms)) < len(due):
+            return None
+        pins = yield from read_pins(root)
+        if pins.lowest is None or pins.expired or pins.stale or len(self._due(root, pins.lowest, pins.date_ms)):
+            return None
+        return Collected(root.gc_floor, pins=pins.count, held=len(due))
 
     def _due(self, root: Root, limit: int, now_ms: int) -> Trash:
         if self._only is None:

@@ -150,6 +150,10 @@ class Maintainer:
             collected = yield from destroy(root, self._config.gc_grace_ms)
             note = f"the topic is being deleted: {collected.pins} pins or snapshots hold it" if collected.held else ""
             return Done(action, note=note, collected=collected)
+        if action.kind is Kind.COLLECT:
+            held = yield from Collector(self._catalog, self._config.gc_grace_ms).held()
+            if held is not None:
+                return Done(action, note=held.note, collected=held)
         yield from self._claimed()
         if action.kind is Kind.RETENTION:
             yield from self._catalog.trim(action.end, reason=action.reason)

@@ -12,6 +12,7 @@ import pytest
 
 from tests.unit.catalog.script import TOPIC_ID
 from tests.unit.paged.collecting import PREFIX, TINY, Place
+from tests.unit.remote.building import TRUSTED
 from tiered.config import DAY_MS, TopicConfig
 from tiered.errors import CorruptionError, RemotePermissionError
 from tiered.format.keys import PageName, Role, index_key, join_uid, page_key, pin_key, segment_key
@@ -26,9 +27,11 @@ from tiered.store.base import (
     Delete,
     Deleted,
     Get,
+    List,
     Match,
     Object,
     Outcome,
+    Page,
     Put,
     StoreRequest,
 )
@@ -207,6 +210,48 @@ def test_a_snapshot_holds_for_ever_what_it_names(place: Place) -> None:
     place.wait(1000 * DAY_MS)
     assert place.collect().entries == 0
     assert pinned <= place.keys
+
+
+def test_what_a_snapshot_holds_costs_neither_a_version_nor_a_line_a_round(place: Place) -> None:
+    """One cycle looks at each thing that has left; those behind it change nothing, until something has left again."""
+    place.append(50)
+    snapshot = f"{PREFIX}snap/release"
+    place.put(snapshot, encode_root(place.root))
+    place.trim(200)
+    place.wait()
+
+    def turn() -> Collected:
+        maintainer = planner_of()
+        plan = place.world.run(maintainer.plan([Kind.COLLECT]))
+        assert plan is not None
+        (action,) = plan.actions
+        collected = place.world.run(maintainer.run(action, TRUSTED)).collected
+        assert collected is not None
+        return collected
+
+    def lines() -> int:
+        page = place.store.inner.execute(List("jobs/gc/"))
+        assert isinstance(page, Page)
+        return len(page.entries)
+
+    first = turn()
+    held, version = first.held, place.root.version
+    assert (first.entries, first.pins, held > 0, lines()) == (0, 1, True, 1)
+    for _ in range(3):
+        place.wait()
+        again = turn()
+        assert (again.entries, again.pins, again.held, again.note) == (0, 1, held, f"{held} entries wait for 1 pins")
+        assert (place.root.version, lines()) == (version, 1)
+    place.maintainer = place.desk("m3")
+    place.maintainer.maintain()
+    place.trim(300)
+    place.wait()
+    assert turn().held > held
+    assert lines() == 2
+    place.store.execute(Delete((snapshot,)))
+    place.store.forget()
+    assert turn().entries > held
+    assert place.keys == place.named
 
 
 def test_what_a_stranger_put_among_the_pins_holds_nothing(place: Place) -> None:
