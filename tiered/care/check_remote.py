@@ -100,7 +100,7 @@ class RemoteCheck:
     ) -> None:
         self._tp, self._topic_id = tp, entry.topic_id
         self._facts, self._local, self._tell = facts, local, tell
-        self._known = replace(local.known if local is not None else NOTHING_KNOWN, made=entry.roots)
+        self._known = entry.known_with(local.known if local is not None else NOTHING_KNOWN)
         self._state = entry.state
         self._key = root_key(entry.topic_id, tp.partition)
         self._beside = SideFileCheck()

@@ -257,8 +257,7 @@ def _from_roots(unnamed: Unnamed, before: TopicEntry | None) -> Iterator[str]:
 
 def _root(url: str, disk: _Disk, entry: TopicEntry, partition: int) -> Steps[list[Advice]]:
     tp = TopicPartition(entry.name, partition)
-    seen = disk.known.get(tp, NOTHING_KNOWN)
-    known = Known(entry.roots, seen.version, seen.start_offset, seen.next_offset, seen.writer_epoch, seen.tokens)
+    known = entry.known_with(disk.known.get(tp, NOTHING_KNOWN))
     try:
         root = yield from RootView(entry.topic_id, partition, entry.name, known).load()
         torn = None if root is None else (yield from find_torn(root))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 from uuid import UUID
 
@@ -139,7 +139,8 @@ class Tiers:
         check_entry(facts.name, facts.entry, {partition: known}, where=self.store.url)
         if facts.entry is None:
             return None
-        known = replace(known, made=facts.entry.roots and partition < facts.entry.partitions)
+        if partition < facts.entry.partitions:
+            known = facts.entry.known_with(known)
         return drive(self.store, RootView(facts.entry.topic_id, partition, facts.name, known).pin())
 
     def run(self, steps: Steps[T]) -> T:

@@ -42,7 +42,7 @@ from tiered.format.crc import crc32c
 from tiered.format.fields import HEX_128, INT64_MAX, TEXT, Fields, Kind, Listed
 from tiered.format.keys import TOPICS_PREFIX, parse_topic_key, partition_prefix, root_key, topic_key
 from tiered.format.root import STATE_DELETING, STATE_OPEN, STATES, Root, decode_root
-from tiered.plan.known import Known
+from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.remote.root_view import root_get
 from tiered.remote.roots import PartitionIds, load_roots, make_roots
 from tiered.remote.settle import COMMIT_DEADLINE_MS, Deadline, deadline_after, settle
@@ -129,7 +129,12 @@ class TopicEntry:
     @property
     def known(self) -> Known:
         """What a maintainer knows of the roots. Those of a topic that is being deleted go one by one."""
-        return Known(made=self.roots and self.state != STATE_DELETING)
+        return self.known_with(NOTHING_KNOWN)
+
+    def known_with(self, seen: Known) -> Known:
+        """What the entry knows of a root, beside what a disk has ``seen`` of it; nothing where one that is gone is no
+        loss: roots of a topic that is being deleted go one by one."""
+        return NOTHING_KNOWN if self.state == STATE_DELETING else replace(seen, made=self.roots)
 
 
 @dataclass(frozen=True, slots=True)

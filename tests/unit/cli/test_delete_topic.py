@@ -150,6 +150,33 @@ def test_snapshots_refuse_unless_forced(cli: Cli, bucket: str, tmp_path: Path) -
     assert objects(tmp_path, old) == []
 
 
+def test_a_partition_that_is_gone_by_its_deletion_is_not_lost(cli: Cli, bucket: str, tmp_path: Path) -> None:
+    """The other one is held by a reader: all that was left of the topic counted as damage until it was gone, too."""
+    remote, log_dir = ("--remote", bucket), ("--log-dir", str(tmp_path / "log"))
+    reader = tiered.open_reader(bucket, pin=True)
+    records = reader.topic("t").read(partition=1)
+    next(iter(records))
+    assert cli("topics", "delete", "t", *remote, "--yes").code == 0
+    over(cli, bucket)
+    done = cli("gc", "run", *remote, "--yes", "--json")
+    assert (done.code, [one["collected"]["held"] for one in done.summary["done"]]) == (3, [0, 1])
+    for command in (("check",), ("status",), ("status", *log_dir), ("check", *log_dir), ("repair", "advice")):
+        seen = cli(*command, *remote)
+        assert (command, seen.code, "lost" in seen.err) == (command, 0, False)
+    reader.close()
+    assert cli("gc", "run", *remote, "--yes").code == 0
+    assert [one["topic"] for one in cli("topics", "list", *remote, "--json").summary["topics"]] == ["u"]
+
+
+def test_a_root_that_is_lost_before_its_topic_is_deleted_is_still_told(cli: Cli, bucket: str, tmp_path: Path) -> None:
+    remote, old = ("--remote", bucket), id_of(cli, bucket)
+    assert cli("topics", "delete", "t", *remote, "--yes").code == 0
+    StoreLocation.parse(bucket).open().execute(Delete((root_key(UUID(old), 0),)))
+    assert cli("check", *remote).code == 13
+    advice = cli("repair", "advice", *remote)
+    assert (advice.code, root_key(UUID(old), 0) in advice.text) == (13, True)
+
+
 def test_a_mark_that_was_cut_short_is_completed(
     cli: Cli, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
