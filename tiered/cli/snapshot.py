@@ -9,6 +9,7 @@ import click
 
 from tiered.errors import ConfigError, CorruptionError, NotFoundError, TieredError
 from tiered.format.keys import check_snapshot_name
+from tiered.format.root import STATE_DELETING
 from tiered.model import TopicPartition
 from tiered.program.application import Application, Command, Group, confirm, pass_application, split_topic
 from tiered.program.doors import chosen_partitions
@@ -18,6 +19,7 @@ from tiered.remote.past import Taken, create_snapshot, delete_snapshot, load_sna
 from tiered.remote.root_view import RootView
 from tiered.times import format_time
 
+EXIT_WARNINGS = 3
 _NAME = click.argument("name", metavar="NAME")
 _SHOWN = ("start_offset", "end_offset", "state")
 _SELECTED = click.argument("selected", nargs=-1, metavar="[TOPIC[:P]]...")
@@ -42,14 +44,17 @@ def create_command(app: Application, *, name: str, selected: tuple[str, ...]) ->
     check_snapshot_name(name)
     app.need_remote()
     with open_tiers(app, with_local=False) as tiers:
-        views = dict(_views(tiers, selected))
+        deleted = [] if selected else _deleted(tiers)
+        views = {tp: view for tp, view in _views(tiers, selected) if tp.topic not in deleted}
         held = [tp for tp, view in views.items() if tiers.run(load_snapshot(view, name)) is not None]
         if held:
             raise ConfigError(
                 f"there is a snapshot {name} of {held[0]} already", hint="choose another name, or delete it first"
             )
         made = [(tp, Taken(f"snapshot {name}", tiers.run(create_snapshot(view, name)))) for tp, view in views.items()]
-    return _print(app, "snapshot create", made)
+    for topic in deleted:
+        app.out.warn(f"topic {topic} is being deleted and was passed over")
+    return _print(app, "snapshot create", made, code=EXIT_WARNINGS if deleted else 0)
 
 
 @command.command("list", cls=Command)
@@ -115,6 +120,12 @@ def delete_command(app: Application, *, name: str, selected: tuple[str, ...], ye
     return _print(app, "snapshot delete", [(tp, taken) for tp, _, taken in held])
 
 
+def _deleted(tiers: Tiers) -> list[str]:
+    """Topics that are being deleted: nothing of them can be kept any more."""
+    entries = {name: facts.entry for name, facts in tiers.topics().items()}
+    return sorted(name for name, entry in entries.items() if entry is not None and entry.state == STATE_DELETING)
+
+
 def _views(
     tiers: Tiers, selected: Sequence[str], unreadable: dict[str, TieredError] | None = None
 ) -> Iterator[tuple[TopicPartition, RootView]]:
@@ -144,6 +155,8 @@ def _print(
     verb: str,
     found: Sequence[tuple[TopicPartition, Taken]],
     damaged: Sequence[tuple[TopicPartition, str]] = (),
+    *,
+    code: int = 0,
 ) -> int:
     entries = [_entry(tp, taken) for tp, taken in found]
     header = ["snapshot", "partition", "version", "time", "from", "to", "state"]
@@ -154,7 +167,7 @@ def _print(
     for tp, name in damaged:
         entries.append({"name": name, "topic": tp.topic, "partition": tp.partition, "state": "damaged"})
         rows.append([name, tp, "", "", "", "", "damaged"])
-    return app.out.result(verb, {"snapshots": entries}, columns(header, rows) if rows else ["no snapshots"])
+    return app.out.result(verb, {"snapshots": entries}, columns(header, rows) if rows else ["no snapshots"], code)
 
 
 def _entry(tp: TopicPartition, taken: Taken) -> dict[str, Any]:

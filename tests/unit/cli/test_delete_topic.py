@@ -177,6 +177,20 @@ def test_a_root_that_is_lost_before_its_topic_is_deleted_is_still_told(cli: Cli,
     assert (advice.code, root_key(UUID(old), 0) in advice.text) == (13, True)
 
 
+def test_a_snapshot_of_all_topics_passes_over_one_that_is_being_deleted(cli: Cli, bucket: str) -> None:
+    """It failed for as long as the grace lasts, and left a part of itself: the topics before that one."""
+    remote = ("--remote", bucket)
+    assert cli("topics", "create", "s", "--partitions", "1", *remote).code == 0
+    assert cli("topics", "delete", "t", *remote, "--yes").code == 0
+    made = cli("snapshot", "create", "nightly", *remote, "--json")
+    assert made.code == 3
+    assert made.summary["warnings"] == ["topic t is being deleted and was passed over"]
+    named = [(one["topic"], one["partition"]) for one in made.summary["snapshots"]]
+    assert named == [("s", 0), ("u", 0), ("u", 1)]
+    refused = cli("snapshot", "create", "late", "u", "t", *remote)
+    assert (refused.code, "t-0 is being deleted" in refused.err) == (10, True)
+
+
 def test_a_mark_that_was_cut_short_is_completed(
     cli: Cli, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
