@@ -54,6 +54,7 @@ from tiered.remote.settle import COMMIT_DEADLINE_MS, deadline_after, settle
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.sweep import drop_kept, drop_named
 from tiered.remote.topics import TopicEntry
+from tiered.remote.traces import need_newest
 from tiered.store.base import (
     ABSENT,
     INCAPABLE,
@@ -320,7 +321,7 @@ class Eraser:
         capabilities = capabilities or (yield from probe())
         check_capabilities(capabilities, "the store")
         if hits:
-            yield from self.catalog.claim(Role.MAINTAINER, owner)
+            yield from self.claim(owner)
         self.open_shop(capabilities)
         for _ in range(MAX_LOOKS):
             for hit in hits:
@@ -334,7 +335,7 @@ class Eraser:
                 raise NotFoundError(f"{self.tp} has no catalog any more", hint="was its topic deleted?")
             hits = found[1]
             if hits and not self.catalog.claim_epoch:
-                yield from self.catalog.claim(Role.MAINTAINER, owner)
+                yield from self.claim(owner)
                 self.open_shop(capabilities)
             if not hits:
                 break
@@ -348,6 +349,11 @@ class Eraser:
         version = pinned.version if pinned is not None else 0
         read = len(self.counter.looked)
         return Erased(self.tp, version, self.records, tuple(notes), tuple(left), read, collected)
+
+    def claim(self, owner: str) -> Steps[None]:
+        """Takes the role ``m``. Raises CorruptionError under an older root: what an erasure commits would hide that."""
+        yield from need_newest(self.catalog, all_traces=False)
+        yield from self.catalog.claim(Role.MAINTAINER, owner)
 
     def _rewrite(self, row: Row) -> Steps[None]:
         """One segment without what is meant, in the catalog; nothing if it is no part of it by now."""
@@ -440,7 +446,7 @@ class Eraser:
 
     def collect(self, owner: str) -> Steps[Collected]:
         if not self.catalog.claim_epoch:
-            yield from self.catalog.claim(Role.MAINTAINER, owner)
+            yield from self.claim(owner)
         return (yield from Collector(self.catalog, 0, only=frozenset(self.replaced)).run())
 
     def _prove(self) -> Steps[list[Left]]:

@@ -23,7 +23,6 @@ from tiered.care.erase import Counter, Erased, Eraser, Hit, Left, uid_of
 from tiered.care.spread import Part
 from tiered.config import MAX_LONG
 from tiered.errors import NotFoundError, TieredError
-from tiered.format.keys import Role
 from tiered.model import Row, TopicPartition
 from tiered.plan.erasure import Selection
 from tiered.plan.jobs import SPAN_BYTES, SpanCutter
@@ -194,7 +193,7 @@ class Committer:
     def claim(self) -> Steps[None]:
         """Takes the role ``m``, once."""
         if not self.claim_epoch:
-            yield from self._eraser.catalog.claim(Role.MAINTAINER, self._owner)
+            yield from self._eraser.claim(self._owner)
 
     def commit(self, made: Sequence[tuple[Row, Row, int]]) -> Steps[None]:
         """What was rewritten under this claim takes the place of what it was made of.

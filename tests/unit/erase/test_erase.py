@@ -39,7 +39,7 @@ from tiered.remote.pins import Pin
 from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry
-from tiered.store.base import Capabilities, Get, List, Object, Outcome, Page, Put, StoreRequest
+from tiered.store.base import Capabilities, Get, List, Match, Object, Outcome, Page, Put, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 from tiered.store.puts import put_unique
@@ -135,6 +135,24 @@ def bucket() -> Bucket:
 
 def meant(record: Record) -> bool:
     return record.key == b"key-3"
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_nothing_is_erased_under_an_older_root_that_was_put_back(now: bool) -> None:
+    """What it would commit would be newer than all that tells of the newer root."""
+    bucket = Bucket()
+    key = root_key(TOPIC_ID, 0)
+    older = bucket.data(key)
+    maintainer = Maintainer(TP, TOPIC_ID, TopicConfig(), owner="m:1")
+    (trim,) = bucket.run(maintainer.plan((Kind.RETENTION,), begin_at=100)).actions
+    bucket.run(maintainer.run(trim, TRUSTED))
+    newer = bucket.store.inner.execute(Get(key))
+    assert isinstance(newer, Object)
+    bucket.store.inner.execute(Put(key, older, Match(newer.etag)))
+    objects = bucket.objects()
+    with pytest.raises(CorruptionError, match=r"`hist/` tells of version"):
+        bucket.erase(now=now)
+    assert (bucket.data(key), bucket.objects()) == (older, objects)
 
 
 def test_what_is_not_erased_keeps_its_offset_and_its_bytes(bucket: Bucket) -> None:
