@@ -117,7 +117,7 @@ def test_its_requests(end: int, tmp_path: Path, inline_shuffle: None, monkeypatc
     (action,) = done.done["partitions"][0]["actions"]
     n, g, p = action["rows_in"], action["groups"], action["groups"] // 2
     assert (n, g) == (end // 20, end // 20 - 1)
-    assert bill == {"Put": 4 * g + 3 * p + 15, "Get": 3 * n + g + 8 * p + 25, "List": 4, "Head": 1, "Delete": 1}
+    assert bill == {"Put": 4 * g + 3 * p + 15, "Get": 3 * n + g + 8 * p + 27, "List": 11, "Head": 1, "Delete": 1}
 
 
 @pytest.fixture(scope="module")

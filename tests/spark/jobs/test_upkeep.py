@@ -10,12 +10,13 @@ from pyspark.sql import SparkSession
 
 import tiered
 from tests.spark.jobs.building import bucket, inline, log, records, rows, run, shape
+from tests.spark.jobs.shuffling import inline_shuffle
 from tiered.care.check import CheckOptions
 from tiered.care.run import check
 from tiered.config import TopicConfig
 from tiered.errors import FencedError
 from tiered.format.kernels import Record
-from tiered.format.keys import Role
+from tiered.format.keys import Role, root_key
 from tiered.model import TopicPartition
 from tiered.plan.jobs import bundled
 from tiered.plan.maintenance import Kind
@@ -23,11 +24,12 @@ from tiered.remote.catalog import Catalog
 from tiered.remote.maintain import Maintainer
 from tiered.remote.topics import load_topic
 from tiered.spark.jobs.upkeep import MaintenanceJob
+from tiered.store.base import Get, Match, Object, Put
 from tiered.store.driver import drive
 from tiered.store.location import open_store
 from tiered.store.probe import probe
 
-__all__ = ["inline"]
+__all__ = ["inline", "inline_shuffle"]
 
 SETTINGS = {
     "latest": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"},
@@ -91,6 +93,40 @@ def test_a_job_leaves_what_the_maintainer_leaves(job: str, tmp_path: Path, inlin
     again = run(job, "--remote", bucket(one), "--json", *options)
     written = [each["bytes_written"] for one in again.done["partitions"] for each in one["actions"]]
     assert (again.code, written) == (0, [0] * 6 if job == "reencode" else [])  # reencode reads all, to know
+
+
+@pytest.mark.parametrize(
+    ("job", "topic", "options"),
+    [
+        ("compact", "latest", ()),
+        ("compact", "latest", ("--two-phase-above", "1", "--task-bytes", "3KiB", "--memory", "2KiB")),
+        ("merge", "small", ()),
+        ("retention", "old", ()),
+    ],
+)
+def test_nothing_is_done_under_an_older_root_that_was_put_back(
+    job: str, topic: str, options: tuple[str, ...], tmp_path: Path, inline_shuffle: None
+) -> None:
+    """What a job commits would be newer than all that tells of the newer root."""
+    place = fill(tmp_path)
+    store = open_store(bucket(place))
+    entry = drive(store, load_topic(topic))
+    assert entry is not None
+    key = root_key(entry.topic_id, 0)
+    older = store.execute(Get(key))
+    trimmer = Maintainer(TopicPartition(topic, 0), entry.topic_id, TopicConfig(), owner="test")
+    plan = drive(store, trimmer.plan((Kind.RETENTION,), begin_at=20))
+    assert plan is not None
+    drive(store, trimmer.run(plan.actions[0], drive(store, probe())))
+    newer = store.execute(Get(key))
+    assert isinstance(older, Object)
+    assert isinstance(newer, Object)
+    store.execute(Put(key, older.data, Match(newer.etag)))
+    done = run(job, topic, "--remote", bucket(place), "--json", *options)
+    assert (done.code, "tells of version" in done.out + done.err) == (13, True)
+    kept = store.execute(Get(key))
+    assert isinstance(kept, Object)
+    assert kept.data == older.data
 
 
 @pytest.mark.spark

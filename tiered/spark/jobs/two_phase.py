@@ -28,6 +28,7 @@ from tiered.plan.survivors import txns_before
 from tiered.remote.catalog import Catalog
 from tiered.remote.compact_parts import Group, Part, inputs_of, plan_round
 from tiered.remote.snapshot import Snapshot
+from tiered.remote.traces import need_newest
 from tiered.spark.jobs.job import Run
 from tiered.spark.jobs.plan import Receipt, Task
 from tiered.spark.jobs.rounds import (
@@ -160,6 +161,7 @@ class Rewriting:
         self._before = dict(zip(groups, txns_before([group.start for group in groups], effects), strict=True))
         entry = entry_of(run.store, kept.round.topic)
         self._catalog = Catalog(entry.topic_id, kept.round.partition, entry.name, known=entry.known)
+        drive(run.store, need_newest(self._catalog, all_traces=False))  # what is committed to an older root hides it
         self._epoch = drive(run.store, self._catalog.claim(Role.MAINTAINER, owner_here("compact"))).epoch
         self._waiting: _Waiting | None = None
         self._unmarked: dict[int, dict[str, int]] = {}

@@ -103,6 +103,8 @@ class MaintenanceJob:
             maintainer = self._maintainer(entry, each["partition"], plan.arguments.get("settings", {}))
             try:
                 found = drive(store, maintainer.plan((self.kind,)))
+                if found is not None and found.actions:
+                    drive(store, maintainer.need_newest(sweeps=False))  # what is committed to an older root hides it
                 for action in found.actions if found is not None else ():
                     steps = maintainer.run(action, capabilities, memory_bytes=plan.arguments["memory_bytes"])
                     ended = drive(store, steps)
