@@ -157,7 +157,7 @@ class SegmentObjects:
         if not (problem or flaw or named):
             return None
         lost = yield from self.walk(size, bundle, take_nothing)
-        if lost and (lost[0].start, lost[-1].end) == (row.base, row.next) and (body := (yield from self._body(bundle))):
+        if lost and (body := (yield from self._body(bundle))):  # what can be read here may be another segment's
             why = f"{problem or lost[0].why}; {body} has its bytes"
             return RowPlan(row, row, why, (), row.size, (self.log_key,) if size else (), body)
         if lost and (pieces := (yield from self._merged_of())):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.damage.bucket.actions import ACTIONS, EXPECTED, outcome
-from tests.damage.bucket.damages import DAMAGES, Damage
+from tests.damage.bucket.damages import DAMAGES, Damage, flip
 from tests.damage.bucket.place import TPS, Place
 from tests.damage.bucket.repairs import (
     DROP,
@@ -77,6 +77,19 @@ def test_what_was_collected_since_its_neighbours_repair_comes_from_aside(tmp_pat
     carry_out(place, INDEX, TPS[1])
     assert findings(place) == []
     assert everything(place) == EXPECTED
+
+
+def test_of_two_that_changed_places_nothing_is_taken_for_the_other_although_one_is_damaged(tmp_path: Path) -> None:
+    """Its batches that are whole lie at the offsets of the other, and nothing in them says whose they are."""
+    place = Place(tmp_path)
+    place.swap(place.log_key(), place.log_key(tp=TPS[1]))
+    place.edit(place.log_key(), flip(80))  # now a batch of the other partition
+    with pytest.raises(TieredError, match="there is nothing to repair"):
+        carry_out(place, DROP)
+    carry_out(place, INDEX)
+    carry_out(place, DROP, TPS[1])
+    assert findings(place) == []
+    assert everything(place) == left((5, 10), (TPS[1],))
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=[damage.name for damage in DAMAGES])
