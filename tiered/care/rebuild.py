@@ -20,6 +20,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
@@ -88,8 +89,9 @@ class RebuildPlan:
     ``unproven``: offsets of records of theirs that may have had others of these, (0, 0) for none.
 
     ``found``: rows that the copy did not name. ``unused``: keys of segments that the new root does not name; they stay.
-    ``bare``: keys of a ``.log`` whose bundle is gone or wrong: the root names it where the copy or its batches tell its
-    row, and not where it lies behind the end, as an upload that never ended. ``gone``: offsets at the start, from that
+    ``bare``: keys of a ``.log`` whose bundle is gone or wrong, or that has another size than its row tells: the root
+    names it where the copy, its bundle or its batches tell its row, and not where it lies behind the end, as an upload
+    that never ended. ``gone``: offsets at the start, from that
     of the copy or, without one, from 0 on, that no object has, (0, 0) for none: a trim took them, or they are lost.
     ``damaged`` is what lies there now, None if the root is absent; ``etag`` is its. ``lost``: offsets that are in no
     object, a hole each.
@@ -124,6 +126,15 @@ class _There(NamedTuple):
     version: int = 0
 
 
+class _Unnamed(NamedTuple):
+    """Segments that a copy does not name. ``rows``: those of which a bundle tells and a ``.log`` is there; ``untold``:
+    by key of the ``.log`` those whose bundle is lost; ``gone``: those whose bundle alone is there."""
+
+    rows: list[Row]
+    untold: dict[str, SegmentName]
+    gone: list[Row]
+
+
 class Listed(NamedTuple):
     """The objects of a partition: sizes by key, and the newest epoch of each role that made one."""
 
@@ -141,24 +152,22 @@ def plan_rebuild_steps(
     nothing tells in which order it was committed, comes in the order of the decisions.
     """
     topic_id = yield from topic_id_of(tp)
+    key_of = partial(segment_key, topic_id, tp.partition)
     there = yield from _need_broken(tp, topic_id)
     listed = yield from list_objects(topic_id, tp.partition)
     torn, copy, known, unread = yield from _gone_on_from(tp, topic_id, there)
     # Of the newest root what is wrong with its objects is for other verbs; of another one they may be collected.
     newest = torn is not None and not there.older
-    others, untold = yield from _unnamed(copy, topic_id, tp.partition, listed, torn, older=bool(there.older))
+    older = bool(there.older)
+    others, untold, gone = yield from _unnamed(copy, topic_id, tp.partition, listed, torn, older=older)
     kept, named, since = copy, known, SinceCopy(copy)
     if not newest:  # since the newest root nobody has committed
         older = copy is not None and copy is there.root
         since = yield from since_copy(tp, topic_id, copy, torn, listed.sizes, older=older, accept_order=accept_order)
         copy, known = since.root, [*named, *since.rows]
         _need_uncut(tp, topic_id, since, others)
-    present = [row for row in known if newest or not row.size or _has_log(topic_id, tp.partition, row, listed.sizes)]
+    present = [row for row in known if newest or not row.size or key_of(row) in listed.sizes]
     known_end = copy.next_offset if torn is None and copy is not None else 0
-
-    def key_of(row: Row) -> str:
-        return segment_key(topic_id, tp.partition, row)
-
     if newest and copy is not None:
         others = [*(row for row in others if row.base < copy.next_offset), *followers(others, copy.next_offset)]
     chosen = choose_rows(present, known_end, others, key_of, gaps=True)
@@ -170,12 +179,14 @@ def plan_rebuild_steps(
         others += yield from _need_staged(tp, torn, chosen, listed)
     rows = choose_rows(present, known_end, others, key_of, gaps=accept_loss)
     lost: list[tuple[int, int]] = []
+    beyond = [] if newest else _beyond(rows, gone)
     if accept_loss:
-        rows, lost = yield from _with_holes(rows, copy)
+        rows, lost = yield from _with_holes(rows, copy, beyond)
+        known += beyond
         yield from _need_harmless(tp, topic_id, rows, lost, known, copy=kept if there.root is None else None)
     if torn is not None and newest and not lost:
         torn.need_same(tp, rows, {join_uid(row.id_hi, row.id_lo) for row in told})
-    yield from _need_end(tp, topic_id, rows, copy)
+    yield from _need_end(tp, topic_id, rows, copy, beyond)
     if not accept_loss:
         yield from _need_all_of_older(there, rows, key_of)
     root = yield from _made(tp, topic_id, copy, rows, listed, seen=max(there.version, since.seen), owner=owner)
@@ -250,8 +261,33 @@ def _need_uncut(tp: TopicPartition, topic_id: UUID, since: SinceCopy, others: Se
                 )
 
 
-def _need_end(tp: TopicPartition, topic_id: UUID, rows: Sequence[Row], copy: Root | None) -> Steps[None]:
+def _beyond(rows: Sequence[Row], gone: Sequence[Row]) -> list[Row]:
+    """Of what is ``gone``, uploads of the claim that came last, behind the end of ``rows``, in order: a bundle comes
+    after its ``.log``, which was there. Older claims had ended where the last one began."""
+    writers = [row for row in (*rows, *gone) if row.size and not row.flags & FLAG_MAINTAINER]
+    last = max((row.claim_epoch for row in writers), default=0)
+    end = rows[-1].next if rows else 0
+    return sorted(
+        row for row in gone if row.claim_epoch == last and row.base >= end and not row.flags & FLAG_MAINTAINER
+    )
+
+
+def _need_end(
+    tp: TopicPartition, topic_id: UUID, rows: Sequence[Row], copy: Root | None, beyond: Sequence[Row]
+) -> Steps[None]:
     """Raises CorruptionError where ``rows`` end before the log did, and says where more of it lies by mistake."""
+    if rows and beyond and rows[-1].next < beyond[-1].next:
+        keys = [segment_key(topic_id, tp.partition, row) for row in beyond]
+        where = misplaced_words(topic_id, tp.partition, (yield from list_all("")))
+        raise CorruptionError(
+            f"{tp}: the objects end at offset {rows[-1].next}, and the .idx beside {keys[-1]}, which is gone, tells of "
+            f"offsets up to {beyond[-1].next}",
+            path_or_key=keys[0],
+            offset=rows[-1].next,
+            hint=(f"{where}; else " if where else "")
+            + f"nothing was changed; put {', '.join(keys)} back from a version "
+            "or a backup of the bucket; --accept-loss makes a hole of what is missing",
+        )
     if not rows or (copy is not None and rows[-1].next < copy.next_offset):
         end = rows[-1].next if rows else 0
         where = misplaced_words(topic_id, tp.partition, (yield from list_all("")))
@@ -377,10 +413,13 @@ def _need_staged(tp: TopicPartition, torn: Torn, rows: list[Row], listed: Listed
     return []
 
 
-def _with_holes(rows: list[Row], copy: Root | None) -> Steps[tuple[list[Row], list[tuple[int, int]]]]:
-    """``rows`` with holes between them, and before and behind them as far as ``copy`` reached."""
+def _with_holes(
+    rows: list[Row], copy: Root | None, beyond: Sequence[Row]
+) -> Steps[tuple[list[Row], list[tuple[int, int]]]]:
+    """``rows`` with holes between them, and before and behind them as far as ``copy``, or what is ``beyond``, went."""
     start = copy.start_offset if copy is not None else rows[0].base if rows else 0
-    end = max(copy.next_offset if copy is not None else 0, rows[-1].next if rows else 0)
+    ends = [row.next for row in (*rows, *beyond)]
+    end = max(copy.next_offset if copy is not None else 0, max(ends, default=0))
     whole, lost, epoch = list[Row](), list[tuple[int, int]](), -1
     at = min(start, rows[0].base) if rows else start
     for row in (*rows, None):
@@ -545,10 +584,6 @@ def _newest_copy(tp: TopicPartition, topic_id: UUID) -> Steps[tuple[Root | None,
     return None, [], unread
 
 
-def _has_log(topic_id: UUID, partition: int, row: Row, sizes: dict[str, int]) -> bool:
-    return sizes.get(segment_key(topic_id, partition, row)) == row.size
-
-
 def is_there(topic_id: UUID, partition: int, row: Row, sizes: dict[str, int]) -> bool:
     """Whether both objects of a row were listed with the sizes that it tells."""
     log, index = segment_key(topic_id, partition, row), index_key(topic_id, partition, row)
@@ -557,11 +592,12 @@ def is_there(topic_id: UUID, partition: int, row: Row, sizes: dict[str, int]) ->
 
 def _unnamed(
     copy: Root | None, topic_id: UUID, partition: int, listed: Listed, torn: Torn | None, *, older: bool
-) -> Steps[tuple[list[Row], dict[str, SegmentName]]]:
+) -> Steps[_Unnamed]:
     """Segments in the bucket that the copy of the root does not name, although the lost root may have named them.
 
-    Returns the rows of those whose objects are both there, and by key the name of each ``.log`` whose bundle is lost.
-    ``torn`` is a root of which a part is lost: then what that part may have named counts, too.
+    A bundle tells the row of a ``.log`` that is there, although one of the two has another size than it says: of
+    uploads of the same bytes the one that is whole counts. ``torn`` is a root of which a part is lost: then what that
+    part may have named counts, too.
 
     If the torn root is the newest (not ``older``), a rewrite that it does not name was still under way, and does not
     count. If two names have one id, because somebody copied objects by hand, the one counts that its bundle fits.
@@ -585,7 +621,7 @@ def _unnamed(
             yield from drop_named(Snapshot.of(copy), names)
         every = [name for same in names.values() for name in same if copy is None or _goes_on(copy, name)]
     start = copy.start_offset if copy is not None else 0
-    rows: list[Row] = []
+    rows, unsound, gone = list[Row](), list[Row](), list[Row]()
     untold: dict[str, SegmentName] = {}
     for at in range(0, len(every), HEADS_TOGETHER):
         group = every[at : at + HEADS_TOGETHER]
@@ -596,13 +632,17 @@ def _unnamed(
             if row is None and key in listed.sizes:
                 row = _row(name, key, (yield from _again(key)), topic_id, partition)
             log = segment_key(topic_id, partition, name)
-            if row is not None and is_there(topic_id, partition, row, listed.sizes):
-                rows.append(row)
-            elif row is None and log in listed.sizes and (name.base >= start or name.role is Role.MAINTAINER):
+            if row is not None and log not in listed.sizes:
+                gone.append(row)
+            elif row is not None:
+                (rows if is_there(topic_id, partition, row, listed.sizes) else unsound).append(row)
+            elif log in listed.sizes and (name.base >= start or name.role is Role.MAINTAINER):
                 untold[log] = (
                     name  # an upload below the start was trimmed; a rewrite may begin there and reach above it
                 )
-    return [row for row in rows if row.next > start], untold
+    sound = {(row.base, row.next, row.size, row.crc) for row in rows}
+    rows += [row for row in unsound if (row.base, row.next, row.size, row.crc) not in sound]
+    return _Unnamed([row for row in rows if row.next > start], untold, [row for row in gone if row.next > start])
 
 
 def _again(key: str) -> Steps[Object]:
@@ -657,13 +697,19 @@ def epochs_told(
     """Leader epochs up to the end of the newest segment, as its bundle has them. Up to its end ``copy`` tells them: a
     bundle that is lost there is made anew, under the new root, and with it who wrote at the end."""
     held = [row for row in rows if row.size]
-    if not held or (copy is not None and held[-1].next <= copy.next_offset):
-        return ()
-    key = index_key(topic_id, partition, held[-1])
-    got = yield Get(key, max_bytes=MAX_BUNDLE_BYTES)
-    if not isinstance(got, Object):
-        raise CorruptionError(f"{key} is gone", path_or_key=key, hint=ADVICE)
-    return decode_bundle(got.data, key=key).indexes.leader_epochs
+    while held and (copy is None or held[-1].next > copy.next_offset):
+        row = held.pop()
+        key = index_key(topic_id, partition, row)
+        got = yield Get(key, max_bytes=MAX_BUNDLE_BYTES)
+        if not isinstance(got, Object):
+            raise CorruptionError(f"{key} is gone", path_or_key=key, hint=ADVICE)
+        try:
+            return decode_bundle(got.data, key=key).indexes.leader_epochs
+        except CorruptionError as damage:
+            if not held or held[-1].leader_epoch != row.leader_epoch:  # else the segment before it tells the same
+                damage.hint = f"it alone tells the leader epochs at the end of the log; {ADVICE}"
+                raise
+    return ()
 
 
 def view_of(tp: TopicPartition, topic_id: UUID) -> RootView:

@@ -392,8 +392,9 @@ def _put_root(app: Application, verb: str, store: Store, plan: RebuildPlan, *, d
         app.out.warn(f"{tp}: offsets {plan.gone[0]} to {plan.gone[1]} are in no object: trimmed before, or lost")
     for key in plan.bare:
         app.out.warn(
-            f"{tp}: {key} has no .idx that fits: `tiered repair index {tp.topic}:{tp.partition}` makes it for what the "
-            f"root names; behind the end it is an upload that never ended, or lost records: a sweep takes it, copy it"
+            f"{tp}: {key} has no .idx that fits: `tiered repair index {tp.topic}:{tp.partition}` mends what the root "
+            f"names, or says what is lost; behind the end it is an upload that never ended, or lost records: a sweep "
+            f"takes it, copy it"
         )
     for key in plan.unused[:UNUSED_SHOWN]:
         app.out.say(f"  not named, and kept: {key}")

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.damage.bucket.actions import ACTIONS, EXPECTED, outcome
+from tests.damage.bucket.actions import ACTIONS, EXPECTED, fresh_writer, outcome
 from tests.damage.bucket.damages import DAMAGES, Damage, flip
-from tests.damage.bucket.place import TPS, Place
+from tests.damage.bucket.place import HIT, RECORDS, TPS, Place
 from tests.damage.bucket.repairs import (
+    CATALOG,
     DROP,
     INDEX,
     REPAIRS,
@@ -23,7 +24,8 @@ from tests.damage.bucket.repairs import (
     objects,
 )
 from tests.sim.tiers.virtual import without_threads
-from tiered.errors import TieredError
+from tiered.care.run import plan_rebuild, rebuild
+from tiered.errors import CorruptionError, TieredError
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +79,47 @@ def test_what_was_collected_since_its_neighbours_repair_comes_from_aside(tmp_pat
     carry_out(place, INDEX, TPS[1])
     assert findings(place) == []
     assert everything(place) == EXPECTED
+
+
+def cut(data: bytearray) -> bytearray:
+    return data[:-9]
+
+
+@pytest.mark.parametrize("number", [0, 1, -1])
+@pytest.mark.parametrize("what", ["log", "index", "longer log"])
+def test_a_lost_root_and_an_object_of_another_size(tmp_path: Path, number: int, what: str) -> None:
+    """Its bundle tells the row all the same: no record is given up that is there, and no offset is given twice."""
+    place = Place(tmp_path)
+    key, row = place.log_key(number), list(place.decoded().rows)[number]
+    match what:
+        case "log":
+            place.edit(key, cut)
+        case "index":
+            place.edit(place.idx_key(number), cut)
+        case _:
+            place.edit(key, lambda data: data + b"more")
+    place.delete(place.root_key())
+    plan = plan_rebuild(place.store(), HIT, "test")
+    assert (plan.bare, plan.lost, plan.gone, plan.root.next_offset) == ((key,), (), (0, 0), RECORDS)
+    carry_out(place, CATALOG)
+    carry_out(place, DROP if what == "log" else INDEX)
+    assert findings(place) == []
+    assert everything(place) == left((row.next - 1, row.next) if what == "log" else (0, 0), (HIT,))
+    assert outcome(fresh_writer, place) == "right"
+
+
+def test_a_lost_root_does_not_end_before_an_index_whose_data_are_gone(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    key, row = place.log_key(-1), list(place.decoded().rows)[-1]
+    place.delete(key, place.root_key())
+    with pytest.raises(CorruptionError, match=f"end at offset {row.base}, and the .idx beside {key}"):
+        carry_out(place, CATALOG)
+    plan = plan_rebuild(place.store(), HIT, "test", accept_loss=True)
+    assert plan.lost == ((row.base, RECORDS),)
+    rebuild(place.store(), plan)
+    assert findings(place) == []
+    assert everything(place) == left((row.base, RECORDS), (HIT,))
+    assert outcome(fresh_writer, place) == "right"
 
 
 def test_of_two_that_changed_places_nothing_is_taken_for_the_other_although_one_is_damaged(tmp_path: Path) -> None:

@@ -191,6 +191,39 @@ def test_offsets_that_no_object_holds_are_refused(bucket: Bucket) -> None:
         bucket.plan()
 
 
+def test_what_a_copy_names_is_named_although_it_was_cut(bucket: Bucket) -> None:
+    bucket.append(8)
+    bucket.trim(10)  # keeps a copy
+    rows = bucket.rows()
+    bucket.lose()
+    key = segment_key(TOPIC_ID, 0, rows[3])
+    bucket.store.execute(Delete((key,)))
+    bucket.put(key, b"x" * (rows[3].size - 1))
+    plan = bucket.plan()
+    assert plan.bare == (key,)
+    bucket.world.run(rebuild_steps(plan))
+    assert bucket.now()[1][-6:] == rows[-6:]
+
+
+def test_a_bundle_that_alone_tells_the_leader_epochs_is_needed(bucket: Bucket) -> None:
+    bucket.append(3)
+    bucket.take_over("v2")
+    bucket.append(2)
+    rows, lineage = bucket.rows(), bucket.root.lineage
+    bucket.lose()
+    bucket.without_history()
+    for number in (-1, -2):  # of the last leader epoch there are two
+        key = index_key(TOPIC_ID, 0, rows[number])
+        whole = bucket.data(key)
+        bucket.store.execute(Delete((key,)))
+        bucket.put(key, whole[:-9])
+        if number == -1:
+            assert bucket.plan().root.lineage == lineage
+    with pytest.raises(CorruptionError) as refused:
+        bucket.plan()
+    assert refused.value.hint.startswith("it alone tells the leader epochs at the end of the log")
+
+
 def test_an_end_that_would_go_back_is_refused(bucket: Bucket) -> None:
     bucket.append(8)
     bucket.trim(10)
