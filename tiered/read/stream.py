@@ -427,7 +427,17 @@ class TierStream:
             if end is None or start < end:
                 hidden = Hidden((yield from self._aborted(start, end))) if committed_only else None
                 found.append((start, end, hidden))
+            elif stop is None or start < stop:
+                yield from self._check_begun(start)
         return found
+
+    def _check_begun(self, start: int) -> Steps[None]:
+        """Between the bound of a reader and the latest offset there is nothing yet; OffsetOutOfRangeError behind it."""
+        if start > (yield from self.latest()):
+            yield from self.refresh()
+            local, remote = yield from self.spans()
+            if start > latest_offset(local, remote):
+                plan_tiers(self.tp, start, local=local, remote=remote)  # raises
 
     def _aborted(self, start: int, end: int | None) -> Steps[list[AbortedTxn]]:
         stop = (yield from self.latest()) if end is None else end

@@ -8,6 +8,7 @@ import pytest
 
 import tiered
 from tiered.config import LogConfig
+from tiered.errors import OffsetOutOfRangeError
 from tiered.log import Log
 from tiered.model import TopicPartition
 from tiered.read.stream import ReadRange
@@ -73,3 +74,29 @@ def test_what_was_aborted_stays_hidden_when_it_moves_to_the_bucket_during_a_read
         assert upload_and_trim(log) > 2
         found = stream.records(ReadRange(), isolation="read_committed")
         assert [record.value for record in found] == [b"1", b"3"]
+
+
+@pytest.mark.parametrize("more", [{}, {"end": 900}, {"until": 2**40}, {"on_trimmed": "jump"}])
+def test_an_offset_behind_the_end_is_an_error_whatever_is_still_open(
+    log: Log, tmp_path: Path, more: dict[str, object]
+) -> None:
+    """Who asks for it has seen more than there is. What is open only has to be waited for."""
+    with log:
+        topic = log.topic("t")
+        topic.append(b"0")
+        topic.transaction("x").append(b"1")
+        topic.append(b"2")
+        log.sync()
+        with (
+            tiered.open_reader(log.remote, log_dir=tmp_path / "log") as both,
+            tiered.open_reader(log.remote) as bucket,
+            tiered.open_reader(log_dir=tmp_path / "log") as disk,
+        ):
+            for reads in (topic, both.topic("t"), bucket.topic("t"), disk.topic("t")):
+                for start in (1, 2, 3):
+                    assert list(reads.read(0, start=start, isolation="read_committed", **more)) == []  # type: ignore[arg-type]  # keywords of each case
+                for read in (reads.read, reads.read_batches):
+                    with pytest.raises(OffsetOutOfRangeError) as refused:
+                        list(read(0, start=800, isolation="read_committed", **more))  # type: ignore[arg-type]
+                    assert (refused.value.requested, refused.value.earliest, refused.value.latest) == (800, 0, 3)
+                assert list(reads.read(0, start=800, end=700, isolation="read_committed")) == []
