@@ -263,8 +263,7 @@ class Pin:
 
     def drop(self) -> Steps[None]:
         """Ends it. Never raises: one that cannot be deleted expires."""
-        key, self.key, self._safe = self.key, "", False
-        self._all_held.discard(self)
+        key, self._safe = self.key, False
         if not key:
             return
         try:
@@ -272,6 +271,8 @@ class Pin:
             why = outcome.failed[0][1] if outcome.failed else ""
         except TieredError as error:
             why = error.message
+        self.key = ""  # after its DELETE, which whoever closes the reader repeats where it was cancelled
+        self._all_held.discard(self)
         if why:
             LOGGER.warning("pin_not_deleted partition=%s key=%s error=%s", self.name, key, why)
 
@@ -288,12 +289,13 @@ class Pin:
     def _make(self, version: int) -> Steps[None]:
         self.key = pin_key(self._topic_id, self._partition, (yield NewId()))
         self.version = version
+        self._all_held.add(self)  # before its PUT, which lands although its reader is cancelled meanwhile
         try:
             if (yield from self._put(ABSENT, (yield Now()))):
-                self._all_held.add(self)
                 return
             cause: TieredError | None = None
         except RemotePermissionError as error:
+            self._all_held.discard(self)
             raise RemotePermissionError(
                 f"{self.name}: {error.message}",
                 operation=error.operation,
@@ -304,6 +306,7 @@ class Pin:
         except CommitUnknown as error:
             cause = error
         key, self.key = self.key, ""
+        self._all_held.discard(self)
         raise RemoteUnavailableError(
             f"{self.name}: it is not known whether the pin {key} was made", hint="try again; one that is left expires"
         ) from cause

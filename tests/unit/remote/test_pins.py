@@ -355,6 +355,34 @@ def test_a_role_that_may_not_pin_is_told_which_right_it_lacks(bucket: Bucket) ->
     assert bucket.held == set()
 
 
+@pytest.mark.parametrize("cancelled", [Put, Delete])
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_pin_goes_at_the_close_whenever_its_reader_was_cancelled(
+    bucket: Bucket, cancelled: type[StoreRequest], landed: bool
+) -> None:
+    def answer(request: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
+        if not isinstance(request, cancelled):
+            return carry_out()
+        if landed:
+            carry_out()
+        raise KeyboardInterrupt
+
+    def reading() -> None:
+        face = bucket.face()
+        assert len(offsets(face.read_batches(0))) == END
+        release(bucket, face)
+
+    bucket.store.answer = answer
+    with pytest.raises(KeyboardInterrupt):
+        reading()
+    assert len(bucket.keys("pin/")) == (landed is (cancelled is Put))
+    bucket.store.answer = None
+    for pin in list(bucket.held):  # as the close of a reader does
+        drive(bucket.store, pin.drop(), clock=bucket.clock, ids=bucket.log.ids)
+    assert bucket.keys("pin/") == set()
+    assert bucket.held == set()
+
+
 def test_a_pin_that_cannot_be_deleted_is_said_and_expires(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
     def answer(request: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
         return Deleted(((request.keys[0], "AccessDenied"),)) if isinstance(request, Delete) else carry_out()
