@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
+from uuid import UUID
 
 from tiered import arguments
 from tiered.arrow.schema import COLUMNS, arrow_table
@@ -111,6 +112,15 @@ class Found:
         return self._records
 
 
+@dataclass(slots=True)
+class _Seen:
+    """A topic as it was looked at: its id ``on_disk``, its entry in the bucket, what the disk has seen of its roots."""
+
+    on_disk: UUID | None
+    entry: TopicEntry | None
+    known: dict[int, Known]
+
+
 class Reader:
     """Read-only view of one log. Thread-safe: each read is a stream of its own."""
 
@@ -189,16 +199,14 @@ class Reader:
                 f"there is no topic {name} in {self!r}",
                 hint=f"did you mean {near[0]}?" if near else f"topics: {', '.join(names) or 'none'}",
             )
-        if entry is not None and info is not None and entry.topic_id != info.topic_id:
-            raise ConfigError(
-                f"topic {name} is {info.topic_id} on disk and {entry.topic_id} in the bucket",
-                hint="they are different topics: read them one at a time",
-            )
+        if entry is not None and info is not None:
+            _need_same(name, info.topic_id, entry.topic_id)
         partitions = max(entry.partitions if entry is not None else 0, info.partitions if info is not None else 0)
+        seen = _Seen(info.topic_id if info is not None else None, entry, known)
         return TopicReads(
             name,
             partitions,
-            open_stream=lambda tp: self._stream(tp, entry, known.get(tp.partition, NOTHING_KNOWN)),
+            open_stream=partial(self._stream, seen),
             now_ms=self._clock.now_ms,
             runner=self._runner,
         )
@@ -206,18 +214,31 @@ class Reader:
     def _on_disk(self, local: LogView, name: str) -> tuple[TopicInfo | None, dict[int, Known]]:
         """The topic as the disk has it, and what the disk has seen of its roots, by partition."""
         info = local.topics().get(name)
-        if self._bucket is None:
-            return info, {}
-        return info, known_topic(name, local.uploads.read(), local.claims.read())
+        return info, {} if self._bucket is None else _known_on_disk(local, name)
 
-    def _stream(self, tp: TopicPartition, entry: TopicEntry | None, known: Known) -> Steps[TierStream]:
+    def _stream(self, seen: _Seen, tp: TopicPartition) -> Steps[TierStream]:
         local: PartitionLog | None = None
         if self._local is not None:
             local = yield Blocking(partial(self._local.held, tp))
+        entry, known = seen.entry, seen.known
+        if self._local is not None and self._bucket is not None and entry is None:
+            entry, known = yield from self._look_in_bucket(self._local, self._bucket, tp.topic, seen)
         remote = None
         if self._bucket is not None and entry is not None:
-            remote = self._bucket.partition(tp, entry, known)
+            remote = self._bucket.partition(tp, entry, known.get(tp.partition, NOTHING_KNOWN))
         return TierStream(tp, local=local, remote=remote)
+
+    def _look_in_bucket(
+        self, local: LogView, bucket: BucketReads, name: str, seen: _Seen
+    ) -> Steps[tuple[TopicEntry | None, dict[int, Known]]]:
+        """Of a topic that was on the disk alone: it may have been uploaded since, and have left the disk."""
+        known = yield Blocking(partial(_known_on_disk, local, name))
+        entry = yield from bucket.entry(name, known)
+        if entry is not None:
+            if seen.on_disk is not None:
+                _need_same(name, seen.on_disk, entry.topic_id)
+            seen.known, seen.entry = known, entry
+        return entry, known
 
     def taken(self, topic: str, *, partition: int | None = None) -> dict[TopicPartition, Taken]:
         """Which version of each partition, or one, a reader ``as_of`` something reads.
@@ -363,6 +384,18 @@ class Reader:
             self._local.close()
         if self._bucket is not None:
             self._bucket.store.close()
+
+
+def _known_on_disk(local: LogView, topic: str) -> dict[int, Known]:
+    return known_topic(topic, local.uploads.read(), local.claims.read())
+
+
+def _need_same(topic: str, on_disk: UUID, in_bucket: UUID) -> None:
+    if on_disk != in_bucket:
+        raise ConfigError(
+            f"topic {topic} is {on_disk} on disk and {in_bucket} in the bucket",
+            hint="they are different topics: read them one at a time",
+        )
 
 
 def _one_by_one(pieces: Iterable[Iterable[ConsumerRecord]]) -> Iterator[ConsumerRecord]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 import tiered
-from tiered.errors import OffsetGapError
+from tiered import aio
+from tiered.errors import ConfigError, OffsetGapError
 from tiered.model import TopicPartition
 
 TP = TopicPartition("t", 0)
@@ -65,3 +67,56 @@ def test_a_batch_across_the_committed_end_gives_no_offset_twice(tmp_path: Path) 
         assert got[5:] == [(i, b"b%d" % i) for i in range(5, 10)] + [(i, b"a%d" % i) for i in range(10, 15)]
         assert [offset for offset, _ in got] == list(range(15))
         assert reader.to_arrow("t").column("offset").to_pylist() == list(range(15))
+
+
+def upload_all(tmp_path: Path) -> None:
+    """What a log that was opened without its bucket holds goes there, and from the disk but for the last ten."""
+    with tiered.open(tmp_path / "log", remote=store_url(tmp_path)) as log:
+        log.sync(timeout=30)
+        assert log._local.partition(TP).delete_local_before(10) == [0]
+
+
+def ten_twice(tmp_path: Path) -> None:
+    with tiered.open(tmp_path / "other", remote=store_url(tmp_path)):
+        pass  # the bucket is there, and empty
+    with tiered.open(tmp_path / "log") as log:
+        topic = log.topic("t", create=True)
+        topic.append_many([b"%d" % i for i in range(10)])
+        log._local.partition(TP).roll()
+        topic.append_many([b"%d" % i for i in range(10, 20)])
+
+
+@pytest.mark.parametrize("options", [{}, {"start": 0}, {"start": 0, "on_trimmed": "jump"}, {"since": 0}])
+def test_a_topic_that_comes_to_the_bucket_behind_a_reader_is_read_from_there(
+    tmp_path: Path, options: dict[str, object]
+) -> None:
+    ten_twice(tmp_path)
+    with tiered.open_reader(store_url(tmp_path), log_dir=tmp_path / "log") as reader:
+        topic = reader.topic("t")
+        assert topic.beginning_offsets() == {TP: 0}
+        upload_all(tmp_path)
+        assert [record.offset for record in topic.read(0, **options)] == list(range(20))  # type: ignore[arg-type]
+        assert (topic.beginning_offsets(), topic.positions(0).uploaded_offset) == ({TP: 0}, 20)
+
+
+def test_so_it_is_for_asyncio(tmp_path: Path) -> None:
+    async def offsets() -> list[int]:
+        async with aio.open_reader(store_url(tmp_path), log_dir=tmp_path / "log") as reader:
+            topic = await reader.topic("t")
+            assert await topic.beginning_offsets() == {TP: 0}
+            await asyncio.to_thread(upload_all, tmp_path)
+            return [record.offset async for record in topic.read(0)]
+
+    ten_twice(tmp_path)
+    assert asyncio.run(offsets()) == list(range(20))
+
+
+def test_another_topic_of_its_name_is_not_read_in_its_place(tmp_path: Path) -> None:
+    ten_twice(tmp_path)
+    with tiered.open_reader(store_url(tmp_path), log_dir=tmp_path / "log") as reader:
+        topic = reader.topic("t")
+        with tiered.open(tmp_path / "other", remote=store_url(tmp_path)) as other:
+            other.topic("t", create=True).append_many([b"x"] * 30)
+            other.sync(timeout=30)
+        with pytest.raises(ConfigError, match="in the bucket"):
+            list(topic.read(0))
