@@ -22,6 +22,7 @@ from tiered.format.kernels import ConsumerRecord
 from tiered.local.directory.view import LogView
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploads import known_topic
+from tiered.local.partition.foreign import need_topic_id
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
@@ -220,12 +221,17 @@ class Reader:
         local: PartitionLog | None = None
         if self._local is not None:
             local = yield Blocking(partial(self._local.held, tp))
+            if local is not None and seen.on_disk is not None:
+                need_topic_id(tp, seen.on_disk, local.topic_id)
         entry, known = seen.entry, seen.known
         if self._local is not None and self._bucket is not None and entry is None:
             entry, known = yield from self._look_in_bucket(self._local, self._bucket, tp.topic, seen)
         remote = None
         if self._bucket is not None and entry is not None:
             remote = self._bucket.partition(tp, entry, known.get(tp.partition, NOTHING_KNOWN))
+        if self._local is not None and local is None and remote is None and seen.on_disk is not None:
+            yield Blocking(partial(self._local.check_absent, tp, seen.on_disk))
+            local = yield Blocking(partial(self._local.held, tp))  # it may have come meanwhile
         return TierStream(tp, local=local, remote=remote)
 
     def _look_in_bucket(

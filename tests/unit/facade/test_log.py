@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import os
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tiered import aio
 from tiered.errors import (
     ClosedError,
     ConfigError,
@@ -19,6 +21,7 @@ from tiered.errors import (
     InvalidRecordError,
     InvalidTimestampError,
     LockedError,
+    LogDestroyedError,
     NotFoundError,
     OffsetOutOfRangeError,
     RemoteUnavailableError,
@@ -311,3 +314,42 @@ def test_wait_for_an_uploader_that_is_not_there_times_out_with_what_is_local(tmp
 
 def test_statuses_of_a_put_are_five() -> None:
     assert {s.value for s in PutStatus} == {"landed", "lost", "conflict", "absent", "unknown"}
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_a_topic_that_was_made_again_is_not_read_in_place_of_the_one_that_a_reader_holds(
+    tmp_path: Path, looks: bool
+) -> None:
+    """Its records have the same offsets: who goes on behind those of the old one would pass the new ones by."""
+    with tiered.open(tmp_path / "log") as log, tiered.open_reader(log_dir=tmp_path / "log") as reader:
+        log.topic("t", create=True).append_many([b"old"] * 3)
+        held = reader.topic("t")
+        assert [record.value for record in held.read(0)] == [b"old"] * 3
+        stream = held.stream(0)
+        log.delete_topic("t")
+        with pytest.raises(LogDestroyedError, match="it was deleted"):
+            list(held.read(0))
+        log.topic("t", create=True).append_many([b"new"] * 5)
+        if looks:
+            assert reader.topics()["t"].partitions == 1
+        for read in (held.read, held.read_batches):
+            for start in (0, 3):
+                with pytest.raises(LogDestroyedError, match="made again"):
+                    list(read(0, start=start))
+        with pytest.raises(LogDestroyedError, match="made again"):
+            held.end_offsets()
+        with pytest.raises(LogDestroyedError, match="made again"):
+            list(stream.batches(3))
+        assert [record.value for record in reader.topic("t").read(0)] == [b"new"] * 5
+
+
+async def test_so_it_is_for_asyncio(tmp_path: Path) -> None:
+    async with aio.open(tmp_path / "log") as log, aio.open_reader(log_dir=tmp_path / "log") as reader:
+        await (await log.topic("t", create=True)).append_many([b"old"] * 3)
+        held = await reader.topic("t")
+        await asyncio.to_thread(log._log.delete_topic, "t")
+        with pytest.raises(LogDestroyedError, match="it was deleted"):
+            [record async for record in held.read(0)]
+        await (await log.topic("t", create=True)).append_many([b"new"] * 5)
+        with pytest.raises(LogDestroyedError, match="made again"):
+            [record async for record in held.read(0, start=3)]

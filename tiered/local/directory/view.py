@@ -24,6 +24,7 @@ from tiered.errors import (
     CorruptionError,
     ForkedLogError,
     LocalIOError,
+    LogDestroyedError,
     NewerFormatError,
     NotFoundError,
     TieredError,
@@ -52,7 +53,7 @@ from tiered.local.disk.volume import (
     set_apart,
     without_absent,
 )
-from tiered.local.partition.foreign import ForeignPartition
+from tiered.local.partition.foreign import ForeignPartition, need_topic_id
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import TopicPartition
 
@@ -181,6 +182,16 @@ class Survey:
         if not self._files.is_directory(self._directory / partition_dir(tp)):
             return None
         return self.find(tp)
+
+    def check_absent(self, tp: TopicPartition, topic_id: UUID) -> None:
+        """Of a partition without a folder. LogDestroyedError: its topic, of this id, is not there any more."""
+        topic = self.topics().get(tp.topic)
+        if topic is None:
+            raise LogDestroyedError(
+                f"topic {tp.topic} ({topic_id}) is not in {self._directory} any more: it was deleted",
+                hint="once it is made again, ask the reader for the topic again",
+            )
+        need_topic_id(tp, topic_id, topic.topic_id)
 
     def look(self) -> None:
         """Reads the directory. Renamed directories (``-delete``, ``-stray``, ``-future``) are no partitions."""
@@ -335,6 +346,11 @@ class LogView:
         """One of them, None if it does not lie here now. Raises why it cannot be read."""
         self._check_open()
         return self._survey.held(tp)
+
+    def check_absent(self, tp: TopicPartition, topic_id: UUID) -> None:
+        """As ``Survey.check_absent``."""
+        self._check_open()
+        self._survey.check_absent(tp, topic_id)
 
     def close(self) -> None:
         """Nothing is read from it any more. Idempotent."""

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
-from tiered.errors import CorruptionError, NotFoundError
+from tiered.errors import CorruptionError, LocalIOError, LogDestroyedError, NotFoundError
 from tiered.format.keys import LOG_SUFFIX, SWAP_SUFFIX, local_name, log_name, txn_index_name
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files, FileState
 from tiered.local.disk.names import SPARSE_NAME, bases_of, local_files, snapshot_offsets
+from tiered.local.disk.volume import read_topic_id
 from tiered.local.segment.extents import Extent, SealedExtents, View
 from tiered.local.segment.indexes import SegmentIndexes, load_growing
 from tiered.local.segment.scan import LogFile
@@ -31,6 +32,15 @@ REINDEX_BYTES = 4 * 1024 * 1024
 
 class _ExchangingError(NotFoundError):
     """Segments are without their names. Which of the old ones still hold is for a recovery to tell, which renames."""
+
+
+def need_topic_id(tp: TopicPartition, seen: UUID, topic_id: UUID) -> None:
+    """Raises LogDestroyedError where a partition is another topic's than it was; an id of 0 tells nothing."""
+    if seen.int and topic_id.int and seen != topic_id:
+        raise LogDestroyedError(
+            f"{tp} is of topic id {topic_id} on disk, and was of {seen}: its topic was deleted and made again",
+            hint="ask the reader for the topic again, and begin anew: it has other records at the same offsets",
+        )
 
 
 class GrowingSegment:
@@ -196,6 +206,8 @@ class ForeignPartition:
                 if self._tail is not None:
                     self._tail.grow(self._safe)
                 return
+            except LogDestroyedError:
+                raise
             except NotFoundError as absent:
                 self._seen, last = None, absent
         if isinstance(last, _ExchangingError):
@@ -203,6 +215,7 @@ class ForeignPartition:
         raise NotFoundError(f"{self.directory} changes faster than it can be read, or is gone", hint="read again")
 
     def _list(self) -> None:
+        self._check_topic()
         found = local_files(self._files, self.directory)
         swapped = [file for file in found if file.suffix == LOG_SUFFIX and file.work == SWAP_SUFFIX]
         if swapped:
@@ -227,6 +240,15 @@ class ForeignPartition:
             self._tail = GrowingSegment(self._files, self.directory, self.tp, bases[-1])
         else:
             self._tail.look_again()
+
+    def _check_topic(self) -> None:
+        """Another topic of the name has other records at the offsets that a reader of this one has seen."""
+        try:
+            topic_id = read_topic_id(self.directory, self._files)
+        except (CorruptionError, LocalIOError):
+            return  # which the next look at the log directory tells
+        if topic_id is not None:
+            need_topic_id(self.tp, self.topic_id, topic_id)
 
     def _is_same(self, known: SealedLocalSegment, end_offset: int) -> bool:
         """A cleaner replaces a segment by another one of the same base."""

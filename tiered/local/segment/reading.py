@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import TypeVar
 
 from tiered.clock import Clock
-from tiered.errors import CorruptionError, NotFoundError, OffsetOutOfRangeError
+from tiered.errors import CorruptionError, LogDestroyedError, NotFoundError, OffsetOutOfRangeError
 from tiered.format.batch import decode_records
 from tiered.format.header import read_header
 from tiered.format.walk import Run, Span, walk_headers
@@ -201,6 +201,8 @@ def patient_view(view: Callable[[], View], clock: Clock) -> View:
     for _ in range(PATIENCE_TRIES):
         try:
             return view()
+        except LogDestroyedError:
+            raise
         except NotFoundError:
             clock.sleep(PATIENCE_SECONDS)
     return view()
