@@ -214,3 +214,26 @@ def test_a_disk_that_fails_under_one_file_is_not_written(tmp_path: Path) -> None
                 assert list(log.out_of_service) == [TopicPartition("t", 1)]
         with LocalLog.open(tmp_path, files=files, read_only=True) as log:
             assert list(log.out_of_service) == [TopicPartition("t", 1)]
+
+
+@pytest.mark.parametrize("uploaded", [False, True])
+def test_a_partition_whose_directory_is_gone_reads_as_no_empty_one(tmp_path: Path, uploaded: bool) -> None:
+    with tiered.open(tmp_path / "log", remote=f"file://{tmp_path / 'store'}" if uploaded else None) as log:
+        topic = log.topic("a", partitions=2, create=True)
+        for partition in (0, 1):
+            topic.append_many([b"x"] * 5, partition=partition)
+        if uploaded:
+            log.sync(timeout=30)
+    (tmp_path / "log" / "a-1").rename(tmp_path / "kept")
+    with tiered.open_reader(log_dir=tmp_path / "log") as reader:
+        held = reader.topic("a")
+        assert [record.value for record in held.read(0)] == [b"x"] * 5
+        for look in (lambda: list(held.read(1)), lambda: list(held.read()), held.end_offsets):
+            with pytest.raises(CorruptionError, match="it held records up to offset 5") as refused:
+                look()
+            assert ("read the bucket" in refused.value.hint) is uploaded
+        (tmp_path / "kept").rename(tmp_path / "log" / "a-1")
+        assert [record.value for record in held.read(1)] == [b"x"] * 5
+    assert run(["cat", "a:1", "--log-dir", str(tmp_path / "log")]) == 0
+    (tmp_path / "log" / "a-1").rename(tmp_path / "kept")
+    assert run(["cat", "a:1", "--log-dir", str(tmp_path / "log")]) == 13

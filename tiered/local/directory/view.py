@@ -184,7 +184,10 @@ class Survey:
         return self.find(tp)
 
     def check_absent(self, tp: TopicPartition, topic_id: UUID) -> None:
-        """Of a partition without a folder. LogDestroyedError: its topic, of this id, is not there any more."""
+        """Of a partition without a folder, which held nothing yet or lies in another directory, or this raises why not.
+
+        LogDestroyedError: its topic, of this id, is not there any more. CorruptionError: it held records.
+        """
         topic = self.topics().get(tp.topic)
         if topic is None:
             raise LogDestroyedError(
@@ -192,6 +195,14 @@ class Survey:
                 hint="once it is made again, ask the reader for the topic again",
             )
         need_topic_id(tp, topic_id, topic.topic_id)
+        uploads = self._uploads.read()
+        noted = noted_ends(self._directory, self._files, uploads)
+        end_offset = gone_partitions([topic], self._partitions.keys(), noted).get(tp)
+        if end_offset is not None:
+            error = gone_error(self._directory, tp, end_offset)
+            if tp in uploads:
+                error.hint = "put it back, or read the bucket: it has what was uploaded"
+            raise error
 
     def look(self) -> None:
         """Reads the directory. Renamed directories (``-delete``, ``-stray``, ``-future``) are no partitions."""
