@@ -159,6 +159,50 @@ def test_what_only_some_of_the_files_have_is_imported_too(place: Path) -> None:
     ]
 
 
+def in_order(folder: Path, topic: str) -> list[tuple[bytes | None, bytes | None]]:
+    """Keys and values of partition 0."""
+    with tiered.open_reader(bucket(folder)) as reader:
+        return [(record.key, record.value) for record in reader.topic(topic).read(partition=0)]
+
+
+@pytest.mark.parametrize("kind", ["json", "parquet"])
+def test_files_come_in_their_order_whatever_their_sizes(
+    place: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark hands out the largest one first: a key's newest record came first, and a compaction kept the oldest."""
+    monkeypatch.setattr("tiered.spark.jobs.importer.ORDER_BYTES", 4000)
+    folder = place / f"order {kind}+100%"
+    folder.mkdir()
+    expected: list[tuple[bytes | None, bytes | None]] = []
+    for file, count in enumerate([1, 300, 2, 40, 0, 3]):
+        rows = [{"k": f"K{at % 2}", "v": f"{file}-{at}"} for at in range(count)]
+        expected += [(row["k"].encode(), row["v"].encode()) for row in rows]
+        name = folder / f"day [{file}]+é.{kind}"
+        if kind == "json":
+            name.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        else:
+            table = pa.table({each: pa.array([row[each] for row in rows], pa.string()) for each in ("k", "v")})
+            pq.write_table(table, name, row_group_size=50)
+    line = ("--remote", bucket(place), "--format", kind, "--partitions", "1", "--key", "k", "--value", "v")
+    done = run("import", str(folder), "--into", f"order-{kind}", *line, "--json")
+    assert (done.code, done.done["rows"]) == (0, len(expected)), done.err
+    assert in_order(place, f"order-{kind}") == expected
+    # As they are named.
+    last = [str(folder / f"day [{file}]+é.{kind}") for file in (3, 0)]
+    assert run("import", *last, "--into", f"named-{kind}", *line).code == 0
+    assert in_order(place, f"named-{kind}") == [*expected[303:343], expected[0]]
+
+
+def test_a_file_that_is_named_twice_is_refused(place: Path) -> None:
+    """Its records were added twice."""
+    folder = place / "twice"
+    folder.mkdir()
+    (folder / "a.json").write_text('{"a": 1}\n')
+    line = ("--into", "twice", "--remote", bucket(place), "--format", "json", "--partitions", "1")
+    refused = run("import", str(folder), str(folder / "a.json"), *line)
+    assert (refused.code, "twice/a.json is named twice" in refused.err) == (2, True), refused.err
+
+
 def test_blank_lines_are_no_records(place: Path) -> None:
     """As `tiered append --format json` has it: they became records without a key and with an empty value."""
     (place / "blank.json").write_bytes(b'\xef\xbb\xbf{"a": 1}\n\n \t\n{"a": 2}\r\n\r\n')

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ from tiered.store.base import Store
 SHOWN_FILES = 20
 SHOWN_CHARS = 40
 """Of a line that is wrong."""
+ORDER_BYTES = 128 * 1024 * 1024
+"""Of files, that one task puts in order."""
 MAX_FILES = 100_000
 """Files of one import: the plan names each, so that a second run reads the same ones."""
 
@@ -44,9 +48,12 @@ class Import:
     name = "import"
 
     def plan(self, store: Store, arguments: Mapping[str, Any], now_ms: int) -> JobPlan:
-        """The files as they are now. Raises NotFoundError, ConfigError for too many."""
+        """The files as they are now. Raises NotFoundError, ConfigError for too many and for one that is named twice."""
         del store
         found = [each for place in arguments["files"] for each in _files(place, arguments)]
+        for name, times in Counter(name for name, _ in found).items():
+            if times > 1:
+                raise ConfigError(f"{name} is named twice: its records would be, too", hint="name each file once")
         if len(found) > MAX_FILES:
             raise ConfigError(f"{len(found)} files, {MAX_FILES} are the most of one import", hint="several imports")
         return JobPlan(self.name, arguments, now_ms, (), {"files": found})
@@ -68,7 +75,7 @@ class Import:
         counts = Observation()
 
         def imported() -> None:
-            frame = _records(run.session(), [_literal(name) for name, _ in files], arguments)
+            frame = _records(run.session(), files, arguments)
             writer = frame.observe(counts, fn.count(fn.lit(1)).alias("rows")).write.format("tiered").mode("append")
             for name, value in arguments["read"].items():
                 writer = writer.option(name, value)
@@ -122,21 +129,59 @@ def _literal(path: str) -> str:
     return re.sub(r"[\\\[\]{}*?]", r"\\\g<0>", path)
 
 
-def _records(session: SparkSession, files: list[str], arguments: Mapping[str, Any]) -> DataFrame:
-    """A frame with the sink's columns. Raises ConfigError for a field that is not there."""
+def _records(session: SparkSession, files: Sequence[tuple[str, int]], arguments: Mapping[str, Any]) -> DataFrame:
+    """A frame with the sink's columns, in the order of ``files``: names and sizes.
+
+    Raises ConfigError for a field that is not there.
+    """
+    names = [_literal(name) for name, _ in files]
     if arguments["format"] == "json":
         text = fn.col("value")
-        lines, line = session.read.text(files).where(text.rlike(r"\S")), _document(text)
-        return lines.select(*_chosen(arguments, lambda name: fn.get_json_object(line, f"$.{name}"), line, {}))
-    frame = session.read.option("mergeSchema", "true").parquet(*files)  # else what only some of them have is left out
+        lines, line = session.read.text(names).where(text.rlike(r"\S")), _document(text)
+        chosen = _chosen(arguments, lambda name: fn.get_json_object(line, f"$.{name}"), line, {})
+        return _in_order(session, lines, chosen, files)
+    frame = session.read.option("mergeSchema", "true").parquet(*names)  # else what only some of them have is left out
+    return _in_order(session, frame, _columns_of(frame, arguments), files)
+
+
+def _in_order(
+    session: SparkSession, frame: DataFrame, chosen: Sequence[Column], files: Sequence[tuple[str, int]]
+) -> DataFrame:
+    """``chosen`` of ``frame``, file after file and row after row, as the sink writes the tasks.
+
+    Spark hands out the largest file first, so that of a key's records the newest would not come last. Of one file it
+    keeps the order, and nothing is shuffled.
+    """
+    if len(files) == 1:
+        return frame.select(*chosen)
+    where = frame.metadataColumn("_metadata")
+    # A + in a name stands there as it is, and is no blank; a file of this machine is file:/x or file:///x.
+    name = fn.url_decode(fn.replace(where.getField("file_path"), fn.lit("+"), fn.lit("%2B")))
+    name = fn.regexp_replace(name, "^file:/+", "file:///")
+    block, row = where.getField("file_block_start"), fn.monotonically_increasing_id()
+    rows = frame.select(*chosen, name.alias("file"), block.alias("block"), row.alias("row"))
+    begins = [0, *accumulate(size for _, size in files)]
+    placed = [(name, at) for (name, _), at in zip(files, begins, strict=False)]
+    places = session.createDataFrame(placed, "place string, begin long")
+    unknown = fn.raise_error(fn.concat(fn.lit("no file of this import has the name "), fn.col("file")))
+    at = fn.coalesce(fn.col("begin"), unknown) + fn.col("block")
+    rows = rows.join(fn.broadcast(places), fn.col("file") == fn.col("place"), "left").withColumn("at", at)
+    tasks = begins[-1] // ORDER_BYTES + 1
+    task = fn.least(fn.floor(fn.col("at") / ORDER_BYTES), fn.lit(tasks - 1)).cast("int")  # a file may have grown
+    ordered = rows.repartitionById(tasks, task).sortWithinPartitions("at", "row")
+    return ordered.drop("file", "block", "row", "place", "begin", "at")
+
+
+def _columns_of(frame: DataFrame, arguments: Mapping[str, Any]) -> list[Column]:
+    """The sink's columns of Parquet files. Raises ConfigError for a field that is not there."""
     types = {field.name: field.dataType for field in frame.schema.fields}
     for name in (arguments[each] for each in ("key", "value", "timestamp")):
         if name and name not in types:
             raise ConfigError(f"the files have no field {name}", hint=f"their fields: {', '.join(types)}")
     if "value" in types and not any(arguments[each] for each in ("key", "value", "timestamp")):
-        return frame.select(*[name for name in KEPT if name in types])  # an export, or shaped as one
+        return [_column(name) for name in KEPT if name in types]  # an export, or shaped as one
     row = fn.to_json(fn.struct(*[_column(name) for name in types]), WHOLE_TIMES)
-    return frame.select(*_chosen(arguments, _column, row, types))
+    return _chosen(arguments, _column, row, types)
 
 
 def _document(line: Column) -> Column:
