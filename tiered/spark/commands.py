@@ -206,8 +206,8 @@ def import_(  # noqa: PLR0917 - the options
 ) -> dict[str, Any]:
     """Write files into a topic, through the sink: their records are added once under one --job ID.
 
-    Files of an export, or with columns key and value, become the records that they were, with new offsets. Folders are
-    read with all that lies below them. Spark itself reads s3:// files and needs hadoop-aws for that.
+    Files of an export, or with columns key and value alone, become the records that they were, with new offsets. Of a
+    folder all that lies below it is read. Spark itself reads s3:// files and needs hadoop-aws for that.
 
     \b
     Examples:

@@ -203,6 +203,24 @@ def test_a_file_that_is_named_twice_is_refused(place: Path) -> None:
     assert (refused.code, "twice/a.json is named twice" in refused.err) == (2, True), refused.err
 
 
+def test_a_column_value_alone_makes_no_record_of_a_row(place: Path) -> None:
+    """All other columns were left out, unseen."""
+    rows = {"id": [1, 2], "value": ["x", "y"]}
+    pq.write_table(pa.table(rows), place / "measured.parquet")
+    line = ("--remote", bucket(place), "--format", "parquet", "--partitions", "1")
+    assert run("import", str(place / "measured.parquet"), *line, "--into", "measured").code == 0
+    assert in_order(place, "measured") == [(None, b'{"id":1,"value":"x"}'), (None, b'{"id":2,"value":"y"}')]
+    pq.write_table(pa.table({**rows, "key": ["a", "b"]}), place / "keyed.parquet")
+    refused = run("import", str(place / "keyed.parquet"), *line, "--into", "keyed")
+    assert (refused.code, "and besides id, which no record would hold" in refused.err) == (2, True), refused.err
+    named = ("--key", "key", "--value", "value")
+    assert run("import", str(place / "keyed.parquet"), *line, "--into", "keyed", *named).code == 0
+    assert in_order(place, "keyed") == [(b"a", b"x"), (b"b", b"y")]
+    pq.write_table(pa.table({"key": ["a"], "value": ["x"], "offset": [7]}), place / "record.parquet")
+    assert run("import", str(place / "record.parquet"), *line, "--into", "record").code == 0
+    assert in_order(place, "record") == [(b"a", b"x")]
+
+
 def test_blank_lines_are_no_records(place: Path) -> None:
     """As `tiered append --format json` has it: they became records without a key and with an empty value."""
     (place / "blank.json").write_bytes(b'\xef\xbb\xbf{"a": 1}\n\n \t\n{"a": 2}\r\n\r\n')

@@ -38,6 +38,8 @@ WHOLE_TIMES = {
 
 KEPT = ("key", "value", "headers", "timestamp")
 """Columns of an export that are a record's own; its place in a log is given anew."""
+RECORD = (*KEPT, "topic", "partition", "offset", "timestampType")
+"""All columns of an export."""
 
 
 class Import:
@@ -178,8 +180,15 @@ def _columns_of(frame: DataFrame, arguments: Mapping[str, Any]) -> list[Column]:
     for name in (arguments[each] for each in ("key", "value", "timestamp")):
         if name and name not in types:
             raise ConfigError(f"the files have no field {name}", hint=f"their fields: {', '.join(types)}")
+    others = [name for name in types if name not in RECORD]
     if "value" in types and not any(arguments[each] for each in ("key", "value", "timestamp")):
-        return [_column(name) for name in KEPT if name in types]  # an export, or shaped as one
+        if "key" in types and others:
+            raise ConfigError(
+                f"the files have key and value, and besides {', '.join(others)}, which no record would hold",
+                hint="--key key --value value leaves them out; --key key alone makes the whole row the value",
+            )
+        if not others:
+            return [_column(name) for name in KEPT if name in types]  # an export, or shaped as one
     row = fn.to_json(fn.struct(*[_column(name) for name in types]), WHOLE_TIMES)
     return _chosen(arguments, _column, row, types)
 
