@@ -221,6 +221,26 @@ def test_a_column_value_alone_makes_no_record_of_a_row(place: Path) -> None:
     assert in_order(place, "record") == [(b"a", b"x")]
 
 
+def test_columns_in_the_names_of_folders_are_columns(place: Path) -> None:
+    """As Spark reads ``day=2024-01-01/x.parquet``: they were left out, unseen."""
+    sales = place / "sales [x]"
+    for year, shop, amount in (("2023", "a b", 1), ("2024", "a%2Fb", 2)):
+        folder = sales / f"year={year}" / f"shop={shop}"
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table({"amount": [amount]}), folder / "x.parquet")
+    line = ("--remote", bucket(place), "--format", "parquet", "--partitions", "1", "--key", "shop")
+    expected = [
+        (b"a b", {"amount": 1, "year": 2023, "shop": "a b"}),
+        (b"a/b", {"amount": 2, "year": 2024, "shop": "a/b"}),
+    ]
+    places = {"folder": [sales], "glob": sorted(sales.iterdir())}
+    for name, given in places.items():
+        done = run("import", *map(str, given), *line, "--into", f"sales-{name}")
+        assert done.code == 0, done.err
+        found = [(key, json.loads(value or b"")) for key, value in in_order(place, f"sales-{name}")]
+        assert found == expected, name
+
+
 def test_blank_lines_are_no_records(place: Path) -> None:
     """As `tiered append --format json` has it: they became records without a key and with an empty value."""
     (place / "blank.json").write_bytes(b'\xef\xbb\xbf{"a": 1}\n\n \t\n{"a": 2}\r\n\r\n')

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow.fs as pafs
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -52,13 +54,15 @@ class Import:
     def plan(self, store: Store, arguments: Mapping[str, Any], now_ms: int) -> JobPlan:
         """The files as they are now. Raises NotFoundError, ConfigError for too many and for one that is named twice."""
         del store
-        found = [each for place in arguments["files"] for each in _files(place, arguments)]
+        read = [_files(place, arguments) for place in arguments["files"]]
+        found = [each for _, files in read for each in files]
         for name, times in Counter(name for name, _ in found).items():
             if times > 1:
                 raise ConfigError(f"{name} is named twice: its records would be, too", hint="name each file once")
         if len(found) > MAX_FILES:
             raise ConfigError(f"{len(found)} files, {MAX_FILES} are the most of one import", hint="several imports")
-        return JobPlan(self.name, arguments, now_ms, (), {"files": found})
+        base = _common_folder([folder for folder, _ in read])
+        return JobPlan(self.name, arguments, now_ms, (), {"files": found, "base": base})
 
     def table(self, plan: JobPlan) -> list[str]:
         """The files, the first of many."""
@@ -77,7 +81,7 @@ class Import:
         counts = Observation()
 
         def imported() -> None:
-            frame = _records(run.session(), files, arguments)
+            frame = _records(run.session(), files, arguments, run.plan.facts.get("base", ""))
             writer = frame.observe(counts, fn.count(fn.lit(1)).alias("rows")).write.format("tiered").mode("append")
             for name, value in arguments["read"].items():
                 writer = writer.option(name, value)
@@ -96,8 +100,8 @@ class Import:
         return [f"{rows} of {files}, {human_bytes(fields['size_bytes'])}, imported"]
 
 
-def _files(place: str, arguments: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """The files at ``place``, a file or a folder, by name, as Spark reads them; hidden ones are left out.
+def _files(place: str, arguments: Mapping[str, Any]) -> tuple[str, list[tuple[str, int]]]:
+    """The files at ``place``, a file or a folder, by name, as Spark reads them; hidden ones are left out. The folder.
 
     ``place`` is a URL, or a path of this machine, as the shell gives it: relative, with blanks or ``%`` in it.
     """
@@ -114,11 +118,24 @@ def _files(place: str, arguments: Mapping[str, Any]) -> list[tuple[str, int]]:
                 f"{place} has a name that Spark passes over: nothing of it would be imported",
                 hint="rename it: no _ or . at the beginning, no ._COPYING_ at the end",
             )
-        return [(f"{scheme}{info.path}", info.size)]
+        return posixpath.dirname(f"{scheme}{info.path}"), [(f"{scheme}{info.path}", info.size)]
     found = filesystem.get_file_info(pafs.FileSelector(path, recursive=True))
     below = [(each, each.path.removeprefix(path).split("/")) for each in found if each.type is pafs.FileType.File]
     kept = [each for each, parts in below if not any(map(_hidden, parts))]
-    return sorted((f"{scheme}{each.path}", each.size) for each in kept)
+    return f"{scheme}{path.rstrip('/')}", sorted((f"{scheme}{each.path}", each.size) for each in kept)
+
+
+def _common_folder(folders: Sequence[str]) -> str:
+    """The URL of the folder that all of them are or lie below; empty where there is none."""
+    schemes, paths = zip(*[folder.split("://", 1) for folder in folders], strict=True)
+    common = posixpath.commonpath(paths) if len(set(schemes)) == 1 else ""
+    return f"{schemes[0]}://{common}" if common else ""
+
+
+def _folder_columns(base: str, files: Sequence[tuple[str, int]]) -> set[str]:
+    """The columns that stand in the names of folders below ``base``, as ``day=2024-01-01``, and in no file."""
+    parts = [part for name, _ in files for part in name.removeprefix(base).split("/")[:-1]] if base else []
+    return {unquote(part.partition("=")[0]) for part in parts if "=" in part}
 
 
 def _hidden(name: str) -> bool:
@@ -131,8 +148,10 @@ def _literal(path: str) -> str:
     return re.sub(r"[\\\[\]{}*?]", r"\\\g<0>", path)
 
 
-def _records(session: SparkSession, files: Sequence[tuple[str, int]], arguments: Mapping[str, Any]) -> DataFrame:
-    """A frame with the sink's columns, in the order of ``files``: names and sizes.
+def _records(
+    session: SparkSession, files: Sequence[tuple[str, int]], arguments: Mapping[str, Any], base: str
+) -> DataFrame:
+    """A frame with the sink's columns, in the order of ``files``: names and sizes. ``base``: the folder of them all.
 
     Raises ConfigError for a field that is not there.
     """
@@ -142,8 +161,10 @@ def _records(session: SparkSession, files: Sequence[tuple[str, int]], arguments:
         lines, line = session.read.text(names).where(text.rlike(r"\S")), _document(text)
         chosen = _chosen(arguments, lambda name: fn.get_json_object(line, f"$.{name}"), line, {})
         return _in_order(session, lines, chosen, files)
-    frame = session.read.option("mergeSchema", "true").parquet(*names)  # else what only some of them have is left out
-    return _in_order(session, frame, _columns_of(frame, arguments), files)
+    reader = session.read.option("mergeSchema", "true")  # else what only some of them have is left out
+    folders = _folder_columns(base, files)
+    frame = (reader.option("basePath", base) if folders else reader).parquet(*names)
+    return _in_order(session, frame, _columns_of(frame, arguments, folders), files)
 
 
 def _in_order(
@@ -174,13 +195,16 @@ def _in_order(
     return ordered.drop("file", "block", "row", "place", "begin", "at")
 
 
-def _columns_of(frame: DataFrame, arguments: Mapping[str, Any]) -> list[Column]:
-    """The sink's columns of Parquet files. Raises ConfigError for a field that is not there."""
+def _columns_of(frame: DataFrame, arguments: Mapping[str, Any], folders: set[str]) -> list[Column]:
+    """The sink's columns of Parquet files; ``folders`` are columns of their folders, which no record of an export had.
+
+    Raises ConfigError for a field that is not there.
+    """
     types = {field.name: field.dataType for field in frame.schema.fields}
     for name in (arguments[each] for each in ("key", "value", "timestamp")):
         if name and name not in types:
             raise ConfigError(f"the files have no field {name}", hint=f"their fields: {', '.join(types)}")
-    others = [name for name in types if name not in RECORD]
+    others = [name for name in types if name not in RECORD and name not in folders]
     if "value" in types and not any(arguments[each] for each in ("key", "value", "timestamp")):
         if "key" in types and others:
             raise ConfigError(
