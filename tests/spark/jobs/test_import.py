@@ -241,6 +241,15 @@ def test_columns_in_the_names_of_folders_are_columns(place: Path) -> None:
         assert found == expected, name
 
 
+def test_a_field_with_parts_is_json(place: Path) -> None:
+    """It was Spark's text for people, ``{1, x, y}``: without names, and nothing tells a comma inside a part."""
+    table = pa.table({"who": [["p", "q, r"]], "what": [{"a": 1, "b": "x, y", "at": datetime(2024, 1, 1, tzinfo=UTC)}]})
+    pq.write_table(table, place / "parts.parquet")
+    line = ("--remote", bucket(place), "--format", "parquet", "--partitions", "1", "--key", "who", "--value", "what")
+    assert run("import", str(place / "parts.parquet"), *line, "--into", "parts").code == 0
+    assert in_order(place, "parts") == [(b'["p","q, r"]', b'{"a":1,"b":"x, y","at":"2024-01-01T00:00:00.000000Z"}')]
+
+
 def test_blank_lines_are_no_records(place: Path) -> None:
     """As `tiered append --format json` has it: they became records without a key and with an empty value."""
     (place / "blank.json").write_bytes(b'\xef\xbb\xbf{"a": 1}\n\n \t\n{"a": 2}\r\n\r\n')

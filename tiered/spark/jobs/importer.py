@@ -14,7 +14,18 @@ from urllib.parse import unquote
 import pyarrow.fs as pafs
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as fn
-from pyspark.sql.types import BinaryType, DataType, DateType, StringType, TimestampNTZType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DateType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
 
 from tiered.errors import ConfigError, NotFoundError
 from tiered.program.output import columns, counted, human_bytes
@@ -255,5 +266,7 @@ def _time(column: Column, kind: DataType) -> Column:
 
 
 def _typed(column: Column, kind: DataType) -> Column:
-    """Bytes as they are, anything else as text."""
+    """Bytes as they are, what has parts as JSON, anything else as text."""
+    if isinstance(kind, ArrayType | MapType | StructType | VariantType):
+        return fn.to_json(column, WHOLE_TIMES)
     return column if isinstance(kind, BinaryType) else column.cast("string")
