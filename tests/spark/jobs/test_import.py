@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 import tiered
 from tests.spark.jobs.building import bucket, log, records, run
 from tiered.errors import FencedError
+from tiered.spark.jobs.json_lines import _read
 from tiered.testing.clock import START_MS
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -263,11 +264,66 @@ def test_a_line_that_is_no_json_ends_the_import(place: Path) -> None:
     """What was cut off had no key and no value: a tombstone, where a field is the value."""
     (place / "torn.json").write_text('{"a": "x", "b": "y"}\n{"a": "z", "b"')
     line = ("import", str(place / "torn.json"), "--into", "torn", "--remote", bucket(place), "--format", "json")
-    refused = run(*line, "--partitions", "1", "--key", "a", "--value", "b")
-    assert (refused.code, 'torn.json is no JSON, it begins with {"a": "z", "b"' in refused.err) == (1, True), (
-        refused.err
-    )
-    assert held(place, "torn") == []
+    for named in (("--key", "a", "--value", "b"), ()):
+        refused = run(*line, "--partitions", "1", *named)
+        assert (refused.code, 'torn.json is no JSON, it begins with {"a": "z", "b"' in refused.err) == (1, True), (
+            refused.err
+        )
+        assert held(place, "torn") == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"a": 1}{"a": 2}',
+        '{"a": 1},',
+        '{"a": 1} and more',
+        "{'a': 1}",
+        '{"a": NaN}',
+        '{"a": "\udcff"}',
+        "[" * 5000 + "]" * 5000,
+    ],
+)
+def test_what_is_no_json_as_a_whole_is_no_line_of_json(line: str) -> None:
+    """Of two documents in a line the first one counted, what came behind one was a part of the value."""
+    assert _read(line.encode("utf-8", "surrogateescape"), ["a"]) == ("is no JSON", [])
+
+
+def test_a_member_is_what_stands_there() -> None:
+    """Numbers were read as doubles, and a name with a dot or a bracket was a path."""
+    line = b'{ "p":0.12345678901234567891 ,"t" : 1.10, "o":{"e": 1e3,"d":[1.0, 2]}, "s":"\\u00e9\\n", '
+    line += b'"a.b":1, "a":{"b":2}, "x[0]":1E400, "n":null, "u":true, "":"", "twice":1, "twice":2, "tab":"\t" } '
+    expected: dict[str, bytes | None] = {
+        "p": b"0.12345678901234567891",
+        "t": b"1.10",
+        "o": b'{"e": 1e3,"d":[1.0, 2]}',
+        "s": "é\n".encode(),
+        "a.b": b"1",
+        "a": b'{"b":2}',
+        "x[0]": b"1E400",
+        "n": None,
+        "u": b"true",
+        "": b"",
+        "twice": b"2",
+        "tab": b"\t",
+    }
+    assert _read(line, list(expected)) == (None, list(expected.values()))
+    assert _read(line, []) == (None, [])
+    assert _read(line, ["t", "b"]) == ("has no member b", [])
+    assert [_read(other, ["a"]) for other in (b"[1]", b'"a"', b"{}", b"null")] == [("has no member a", [])] * 4
+
+
+def test_members_are_imported_as_they_stand_and_a_missing_one_ends_the_import(place: Path) -> None:
+    """It was a record without a key, and where the value is named, a tombstone: of all, by a slip of the pen."""
+    (place / "exact.json").write_text('{"k.x": 1.10, "v": {"p": 0.12345678901234567891}}\n{"k.x": null, "v": "é"}\n')
+    line = ("import", str(place / "exact.json"), "--remote", bucket(place), "--format", "json", "--partitions", "1")
+    assert run(*line, "--into", "exact", "--key", "k.x", "--value", "v").code == 0
+    assert in_order(place, "exact") == [(b"1.10", b'{"p": 0.12345678901234567891}'), (None, "é".encode())]
+    for named in (("--key", "k"), ("--value", "w"), ("--timestamp", "at")):
+        refused = run(*line, "--into", "inexact", *named)
+        told = f"exact.json has no member {named[1]}, it begins with"
+        assert (refused.code, told in refused.err) == (1, True), refused.err
+    assert held(place, "inexact") == []
 
 
 def test_no_file_is_nothing_to_import_and_what_spark_refuses_is_told_as_its_own(place: Path) -> None:

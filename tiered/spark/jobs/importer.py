@@ -31,6 +31,7 @@ from tiered.errors import ConfigError, NotFoundError
 from tiered.program.output import columns, counted, human_bytes
 from tiered.spark import register
 from tiered.spark.jobs.job import Outcome, Run
+from tiered.spark.jobs.json_lines import read_lines
 from tiered.spark.jobs.plan import JobPlan
 from tiered.spark.jobs.tables import file_system
 from tiered.store.base import Store
@@ -169,9 +170,9 @@ def _records(
     names = [_literal(name) for name, _ in files]
     if arguments["format"] == "json":
         text = fn.col("value")
-        lines, line = session.read.text(names).where(text.rlike(r"\S")), _document(text)
-        chosen = _chosen(arguments, lambda name: fn.get_json_object(line, f"$.{name}"), line, {})
-        return _in_order(session, lines, chosen, files)
+        lines = session.read.text(names).where(text.rlike(r"\S"))
+        lines = lines.withColumn("read", read_lines(text.cast("binary"), _named(arguments)))
+        return _in_order(session, lines, _of_lines(lines, arguments), files)
     reader = session.read.option("mergeSchema", "true")  # else what only some of them have is left out
     folders = _folder_columns(base, files)
     frame = (reader.option("basePath", base) if folders else reader).parquet(*names)
@@ -212,11 +213,11 @@ def _columns_of(frame: DataFrame, arguments: Mapping[str, Any], folders: set[str
     Raises ConfigError for a field that is not there.
     """
     types = {field.name: field.dataType for field in frame.schema.fields}
-    for name in (arguments[each] for each in ("key", "value", "timestamp")):
-        if name and name not in types:
+    for name in _named(arguments):
+        if name not in types:
             raise ConfigError(f"the files have no field {name}", hint=f"their fields: {', '.join(types)}")
     others = [name for name in types if name not in RECORD and name not in folders]
-    if "value" in types and not any(arguments[each] for each in ("key", "value", "timestamp")):
+    if "value" in types and not _named(arguments):
         if "key" in types and others:
             raise ConfigError(
                 f"the files have key and value, and besides {', '.join(others)}, which no record would hold",
@@ -228,11 +229,28 @@ def _columns_of(frame: DataFrame, arguments: Mapping[str, Any], folders: set[str
     return _chosen(arguments, _column, row, types)
 
 
-def _document(line: Column) -> Column:
-    """A line that is JSON. Any other ends the import: it would be a record without what was cut off, or a tombstone."""
+def _of_lines(frame: DataFrame, arguments: Mapping[str, Any]) -> list[Column]:
+    """The sink's columns of lines of JSON, in whose column ``read`` stands what is wrong with each, and its members.
+
+    A line that is no JSON ends the import: it would be a record without what was cut off, or a tombstone. So does one
+    without a member that was named, as with `tiered append`: a null that stands there is one.
+    """
+    line, read, names = fn.col("value"), fn.col("read"), _named(arguments)
+    where = frame.metadataColumn("_metadata").getField("file_path")
     shown = fn.substring(line, 1, SHOWN_CHARS)
-    wrong = fn.concat(fn.lit("a line of "), fn.input_file_name(), fn.lit(" is no JSON, it begins with "), shown)
-    return fn.when(fn.get_json_object(line, "$").isNotNull(), line).otherwise(fn.raise_error(wrong))
+    wrong = fn.concat(fn.lit("a line of "), where, fn.lit(" "), read["wrong"], fn.lit(", it begins with "), shown)
+
+    def right(column: Column) -> Column:
+        return fn.when(read["wrong"].isNull(), column).otherwise(fn.raise_error(wrong))
+
+    return _chosen(
+        arguments, lambda name: right(read["members"].getItem(names.index(name)).cast("string")), right(line), {}
+    )
+
+
+def _named(arguments: Mapping[str, Any]) -> list[str]:
+    """The fields that arguments name."""
+    return [arguments[each] for each in ("key", "value", "timestamp") if arguments[each]]
 
 
 def _column(name: str) -> Column:
