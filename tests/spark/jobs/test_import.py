@@ -146,6 +146,21 @@ def test_a_time_is_the_instant_that_the_file_has(place: Path, spark: SparkSessio
     ]
 
 
+@pytest.mark.parametrize(("text", "ansi"), [("99999999999999999999", "true"), ("27.03.2024", "false")])
+def test_what_is_no_time_ends_the_import(place: Path, spark: SparkSession, text: str, ansi: str) -> None:
+    """Its record had the time of the import."""
+    (place / "untimed.json").write_text(f'{{"at": "{text}"}}\n')
+    line = ("import", str(place / "untimed.json"), "--remote", bucket(place), "--format", "json", "--partitions", "1")
+    before = str(spark.conf.get("spark.sql.ansi.enabled"))
+    try:
+        spark.conf.set("spark.sql.ansi.enabled", ansi)
+        refused = run(*line, "--into", "untimed", "--timestamp", "at")
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", before)
+    assert (refused.code, f"a timestamp is no time: {text}" in refused.err) == (1, True), refused.err
+    assert held(place, "untimed") == []
+
+
 def test_what_only_some_of_the_files_have_is_imported_too(place: Path) -> None:
     """Spark takes the columns of one file for those of all: what others have besides was left out, unseen."""
     mixed = place / "mixed"

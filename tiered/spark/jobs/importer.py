@@ -276,11 +276,15 @@ def _chosen(arguments: Mapping[str, Any], field: Any, row: Column, types: Mappin
 
 def _time(column: Column, kind: DataType) -> Column:
     """A number is a time in milliseconds. A time stays what it is: its text does not say which hour is meant of the two
-    that a clock shows alike when it is put back."""
+    that a clock shows alike when it is put back. What is no time ends the import, whatever ``spark.sql.ansi.enabled``
+    says: as a null it would be the time of the import."""
     if isinstance(kind, TimestampType | TimestampNTZType | DateType):
         return column.cast("timestamp")
     text = column.cast("string")
-    return fn.when(text.rlike("^[0-9]+$"), fn.timestamp_millis(text.try_cast("long"))).otherwise(fn.to_timestamp(text))
+    milliseconds = fn.timestamp_millis(text.try_cast("long"))
+    time = fn.when(text.rlike("^[0-9]+$"), milliseconds).otherwise(fn.to_timestamp(text))
+    wrong = fn.raise_error(fn.concat(fn.lit("a timestamp is no time: "), fn.substring(text, 1, SHOWN_CHARS)))
+    return fn.coalesce(time, fn.when(text.isNotNull(), wrong))
 
 
 def _typed(column: Column, kind: DataType) -> Column:
