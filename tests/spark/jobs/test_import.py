@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -69,6 +70,19 @@ def test_the_same_job_adds_nothing_and_another_one_does(place: Path) -> None:
     assert (again.code, len(held(place, "lines"))) == (0, 30)
     assert run(*line, "--job", "second").code == 0
     assert len(held(place, "lines")) == 60
+
+
+def test_an_id_that_was_used_before_is_refused_although_its_folder_is_gone(place: Path) -> None:
+    """The sink took other files for a repetition, added nothing, and the import told how much it had imported."""
+    for name in ("old", "new"):
+        (place / f"{name}.json").write_text(json.dumps({"name": name}) + "\n")
+    line = ("--remote", bucket(place), "--into", "used", "--format", "json", "--partitions", "1", "--job", "load")
+    assert run("import", str(place / "old.json"), *line).code == 0
+    shutil.rmtree(Path(bucket(place).removeprefix("file://")) / "jobs" / "load")
+    for _ in range(2):
+        refused = run("import", str(place / "new.json"), *line)
+        assert (refused.code, "the job id load was used before" in refused.err) == (2, True), refused.err
+    assert [value for _, value, _ in held(place, "used")] == [b'{"name": "old"}']
 
 
 def test_rows_of_other_files_are_json_or_one_field(place: Path) -> None:

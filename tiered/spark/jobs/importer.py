@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -28,14 +28,20 @@ from pyspark.sql.types import (
 )
 
 from tiered.errors import ConfigError, NotFoundError
+from tiered.format.decision import COMMITTED
+from tiered.format.keys import decision_key
 from tiered.program.output import columns, counted, human_bytes
+from tiered.remote.stage import read_decision
 from tiered.spark import register
 from tiered.spark.jobs.job import Outcome, Run
 from tiered.spark.jobs.json_lines import read_lines
 from tiered.spark.jobs.plan import JobPlan
 from tiered.spark.jobs.tables import file_system
 from tiered.store.base import Store
+from tiered.store.driver import drive
 
+BEGUN = "begun"
+"""What the job keeps before its sink decides."""
 SHOWN_FILES = 20
 SHOWN_CHARS = 40
 """Of a line that is wrong."""
@@ -89,6 +95,7 @@ class Import:
         arguments, files = run.plan.arguments, run.plan.facts["files"]
         if not files:  # of which Spark would want to know the columns
             return Outcome({"files": 0, "rows": 0, "size_bytes": 0})
+        _need_unused(run)
         register(run.session())
         counts = Observation()
 
@@ -97,7 +104,7 @@ class Import:
             writer = frame.observe(counts, fn.count(fn.lit(1)).alias("rows")).write.format("tiered").mode("append")
             for name, value in arguments["read"].items():
                 writer = writer.option(name, value)
-            writer = writer.option("topic", arguments["topic"]).option("txnId", f"import-{run.job_id}")
+            writer = writer.option("topic", arguments["topic"]).option("txnId", _txn(run))
             if arguments["partitions"]:
                 writer = writer.option("createTopic", str(arguments["partitions"]))
             writer.save()
@@ -110,6 +117,34 @@ class Import:
         """How much."""
         rows, files = counted(fields["rows"], "record"), counted(fields["files"], "file")
         return [f"{rows} of {files}, {human_bytes(fields['size_bytes'])}, imported"]
+
+
+def _txn(run: Run) -> str:
+    """The sink's transaction id, which outlives the job's folder."""
+    return f"import-{run.job_id}"
+
+
+def _need_unused(run: Run) -> None:
+    """Raises ConfigError where an import that nobody remembers, since its folder was deleted, has used the job's id.
+
+    The sink would take this one for its repetition, and add nothing. An import that goes on has left a note before it
+    decided anything; one that an earlier release planned has none.
+    """
+    if "base" not in run.plan.facts:
+        return
+    decided = False
+    for generation in itertools.count():
+        found = drive(run.store, read_decision(decision_key(_txn(run), 0, generation)))
+        if found is None:
+            break
+        decided = decided or found.state == COMMITTED
+    if decided and run.folder.read(BEGUN) is None:
+        raise ConfigError(
+            f"the job id {run.job_id} was used before, by an import whose folder below jobs/ is gone: its records "
+            "count as those of this one, and none of these would be added",
+            hint="another id: --job NAME",
+        )
+    run.folder.keep(BEGUN, {})
 
 
 def _files(place: str, arguments: Mapping[str, Any]) -> tuple[str, list[tuple[str, int]]]:
@@ -195,7 +230,7 @@ def _in_order(
     name = fn.regexp_replace(name, "^file:/+", "file:///")
     block, row = where.getField("file_block_start"), fn.monotonically_increasing_id()
     rows = frame.select(*chosen, name.alias("file"), block.alias("block"), row.alias("row"))
-    begins = [0, *accumulate(size for _, size in files)]
+    begins = [0, *itertools.accumulate(size for _, size in files)]
     placed = [(name, at) for (name, _), at in zip(files, begins, strict=False)]
     places = session.createDataFrame(placed, "place string, begin long")
     unknown = fn.raise_error(fn.concat(fn.lit("no file of this import has the name "), fn.col("file")))
