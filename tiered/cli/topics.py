@@ -261,7 +261,8 @@ def delete_command(app: Application, *, topic: str, local_only: bool, force: boo
     """Delete a topic from the log directory, which must have no writer, or with --remote from the bucket.
 
     In the bucket it is marked at once: nobody opens it or writes to it any more. `tiered maintain run` or `gc run`
-    deletes its objects after gc.grace.ms; its name is free then. One place at a time, the bucket before the disk.
+    deletes its objects after gc.grace.ms; its name is free then. One place at a time, the bucket before the disk: of
+    --log-dir and --remote the one on the command line, if TIERED_* or the file names the other.
 
     \b
     Examples:
@@ -269,7 +270,7 @@ def delete_command(app: Application, *, topic: str, local_only: bool, force: boo
       tiered topics delete weather --remote s3://acme-logs/prod --yes
       tiered topics delete weather --log-dir data --local-only --yes
     """
-    if app.log_dir is None and not local_only:
+    if not local_only and _means_bucket(app, topic):
         return _delete_in_bucket(app, topic, force=force, dry_run=dry_run, yes=yes)
     directory = app.need_log_dir()
     if not directory.is_dir():
@@ -282,7 +283,8 @@ def delete_command(app: Application, *, topic: str, local_only: bool, force: boo
         if (log.claims.read().keys() | log.uploads.read().keys()) & set(tps) and not local_only:
             raise ConfigError(
                 f"topic {topic} is tiered: its records in the bucket would stay, and so would its name",
-                hint="--local-only deletes the copy on this disk, with all that was not uploaded",
+                hint=f"the bucket first: `tiered topics delete {topic} --remote URL`; --local-only deletes the copy on "
+                "this disk, with all that was not uploaded",
             )
         positions = {tp: log.partition(tp).positions() for tp in tps if tp not in log.out_of_service}
         rows = [[tp, p.local_start_offset, p.uploaded_offset, p.end_offset] for tp, p in positions.items()]
@@ -296,6 +298,25 @@ def delete_command(app: Application, *, topic: str, local_only: bool, force: boo
     return app.out.result(
         "topics delete", fields, [f"{'dry run: ' if dry_run else ''}{topic} {verb}, {counted(len(tps), 'partition')}"]
     )
+
+
+def _means_bucket(app: Application, topic: str) -> bool:
+    """Whether the bucket is meant, not the disk. Raises ConfigError if both are named and neither is nearer.
+
+    What stands on the command line is meant before what the environment names, that before the file's.
+    """
+    if app.log_dir is None or app.remote is None:
+        return app.log_dir is None
+    disk, bucket = (app.values[name].origin for name in ("log_dir", "remote"))
+    order = ("flag", "environment", "file")
+    disk_rank, bucket_rank = (order.index(origin.partition(" ")[0]) for origin in (disk, bucket))
+    if disk_rank == bucket_rank:
+        raise ConfigError(
+            f"topic {topic} is deleted in one place at a time, and two are named ({disk}, {bucket})",
+            hint=f"`tiered topics delete {topic} --remote URL` without --log-dir deletes it in the bucket, with "
+            "--log-dir alone on a disk; --local-only deletes the copy on this disk, with all that was not uploaded",
+        )
+    return bucket_rank < disk_rank
 
 
 def _delete_in_bucket(app: Application, topic: str, *, force: bool, dry_run: bool, yes: bool) -> int:

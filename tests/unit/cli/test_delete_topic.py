@@ -208,3 +208,37 @@ def test_a_mark_that_was_cut_short_is_completed(
     over(cli, bucket)
     assert cli("gc", "run", *remote, "--yes").code == 0
     assert objects(tmp_path, old) == []
+
+
+def test_the_place_on_the_command_line_is_meant(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the environment names besides is left alone, though a topic there has the name; of two nobody guesses."""
+    url, disk = f"file://{tmp_path / 'store'}", tmp_path / "disk"
+    (tmp_path / "store").mkdir()
+    with tiered.open(disk) as log:
+        log.topic("t", create=True).append(b"only here")
+    assert cli("topics", "create", "t", "--remote", url).code == 0
+    alone = ("--remote", url)
+    kept = cli("cat", "t", "--log-dir", disk)
+
+    def at_both() -> tuple[bytes, int]:
+        return cli("cat", "t", "--log-dir", disk).out, cli("cat", "t", *alone).code
+
+    monkeypatch.setenv("TIERED_LOG_DIR", str(disk))
+    monkeypatch.setenv("TIERED_REMOTE", url)
+    refused = cli("topics", "delete", "t", "--yes")
+    both = cli("topics", "delete", "t", "--yes", "--log-dir", disk, *alone)
+    monkeypatch.delenv("TIERED_LOG_DIR")
+    monkeypatch.delenv("TIERED_REMOTE")
+    assert (refused.code, both.code) == (2, 2)
+    assert "(environment TIERED_LOG_DIR, environment TIERED_REMOTE)" in refused.err
+    assert at_both() == (kept.out, 0)
+
+    monkeypatch.setenv("TIERED_LOG_DIR", str(disk))
+    gone = cli("topics", "delete", "t", "--yes", "--json", *alone)
+    assert (gone.code, gone.summary["grace_ms"]) == (0, 86_400_000)
+    monkeypatch.delenv("TIERED_LOG_DIR")
+    assert at_both() == (b"only here\n", 10)
+
+    monkeypatch.setenv("TIERED_REMOTE", url)
+    assert cli("topics", "delete", "t", "--yes", "--log-dir", disk).code == 0
+    assert not list(disk.glob("t-0"))
