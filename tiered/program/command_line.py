@@ -18,6 +18,7 @@ import click
 from tiered.errors import TieredError
 from tiered.program.output import Output, StdoutClosed, counted
 from tiered.program.run import EXIT_INTERRUPTED
+from tiered.program.settings import boolean
 from tiered.program.wording import KAFKA_OPTIONS, as_error, in_cli_words
 
 EXIT_TERMINATED = 143
@@ -32,7 +33,8 @@ def run_command(group: click.Group, program: str, arguments: Sequence[str]) -> i
 
     Never raises, never prints a traceback without ``--debug``.
     """
-    output = Output(json_mode="--json" in arguments)
+    # As far as it is known before the line is understood: one that is not has to be answered, too.
+    output = Output(json_mode="--json" in arguments or boolean(os.environ.get("TIERED_JSON", "")) is True)
     flags: dict[str, Any] = {"output": output}
     try:
         with _sigterm_raises(), _library_warnings(output):

@@ -218,6 +218,10 @@ def test_json_by_environment(cli: Cli, directory: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("TIERED_JSON", "1")
     assert cli("cat", "t", "--log-dir", directory, "-n", "1").summary["records"] == 1
     assert cli("cat", "u", "--log-dir", directory).messages[0]["code"] == "unknown_topic"
+    misspelt = cli("cat", "t", "--log-dir", directory, "--ofset", "1")
+    assert [(each["code"], each["exit_code"]) for each in misspelt.messages] == [("config", 2)]
+    monkeypatch.setenv("TIERED_JSON", "0")
+    assert cli("cat", "t", "--log-dir", directory, "--ofset", "1").out == b""
 
 
 def test_columns_and_units() -> None:
