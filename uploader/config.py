@@ -130,6 +130,7 @@ RELOADABLE = frozenset(
 
 def resolve(flags: Mapping[str, Any], environ: Mapping[str, str], config: Path | None) -> Settings:
     """The settings; ``flags`` holds those given on the command line (None: not given). Raises ConfigError."""
+    settings.refuse_unknown_variables(environ)
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}
     layers = [_from_file(config, environ) if config else {}, _from_environment(environ)]

@@ -167,7 +167,7 @@ def resolve(flags: Mapping[str, Scalar], environ: Mapping[str, str], config: Pat
 
 def refuse_unknown_variables(environ: Mapping[str, str]) -> None:
     """A misspelt ``TIERED_*`` variable is an error; one that resembles nothing belongs to somebody else."""
-    known = [setting.variable for setting in SETTINGS]
+    known = [*(setting.variable for setting in SETTINGS), "TIERED_CONFIG"]
     for variable in sorted(environ):
         if not variable.startswith("TIERED_") or variable in known or variable.startswith(FOREIGN_VARIABLES):
             continue

@@ -95,3 +95,18 @@ def test_an_empty_flag_is_not_the_current_directory(name: str) -> None:
     with pytest.raises(ConfigError, match=f"^--{name.replace('_', '-')}: it is empty") as raised:
         resolve({name: ""}, {}, None)
     assert raised.value.hint == "give it a value, or leave it out"
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("TIERED_SSE_KMS_KEYID", "TIERED_SSE_KMS_KEY_ID"),
+        ("TIERED_REMOT", "TIERED_REMOTE"),
+        ("TIERED_CONFG", "TIERED_CONFIG"),
+    ],
+)
+def test_a_misspelt_variable_is_refused(variable: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"the environment variable {variable} is not known") as raised:
+        resolve({}, {variable: "x"}, None)
+    assert raised.value.hint == f"did you mean {meant}?"
+    assert resolve({}, {"TIERED_OTHERS_BUSINESS": "x"}, None).remote is None
