@@ -199,8 +199,8 @@ def _or_never(value: int | str) -> int:
     return -1 if str(value) in ("never", "-1") else _duration(value)
 
 
-def _boolean(value: bool | str) -> bool:
-    found = value if isinstance(value, bool) else settings.boolean(value)
+def _boolean(value: bool | int | str) -> bool:
+    found = value if isinstance(value, bool) else settings.boolean(str(value))
     if found is None:
         raise ConfigError(f"{value!r} is neither true nor false")
     return found

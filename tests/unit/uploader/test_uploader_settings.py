@@ -110,3 +110,15 @@ def test_a_misspelt_variable_is_refused(variable: str, meant: str) -> None:
         resolve({}, {variable: "x"}, None)
     assert raised.value.hint == f"did you mean {meant}?"
     assert resolve({}, {"TIERED_OTHERS_BUSINESS": "x"}, None).remote is None
+
+
+@pytest.mark.parametrize(("text", "found"), [("true", True), ("1", True), ('"yes"', True), ("0", False), ("2", None)])
+def test_yes_or_no_may_be_a_number(tmp_path: Path, text: str, found: bool | None) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(f"[uploader]\nmaintain = {text}\n")
+    if found is not None:
+        assert resolve({}, {}, path).maintain is found
+        return
+    with pytest.raises(ConfigError) as raised:
+        resolve({}, {}, path)
+    assert raised.value.message == f"maintain in {path}: 2 is neither true nor false"
