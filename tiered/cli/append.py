@@ -96,7 +96,8 @@ def command(app: Application, topic: str, durability: str, timeout_seconds: floa
         app.need_remote()
     count = options["partitions"]
     app.out.begin("append", topic=name, records=0, partitions={})
-    source = LineSource(_standard_input(app), end=b"\0" if options["nul"] else b"\n")
+    end = b"\0" if options["nul"] else b"\n"
+    source = LineSource(_standard_input(app), end=end, skips_blank=shape.format != "lines")
     tally: _Tally | None = None
     with Patience(app, timeout_seconds=timeout_seconds) as patience:
         try:

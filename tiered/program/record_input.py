@@ -43,17 +43,20 @@ class ByteStream(Protocol):
 class LineSource:
     """Lines of a stream, without their ends. Not thread-safe."""
 
-    def __init__(self, stream: ByteStream, *, end: bytes = b"\n") -> None:
+    def __init__(self, stream: ByteStream, *, end: bytes = b"\n", skips_blank: bool = False) -> None:
+        """``skips_blank``: who reads them makes nothing of blank lines, so that nobody need wait behind some."""
         self._stream = stream
         self._end = end
+        self._skips_blank = skips_blank
         self._lines: list[bytes] = []
         self._next = 0
+        self._drained_at = 0
         self.number = 0
 
     @property
     def drained(self) -> bool:
         """Whether the next line has to be waited for: the moment to append what was collected."""
-        return self._next >= len(self._lines)
+        return self._next >= self._drained_at
 
     def __iter__(self) -> Iterator[bytes]:
         tail: list[bytes] = []
@@ -80,13 +83,16 @@ class LineSource:
 
     def _give(self) -> Iterator[bytes]:
         self._next = 0
+        self._drained_at = len(self._lines)
+        while self._skips_blank and self._drained_at and not self._lines[self._drained_at - 1].strip():
+            self._drained_at -= 1
         while self._next < len(self._lines):
             line = self._lines[self._next]
             self._next += 1
             self.number += 1
             yield line
         self._lines = []
-        self._next = 0
+        self._next = self._drained_at = 0
 
 
 @dataclass(frozen=True, slots=True)

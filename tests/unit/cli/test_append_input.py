@@ -9,6 +9,7 @@ import pytest
 
 import tiered
 from tests.unit.cli.conftest import Cli
+from tiered.cli import append
 
 
 def test_a_csv_without_a_header_is_nothing_to_do(cli: Cli, tmp_path: Path) -> None:
@@ -77,3 +78,24 @@ def test_a_record_that_is_refused_is_counted_once(cli: Cli, tmp_path: Path) -> N
     refused = cli("append", "c", *topic, stdin=b"v\n")
     assert refused.code == 2
     assert "error: record 1 of the input has no key, and the topic is compacted; 0 records" in refused.err
+
+
+@pytest.mark.parametrize(("form", "text"), [("json", b"{}\n\n"), ("csv", b"a\n1\n\r\n"), ("lines", b"1\n")])
+def test_a_record_is_in_the_log_before_more_input_is_waited_for(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, text: bytes
+) -> None:
+    """Blank lines behind it make no difference, where they are nothing."""
+    seen: list[int] = []
+
+    class Slow:
+        def read1(self, _size: int, /) -> bytes:
+            if not seen:
+                seen.append(0)
+                return text
+            with tiered.open_reader(log_dir=tmp_path / "d") as reader:
+                seen.append(len(list(reader.topic("t").read())))
+            return b""
+
+    monkeypatch.setattr(append, "_standard_input", lambda _app: Slow())
+    assert cli("append", "t", "--log-dir", tmp_path / "d", "--create", "--format", form).code == 0
+    assert seen == [0, 1]

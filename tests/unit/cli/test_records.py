@@ -101,6 +101,16 @@ def test_the_source_says_when_the_next_line_has_to_be_waited_for() -> None:
     assert [(line, source.drained) for line in source] == [(b"a", False), (b"b", True), (b"c", True)]
 
 
+def test_nobody_waits_behind_blank_lines_that_are_skipped() -> None:
+    """As events come, ``{...}`` and a blank line: each is whole before the next one is there."""
+    shape = InputShape(format="json")
+    source = LineSource(Trickle(b"{}\n\n[]\n\r\n1\n2\n", 4), skips_blank=True)
+    seen = [(each.value, source.drained) for each in read_records(source, shape, now_ms=0)]
+    assert seen == [(b"{}", True), (b"[]", True), (b"1", True), (b"2", True)]
+    source = LineSource(Trickle(b"a\n\nb\n", 3))
+    assert [(line, source.drained) for line in source] == [(b"a", False), (b"", True), (b"b", True)]
+
+
 def test_an_endless_line_is_refused_before_it_fills_the_memory() -> None:
     class Endless:
         given = 0
