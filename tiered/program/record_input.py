@@ -8,6 +8,7 @@ or timestamp; the value keeps it.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 from collections.abc import Iterator
@@ -142,7 +143,7 @@ def _lines(source: LineSource, shape: InputShape, _now_ms: int) -> Iterator[NewR
 
 def _documents(source: LineSource, shape: InputShape, now_ms: int) -> Iterator[NewRecord]:
     for line in source:
-        text = line.strip()
+        text = _without_mark(line, source).strip()
         if not text:
             continue
         try:
@@ -184,7 +185,7 @@ def _rows(source: LineSource, shape: InputShape, now_ms: int) -> Iterator[NewRec
 
 
 def _column_names(source: LineSource, row: list[str], shape: InputShape) -> list[str]:
-    names = [row[0].removeprefix("\ufeff"), *row[1:]]
+    names = list(row)
     if len(names) == 1:
         other = next((mark for mark in OTHER_SEPARATORS if mark in names[0]), None)
         if other is not None:
@@ -199,10 +200,15 @@ def _column_names(source: LineSource, row: list[str], shape: InputShape) -> list
     return names
 
 
+def _without_mark(line: bytes, source: LineSource) -> bytes:
+    """Without what editors put before a text to say that it is UTF-8; behind it a quote begins the first field."""
+    return line.removeprefix(codecs.BOM_UTF8) if source.number == 1 else line
+
+
 def _text_lines(source: LineSource) -> Iterator[str]:
     for line in source:
         try:
-            yield line.decode("utf-8") + "\n"
+            yield _without_mark(line, source).decode("utf-8") + "\n"
         except UnicodeDecodeError as cause:
             raise _wrong(source, f"is not UTF-8 at byte {cause.start}", "convert it, for example with iconv") from None
 

@@ -99,3 +99,21 @@ def test_a_record_is_in_the_log_before_more_input_is_waited_for(
     monkeypatch.setattr(append, "_standard_input", lambda _app: Slow())
     assert cli("append", "t", "--log-dir", tmp_path / "d", "--create", "--format", form).code == 0
     assert seen == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "key", "value"),
+    [
+        ("json", b'{"a":1}\r\n', "1", '{"a":1}'),
+        ("csv", b"a,b\r\n1,2\r\n", "1", '{"a":"1","b":"2"}'),
+        ("csv", b'"a","b, c"\r\n"1","2"\r\n', "1", '{"a":"1","b, c":"2"}'),
+    ],
+)
+def test_the_mark_before_a_text_is_no_part_of_it(
+    cli: Cli, tmp_path: Path, form: str, text: bytes, key: str, value: str
+) -> None:
+    line = ("append", "t", "--log-dir", tmp_path / "d", "--create", "--format", form, "--key-field", "a")
+    assert cli(*line, stdin=b"\xef\xbb\xbf" + text).code == 0
+    assert cli(*line, stdin=text).code == 0
+    seen = cli("cat", "t", "--log-dir", tmp_path / "d", "--json").messages[:-1]
+    assert [(each["key"], each["value"]) for each in seen] == [(key, value)] * 2
