@@ -435,12 +435,13 @@ def _loop(app: Application, wanted: Wanted, every_ms: int) -> int:
             finally:
                 upkeep.end()
     finally:
+        view = upkeep.view
+        actions = sum(view.actions.values())
+        app.out.summary_fields.update(rounds=view.rounds, actions=actions)
         store.close()
-    view = upkeep.view
-    actions = sum(view.actions.values())
     if not app.out.json_mode:
         app.out.line(f"ended after {counted(view.rounds, 'round')}, {counted(actions, 'action')} done")
-    app.out.summary(0, rounds=view.rounds, actions=actions)
+    app.out.summary(0)
     return 0
 
 

@@ -197,16 +197,17 @@ def test_what_is_wrong_with_one_partition_keeps_no_other_from_its_turn(cli: Cli,
 
 
 class Terminating(FakeClock):
-    """SIGTERM comes in the second rest between two rounds; ``rests`` are those that were begun."""
+    """``number`` comes in the second rest between two rounds; ``rests`` are those that were begun."""
 
     rests: ClassVar[list[float]] = []
+    number: ClassVar[signal.Signals] = signal.SIGTERM
 
     def wait(self, event: threading.Event, seconds: float | None) -> bool:
         if seconds is None or seconds < 60:  # another thread's: it must not move the time of the command's own limits
             return event.wait(seconds)
         self.rests.append(seconds)
         if len(self.rests) == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), self.number)
             return event.wait()
         return super().wait(event, seconds)
 
@@ -226,6 +227,15 @@ def test_a_loop_goes_on_until_it_is_terminated(cli: Cli, bucket: str, rests: lis
     done = [message for message in seen.messages if message["message_type"] == "done"]
     assert [(one["topic"], one["partition"], one["action"]) for one in done] == [("t", 0, "retention")]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_loop_that_is_interrupted_says_what_it_did(
+    cli: Cli, bucket: str, rests: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Terminating, "number", signal.SIGINT)
+    seen = cli("maintain", "run", "--remote", bucket, "--loop", "--yes", "--json")
+    assert (seen.code, len(rests)) == (130, 2)
+    assert (seen.summary["rounds"], seen.summary["actions"]) == (2, 1)
 
 
 def test_a_loop_says_what_it_does_and_rests_ten_minutes(cli: Cli, bucket: str, rests: list[float]) -> None:
