@@ -79,6 +79,8 @@ def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def _settings(flags: dict[str, Any], config_path: str | None) -> Settings:
+    if config_path == "" and os.environ.get("TIERED_CONFIG") != "":  # an unset variable of a script
+        raise ConfigError("--config is empty", hint="give it a value, or leave it out")
     return resolve(flags, os.environ, Path(config_path) if config_path else None)
 
 

@@ -35,6 +35,8 @@ class Application:
     """The run of one command: its settings and the two streams. Made by :func:`pass_application`."""
 
     def __init__(self, flags: dict[str, Any]) -> None:
+        if flags.get("config") == "":  # an unset variable of a script: its settings would be passed over
+            raise ConfigError("--config is empty", hint="give it a value, or leave it out")
         config = flags.get("config") or os.environ.get("TIERED_CONFIG")
         self.config: Path | None = Path(str(config)) if config else None
         self.values: dict[str, Value] = resolve(flags, os.environ, self.config)

@@ -194,6 +194,15 @@ def test_settings_and_their_origins(cli: Cli, tmp_path: Path, monkeypatch: pytes
     assert f"[uploader] in {file}: not shown and not checked here" in text
 
 
+def test_an_empty_name_of_a_file_is_not_passed_over(cli: Cli, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for line in (("--config", "", "cat", "t"), ("cat", "t", "--config", "")):
+        refused = cli(*line, "--log-dir", directory)
+        assert (refused.code, refused.out) == (2, b"")
+        assert "error: --config is empty" in refused.err
+    monkeypatch.setenv("TIERED_CONFIG", "")
+    assert cli("cat", "t", "--log-dir", directory).code == 0
+
+
 def test_a_key_in_a_url_is_not_printed(cli: Cli) -> None:
     shown = cli("config", "show", "--remote", "s3://AKIA:secret@bucket/p")
     assert "secret" not in shown.text

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tiered import __version__
 from tiered.errors import ConfigError
 from tiered.metrics import metric
 from tiered.store.metrics import StoreMetrics
+from uploader.cli import program
 from uploader.config import resolve
 from uploader.metrics import Metrics
 
@@ -122,3 +124,10 @@ def test_yes_or_no_may_be_a_number(tmp_path: Path, text: str, found: bool | None
     with pytest.raises(ConfigError) as raised:
         resolve({}, {}, path)
     assert raised.value.message == f"maintain in {path}: 2 is neither true nor false"
+
+
+def test_an_empty_name_of_a_file_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TIERED_CONFIG", raising=False)
+    done = CliRunner().invoke(program, ["status", "--config", "", "--log-dir", "none"])
+    assert isinstance(done.exception, ConfigError)
+    assert done.exception.message == "--config is empty"
