@@ -27,7 +27,7 @@ from tiered.format.keys import check_topic_name
 from tiered.plan.tiering.facts import DrainMode
 from tiered.plan.tiering.limits import COMMIT_WAIT_MS, DRAIN_MS, SEAL_IDLE_MS, UPLOADS, Limits
 from tiered.program import settings
-from tiered.program.store_limits import PARSERS, size, whole
+from tiered.program.store_limits import PARSERS, refuse_unknown_variables, size, variable, whole
 from tiered.program.upkeep import EVERY_MS
 from tiered.store.base import MIN_PART_BYTES
 from tiered.store.location import StoreLocation
@@ -156,7 +156,7 @@ def _drop_foreign(merged: dict[str, Any], origins: Mapping[str, str]) -> None:
     for name in S3_WORDS if scheme != "s3" else ():
         if name not in merged:
             continue
-        if origins[name] != _variable(name):
+        if origins[name] != variable(name):
             raise ConfigError(
                 f"{origins[name]}: {name} means nothing to the remote {merged['remote']}",
                 hint=f"take {name} away, or name an s3:// remote ({origins['remote']} names this one)",
@@ -265,22 +265,14 @@ def _checked(name: str, value: Any, origin: str) -> Any:
     try:
         return _PARSERS[name](value)
     except ConfigError as error:
-        place = origin if origin.startswith("--") or origin == _variable(name) else f"{name} in {origin}"
+        place = origin if origin.startswith("--") or origin == variable(name) else f"{name} in {origin}"
         raise ConfigError(f"{place}: {error.message}", hint=error.hint) from error
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    known = {_variable(name): name for name in _PARSERS}
-    for variable in environ:
-        if variable.startswith("TIERED_UPLOADER_") and variable not in known:
-            hint = settings.suggestion(variable, known) or f"known variables: {', '.join(sorted(known))}"
-            raise ConfigError(f"the environment variable {variable} is not known", hint=hint)
-    found = settings.from_environment(environ, known)
+    refuse_unknown_variables(environ)
+    found = settings.from_environment(environ, {variable(name): name for name in _PARSERS})
     return {name: (given.key, given.value) for name, given in found.items()}
-
-
-def _variable(name: str) -> str:
-    return f"TIERED_{name.upper()}" if name in SHARED else f"TIERED_UPLOADER_{name.upper()}"
 
 
 def _from_file(path: Path, environ: Mapping[str, str]) -> dict[str, tuple[str, Any]]:

@@ -70,11 +70,19 @@ def from_file(path: Path, environ: Mapping[str, str], tables: Mapping[str, Seque
     return found
 
 
-def some_of_table(path: Path, environ: Mapping[str, str], table: str, names: Sequence[str]) -> dict[str, Given]:
-    """What the file says for ``names`` in a table that belongs to another program, which checks the rest of it."""
+def some_of_table(
+    path: Path, environ: Mapping[str, str], table: str, names: Sequence[str], *, known: Sequence[str]
+) -> dict[str, Given]:
+    """What the file says for ``names`` in a table that belongs to another program, which checks the values of the rest.
+
+    Raises ``ConfigError`` for a key that is none of ``known``: it may be one of ``names``, misspelt.
+    """
     content = _read_toml(path).get(table, {})
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: {table} is not a table", hint=f"write [{table}] on a line of its own")
+    for key in content:
+        if key.replace("-", "_") not in known:
+            raise _unknown_key(path, key, known)
     ours = {key: raw for key, raw in content.items() if key.replace("-", "_") in names}
     return _from_table(path, ours, environ, names)
 

@@ -12,12 +12,40 @@ from typing import Any, TypeVar
 
 import click
 
-from tiered.config import MEMORY_BYTES, MIB, MIN_MEMORY_BYTES, StoreLimits, parse_bytes
+from tiered.config import MEMORY_BYTES, MIB, MIN_MEMORY_BYTES, S3_WORDS, StoreLimits, parse_bytes
 from tiered.errors import ConfigError
 from tiered.program import settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 TABLE = "uploader"
+PREFIX = f"TIERED_{TABLE.upper()}_"
+
+PLACE = ("log_dir", "remote", *S3_WORDS)
+"""Settings of all programs that may stand in the table, too; their variables are those of ``settings.SETTINGS``."""
+
+OF_TABLE = (
+    "http",
+    "drain",
+    "drain_timeout",
+    "scan",
+    "seal_idle",
+    "uploads",
+    "commit_wait",
+    "lag_limit",
+    "bytes_per_second",
+    "requests_per_second",
+    "memory",
+    "multipart_above",
+    "part_size",
+    "partition_labels",
+    "log_format",
+    "sidecar",
+    "sidecar_compacted",
+    "sidecar_held",
+    "maintain",
+    "maintain_every",
+)
+"""All settings of the daemon's own: who reads some of them has to tell the others from a misspelt one."""
 
 LIMIT_OPTIONS = (
     click.option("--bytes-per-second", help="Limit of the traffic with the store, as 50MiB. Default none."),
@@ -69,15 +97,31 @@ def with_limits(command: F) -> F:
 def store_limits(flags: Mapping[str, str | None], environ: Mapping[str, str], config: Path | None) -> StoreLimits:
     """Those of a command by hand: its flags, then ``TIERED_UPLOADER_*``, then the file, then the defaults.
 
-    Raises ConfigError, which names where a limit came from.
+    Raises ConfigError, which names where a limit came from, and for what is no setting of the daemon: a misspelt limit
+    would be none.
     """
-    variables = {f"TIERED_{TABLE.upper()}_{name.upper()}": name for name in PARSERS}
+    refuse_unknown_variables(environ)
+    variables = {variable(name): name for name in PARSERS}
     given = {name: (one.key, one.value) for name, one in settings.from_environment(environ, variables).items()}
     if config is not None:
-        read = settings.some_of_table(config, environ, TABLE, tuple(PARSERS))
+        read = settings.some_of_table(config, environ, TABLE, tuple(PARSERS), known=(*PLACE, *OF_TABLE))
         given = {name: (f"{name} in {config}", one.value) for name, one in read.items()} | given
     given |= {name: ("--" + name.replace("_", "-"), value) for name, value in flags.items() if value is not None}
     return StoreLimits(**{name: _parsed(name, origin, value) for name, (origin, value) in given.items()})
+
+
+def variable(name: str) -> str:
+    """The environment variable of a setting of the table."""
+    return f"TIERED_{name.upper()}" if name in PLACE else f"{PREFIX}{name.upper()}"
+
+
+def refuse_unknown_variables(environ: Mapping[str, str]) -> None:
+    """Raises ConfigError for a ``TIERED_UPLOADER_*`` that is no setting of the daemon."""
+    known = [variable(name) for name in (*PLACE, *OF_TABLE)]
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and name not in known:
+            hint = settings.suggestion(name, known) or f"known variables: {', '.join(sorted(known))}"
+            raise ConfigError(f"the environment variable {name} is not known", hint=hint)
 
 
 def _parsed(name: str, origin: str, value: Any) -> int:

@@ -284,3 +284,27 @@ def test_a_run_by_hand_has_the_limits_of_the_daemon(
     assert "--memory: '1MiB' is too small" in refused.err
     monkeypatch.setenv("TIERED_UPLOADER_MEMORY", "much")
     assert "TIERED_UPLOADER_MEMORY" in cli(*line).err
+
+
+@pytest.mark.parametrize("command", [("maintain", "plan"), ("maintain", "run", "--yes"), ("gc", "run", "--yes")])
+def test_a_misspelt_limit_is_refused(
+    cli: Cli, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    """As the daemon does: it would be no limit at all."""
+    config = tmp_path / "tiered.toml"
+    config.write_text('[uploader]\nscan = "5s"\nrequest-per-second = 5\n')
+    misspelt = cli(*command, "--remote", bucket, "--config", config)
+    assert (misspelt.code, misspelt.err) == (
+        2,
+        f"error: {config}: the key request-per-second is not known\n  next: did you mean requests_per_second?\n",
+    )
+    monkeypatch.setenv("TIERED_UPLOADER_SCAN", "5s")
+    monkeypatch.setenv("TIERED_UPLOADER_REQUEST_PER_SECOND", "5")
+    misspelt = cli(*command, "--remote", bucket)
+    assert (misspelt.code, misspelt.err) == (
+        2,
+        "error: the environment variable TIERED_UPLOADER_REQUEST_PER_SECOND is not known\n"
+        "  next: did you mean TIERED_UPLOADER_REQUESTS_PER_SECOND?\n",
+    )
+    monkeypatch.delenv("TIERED_UPLOADER_REQUEST_PER_SECOND")
+    assert cli(*command, "--remote", bucket).code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ from click.testing import CliRunner
 from tiered import __version__
 from tiered.errors import ConfigError
 from tiered.metrics import metric
+from tiered.program.store_limits import OF_TABLE, PLACE
 from tiered.store.metrics import StoreMetrics
 from uploader.cli import program
-from uploader.config import resolve
+from uploader.config import Settings, resolve
 from uploader.metrics import Metrics
 
 
@@ -112,6 +114,11 @@ def test_a_misspelt_variable_is_refused(variable: str, meant: str) -> None:
         resolve({}, {variable: "x"}, None)
     assert raised.value.hint == f"did you mean {meant}?"
     assert resolve({}, {"TIERED_OTHERS_BUSINESS": "x"}, None).remote is None
+
+
+def test_the_programs_agree_on_what_the_settings_of_the_daemon_are() -> None:
+    """``tiered maintain run`` reads some of them, and refuses a misspelt one as the daemon does."""
+    assert (*PLACE, *OF_TABLE) == tuple(field.name for field in fields(Settings))
 
 
 @pytest.mark.parametrize(("text", "found"), [("true", True), ("1", True), ('"yes"', True), ("0", False), ("2", None)])
