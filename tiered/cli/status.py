@@ -22,7 +22,7 @@ from tiered.local.disk.files import PosixFiles
 from tiered.program.application import Application, Command, pass_application
 from tiered.program.doors import directory_error
 from tiered.program.output import counted, human_bytes, human_duration
-from tiered.program.partition_status import PartitionStatus, gather, lock_holders
+from tiered.program.partition_status import PartitionStatus, deleting_told, gather, lock_holders
 from tiered.program.tiers import Tiers, as_fields, open_tiers
 from tiered.times import format_time
 
@@ -121,11 +121,19 @@ def _why_unreachable(cause: TieredError) -> str:
 
 
 def _notes(entries: list[PartitionStatus], directory: dict[str, Any] | None) -> list[str]:
-    """What is no damage but not "OK" either: records that wait for an uploader that nobody has started."""
-    waiting = sum(entry.only_here for entry in entries if not entry.fenced)
-    if not waiting or directory is None or "uploader" in directory["locks"]:
-        return []
-    return [f"{counted(waiting, 'record')} only on this disk; no uploader runs: start tiered-uploader"]
+    """What is no damage but not "OK" either: topics that are being deleted, and records that wait for an uploader that
+    nobody has started.
+    """
+    notes = []
+    for topic in sorted({entry.tp.topic for entry in entries if entry.deleting}):
+        of_topic = [entry for entry in entries if entry.tp.topic == topic]
+        left = sum(entry.only_here for entry in of_topic)
+        alone = f"; {counted(left, 'record')} only on this disk, and no uploader takes any more of it" if left else ""
+        notes.append(f"{topic}: {deleting_told(of_topic)}: a maintainer takes it from the bucket{alone}")
+    waiting = sum(entry.only_here for entry in entries if not (entry.fenced or entry.deleting))
+    if waiting and directory is not None and "uploader" not in directory["locks"]:
+        notes.append(f"{counted(waiting, 'record')} only on this disk; no uploader runs: start tiered-uploader")
+    return notes
 
 
 def _lines(status: PartitionStatus, now_ms: int, *, local: bool) -> list[str]:
@@ -138,7 +146,7 @@ def _lines(status: PartitionStatus, now_ms: int, *, local: bool) -> list[str]:
     else:
         ends = f"end {status.end_offset:,}{flushed}   uploaded {status.uploaded_offset:,}"
         lag = "of this disk alone" if status.internal else f"lag {counted(status.lag, 'record')}"
-    lines = [f"{status.tp}   {ends}   {lag}"]
+    lines = [f"{status.tp}   {ends}   {lag}{f'   {told}' if (told := deleting_told([status])) else ''}"]
     if status.positions is not None:
         lines.append(
             f"  local    {counted(status.local_segments, 'segment')}, {human_bytes(status.local_bytes)}"

@@ -25,7 +25,7 @@ from tiered.program.application import (
 )
 from tiered.program.doors import chosen_partitions, need_topic
 from tiered.program.output import columns, counted, human_bytes, human_duration
-from tiered.program.partition_status import DiskNotes, partition_status
+from tiered.program.partition_status import DiskNotes, deleting_told, partition_status
 from tiered.program.tiers import (
     as_fields,
     open_in_bucket,
@@ -71,13 +71,14 @@ def list_topics(app: Application) -> int:
             "partitions": facts.partitions,
             "topic_id": str(facts.topic_id) if facts.topic_id is not None else None,
             "tiers": facts.tiers,
+            "deleting": facts.deleting,
         }
         for facts in topics.values()
     ]
     rows: list[list[object]] = [[name, None, None, "unreadable"] for name in unreadable if name not in topics]
     for name, facts in topics.items():
         held = [*facts.tiers, "unreadable"] if name in unreadable else facts.tiers
-        rows.append([name, facts.partitions, facts.topic_id, "+".join(held)])
+        rows.append([name, facts.partitions, facts.topic_id, "+".join(held) + ", deleting" * facts.deleting])
     rows.sort(key=lambda row: str(row[0]))
     if not rows:
         app.out.say("no topics")
@@ -171,12 +172,14 @@ def describe(app: Application, topic: str) -> int:
         "topic": name,
         "topic_id": str(facts.topic_id) if facts.topic_id is not None else None,
         "tiers": facts.tiers,
+        "deleting": facts.deleting,
         "config": dict(facts.config),
         "partitions": entries,
     }
     names = ["partition", "start_offset", "local_start_offset", "uploaded_offset", "flushed_offset", "end_offset"]
     rows = [[entry[column] for column in names] for entry in entries]
-    text = [f"{name}  id {facts.topic_id}  in {' and '.join(facts.tiers)}"]
+    told = deleting_told(partitions)
+    text = [f"{name}  id {facts.topic_id}  in {' and '.join(facts.tiers)}{f'  {told}' if told else ''}"]
     text += columns([column.removesuffix("_offset").replace("_", " ") for column in names], rows)
     text += ["", *setting_lines(facts.config)]
     unreadable = [(status.tp, status.unreadable) for status in partitions if status.unreadable is not None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from tiered.errors import CorruptionError, LocalIOError, LogDestroyedError, NotFoundError, TieredError
 from tiered.format.coordinator_records import is_state_log
 from tiered.format.keys import log_name
+from tiered.format.root import STATE_DELETING
 from tiered.local.directory.manager import LocalLog
 from tiered.local.directory.view import gone_partitions, gone_told, left_the_disk, noted_ends
 from tiered.local.disk.files import PosixFiles
@@ -25,6 +26,7 @@ from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.program.output import counted
 from tiered.program.tiers import Tiers, TopicFacts
 from tiered.remote.snapshot import Snapshot
+from tiered.times import format_time
 
 
 @dataclass(slots=True)
@@ -32,7 +34,8 @@ class PartitionStatus:
     """One partition over both tiers; a tier that was not named, or could not be asked, is None.
 
     ``unreadable``: why the disk's part cannot be told; ``lost``: why the bucket's part of it is not what the registry,
-    or this disk, has seen of it; ``elsewhere``: why the disk has nothing of it, where that is no loss.
+    or this disk, has seen of it; ``elsewhere``: why the disk has nothing of it, where that is no loss; ``deleting``: so
+    is the topic in the bucket.
     """
 
     tp: TopicPartition
@@ -47,6 +50,7 @@ class PartitionStatus:
     unreadable: TieredError | None = None
     lost: TieredError | None = None
     elsewhere: str = ""
+    deleting: bool = False
 
     @property
     def end_offset(self) -> int:
@@ -67,6 +71,12 @@ class PartitionStatus:
         if self.fenced and self.positions is not None:
             return self.positions.uploaded_offset
         return self.uploaded_offset
+
+    @property
+    def deleting_since_ms(self) -> int | None:
+        """When its root was marked, which is the last commit of any; None where that is not so, or not known."""
+        root = self.pinned.root if self.pinned is not None else None
+        return root.commit.ts_ms if root is not None and root.state == STATE_DELETING else None
 
     @property
     def internal(self) -> bool:
@@ -99,6 +109,8 @@ class PartitionStatus:
             "local_start_offset": local.local_start_offset if local is not None else None,
             "lag_records": self.lag,
             "internal": self.internal,
+            "deleting": self.deleting,
+            "deleting_since_ms": self.deleting_since_ms,
             "local": None
             if local is None
             else {
@@ -189,7 +201,7 @@ def gather(tiers: Tiers, unreadable: dict[str, TieredError] | None = None) -> li
 
 def partition_status(tiers: Tiers, facts: TopicFacts, partition: int, notes: DiskNotes) -> PartitionStatus:
     """One partition, looked at now. ``notes`` were read before the bucket was asked."""
-    status = PartitionStatus(TopicPartition(facts.name, partition))
+    status = PartitionStatus(TopicPartition(facts.name, partition), deleting=facts.deleting)
     if facts.local_id is not None and facts.remote_id is not None and facts.local_id != facts.remote_id:
         status.problems.append(f"the topic is {facts.local_id} on this disk and {facts.remote_id} in the bucket")
     if tiers.local is not None and status.tp in notes.gone:
@@ -271,6 +283,13 @@ def _active_base(positions: Positions, sealed: list[Any]) -> int:
 def _start(local: Positions | None, pinned: Snapshot | None) -> int:
     starts = [local.start_offset] if local is not None else []
     return min([*starts, pinned.start_offset] if pinned is not None else starts, default=0)
+
+
+def deleting_told(statuses: Iterable[PartitionStatus]) -> str:
+    """``deleting``, and since when if that is known: of partitions of one topic. Empty for one that is not."""
+    found = [status for status in statuses if status.deleting]
+    since = [status.deleting_since_ms for status in found if status.deleting_since_ms is not None]
+    return "" if not found else f"deleting since {format_time(min(since))}" if since else "deleting"
 
 
 def lock_holders(directory: Path) -> dict[str, Holder]:

@@ -13,6 +13,7 @@ from tiered.config import TopicConfig
 from tiered.errors import ConfigError, TieredError, UnknownTopicError
 from tiered.format.coordinator_records import is_state_log
 from tiered.format.keys import topic_key
+from tiered.format.root import STATE_DELETING
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.uploads import known_partitions
 from tiered.model import TopicPartition
@@ -71,6 +72,11 @@ class TopicFacts:
     def topic_id(self) -> UUID | None:
         """The id; that of the bucket where both have one."""
         return self.remote_id if self.remote_id is not None else self.local_id
+
+    @property
+    def deleting(self) -> bool:
+        """Whether it is being deleted in the bucket: nobody reads or writes it any more."""
+        return self.entry is not None and self.entry.state == STATE_DELETING
 
     @property
     def tiers(self) -> list[str]:

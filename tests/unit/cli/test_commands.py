@@ -174,7 +174,13 @@ def test_a_topic_in_the_bucket_alone(cli: Cli, tmp_path: Path) -> None:
     assert (again.summary["created"], again.summary["topic_id"]) == (False, made.summary["topic_id"])
     listed = cli("topics", "list", "--remote", tmp_path / "bucket", "--json")
     assert listed.summary["topics"] == [
-        {"topic": "flights", "partitions": 3, "topic_id": made.summary["topic_id"], "tiers": ["remote"]}
+        {
+            "topic": "flights",
+            "partitions": 3,
+            "topic_id": made.summary["topic_id"],
+            "tiers": ["remote"],
+            "deleting": False,
+        }
     ]
 
 

@@ -22,6 +22,7 @@ from tiered.store.base import ABSENT, Delete, Get, Object, Put
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
 from tiered.testing.clock import FakeClock
+from tiered.times import format_time
 
 SMALL = {"segment.bytes": 1000}
 
@@ -242,3 +243,42 @@ def test_the_place_on_the_command_line_is_meant(cli: Cli, tmp_path: Path, monkey
     monkeypatch.setenv("TIERED_REMOTE", url)
     assert cli("topics", "delete", "t", "--yes", "--log-dir", disk).code == 0
     assert not list(disk.glob("t-0"))
+
+
+def test_who_asks_is_told_that_a_topic_is_being_deleted(cli: Cli, bucket: str, tmp_path: Path) -> None:
+    """What was not uploaded before the mark stays on the disk: no uploader takes it, so none is to be started."""
+    remote = ("--remote", bucket)
+    line = ("append", "t:1", "--log-dir", tmp_path / "log", *remote)
+    assert cli(*line, stdin=b"late\n").code == 0
+    assert cli("topics", "delete", "t", *remote, "--yes").code == 0
+    for place in (remote, ("--log-dir", tmp_path / "log", *remote)):
+        status = cli("status", *place, "--json").summary
+        marked = [one["deleting_since_ms"] for one in status["partitions"] if one["topic"] == "t"]
+        each = [f"deleting since {format_time(since)}" for since in marked]
+        told = each[0]  # of the topic: the first of its partitions
+        assert [(one["topic"], one["deleting"]) for one in status["partitions"]] == [
+            ("t", True),
+            ("t", True),
+            ("u", False),
+            ("u", False),
+        ]
+        alone = "; 1 record only on this disk, and no uploader takes any more of it" if place != remote else ""
+        assert status["notes"] == [f"t: {told}: a maintainer takes it from the bucket{alone}"]
+        assert status["healthy"]
+        text = cli("status", *place).text.splitlines()
+        assert text[-1] == status["notes"][0]
+        of_partitions = [row.partition("   deleting")[1:] for row in text if row.startswith(("t-", "u-"))]
+        assert ["".join(one).strip() for one in of_partitions] == [*each, "", ""]
+        listed = cli("topics", "list", *place, "--json").summary["topics"]
+        assert [(one["topic"], one["deleting"]) for one in listed] == [("t", True), ("u", False)]
+        rows = cli("topics", "list", *place).text.splitlines()[1:]
+        assert [row.endswith("remote, deleting") for row in rows] == [True, False]
+        described = cli("topics", "describe", "t", *place)
+        assert described.text.splitlines()[0].endswith(f"  {told}")
+        assert cli("topics", "describe", "t", *place, "--json").summary["deleting"]
+        assert "deleting" not in cli("topics", "describe", "u", *place).text.splitlines()[0]
+    over(cli, bucket)
+    assert cli("gc", "run", "t:0", *remote, "--yes").code == 0
+    seen = cli("topics", "describe", "t:0", *remote, "--json").summary
+    assert (seen["deleting"], seen["partitions"][0]["deleting_since_ms"]) == (True, None)
+    assert cli("topics", "describe", "t:0", *remote).text.splitlines()[0].endswith("  deleting")
