@@ -86,7 +86,11 @@ _KINDS = click.option(
     "compression.type, and in the batch format of today",
 )
 _BEGIN = click.option(
-    "--start-offset", "begin_at", type=click.IntRange(0), metavar="N", help="the partition is to begin at offset N"
+    "--start-offset",
+    "begin_at",
+    type=click.IntRange(0),
+    metavar="N",
+    help="retention: the partition is to begin at offset N",
 )
 
 
@@ -173,6 +177,12 @@ def limits_of(app: Application, flags: Mapping[str, str | None]) -> Limits:
 
 def maintain(app: Application, name: str, wanted: Wanted, *, dry_run: bool, yes: bool = False) -> int:
     """Plans, asks, does it, and says what was done."""
+    if wanted.begin_at is not None and Kind.RETENTION not in wanted.kinds:
+        kinds = ",".join(wanted.kinds)
+        raise ConfigError(
+            f"--start-offset trims, and --only {kinds} leaves retention out",
+            hint=f"leave one of them out, or --only {Kind.RETENTION},{kinds}",
+        )
     app.need_remote()
     limits = limits_of(app, wanted.limits)
     done: list[Done] = []

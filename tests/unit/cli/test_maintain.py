@@ -70,6 +70,22 @@ def test_a_partition_begins_where_an_operator_says(cli: Cli, bucket: str) -> Non
     assert cli("maintain", "plan", "--only", "nothing", "--remote", bucket).code == 2
 
 
+@pytest.mark.parametrize("only", ["collect", "merge,compact", "reencode"])
+def test_a_start_offset_trims_only_where_retention_is_wanted(cli: Cli, bucket: str, only: str) -> None:
+    for command in (("plan",), ("run", "--dry-run"), ("run", "--yes")):
+        line = ("maintain", *command, "t:0", "--remote", bucket, "--start-offset", "39", "--only", only)
+        refused = cli(*line)
+        assert (refused.code, refused.err) == (
+            2,
+            f"error: --start-offset trims, and --only {only} leaves retention out\n"
+            f"  next: leave one of them out, or --only retention,{only}\n",
+        )
+    with tiered.open_reader(bucket) as reader:
+        assert [record.offset for record in reader.topic("t").read(0)] == list(range(40))
+    planned = cli("maintain", "plan", "t:0", "--remote", bucket, "--start-offset", "39", "--json").summary
+    assert planned["partitions"][0]["actions"][0]["end_offset"] == 39
+
+
 @pytest.fixture
 def compacted(tmp_path: Path) -> str:
     """Forty records of four keys, in small segments of a topic that keeps nothing in the trash."""
