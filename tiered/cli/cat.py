@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
 import click
 
 from tiered.config import MAX_LONG
-from tiered.errors import ConfigError
+from tiered.errors import ConfigError, CorruptionError, OffsetGapError
 from tiered.format.kernels import ConsumerRecord
 from tiered.program.application import Application, Command, pass_application, split_topic
 from tiered.program.doors import chosen_partitions, open_reader, topic_to_read
@@ -23,10 +24,13 @@ ISOLATION = click.Choice(["read_uncommitted", "read_committed"])
 WRITE_BYTES = 64 * 1024
 """Printed at once; a closed pipe is noticed as often."""
 
+LOOK_BACK_OFFSETS = 1_000_000
+"""How many more offsets than records are looked at for the last records: a partition may hold nothing else for long."""
+
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where to begin: an offset (or "earliest", "latest"), a time, or ``last`` records before the end."""
+    """Where to begin: an offset (or "earliest", "latest"), a time, or at the ``last`` records of the partition."""
 
     offset: int | str | None = None
     since: str | None = None
@@ -35,7 +39,7 @@ class Start:
 
 @click.command("cat", cls=Command)
 @click.argument("topic", metavar="TOPIC[:P]")
-@click.option("-o", "--offset", "where", metavar="WHERE", help="beginning, end, N, -N (the last N) or s@TIME")
+@click.option("-o", "--offset", "where", metavar="WHERE", help="beginning, end, N, -N (the last N records) or s@TIME")
 @click.option("--end", "end", type=click.IntRange(min=0), metavar="OFFSET", help="stop before this offset")
 @click.option("--since", metavar="TIME", help="first time wanted: 2013-01-01, 2013-01-01T05:00:00Z, ms, -3d, now")
 @click.option("--until", metavar="TIME", help="first time not wanted any more")
@@ -81,7 +85,13 @@ def command(
                 f"offsets differ by partition, and {name} has {len(partitions)}", hint=f"name one: {name}:0"
             )
         stop = end if isinstance(end, int) else None
-        records = patience.over(_records(source, partitions, start, end=stop, until=_text(until), isolation=isolation))
+        begins = {
+            chosen: start.offset
+            if start.last is None
+            else last_start(app, patience, source, chosen, last=start.last, isolation=isolation)
+            for chosen in partitions
+        }
+        records = patience.over(_records(source, begins, start, end=stop, until=_text(until), isolation=isolation))
         printed = print_records(app, records if count is None else islice(records, count), render)
     app.out.summary(0, records=printed, complete=True)
     app.out.detail(counted(printed, "record"))
@@ -151,17 +161,58 @@ def print_records(
     return printed
 
 
-def last_offset(source: TopicReads, partition: int, last: int) -> int:
-    """The offset ``last`` offsets before the end, but not before the beginning."""
-    stream = source.stream(partition)
-    return max(stream.earliest(), stream.latest() - last)
+def last_start(
+    app: Application, patience: Patience, source: TopicReads, partition: int, *, last: int, isolation: str
+) -> int:
+    """The offset from which on there are the ``last`` records that this isolation sees, or all.
+
+    Markers, aborted records and what compaction took have offsets, too: it looks further back until it has found as
+    many, each time as far as before, up to :data:`LOOK_BACK_OFFSETS` further; then it says how many there are.
+    """
+    with patience.waiting():
+        stream = source.stream(partition)
+        earliest, latest = stream.earliest(), stream.latest()
+        end = min(latest, stream.last_stable_offset()) if last and isolation == "read_committed" else latest
+    if end - earliest <= last or not last:
+        return earliest if last else latest
+    least = max(earliest, end - last - LOOK_BACK_OFFSETS)
+    first, low, found = end, end, 0
+    while found < last and low > least:
+        high, low = low, max(least, low - max(last, end - low))
+        records = source.read(partition, start=low, end=high, isolation=isolation, on_trimmed="jump")
+        try:
+            count, at = _last_of((record.offset for record in patience.over(records)), last - found, high - low)
+        except (CorruptionError, OffsetGapError) as damage:
+            if high == end:
+                return low  # whoever reads from there gets what is before the damage, and is told of it
+            app.out.warn(f"{stream.tp}: looked back to offset {high} for the last {last} records: {damage.message}")
+            return first
+        first, found = at if count else first, found + count
+    if found < last and least > earliest:
+        told = f"{counted(found, 'record')} among the last {end - least} offsets, it was looked no further back"
+        app.out.warn(f"{stream.tp}: {told}: `tiered cat {stream.tp.topic}:{partition} -o OFFSET` reads from there on")
+    return first
+
+
+def _last_of(offsets: Iterator[int], most: int, span: int) -> tuple[int, int]:
+    """How many there are, ``most`` at most, and the first of the last as many. There are no more than ``span``."""
+    if span <= most:  # all of them: none is held
+        first = next(offsets, None)
+        return (0, 0) if first is None else (1 + sum(1 for _ in offsets), first)
+    kept = deque(offsets, maxlen=most)
+    return len(kept), kept[0] if kept else 0
 
 
 def _records(
-    source: TopicReads, partitions: list[int], start: Start, *, end: int | None, until: str | None, isolation: str
+    source: TopicReads,
+    partitions: Mapping[int, int | str | None],
+    start: Start,
+    *,
+    end: int | None,
+    until: str | None,
+    isolation: str,
 ) -> Iterator[ConsumerRecord]:
-    for partition in partitions:
-        offset = start.offset if start.last is None else last_offset(source, partition, start.last)
+    for partition, offset in partitions.items():
         yield from source.read(partition, start=offset, end=end, since=start.since, until=until, isolation=isolation)
 
 

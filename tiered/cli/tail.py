@@ -7,7 +7,7 @@ from itertools import islice
 
 import click
 
-from tiered.cli.cat import ISOLATION, last_offset, print_records, renderer
+from tiered.cli.cat import ISOLATION, last_start, print_records, renderer
 from tiered.config import MAX_LONG
 from tiered.format.kernels import ConsumerRecord
 from tiered.program.application import Application, Command, Seconds, pass_application, split_topic
@@ -25,7 +25,12 @@ POLL_SECONDS = 0.5
 @click.command("tail", cls=Command)
 @click.argument("topic", metavar="TOPIC[:P]")
 @click.option(
-    "-n", "--last", type=click.IntRange(min=0), default=LAST_RECORDS, show_default=True, help="of each partition"
+    "-n",
+    "--last",
+    type=click.IntRange(min=0),
+    default=LAST_RECORDS,
+    show_default=True,
+    help="records of each partition",
 )
 @click.option("-f", "--follow", is_flag=True, help="go on with new records until Ctrl-C")
 @click.option("-c", "--count", type=click.IntRange(min=1, max=MAX_LONG), metavar="N", help="stop after N records")
@@ -58,10 +63,10 @@ def command(
     with Patience(app) as patience, open_reader(app) as reader:
         with patience.waiting():
             source = topic_to_read(reader, name)
-            next_offsets = {
-                chosen: last_offset(source, chosen, last)
-                for chosen in chosen_partitions(name, source.partitions, partition)
-            }
+        next_offsets = {
+            chosen: last_start(app, patience, source, chosen, last=last, isolation=isolation)
+            for chosen in chosen_partitions(name, source.partitions, partition)
+        }
         printed = 0
         while True:
             left = None if count is None else count - printed

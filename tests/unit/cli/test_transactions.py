@@ -9,6 +9,7 @@ import pytest
 
 import tiered
 from tests.unit.cli.conftest import Cli
+from tiered.cli import cat
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.producer import ProducerStamp
@@ -127,3 +128,70 @@ def test_status_waits_for_no_upload_of_the_state_log(cli: Cli, tmp_path: Path) -
     assert (by_topic["t"]["internal"], by_topic["t"]["lag_records"]) == (False, 0)
     assert done.summary["notes"] == []
     assert cli("status", "--log-dir", str(tmp_path / "log"), "--remote", url).text.splitlines()[-1] == "OK"
+
+
+@pytest.fixture
+def marked(tmp_path: Path) -> tuple[str, ...]:
+    """Offsets 0 to 19 hold records, then one is aborted twenty times: its record, its marker; all in both tiers."""
+    url = f"file://{tmp_path / 'bucket'}"
+    with tiered.open(tmp_path / "d", url) as log:
+        topic = log.topic("t", create=True)
+        topic.append_many([b"%d" % number for number in range(20)])
+        for number in range(20, 40):
+            txn = topic.transaction("tx")
+            txn.append(b"%d" % number)
+            txn.abort()
+        log.sync(timeout=60)
+    return "--remote", url
+
+
+@pytest.mark.parametrize("command", [("tail", "t", "-n"), ("cat", "t", "-o")])
+@pytest.mark.parametrize("number", [1, 12, 20, 21])
+def test_the_last_records_are_as_many_as_were_asked_for(
+    cli: Cli, tmp_path: Path, marked: tuple[str, ...], command: tuple[str, ...], number: int
+) -> None:
+    line = (*command, f"-{number}" if "-o" in command else f"{number}", "--isolation")
+    for place in (marked, ("--log-dir", tmp_path / "d"), ("--log-dir", tmp_path / "d", *marked)):
+        seen = cli(*line, "read_committed", *place)
+        assert (seen.code, seen.err) == (0, "")
+        assert [int(value) for value in seen.text.split()] == list(range(20))[-number:]
+        assert [int(value) for value in cli(*line, "read_uncommitted", *place).text.split()] == list(range(40))[
+            -number:
+        ]
+
+
+def test_an_open_transaction_hides_none_of_the_last_records(cli: Cli, tmp_path: Path) -> None:
+    with tiered.open(tmp_path / "d") as log:
+        topic = log.topic("t", create=True)
+        topic.append_many([b"1", b"2", b"3"])
+        topic.transaction("tx").append_many([b"open"] * 50)
+        topic.append(b"behind")
+        log.flush()
+        seen = cli("tail", "t", "-n", "2", "--log-dir", tmp_path / "d", "--isolation", "read_committed")
+        assert seen.text == "2\n3\n"
+
+
+def test_how_far_the_last_records_are_looked_for_is_bounded_and_said(
+    cli: Cli, tmp_path: Path, marked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cat, "LOOK_BACK_OFFSETS", 37)
+    for place in (marked, ("--log-dir", tmp_path / "d")):
+        seen = cli("tail", "t", "-n", "6", "--isolation", "read_committed", *place)
+        assert seen.text == "17\n18\n19\n"
+        assert seen.err == (
+            "warning: t-0: 3 records among the last 43 offsets, it was looked no further back: "
+            "`tiered cat t:0 -o OFFSET` reads from there on\n"
+        )
+    monkeypatch.setattr(cat, "LOOK_BACK_OFFSETS", 40)
+    seen = cli("tail", "t", "-n", "3", "--isolation", "read_committed", *marked)
+    assert (seen.text, seen.err) == ("17\n18\n19\n", "")
+
+
+def test_damage_further_back_leaves_the_last_records(cli: Cli, tmp_path: Path, marked: tuple[str, ...]) -> None:
+    path = tmp_path / "d" / "t-0" / "00000000000000000000.log"
+    data = bytearray(path.read_bytes())
+    data[70] ^= 1  # in the batch of the twenty
+    path.write_bytes(data)
+    seen = cli("tail", "t", "-n", "25", "--log-dir", tmp_path / "d")
+    assert [int(value) for value in seen.text.split()] == list(range(28, 40))
+    assert "looked back to offset 35 for the last 25 records" in seen.err
