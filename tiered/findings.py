@@ -24,7 +24,10 @@ class Severity(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was seen. ``code`` is a stable word; ``position`` bytes and ``offset`` are -1 where unknown."""
+    """One thing that was seen. ``code`` is a stable word; ``position`` bytes and ``offset`` are -1 where unknown.
+
+    ``denied``: it says only that this user may not look.
+    """
 
     severity: Severity
     code: str
@@ -34,6 +37,7 @@ class Finding:
     partition: int = -1
     position: int = -1
     offset: int = -1
+    denied: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """The fields, for ``--json``."""
@@ -46,6 +50,7 @@ class Finding:
             "partition": self.partition if self.partition >= 0 else None,
             "position": self.position if self.position >= 0 else None,
             "offset": self.offset if self.offset >= 0 else None,
+            "denied": self.denied,
         }
 
     def __str__(self) -> str:
@@ -70,14 +75,26 @@ class Findings:
         self._limit = limit
         self._counts: dict[str, int] = {}
 
-    def add(self, severity: Severity, code: str, message: str, *, position: int = -1, offset: int = -1) -> None:
+    def add(
+        self,
+        severity: Severity,
+        code: str,
+        message: str,
+        *,
+        position: int = -1,
+        offset: int = -1,
+        denied: bool = False,
+    ) -> None:
         """One more, unless there are enough of this kind."""
         count = self._counts.get(code, 0)
         self._counts[code] = count + 1
         if count < self._limit:
-            self.items.append(Finding(severity, code, message, self.where, position=position, offset=offset))
+            one = Finding(severity, code, message, self.where, position=position, offset=offset, denied=denied)
+            self.items.append(one)
         elif count == self._limit:
-            self.items.append(Finding(severity, code, "more of the same kind are not listed", self.where))
+            self.items.append(
+                Finding(severity, code, "more of the same kind are not listed", self.where, denied=denied)
+            )
 
     def error(self, code: str, message: str, *, position: int = -1, offset: int = -1) -> None:
         """Damage."""

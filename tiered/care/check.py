@@ -29,6 +29,7 @@ from tiered.errors import (
     ConfigError,
     CorruptionError,
     LocalIOError,
+    LocalPermissionError,
     NotFoundError,
     RemotePermissionError,
     UnknownTopicError,
@@ -71,8 +72,9 @@ class CheckReport:
     """What was seen. ``unlisted`` findings came after the first :data:`MAX_FINDINGS`.
 
     ``unchecked`` objects have no checksum that the store tells: only ``read_data`` judges their bytes. ``newer`` counts
-    the errors that say only that a newer release wrote something. ``passed_over``: segments that the run before, which
-    was cut short, had looked at; ``read_before``: bytes that were to be read and that an earlier run has read.
+    the errors that say only that a newer release wrote something, ``denied`` those that this user may not look.
+    ``passed_over``: segments that the run before, which was cut short, had looked at; ``read_before``: bytes that were
+    to be read and that an earlier run has read.
     """
 
     findings: tuple[Finding, ...]
@@ -87,14 +89,20 @@ class CheckReport:
     errors: int
     warnings: int
     newer: int = 0
+    denied: int = 0
     passed_over: int = 0
     read_before: int = 0
 
     @property
     def exit_code(self) -> int:
-        """13 if anything is damaged or missing, 2 if all errors are ``newer`` (upgrade), 3 after warnings, else 0."""
-        if self.errors > self.newer:
+        """13 if anything is damaged or missing, else 12 if an error is ``denied``, 2 if all are ``newer`` (upgrade).
+
+        3 after warnings, else 0.
+        """
+        if self.errors > self.newer + self.denied:
             return CorruptionError.exit_code
+        if self.denied:
+            return LocalPermissionError.exit_code
         if self.newer:
             return ConfigError.exit_code
         return EXIT_WARNINGS if self.warnings else 0
@@ -142,7 +150,7 @@ class CheckRun:
         self.findings: list[Finding] = []
         self.unlisted = 0
         self.counts = dict.fromkeys(Severity, 0)
-        self.newer = 0
+        self.newer = self.denied = 0
         self.partitions: set[TopicPartition] = set()
         self.unreadable: set[str] = set()
 
@@ -207,6 +215,7 @@ class CheckRun:
         self.counts[Severity.ERROR] += part.errors
         self.counts[Severity.WARNING] += part.warnings
         self.newer += part.newer
+        self.denied += part.denied
 
     def report(self, local: LocalFacts, remote: RemoteFacts) -> CheckReport:
         """All of it. Raises ``UnknownTopicError`` for a topic that was named and is in no tier."""
@@ -224,6 +233,7 @@ class CheckRun:
             errors=self.counts[Severity.ERROR],
             warnings=self.counts[Severity.WARNING],
             newer=self.newer,
+            denied=self.denied,
             passed_over=remote.passed_over,
             read_before=remote.read_before,
         )
@@ -268,6 +278,7 @@ class CheckRun:
         """One more, which is kept as long as there is room."""
         self.counts[found.severity] += 1
         self.newer += found.code == NEWER_RELEASE
+        self.denied += found.denied
         if len(self.findings) < MAX_FINDINGS:
             self.findings.append(found)
         else:

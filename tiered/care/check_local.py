@@ -16,7 +16,14 @@ from typing import TypeVar
 from uuid import UUID
 
 from tiered.care.inspection import Expectations, LogInspection, LogScan, SideFileCheck, pieces
-from tiered.errors import CorruptionError, LocalIOError, NewerFormatError, NotFoundError, TieredError
+from tiered.errors import (
+    CorruptionError,
+    LocalIOError,
+    LocalPermissionError,
+    NewerFormatError,
+    NotFoundError,
+    TieredError,
+)
 from tiered.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
 from tiered.format.checkpoint import (
     decode_epochs,
@@ -483,7 +490,8 @@ def _read(found: Findings, code: str, read: Callable[[], T]) -> T | None:
 
 def _refused(found: Findings, refused: LocalIOError) -> None:
     hint = refused.hint or "the disk may be failing: look at the kernel's log, and copy what can still be read"
-    found.error(UNREADABLE, f"{refused.message}: it was not checked; {hint}")
+    denied = isinstance(refused, LocalPermissionError)
+    found.add(Severity.ERROR, UNREADABLE, f"{refused.message}: it was not checked; {hint}", denied=denied)
 
 
 def _code(damage: Exception, code: str) -> str:

@@ -55,7 +55,7 @@ def command(  # noqa: PLR0917 - the options
 
     Takes no lock and changes nothing, so that it may run beside a writer. While data is read a pin keeps collections
     from taking what is still to be read; a role that may not make one reads without. Exit code 0: nothing wrong; 3:
-    warnings; 13: something is damaged or missing.
+    warnings; 12: something may not be read, nothing else is wrong; 13: something is damaged or missing.
 
     \b
     Examples:
