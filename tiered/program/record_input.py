@@ -3,7 +3,7 @@
 ``lines``: a line is a value; with ``-K DELIM`` the part before the delimiter is the key. ``json``: a line is a JSON
 document and becomes the value byte for byte. ``csv``: the first row names the columns, every other row becomes a
 JSON object of texts. ``key_field`` and ``timestamp_field`` name the column or member that becomes the record's key
-or timestamp; the value keeps it.
+or timestamp; the value keeps it. A number becomes the key as it stands in the document.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ MAX_LINE_BYTES = 64 * 1024 * 1024
 
 MAX_FIELD_CHARS = MAX_LINE_BYTES
 """Longest field of a CSV."""
+
+MAX_INT_CHARS = 100
+"""Longest whole number that is made one; no time has as many digits."""
 
 OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 """What separates the columns of files that are called CSV too."""
@@ -96,6 +99,17 @@ class LineSource:
         self._next = self._drained_at = 0
 
 
+class _Number(str):
+    """A number of a JSON document as it stands there: a double has 17 digits at most, and ends at 1.8e308."""
+
+    __slots__ = ()
+
+    @property
+    def value(self) -> int | float:
+        """The number that it means, as near as there is one."""
+        return int(self) if len(self) <= MAX_INT_CHARS and self.lstrip("-").isdecimal() else float(self)
+
+
 @dataclass(frozen=True, slots=True)
 class InputShape:
     """How the input is to be read. ``delimiter`` splits key from value in lines."""
@@ -147,7 +161,7 @@ def _documents(source: LineSource, shape: InputShape, now_ms: int) -> Iterator[N
         if not text:
             continue
         try:
-            document = json.loads(text, parse_constant=_refuse_constant)
+            document = json.loads(text, parse_int=_Number, parse_float=_Number, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as cause:
             raise _wrong(source, f"is not JSON: {cause}", "one JSON document a line") from None
         yield _with_fields(text, document, source, shape, now_ms)
@@ -218,11 +232,15 @@ def _with_fields(value: bytes, document: Any, source: LineSource, shape: InputSh
     timestamp = NO_TIMESTAMP
     if shape.key_field is not None:
         content = _member(document, shape.key_field, source)
-        key = None if content is None or (shape.null_empty and content == "") else _key_bytes(content)
+        try:
+            key = None if content is None or (shape.null_empty and content == "") else _key_bytes(content)
+        except RecursionError:
+            raise _wrong(source, f"has a {shape.key_field!r} that is too deep for a key", "name another") from None
     if shape.timestamp_field is not None:
         content = _member(document, shape.timestamp_field, source)
+        moment: Any = content.value if isinstance(content, _Number) else content
         try:
-            timestamp = parse_time(content, now_ms=now_ms)
+            timestamp = parse_time(moment, now_ms=now_ms)
         except TieredError as cause:
             raise _wrong(source, f"has a bad {shape.timestamp_field!r}: {cause.message}", cause.hint) from None
     return NewRecord(value, key, timestamp, list(shape.headers))
@@ -238,9 +256,18 @@ def _member(document: Any, name: str, source: LineSource) -> Any:
 
 
 def _key_bytes(content: Any) -> bytes:
-    if isinstance(content, str):
-        return content.encode("utf-8", "surrogatepass")
-    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    """A text or a number as it is, all else as JSON without blanks."""
+    return (content if isinstance(content, str) else _json(content)).encode("utf-8", "surrogatepass")
+
+
+def _json(content: Any) -> str:
+    if isinstance(content, _Number):
+        return str(content)
+    if isinstance(content, dict):
+        return "{" + ",".join([f"{_json(name)}:{_json(value)}" for name, value in content.items()]) + "}"
+    if isinstance(content, list):
+        return "[" + ",".join([_json(each) for each in content]) + "]"
+    return json.dumps(content, ensure_ascii=False)
 
 
 def _refuse_constant(word: str) -> None:

@@ -117,3 +117,37 @@ def test_the_mark_before_a_text_is_no_part_of_it(
     assert cli(*line, stdin=text).code == 0
     seen = cli("cat", "t", "--log-dir", tmp_path / "d", "--json").messages[:-1]
     assert [(each["key"], each["value"]) for each in seen] == [(key, value)] * 2
+
+
+@pytest.mark.parametrize(
+    ("member", "key"),
+    [
+        ("0.12345678901234567891", "0.12345678901234567891"),
+        ("1.10", "1.10"),
+        ("1e999", "1e999"),
+        ("-0", "-0"),
+        ("12345678901234567890123", "12345678901234567890123"),
+        ('"1.10"', "1.10"),
+        ("true", "true"),
+        ('[1.10, {"\\u00e4": -1E+2, "b": null}, [], "x\\"y"]', '[1.10,{"ä":-1E+2,"b":null},[],"x\\"y"]'),
+    ],
+)
+def test_a_number_is_the_key_that_stands_there(cli: Cli, tmp_path: Path, member: str, key: str) -> None:
+    value = f'{{"k": {member}, "t": 1357016400001}}'
+    line = ("append", "t", "--log-dir", tmp_path / "d", "--create", "--format", "json", "--key-field", "k")
+    assert cli(*line, "--timestamp-field", "t", stdin=value.encode()).code == 0
+    (seen,) = cli("cat", "t", "--log-dir", tmp_path / "d", "--json").messages[:-1]
+    assert (seen["key"], seen["value"], seen["timestamp"]) == (key, value, 1_357_016_400_001)
+
+
+@pytest.mark.parametrize("number", ["1.5", "1e400", "-1", "9" * 30, "9" * 5000])
+def test_a_number_that_is_no_time_names_its_line(cli: Cli, tmp_path: Path, number: str) -> None:
+    line = ("append", "t", "--log-dir", tmp_path / "d", "--create", "--format", "json", "--timestamp-field", "t")
+    seen = cli(*line, stdin=b'{"t": %s}' % number.encode())
+    assert (seen.code, "line 1 of the input has a bad 't'" in seen.err) == (2, True)
+
+
+def test_a_key_that_is_too_deep_names_its_line(cli: Cli, tmp_path: Path) -> None:
+    line = ("append", "t", "--log-dir", tmp_path / "d", "--create", "--format", "json", "--key-field", "k")
+    seen = cli(*line, stdin=b'{"k": ' + b"[" * 900 + b"]" * 900 + b"}")
+    assert (seen.code, "line 1 of the input" in seen.err) == (2, True)
