@@ -1,8 +1,10 @@
 """What a command prints: stdout is data, stderr is talk, and JSON comes from the same values as the text.
 
 In JSON mode every line is one object with a ``message_type``: ``record``, ``status``, ``warning``, ``error``,
-``finding`` or ``summary``. A command that prints many begins with :meth:`Output.begin`; then a summary ends its run,
-also when it fails. Fields are only ever added.
+``finding``, ``summary``, of maintenance ``pins`` (who holds garbage of a partition) and ``done`` (an action of a loop);
+``dump-segment`` names what it finds by its kind (``batch``, ``tail``, ...), and ``sane`` or ``verified`` files. Who
+prints many begins with :meth:`Output.begin`; then a summary ends its run, also when it fails. Fields are only ever
+added.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ import pytest
 
 import tiered
 import tiered.aio
+import tiered.program.output
 import tiered.read.topic
 from tests.unit.house import exceptions
 from tests.unit.house.sources import (
@@ -373,3 +374,17 @@ def test_9_no_function_only_says_that_it_is_not_there() -> None:
     assert only_raises(empty)
     every = [(module.path, each) for module in modules() for each in functions(module.tree)]
     assert [f"{path}: {each.name}" for path, each in every if only_raises(each)] == []
+
+
+def test_the_types_of_messages_are_listed() -> None:
+    listed = set(re.findall(r"``([a-z]+)``", tiered.program.output.__doc__ or ""))
+    used = {
+        node.args[0].value
+        for module in modules()
+        if module.within("tiered/cli/", "tiered/program/", "tiered/dump/")
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call) and last_name(node.func) == "message" and node.args
+        if isinstance(node.args[0], ast.Constant)
+    }
+    assert {"done", "pins", "status"} <= used
+    assert used <= listed
