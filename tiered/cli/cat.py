@@ -42,7 +42,7 @@ class Start:
 @click.option("-o", "--offset", "where", metavar="WHERE", help="beginning, end, N, -N (the last N records) or s@TIME")
 @click.option("--end", "end", type=click.IntRange(min=0), metavar="OFFSET", help="stop before this offset")
 @click.option("--since", metavar="TIME", help="first time wanted: 2013-01-01, 2013-01-01T05:00:00Z, ms, -3d, now")
-@click.option("--until", metavar="TIME", help="first time not wanted any more")
+@click.option("--until", metavar="TIME", help="first time not wanted any more; a record without a time is left out")
 @click.option("--as-of", metavar="WHAT", help="of the bucket as it was: a snapshot's name, a version, or a time")
 @click.option("--pin", is_flag=True, help="hold what is read: no collection takes it away, however long it lasts")
 @click.option("-n", "--count", type=click.IntRange(min=0, max=MAX_LONG), metavar="N", help="stop after N records")

@@ -96,7 +96,10 @@ class LocalPartition(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """What to read of one partition: offsets, or times; both None on both sides means everything."""
+    """What to read of one partition: offsets, or times; both None on both sides means everything.
+
+    A record without a time is in no range of times: of a segment that holds others, too, a row does not tell of it.
+    """
 
     start: int | str | None = None
     end: int | str | None = None
@@ -108,6 +111,11 @@ class ReadRange:
             raise ConfigError("start (an offset) and since (a time) exclude each other", hint="give one of them")
         if self.end is not None and self.until_ms is not None:
             raise ConfigError("end (an offset) and until (a time) exclude each other", hint="give one of them")
+
+    @property
+    def least_ms(self) -> int | None:
+        """The least timestamp that is wanted; None: any, and none. Below 0 a record has no time."""
+        return 0 if self.since_ms is None and self.until_ms is not None else self.since_ms
 
     @classmethod
     def of_times(
@@ -282,7 +290,7 @@ class TierStream:
         while at < end and len(rows := (yield from remote.piece(at))):
             for row in rows:
                 low, high = max(row.base, start), min(row.next, end)
-                too_old = wanted.since_ms is not None and row.max_ts < wanted.since_ms
+                too_old = wanted.least_ms is not None and row.max_ts < wanted.least_ms
                 too_new = wanted.until_ms is not None and row.min_ts >= wanted.until_ms
                 if low >= high or too_old or too_new:
                     continue
@@ -476,7 +484,7 @@ def _shown(  # noqa: PLR0917 - bound by ``records``, in the order of a read
     header = batch.header
     if header.is_control or (hidden is not None and hidden.hides(header)):
         return None
-    if wanted.since_ms is not None and header.max_timestamp < wanted.since_ms:
+    if wanted.least_ms is not None and header.max_timestamp < wanted.least_ms:
         return None
     return _decoded(tp, batch, start, end, wanted)
 
@@ -487,7 +495,7 @@ def _run_shown(  # noqa: PLR0917 - as ``_shown``
     """The records of a run; None where each batch has to be looked at."""
     if hidden is not None and hidden.hides_any:
         return None
-    return kernels.run_records(run.data, Shown(*tp, 0, -1, tier.value, start, end, wanted.since_ms, wanted.until_ms))
+    return kernels.run_records(run.data, Shown(*tp, 0, -1, tier.value, start, end, wanted.least_ms, wanted.until_ms))
 
 
 def _decoded(
@@ -495,7 +503,7 @@ def _decoded(
 ) -> Iterator[ConsumerRecord]:
     """Nothing is looked at before the first record is asked for."""
     kind, epoch = int(batch.header.timestamp_type), batch.header.leader_epoch
-    shown = Shown(*tp, kind, epoch, batch.tier.value, start, end, wanted.since_ms, wanted.until_ms)
+    shown = Shown(*tp, kind, epoch, batch.tier.value, start, end, wanted.least_ms, wanted.until_ms)
     return chain.from_iterable(map(consumer_records, (batch.data,), (shown,)))
 
 

@@ -145,7 +145,8 @@ class TopicReads:
         """Records from the bucket, then from disk; ends at what was the latest offset when it began.
 
         ``start`` and ``end`` are offsets (int, "earliest", "latest"), ``since`` and ``until`` times; both pairs are
-        half-open, both on one side are a ConfigError. ``partition=None`` reads partition after partition; offsets
+        half-open, both on one side are a ConfigError. A record without a time (Kafka's -1) is in no range of times:
+        ``until`` alone leaves it out, too. ``partition=None`` reads partition after partition; offsets
         then need one partition. Raises OffsetOutOfRangeError, OffsetGapError, CorruptionError, RemoteUnavailableError.
         """
         chosen, wanted = self._wanted(
@@ -216,7 +217,7 @@ class TopicReads:
             stream = yield from self._open_steps(partition)
             for start, end, hidden in (yield from stream.shown(wanted, isolation)):
                 decoder = ArrowDecoder(
-                    stream.tp, columns=columns, start=start, end=end, since_ms=wanted.since_ms, until_ms=wanted.until_ms
+                    stream.tp, columns=columns, start=start, end=end, since_ms=wanted.least_ms, until_ms=wanted.until_ms
                 )
                 shape, run_shape = partial(_decoded, decoder, hidden), partial(_run_decoded, decoder, hidden)
                 yield from stream.batches(start, end, on_trimmed=on_trimmed, shape=shape, run_shape=run_shape)

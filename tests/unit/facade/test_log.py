@@ -27,6 +27,7 @@ from tiered.errors import (
     RemoteUnavailableError,
     UnknownTopicError,
 )
+from tiered.format.batch import encode_batch
 from tiered.model import NewRecord, TopicPartition
 from tiered.store.base import PutStatus
 from uploader import Uploader
@@ -171,6 +172,28 @@ def test_out_of_order_times_are_found_exactly(tmp_path: Path) -> None:
         assert [r.offset for r in topic.read(since=since, until=until)] == expected
         first = next(i for i, ts in enumerate(times) if ts >= 1_700_000_099_000)
         assert topic.offsets_for_times(1_700_000_099_000)[TopicPartition("t", 0)] == (first, times[first])
+
+
+def test_a_record_without_a_time_is_in_no_range_of_times_wherever_it_lies(tmp_path: Path) -> None:
+    url, at = store_url(tmp_path), 1_700_000_000_000
+    with tiered.open(tmp_path / "log", remote=url) as log:
+        topic = log.topic("t", create=True)
+        topic.append_batches(encode_batch([NewRecord(b"none", b"k", timestamp=-1)]))
+        topic.append_batches(encode_batch([NewRecord(b"none", b"k", timestamp=-1), NewRecord(b"dated", b"k", at)]))
+        log.sync(timeout=30)
+    places: list[dict[str, object]] = [{"log_dir": tmp_path / "log"}, {"remote": url}]
+    for place in (*places, {**places[0], **places[1]}):
+        with tiered.open_reader(**place) as reader:  # type: ignore[arg-type]  # keywords of each case
+            for options, expected in (
+                ({}, [b"none", b"none", b"dated"]),
+                ({"until": at}, []),
+                ({"until": at + 1}, [b"dated"]),
+                ({"since": 0, "until": at + 1}, [b"dated"]),
+                ({"since": 0}, [b"dated"]),
+            ):
+                assert values(reader.topic("t").read(**options)) == expected, (place, options)
+                assert reader.to_arrow("t", **options)["value"].to_pylist() == expected, (place, options)
+                assert values(reader.find("t", key=b"k", **options)) == expected, (place, options)
 
 
 def test_find_by_key_prunes_by_time_and_says_whether_it_is_complete(tmp_path: Path) -> None:
