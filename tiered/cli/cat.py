@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 import click
 
 from tiered.config import MAX_LONG
-from tiered.errors import ConfigError, CorruptionError, OffsetGapError
+from tiered.errors import ConfigError, CorruptionError, OffsetGapError, UnknownTopicError
 from tiered.format.kernels import ConsumerRecord
 from tiered.program.application import Application, Command, pass_application, split_topic
-from tiered.program.doors import chosen_partitions, open_reader, topic_to_read
+from tiered.program.doors import chosen_partitions, open_reader, pass_over, topic_to_read
 from tiered.program.output import counted
 from tiered.program.patience import Patience
 from tiered.program.record_format import compile_format, envelope_line, need_field, plain_line, terminal_line
@@ -85,17 +86,30 @@ def command(
                 f"offsets differ by partition, and {name} has {len(partitions)}", hint=f"name one: {name}:0"
             )
         stop = end if isinstance(end, int) else None
-        begins = {
-            chosen: start.offset
-            if start.last is None
-            else last_start(app, patience, source, chosen, last=start.last, isolation=isolation)
-            for chosen in partitions
-        }
-        records = patience.over(_records(source, begins, start, end=stop, until=_text(until), isolation=isolation))
-        printed = print_records(app, records if count is None else islice(records, count), render)
-    app.out.summary(0, records=printed, complete=True)
+        begins: Mapping[int, int | str | None] = dict.fromkeys(partitions, start.offset)
+        code = 0
+        if start.last is not None:
+            find = partial(last_start, app, patience, source, last=start.last, isolation=isolation)
+            begins, code = begin_each(app, name, partitions, find)
+        away: list[int] = []
+
+        def records() -> Iterator[ConsumerRecord]:
+            for chosen, begin in begins.items():
+                try:
+                    yield from source.read(
+                        chosen, start=begin, end=stop, since=start.since, until=_text(until), isolation=isolation
+                    )
+                except UnknownTopicError as elsewhere:  # in another directory of the log
+                    if len(partitions) == 1:
+                        raise
+                    away.append(pass_over(app, name, chosen, elsewhere))
+
+        found = patience.over(records())
+        printed = print_records(app, found if count is None else islice(found, count), render)
+    code = max(away, default=code)
+    app.out.summary(code, records=printed, complete=not code)
     app.out.detail(counted(printed, "record"))
-    return 0
+    return code
 
 
 def _check_order(since: str | None, until: str | None, now_ms: int) -> None:
@@ -161,6 +175,21 @@ def print_records(
     return printed
 
 
+def begin_each(
+    app: Application, topic: str, partitions: Sequence[int], find: Callable[[int], int]
+) -> tuple[dict[int, int], int]:
+    """Where each partition is read from, and the exit code: those in another directory of the log are a warning."""
+    begins, code = dict[int, int](), 0
+    for partition in partitions:
+        try:
+            begins[partition] = find(partition)
+        except UnknownTopicError as elsewhere:
+            if len(partitions) == 1:
+                raise
+            code = pass_over(app, topic, partition, elsewhere)
+    return begins, code
+
+
 def last_start(
     app: Application, patience: Patience, source: TopicReads, partition: int, *, last: int, isolation: str
 ) -> int:
@@ -201,19 +230,6 @@ def _last_of(offsets: Iterator[int], most: int, span: int) -> tuple[int, int]:
         return (0, 0) if first is None else (1 + sum(1 for _ in offsets), first)
     kept = deque(offsets, maxlen=most)
     return len(kept), kept[0] if kept else 0
-
-
-def _records(
-    source: TopicReads,
-    partitions: Mapping[int, int | str | None],
-    start: Start,
-    *,
-    end: int | None,
-    until: str | None,
-    isolation: str,
-) -> Iterator[ConsumerRecord]:
-    for partition, offset in partitions.items():
-        yield from source.read(partition, start=offset, end=end, since=start.since, until=until, isolation=isolation)
 
 
 def _text(value: object) -> str | None:

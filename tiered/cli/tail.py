@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 
 import click
 
-from tiered.cli.cat import ISOLATION, last_start, print_records, renderer
+from tiered.cli.cat import ISOLATION, begin_each, last_start, print_records, renderer
 from tiered.config import MAX_LONG
 from tiered.format.kernels import ConsumerRecord
 from tiered.program.application import Application, Command, Seconds, pass_application, split_topic
@@ -63,22 +64,21 @@ def command(
     with Patience(app) as patience, open_reader(app) as reader:
         with patience.waiting():
             source = topic_to_read(reader, name)
-        next_offsets = {
-            chosen: last_start(app, patience, source, chosen, last=last, isolation=isolation)
-            for chosen in chosen_partitions(name, source.partitions, partition)
-        }
+            chosen = chosen_partitions(name, source.partitions, partition)
+        find = partial(last_start, app, patience, source, last=last, isolation=isolation)
+        next_offsets, code = begin_each(app, name, chosen, find)
         printed = 0
         while True:
             left = None if count is None else count - printed
             records = patience.over(_new_records(source, next_offsets, isolation))
             printed += _round(app, records, render=render, limit=left)
             app.out.summary_fields["records"] = printed
-            if not follow or printed == count:
+            if not follow or printed == count or not next_offsets:
                 break
             app.clock.sleep(interval)
             app.out.need_reader()
-    app.out.summary(0, records=printed)
-    return 0
+    app.out.summary(code, records=printed)
+    return code
 
 
 def _round(

@@ -96,12 +96,17 @@ def of_each(
     for partition in partitions:
         try:
             found += look(partition)
-        except (CorruptionError, LocalIOError) as refused:
+        except (CorruptionError, LocalIOError, UnknownTopicError) as refused:
             if len(partitions) == 1:
                 raise
-            app.out.warn(f"{topic}-{partition}: {refused}; going on")
-            code = code or refused.exit_code
+            code = code or pass_over(app, topic, partition, refused)
     return found, code
+
+
+def pass_over(app: Application, topic: str, partition: int, refused: TieredError) -> int:
+    """A warning of a partition that cannot be read where others can; its exit code, which is the command's."""
+    app.out.warn(f"{topic}-{partition}: {refused}; going on")
+    return refused.exit_code
 
 
 def need_directory(app: Application) -> None:

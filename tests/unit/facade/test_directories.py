@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 import tiered
+from tiered.cli.main import run
 from tiered.errors import ConfigError, NotFoundError, UnknownTopicError
 
 
@@ -38,3 +40,56 @@ def test_a_topic_is_deleted_and_made_again(tmp_path: Path) -> None:
         log.topic("t", create=True)
         with pytest.raises(ConfigError, match="is tiered"):
             log.delete_topic("t")
+
+
+def test_a_reader_of_one_directory_says_that_a_partition_lies_in_another(tmp_path: Path) -> None:
+    with tiered.open([tmp_path / "x", tmp_path / "y"]) as log:
+        topic = log.topic("t", partitions=3, create=True)
+        for partition in range(3):
+            topic.append(b"%d" % partition, partition=partition)
+    here = sorted(int(path.name[2:]) for path in (tmp_path / "x").glob("t-*"))
+    (away,) = {0, 1, 2} - set(here)
+    with tiered.open_reader(log_dir=tmp_path / "x") as reader:
+        reads = reader.topic("t")
+        assert [record.value for each in here for record in reads.read(each)] == [b"%d" % each for each in here]
+        for look in (
+            lambda: list(reads.read(away)),
+            lambda: list(reads.read()),
+            lambda: list(reader.find("t", key=b"k")),
+            lambda: reader.to_arrow("t"),
+            reads.end_offsets,
+        ):
+            with pytest.raises(UnknownTopicError, match=f"holds no partition t-{away}") as refused:
+                look()
+            assert refused.value.hint.endswith(f"of t this one holds {here[0]}, {here[1]}")
+    with tiered.open_reader(log_dir=tmp_path / "y") as reader:
+        assert [record.value for record in reader.topic("t").read(away)] == [b"%d" % away]
+
+
+def test_commands_over_one_directory_tell_of_each_partition_that_lies_in_another(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with tiered.open([tmp_path / "x", tmp_path / "y"]) as log:
+        topic = log.topic("t", partitions=3, create=True)
+        for partition in range(3):
+            topic.append(b"%d" % partition, partition=partition)
+    here = sorted(int(path.name[2:]) for path in (tmp_path / "x").glob("t-*"))
+    (away,) = {0, 1, 2} - set(here)
+    shown = "".join(f"{each}\n" for each in here)
+    place = ["--log-dir", str(tmp_path / "x")]
+    for command in ("cat", "tail"):
+        assert run([command, f"t:{away}", *place]) == 10
+        assert capfd.readouterr().out == ""
+        assert run([command, f"t:{here[1]}", *place]) == 0
+        assert capfd.readouterr().out == f"{here[1]}\n"
+        assert run([command, "t", *place]) == 10
+        seen = capfd.readouterr()
+        assert (seen.out, f"holds no partition t-{away} " in seen.err) == (shown, True)
+        assert run([command, "t", *place, "--json"]) == 10
+        summary = json.loads(capfd.readouterr().out.splitlines()[-1])
+        assert (summary["records"], summary.get("complete", False), len(summary["warnings"])) == (2, False, 1)
+    assert run(["offsets", f"t:{away}", *place]) == 10
+    capfd.readouterr()
+    assert run(["offsets", "t", *place, "--json", "--time", "latest"]) == 10
+    offsets = json.loads(capfd.readouterr().out.splitlines()[-1])["offsets"]
+    assert [(each["partition"], each["offset"]) for each in offsets] == [(each, 1) for each in here]

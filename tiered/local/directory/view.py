@@ -71,6 +71,8 @@ _WITHOUT_WATERMARKS = (
 
 STRANGE_SHOWN = 5
 """So many directories that are no partitions are named in a warning."""
+HERE_SHOWN = 20
+"""So many partitions that lie in a directory are named in the error of one that does not."""
 
 
 class PartitionFolder(NamedTuple):
@@ -184,9 +186,10 @@ class Survey:
         return self.find(tp)
 
     def check_absent(self, tp: TopicPartition, topic_id: UUID) -> None:
-        """Of a partition without a folder, which held nothing yet or lies in another directory, or this raises why not.
+        """Of a partition without a folder, which held nothing yet or is another broker's, or this raises why not.
 
-        LogDestroyedError: its topic, of this id, is not there any more. CorruptionError: it held records.
+        LogDestroyedError: its topic, of this id, is not there any more. UnknownTopicError: it lies in another directory
+        of the log. CorruptionError: it held records.
         """
         topic = self.topics().get(tp.topic)
         if topic is None:
@@ -195,13 +198,27 @@ class Survey:
                 hint="once it is made again, ask the reader for the topic again",
             )
         need_topic_id(tp, topic_id, topic.topic_id)
+        if not topic.adopted and tp.partition not in topic.here:
+            raise no_partition(self._directory, tp, topic.here)
+        self._check_gone(tp, topic)
+
+    def check_gone(self, tp: TopicPartition, topic_id: UUID) -> None:
+        """Of a partition without a folder, of which a bucket has a part: CorruptionError if it held records here."""
+        topic = expected_topics(self._directory, self._files).get(tp.topic)
+        if topic is not None and topic.topic_id == topic_id:
+            self._check_gone(tp, topic)
+
+    def _check_gone(self, tp: TopicPartition, topic: TopicInfo) -> None:
+        present = self._files.is_directory(self._directory / partition_dir(tp))  # now: it may have come, or left
+        if present or topic.adopted or tp.partition not in topic.here:
+            return
         uploads = self._uploads.read()
         noted = noted_ends(self._directory, self._files, uploads)
-        end_offset = gone_partitions([topic], self._partitions.keys(), noted).get(tp)
+        end_offset = gone_partitions([topic], (), noted).get(tp)
         if end_offset is not None:
             error = gone_error(self._directory, tp, end_offset)
             if tp in uploads:
-                error.hint = "put it back, or read the bucket: it has what was uploaded"
+                error.hint = "put it back, or read the bucket without this directory: it has what was uploaded"
             raise error
 
     def look(self) -> None:
@@ -363,6 +380,11 @@ class LogView:
         self._check_open()
         self._survey.check_absent(tp, topic_id)
 
+    def check_gone(self, tp: TopicPartition, topic_id: UUID) -> None:
+        """As ``Survey.check_gone``."""
+        self._check_open()
+        self._survey.check_gone(tp, topic_id)
+
     def close(self) -> None:
         """Nothing is read from it any more. Idempotent."""
         self._closed = True
@@ -451,9 +473,15 @@ def noted_ends(
     return ends
 
 
-def no_partition(directory: Path, tp: TopicPartition) -> UnknownTopicError:
-    """The error of a partition that does not lie there."""
+def no_partition(directory: Path, tp: TopicPartition, here: Iterable[int] | None = None) -> UnknownTopicError:
+    """The error of a partition that does not lie there; ``here``: those of its topic that do, where that is known."""
     hint = "a log over several directories is opened with all of them; `tiered status` names what lies here"
+    if here is not None:
+        numbers = list(here)
+        shown = ", ".join(map(str, numbers[:HERE_SHOWN])) + (", ..." if len(numbers) > HERE_SHOWN else "")
+        hint = (
+            f"it lies in another directory of this log: read it there; of {tp.topic} this one holds {shown or 'none'}"
+        )
     return UnknownTopicError(f"{directory} holds no partition {tp}", hint=hint)
 
 
