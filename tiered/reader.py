@@ -229,8 +229,10 @@ class Reader:
         remote = None
         if self._bucket is not None and entry is not None:
             remote = self._bucket.partition(tp, entry, known.get(tp.partition, NOTHING_KNOWN))
-        if self._local is not None and local is None and remote is None and seen.on_disk is not None:
-            yield Blocking(partial(self._local.check_absent, tp, seen.on_disk))
+        if self._local is not None and local is None and seen.on_disk is not None:
+            # What it held and the bucket has not is missing, also from a read of both.
+            check = self._local.check_absent if remote is None else self._local.check_gone
+            yield Blocking(partial(check, tp, seen.on_disk))
             local = yield Blocking(partial(self._local.held, tp))  # it may have come meanwhile
         return TierStream(tp, local=local, remote=remote)
 

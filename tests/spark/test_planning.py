@@ -1,4 +1,4 @@
-"""Planning over a catalog with pages: the same pieces as over one with all rows in its root. No Spark session."""
+"""Planning without a Spark session: pages give the same pieces as rows in the root do; what lies in a directory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import tiered
 from tests.paged import PAGE_ROWS, Pages, pages, use_pages
 from tiered.config import TopicConfig
+from tiered.errors import CorruptionError, UnknownTopicError
 from tiered.format.keys import FLAG_ABORTED_TXNS
 from tiered.model import NewRecord
 from tiered.spark.options import ReadOptions
@@ -71,3 +72,31 @@ def test_aborted_transactions_are_looked_for_where_pages_say_there_are_some(buck
     (piece,) = planned(bucket, {"isolation.level": "read_committed"})
     assert len(piece.aborted) == 5
     assert {row.flags & FLAG_ABORTED_TXNS for row in piece.rows} == {0, FLAG_ABORTED_TXNS}
+
+
+def test_a_partition_that_does_not_lie_in_the_directory_is_said_to_be_missing(tmp_path: Path) -> None:
+    url = f"file://{tmp_path / 'store'}"
+    with tiered.open([tmp_path / "x", tmp_path / "y"], url) as log:
+        topic = log.topic(TOPIC, partitions=2, create=True)
+        for partition in (0, 1):
+            topic.append_many([b"sent"] * 5, partition=partition)
+        log.sync(timeout=30)
+        topic.append(b"only here", partition=0, durability="disk")
+    held = next(tmp_path.glob(f"?/{TOPIC}-0"))
+    alone = {"local_dir": str(held.parent)}
+    both = {"path": url, **alone}
+    store = open_store(url)
+
+    def ends(options: dict[str, str]) -> list[tuple[int, int, int]]:
+        pieces = resolve_pieces(ReadOptions.parse(options), store if "path" in options else None)
+        return [(piece.tp.partition, piece.start, piece.end) for piece in pieces]
+
+    assert ends({**alone, "assign": f'{{"{TOPIC}": [0]}}'}) == [(0, 0, 6)]
+    with pytest.raises(UnknownTopicError, match=f"holds no partition {TOPIC}-1"):
+        ends({**alone, "subscribe": TOPIC})
+    assert ends({**both, "subscribe": TOPIC}) == [(0, 0, 6), (1, 0, 5)]
+    held.rename(tmp_path / "kept")
+    for options in (alone, both):
+        with pytest.raises(CorruptionError, match="it held records up to offset 6"):
+            ends({**options, "assign": f'{{"{TOPIC}": [0]}}'})
+    assert ends({"path": url, "subscribe": TOPIC}) == [(0, 0, 5), (1, 0, 5)]

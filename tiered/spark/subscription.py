@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
 
+from tiered.clock import SystemClock
 from tiered.errors import ConfigError, TieredError, UnknownTopicError
 from tiered.format.keys import FLAG_ABORTED_TXNS
 from tiered.format.root import STATE_DELETING
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.view import LogView
 from tiered.local.disk.uploads import known_partitions
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import AbortedTxn, TopicPartition
@@ -104,7 +105,7 @@ class Subscription:
     def __init__(self, options: ReadOptions, store: Store | None) -> None:
         """Raises NotFoundError for a ``local_dir`` that is not there."""
         self._options, self._store = options, store
-        self._local = LocalLog.open(Path(options.local_dir), read_only=True) if options.local_dir else None
+        self._local = LogView.open(Path(options.local_dir), clock=SystemClock()) if options.local_dir else None
         self._known: Mapping[TopicPartition, Known] = {}
         self._on_disk: Mapping[TopicPartition, PartitionLog] = {}
         self._opened: dict[TopicPartition, Tiers] = {}
@@ -155,6 +156,9 @@ class Subscription:
             remote = RemotePartition(
                 tp.topic, topic_id, tp.partition, cache=self._cache, known=known, past=past, pin=pin
             )
+        if self._local is not None and on_disk is None:
+            check = self._local.check_absent if remote is None else self._local.check_gone
+            check(tp, UUID(topic.topic_id))
         runner = Runner(store)
         stream = PartitionStream.of(tp, local=on_disk, remote=remote, runner=runner)
         return Tiers(tp, topic.topic_id, on_disk, remote, stream, runner, self._cache, pin)
@@ -200,7 +204,7 @@ def _registered(options: ReadOptions, store: Store | None) -> dict[str, TopicEnt
 
 
 def _chosen_topics(
-    options: ReadOptions, store: Store | None, local: LocalLog | None, known: Mapping[TopicPartition, Known]
+    options: ReadOptions, store: Store | None, local: LogView | None, known: Mapping[TopicPartition, Known]
 ) -> list[ChosenTopic]:
     entries = _registered(options, store)
     on_disk = local.topics() if local is not None else {}

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -237,3 +238,41 @@ def test_a_partition_whose_directory_is_gone_reads_as_no_empty_one(tmp_path: Pat
     assert run(["cat", "a:1", "--log-dir", str(tmp_path / "log")]) == 0
     (tmp_path / "log" / "a-1").rename(tmp_path / "kept")
     assert run(["cat", "a:1", "--log-dir", str(tmp_path / "log")]) == 13
+
+
+def test_a_reader_of_both_tiers_says_that_a_directory_is_gone_whose_records_the_bucket_has_not(tmp_path: Path) -> None:
+    url, directory = f"file://{tmp_path / 'store'}", tmp_path / "log"
+    with tiered.open(directory, url) as log:
+        topic = log.topic("a", partitions=3, create=True)
+        for partition in (0, 1):
+            topic.append_many([b"sent"] * 5, partition=partition)
+        log.sync(timeout=30)
+        topic.append(b"only here", partition=1, durability="disk")
+    with tiered.open_reader(url, log_dir=directory) as reader:
+        held = reader.topic("a")
+        assert [record.value for record in held.read(1)] == [b"sent"] * 5 + [b"only here"]
+        (directory / "a-1").rename(tmp_path / "kept")
+        shutil.rmtree(directory / "a-2")
+        assert [record.value for record in held.read(0)] == [b"sent"] * 5
+        assert list(held.read(2)) == []  # it held nothing
+        for look in (lambda: list(held.read(1)), held.end_offsets, lambda: reader.to_arrow("a")):
+            with pytest.raises(CorruptionError, match="it held records up to offset 6") as refused:
+                look()
+            assert "read the bucket without this directory" in refused.value.hint
+        (tmp_path / "kept").rename(directory / "a-1")
+        assert [record.value for record in held.read(1)] == [b"sent"] * 5 + [b"only here"]
+    (directory / "a-1").rename(tmp_path / "kept")
+    with tiered.open_reader(url) as reader:
+        assert [record.value for record in reader.topic("a").read(1)] == [b"sent"] * 5
+    assert run(["cat", "a:1", "--log-dir", str(directory), "--remote", url]) == 13
+
+
+def test_what_lies_in_another_directory_of_the_log_is_read_from_the_bucket(tmp_path: Path) -> None:
+    url = f"file://{tmp_path / 'store'}"
+    with tiered.open([tmp_path / "x", tmp_path / "y"], url) as log:
+        topic = log.topic("a", partitions=2, create=True)
+        for partition in (0, 1):
+            topic.append_many([b"sent"] * 5, partition=partition)
+        log.sync(timeout=30)
+    with tiered.open_reader(url, log_dir=tmp_path / "x") as reader:
+        assert [record.value for record in reader.topic("a").read()] == [b"sent"] * 10
