@@ -33,7 +33,12 @@ POLL_SECONDS = 0.5
     show_default=True,
     help="records of each partition",
 )
-@click.option("-f", "--follow", is_flag=True, help="go on with new records until Ctrl-C")
+@click.option(
+    "-f",
+    "--follow",
+    is_flag=True,
+    help="go on with new records until Ctrl-C, of the partitions that there are at the start",
+)
 @click.option("-c", "--count", type=click.IntRange(min=1, max=MAX_LONG), metavar="N", help="stop after N records")
 @click.option("--isolation", type=ISOLATION, default="read_uncommitted", show_default=True)
 @click.option("--format", "text_format", metavar="FORMAT", help="as cat -f")
