@@ -78,6 +78,16 @@ def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
     return add
 
 
+def _place(settings: Settings) -> Place:
+    """Log directory and store. ConfigError for a store of this process: the disk lets go what it has uploaded."""
+    directory, store = settings.place()
+    if store.scheme == "memory":
+        raise ConfigError(
+            f"{store.url} is of one process: what is uploaded there is gone when it ends", hint="file:///dir for a try"
+        )
+    return Place(directory, store)
+
+
 def _settings(flags: dict[str, Any], config_path: str | None) -> Settings:
     if config_path == "" and os.environ.get("TIERED_CONFIG") != "":  # an unset variable of a script
         raise ConfigError("--config is empty", hint="give it a value, or leave it out")
@@ -122,7 +132,7 @@ def run(config_path: str | None, debug: bool, **flags: Any) -> None:
     settings = _settings(flags, config_path)
     form = _configure_logs(settings, debug)
     signals = Signals((signal.SIGTERM, signal.SIGINT), signal.SIGHUP, lambda: _settings(flags, config_path))
-    service = Service(Place(*settings.place()), settings, notify=Notify())
+    service = Service(_place(settings), settings, notify=Notify())
     _end(asyncio.run(serve(service, signals=signals)), form)
 
 
@@ -163,7 +173,7 @@ def _sync(
     while True:
         spent_ms = int((clock.monotonic() - begun) * 1000)
         left_ms = None if timeout_ms is None else max(0, timeout_ms - spent_ms)
-        service = Service(Place(*settings.place()), settings)
+        service = Service(_place(settings), settings)
         try:
             return asyncio.run(serve(service, oneshot=mode, timeout_ms=left_ms, signals=signals)), service.committed
         except LockedError:

@@ -138,3 +138,11 @@ def test_an_empty_name_of_a_file_is_not_passed_over(monkeypatch: pytest.MonkeyPa
     done = CliRunner().invoke(program, ["status", "--config", "", "--log-dir", "none"])
     assert isinstance(done.exception, ConfigError)
     assert done.exception.message == "--config is empty"
+
+
+@pytest.mark.parametrize("command", ["run", "sync"])
+def test_nothing_is_uploaded_to_a_store_that_ends_with_the_process(tmp_path: Path, command: str) -> None:
+    line = [command, "--log-dir", str(tmp_path), "--remote", "memory://x"]
+    with pytest.raises(ConfigError, match="memory://x is of one process: what is uploaded there is gone when it ends"):
+        program.main(line, standalone_mode=False)
+    assert list(tmp_path.iterdir()) == []
