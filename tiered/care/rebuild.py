@@ -174,6 +174,8 @@ def plan_rebuild_steps(
     told, unproven = yield from told_by_batches(tp, topic_id, gaps_of(chosen, copy), untold, listed.sizes)
     chosen = sorted([*chosen, *told])
     bare = _need_told(tp, chosen, untold, unproven)
+    if not newest:
+        _need_whole_rewrites(tp, topic_id, chosen, untold, gone)
     others += told
     if torn is not None and not torn.is_filled_by(chosen):
         others += yield from _need_staged(tp, torn, chosen, listed)
@@ -393,6 +395,41 @@ def _need_told(
             "and plan this anew, which names the offsets that are missing",
         )
     return behind
+
+
+def _need_whole_rewrites(
+    tp: TopicPartition, topic_id: UUID, rows: Sequence[Row], untold: Mapping[str, SegmentName], gone: Sequence[Row]
+) -> None:
+    """Checks each rewrite that has lost one of its two objects: the bundle (``untold``) or the ``.log`` (``gone``).
+
+    Raises CorruptionError if it may have taken the place of ``rows``: those would bring back what an erasure or a
+    compaction took out, and the next sweep would delete what is left of it. A rewrite of a newer claim was made of what
+    it left, if it was committed at all.
+    """
+    halves = [
+        (key, ".idx", name.uid, name.epoch, name.base, name.base + 1)
+        for key, name in untold.items()
+        if name.role is Role.MAINTAINER
+    ]
+    for row in gone:
+        if row.flags & FLAG_MAINTAINER:
+            key = index_key(topic_id, tp.partition, row)
+            halves.append((key, ".log", join_uid(row.id_hi, row.id_lo), row.claim_epoch, row.base, row.next))
+    for key, half, uid, epoch, start, end in sorted(halves, key=lambda each: each[4]):
+        for row in rows:
+            apart = not row.size or row.next <= start or end <= row.base or join_uid(row.id_hi, row.id_lo) == uid
+            if apart or (row.flags & FLAG_MAINTAINER and row.claim_epoch > epoch):
+                continue
+            raise CorruptionError(
+                f"{tp}: {key} is there, of a rewrite from offset {start} on, and its {half} is gone or wrong: nothing "
+                f"tells whether it had taken the place of {segment_key(topic_id, tp.partition, row)}; if it had, what "
+                f"an erasure or a compaction took out would be there again",
+                path_or_key=key,
+                offset=start,
+                hint=f"nothing was changed; put the {half} back from a version or a backup of the bucket. Only if that "
+                "may be there again: delete what is left of the rewrite, plan this anew, and erase again what had been "
+                "erased",
+            )
 
 
 def _need_staged(tp: TopicPartition, torn: Torn, rows: list[Row], listed: Listed) -> Steps[list[Row]]:

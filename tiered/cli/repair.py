@@ -177,6 +177,9 @@ def rebuild_command(
     first. --accept-order takes them as they were decided: nothing is lost, and the plan names the offsets whose records
     may have had others, for whoever has kept some.
 
+    Refused, too, where a rewrite has lost its .idx or its .log and what it was made of is still there: what an erasure
+    or a compaction took out would be there again.
+
     What a trim had removed and nobody had collected yet is there again. Every claim ends: the log directory that wrote
     the partition goes on after `tiered repair rejoin TOPIC:P`.
 

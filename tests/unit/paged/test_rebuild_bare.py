@@ -179,3 +179,47 @@ def test_what_was_uploaded_below_the_start_hinders_nobody(bucket: Bucket) -> Non
     bucket.lose()
     plan = bucket.plan()
     assert (plan.bare, plan.root.next_offset) == ((), 90)
+
+
+def half_of(bucket: Bucket, row: Row, half: str) -> str:
+    """Deletes the other half of a rewrite; the key of what is left of it."""
+    log, index = segment_key(TOPIC_ID, 0, row), index_key(TOPIC_ID, 0, row)
+    gone, left = (log, index) if half == ".log" else (index, log)
+    bucket.store.execute(Delete((gone,)))
+    return left
+
+
+@pytest.mark.parametrize("accept_loss", [False, True])
+@pytest.mark.parametrize("copies", [False, True])
+@pytest.mark.parametrize("half", [".idx", ".log"])
+def test_a_rewrite_that_lost_a_half_is_not_undone(bucket: Bucket, half: str, copies: bool, accept_loss: bool) -> None:
+    """What it was made of is still there, and holds what an erasure has taken out."""
+    older = bucket.rows()[2]
+    bucket.replace(older)
+    left = half_of(bucket, bucket.rows()[2], half)
+    bucket.lose()
+    if not copies:
+        bucket.without_history()
+    with pytest.raises(CorruptionError, match=f"its {half} is gone or wrong") as refused:
+        bucket.world.run(plan_rebuild_steps(TP, "test", accept_loss=accept_loss))
+    assert (refused.value.path_or_key, refused.value.offset) == (left, 20)
+    assert segment_key(TOPIC_ID, 0, older) in refused.value.message
+    bucket.store.execute(Delete((left,)))  # as the hint says
+    bucket.world.run(rebuild_steps(bucket.plan()))
+    assert bucket.now()[1][2] == older
+
+
+@pytest.mark.parametrize("half", [".idx", ".log"])
+def test_half_a_rewrite_of_which_a_newer_claim_has_made_another_hinders_nobody(bucket: Bucket, half: str) -> None:
+    bucket.replace(bucket.rows()[2])
+    first = bucket.rows()[2]
+    bucket.maintainer = bucket.desk("another")
+    bucket.maintainer.maintain()
+    bucket.replace(first)
+    rows = bucket.rows()
+    half_of(bucket, first, half)
+    bucket.lose()
+    bucket.without_history()
+    bucket.world.run(rebuild_steps(bucket.plan()))
+    assert bucket.now()[1] == rows
+    assert rows[2].claim_epoch > first.claim_epoch
