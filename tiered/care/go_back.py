@@ -23,6 +23,7 @@ from tiered.care.rebuild import (
     unused_keys,
     view_of,
 )
+from tiered.care.undone import Undone, undone_steps
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
 from tiered.format.keys import (
     Role,
@@ -48,7 +49,7 @@ from tiered.remote.snapshot import Snapshot
 from tiered.store.base import NewId, Now, Object, Steps, list_all
 
 
-def plan_return_steps(tp: TopicPartition, version: int, owner: str) -> Steps[RebuildPlan]:
+def plan_return_steps(tp: TopicPartition, version: int, owner: str, *, erasures: bool = True) -> Steps[RebuildPlan]:
     """The catalog of ``version`` again, with what was appended since. Reads only; :func:`rebuild_steps` carries it out.
 
     Raises UnknownTopicError, NotFoundError (that version was not kept, or what it names was collected), ConfigError (it
@@ -99,7 +100,15 @@ def plan_return_steps(tp: TopicPartition, version: int, owner: str) -> Steps[Reb
     trash = yield from _left(now, root, stamp, named)
     root = replace(root, gc_floor=now.gc_floor, trash=trash)
     need_sound(root)
-    return RebuildPlan(tp, root, version, len(since), unused_keys(rows, listed), data, etag)
+    undone = (yield from _undone(now, taken.root, then)) if erasures else ()
+    return RebuildPlan(tp, root, version, len(since), unused_keys(rows, listed), data, etag, undone=undone)
+
+
+def _undone(now: Root, taken: Root, then: Sequence[Row]) -> Steps[tuple[Undone, ...]]:
+    """Erasures whose records are in rows of ``taken`` that ``now`` does not name any more."""
+    named = {(row.id_hi, row.id_lo) for row in (yield from rows_of(Snapshot.of(now), 0))}
+    back = [row for row in then if (row.id_hi, row.id_lo) not in named]
+    return (yield from undone_steps(now.topic_id, now.partition, back, back, taken.commit.ts_ms))
 
 
 def version_with_steps(tp: TopicPartition, lost: Sequence[Row]) -> Steps[int]:
@@ -111,7 +120,7 @@ def version_with_steps(tp: TopicPartition, lost: Sequence[Row]) -> Steps[int]:
     kept |= {taken.version for taken in snapshots}
     for version in sorted(kept, reverse=True):
         try:
-            plan = yield from plan_return_steps(tp, version, "")
+            plan = yield from plan_return_steps(tp, version, "", erasures=False)
         except (ConfigError, CorruptionError, NotFoundError):
             continue
         rows = yield from rows_of(Snapshot.of(plan.root), 0)

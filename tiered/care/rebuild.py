@@ -29,6 +29,7 @@ from tiered.care.decided import SinceCopy, since_copy
 from tiered.care.misplaced import misplaced_words
 from tiered.care.segment_objects import aborts_before, bundle_of, harmful_loss, keeps_before, producers_at_end
 from tiered.care.staged_page import staged_rows
+from tiered.care.undone import Undone, undone_steps
 from tiered.errors import ConfigError, CorruptionError, UnknownTopicError
 from tiered.format.bundle import HEAD_BYTES, MAX_BUNDLE_BYTES, SectionKind, decode_bundle, decode_bundle_head
 from tiered.format.crc import crc32c
@@ -93,6 +94,7 @@ class RebuildPlan:
     names it where the copy, its bundle or its batches tell its row, and not where it lies behind the end, as an upload
     that never ended. ``gone``: offsets at the start, from that
     of the copy or, without one, from 0 on, that no object has, (0, 0) for none: a trim took them, or they are lost.
+    ``undone``: erasures whose records may be there again.
     ``damaged`` is what lies there now, None if the root is absent; ``etag`` is its. ``lost``: offsets that are in no
     object, a hole each.
     """
@@ -112,6 +114,7 @@ class RebuildPlan:
     unread: int = 0
     batches: int = 0
     unproven: tuple[int, int] = (0, 0)
+    undone: tuple[Undone, ...] = ()
 
 
 class _There(NamedTuple):
@@ -158,8 +161,7 @@ def plan_rebuild_steps(
     torn, copy, known, unread = yield from _gone_on_from(tp, topic_id, there)
     # Of the newest root what is wrong with its objects is for other verbs; of another one they may be collected.
     newest = torn is not None and not there.older
-    older = bool(there.older)
-    others, untold, gone = yield from _unnamed(copy, topic_id, tp.partition, listed, torn, older=older)
+    others, untold, gone = yield from _unnamed(copy, topic_id, tp.partition, listed, torn, older=bool(there.older))
     kept, named, since = copy, known, SinceCopy(copy)
     if not newest:  # since the newest root nobody has committed
         older = copy is not None and copy is there.root
@@ -211,7 +213,16 @@ def plan_rebuild_steps(
         unread,
         since.batches,
         since.unproven,
+        () if newest else (yield from _undone(tp, topic_id, rows, named, kept)),
     )
+
+
+def _undone(
+    tp: TopicPartition, topic_id: UUID, rows: Sequence[Row], named: Sequence[Row], kept: Root | None
+) -> Steps[tuple[Undone, ...]]:
+    """Erasures whose records are in ``rows``; ``named``: by ``kept``."""
+    since_ms = kept.commit.ts_ms if kept is not None else 0
+    return (yield from undone_steps(topic_id, tp.partition, rows, named, since_ms))
 
 
 def _made(

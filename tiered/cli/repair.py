@@ -30,6 +30,7 @@ from tiered.care.run import (
     rejoin,
     version_with,
 )
+from tiered.care.undone import Undone
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.keys import FLAG_MAINTAINER
 from tiered.model import TopicPartition
@@ -208,6 +209,7 @@ def root_command(app: Application, *, selected: str, to_version: int, dry_run: b
     Refused if anything that version names was collected. Every claim ends: the log directory that wrote the partition
     goes on after `tiered repair rejoin`. The root that is replaced is copied below aside/. What a compaction has
     dropped since stays away, deletions whose time was over, too: a key that was deleted after that version may return.
+    So may what was erased since: the plan names the erasures, to be run again. Exit code 3 then.
 
     \b
     Example:
@@ -389,6 +391,8 @@ def _put_root(app: Application, verb: str, store: Store, plan: RebuildPlan, *, d
             f"{tp}: nothing tells in which order sinks committed what has offsets {plan.unproven[0]} to "
             f"{plan.unproven[1]}: a record may have had another of these offsets before"
         )
+    for one in plan.undone:
+        app.out.warn(_undone_line(tp, one))
     for start, end in plan.lost:
         app.out.warn(f"{tp}: offsets {start} to {end} are in no object: they are lost, a hole takes their place")
     if plan.gone[1]:
@@ -425,11 +429,23 @@ def _put_root(app: Application, verb: str, store: Store, plan: RebuildPlan, *, d
         "gone": list(plan.gone),
         "batches": plan.batches,
         "unproven": list(plan.unproven),
+        "undone": [dataclasses.asdict(one) for one in plan.undone],
     }
     done = f"{'dry run: ' if dry_run else ''}version {root.version} {'would be' if dry_run else 'was'} written"
     lines = [done, f"who wrote it goes on after `tiered repair rejoin {tp.topic}:{tp.partition} --log-dir DIR`"]
-    warned = plan.lost or plan.bare or plan.gone[1] or plan.unread or plan.unproven[1]
+    warned = plan.lost or plan.bare or plan.gone[1] or plan.unread or plan.unproven[1] or plan.undone
     return app.out.result(verb, fields, lines, EXIT_WARNINGS if warned else 0)
+
+
+def _undone_line(tp: TopicPartition, one: Undone) -> str:
+    """Says that erased records may be there again."""
+    if not one.job:
+        return f"{tp}: jobs/erase-* may not be listed here: what an erasure took out may be there again"
+    return (
+        f"{tp}: {counted(one.records, 'record')} that {one.job} erased from offsets {one.start} to {one.end} may be "
+        f"there again: erase them again afterwards, `tiered erase {tp.topic}:{tp.partition} --key K --yes` with what "
+        f"was named then (jobs/{one.job}/receipt.json has it as hashes)"
+    )
 
 
 def _mend(

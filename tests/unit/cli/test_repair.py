@@ -211,6 +211,40 @@ def test_what_a_rewrite_took_the_place_of_is_not_given_up(cli: Cli, tmp_path: Pa
     assert set(before) <= set(values(url))
 
 
+@pytest.mark.parametrize("lost", ["an object", "the root and a rewrite"])
+def test_what_an_erasure_took_out_is_named_where_it_comes_back(cli: Cli, tmp_path: Path, lost: str) -> None:
+    url = f"file://{tmp_path / 'store'}"
+    with tiered.open(tmp_path / "log", remote=url) as log:
+        topic = log.topic("t", create=True, config={"segment.bytes": 600})
+        for number in range(40):
+            topic.append(b"%02d" % number + b"x" * 60, key=b"%d" % (number % 7))
+        log.sync(timeout=60)
+    remote, whole = ("--remote", url), values(url)
+    assert cli("erase", "t", "--key", "3", *remote, "--yes").code == 3  # the older objects have their grace
+    erased = values(url)
+    rewrites = [key for key in keys(tmp_path, ".log") if "/s/m" in key]
+    if lost == "an object":
+        hurt(url, rewrites[2])
+        dropped = cli("repair", "drop-segment", "t:0", *remote, "--yes")
+        said = re.search(r"`tiered (repair root t:0 --to-version \d+)`", dropped.err)
+        assert said is not None
+        verb = said[1].split()
+    else:
+        root_file(tmp_path).unlink()
+        hurt(url, rewrites[-1])
+        hurt(url, rewrites[-1].removesuffix(".log") + ".idx")
+        verb = ["repair", "rebuild-catalog", "t:0"]
+    again = cli(*verb, *remote, "--yes", "--json")
+    back = values(url)
+    (told,) = json.loads(again.out)["undone"]
+    assert (again.code, told["records"]) == (3, len(back) - len(erased))
+    assert len(erased) < len(back) <= len(whole)
+    assert "erase them again afterwards, `tiered erase t:0 --key K --yes`" in again.err
+    assert cli("erase", "t:0", "--key", "3", *remote, "--yes").code == 3
+    assert values(url) == erased
+    assert cli("check", *remote, "--read-data").code == 0
+
+
 def test_registry(cli: Cli, url: str, tmp_path: Path) -> None:
     before, remote = values(url), ("--remote", url)
     assert cli("repair", "registry", "t", *remote, "--yes").code == 2  # it is right
