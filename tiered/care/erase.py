@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from tiered.errors import ConfigError, CorruptionError, NotFoundError, TieredError
@@ -75,6 +75,11 @@ from tiered.store.puts import put_unique
 
 KEYLESS = (BUNDLE_MAGIC, CONTAINER_MAGIC, b"{")
 """How objects begin that hold no records: bundles, roots and pages, entries of the registry."""
+MAX_NOTE_BYTES = 64 * 1024
+"""Largest note of a segment that was written anew."""
+
+_NOTE_FIELDS = {"before": str, "start_offset": int, "end_offset": int, "records": int, "at_ms": int}
+
 MAX_LOOKS = 10
 """Whole looks at a partition in one run: one finds, one proves; more only where others rewrite it meanwhile."""
 
@@ -174,6 +179,21 @@ def uid_of_key(key: str) -> str:
     """The same of an object below ``s/``; the key itself of what is no segment's."""
     parsed, staged = parse_segment_key(key), parse_staged_key(key)
     return parsed.name.uid if parsed is not None else staged.uid if staged is not None else key
+
+
+def decode_note(key: str, data: bytes | memoryview) -> dict[str, Any]:
+    """What was written anew, of ``jobs/erase-*/segments/``. CorruptionError of one that is damaged."""
+    try:
+        note = json.loads(bytes(data))
+        if any(not isinstance(note[name], kind) for name, kind in _NOTE_FIELDS.items()):
+            raise ValueError("not what an erasure writes")
+    except (ValueError, KeyError, TypeError) as damage:
+        raise CorruptionError(
+            f"{key}, what an erasure notes of a segment, cannot be read: {damage}",
+            path_or_key=key,
+            hint="delete it, and erase again: the proof reads what no note tells of",
+        ) from damage
+    return cast("dict[str, Any]", note)
 
 
 @dataclass(slots=True)
@@ -427,9 +447,9 @@ class Eraser:
         listed = yield from list_all(prefix)
         found: dict[str, dict[str, Any]] = {}
         for entry in listed:
-            got = yield Get(entry.key)
+            got = yield Get(entry.key, max_bytes=MAX_NOTE_BYTES)
             if isinstance(got, Object):
-                note = json.loads(got.data)
+                note = decode_note(entry.key, got.data)
                 other = found.get(note["before"])
                 found[note["before"]] = note if other is None or other["at_ms"] <= note["at_ms"] else other
         return [found[key] for key in sorted(found)]

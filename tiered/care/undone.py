@@ -11,17 +11,17 @@ offsets. A note comes before its commit: of one that was cut short nothing comes
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
-from tiered.care.erase import uid_of, uid_of_key
-from tiered.errors import RemotePermissionError
+from tiered.care.erase import MAX_NOTE_BYTES, decode_note, uid_of, uid_of_key
+from tiered.errors import CorruptionError, RemotePermissionError
 from tiered.format.keys import partition_prefix
 from tiered.model import Row
-from tiered.store.base import Get, Object, Steps, list_all
+from tiered.store.base import Get, ListEntry, Object, Steps, list_all
 
 _NOTE = re.compile(
     r"jobs/(?P<job>erase-[^/]+)/segments/(?P<partition>\d+)-(?P<base>\d{20})-(?P<uid>[0-9a-f]{32})\.json"
@@ -30,13 +30,21 @@ _NOTE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """``records`` that the erasure ``job`` took out of offsets ``start`` to ``end``, and that may be there again. A
-    ``job`` of ``""``: the notes may not be listed, and nothing is known."""
+    """``records`` that the erasure ``job`` took out of offsets ``start`` to ``end``, and that may be there again; -1
+    where a note of it cannot be read. A ``job`` of ``""``: the notes may not be listed, and nothing is known."""
 
     job: str
     start: int
     end: int
     records: int
+
+
+class _Note(NamedTuple):
+    """``before``: the key of what was written anew."""
+
+    before: str
+    at_ms: int
+    undone: Undone
 
 
 def undone_steps(
@@ -55,24 +63,35 @@ def undone_steps(
     except RemotePermissionError:
         return (Undone("", 0, 0, 0),)
     prefix = partition_prefix(topic_id, partition)
-    found: dict[tuple[str, str], tuple[int, Undone]] = {}
+    found: dict[tuple[str, str], _Note] = {}
     for entry in listed:
         told = _NOTE.fullmatch(entry.key)
         if told is None or int(told["partition"]) != partition or told["uid"] in held:
             continue
         if not any(row.base <= int(told["base"]) < row.next for row in rows):
             continue
-        got = yield Get(entry.key)
-        if not isinstance(got, Object):
-            continue
-        note = json.loads(got.data)
-        start, end, at_ms = note["start_offset"], note["end_offset"], note["at_ms"]
+        note = yield from _load_note(entry, told["job"], int(told["base"]))
+        start, end, at_ms = note.undone.start, note.undone.end, note.at_ms
         meets = at_ms >= since_ms and any(row.base < end and start < row.next for row in stood)
-        if note["before"].startswith(prefix) and (meets or uid_of_key(note["before"]) in held):
-            one = Undone(told["job"], start, end, note["records"])
-            if found.get((one.job, note["before"]), (-1, one))[0] <= at_ms:
-                found[one.job, note["before"]] = at_ms, one
-    return _together([one for _, one in found.values()])
+        mine = note.undone.records < 0 or (
+            note.before.startswith(prefix) and (meets or uid_of_key(note.before) in held)
+        )
+        if mine and found.get((told["job"], note.before), note).at_ms <= at_ms:
+            found[told["job"], note.before] = note
+    return _together([note.undone for note in found.values()])
+
+
+def _load_note(entry: ListEntry, job: str, base: int) -> Steps[_Note]:
+    """One that is gone or cannot be read tells what its name does: nobody is kept from a repair by it."""
+    try:
+        got = yield Get(entry.key, max_bytes=MAX_NOTE_BYTES)
+        if isinstance(got, Object):
+            note = decode_note(entry.key, got.data)
+            erased = Undone(job, note["start_offset"], note["end_offset"], note["records"])
+            return _Note(note["before"], note["at_ms"], erased)
+    except CorruptionError:
+        pass
+    return _Note(entry.key, 0, Undone(job, base, base, -1))
 
 
 def _together(found: Sequence[Undone]) -> tuple[Undone, ...]:
@@ -81,6 +100,10 @@ def _together(found: Sequence[Undone]) -> tuple[Undone, ...]:
     for one in found:
         jobs.setdefault(one.job, []).append(one)
     return tuple(
-        Undone(job, min(one.start for one in each), max(one.end for one in each), sum(one.records for one in each))
+        Undone(job, min(one.start for one in each), max(one.end for one in each), _count(each))
         for job, each in sorted(jobs.items())
     )
+
+
+def _count(each: Sequence[Undone]) -> int:
+    return -1 if any(one.records < 0 for one in each) else sum(one.records for one in each)

@@ -441,8 +441,9 @@ def _undone_line(tp: TopicPartition, one: Undone) -> str:
     """Says that erased records may be there again."""
     if not one.job:
         return f"{tp}: jobs/erase-* may not be listed here: what an erasure took out may be there again"
+    which = "records (a note of it cannot be read)" if one.records < 0 else counted(one.records, "record")
     return (
-        f"{tp}: {counted(one.records, 'record')} that {one.job} erased from offsets {one.start} to {one.end} may be "
+        f"{tp}: {which} that {one.job} erased from offsets {one.start} to {one.end} may be "
         f"there again: erase them again afterwards, `tiered erase {tp.topic}:{tp.partition} --key K --yes` with what "
         f"was named then (jobs/{one.job}/receipt.json has it as hashes)"
     )
