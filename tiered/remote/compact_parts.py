@@ -104,13 +104,14 @@ class Scanned:
 def plan_round(
     view: RootView, config: TopicConfig, shop: Workshop, *, part_bytes: int
 ) -> Steps[tuple[Round, list[Part]] | None]:
-    """What a round over the newest root covers, whatever the dirty ratio; None where nothing is dirty.
+    """What a round over the newest root covers, whatever the dirty ratio; None where nothing is dirty, and for a
+    topic whose ``cleanup.policy`` does not say compact.
 
     A part has at least ``part_bytes``, but for the last one. Raises NotFoundError where what the root named was
     replaced or destroyed while it was read, CorruptionError.
     """
     snapshot = yield from view.pin()
-    if snapshot is None:
+    if snapshot is None or not config.compacted:
         return None
     try:
         return (yield from _planned(snapshot, config, shop, part_bytes))

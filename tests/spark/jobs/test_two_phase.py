@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from tiered.model import NewRecord, TopicPartition
 from tiered.plan.maintenance import Action, Kind
 from tiered.plan.survivors import PAIR_BYTES, SURVIVOR_BYTES
 from tiered.remote.maintain import Maintainer
-from tiered.remote.topics import load_topic
+from tiered.remote.topics import load_topic, update_topic
 from tiered.spark.jobs import two_phase
 from tiered.spark.jobs.receipts import JobFolder
 from tiered.spark.jobs.rounds import bitmap_name
@@ -298,6 +299,43 @@ def test_appends_go_on_meanwhile(tmp_path: Path, inline_shuffle: None, monkeypat
     assert [offset for _, offset in found if offset >= 400] == list(range(400, 460))
     below = [key for key, offset in found if offset < 400]
     assert len(below) == len(set(below)) == 170
+
+
+ALTERED = {
+    "before its plan": (TwoPhase, "_plan"),
+    "before phase 1": (TwoPhase, "_survivors"),
+    "before the claim": (Rewriting, "__init__"),
+    "before phase 2": (Rewriting, "_wave"),
+}
+
+
+@pytest.mark.parametrize("moment", list(ALTERED))
+def test_a_topic_that_is_compacted_no_more_keeps_its_records(
+    moment: str, buckets: Path, tmp_path: Path, inline_shuffle: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its policy was altered while the job was at work, or before one that was killed went on."""
+    place = copy_of(buckets, tmp_path)
+    before = rows(bucket(place), TOPIC, 0)
+    at, name = ALTERED[moment]
+    call = getattr(at, name)
+
+    def altered(self: Any, *args: Any) -> Any:
+        set_policy(place, "delete")
+        return call(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(at, name, altered)
+        done = compact(place)
+    assert (done.code, done.done["partitions"][0]["actions"]) == (0, []), done.err
+    assert rows(bucket(place), TOPIC, 0) == before
+    set_policy(place, "compact")
+    assert compact(place).code == 0
+    assert len(content(bucket(place))) == 170
+
+
+def set_policy(folder: Path, policy: str) -> None:
+    steps = update_topic(TOPIC, lambda entry: replace(entry, config={**entry.config, "cleanup.policy": policy}))
+    drive(open_store(bucket(folder)), steps)
 
 
 def test_a_plan_says_which_logs_are_done_so(buckets: Path, tmp_path: Path, inline_shuffle: None) -> None:

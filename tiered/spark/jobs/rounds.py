@@ -119,11 +119,20 @@ def entry_of(store: Store, topic: str) -> TopicEntry:
     return entry
 
 
+def compacted_entry(store: Store, round_: Round) -> TopicEntry:
+    """Of the topic of a round, which may have been planned long ago. Raises NotFoundError if it is compacted no more:
+    its records stay, also those that have no key, and all of a key."""
+    entry = entry_of(store, round_.topic)
+    if not entry.settings.compacted:
+        raise NotFoundError(f"cleanup.policy of {round_.topic!r} does not say compact any more", hint="plan again")
+    return entry
+
+
 def scan(store: Store, folder: JobFolder, name: str, number: int, part: Part) -> Iterator[Pairs]:
     """Phase 1 of one part: its pairs, piece by piece. What else it found is kept before the last piece is given."""
     facts = _facts(folder, name)
     round_ = Round(**facts["round"])
-    bench = bench_of(store, entry_of(store, round_.topic), round_.partition)
+    bench = bench_of(store, compacted_entry(store, round_), round_.partition)
     steps = scan_part(
         bench.view,
         bench.shop,
@@ -143,7 +152,6 @@ def rewrite(store: Store, folder: JobFolder, task: Task) -> Receipt:
     """
     facts = _facts(folder, task["round"])
     round_ = Round(**facts["round"])
-    bench = bench_of(store, entry_of(store, round_.topic), round_.partition, epoch=task["epoch"])
     name = bitmap_name(task["round"], task["part"])
     bitmap = folder.read_bytes(name)
     if bitmap is None:
@@ -155,8 +163,9 @@ def rewrite(store: Store, folder: JobFolder, task: Task) -> Receipt:
         (Group(*group), TxnsBefore(group[0], frozenset(committed), frozenset(aborted)))
         for group, committed, aborted in task["groups"]
     ]
-    steps = rewrite_part(bench.view, bench.shop, round_, groups, survivors, always=task["always"])
     try:
+        bench = bench_of(store, compacted_entry(store, round_), round_.partition, epoch=task["epoch"])
+        steps = rewrite_part(bench.view, bench.shop, round_, groups, survivors, always=task["always"])
         rows = drive(store, steps)
     except NotFoundError as changed:
         if changed.__class__ is not NotFoundError:

@@ -37,6 +37,7 @@ from tiered.spark.jobs.rounds import (
     SURVIVORS,
     KeptRound,
     bench_of,
+    compacted_entry,
     entry_of,
     keep_facts,
     part_as_json,
@@ -159,7 +160,7 @@ class Rewriting:
         groups = [group for part in kept.parts for group in part.groups]
         effects = [effect for receipt in found for effect in receipt["effects"]]
         self._before = dict(zip(groups, txns_before([group.start for group in groups], effects), strict=True))
-        entry = entry_of(run.store, kept.round.topic)
+        entry = compacted_entry(run.store, kept.round)
         self._catalog = Catalog(entry.topic_id, kept.round.partition, entry.name, known=entry.known)
         drive(run.store, need_newest(self._catalog, all_traces=False))  # what is committed to an older root hides it
         self._epoch = drive(run.store, self._catalog.claim(Role.MAINTAINER, owner_here("compact"))).epoch
