@@ -73,10 +73,9 @@ def undone_steps(
         note = yield from _load_note(entry, told["job"], int(told["base"]))
         start, end, at_ms = note.undone.start, note.undone.end, note.at_ms
         meets = at_ms >= since_ms and any(row.base < end and start < row.next for row in stood)
-        mine = note.undone.records < 0 or (
-            note.before.startswith(prefix) and (meets or uid_of_key(note.before) in held)
-        )
-        if mine and found.get((told["job"], note.before), note).at_ms <= at_ms:
+        told_of = note.before.startswith(prefix) and (meets or uid_of_key(note.before) in held)
+        damaged = note.undone.records < 0
+        if (told_of or damaged) and found.get((told["job"], note.before), note).at_ms <= at_ms:
             found[told["job"], note.before] = note
     return _together([note.undone for note in found.values()])
 

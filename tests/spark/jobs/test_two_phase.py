@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -24,7 +25,7 @@ from tiered.plan.maintenance import Action, Kind
 from tiered.plan.survivors import PAIR_BYTES, SURVIVOR_BYTES
 from tiered.remote.maintain import Maintainer
 from tiered.remote.topics import load_topic, update_topic
-from tiered.spark.jobs import two_phase
+from tiered.spark.jobs import status, two_phase
 from tiered.spark.jobs.receipts import JobFolder
 from tiered.spark.jobs.rounds import bitmap_name
 from tiered.spark.jobs.two_phase import Rewriting, TwoPhase
@@ -114,6 +115,8 @@ def test_its_requests(end: int, tmp_path: Path, inline_shuffle: None, monkeypatc
         return execute(store, request)
 
     monkeypatch.setattr(DirectoryStore, "execute", counted)
+    monkeypatch.setattr(status, "LOOK_AGAIN_SECONDS", math.inf)  # its looks, and what they find, go by time
+    monkeypatch.setattr(status, "STATUS_SECONDS", math.inf)
     done = compact(place, "--job", "large")
     (action,) = done.done["partitions"][0]["actions"]
     n, g, p = action["rows_in"], action["groups"], action["groups"] // 2
