@@ -78,7 +78,11 @@ KEYLESS = (BUNDLE_MAGIC, CONTAINER_MAGIC, b"{")
 MAX_NOTE_BYTES = 64 * 1024
 """Largest note of a segment that was written anew."""
 
-_NOTE_FIELDS = {"before": str, "start_offset": int, "end_offset": int, "records": int, "at_ms": int}
+_NOTE_FIELDS = {"before": str, "after": str, "start_offset": int, "end_offset": int, "records": int} | {
+    "id_hi": int,
+    "id_lo": int,
+    "at_ms": int,
+}
 
 MAX_LOOKS = 10
 """Whole looks at a partition in one run: one finds, one proves; more only where others rewrite it meanwhile."""

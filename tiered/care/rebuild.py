@@ -169,6 +169,9 @@ def plan_rebuild_steps(
         copy, known = since.root, [*named, *since.rows]
         _need_uncut(tp, topic_id, since, others)
     present = [row for row in known if newest or not row.size or key_of(row) in listed.sizes]
+    if not newest:
+        halves = _halves(others, present, partial(is_there, topic_id, tp.partition, sizes=listed.sizes))
+        others, gone = [row for row in others if row not in halves], gone + halves
     known_end = copy.next_offset if torn is None and copy is not None else 0
     if newest and copy is not None:
         others = [*(row for row in others if row.base < copy.next_offset), *followers(others, copy.next_offset)]
@@ -177,7 +180,7 @@ def plan_rebuild_steps(
     chosen = sorted([*chosen, *told])
     bare = _need_told(tp, chosen, untold, unproven)
     if not newest:
-        _need_whole_rewrites(tp, topic_id, chosen, untold, gone)
+        _need_whole_rewrites(tp, topic_id, chosen, untold, gone, listed.sizes)
     others += told
     if torn is not None and not torn.is_filled_by(chosen):
         others += yield from _need_staged(tp, torn, chosen, listed)
@@ -408,10 +411,28 @@ def _need_told(
     return behind
 
 
-def _need_whole_rewrites(
-    tp: TopicPartition, topic_id: UUID, rows: Sequence[Row], untold: Mapping[str, SegmentName], gone: Sequence[Row]
+def _halves(others: Sequence[Row], present: Sequence[Row], is_whole: Callable[[Row], bool]) -> list[Row]:
+    """Rewrites one of whose objects was cut, or is longer, where whole ones have the offsets, too: what they were made
+    of, or what has replaced them."""
+    whole = [row for row in (*others, *present) if row.size and is_whole(row)]
+    return [
+        row
+        for row in others
+        if row.flags & FLAG_MAINTAINER
+        and not is_whole(row)
+        and any(other.base < row.next and row.base < other.next for other in whole)
+    ]
+
+
+def _need_whole_rewrites(  # noqa: PLR0917 - what there is of a partition
+    tp: TopicPartition,
+    topic_id: UUID,
+    rows: Sequence[Row],
+    untold: Mapping[str, SegmentName],
+    gone: Sequence[Row],
+    sizes: Mapping[str, int],
 ) -> None:
-    """Checks each rewrite that has lost one of its two objects: the bundle (``untold``) or the ``.log`` (``gone``).
+    """Checks each rewrite that has lost one of its two objects: the bundle (``untold``) or one of both (``gone``).
 
     Raises CorruptionError if it may have taken the place of ``rows``: those would bring back what an erasure or a
     compaction took out, and the next sweep would delete what is left of it. A rewrite of a newer claim was made of what
@@ -424,8 +445,9 @@ def _need_whole_rewrites(
     ]
     for row in gone:
         if row.flags & FLAG_MAINTAINER:
-            key = index_key(topic_id, tp.partition, row)
-            halves.append((key, ".log", join_uid(row.id_hi, row.id_lo), row.claim_epoch, row.base, row.next))
+            log, index = segment_key(topic_id, tp.partition, row), index_key(topic_id, tp.partition, row)
+            key, half = (log, ".idx") if sizes.get(log) == row.size else (index, ".log")
+            halves.append((key, half, join_uid(row.id_hi, row.id_lo), row.claim_epoch, row.base, row.next))
     for key, half, uid, epoch, start, end in sorted(halves, key=lambda each: each[4]):
         for row in rows:
             apart = not row.size or row.next <= start or end <= row.base or join_uid(row.id_hi, row.id_lo) == uid
@@ -632,7 +654,7 @@ def _newest_copy(tp: TopicPartition, topic_id: UUID) -> Steps[tuple[Root | None,
     return None, [], unread
 
 
-def is_there(topic_id: UUID, partition: int, row: Row, sizes: dict[str, int]) -> bool:
+def is_there(topic_id: UUID, partition: int, row: Row, sizes: Mapping[str, int]) -> bool:
     """Whether both objects of a row were listed with the sizes that it tells."""
     log, index = segment_key(topic_id, partition, row), index_key(topic_id, partition, row)
     return sizes.get(log) == row.size and sizes.get(index) == row.idx_len

@@ -18,7 +18,7 @@ from tiered.format.bundle import encode_bundle
 from tiered.format.keys import Role, SegmentName, index_key, segment_key
 from tiered.model import EpochEntry, Row
 from tiered.remote.sweep import sweep
-from tiered.store.base import Delete, Get, Object
+from tiered.store.base import ABSENT, Delete, Get, Object, Put
 
 
 @pytest.fixture
@@ -182,16 +182,20 @@ def test_what_was_uploaded_below_the_start_hinders_nobody(bucket: Bucket) -> Non
 
 
 def half_of(bucket: Bucket, row: Row, half: str) -> str:
-    """Deletes the other half of a rewrite; the key of what is left of it."""
+    """Deletes or cuts a half of a rewrite; the key of the other one."""
     log, index = segment_key(TOPIC_ID, 0, row), index_key(TOPIC_ID, 0, row)
-    gone, left = (log, index) if half == ".log" else (index, log)
+    gone, left = (log, index) if half.startswith(".log") else (index, log)
+    got = bucket.store.execute(Get(gone))
+    assert isinstance(got, Object)
     bucket.store.execute(Delete((gone,)))
+    if half.endswith("cut"):
+        bucket.store.execute(Put(gone, bytes(got.data[:-1]), ABSENT))
     return left
 
 
 @pytest.mark.parametrize("accept_loss", [False, True])
 @pytest.mark.parametrize("copies", [False, True])
-@pytest.mark.parametrize("half", [".idx", ".log"])
+@pytest.mark.parametrize("half", [".idx", ".log", ".idx, cut", ".log, cut"])
 def test_a_rewrite_that_lost_a_half_is_not_undone(bucket: Bucket, half: str, copies: bool, accept_loss: bool) -> None:
     """What it was made of is still there, and holds what an erasure has taken out."""
     older = bucket.rows()[2]
@@ -200,16 +204,17 @@ def test_a_rewrite_that_lost_a_half_is_not_undone(bucket: Bucket, half: str, cop
     bucket.lose()
     if not copies:
         bucket.without_history()
-    with pytest.raises(CorruptionError, match=f"its {half} is gone or wrong") as refused:
+    with pytest.raises(CorruptionError, match=f"its {half[:4]} is gone or wrong") as refused:
         bucket.world.run(plan_rebuild_steps(TP, "test", accept_loss=accept_loss))
     assert (refused.value.path_or_key, refused.value.offset) == (left, 20)
     assert segment_key(TOPIC_ID, 0, older) in refused.value.message
-    bucket.store.execute(Delete((left,)))  # as the hint says
+    rest = left.rpartition(".")[0]
+    bucket.store.execute(Delete((f"{rest}.log", f"{rest}.idx")))  # as the hint says
     bucket.world.run(rebuild_steps(bucket.plan()))
     assert bucket.now()[1][2] == older
 
 
-@pytest.mark.parametrize("half", [".idx", ".log"])
+@pytest.mark.parametrize("half", [".idx", ".log", ".idx, cut", ".log, cut"])
 def test_half_a_rewrite_of_which_a_newer_claim_has_made_another_hinders_nobody(bucket: Bucket, half: str) -> None:
     bucket.replace(bucket.rows()[2])
     first = bucket.rows()[2]
