@@ -31,6 +31,7 @@
     ├── LocalIOError                    1   the disk refused a read, a write or an fsync
     │   ├── MarkersPendingError         1   a transaction is decided, a disk keeps one of its markers out
     │   ├── TooManyOpenFilesError       1   a file could not be opened: the process, or the system, has too many open
+    │   ├── NotDurableError             1   records are in the log; they could not be flushed, for want of a descriptor
     │   └── LocalPermissionError        12  owner or mode of a file of the log
     ├── ForkedLogError                  1
     └── ClosedError                     1
@@ -313,6 +314,12 @@ class TooManyOpenFilesError(LocalIOError):
     """The process, or the system, has too many open files for another one; nothing was done to it."""
 
     code = "too_many_open_files"
+
+
+class NotDurableError(LocalIOError):
+    """Records are in the log, and a flush could not open what it needs: they are not to be appended again."""
+
+    code = "not_durable"
 
 
 class LocalPermissionError(LocalIOError):

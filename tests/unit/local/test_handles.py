@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.local.bench import started
 from tiered.config import LogConfig, TopicConfig
-from tiered.errors import LocalIOError, TooManyOpenFilesError
+from tiered.errors import LocalIOError, NotDurableError, TooManyOpenFilesError
 from tiered.format.batch import decode_records
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles, translate
@@ -378,13 +378,47 @@ def test_a_segment_whose_directory_cannot_be_opened_is_durable_with_the_next_flu
         files.refused = {"t-0"}
         assert [partition.append([NewRecord(b"%d" % i)]).offset for i in range(3)] == [0, 1, 2]
         assert partition.sealed_segments() == []
-        with pytest.raises(TooManyOpenFilesError):
+        with pytest.raises(NotDurableError, match="t-0: what was appended is in the log, and not durable yet"):
             partition.flush()
         assert partition.positions().flushed_offset == 0
         files.refused = set()
         partition.flush()
         assert partition.positions().flushed_offset == 3
         assert [s.end_offset for s in partition.sealed_segments()] == [2]
+
+
+def test_a_record_whose_flush_has_no_descriptor_is_in_the_log_once(tmp_path: Path) -> None:
+    files, log = crowded(tmp_path)
+    with log:
+        log.create_topic("u", 1, TopicConfig(segment_bytes=150, flush_messages=1))
+        partition = log.partition(TopicPartition("u", 0))
+        files.refused = {"u-0"}
+        with pytest.raises(NotDurableError, match="is in the log, and not durable yet"):
+            partition.append([NewRecord(b"0")])  # the first of a segment, whose name is to be flushed, too
+        files.refused = set()
+        end = partition.end_offset
+        partition.flush()
+        assert partition.positions().flushed_offset == end
+        values = [r.value for batch in partition.read_batches(0) for r in decode_records(batch)]
+        assert values == [b"%d" % i for i in range(end)]
+
+
+def test_a_directory_whose_name_could_not_be_flushed_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, synced = PosixFiles(), list[Path]()
+    sync, refused = files.sync_directory, [tmp_path]
+
+    def sync_directory(path: Path) -> None:
+        if path in refused:
+            refused.remove(path)
+            raise translate(OSError(errno.EMFILE, "Too many open files"), "open", path)
+        sync(path)
+        synced.append(path)
+
+    monkeypatch.setattr(files, "sync_directory", sync_directory)
+    PooledFiles(files, LIMIT).make_directory(tmp_path / "a" / "b")
+    assert synced == [tmp_path, tmp_path / "a"]
 
 
 def test_the_default_leaves_descriptors_for_others() -> None:

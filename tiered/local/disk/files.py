@@ -246,8 +246,14 @@ class PosixFiles:
         with _translated("mkdir", path):
             missing = [place for place in (path, *path.parents) if not place.exists()]
             path.mkdir(parents=True, exist_ok=True)
-        for place in reversed(missing):  # else all that is flushed into it may go with its name
-            self.sync_directory(place.parent)
+        try:
+            for place in reversed(missing):  # else all that is flushed into it may go with its name
+                self.sync_directory(place.parent)
+        except TooManyOpenFilesError:
+            with contextlib.suppress(OSError):  # whoever tries again would find it there, and fsync nothing
+                for place in missing:
+                    place.rmdir()
+            raise
 
     def remove_directory(self, path: Path) -> None:
         with _translated("rmdir", path):

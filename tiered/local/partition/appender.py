@@ -11,6 +11,7 @@ from tiered.errors import (
     DiskFullError,
     InvalidRecordError,
     LocalIOError,
+    NotDurableError,
     RecordTooLargeError,
     TieredError,
     TooManyOpenFilesError,
@@ -303,7 +304,7 @@ class Appender:
         if rolled:
             try:
                 self._flusher.flush_to(self._segments.active.base_offset)
-            except TooManyOpenFilesError as error:  # the record is in the log, the next flush is the segment's, too
+            except NotDurableError as error:  # the record is in the log, the next flush is the segment's, too
                 LOGGER.warning("sealed_segment_not_flushed partition=%s error=%s", self._tp, error)
         if self._segments.end - self._flusher.flushed >= self._flush_messages:
             self._flusher.flush_to(self._segments.end)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from pathlib import Path
 
-from tiered.errors import TieredError, TooManyOpenFilesError
+from tiered.errors import NotDurableError, TieredError, TooManyOpenFilesError
 from tiered.format.keys import TXN_INDEX_SUFFIX
 from tiered.local.disk.plain_lock import TurnLock
 from tiered.local.partition.surroundings import Shared
@@ -76,7 +76,7 @@ class Flusher:
     def flush_to(self, offset: int) -> None:
         """Records below ``offset`` are durable. If fsync fails: LocalIOError, and the partition is offline.
 
-        TooManyOpenFilesError: what had to be opened was not, all stays as it was for the next flush.
+        NotDurableError: what had to be opened was not, all stays as it was for the next flush.
         """
         segments = self._segments
         if self.flushed >= offset and not segments.closing:  # a sealed one has indexes and a note to be written
@@ -95,8 +95,11 @@ class Flusher:
                 noted = [segment.write_seal() for segment in closing]
                 if new_names and not any(noted):  # a note that was written has fsynced the directory
                     self._files.sync_directory(segments.directory)
-            except TooManyOpenFilesError:
-                raise
+            except TooManyOpenFilesError as error:
+                raise NotDurableError(
+                    f"{segments.tp}: what was appended is in the log, and not durable yet: {error.message}",
+                    hint="close files, or raise the limit (ulimit -n), and flush again; append nothing a second time",
+                ) from error
             except TieredError as error:
                 self._condition.go_offline(error)
                 raise self._condition.offline_error(error) from error
