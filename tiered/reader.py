@@ -89,6 +89,10 @@ def _bucket_door(url: str, place: arguments.StorePlace, as_of: Time | None, *, p
     return BucketDoor(url, place, as_of=as_of, pin=pin, now_ms=now_ms)
 
 
+ASK_AGAIN_SECONDS = 1.0
+"""So long the streams of a topic that is on the disk alone take one answer of the bucket for all."""
+
+
 @dataclass(slots=True)
 class FindReport:
     """What a search looked at. ``complete`` only after the last record was taken and nothing was left out."""
@@ -115,11 +119,15 @@ class Found:
 
 @dataclass(slots=True)
 class _Seen:
-    """A topic as it was looked at: its id ``on_disk``, its entry in the bucket, what the disk has seen of its roots."""
+    """A topic as it was looked at: its id ``on_disk``, its entry in the bucket, what the disk has seen of its roots.
+
+    ``asked``: when a stream asked the bucket for it last.
+    """
 
     on_disk: UUID | None
     entry: TopicEntry | None
     known: dict[int, Known]
+    asked: float | None = None
 
 
 class Reader:
@@ -241,6 +249,9 @@ class Reader:
     ) -> Steps[tuple[TopicEntry | None, dict[int, Known]]]:
         """Of a topic that was on the disk alone: it may have been uploaded since, and have left the disk."""
         known = yield Blocking(partial(_known_on_disk, local, name))
+        if not known and seen.asked is not None and self._clock.monotonic() - seen.asked < ASK_AGAIN_SECONDS:
+            return None, known  # no claim, no upload: nothing has left the disk
+        seen.asked = self._clock.monotonic()
         entry = yield from bucket.entry(name, known)
         if entry is not None:
             if seen.on_disk is not None:

@@ -147,7 +147,8 @@ class TopicReads:
         ``start`` and ``end`` are offsets (int, "earliest", "latest"), ``since`` and ``until`` times; both pairs are
         half-open, both on one side are a ConfigError. A record without a time (Kafka's -1) is in no range of times:
         ``until`` alone leaves it out, too. ``partition=None`` reads partition after partition; offsets
-        then need one partition. Raises OffsetOutOfRangeError, OffsetGapError, CorruptionError, RemoteUnavailableError.
+        then need one partition. Raises OffsetOutOfRangeError, OffsetGapError, CorruptionError, RemoteUnavailableError;
+        UnknownTopicError for a partition that lies in another directory of a log of several.
         """
         chosen, wanted = self._wanted(
             partition, start=start, end=end, since=since, until=until, isolation=isolation, on_trimmed=on_trimmed

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from pathlib import Path
 
 import pytest
 
 import tiered
+import tiered.reader
 from tiered import aio
 from tiered.errors import ConfigError, OffsetGapError
+from tiered.format.keys import topic_key
 from tiered.model import TopicPartition
+from tiered.store.base import Get, Outcome, StoreRequest
+from tiered.store.directory import DirectoryStore
 
 TP = TopicPartition("t", 0)
 
@@ -120,3 +125,26 @@ def test_another_topic_of_its_name_is_not_read_in_its_place(tmp_path: Path) -> N
             other.sync(timeout=30)
         with pytest.raises(ConfigError, match="in the bucket"):
             list(topic.read(0))
+
+
+def test_the_streams_of_a_topic_that_is_on_the_disk_alone_ask_the_bucket_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute, gets = DirectoryStore.execute, list[str]()
+
+    def counted(store: DirectoryStore, request: StoreRequest) -> Outcome:
+        if isinstance(request, Get):
+            gets.append(request.key)
+        return execute(store, request)
+
+    with tiered.open(tmp_path / "other", remote=store_url(tmp_path)):
+        pass
+    with tiered.open(tmp_path / "log") as log:
+        log.topic("t", create=True, partitions=5).append_many([b"%d" % i for i in range(20)])
+    with tiered.open_reader(store_url(tmp_path), log_dir=tmp_path / "log") as reader:
+        topic = reader.topic("t")
+        monkeypatch.setattr(DirectoryStore, "execute", counted)
+        monkeypatch.setattr(tiered.reader, "ASK_AGAIN_SECONDS", math.inf)
+        assert sum(topic.end_offsets().values()) == 20
+        assert len(list(topic.read())) == 20
+    assert gets == [topic_key("t")]

@@ -10,7 +10,7 @@ from tests.unit.local.counting import CountingFiles
 from tiered.care.check_local import LocalCheck
 from tiered.clock import SystemClock
 from tiered.config import TopicConfig
-from tiered.errors import NotFoundError
+from tiered.errors import LogDestroyedError, NotFoundError
 from tiered.findings import Finding
 from tiered.format.batch import decode_records
 from tiered.local.directory.manager import LocalLog
@@ -79,6 +79,26 @@ def test_one_partition_is_found_without_a_look_at_the_others(tmp_path: Path) -> 
     assert files.small_bytes == before
     (tmp_path / "t-3").rename(tmp_path / f"t-3.{UID}-delete")
     assert view.held(TopicPartition("t", 3)) is None
+
+
+def test_what_a_broker_has_not_is_told_without_a_look_at_the_others(tmp_path: Path) -> None:
+    files = CountingFiles()
+    for number in range(8):
+        folder = tmp_path / f"t-{number}"
+        folder.mkdir()
+        (folder / "00000000000000000000.log").touch()
+        (folder / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
+    view = LogView(tmp_path, files, SystemClock())
+    topic = view.topics()["t"]
+    assert topic.adopted
+    before = files.small_bytes
+    for number in (8, 9):
+        view.check_absent(TopicPartition("t", number), topic.topic_id)
+    assert files.small_bytes == before
+    for number in range(8):
+        (tmp_path / f"t-{number}").rename(tmp_path / f"t-{number}.{UID}-delete")
+    with pytest.raises(LogDestroyedError, match="any more: it was deleted"):
+        view.check_absent(TopicPartition("t", 8), topic.topic_id)
 
 
 def test_directories_that_are_no_partitions_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -191,6 +191,9 @@ class Survey:
         LogDestroyedError: its topic, of this id, is not there any more. UnknownTopicError: it lies in another directory
         of the log. CorruptionError: it held records.
         """
+        known = self._topics.get(tp.topic)
+        if known is not None and known.adopted and known.topic_id == topic_id and self._is_there(known):
+            return  # a broker has what it has: one look at everything a partition would cost the square of them
         topic = self.topics().get(tp.topic)
         if topic is None:
             raise LogDestroyedError(
@@ -207,6 +210,11 @@ class Survey:
         topic = expected_topics(self._directory, self._files).get(tp.topic)
         if topic is not None and topic.topic_id == topic_id:
             self._check_gone(tp, topic)
+
+    def _is_there(self, topic: TopicInfo) -> bool:
+        """Whether a folder of it, of those that were seen, still lies there."""
+        folders = (partition_dir(TopicPartition(topic.name, partition)) for partition in topic.here)
+        return any(self._files.is_directory(self._directory / folder) for folder in folders)
 
     def _check_gone(self, tp: TopicPartition, topic: TopicInfo) -> None:
         present = self._files.is_directory(self._directory / partition_dir(tp))  # now: it may have come, or left
