@@ -247,6 +247,7 @@ class Upkeep:
                 return
             self._note(doing=f"{tp} {action.kind}")
             done = self._run(maintainer, action, capabilities)
+            self._newest[root] = max(self._newest[root], maintainer.version)  # an older one may be this round's first
             self._counts[action.kind] += 1
             self._note(
                 actions=dict(self._counts),

@@ -230,6 +230,11 @@ class Maintainer:
         )
         return PartitionPlan(self._tp, snapshot.version, (action,), ())
 
+    @property
+    def version(self) -> int:
+        """Of the root as it was seen, or written, last; -1 before :meth:`plan`."""
+        return self._catalog.root.version if self._catalog.root is not None else -1
+
     def need_newest(self, *, sweeps: bool = True) -> Steps[None]:
         """Before the first action of a run. Raises CorruptionError under an older root.
 

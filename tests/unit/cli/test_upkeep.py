@@ -138,6 +138,21 @@ def test_an_older_root_that_was_put_back_is_left_alone_round_after_round(store: 
     assert root.read_bytes() == older
 
 
+def test_the_root_that_a_round_began_with_is_an_older_one_after_it(store: Store, tmp_path: Path) -> None:
+    with tiered.open_reader(store.url) as reader:
+        topic_id = reader.topics()["a"].topic_id
+    assert topic_id is not None
+    (root,) = (tmp_path / "store").glob(f"??/{topic_id.hex}-0/root.obj")
+    before = root.read_bytes()
+    told = Told()
+    upkeep = upkeep_of(store, told)
+    upkeep.turn()
+    root.write_bytes(before)
+    upkeep.turn()
+    assert (told.done[3:], told.failed) == ([], [(A, CorruptionError)])
+    assert root.read_bytes() == before
+
+
 def test_a_damaged_partition_of_a_deleted_topic_keeps_no_other_from_its_destruction(tmp_path: Path) -> None:
     place = StoreLocation.parse(f"file://{tmp_path / 'store'}")
     with tiered.open(tmp_path / "log", remote=place.url) as log:
