@@ -73,7 +73,7 @@ class Findings:
         self.where = where
         self.items: list[Finding] = []
         self._limit = limit
-        self._counts: dict[str, int] = {}
+        self._counts: dict[tuple[str, bool], int] = {}
 
     def add(
         self,
@@ -86,8 +86,9 @@ class Findings:
         denied: bool = False,
     ) -> None:
         """One more, unless there are enough of this kind."""
-        count = self._counts.get(code, 0)
-        self._counts[code] = count + 1
+        kind = code, denied  # what may not be read must not hide what cannot be read
+        count = self._counts.get(kind, 0)
+        self._counts[kind] = count + 1
         if count < self._limit:
             one = Finding(severity, code, message, self.where, position=position, offset=offset, denied=denied)
             self.items.append(one)

@@ -97,7 +97,13 @@ def command(
             for chosen, begin in begins.items():
                 try:
                     yield from source.read(
-                        chosen, start=begin, end=stop, since=start.since, until=_text(until), isolation=isolation
+                        chosen,
+                        start=begin,
+                        end=stop,
+                        since=start.since,
+                        until=_text(until),
+                        isolation=isolation,
+                        on_trimmed="raise" if start.last is None else "jump",  # it was looked for a while ago
                     )
                 except UnknownTopicError as elsewhere:  # in another directory of the log
                     if len(partitions) == 1:

@@ -6,6 +6,7 @@ was set for a machine holds for its daemon, and for ``tiered maintain run`` besi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,6 +47,11 @@ OF_TABLE = (
     "maintain_every",
 )
 """All settings of the daemon's own: who reads some of them has to tell the others from a misspelt one."""
+
+_SERVICE_LINK = re.compile(
+    rf"{PREFIX}(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_[A-Z]+)?)?)"
+)
+"""Kubernetes puts these into each pod of a namespace that has a Service called ``tiered-uploader``."""
 
 LIMIT_OPTIONS = (
     click.option("--bytes-per-second", help="Limit of the traffic with the store, as 50MiB. Default none."),
@@ -119,7 +125,7 @@ def refuse_unknown_variables(environ: Mapping[str, str]) -> None:
     """Raises ConfigError for a ``TIERED_UPLOADER_*`` that is no setting of the daemon."""
     known = [variable(name) for name in (*PLACE, *OF_TABLE)]
     for name in sorted(environ):
-        if name.startswith(PREFIX) and name not in known:
+        if name.startswith(PREFIX) and name not in known and not _SERVICE_LINK.fullmatch(name):
             hint = settings.suggestion(name, known) or f"known variables: {', '.join(sorted(known))}"
             raise ConfigError(f"the environment variable {name} is not known", hint=hint)
 

@@ -323,4 +323,6 @@ def test_a_misspelt_limit_is_refused(
         "  next: did you mean TIERED_UPLOADER_REQUESTS_PER_SECOND?\n",
     )
     monkeypatch.delenv("TIERED_UPLOADER_REQUEST_PER_SECOND")
+    for name in ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_80_TCP", "PORT_80_TCP_ADDR"):
+        monkeypatch.setenv(f"TIERED_UPLOADER_{name}", "10.0.0.1")  # of a Service called tiered-uploader
     assert cli(*command, "--remote", bucket).code == 0

@@ -11,7 +11,7 @@ import tiered
 from tests.unit.cli.conftest import Cli, Result
 from tiered.care.check import CheckOptions, CheckReport
 from tiered.care.run import check
-from tiered.findings import Severity
+from tiered.findings import Findings, Severity
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.testing.disk import UnreadableFiles
@@ -202,3 +202,16 @@ def test_figures_of_a_log_that_is_read_count_it(directory: Path) -> None:
         ends = [each.labels for each in log.metrics() if each.name.endswith("end_offset")]
     assert [value for name, value in values.items() if "out_of_service" in name] == [1]
     assert all(dict(labels)["topic"] + dict(labels)["partition"] != "a0" for labels in ends)
+
+
+def test_what_may_not_be_read_hides_nothing_that_cannot_be_read() -> None:
+    found = Findings("log", limit=2)
+    for _ in range(5):
+        found.add(Severity.ERROR, "unreadable", "permission denied", denied=True)
+    found.error("unreadable", "input/output error")
+    assert [(one.message, one.denied) for one in found.items] == [
+        ("permission denied", True),
+        ("permission denied", True),
+        ("more of the same kind are not listed", True),
+        ("input/output error", False),
+    ]
