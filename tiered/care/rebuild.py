@@ -169,12 +169,9 @@ def plan_rebuild_steps(
         copy, known = since.root, [*named, *since.rows]
         _need_uncut(tp, topic_id, since, others)
     present = [row for row in known if newest or not row.size or key_of(row) in listed.sizes]
-    if not newest:
-        halves = _halves(others, present, partial(is_there, topic_id, tp.partition, sizes=listed.sizes))
-        others, gone = [row for row in others if row not in halves], gone + halves
     known_end = copy.next_offset if torn is None and copy is not None else 0
-    if newest and copy is not None:
-        others = [*(row for row in others if row.base < copy.next_offset), *followers(others, copy.next_offset)]
+    is_whole = partial(is_there, topic_id, tp.partition, sizes=listed.sizes)
+    others, gone = _candidates(others, gone, present, copy, is_whole, newest=newest)
     chosen = choose_rows(present, known_end, others, key_of, gaps=True)
     told, unproven = yield from told_by_batches(tp, topic_id, gaps_of(chosen, copy), untold, listed.sizes)
     chosen = sorted([*chosen, *told])
@@ -198,7 +195,7 @@ def plan_rebuild_steps(
         yield from _need_all_of_older(there, rows, key_of)
     root = yield from _made(tp, topic_id, copy, rows, listed, seen=max(there.version, since.seen), owner=owner)
     if told or not newest:
-        bare += [key_of(row) for row in rows if row.size and not is_there(topic_id, tp.partition, row, listed.sizes)]
+        bare += [key_of(row) for row in rows if row.size and not is_whole(row)]
     began = copy.start_offset if copy is not None else 0
     return RebuildPlan(
         tp,
@@ -411,17 +408,33 @@ def _need_told(
     return behind
 
 
-def _halves(others: Sequence[Row], present: Sequence[Row], is_whole: Callable[[Row], bool]) -> list[Row]:
-    """Rewrites one of whose objects was cut, or is longer, where whole ones have the offsets, too: what they were made
-    of, or what has replaced them."""
+def _candidates(
+    others: list[Row],
+    gone: list[Row],
+    present: Sequence[Row],
+    copy: Root | None,
+    is_whole: Callable[[Row], bool],
+    *,
+    newest: bool,
+) -> tuple[list[Row], list[Row]]:
+    """Of ``others`` those that the new root may name, and with ``gone`` those that have lost one of two objects.
+
+    Rewrites one of whose objects was cut, or is longer, have lost it where whole segments have the offsets, too: what
+    they were made of, or what has replaced them.
+    """
+    if newest:
+        if copy is not None:
+            others = [*(row for row in others if row.base < copy.next_offset), *followers(others, copy.next_offset)]
+        return others, gone
     whole = [row for row in (*others, *present) if row.size and is_whole(row)]
-    return [
+    halves = [
         row
         for row in others
         if row.flags & FLAG_MAINTAINER
         and not is_whole(row)
         and any(other.base < row.next and row.base < other.next for other in whole)
     ]
+    return [row for row in others if row not in halves], gone + halves
 
 
 def _need_whole_rewrites(  # noqa: PLR0917 - what there is of a partition
