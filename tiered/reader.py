@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from tiered.remote.past import Taken
     from tiered.remote.topics import TopicEntry
 
+ASK_AGAIN_SECONDS = 1.0
+"""So long the streams of a topic that is on the disk alone take one answer of the bucket for all."""
+
 
 def open_reader(
     remote: str | None = None,
@@ -87,10 +90,6 @@ def _bucket_door(url: str, place: arguments.StorePlace, as_of: Time | None, *, p
     from tiered.read.bucket import BucketDoor  # noqa: PLC0415
 
     return BucketDoor(url, place, as_of=as_of, pin=pin, now_ms=now_ms)
-
-
-ASK_AGAIN_SECONDS = 1.0
-"""So long the streams of a topic that is on the disk alone take one answer of the bucket for all."""
 
 
 @dataclass(slots=True)

@@ -82,14 +82,20 @@ def upkeep_of(store: Store, told: Told, clock: FakeClock | None = None, **scope:
     )
 
 
-def test_one_partition_keeps_no_other_from_its_turn(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever is wrong with it: damage, or a bug that only its records meet."""
+def root_of_a(store: Store, tmp_path: Path) -> Path:
+    """The file of the root of topic ``a``."""
     with tiered.open_reader(store.url) as reader:
         topic_id = reader.topics()["a"].topic_id
     assert topic_id is not None
     (root,) = (tmp_path / "store").glob(f"??/{topic_id.hex}-0/root.obj")
+    return root
+
+
+def test_one_partition_keeps_no_other_from_its_turn(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is wrong with it: damage, or a bug that only its records meet."""
+    root = root_of_a(store, tmp_path)
     root.write_bytes(root.read_bytes()[:-1])
     run = Maintainer.run
 
@@ -112,10 +118,7 @@ def test_one_partition_keeps_no_other_from_its_turn(
 
 def test_an_older_root_that_was_put_back_is_left_alone_round_after_round(store: Store, tmp_path: Path) -> None:
     """Each round would claim it, and make a version of it: soon it would have more than the newer one had."""
-    with tiered.open_reader(store.url) as reader:
-        topic_id = reader.topics()["a"].topic_id
-    assert topic_id is not None
-    (root,) = (tmp_path / "store").glob(f"??/{topic_id.hex}-0/root.obj")
+    root = root_of_a(store, tmp_path)
     older = root.read_bytes()
     with tiered.open(tmp_path / "log", remote=store.url) as log:
         for _ in range(40):
@@ -139,10 +142,7 @@ def test_an_older_root_that_was_put_back_is_left_alone_round_after_round(store: 
 
 
 def test_the_root_that_a_round_began_with_is_an_older_one_after_it(store: Store, tmp_path: Path) -> None:
-    with tiered.open_reader(store.url) as reader:
-        topic_id = reader.topics()["a"].topic_id
-    assert topic_id is not None
-    (root,) = (tmp_path / "store").glob(f"??/{topic_id.hex}-0/root.obj")
+    root = root_of_a(store, tmp_path)
     before = root.read_bytes()
     told = Told()
     upkeep = upkeep_of(store, told)

@@ -42,13 +42,19 @@ def test_a_topic_is_deleted_and_made_again(tmp_path: Path) -> None:
             log.delete_topic("t")
 
 
-def test_a_reader_of_one_directory_says_that_a_partition_lies_in_another(tmp_path: Path) -> None:
+def over_two(tmp_path: Path) -> tuple[list[int], int]:
+    """A topic of three partitions over the directories x and y: those that lie in x, and the one in y."""
     with tiered.open([tmp_path / "x", tmp_path / "y"]) as log:
         topic = log.topic("t", partitions=3, create=True)
         for partition in range(3):
             topic.append(b"%d" % partition, partition=partition)
     here = sorted(int(path.name[2:]) for path in (tmp_path / "x").glob("t-*"))
     (away,) = {0, 1, 2} - set(here)
+    return here, away
+
+
+def test_a_reader_of_one_directory_says_that_a_partition_lies_in_another(tmp_path: Path) -> None:
+    here, away = over_two(tmp_path)
     with tiered.open_reader(log_dir=tmp_path / "x") as reader:
         reads = reader.topic("t")
         assert [record.value for each in here for record in reads.read(each)] == [b"%d" % each for each in here]
@@ -69,12 +75,7 @@ def test_a_reader_of_one_directory_says_that_a_partition_lies_in_another(tmp_pat
 def test_commands_over_one_directory_tell_of_each_partition_that_lies_in_another(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with tiered.open([tmp_path / "x", tmp_path / "y"]) as log:
-        topic = log.topic("t", partitions=3, create=True)
-        for partition in range(3):
-            topic.append(b"%d" % partition, partition=partition)
-    here = sorted(int(path.name[2:]) for path in (tmp_path / "x").glob("t-*"))
-    (away,) = {0, 1, 2} - set(here)
+    here, away = over_two(tmp_path)
     shown = "".join(f"{each}\n" for each in here)
     place = ["--log-dir", str(tmp_path / "x")]
     for command in ("cat", "tail"):
