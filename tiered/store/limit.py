@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 
 from tiered.clock import Clock, SystemClock
 from tiered.config import MEMORY_BYTES, StoreLimits
@@ -87,102 +86,93 @@ class TokenBucket:
 class Slots:
     """``count`` of something (turns, bytes) for threads and tasks alike, given in the order of asking.
 
-    Who asks for more than there are of it gets them all, alone: nobody waits for ever.
+    A request for more than ``count`` gets all of them, alone: nothing waits for ever.
     """
 
     def __init__(self, count: int) -> None:
         self._lock = threading.Lock()
-        self._count = self._free = count
-        self._line: deque[tuple[int, Future[None]]] = deque()
+        self._count = count
+        self._given: dict[Future[None], int] = {}
+        self._line: dict[Future[None], int] = {}
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Size of the whole."""
         return self._count
 
     @property
     def taken(self) -> int:
-        """How many are out."""
-        return self._count - self._free
+        """How many are given out."""
+        with self._lock:
+            return self._taken()
 
     @property
     def waiting(self) -> int:
-        """How many stand in line."""
+        """How many requests stand in line."""
         with self._lock:
-            return sum(not turn.cancelled() for _, turn in self._line)
+            return len(self._line)
 
     def go_by(self, count: int) -> None:
-        """There are ``count`` from now on; who has some keeps them."""
+        """Change the size of the whole. Turns that were given stay given."""
         with self._lock:
-            self._free += count - self._count
             self._count = count
         self._let_in()
 
-    def ask(self, wanted: int = 1) -> Future[None] | None:
-        """None: they are taken. Else they come with the result of the future, unless it is cancelled before."""
+    def ask(self, turn: Future[None], wanted: int = 1) -> None:
+        """Put ``turn`` in line for ``wanted``; it is done once they are given. Each turn ends with :meth:`leave`."""
         with self._lock:
-            self._forget_cancelled()
-            if not self._line and self._has(wanted):
-                self._free -= wanted
-                return None
-            turn: Future[None] = Future()
-            self._line.append((wanted, turn))
-            return turn
-
-    def give_back(self, held: int = 1) -> None:
-        """To whoever has waited longest."""
-        with self._lock:
-            self._free += held
+            self._line[turn] = wanted
         self._let_in()
 
-    def _has(self, wanted: int) -> bool:
-        return self._free >= wanted or self._free == self._count
+    def leave(self, turn: Future[None]) -> None:
+        """End ``turn``, whether it was given, waits, or was never asked for."""
+        turn.cancel()
+        with self._lock:
+            self._line.pop(turn, None)
+            self._given.pop(turn, None)
+        self._let_in()
 
-    def _forget_cancelled(self) -> None:
-        while self._line and self._line[0][1].cancelled():
-            self._line.popleft()
+    def _taken(self) -> int:
+        return sum(self._given.values())
 
     def _let_in(self) -> None:
-        """All at the head of the line that there is enough for now."""
-        came = []
+        """Give to the head of the line as much as there is."""
         with self._lock:
-            self._forget_cancelled()
-            while self._line and self._has(self._line[0][0]):
-                wanted, turn = self._line.popleft()
-                if turn.set_running_or_notify_cancel():
-                    self._free -= wanted
-                    came.append(turn)
+            while self._line:
+                turn, wanted = next(iter(self._line.items()))
+                taken = self._taken()
+                if taken and taken + wanted > self._count:
+                    break
+                # Given first, out of the line second: an interrupt between the two lines loses no turn.
+                self._given[turn] = wanted
+                del self._line[turn]
+            came = [turn for turn in self._given if not turn.done()]  # those of an interrupted call, too
         for turn in came:
-            turn.set_result(None)
+            with contextlib.suppress(InvalidStateError):  # cancelled meanwhile, or done by another thread
+                turn.set_result(None)
 
     @contextlib.contextmanager
     def turn(self, wanted: int = 1) -> Iterator[None]:
-        """For a thread."""
-        waits = self.ask(wanted)
-        if waits is not None:
-            waits.result()
+        """Hold a turn in a thread. Any exception while it waits, Ctrl-C too, gives the turn back."""
+        turn: Future[None] = Future()
         try:
+            self.ask(turn, wanted)
+            turn.result()
             yield
         finally:
-            self.give_back(wanted)
+            self.leave(turn)
 
     @contextlib.asynccontextmanager
     async def aio_turn(self, wanted: int = 1) -> AsyncIterator[None]:
-        """For a task; cancelled while it waits, it leaves the line."""
-        waits = self.ask(wanted)
-        if waits is not None:
-            try:
-                await asyncio.wrap_future(waits)
-            except asyncio.CancelledError:
-                if waits.cancelled() or waits.cancel():
-                    self._let_in()  # who stands behind may want less
-                else:
-                    self.give_back(wanted)  # the turn had come already
-                raise
+        """Hold a turn in a task. A cancellation while it waits gives the turn back."""
+        turn: Future[None] = Future()
         try:
+            self.ask(turn, wanted)
+            if not turn.done():
+                await asyncio.wrap_future(turn)
             yield
         finally:
-            self.give_back(wanted)
+            self.leave(turn)
 
 
 class Limits:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 
 import pytest
 
 from tiered.errors import RemoteUnavailableError
 from tiered.model import BytesSource
+from tiered.store import limit
 from tiered.store.base import (
     ABSENT,
     Delete,
@@ -181,9 +184,16 @@ def test_a_commit_does_not_wait_for_all_that_the_uploads_beside_it_owe() -> None
     assert limits.before(Put("k", bytes(SMALL_BYTES + 1), ABSENT)) > 256
 
 
+def asked(slots: Slots, wanted: int = 1) -> Future[None]:
+    turn: Future[None] = Future()
+    slots.ask(turn, wanted)
+    return turn
+
+
 async def test_turns_come_in_the_order_of_asking_to_threads_and_tasks_alike() -> None:
     slots, order, gate = Slots(1), list[str](), threading.Event()
-    assert slots.ask() is None
+    held = asked(slots)
+    assert held.done()
 
     def thread() -> None:
         with slots.turn():
@@ -198,25 +208,25 @@ async def test_turns_come_in_the_order_of_asking_to_threads_and_tasks_alike() ->
     await asyncio.sleep(0)
     worker = threading.Thread(target=thread)
     worker.start()
-    while len(slots._line) < 2:
+    while slots.waiting < 2:
         await asyncio.sleep(0)
     given_up, last = asyncio.create_task(task("given up")), asyncio.create_task(task("last"))
     await asyncio.sleep(0)
     given_up.cancel()
-    slots.give_back()
+    slots.leave(held)
     await first
     gate.set()
     await last
     worker.join()
     assert order == ["first", "thread", "last"]
     assert given_up.cancelled()
-    assert slots.ask() is None  # none was lost on the way
-    assert slots.ask() is not None
+    assert asked(slots).done()  # none was lost on the way
+    assert not asked(slots).done()
 
 
 async def test_a_turn_that_came_to_a_task_that_is_cancelled_is_given_on() -> None:
     slots = Slots(1)
-    assert slots.ask() is None
+    held = asked(slots)
 
     async def wait() -> None:
         async with slots.aio_turn():
@@ -224,10 +234,65 @@ async def test_a_turn_that_came_to_a_task_that_is_cancelled_is_given_on() -> Non
 
     waiting = asyncio.create_task(wait())
     await asyncio.sleep(0)
-    slots.give_back()
+    slots.leave(held)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    assert slots.ask() is None
+    assert asked(slots).done()
+
+
+class Interrupted(Future[None]):
+    """Ctrl-C in the middle of the wait: the turn comes before the thread leaves, or it does not."""
+
+    comes_first: Callable[[], None] | None = None
+
+    def result(self, timeout: float | None = None) -> None:
+        if self.comes_first is not None:
+            self.comes_first()
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("comes_first", [False, True])
+def test_an_interrupt_while_a_thread_waits_gives_its_turn_back(
+    monkeypatch: pytest.MonkeyPatch, comes_first: bool
+) -> None:
+    slots = Slots(2)
+    held = [asked(slots), asked(slots)]
+    monkeypatch.setattr(limit, "Future", Interrupted)
+    monkeypatch.setattr(Interrupted, "comes_first", lambda _: slots.leave(held.pop()) if comes_first else None)
+    for _ in range(2):  # as often as there are slots: none would be left
+        with pytest.raises(KeyboardInterrupt), slots.turn():
+            raise AssertionError("it was interrupted")
+    monkeypatch.undo()
+    assert (slots.taken, slots.waiting) == (len(held), 0)
+    for each in held:
+        slots.leave(each)
+    with slots.turn(2):
+        assert slots.taken == 2
+
+
+def test_an_interrupt_of_who_gives_a_turn_on_loses_no_turn() -> None:
+    """The interrupt lands after the next in line was given its turn, before it hears of it."""
+    slots = Slots(1)
+
+    class Deaf(Future[None]):
+        deaf = True
+
+        def set_result(self, result: None) -> None:
+            if self.deaf:
+                self.deaf = False
+                raise KeyboardInterrupt
+            super().set_result(result)
+
+    held = asked(slots)
+    waiting = Deaf()
+    slots.ask(waiting)
+    with pytest.raises(KeyboardInterrupt):
+        slots.leave(held)
+    assert not waiting.done()
+    last = asked(slots)
+    assert (waiting.done(), last.done()) == (True, False)
+    slots.leave(waiting)
+    assert last.done()
 
 
 class Counting(MemoryStore):
@@ -328,22 +393,23 @@ async def test_a_budget_is_never_exceeded_and_nobody_waits_for_ever() -> None:
 
 async def test_who_gives_up_a_large_wish_lets_the_small_ones_behind_pass() -> None:
     budget = Slots(10)
-    assert budget.ask(6) is None
+    first = asked(budget, 6)
+    assert first.done()
     large = asyncio.create_task(_enter(budget, 8))
     await asyncio.sleep(0)
-    small = budget.ask(4)
-    assert small is not None
+    small = asked(budget, 4)
     assert not small.done()
     assert budget.waiting == 2
     large.cancel()
     await asyncio.gather(large, return_exceptions=True)
     assert small.done()
     assert (budget.taken, budget.waiting) == (10, 0)
-    waits = budget.ask(20)  # more than all: once all is back
-    assert waits is not None
+    waits = asked(budget, 20)  # more than all: once all is back
+    assert not waits.done()
     budget.go_by(29)
     assert not waits.done()
-    budget.give_back(10)
+    budget.leave(first)
+    budget.leave(small)
     assert waits.done()
     assert budget.taken == 20
 
