@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
-from tiered.errors import CorruptionError, OffsetOutOfRangeError
+from tiered.errors import CorruptionError, OffsetOutOfRangeError, TieredError
 from tiered.format.batch import BatchHeader
 from tiered.format.keys import FLAG_HOLE
 from tiered.format.root import STATE_DELETING
@@ -176,13 +176,15 @@ class SegmentReader:
         repeated_at = -1
         whole: set[int] = set()
         while True:
+            reads = _Reads(self.lookup, pieces, place.at, end, whole, keep=keep)
+            ahead = Prefetch(reads.next, self.tp, self.cache, max_bytes=self._buffer_bytes)
             try:
-                reads = _Reads(self.lookup, pieces, place.at, end, whole, keep=keep)
-                yield from self._attempt(place, reads, shape, run_shape or partial(_one_by_one, shape))
+                yield from self._attempt(place, reads, ahead, shape, run_shape or partial(_one_by_one, shape))
                 return
-            except SegmentGone:
-                raise  # a page, too, which counts as damaged where nobody can look at a newer root
-            except CorruptionError as error:
+            except (TieredError, SegmentGone) as error:
+                yield from ahead.abandon()  # these steps go on: here, from a newer root, or with another partition
+                if isinstance(error, SegmentGone) or not isinstance(error, CorruptionError):
+                    raise  # a page that is gone, too: it counts as damaged where there is no newer root to look at
                 if isinstance(error, IndexDoubtedError) and self.lookup.doubt(error):
                     continue  # an index that is wrong costs a scan
                 if repeated_at == place.at:
@@ -192,7 +194,7 @@ class SegmentReader:
                     whole.add(error.base_offset)  # from ``at`` on alone it would pass
                 self.forget(error)
 
-    def _attempt(self, place: Place, reads: _Reads, shape: Shape, run_shape: RunShape) -> Steps[None]:
+    def _attempt(self, place: Place, reads: _Reads, ahead: Prefetch, shape: Shape, run_shape: RunShape) -> Steps[None]:
         """One attempt. The first and the last batch of a segment may hold offsets outside its range.
 
         A segment that is read whole must have the CRC32C that the catalog says, which is known when its last piece
@@ -200,7 +202,6 @@ class SegmentReader:
         """
         scan: SegmentScan | None = None
         current: SegmentRange | None = None
-        ahead = Prefetch(reads.next, self.tp, self.cache, max_bytes=self._buffer_bytes)
         while (read := (yield from ahead.next())) is not None:
             fetch, data = read
             if scan is None or current is None or fetch.segment is not current:

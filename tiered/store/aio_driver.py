@@ -96,9 +96,9 @@ async def _astream(
                     case Begin(wanted):
                         outcome = asyncio.ensure_future(store.execute(wanted))
                         begun.add(outcome)
+                        outcome.add_done_callback(begun.discard)  # a result belongs to who holds its ticket
                     case Take(ticket):
                         outcome = await ticket  # type: ignore[misc]  # what Begin gave
-                        begun.discard(ticket)
                         del ticket, request
                     case Backoff(attempt, most_seconds):
                         await sleep(min(backoff_seconds(attempt, ids.random()), most_seconds))
@@ -115,10 +115,11 @@ async def _astream(
             except TieredError as raised:
                 error = raised
     finally:
-        for task in begun:
+        running = tuple(begun)
+        for task in running:
             task.cancel()
-        if begun:
-            await asyncio.gather(*begun, return_exceptions=True)
+        if running:
+            await asyncio.gather(*running, return_exceptions=True)
         steps.close()
         error = None
 

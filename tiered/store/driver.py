@@ -122,8 +122,8 @@ def drive_stream(
                     case Begin(wanted):
                         outcome = _pool().submit(store.execute, wanted)
                         begun.add(outcome)
+                        outcome.add_done_callback(begun.discard)  # a result belongs to who holds its ticket
                     case Take(ticket):
-                        begun.discard(ticket)
                         outcome = ticket.result()  # type: ignore[attr-defined]
                         del ticket, request  # they hold the outcome: its consumer's is to be the only reference
                     case Backoff(attempt, most_seconds):
@@ -141,7 +141,7 @@ def drive_stream(
             except TieredError as raised:
                 error = raised
     finally:
-        for future in begun:
+        for future in tuple(begun):  # each one leaves the set when it ends
             future.cancel()
         steps.close()
         error = None  # the traceback of the error refers to this frame: without this both wait for the collector

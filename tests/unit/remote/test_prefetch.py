@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
 
-from tiered.errors import RemoteUnavailableError
+from tiered.errors import RemoteUnavailableError, TieredError
 from tiered.model import Row, TopicPartition
 from tiered.plan.read import ByteRange, SegmentRange
 from tiered.remote.cache import ByteCache
 from tiered.remote.fetch import Fetch
 from tiered.remote.prefetch import REQUESTS_AHEAD, Prefetch
 from tiered.store.aio_driver import adrive_stream
-from tiered.store.base import Emit, Get, Object, Outcome, Steps, StoreRequest
+from tiered.store.base import Begin, Emit, Get, Object, Outcome, Steps, StoreRequest, Take
 from tiered.store.driver import drive_stream
 
 TP = TopicPartition("t", 0)
@@ -164,3 +166,58 @@ def test_an_error_comes_at_its_turn() -> None:
         assert [next(found) for _ in range(3)] == [0, 10, 20]
         with pytest.raises(RemoteUnavailableError):
             next(found)
+
+
+class Answer(Object):
+    """An answer that a test can watch."""
+
+
+class Watched(Numbers):
+    """Answers, and errors, of which it is known how many are in memory."""
+
+    def __init__(self, fails: bool) -> None:
+        super().__init__()
+        self.fails = fails
+        self.answers: list[weakref.ref[object]] = []
+
+    def execute(self, request: StoreRequest) -> Outcome:
+        answer = RemoteUnavailableError("no route") if self.fails else Answer(b"", '"e"', 0)
+        self.answers.append(weakref.ref(answer))
+        if isinstance(answer, TieredError):
+            raise answer
+        return answer
+
+    def alive(self) -> int:
+        gc.collect()
+        return sum(answer() is not None for answer in self.answers)
+
+
+class AioWatched(AioNumbers):
+    def __init__(self, inner: Watched) -> None:
+        super().__init__()
+        self.inner = inner
+
+
+def restarts(store: Watched) -> Steps[None]:
+    """Begins three requests and takes one of them, again and again; the others are dropped once they are done."""
+    for _ in range(20):
+        tickets: tuple[object, ...] = ()
+        for at in range(3):
+            tickets += ((yield Begin(Get("k", at, at + 1))),)
+        for ticket in tickets:
+            with contextlib.suppress(TieredError):
+                yield Take(ticket)
+        del tickets, ticket
+    yield Emit(store.alive())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_driver_keeps_no_answer_that_was_taken(fails: bool) -> None:
+    store = Watched(fails)
+    with contextlib.closing(drive_stream(store, restarts(store))) as found:
+        assert next(found) <= 1  # what was taken last
+        assert len(store.answers) == 60
+    store = Watched(fails)
+    async with contextlib.aclosing(adrive_stream(AioWatched(store), restarts(store))) as emitted:
+        assert await anext(emitted) <= 3  # the loop forgets them in its next round
+        assert len(store.answers) == 60

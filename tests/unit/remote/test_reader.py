@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -33,12 +34,17 @@ from tiered.plan.read import READ_LIMITS, ReadLimits
 from tiered.remote.assembly import SegmentDiffers, SegmentScan
 from tiered.remote.cache import ByteCache
 from tiered.remote.past import AsOf, Past
+from tiered.remote.prefetch import REQUESTS_AHEAD
 from tiered.remote.reader import MAX_REFRESHES
 from tiered.remote.root_view import RootView
 from tiered.store.base import Delete, Get, Match, Missing, Object, Outcome, Put, StoreRequest
 from tiered.store.memory import MemoryStore
 
 Inner = Callable[[], Outcome]
+
+
+class Watched(Object):
+    """An answer that a test can watch."""
 
 
 @pytest.fixture
@@ -514,6 +520,34 @@ class TestLoss:
         log.store.execute(Delete((log.root_key,)))
         with pytest.raises(NotFoundError, match="is gone"):
             reader.refresh()
+
+    def test_a_read_that_begins_again_keeps_nothing_of_the_attempt_before(
+        self, store: RecordingStore, log: RemoteLog
+    ) -> None:
+        """The first bytes that come of each segment are damaged: the read begins again many times."""
+        log.fill(1_000)
+        seen: set[str] = set()
+        answers: list[weakref.ref[Object]] = []
+        most = 0
+
+        def damaged_once(request: StoreRequest, inner: Inner) -> Outcome:
+            found = inner()
+            if not isinstance(request, Get) or not isinstance(found, Object) or not request.key.endswith(".log"):
+                return found
+            data = found.data if request.key in seen else found.data[:-1] + bytes([found.data[-1] ^ 1])
+            seen.add(request.key)
+            answer = Watched(data, found.etag, found.size)
+            answers.append(weakref.ref(answer))
+            return answer
+
+        store.answer = damaged_once
+        read: list[int] = []
+        for part in partition(log, ReadLimits(chunk_bytes=512, request_bytes=2048)).read_batches(0):
+            read += offsets([part])
+            most = max(most, sum(answer() is not None for answer in answers))
+        assert read == list(range(1_000))
+        assert len(seen) == 10
+        assert most <= REQUESTS_AHEAD + 1
 
     def test_an_unreachable_store_is_an_error_on_every_call(self, store: RecordingStore, log: RemoteLog) -> None:
         log.fill(50)
