@@ -85,7 +85,7 @@ explore: $(STAMP)  ## every interleaving of the protocol's requests within a bou
 explore-mutants: $(STAMP)  ## break one line of the protocol at a time and see the exploration find a schedule (ONLY=part of a name)
 	@$(PY) scripts/mutants.py --explore $(ONLY)
 
-sim: $(STAMP)  ## seeds of the simulation (SEEDS=0-199; WORLD=tiers, catalog or catalog-paged for another than the bucket; TRACE=1)
+sim: $(STAMP)  ## seeds of the simulation (SEEDS=0-199; WORLD=tiers for both tiers instead of the bucket; TRACE=1)
 	@$(PY) -m tests.sim $(if $(SEEDS),$(SEEDS),0-199) --world $(if $(WORLD),$(WORLD),bucket) --workers $(WORKERS) $(if $(TRACE),--trace)
 
 sim-mutants: $(STAMP)  ## break one line of the protocol at a time and see the simulation catch it (ONLY=part of a name)

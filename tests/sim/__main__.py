@@ -18,12 +18,9 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.sim import catalog_world
 from tests.sim.bucket.world import World as BucketWorld
 from tests.sim.tiers.world import World as TiersWorld
 
-CATALOG_STEPS = 350
-PAGED_STEPS = 500
 TIERS_STEPS = 60
 OLDER_DISKS = 1.0
 """In each fourth seed of both tiers machines often get older copies of their disks back."""
@@ -52,20 +49,15 @@ def run(world: str, seed: int, folder: Path, *, trace: bool = False) -> tuple[Co
     if world == "bucket":
         bucket = BucketWorld(seed, trace=trace)
         return bucket.run().counts, bucket.history
-    if world == "tiers":
-        place = folder / str(seed)
-        place.mkdir()
-        try:
-            kinds = {"damage": seed % 4 == 3, "begun": seed % 5 != 4, "deletes": seed % 3 == 2}
-            older_disks = OLDER_DISKS if seed % 4 == 1 else 0.06
-            tiers = TiersWorld(seed, place, older_disks=older_disks, **kinds).run(TIERS_STEPS)
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
-        return tiers.counts, tiers.history
-    paged = world == "catalog-paged"
-    catalog = catalog_world.World(seed, catalog_world.Variant(paged=paged))
-    catalog.run(PAGED_STEPS if paged else CATALOG_STEPS)
-    return Counter(catalog.counts), []
+    place = folder / str(seed)
+    place.mkdir()
+    try:
+        kinds = {"damage": seed % 4 == 3, "begun": seed % 5 != 4, "deletes": seed % 3 == 2}
+        older_disks = OLDER_DISKS if seed % 4 == 1 else 0.06
+        tiers = TiersWorld(seed, place, older_disks=older_disks, **kinds).run(TIERS_STEPS)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    return tiers.counts, tiers.history
 
 
 def run_some(world: str, seeds: range) -> Found:
@@ -122,7 +114,7 @@ def main(arguments: list[str]) -> int:
     """Prints progress, failures, totals."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description="Run seeds of the simulation.")
     parser.add_argument("seeds", type=seeds_of, help="one seed, or first-last")
-    parser.add_argument("--world", default="bucket", choices=("bucket", "tiers", "catalog", "catalog-paged"))
+    parser.add_argument("--world", default="bucket", choices=("bucket", "tiers"))
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--first", action="store_true", help="end with the first seed that fails")
     parser.add_argument("--trace", action="store_true", help="print all that happens in one seed")
