@@ -1,8 +1,8 @@
 # The verbs of this repository. Each makes its own virtual environment from requirements.lock; repeat runs are quick.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format test-servers test-terraform test-spark-alone crash crash-matrix chaos sweep explore explore-mutants
-.PHONY: spark-restarts sim sim-mutants mutants cases bench wheels clean setup
+.PHONY: help demo test lint format test-servers test-terraform test-spark-alone crash crash-matrix chaos sweep explore
+.PHONY: spark-restarts sim mutants cases bench wheels clean setup
 
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
@@ -37,12 +37,13 @@ test: $(STAMP)  ## all tests that need no server of their own, on two processes,
 	@TIERED_NO_EXTENSION=1 scripts/quick-temp $(PY) -m pytest -m "not servers" -q -n $(WORKERS) $(if $(CI),--tb=short) $(PURE_TESTS) \
 	  $(if $(COV),--cov --cov-append --cov-report=term:skip-covered --cov-report=html:build/coverage)
 
-lint: $(STAMP)  ## ruff, mypy --strict, import-linter, tidiness
+lint: $(STAMP)  ## ruff, mypy --strict, import-linter, tidiness, the table of mutants
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports --no-cache
 	@$(PY) scripts/tidy.py
+	@$(PY) scripts/mutants.py --check
 
 format: $(STAMP)  ## let ruff format the tree
 	@$(VENV)/bin/ruff format .
@@ -82,16 +83,10 @@ sweep: $(STAMP)  ## failed requests of syncs, daemons, repairs: 1,500 cases of t
 explore: $(STAMP)  ## every interleaving of the protocol's requests within a bound (minutes; FAULTS=n and BOUND=states go deeper, SCENE=name)
 	@$(PY) -m tests.explore $(if $(FAULTS),--faults $(FAULTS)) $(if $(BOUND),--bound $(BOUND)) $(if $(SCENE),--scene $(SCENE))
 
-explore-mutants: $(STAMP)  ## break one line of the protocol at a time and see the exploration find a schedule (ONLY=part of a name)
-	@$(PY) scripts/mutants.py --explore $(ONLY)
-
 sim: $(STAMP)  ## seeds of the simulation (SEEDS=0-199; WORLD=tiers for both tiers instead of the bucket; TRACE=1)
 	@$(PY) -m tests.sim $(if $(SEEDS),$(SEEDS),0-199) --world $(if $(WORLD),$(WORLD),bucket) --workers $(WORKERS) $(if $(TRACE),--trace)
 
-sim-mutants: $(STAMP)  ## break one line of the protocol at a time and see the simulation catch it (ONLY=part of a name)
-	@$(PY) scripts/mutants.py --sim $(ONLY)
-
-mutants: $(STAMP)  ## drop one safety check at a time and see a test object (ONLY=part of a name)
+mutants: $(STAMP)  ## break one guard of the protocol or of the disk at a time and see a test fail (ONLY=part of a name)
 	@$(PY) scripts/mutants.py $(ONLY)
 
 bench: $(STAMP)  ## figures beside aiokafka, confluent-kafka and plain boto3, as ratios inside one run, with a picture in build/bench (SHORT=1: what CI looks at; GATE=1 fails below 75 % of the recorded ratio, or below parity where more is promised; RECORD=1 records)

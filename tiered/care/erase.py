@@ -481,6 +481,7 @@ class Eraser:
             if uid not in looked:
                 looked[uid] = yield from self.count(key)
             if count := looked[uid]:
+                # mutant erasure-reports-unnamed
                 left.append(Left(key, count, why))
         return left
 

@@ -150,6 +150,7 @@ class BatchFilter:
         self._newest = newest
         self._first_uncleanable = first_uncleanable
         self._now_ms = now_ms
+        # mutant delete-horizon-is-set
         self._horizon_ms = min(now_ms + delete_retention_ms, MAX_LONG)
         self._producers = {entry.producer_id: entry for entry in producers}
         self._txns = CleanedTxns(aborted, before)
@@ -264,6 +265,7 @@ class BatchFilter:
         if header.magic < _LEGACY_MAGICS:
             keeps_tombstones = self._keeps_legacy_tombstones
         else:
+            # mutant tombstones-wait
             keeps_tombstones = horizon is None or self._now_ms < horizon
         return keeps_tombstones
 
@@ -307,6 +309,7 @@ class BatchFilter:
     def _write_at_once(self, header: BatchHeader, batch: Buffer, kept: Kept) -> Buffer | None:
         """What is left of a batch whose records were filtered and encoded already."""
         self._count(kept.superseded, kept.expired, kept.no_key)
+        # mutant batch-with-records-stays
         if not kept.records and not self._must_stay(header):
             return None
         if kept.data is None:

@@ -211,6 +211,7 @@ def taken(
     """The next version, in which a new epoch of ``role`` begins and the one before it is sealed."""
     before = root.roles[role.value]
     state = RoleState(
+        # mutant claim-raises-epoch
         epoch=before.epoch + 1,
         owner=owner,
         claimed_ms=max(stamp.now_ms, root.commit.ts_ms + 1),

@@ -145,6 +145,7 @@ def decide_claim(root: Root, role: Role, volume: VolumeProof | None) -> Grant | 
         return _behind(root, volume) or Grant(new_leader_epoch=True)
     if volume.volume_id == writer.volume:
         return _same_volume(root, volume)
+    # mutant lost-volume-is-fenced
     return _other_volume(root, volume)
 
 
@@ -221,8 +222,10 @@ def _behind(root: Root, volume: VolumeProof) -> Refusal | None:
 
 
 def _same_volume(root: Root, volume: VolumeProof) -> Grant | Refusal:
+    # mutant volume-proves-itself
     missing = _missing(root, volume)
     if not missing:
+        # mutant volume-behind-is-refused
         return _behind(root, volume) or Grant(new_leader_epoch=False)
     return Refusal(
         Reason.FENCED,
@@ -233,7 +236,9 @@ def _same_volume(root: Root, volume: VolumeProof) -> Grant | Refusal:
 
 
 def _other_volume(root: Root, volume: VolumeProof) -> Grant | Refusal:
+    # mutant volume-with-records-is-refused
     writer, restored = root.writer, volume.restored_from
+    # mutant restored-volume-has-no-tail
     if restored is not None and restored.version <= root.version and volume.end_offset == restored.next_offset:
         if volume.end_offset == root.next_offset:
             return Grant(new_leader_epoch=True)

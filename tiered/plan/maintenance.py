@@ -385,6 +385,7 @@ def collectable(root: Root, *, limit: int, now_ms: int, grace_ms: int) -> Trash:
     ``limit`` is the floor, or the lowest version that a reader has pinned. :func:`newest_trimmed` is not among them.
     """
     columns = root.trash.columns
+    # mutant garbage-waits-for-grace
     due = (columns["removed_version"] <= limit) & (columns["removed_ms"] <= now_ms - grace_ms)
     kept = newest_trimmed(root)
     if kept is not None:

@@ -167,8 +167,10 @@ def plan_remote_expiry(
     for at, row in enumerate(kept):
         if row.next <= start_offset:
             reason = "log start offset"
+        # mutant newest-segment-is-kept
         elif row.next == next_offset:
             break
+        # mutant retention-compares-time
         elif retention_ms >= 0 and _newest_ms(row, stored_ms) <= expired:
             reason = "retention.ms"
         elif retention_bytes >= 0 and excess > 0 and excess >= row.size:

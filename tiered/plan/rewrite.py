@@ -56,6 +56,7 @@ class TrimIntent:
                 Reason.OUT_OF_RANGE,
                 f"{root.where} ends at offset {root.next_offset}: it cannot be trimmed to {self.offset}",
             )
+        # mutant trim-is-clamped
         if self.offset <= root.start_offset:
             return Refusal(Reason.NOTHING, f"{root.where} begins at {root.start_offset} already")
         return _now(_trim(root, stamp, self.offset), root)
@@ -98,6 +99,7 @@ def _trim(root: Root, stamp: Stamp, offset: int) -> Reading[Outcome]:
         if held.first_above(root.start_offset) < first:
             garbage.rows_of(edge, max(root.start_offset, edge.base), offset)
         dead += held.slice(0, first).tally
+    # mutant trimmed-rows-become-garbage
     garbage.objects(root.rows.slice(0, len(root.rows) - len(rows)))
     left = inner.tally + leaves.tally + rows.tally - dead
     return succeed(
@@ -172,6 +174,7 @@ class ReplaceIntent:
         flaw = self._flaw(root, stamp)
         if flaw:
             return Refusal(Reason.INVALID, f"{root.where}: {flaw}")
+        # mutant replace-after-trim-aborts
         if self.old[-1].next <= root.start_offset:
             return self._gone(root, "all of it lies below the start")
         return _now(self._swapped(root, stamp), root)
@@ -215,12 +218,14 @@ class ReplaceIntent:
         old = [row for row in self.old if row.next > start]
         place = yield from _open_up(root, old, len(self.rows), stamp)
         at = int(np.searchsorted(place.rows.base, np.int64(old[0].base)))
+        # mutant replace-is-validated
         if list(place.rows.slice(at, at + len(old))) != old:
             return self._gone(root, "the catalog holds other rows there")
         new = Rows.from_rows([row for row in self.rows if row.next > start])
         dropped = Rows.from_rows([row for row in self.rows if row.next <= start])
         whole = place.rows.slice(0, at).appended(new).appended(place.rows.slice(at + len(old)))
         garbage, pages = Garbage(root, stamp), NewPages(root, stamp)
+        # mutant replaced-rows-become-garbage
         garbage.objects([*old, *dropped])
         garbage.pages([*place.old_leaves, *place.old_inner])
         changes = _close_up(root, stamp, place, whole, pages)

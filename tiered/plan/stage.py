@@ -53,8 +53,10 @@ class StageIntent:
 
     def apply(self, root: Root, stamp: Stamp) -> Root | Refusal:
         """NOTHING if the batch is committed already; FENCED where a local log owns the partition."""
+        # mutant batch-commits-once
         if root.last_batch(self.txn) >= self.batch:
             return Refusal(Reason.NOTHING, f"{root.where}: batch {self.batch} of {self.txn} is already committed")
+        # mutant sink-needs-ownership
         refusal = sink_refused(root) or self._forgotten(root) or self._flaw(root)
         if refusal is not None:
             return refusal

@@ -233,6 +233,7 @@ class Catalog(RootView):
         intent = AppendIntent(tuple(rows), append_id, tuple(epochs))
 
         def keep() -> Steps[None]:
+            # mutant append-id-before-put
             return self._keep(self._kept.token, hold(self._kept.last_append, append_id))
 
         (result,) = yield from self.commit_all((intent,), before=keep)
@@ -279,8 +280,10 @@ class Catalog(RootView):
                 if self._clock.ahead(time):  # or this machine slept: the store says which
                     yield from self._read_again()
                     time = yield Now()
+                # mutant lost-race-is-replanned
                 root = self._current()  # after a lost race it is another one
                 owner = f"{held.owner}: {reason}" if reason else held.owner
+                # mutant commit-ids-are-unique
                 stamp = self._stamp(held.role, held.epoch, owner, (yield NewId()), time)
                 folded = yield from self._folded(intents, root, stamp)
                 if folded is None:
@@ -292,8 +295,10 @@ class Catalog(RootView):
                 planned = spill(folded.root, stamp)
                 need_writable(planned)  # before anything is noted of a commit that must not be
                 if before is not None:
+                    # mutant append-id-is-persisted
                     yield from before()
                     before = None
+                # mutant pages-before-root
                 planned = yield from store_pages(planned, deadline)
                 fresh = not self._stale(time, (yield Now()))
                 if fresh and (yield from self._replace(held, planned, deadline)):
@@ -351,7 +356,9 @@ class Catalog(RootView):
             return True
         back = yield from self._read_after_loss(deadline)
         state = back.roles[held.role.value]
+        # mutant ended-epoch-is-not-ours
         if state.epoch == held.epoch:
+            # mutant commit-ids-are-compared
             if state.last_commit == planned.commit.id:
                 self._settled(held, planned.commit.id)
                 return True
@@ -367,6 +374,7 @@ class Catalog(RootView):
             )
         self._fenced = self._taken(back, held)
         self._doubt = ""
+        # mutant sealed-epoch-is-looked-up
         if sealed.last_commit == planned.commit.id:
             return True
         raise FencedError(f"{self._fenced}; the commit is proven not to be in it", hint=_FENCED_HINT)
@@ -386,11 +394,13 @@ class Catalog(RootView):
         if volume is not None:
             writer = root.writer  # a fresh volume takes over the append that it resumes from
             yield from self._keep(
+                # mutant claim-token-before-put
                 hold(since(volume.token, writer.token), token),
                 hold(since(volume.last_append, writer.last_append), writer.last_append),
             )
             if volume.empty:
                 yield Blocking(self._need_empty)
+        # mutant claim-is-put
         mine = yield from self._put(planned, deadline)
         if not mine:
             back = yield from self._read_after_loss(deadline)
@@ -398,6 +408,7 @@ class Catalog(RootView):
             if sealed is not None and sealed.last_commit == planned.commit.id:
                 self._doubt = ""
                 raise FencedError(f"{back.where}: the claim was granted and taken over at once", hint=_FENCED_HINT)
+            # mutant claim-is-read-back
             if back.roles[role.value].last_commit != planned.commit.id:
                 self._doubt = ""  # proven lost, and whatever was in doubt before it can no longer land
                 return None
@@ -418,6 +429,7 @@ class Catalog(RootView):
     def _put(self, planned: Root, deadline: Deadline) -> Steps[bool]:
         """The CAS itself: True landed, False lost. In doubt from before the PUT until it is settled."""
         self._check(planned, self.root)
+        # mutant put-matches-planned-etag
         put = root_put(planned, Match(self.etag))
         doubt = self._doubt
         self._doubt = f"commit {planned.commit.id} ({planned.commit.op}) was sent and is not settled"
@@ -537,6 +549,7 @@ class Catalog(RootView):
         """Durable on the volume when it returns; what was kept counts as kept only then."""
         persist = self._persist
         if persist is not None:
+            # mutant proof-is-persisted
             yield Blocking(partial(persist, token, last_append))
         self._kept = _Kept(token, last_append)
 

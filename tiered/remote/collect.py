@@ -103,6 +103,7 @@ class _Work:
 
     def _send(self) -> Steps[None]:
         group, self.waiting = self.waiting[:MAX_DELETE_KEYS], self.waiting[MAX_DELETE_KEYS:]
+        # mutant delete-before-done
         outcome: Deleted = yield Delete(tuple([key for key, _ in group]))
         refused = dict(outcome.failed)
         self.deleted += len(group) - len(refused)
@@ -133,10 +134,12 @@ class Collector:
         now_ms = (yield Now()).now_ms
         if before is None or not (len(self._due(before, before.version, now_ms)) or self._lists(before)):
             return Collected()
+        # mutant floor-before-delete
         root = yield from self._catalog.commit(GcFloorIntent(before.version))
         pins = yield from read_pins(root)
         floor = before.version
         free = self._due(root, floor, pins.date_ms)
+        # mutant pins-hold-garbage
         due = self._due(root, floor if pins.lowest is None else min(floor, pins.lowest), pins.date_ms)
         work = _Work()
         try:
@@ -183,6 +186,7 @@ class Collector:
 
     def _chosen(self, entries: Iterable[TrashEntry]) -> list[TrashEntry]:
         only = self._only or frozenset()
+        # mutant only-erased-objects-skip-grace
         return [entry for entry in entries if entry.what == TRASH_OBJECT and (entry.id_hi, entry.id_lo) in only]
 
     def _lists(self, root: Root) -> list[TrashEntry]:
@@ -228,6 +232,7 @@ class Collector:
             ends = content.columns["next"]
             yield from work.add(_row_keys(root, content.where((ends > entry.base) & (ends <= entry.end))), number)
         else:
+            # mutant page-goes-after-its-segments
             yield from work.add(_row_keys(root, content), number)
             work.leaves.append((key, number))
 

@@ -55,6 +55,7 @@ def tend_deletion(entry: TopicEntry, owner: str) -> Steps[bool]:
         ours = found.topic_id == entry.topic_id and found.partitions == entry.partitions
         return replace(found, state=STATE_DELETED) if ours and found.state == STATE_DELETING else found
 
+    # mutant name-is-free-after-roots
     if not there:
         yield from update_topic(entry.name, freed)
     return not there
@@ -68,13 +69,16 @@ def destroy(root: Root, grace_ms: int) -> Steps[Collected]:
     """
     pins = yield from read_pins(root)
     yield from drop_stale(pins)
+    # mutant topic-deletion-waits-for-grace
     due = pins.date_ms - root.commit.ts_ms >= grace_ms
+    # mutant topic-deletion-heeds-snapshots
     if root.state != STATE_DELETING or pins.count or not due:
         return Collected(pins=pins.count, held=1)
     yield from note_destroyed(root.topic_id, root.partition, {"topic": root.topic, "root_version": root.version})
     prefix, after, objects = partition_prefix(root.topic_id, root.partition), "", 0
     while True:
         page: Page = yield List(prefix, start_after=after)
+        # mutant root-goes-last
         keys = [entry.key for entry in page.entries if entry.key != root.key]
         for at in range(0, len(keys), MAX_DELETE_KEYS):
             yield from _delete(keys[at : at + MAX_DELETE_KEYS])

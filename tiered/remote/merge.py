@@ -23,6 +23,7 @@ def merge_rows(shop: Workshop, rows: Sequence[Row]) -> Steps[Row]:
     output = SegmentOutput(shop, rows, (yield NewId()))
 
     def take(header: BatchHeader, batch: memoryview) -> Steps[bool]:
+        # mutant merge-copies-batches
         yield from output.append(batch, header)
         return True
 

@@ -153,6 +153,7 @@ class Past:
         taken = self._found
         if taken is None:
             taken = yield from _find(view, newest, self._as_of)
+        # mutant snapshot-is-above-floor
         if newest.gc_floor > taken.version:
             held = yield from _finished(view)
             if not any(each.version <= taken.version for each in held):
@@ -283,6 +284,7 @@ def create_snapshot(view: RootView, name: str) -> Steps[Root]:
         if newest is not None and newest.state == STATE_DELETING:
             yield from _swap(view, key, encode_dropped((yield NewId())), made)
             raise _too_late(view)
+        # mutant snapshot-checks-floor-again
         if newest is not None and newest.gc_floor <= pinned.version:
             if (yield from _swap(view, key, encode_kept(bytes(got.data), (yield NewId()), name), made)) is None:
                 raise _taken_away(view, name)
@@ -380,6 +382,7 @@ def _swap(view: RootView, key: str, body: bytes, condition: Condition) -> Steps[
     except CommitUnknown as error:
         doubt = error
     got = yield root_get(key)
+    # mutant snapshot-is-our-own
     if isinstance(got, Object) and bytes(got.data) == body:
         return Match(got.etag)
     now = Match(got.etag) if isinstance(got, Object) else ABSENT

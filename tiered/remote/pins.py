@@ -103,6 +103,7 @@ def read_pins(root: Root) -> Steps[Pins]:
     expired: list[str] = []
     stale: list[tuple[str, str]] = []
     date_ms = readers = 0
+    # mutant snapshots-are-listed
     for kind in ("pin/", "snap/"):
         after, more = "", True
         while more:
@@ -228,6 +229,7 @@ class Pin:
             yield from self.drop()  # what an attempt before left, or is too late
             yield from self._make(snapshot.version)
             newest = yield from refresh()
+            # mutant pin-checks-floor-again
             if newest is None or newest.root.gc_floor <= snapshot.version:
                 self._safe = True
                 return snapshot

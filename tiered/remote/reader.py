@@ -344,6 +344,7 @@ class RemotePartition:
             except SegmentGone as gone:
                 refreshes = refreshes + 1 if place.at == read_at else 1
                 read_at = place.at
+                # mutant reader-refreshes-catalog
                 snapshot = yield from self._after_loss(gone, place.at, refreshes)
 
     def piece(self, offset: int) -> Steps[Rows]:

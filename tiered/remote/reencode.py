@@ -78,6 +78,7 @@ def reencode_row(shop: Workshop, row: Row, encoding: Encoding) -> Steps[Row | No
         if len(data) > MAX_BATCH_BYTES or output.written[0] + len(data) > MAX_INT:
             raise TooLarge
         output.stats.count(header.records_count, -1, header.max_timestamp)
+        # mutant reencode-copies-batches
         yield from output.append(data, header)
         return True
 

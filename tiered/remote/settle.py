@@ -82,8 +82,10 @@ def settle(put: Put, deadline: Deadline, what: str) -> Steps[Settled]:
             case PutStatus.LANDED:
                 return Settled(PutStatus.LANDED, result.etag)
             case PutStatus.LOST | PutStatus.ABSENT:
+                # mutant lost-put-is-reported
                 return Settled(result.status)
             case PutStatus.UNKNOWN:
+                # mutant unknown-put-is-settled
                 cause = result.cause or "no answer"
             case PutStatus.CONFLICT:
                 pass

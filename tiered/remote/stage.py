@@ -314,6 +314,7 @@ def _decided(decision: Decision, deadline: Deadline) -> Steps[Decision]:
             continue
         if found.state == COMMITTED:
             return found
+        # mutant abort-is-heeded
         if found.uids & decision.uids:
             raise _aborted(found)
         decision = dataclasses.replace(decision, generation=decision.generation + 1)
@@ -328,6 +329,7 @@ def put_decision(decision: Decision, deadline: Deadline) -> Steps[Decision | Non
     settled = yield from settle(Put(decision.key, body, ABSENT, crc32c(body)), deadline, what)
     if settled.status is PutStatus.LANDED:
         return decision
+    # mutant decision-is-adopted
     return (yield from read_decision(decision.key))
 
 
@@ -453,6 +455,7 @@ def _send(swaps: Sequence[_Swap]) -> Steps[None]:
         elif got.status is PutStatus.LANDED:
             yield from _made(swap, got.etag)
         elif got.status is PutStatus.UNKNOWN:
+            # mutant sink-unknown-is-settled
             swap.unknown = got.cause or "no answer"
         elif got.status is not PutStatus.CONFLICT:  # lost, maybe to an earlier attempt of ours, or gone: look
             swap.put, swap.stale, swap.unknown = None, True, ""

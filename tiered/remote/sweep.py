@@ -85,6 +85,7 @@ def sweep(catalog: Catalog, *, delete: bool, grace_ms: int = ORPHAN_MS) -> Steps
                 return found
             _drop_young_epochs(root, candidates)
             if candidates:
+                # mutant orphan-is-not-named
                 yield from drop_named(Snapshot.of(root), candidates)
                 for taken in (yield from list_snapshots(catalog)):  # of a lost catalog, which this one goes on from
                     yield from drop_kept(catalog, taken, candidates)
@@ -140,6 +141,7 @@ def _sweep_staged(catalog: Catalog, found: Swept, grace_ms: int, *, delete: bool
         root = yield from catalog.load()
         if root is None or not listed:
             continue
+        # mutant staged-is-not-named
         yield from drop_named(Snapshot.of(root), listed)
         for taken in (yield from list_snapshots(catalog)):
             yield from drop_kept(catalog, taken, listed)
@@ -201,6 +203,7 @@ def _candidates(catalog: Catalog, folder: str, after: str, found: Swept) -> Step
 def _drop_young_epochs(root: Root, candidates: _Candidates) -> None:
     """Those of an epoch that no newer claim has ended: it may still commit them."""
     for uid, (name, _) in list(candidates.items()):
+        # mutant orphan-epoch-is-dead
         if name.epoch >= root.roles[name.role.value].epoch:
             del candidates[uid]
 
@@ -216,11 +219,13 @@ def drop_named(pinned: Snapshot, candidates: dict[str, T]) -> Steps[None]:
         _drop(candidates, rows)
         at = rows.end_offset
     _drop(candidates, root.inner)
+    # mutant orphan-is-no-leaf
     _drop(candidates, root.leaves)
     for pointer in root.inner:
         (children,) = yield from read_pages(root, PageKind.INNER, (pointer,), cache)
         _drop(candidates, children)
     for entry in root.trash:
+        # mutant orphan-is-not-garbage
         yield from _drop_trash(root, entry, candidates)
 
 

@@ -67,6 +67,7 @@ def staged_objects(catalog: Catalog, after: str, most: int, grace_ms: int) -> St
             parsed = parse_staged_key(entry.key)
             if parsed is None:
                 strange += 1
+            # mutant staged-objects-have-grace
             elif date_ms - entry.last_modified_ms >= grace_ms:
                 found.setdefault(parsed.uid, []).append(entry)
         after = page.entries[-1].key if page.entries else ""
@@ -158,11 +159,13 @@ def _undecided(root: Root, txn: str, batch: int, listed: Listed, *, abort: bool)
                 return dead | left
             rows = tuple([_named(uid) for uid in sorted(left)])
             mine = Decision(txn, batch, ABORTED, {target: rows}, {target: root.version}, generation)
+            # mutant abort-is-decided-first
             found = yield from put_decision(mine, deadline)
             if found is None:
                 return dead  # somebody else is at it: another time
         named = {uid for uid in left if split_uid(uid) in found.uids}
         if found.state == COMMITTED:
+            # mutant decided-objects-stay
             return dead | (left - named)
         dead, left, generation = dead | named, left - named, generation + 1
     return dead

@@ -101,6 +101,7 @@ def upload_segment(
             hint="the directory was mixed up with another: compare its partition.metadata with the catalog",
         )
     if plan is None:
+        # mutant object-names-are-unique
         uid: str = yield NewId()
         plan = plan_upload(descriptor, uid=uid, claim_epoch=claim_epoch, role=role)
     indexes = segment.indexes()  # first: a segment whose indexes cannot be told leaves no orphan
@@ -127,6 +128,7 @@ def upload_segment(
         source.close()
     bundle = encode_bundle(descriptor, indexes, claim_epoch)
     crc = crc32c(bundle)
+    # mutant index-before-commit
     sent = yield from put_unique(plan.idx_key, bundle, crc, INDEX_TAGS, deadline_seconds=deadline_seconds)
     yield from verify_sent(plan.idx_key, len(bundle), crc, sent, capabilities)
     return row_of(descriptor, indexes, uid=plan.uid, role=Role(role), claim_epoch=claim_epoch, idx_len=len(bundle))

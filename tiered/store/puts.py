@@ -80,6 +80,7 @@ def put_unique(
         if settled is not None:
             return settled
         attempt += 1
+        # mutant unanswered-upload-is-repeated
         yield from _wait(attempt, deadline, f"Put {key}", result)
 
 

@@ -266,6 +266,7 @@ class BucketSteps:
             yield Blocking(functools.partial(self._disk.tell_owner, tp, refused))
             raise
         root = yield from catalog.read_back()
+        # mutant doubt-is-settled-by-claim
         if catalog.in_doubt:  # what another has committed since is at offsets of this disk, and not on it
             raise FencedError(catalog.in_doubt, hint="open the log again to see whether this volume may write")
         if joints is not None:  # others may have committed before the claim
@@ -370,6 +371,7 @@ class BucketSteps:
         for entry in entries:
             for upload_id in entry.upload_ids:
                 yield AbortUpload(entry.log_key, upload_id)
+            # mutant sweep-spares-committed
             if entry.base >= next_offset:
                 yield from _delete_dead(entry)
             yield Blocking(functools.partial(journal.done, [entry.log_key]))
@@ -508,6 +510,7 @@ class BucketSteps:
                 # One that was completed is unknown to the store; what a failed attempt began and did not abort is not.
                 for upload_id in entry.upload_ids[:-1] if stands else entry.upload_ids:
                     yield AbortUpload(entry.log_key, upload_id)
+                # mutant commit-spares-named
                 if not stands and entry.epoch == rows[0].claim_epoch:
                     yield Delete((entry.log_key, entry.idx_key))
             except TieredError:

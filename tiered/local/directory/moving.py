@@ -109,6 +109,7 @@ def _copy_file(files: Files, source: Path, target: Path, *, grown: bool) -> None
                 files.write_at(writing, memoryview(buffer)[:count], position)
                 position += count
             files.truncate(writing, position)
+            # mutant moved-file-is-fsynced
             files.sync(writing)
         finally:
             files.close(writing)
@@ -169,6 +170,7 @@ def swap_in(target: LocalLog, name: str, tp: TopicPartition, topic: TopicInfo, r
     files, final = target.files, target.directory / partition_dir(tp)
     target.notes.expect(tp, ready.log_start)
     files.rename(target.directory / name, final)
+    # mutant moved-name-is-fsynced
     files.sync_directory(target.directory)  # before the mark goes: a copy without it is thrown away
     files.unlink(final / READY_NAME)
     files.sync_directory(final)

@@ -113,6 +113,7 @@ def take_clean_mark(directory: Path, files: Files) -> bool:
     if files.state(path) is None:
         return False
     files.unlink(path)
+    # mutant clean-mark-is-gone
     files.sync_directory(directory)
     return True
 

@@ -288,6 +288,7 @@ def _parsed(line: bytes) -> Any:
     """The entries of a line, None if it is not whole."""
     payload = line[_PAYLOAD_AT:-1]
     expected = b"%s%08x%s" % (_BEFORE_CRC, crc32c(payload), _BEFORE_SET)
+    # mutant claim-line-has-crc
     if line[:_PAYLOAD_AT] != expected or line[-1:] != b"}":
         return None
     return json.loads(payload)

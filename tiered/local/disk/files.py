@@ -167,6 +167,7 @@ class PosixFiles:
             written = os.pwrite(handle, data, position)
             while written < len(data):  # a full disk or a signal may cut a write short
                 more = os.pwrite(handle, memoryview(data)[written:], position + written)
+                # mutant short-write-goes-on
                 if more == 0:
                     raise OSError(errno.EIO, "nothing was written")
                 written += more
@@ -248,6 +249,7 @@ class PosixFiles:
             path.mkdir(parents=True, exist_ok=True)
         try:
             for place in reversed(missing):  # else all that is flushed into it may go with its name
+                # mutant new-directory-is-fsynced
                 self.sync_directory(place.parent)
         except TooManyOpenFilesError:
             with contextlib.suppress(OSError):  # whoever tries again would find it there, and fsync nothing
@@ -301,6 +303,7 @@ class PosixFiles:
                 if state.st_size > len(data):  # a process that had our number died over it
                     self.truncate(handle, len(data))
                     state = os.fstat(handle)
+                # mutant replaced-file-is-fsynced
                 self.sync(handle)
             finally:
                 self.close(handle)
@@ -309,6 +312,7 @@ class PosixFiles:
             with contextlib.suppress(TieredError):  # else the next open sweeps it
                 self.unlink(temporary)
             raise
+        # mutant replaced-name-is-fsynced
         self.sync_directory(path.parent)
         return FileState(state.st_size, state.st_mtime_ns, state.st_ino)
 
@@ -319,6 +323,7 @@ class PosixFiles:
                 self.truncate(file, position)
             self.write_at(file, data, position)
             if sync:
+                # mutant claim-line-is-fsynced
                 self.sync(file)
         finally:
             self.close(file)

@@ -213,6 +213,7 @@ class PooledFiles:
                 with lease.lock:
                     descriptor, lease.dirty = self._ready(lease), False
                 self._sync(lease, descriptor)
+                # mutant write-during-fsync-is-dirty
                 synced = True
             finally:
                 if not synced:
@@ -228,6 +229,7 @@ class PooledFiles:
         try:
             self.inner.sync(descriptor)
         except TieredError as error:
+            # mutant failed-fsync-stays-failed
             lease.failed = error
             raise
 

@@ -90,7 +90,9 @@ class Flusher:
                 new_names = segments.new_names
             try:
                 for segment in closing:
+                    # mutant sealed-segments-are-fsynced
                     segment.sync()
+                # mutant active-segment-is-fsynced
                 active.sync()
                 noted = [segment.write_seal() for segment in closing]
                 if new_names and not any(noted):  # a note that was written has fsynced the directory
@@ -101,9 +103,11 @@ class Flusher:
                     hint="close files, or raise the limit (ulimit -n), and flush again; append nothing a second time",
                 ) from error
             except TieredError as error:
+                # mutant failed-fsync-goes-offline
                 self._condition.go_offline(error)
                 raise self._condition.offline_error(error) from error
             with self._partition_lock:
+                # mutant flushed-end-is-of-before
                 self.flushed = end
                 segments.new_names = segments.new_names and segments.active is not active
                 del segments.closing[: len(closing)]
@@ -153,6 +157,7 @@ class Flusher:
     def _sync_file(self, path: Path) -> None:
         handle = self._files.open_read(path)
         try:
+            # mutant closing-file-is-fsynced
             self._files.sync(handle)
         finally:
             self._files.close(handle)

@@ -44,6 +44,7 @@ class Retention:
             condition.check_writable(fenced_too=False)
             limit = min(offset, self._watermark.offset)
             if condition.upload is not None:
+                # mutant local-bytes-wait-for-commit
                 limit = min(limit, condition.upload.end_offset)
             flushed = self._flusher.flushed
             gone = 0

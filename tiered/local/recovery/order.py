@@ -67,6 +67,7 @@ class BatchOrder:
         if last >= self._offsets.next or self._is_far(last) or self._is_hole(first):
             self.spoil(position)
             return False
+        # mutant offsets-do-not-go-back
         if base < self.expected:
             if self._before is None or base < self._before[1]:
                 self.spoil(position)
@@ -90,6 +91,7 @@ class BatchOrder:
         """Offsets are left out where they cannot be; behind damage they can."""
         if base <= self.expected or self.damage is not None:
             return False
+        # mutant hole-is-below-recovery-point
         return self.dense or self.expected < self._promised <= base
 
 

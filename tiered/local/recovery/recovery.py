@@ -385,6 +385,7 @@ class Recovery:
         handle = self._files.open_write(path)
         try:
             self._files.truncate(handle, position)
+            # mutant recovered-file-is-fsynced
             self._files.sync(handle)
         finally:
             self._files.close(handle)
@@ -426,6 +427,7 @@ class Recovery:
                 position += count
             if target is None:
                 return None
+            # mutant torn-bytes-are-fsynced
             self._files.sync(target)
             self._files.sync_directory(self._directory)
         finally:

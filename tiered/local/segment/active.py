@@ -331,8 +331,10 @@ class ActiveSegment:
         log = self._handle()
         if not (self.size_bytes or self._sealed):
             return  # nothing was appended, nothing was promised
+        # mutant flush-is-fsync
         self._files.sync(log)
         if self._txn_handle is not None:
+            # mutant aborts-are-fsynced
             self._files.sync(self._txn_handle)
         if self._sealed and self._index_handles is not None:
             for handle in self._index_handles:

@@ -45,6 +45,7 @@ class FileSource:
         self._path = path
         self._handle: int | None = files.open_read(path)
         if sync:
+            # mutant upload-is-fsynced
             files.sync(self._handle)
 
     def read_at(self, position: int, length: int) -> bytes:
