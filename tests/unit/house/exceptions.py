@@ -32,15 +32,6 @@ UNJOURNALLED: set[str] = set()
 SIGNATURES: set[str] = set()
 """6: what one face has and the other one has not, or has otherwise."""
 
-MODULE_NAMES: set[str] = set()
-"""7: names in docstrings that are no module and nothing in one."""
-
-FILE_NAMES: set[str] = set()
-"""7: files that docstrings name and that are not there."""
-
-CITATIONS: dict[str, int] = {}
-"""7: how often a file cites a text by numbers that this repository does not have."""
-
 WITHOUT_CALLERS: set[str] = {
     # What a format fixes, by its name.
     "tiered/format/rows.py: TRASH_BYTES",

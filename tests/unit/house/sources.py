@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,11 +35,6 @@ def modules() -> tuple[Module, ...]:
             name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
             found.append(Module(str(place), name, ast.parse(path.read_text())))
     return tuple(found)
-
-
-def product() -> Iterator[Module]:
-    """All of them but the fakes."""
-    return (module for module in modules() if not module.within("tiered/testing/"))
 
 
 def last_name(node: ast.AST) -> str:
@@ -77,21 +71,7 @@ def imports(module: Module) -> dict[str, str]:
     return found
 
 
-def docstrings(module: Module) -> Iterator[tuple[int, str]]:
-    """Line and text of each string that stands alone: docstrings, and those of names."""
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield node.lineno, node.value.value
-
-
 def only(breaches: set[str], excepted: set[str]) -> None:
     """No breach that is not excepted, and no exception that has been mended: lists of exceptions only shrink."""
     assert sorted(breaches - excepted) == [], "these break the rule"
     assert sorted(excepted - breaches) == [], "these keep the rule now: delete them from the exceptions"
-
-
-def at_most(breaches: Mapping[str, int], excepted: Mapping[str, int]) -> None:
-    """The same with a number for each file, which only falls."""
-    now, then = Counter(breaches), Counter(excepted)
-    assert dict(now - then) == {}, "more breaches than are excepted"
-    assert dict(then - now) == {}, "fewer breaches than are excepted: lower the numbers"

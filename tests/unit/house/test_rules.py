@@ -7,12 +7,9 @@ breach any more: whoever mends one deletes it here. Nothing is added.
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
 import re
-from collections import Counter, defaultdict
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -23,11 +20,7 @@ import tiered.program.output
 import tiered.read.topic
 from tests.unit.house import exceptions
 from tests.unit.house.sources import (
-    PACKAGES,
-    ROOT,
-    at_most,
     calls,
-    docstrings,
     functions,
     imports,
     last_name,
@@ -274,88 +267,7 @@ def test_6_both_faces_have_the_same_signatures() -> None:
     only(found, exceptions.SIGNATURES)
 
 
-# --- 7: what is named is there --------------------------------------------------------------------------------------
-
-DOTTED = re.compile(r"``([a-z_]+(?:\.[A-Za-z_]\w*)+)(?:\(.*?\))?``|:(?:mod|class|func|meth):`~?((?:\w+\.)+\w+)`")
-PATHS = re.compile(r"\b((?:[\w-]+/)+[\w-]+\.(?:py|md)|[A-Z]+\.md)\b")
-CITED = re.compile(r"\breference \d+(?:\.\d+)*")
-SUFFIXES = {"py", "toml", "json", "log", "journal", "lock", "md", "index", "txnindex", "timeindex", "snapshot"}
-
-
-def resolves(name: str) -> bool:
-    """Whether a dotted name is a module, or a name in one."""
-    parts = name.split(".")
-    for cut in range(len(parts), 0, -1):
-        try:
-            found: Any = importlib.import_module(".".join(parts[:cut]))
-        except ModuleNotFoundError:
-            continue
-        for part in parts[cut:]:
-            if not hasattr(found, part) and part not in getattr(found, "__annotations__", {}):
-                return False
-            found = getattr(found, part, None)
-        return isinstance(found, ModuleType) or cut < len(parts)
-    return False
-
-
-def module_names(text: str) -> Iterator[str]:
-    """Dotted names that begin with a package or with a room that has this module or none of this name."""
-    rooms = {path.name for path in (ROOT / "tiered").iterdir() if path.is_dir()}
-    for match in DOTTED.finditer(text):
-        name = match[1] or match[2]
-        first, second = name.split(".")[:2]
-        if second in SUFFIXES:
-            continue
-        if first in PACKAGES or first == "tests":
-            yield name
-        elif first in rooms and (name.count(".") == 1 and second.islower()):
-            yield f"tiered.{name}"
-
-
-def test_7_module_names_in_docstrings_resolve() -> None:
-    found = {
-        f"{module.path}: {name}"
-        for module in modules()
-        for _, text in docstrings(module)
-        for name in module_names(text)
-        if not resolves(name)
-    }
-    only(found, exceptions.MODULE_NAMES)
-
-
-def test_7_files_that_are_named_are_there() -> None:
-    found = set()
-    for module in modules():
-        for _, text in docstrings(module):
-            for name in PATHS.findall(text):
-                if not any((base / name).exists() for base in (ROOT, ROOT / "tiered", ROOT / module.path / "..")):
-                    found.add(f"{module.path}: {name}")
-    only(found, exceptions.FILE_NAMES)
-
-
-def test_7_citations_name_a_file_of_this_repository() -> None:
-    cited = Counter[str]()
-    for folder in (*PACKAGES, "tests", "demo", "bench"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            if path.parent != ROOT / "tests/unit/house":
-                cited[str(path.relative_to(ROOT))] = len(CITED.findall(path.read_text()))
-    at_most(+cited, exceptions.CITATIONS)
-
-
-def test_7_rules_of_kafka_that_are_cited_are_headings_and_each_is_cited() -> None:
-    page = ROOT / "docs/kafka-semantics.md"
-    headings = {title.lower().replace(" ", "-") for title in re.findall(r"^## (.+)$", page.read_text(), re.MULTILINE)}
-    cited: dict[str, list[str]] = defaultdict(list)
-    for folder in (*PACKAGES, "tests"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            for match in re.finditer(r"kafka-semantics\.md#([\w-]+)((?:(?:,| and) #[\w-]+)*)", path.read_text()):
-                for anchor in (match[1], *re.findall(r"#([\w-]+)", match[2])):
-                    cited[anchor].append(str(path.relative_to(ROOT)))
-    assert {anchor: places for anchor, places in cited.items() if anchor not in headings} == {}
-    assert headings - set(cited) == set(), "a rule that no code cites"
-
-
-# --- 9: what is promised is there ------------------------------------------------------------------------------------
+# --- 7: what is promised is there ------------------------------------------------------------------------------------
 
 
 def only_raises(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
@@ -369,22 +281,8 @@ def only_raises(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     )
 
 
-def test_9_no_function_only_says_that_it_is_not_there() -> None:
+def test_7_no_function_only_says_that_it_is_not_there() -> None:
     (empty,) = functions(ast.parse("def work():\n    'Nothing.'\n    raise NotImplementedError"))
     assert only_raises(empty)
     every = [(module.path, each) for module in modules() for each in functions(module.tree)]
     assert [f"{path}: {each.name}" for path, each in every if only_raises(each)] == []
-
-
-def test_the_types_of_messages_are_listed() -> None:
-    listed = set(re.findall(r"``([a-z]+)``", tiered.program.output.__doc__ or ""))
-    used = {
-        node.args[0].value
-        for module in modules()
-        if module.within("tiered/cli/", "tiered/program/", "tiered/dump/")
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.Call) and last_name(node.func) == "message" and node.args
-        if isinstance(node.args[0], ast.Constant)
-    }
-    assert {"done", "pins", "status"} <= used
-    assert used <= listed
