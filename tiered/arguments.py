@@ -135,7 +135,23 @@ def path(name: str, value: object) -> Path:
         raise wrong(name, value, hint)
     if not str(value) or "\0" in str(value):
         raise wrong(name, str(value), hint + '; "." is the current directory')
-    return Path(value)
+    return at_home(name, Path(value))
+
+
+def at_home(name: str, place: Path) -> Path:
+    """Return the path with a leading ``~`` replaced by the home directory, as a shell does.
+
+    Raises ConfigError where no home directory is known: taken as it stands, ``~`` would become a folder.
+    """
+    if not str(place).startswith("~"):
+        return place
+    try:
+        return place.expanduser()
+    except RuntimeError as error:
+        raise ConfigError(
+            f"{name + ': ' if name else ''}{place} begins with ~, and no such home directory is known",
+            hint="set HOME, or write the path from / on",
+        ) from error
 
 
 def paths(name: str, value: object) -> list[Path]:

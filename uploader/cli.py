@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
+from tiered.arguments import at_home
 from tiered.clock import Clock, SystemClock, SystemIds
 from tiered.config import S3_WORDS, parse_duration_ms
 from tiered.errors import ConfigError, LockedError, RemoteUnavailableError, UnknownTopicError
@@ -91,7 +92,7 @@ def _place(settings: Settings) -> Place:
 def _settings(flags: dict[str, Any], config_path: str | None) -> Settings:
     if config_path == "" and os.environ.get("TIERED_CONFIG") != "":  # an unset variable of a script
         raise ConfigError("--config is empty", hint="give it a value, or leave it out")
-    return resolve(flags, os.environ, Path(config_path) if config_path else None)
+    return resolve(flags, os.environ, at_home("--config", Path(config_path)) if config_path else None)
 
 
 class Program(click.Group):

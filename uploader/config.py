@@ -21,6 +21,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from tiered.arguments import at_home
 from tiered.config import MEMORY_BYTES, S3_WORDS, StoreLimits, parse_duration_ms
 from tiered.errors import ConfigError
 from tiered.format.keys import check_topic_name
@@ -220,7 +221,7 @@ def _topics(value: str) -> tuple[str, ...]:
 
 
 def _path(value: str | Path) -> Path:
-    return value if isinstance(value, Path) else Path(_text(value))
+    return at_home("", value if isinstance(value, Path) else Path(_text(value)))
 
 
 def _text(value: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
+from tiered.arguments import at_home
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.config import S3_WORDS
 from tiered.errors import ConfigError
@@ -38,7 +39,7 @@ class Application:
         if flags.get("config") == "":  # an unset variable of a script: its settings would be passed over
             raise ConfigError("--config is empty", hint="give it a value, or leave it out")
         config = flags.get("config") or os.environ.get("TIERED_CONFIG")
-        self.config: Path | None = Path(str(config)) if config else None
+        self.config: Path | None = at_home("--config", Path(str(config))) if config else None
         self.values: dict[str, Value] = resolve(flags, os.environ, self.config)
         # The failure path must print as the file or the environment asked for.
         flags.setdefault("json", self.flag("json"))
@@ -64,7 +65,7 @@ class Application:
     def log_dir(self) -> Path | None:
         """The local tier, if one was named."""
         text = self.text("log_dir")
-        return Path(text) if text is not None else None
+        return at_home("the log directory", Path(text)) if text is not None else None
 
     @property
     def remote(self) -> str | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import tiered
+from tiered.arguments import at_home
 from tiered.errors import (
     ConfigError,
     CorruptionError,
@@ -144,7 +145,7 @@ def folder(name: str, text: str) -> Path:
     """A folder that an option or argument names; an empty text would be the current one."""
     if not text:
         raise ConfigError(f"{name} is empty", hint="name a folder; . is the current one")
-    return Path(text)
+    return at_home(name, Path(text))
 
 
 def refuse_file(directory: Path) -> None:

@@ -38,8 +38,10 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
+from tiered.arguments import at_home
 from tiered.clock import SystemClock
 from tiered.config import parse_bytes
 from tiered.errors import ConfigError
@@ -212,7 +214,7 @@ class ReadOptions:
         _check_pin(given, pin=pin)
         return cls(
             path=path,
-            local_dir=local_dir,
+            local_dir=str(at_home("option local_dir", Path(local_dir))) if local_dir else local_dir,
             endpoint_url=given.get("endpoint_url"),
             region=given.get("region"),
             expected_bucket_owner=given.get("expected_bucket_owner"),

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Literal, Unpack
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from tiered.arguments import at_home
 from tiered.clock import Clock, IdSource
 from tiered.config import S3Keywords
 from tiered.errors import ClosedError, ConfigError
@@ -233,14 +234,14 @@ def open_store(
 def _split_scheme(url: str | os.PathLike[str]) -> tuple[str, str | Path]:
     """Scheme and what follows ``scheme:``; a URL without a scheme is a path, taken as it is."""
     if isinstance(url, os.PathLike):
-        return "file", _absolute(Path(url))
+        return "file", _absolute(at_home("the store", Path(url)))
     if not isinstance(url, str):
         raise ConfigError(f"a store URL is text or a path, not {type(url).__name__}")
     if not url or url != url.strip() or any(ord(c) < 0x20 or ord(c) == 0x7F for c in url):
         raise ConfigError("the store URL is empty or has spaces or control characters at its ends or inside")
     found = _SCHEME.fullmatch(url)
     if found is None:
-        return "file", _absolute(Path(url))
+        return "file", _absolute(at_home("the store", Path(url)))
     scheme, rest = found.group(1).lower(), found.group(2)
     if scheme not in SCHEMES:
         near = difflib.get_close_matches(scheme, SCHEMES, n=1, cutoff=0.5)

@@ -108,13 +108,15 @@ def origin_of(target: S3Target) -> bytes:
     sources: list[object] = [target.client_arguments(), target.config_arguments()]
     sources += sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_"))
     for variable, default in _CREDENTIAL_FILES:
-        path = Path(os.environ.get(variable) or default).expanduser()
+        # As botocore finds it: without a home directory (any uid, no HOME) the path stays as it is written.
+        # pathlib's expanduser would raise.
+        path = os.path.expanduser(os.environ.get(variable) or default)  # noqa: PTH111
         try:
-            found = path.stat()
+            found = Path(path).stat()
         except OSError:
-            sources.append((str(path), None))
+            sources.append((path, None))
         else:
-            sources.append((str(path), found.st_ino, found.st_mtime_ns, found.st_size))
+            sources.append((path, found.st_ino, found.st_mtime_ns, found.st_size))
     return hashlib.sha256(repr(sources).encode()).digest()
 
 

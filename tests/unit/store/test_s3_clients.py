@@ -11,7 +11,10 @@ from typing import Any
 import botocore.loaders
 import pytest
 
+from tests.unit.homes import no_home
+from tiered.errors import RemoteUnavailableError
 from tiered.store.aio_s3 import AioS3Store
+from tiered.store.base import Get
 from tiered.store.s3_clients import S3Clients
 from tiered.store.s3_requests import S3Target
 
@@ -66,6 +69,29 @@ def test_stores_of_one_endpoint_share_a_client_also_one_after_the_other() -> Non
 def test_other_settings_have_a_client_of_their_own(other: dict[str, Any]) -> None:
     clients = S3Clients()
     assert clients.lease(TARGET) is not clients.lease(dataclasses.replace(TARGET, **other))
+
+
+def test_a_process_of_a_uid_without_home_has_clients_with_the_credentials_of_its_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    no_home(monkeypatch)
+    monkeypatch.delenv("AWS_SHARED_CREDENTIALS_FILE")
+    monkeypatch.delenv("AWS_CONFIG_FILE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    clients = S3Clients()
+    first = clients.lease(TARGET)
+    assert access_key(first) == "first"
+    assert clients.lease(TARGET) is first
+
+    async def answer() -> str:
+        store = AioS3Store(TARGET)
+        with pytest.raises(RemoteUnavailableError) as refused:
+            await store.execute(Get("p"))
+        await store.close()
+        return refused.value.hint
+
+    assert "nothing answers there" in asyncio.run(answer())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_of_credentials_that_changes_is_read_anew(monkeypatch: pytest.MonkeyPatch, credentials: Path) -> None:
