@@ -224,13 +224,18 @@ def clock_and_ids(clock: object, ids: object) -> tuple[Clock, IdSource]:
     return cast("Clock", clock or SystemClock()), cast("IdSource", ids or SystemIds())
 
 
-def topic_config(value: object) -> TopicConfig | None:
-    """Settings of a topic: a ``TopicConfig``, or a mapping under Kafka's names."""
-    if value is None or isinstance(value, TopicConfig):
-        return value
+def topic_settings(value: object) -> dict[str, Any]:
+    """Return the settings that a ``TopicConfig`` or a mapping under Kafka's names names, checked, by dotted name.
+
+    A ``TopicConfig`` names those that are not the default.
+    """
+    if value is None:
+        return {}
+    if isinstance(value, TopicConfig):
+        return value.to_properties(changed_only=True)
     if not isinstance(value, Mapping):
         raise wrong("config", value, 'a TopicConfig or a dict, {"segment.bytes": 1_000_000}')
-    return TopicConfig.from_properties(value)
+    return TopicConfig.from_properties(value).named(value)
 
 
 def ends(value: object) -> dict[TopicPartition, int]:

@@ -211,6 +211,11 @@ class TopicConfig:
             changed[name] = _convert(_dotted(name), value, types[name])
         return dataclasses.replace(self, **changed)
 
+    def named(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return the settings under these names, in any spelling that :meth:`replace` takes, by dotted name."""
+        properties = self.to_properties()
+        return {name: properties[name] for name in (_dotted(str(each).replace("-", "_")) for each in names)}
+
     def to_text(self, *, changed_only: bool = False) -> dict[str, str]:
         """:meth:`to_properties` as text, booleans as Kafka spells them: what the topic registry in the bucket holds."""
         return {

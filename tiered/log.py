@@ -213,14 +213,15 @@ class Log:
         """The topic ``name``, made first if ``create`` and it does not exist (``partitions`` defaults to 1).
 
         With a remote, a topic that the bucket knows is adopted with its id, partitions and settings, and a fresh
-        directory goes on where the bucket ended. ``config`` takes Kafka's names (``{"segment.bytes": ...}``).
+        directory goes on where the bucket ended. ``config`` takes Kafka's names (``{"segment.bytes": ...}``). Of a
+        topic that exists, only the settings that it names are compared: an operator may have altered the others.
         Raises UnknownTopicError, ConfigError (other partitions or settings than the existing topic's, another
         topic id in the bucket), FencedError (another volume owns it), RemoteUnavailableError (a fresh directory
         cannot know where to go on).
         """
         name = arguments.text("topic", name)
         partitions = None if partitions is None else arguments.partition_count(name, partitions)
-        create, wanted = arguments.flag("create", create), arguments.topic_config(config)
+        create, wanted = arguments.flag("create", create), arguments.topic_settings(config)
         if is_state_log(name) and name not in self._local.topics():
             raise UnknownTopicError(f"there is no {name} in {self.directory}", hint="the first transaction makes it")
         with self._lock:
@@ -236,11 +237,11 @@ class Log:
                 self._topics[name] = self._open_topic(name)
             return self._topics[name]
 
-    def _make(self, name: str, partitions: int | None, create: bool, config: TopicConfig | None) -> None:
+    def _make(self, name: str, partitions: int | None, create: bool, settings: Mapping[str, Any]) -> None:
         entry = self._tiering.find_topic(name) if self._tiering is not None else None
         if entry is not None:
             its = entry.settings
-            _check_same(name, entry.partitions, its, partitions, config)  # before a file of it is made
+            _check_same(name, entry.partitions, its, partitions, settings)  # before a file of it is made
             self._local.create_topic(name, entry.partitions, its, topic_id=entry.topic_id)
             return
         if not create:
@@ -248,7 +249,7 @@ class Log:
                 f"there is no topic {name} in {self.directory}" + (f" or in {self.remote}" if self.remote else ""),
                 hint=self._named(name) or "create=True makes it",
             )
-        self._local.create_topic(name, 1 if partitions is None else partitions, config or TopicConfig())
+        self._local.create_topic(name, partitions or 1, TopicConfig.from_properties(settings))
 
     def _named(self, name: str) -> str:
         near = difflib.get_close_matches(name, self._local.topics(), 1)
@@ -487,21 +488,21 @@ def _tick(local: weakref.ref[LocalTier], closed: threading.Event, clock: Clock) 
 
 
 def _check_same(
-    name: str, partitions: int, config: TopicConfig, wanted_partitions: int | None, wanted: TopicConfig | None
+    name: str, partitions: int, config: TopicConfig, wanted_partitions: int | None, wanted: Mapping[str, Any]
 ) -> None:
-    """Raises ConfigError where a topic that exists differs from what the caller says of it."""
+    """Raises ConfigError where a topic that exists differs from what the caller says of it.
+
+    ``wanted`` holds the settings that the caller names. An operator may have altered the others.
+    """
     if wanted_partitions is not None and wanted_partitions != partitions:
         raise ConfigError(
             f"topic {name} has {partitions} partitions, not {wanted_partitions}",
             hint="leave partitions out; the number of a topic's partitions is fixed",
         )
-    if wanted is not None and wanted != config:
+    have = config.to_properties()
+    others = [f"{key} is {have[key]}, not {value}" for key, value in wanted.items() if have[key] != value]
+    if others:
         raise ConfigError(
-            f"topic {name} exists with other settings: {_difference(config, wanted)}",
-            hint="leave config out to use the topic's own",
+            f"topic {name} exists with other settings: {', '.join(others)}",
+            hint="leave them out to use the topic's own, or change the topic with `tiered topics alter`",
         )
-
-
-def _difference(have: TopicConfig, want: TopicConfig) -> str:
-    old, new = have.to_properties(), want.to_properties()
-    return ", ".join(f"{name} is {old.get(name)}, not {new.get(name)}" for name in new if old.get(name) != new[name])

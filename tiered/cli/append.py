@@ -25,7 +25,7 @@ from tiered.program.output import counted, human_duration
 from tiered.program.patience import PATIENCE_SECONDS, OutOfTime, Patience
 from tiered.program.progress import Progress
 from tiered.program.record_input import ByteStream, InputShape, LineSource, read_records
-from tiered.program.tiers import open_log, topic_config
+from tiered.program.tiers import open_log, topic_settings
 from tiered.times import MAX_TIME_MS, format_time
 
 CHUNK_RECORDS = 1000
@@ -89,7 +89,7 @@ def command(app: Application, topic: str, durability: str, timeout_seconds: floa
     shape = _shape(options)
     create = bool(options["create"])
     settings = [str(pair) for pair in _sequence(options["settings"])]
-    config = topic_config(settings) if settings else None
+    config = topic_settings(settings)
     if not create and (options["partitions"] is not None or settings):
         raise ConfigError("--partitions and --set belong to --create", hint="add --create, or leave them out")
     if durability == "remote":

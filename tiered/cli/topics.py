@@ -33,7 +33,7 @@ from tiered.program.tiers import (
     open_tiers,
     refuse_internal,
     tell_unreadable,
-    topic_config,
+    topic_settings,
 )
 from tiered.remote.deletion import begin_deletion
 from tiered.remote.fence import owner_of
@@ -108,7 +108,7 @@ def create(app: Application, topic: str, partitions: int, settings: tuple[str, .
       tiered topics create flights --remote s3://acme-logs/prod --partitions 3
     """
     check_topic_name(topic)
-    config = topic_config(settings) if settings else None
+    config = topic_settings(settings)
     app.need_a_tier()
     create_it = _created_on_disk if app.log_dir is not None else _created_in_bucket
     created, made = create_it(app, topic, partitions, config)
@@ -128,7 +128,7 @@ def create(app: Application, topic: str, partitions: int, settings: tuple[str, .
 
 
 def _created_on_disk(
-    app: Application, topic: str, partitions: int, config: TopicConfig | None
+    app: Application, topic: str, partitions: int, config: Mapping[str, Any]
 ) -> tuple[bool, TopicInfo]:
     with open_log(app, create=True) as log:
         exists = topic in log.topics()
@@ -138,9 +138,9 @@ def _created_on_disk(
 
 
 def _created_in_bucket(
-    app: Application, topic: str, partitions: int, config: TopicConfig | None
+    app: Application, topic: str, partitions: int, config: Mapping[str, Any]
 ) -> tuple[bool, TopicInfo]:
-    settings = {} if config is None else config.to_text(changed_only=True)
+    settings = TopicConfig.from_properties(config).to_text(changed_only=True)
     wanted = app.ids.uuid()
     with open_tiers(app, with_local=False) as tiers:
         entry = tiers.run(register_topic(topic, wanted, partitions, settings))
@@ -228,18 +228,17 @@ def _changes(settings: tuple[str, ...], resets: tuple[str, ...], config: Mapping
 
     What the registry entry's ``config`` has under a name that does not exist may be reset: it goes.
     """
-    given = topic_config(settings).to_properties()
-    names = [pair.partition("=")[0].replace("_", ".") for pair in settings]
+    given = topic_settings(settings)
     defaults = TopicConfig().to_properties()
-    for name in (*names, *resets):
+    for name in (*given, *resets):
         if name not in defaults and not (name in resets and name in config):
             raise unknown_key(name, defaults, "topic setting")
-    twice = set(names) & set(resets)
-    if twice or not (names or resets):
+    twice = set(given) & set(resets)
+    if twice or not (given or resets):
         raise ConfigError(
             f"{min(twice)} is set and reset" if twice else "nothing is to be changed", hint="--set NAME=VALUE"
         )
-    return {**{name: given[name] for name in names}, **{name: defaults[name] for name in resets if name in defaults}}
+    return {**given, **{name: defaults[name] for name in resets if name in defaults}}
 
 
 def _without(config: Mapping[str, str], resets: tuple[str, ...]) -> TopicConfig:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 import tiered
@@ -220,8 +220,8 @@ def as_fields(unreadable: Mapping[str, TieredError]) -> list[dict[str, object]]:
     return [{"topic": name, "error": error.as_json()} for name, error in unreadable.items()]
 
 
-def topic_config(pairs: Sequence[str]) -> TopicConfig:
-    """``--set segment.bytes=64MiB`` ... as a checked configuration."""
+def topic_settings(pairs: Sequence[str]) -> dict[str, Any]:
+    """Return the settings that ``--set segment.bytes=64MiB`` ... names, checked, by name."""
     properties: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -230,7 +230,7 @@ def topic_config(pairs: Sequence[str]) -> TopicConfig:
         if name in properties:
             raise ConfigError(f"--set {name} is given twice", hint="keep one of them")
         properties[name] = value
-    return TopicConfig.from_properties(properties)
+    return TopicConfig.from_properties(properties).named(properties)
 
 
 def open_directory(app: Application, *, read_only: bool = False) -> LocalLog:
