@@ -189,9 +189,10 @@ class StorePlace(NamedTuple):
             cast("S3Keywords", given),
             seconds_or_none("deadline_seconds", deadline_seconds),
         )
-        if place.url is None and given:
+        of_remote = [*given, *([] if place.deadline_seconds is None else ["deadline_seconds"])]
+        if place.url is None and of_remote:
             raise ConfigError(
-                f"{min(given)} is given, but no remote", hint='remote="s3://bucket/prefix" names what it is of'
+                f"{min(of_remote)} is given, but no remote", hint='remote="s3://bucket/prefix" names what it is of'
             )
         return place
 

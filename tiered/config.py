@@ -279,8 +279,8 @@ class LogConfig:
     ``max_open_files`` bounds the descriptors of active segments; None: the process's limit without a reserve.
     ``transaction_partition_verification``: transactional batches that begin a transaction need a guard
     (``PartitionLog.start_verification``), as with Kafka's setting of that name.
-    ``limits``: of what this process asks of the store in an inline ``sync`` and in reads; None: none, and nothing is
-    counted. An uploader that is passed to ``open`` has its own.
+    ``limits`` of what this process asks of the store: in ``sync``, in reads of both faces and in the uploader that is
+    passed to ``open``, for all of them together. None: no limit, and the uploader has those of its own settings.
     """
 
     remote: bool = False

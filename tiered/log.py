@@ -19,7 +19,7 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
 from tiered import arguments
 from tiered.appending.thread import AppenderThread
@@ -50,9 +50,9 @@ from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootCache
 from tiered.store.base import Blocking, Steps, Store
 from tiered.store.limit import Limits
-from tiered.store.location import open_store
+from tiered.store.location import StoreLocation
 from tiered.store.metrics import StoreMetrics, request_metrics
-from tiered.store.retry import RETRY_DEADLINE_SECONDS
+from tiered.store.options import RETRY_DEADLINE_SECONDS, StoreOptions
 from tiered.store.runner import Runner
 from tiered.tiering.run import SpreadTiering, Tiering
 from tiered.tiering.wait import UploaderComponent, Uploaders, wait_uploaded
@@ -101,22 +101,20 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
     config = arguments.instance("config", config, LogConfig, "a tiered.config.LogConfig, or None")
     clock, ids = arguments.clock_and_ids(clock, ids)
     paths = check_paths(arguments.paths("path", path), create=arguments.flag("create", create))
-    store: Store | None = None
-    requests = StoreMetrics()
-    limits = None if config.limits is None else Limits.of(config.limits, clock=clock)
-    if place.url is not None:
-        store = open_store(
-            place.url,
-            **place.s3,
-            deadline_seconds=place.seconds(RETRY_DEADLINE_SECONDS),
-            clock=clock,
-            ids=ids,
-            metrics=requests,
-            limits=limits,
-            notice_outages=True,
-        )
-    elif uploader is not None:
+    location = None if place.url is None else StoreLocation.parse(place.url, **place.s3)
+    if location is None and uploader is not None:
         raise ConfigError("an uploader needs a remote", hint='open(path, remote="s3://bucket/prefix", uploader=...)')
+    if location is None and config.limits is not None:
+        raise ConfigError("limits are of a store, but no remote is given", hint='open(path, remote="s3://...")')
+    options = StoreOptions(
+        clock=clock,
+        ids=ids,
+        metrics=StoreMetrics(),
+        deadline_seconds=place.seconds(RETRY_DEADLINE_SECONDS),
+        limits=None if config.limits is None else Limits.of(config.limits, clock=clock),
+        notice_outages=True,
+    )
+    store = None if location is None else location.open(options)
     try:
         reachable = store is None or Tiering.check_reachable(store, clock=clock, ids=ids)
         # Tiered from the first record on: what was never uploaded must not leave the disk before the first sync either.
@@ -133,10 +131,10 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
         if store is not None:
             store.close()
         raise
-    log = Log(local, store, clock=clock, ids=ids, reachable=reachable, requests=requests, limits=limits)
-    if uploader is not None and store is not None:
+    log = Log(local, store, clock=clock, ids=ids, reachable=reachable, store_options=options)
+    if uploader is not None and location is not None:
         try:
-            log._attach(uploader, store.url, place.s3)
+            log._attach(uploader, location)
         except BaseException:
             log.close()
             raise
@@ -154,17 +152,18 @@ class Log:
         clock: Clock,
         ids: IdSource,
         reachable: bool = True,
-        requests: StoreMetrics | None = None,
-        limits: Limits | None = None,
+        store_options: StoreOptions | None = None,
     ) -> None:
         self._local = local
-        self.request_counts = requests or StoreMetrics()
+        self.store_options = store_options or StoreOptions(metrics=StoreMetrics())
+        self.request_counts = self.store_options.metrics or StoreMetrics()
         self._store = store
         self._clock = clock
         self._runner = Runner(store, clock, ids)
         self._indexes = ByteCache(INDEX_CACHE_BYTES)
         self._roots = RootCache()
         self._tiering: SpreadTiering | None = None
+        limits = self.store_options.limits
         memory = None if limits is None else limits.memory
         if store is not None:
             self._tiering = SpreadTiering(local, store, clock=clock, ids=ids, reachable=reachable, memory=memory)
@@ -344,10 +343,10 @@ class Log:
             self._local.delete_topic(name)
             self._topics.pop(name, None)
 
-    def _attach(self, uploader: UploaderComponent, remote: str, options: Mapping[str, Any]) -> None:
-        """Starts an in-process uploader (``open`` does this when one is passed)."""
+    def _attach(self, uploader: UploaderComponent, location: StoreLocation) -> None:
+        """Start an in-process uploader (``open`` does this when one is passed)."""
         uploaders = Uploaders(self._clock)
-        uploaders.start(uploader, self._local, remote, options)
+        uploaders.start(uploader, self._local, location, self.store_options)
         self._uploader = uploaders
 
     def flush(self) -> None:

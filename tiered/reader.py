@@ -30,6 +30,7 @@ from tiered.read.stream import ReadRange, TierStream
 from tiered.read.topic import TopicReads
 from tiered.store.base import Blocking, Steps
 from tiered.store.metrics import StoreMetrics
+from tiered.store.options import RETRY_DEADLINE_SECONDS, StoreOptions
 from tiered.store.runner import Runner
 from tiered.times import Time
 
@@ -80,9 +81,14 @@ def open_reader(
         raise ConfigError("as_of is of a bucket alone: a disk has no past", hint="leave log_dir out, name the bucket")
     door = None if place.url is None else _bucket_door(place.url, place, as_of, pin=pin, now_ms=clock.now_ms())
     local = None if folder is None else LogView.open(folder, clock=clock)
-    metrics = StoreMetrics()
-    bucket = None if door is None else door.open(metrics, clock, ids)
-    return Reader(local, bucket, metrics, clock=clock, ids=ids)
+    options = StoreOptions(
+        clock=clock,
+        ids=ids,
+        metrics=StoreMetrics(),
+        deadline_seconds=place.seconds(RETRY_DEADLINE_SECONDS),
+        create=False,
+    )
+    return Reader(local, None if door is None else door.open(options), options, clock=clock, ids=ids)
 
 
 def _bucket_door(url: str, place: arguments.StorePlace, as_of: Time | None, *, pin: bool, now_ms: int) -> BucketDoor:
@@ -136,14 +142,15 @@ class Reader:
         self,
         local: LogView | None,
         bucket: BucketReads | None,
-        metrics: StoreMetrics,
+        options: StoreOptions,
         *,
         clock: Clock,
         ids: IdSource,
     ) -> None:
         self._local = local
         self._bucket = bucket
-        self.request_counts = metrics
+        self.store_options = options
+        self.request_counts = options.metrics or StoreMetrics()
         self._clock = clock
         self._runner = Runner(None if bucket is None else bucket.store, clock, ids)
 

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from tiered.errors import ClosedError, RemoteUnavailableError, TieredError
+from tiered.config import StoreLimits
+from tiered.errors import ClosedError, ConfigError, RemoteUnavailableError, TieredError
 from tiered.plan.tiering.orders import Exit
+from tiered.program.store_limits import PLACE
 from tiered.store.location import StoreLocation
+from tiered.store.options import StoreOptions
 from uploader.config import Settings
 from uploader.service import Place, Service
 
@@ -27,18 +30,32 @@ SCAN_MS = 500
 
 
 class Uploader:
-    """Passed to ``tiered.open``. ``settings`` as of the daemon (``uploader.config.Settings``), without its server."""
+    """Passed to ``tiered.open``. ``settings`` as of the daemon (``uploader.config.Settings``), without its server.
+
+    Raises ConfigError for a setting that an uploader inside a log does not have: the place, which is the log's.
+    """
 
     def __init__(self, settings: Settings | None = None) -> None:
         self._settings = settings or Settings(http=None, scan=SCAN_MS)
+        ignored = [name for name in (*PLACE, "sidecar", "log_format") if getattr(self._settings, name) is not None]
+        if ignored:
+            raise ConfigError(
+                f"an uploader in a process has no setting {' and no '.join(ignored)}",
+                hint="give the place to tiered.open; a sidecar is a program of its own",
+            )
 
-    def attach(self, directory: Path, remote: str, options: Mapping[str, Any]) -> AttachedUploader:
-        """Starts uploading the sealed segments of ``directory``; returns once the uploader's lock is held.
+    def attach(self, directory: Path, location: StoreLocation, options: StoreOptions) -> AttachedUploader:
+        """Start uploading the sealed segments of ``directory``. Return once the uploader's lock is held.
 
-        ``options``: :class:`tiered.config.S3Keywords` of the store. Raises LockedError (another uploader), ConfigError.
+        ``options`` are those of the log: its limits hold for both together. Raises LockedError (another uploader),
+        ConfigError (limits are given to the log and to the uploader).
         """
-        store = StoreLocation.parse(remote, **options)
-        return AttachedUploader(Service(Place(Path(directory), store), self._settings))
+        if options.limits is not None and self._settings.store_limits != StoreLimits():
+            raise ConfigError(
+                "limits are given twice: to the log and to its uploader",
+                hint="leave them out of the uploader's settings: LogConfig(limits=...) holds for both together",
+            )
+        return AttachedUploader(Service(Place(Path(directory), location), self._settings, options=options))
 
 
 class AttachedUploader:

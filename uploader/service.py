@@ -25,6 +25,7 @@ from tiered.remote.fence import owner_of
 from tiered.store.limit import Limits
 from tiered.store.location import StoreLocation
 from tiered.store.metrics import StoreMetrics
+from tiered.store.options import DEFAULTS, StoreOptions
 from tiered.store.pace import Slowed
 from tiered.tiering.aio_run import UPLOAD_BYTES_PER_SECOND, Bucket, Runner, Timing
 from tiered.tiering.directory import LogDirectory
@@ -63,16 +64,29 @@ class Service:
         clock: Clock | None = None,
         ids: IdSource | None = None,
         notify: Notify | None = None,
+        options: StoreOptions = DEFAULTS,
     ) -> None:
-        """``notify``: the service manager of this process, where the process is the uploader's; None: nobody."""
+        """``notify``: the service manager of this process, where the process is the uploader's.
+
+        ``options``: of the log that has this uploader in its process. Its limits take the place of the settings'.
+        """
         self.settings = settings
         self._place = place
         self._clock = clock or SystemClock()
         self._ids = ids or SystemIds()
         self._directory = self._directory_of(place, settings)
         self._store_metrics = StoreMetrics()
-        # Of uploads and maintenance together.
-        self._limits = Limits.of(settings.store_limits, clock=self._clock, slowed=self._slowed_down)
+        # Of uploads and maintenance together, and of the log where it has some.
+        self._limits = options.limits or Limits.of(settings.store_limits, clock=self._clock)
+        self._limits.report_slowed(self._slowed_down)
+        self._options = replace(
+            options,
+            clock=self._clock,
+            ids=self._ids,
+            metrics=self._store_metrics,
+            limits=self._limits,
+            notice_outages=True,
+        )
         self._metrics = Metrics(
             self._store_metrics,
             self.views,
@@ -137,9 +151,7 @@ class Service:
         started: Callable[[], None] | None,
     ) -> Exit:
         settings = self.settings
-        store = self._place.store.open_aio(
-            clock=self._clock, ids=self._ids, metrics=self._store_metrics, limits=self._limits, notice_outages=True
-        )
+        store = self._place.store.open_aio(self._options)
         owner = owner_of(PROGRAM)
         bucket = Bucket(
             store,
@@ -224,9 +236,7 @@ class Service:
 
     def _maintain(self) -> Beside:
         """A store of its own, since the uploads' is this event loop's alone; but the limits of both together."""
-        store = self._place.store.open(
-            clock=self._clock, ids=self._ids, metrics=self._store_metrics, limits=self._limits
-        )
+        store = self._place.store.open(replace(self._options, notice_outages=False))
         pauses = PauseFile(self._directory.path, self._directory.files)  # its own: it remembers, for one thread
         return Beside(
             store,
@@ -344,7 +354,7 @@ class Service:
             unread=None if self._runner is None else self._runner.scan_failure,
             pauses=self._directory.pauses(),
         )
-        report["store"] = status.store(self._limits, self.settings, now_ms)
+        report["store"] = status.store(self._limits, now_ms)
         if self._metrics.disk_free_bytes is not None:
             report["disk"] = {
                 "free_bytes": self._metrics.disk_free_bytes,

@@ -14,7 +14,6 @@ from tiered.plan.tiering.pauses import Pause
 from tiered.plan.tiering.waits import PartitionView, Waiting
 from tiered.program.output import human_bytes, human_duration
 from tiered.store.limit import Limits
-from uploader.config import Settings
 
 QUERY_SECONDS = 5.0
 MAX_STATUS_BYTES = 64 * 1024 * 1024
@@ -76,12 +75,12 @@ def paused_lines(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"uploads of {name} have been paused for {since}{why}; unblocked by `{command}`"
 
 
-def store(limits: Limits, settings: Settings, now_ms: int) -> dict[str, Any]:
+def store(limits: Limits, now_ms: int) -> dict[str, Any]:
     """The object ``store`` of the document: what the store is asked at most, and where it asked for less."""
     now = limits.clock.monotonic()
     return {
-        "requests_per_second": settings.requests_per_second,
-        "bytes_per_second": settings.bytes_per_second,
+        "requests_per_second": limits.requests_per_second,
+        "bytes_per_second": limits.bytes_per_second,
         "memory": {
             "limit_bytes": limits.memory.count,
             "held_bytes": limits.memory.taken,

@@ -15,6 +15,7 @@ from tiered.store.directory import DirectoryStore
 from tiered.store.limit import Limits
 from tiered.store.location import StoreLocation, ThreadedAioStore
 from tiered.store.memory import MemoryStore
+from tiered.store.options import StoreOptions
 from tiered.store.s3 import S3Store
 from tiered.store.s3_requests import S3Target
 from tiered.testing.faults import FaultStore
@@ -57,7 +58,9 @@ class TestOpenedStore(StoreContract):
 
     def make_store(self) -> Store:
         return FaultStore(
-            StoreLocation.parse(f"memory://contract-{next(NUMBERS)}").open(limits=Limits(requests_per_second=1e9))
+            StoreLocation.parse(f"memory://contract-{next(NUMBERS)}").open(
+                StoreOptions(limits=Limits(requests_per_second=1e9))
+            )
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,12 +15,11 @@ from tiered.errors import ClosedError
 from tiered.store.aio_runner import AioRunner
 from tiered.store.base import AioStore
 from tiered.store.location import StoreLocation
-from tiered.store.retry import RETRY_DEADLINE_SECONDS
 
 if TYPE_CHECKING:
     from tiered.clock import Clock, IdSource
     from tiered.config import S3Keywords
-    from tiered.store.metrics import StoreMetrics
+    from tiered.store.options import StoreOptions
 
 WORKER_THREADS = 4
 """Threads of one open log or reader: calls beyond these wait their turn."""
@@ -34,7 +34,7 @@ class SyncFace(Protocol):
     """An open log or reader."""
 
     @property
-    def request_counts(self) -> StoreMetrics | None: ...
+    def store_options(self) -> StoreOptions: ...
     def close(self) -> None: ...
 
 
@@ -169,9 +169,9 @@ async def open_beside(
     ids: IdSource | None,
     s3: S3Keywords,
 ) -> tuple[F, Worker, AioRunner]:
-    """Opens the sync face by ``make`` on a thread and its bucket for the event loop, both with the same words.
+    """Open the sync face by ``make`` on a thread and its bucket for the event loop, both with the same options.
 
-    If one cannot be opened both are let go.
+    If one cannot be opened, both are closed.
     """
     worker = Worker(name)
     try:
@@ -180,13 +180,8 @@ async def open_beside(
         try:
             store: AioStore | None = None
             if remote is not None:
-                store = StoreLocation.parse(remote, **s3).open_aio(
-                    clock=clock,
-                    ids=ids,
-                    metrics=face.request_counts,
-                    deadline_seconds=RETRY_DEADLINE_SECONDS if deadline_seconds is None else deadline_seconds,
-                    create=False,
-                )
+                options = dataclasses.replace(face.store_options, create=False)
+                store = StoreLocation.parse(remote, **s3).open_aio(options)
         except BaseException:
             await worker.call(face.close)
             raise

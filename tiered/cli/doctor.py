@@ -30,6 +30,7 @@ from tiered.program.versions import part_versions, product_version
 from tiered.store.base import Get, Head, List, Object, Page, Store
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
+from tiered.store.options import StoreOptions
 from tiered.store.probe import check_capabilities, probe
 from tiered.store.s3_requests import S3Target
 from tiered.times import format_time
@@ -248,7 +249,7 @@ def _guards(place: StoreLocation, store: Store, keys: list[str]) -> Iterator[Dia
 def _owner(place: StoreLocation, target: S3Target) -> Diagnosis:
     """The requests before this one named the owner; one that names another account must be refused."""
     nobodys = replace(place, target=replace(target, expected_bucket_owner=NOBODY))
-    other = nobodys.open(deadline_seconds=PATIENCE_SECONDS)
+    other = nobodys.open(StoreOptions(deadline_seconds=PATIENCE_SECONDS))
     try:
         other.execute(List(TOPICS_PREFIX, limit=1))
     except RemotePermissionError:

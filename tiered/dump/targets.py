@@ -41,6 +41,7 @@ from tiered.remote.root_view import RootView
 from tiered.remote.topics import load_topic
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
+from tiered.store.options import StoreOptions
 from tiered.store.sources import ObjectSource
 
 MAX_FILES = 1_000_000
@@ -149,7 +150,9 @@ def opened(app: Application, name: str) -> Iterator[ByteSource]:
     place, _, key = name.rpartition("/")
     if not key or place.endswith("/"):
         raise ConfigError(f"{name} names no object", hint="s3://bucket/prefix/.../NAME.log")
-    store = StoreLocation.parse(place, **store_options(app, place)).open(deadline_seconds=PATIENCE_SECONDS)
+    store = StoreLocation.parse(place, **store_options(app, place)).open(
+        StoreOptions(deadline_seconds=PATIENCE_SECONDS)
+    )
     try:
         yield ObjectSource.open(store, key)
     finally:

@@ -11,6 +11,7 @@ from tiered.program.patience import PATIENCE_SECONDS
 from tiered.store.base import Store
 from tiered.store.limit import Limits
 from tiered.store.location import StoreLocation
+from tiered.store.options import StoreOptions
 
 
 def store_options(app: Application, url: str) -> S3Keywords:
@@ -43,6 +44,5 @@ def location(app: Application) -> StoreLocation:
 
 def open_remote(app: Application, limits: Limits | None = None) -> Store:
     """The bucket alone. A person waits: it gives up after :data:`PATIENCE_SECONDS` of silence."""
-    return location(app).open(
-        clock=app.clock, ids=app.ids, deadline_seconds=PATIENCE_SECONDS, limits=limits, create=False
-    )
+    options = StoreOptions(clock=app.clock, ids=app.ids, deadline_seconds=PATIENCE_SECONDS, limits=limits, create=False)
+    return location(app).open(options)

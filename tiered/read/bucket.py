@@ -8,7 +8,6 @@ from dataclasses import replace
 from uuid import UUID
 
 from tiered.arguments import StorePlace
-from tiered.clock import Clock, IdSource
 from tiered.errors import TieredError
 from tiered.local.disk.topics import TopicInfo
 from tiered.model import TopicPartition
@@ -21,8 +20,7 @@ from tiered.remote.root_view import RootCache, RootView
 from tiered.remote.topics import TopicEntry, check_entry, check_successor, list_topics, load_topic_to_read, need_open
 from tiered.store.base import Steps, Store
 from tiered.store.location import StoreLocation
-from tiered.store.metrics import StoreMetrics
-from tiered.store.retry import RETRY_DEADLINE_SECONDS
+from tiered.store.options import StoreOptions
 from tiered.times import Time
 
 
@@ -30,17 +28,14 @@ class BucketDoor:
     """Where a bucket is, and which past of it is wanted: both checked, no request made."""
 
     def __init__(self, url: str, place: StorePlace, *, as_of: Time | None, pin: bool, now_ms: int) -> None:
-        self._place = place
         self._as_of = None if as_of is None else AsOf.of(as_of, now_ms=now_ms)
         self._pin = pin
         self._location = StoreLocation.parse(url, **place.s3)
         self._location.require_folder()
 
-    def open(self, metrics: StoreMetrics, clock: Clock, ids: IdSource) -> BucketReads:
-        """With a store of its own."""
-        seconds = self._place.seconds(RETRY_DEADLINE_SECONDS)
-        store = self._location.open(deadline_seconds=seconds, metrics=metrics, clock=clock, ids=ids, create=False)
-        return BucketReads(store, self._as_of, pin=self._pin)
+    def open(self, options: StoreOptions) -> BucketReads:
+        """Open it, with a store of its own."""
+        return BucketReads(self._location.open(options), self._as_of, pin=self._pin)
 
 
 class BucketReads:

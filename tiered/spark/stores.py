@@ -13,6 +13,7 @@ from tiered.spark.write_options import WriteOptions
 from tiered.store.base import Capabilities, Store
 from tiered.store.driver import drive
 from tiered.store.location import open_store
+from tiered.store.options import StoreOptions
 from tiered.store.probe import check_capabilities, probe
 
 _stores: dict[tuple[object, ...], Store] = {}
@@ -41,7 +42,7 @@ def worker_store(url: str, **s3: Unpack[S3Keywords]) -> Store:
     with _lock:
         store = _stores.get(key)
         if store is None:
-            store = _stores[key] = open_store(url, **s3, create=False)
+            store = _stores[key] = open_store(url, StoreOptions(create=False), **s3)
         return store
 
 

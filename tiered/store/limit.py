@@ -58,6 +58,11 @@ class TokenBucket:
         self._tokens = self._burst
         self._seen = clock.monotonic()
 
+    @property
+    def rate(self) -> float:
+        """Tokens a second."""
+        return self._rate
+
     def take(self, tokens: float) -> float:
         """Takes ``tokens`` and returns the seconds to wait before using them."""
         with self._lock:
@@ -176,10 +181,7 @@ class Slots:
 
 
 class Limits:
-    """The limits of a store; None for no limit. Thread-safe: stores that share them share what they allow.
-
-    ``slowed`` is called when the store asks for fewer requests and a prefix is asked less often for it.
-    """
+    """The limits of a store; None for no limit. Thread-safe: stores that share them share what they allow."""
 
     def __init__(
         self,
@@ -189,29 +191,39 @@ class Limits:
         bodies: int = PARTS_IN_FLIGHT,
         memory_bytes: int = MEMORY_BYTES,
         clock: Clock | None = None,
-        slowed: Callable[[Slowed], None] | None = None,
     ) -> None:
         self.clock = clock or SystemClock()
         self.slots = Slots(bodies)
         self.memory = Slots(memory_bytes)
         self.paces = Paces()
-        self._said = slowed
+        self._report: Callable[[Slowed], None] | None = None
         self._requests: TokenBucket | None = None
         self._bytes: TokenBucket | None = None
         self.go_by(requests_per_second=requests_per_second, bytes_per_second=bytes_per_second)
 
     @classmethod
-    def of(
-        cls, limits: StoreLimits, *, clock: Clock | None = None, slowed: Callable[[Slowed], None] | None = None
-    ) -> Limits:
-        """Those that a user has set."""
+    def of(cls, limits: StoreLimits, *, clock: Clock | None = None) -> Limits:
+        """Return the limits that a user has set."""
         return cls(
             requests_per_second=limits.requests_per_second,
             bytes_per_second=limits.bytes_per_second,
             memory_bytes=limits.memory,
             clock=clock,
-            slowed=slowed,
         )
+
+    @property
+    def requests_per_second(self) -> float | None:
+        """Rate of requests, None for no limit."""
+        return None if self._requests is None else self._requests.rate
+
+    @property
+    def bytes_per_second(self) -> float | None:
+        """Rate of bytes in both directions, None for no limit."""
+        return None if self._bytes is None else self._bytes.rate
+
+    def report_slowed(self, report: Callable[[Slowed], None]) -> None:
+        """Call ``report`` whenever the store asks for fewer requests and a prefix is asked less often for it."""
+        self._report = report
 
     def go_by(
         self, *, requests_per_second: float | None, bytes_per_second: float | None, memory_bytes: int | None = None
@@ -267,8 +279,8 @@ class Limits:
                 received.take(len(answer.body))
         elif isinstance(answer, PutResult | RemoteUnavailableError) and answer.slow_down:
             slowed = self.paces.slow_down(request, self.clock.monotonic())
-            if slowed is not None and self._said is not None:
-                self._said(slowed)
+            if slowed is not None and self._report is not None:
+                self._report(slowed)
 
 
 def _moved_bytes(request: StoreRequest) -> int:

@@ -31,10 +31,11 @@ from tiered.store.base import AioStore, Outcome, Store, StoreRequest
 from tiered.store.directory import DirectoryStore
 from tiered.store.directory_paths import require_store_folder
 from tiered.store.key_rules import check_key
-from tiered.store.limit import AioLimitedStore, LimitedStore, Limits
+from tiered.store.limit import AioLimitedStore, LimitedStore
 from tiered.store.memory import MemoryStore
 from tiered.store.metrics import AioMeteredStore, MeteredStore, StoreMetrics
-from tiered.store.retry import RETRY_DEADLINE_SECONDS, AioRetryingStore, RetryingStore
+from tiered.store.options import DEFAULTS, StoreOptions
+from tiered.store.retry import AioRetryingStore, RetryingStore
 from tiered.store.s3 import S3Store
 from tiered.store.s3_requests import (
     KMS,
@@ -157,78 +158,41 @@ class StoreLocation:
             raise ConfigError(f"{self.url} is not a bucket", hint="s3://bucket/prefix")
         return self.target
 
-    def open(
-        self,
-        *,
-        clock: Clock | None = None,
-        ids: IdSource | None = None,
-        metrics: StoreMetrics | None = None,
-        deadline_seconds: float = RETRY_DEADLINE_SECONDS,
-        limits: Limits | None = None,
-        create: bool = True,
-        notice_outages: bool = False,
-    ) -> Store:
-        """A store that repeats what is safe for ``deadline_seconds``, keeps to ``limits`` and counts in ``metrics``.
-
-        ``limits`` may be shared with other stores, of both kinds.
-        ``notice_outages``: the log says when the store stops to answer and when it answers again.
-        """
+    def open(self, options: StoreOptions = DEFAULTS) -> Store:
+        """Open a store that repeats what is safe, keeps to its limits and counts its requests."""
         store: Store = MeteredStore(
-            self.raw_store(clock=clock, ids=ids, create=create),
-            metrics or StoreMetrics(),
-            clock=clock,
-            notice_outages=notice_outages,
+            self.raw_store(clock=options.clock, ids=options.ids, create=options.create),
+            options.metrics or StoreMetrics(),
+            clock=options.clock,
+            notice_outages=options.notice_outages,
         )
-        if limits is not None:
-            store = LimitedStore(store, limits)
-        return RetryingStore(store, clock=clock, ids=ids, deadline_seconds=deadline_seconds)
+        if options.limits is not None:
+            store = LimitedStore(store, options.limits)
+        return RetryingStore(store, clock=options.clock, ids=options.ids, deadline_seconds=options.deadline_seconds)
 
-    def open_aio(
-        self,
-        *,
-        clock: Clock | None = None,
-        ids: IdSource | None = None,
-        metrics: StoreMetrics | None = None,
-        deadline_seconds: float = RETRY_DEADLINE_SECONDS,
-        limits: Limits | None = None,
-        create: bool = True,
-        notice_outages: bool = False,
-    ) -> AioStore:
-        """The same for asyncio: aiobotocore for ``s3://``, a bounded thread pool for the others."""
+    def open_aio(self, options: StoreOptions = DEFAULTS) -> AioStore:
+        """Open the same for asyncio: aiobotocore for ``s3://``, a bounded thread pool for the others."""
         raw: AioStore
         if self.target is not None:
             raw = AioS3Store(self.target)
         else:
-            raw = ThreadedAioStore(self.raw_store(clock=clock, ids=ids, create=create))
-        store: AioStore = AioMeteredStore(raw, metrics or StoreMetrics(), clock=clock, notice_outages=notice_outages)
-        if limits is not None:
-            store = AioLimitedStore(store, limits)
-        return AioRetryingStore(store, clock=clock, ids=ids, deadline_seconds=deadline_seconds)
+            raw = ThreadedAioStore(self.raw_store(clock=options.clock, ids=options.ids, create=options.create))
+        store: AioStore = AioMeteredStore(
+            raw,
+            options.metrics or StoreMetrics(),
+            clock=options.clock,
+            notice_outages=options.notice_outages,
+        )
+        if options.limits is not None:
+            store = AioLimitedStore(store, options.limits)
+        return AioRetryingStore(store, clock=options.clock, ids=options.ids, deadline_seconds=options.deadline_seconds)
 
 
 def open_store(
-    url: str | os.PathLike[str] | StoreLocation,
-    *,
-    clock: Clock | None = None,
-    ids: IdSource | None = None,
-    metrics: StoreMetrics | None = None,
-    deadline_seconds: float = RETRY_DEADLINE_SECONDS,
-    limits: Limits | None = None,
-    create: bool = True,
-    notice_outages: bool = False,
-    **s3: Unpack[S3Keywords],
+    url: str | os.PathLike[str] | StoreLocation, options: StoreOptions = DEFAULTS, **s3: Unpack[S3Keywords]
 ) -> Store:
-    """``StoreLocation.parse(url, ...).open(...)``. Opening connects to nothing; the first request does."""
-    location = StoreLocation.parse(url, **s3)
-    return location.open(
-        clock=clock,
-        ids=ids,
-        metrics=metrics,
-        deadline_seconds=deadline_seconds,
-        limits=limits,
-        create=create,
-        notice_outages=notice_outages,
-    )
+    """Open the store at ``url``. Opening connects to nothing; the first request does."""
+    return StoreLocation.parse(url, **s3).open(options)
 
 
 def _split_scheme(url: str | os.PathLike[str]) -> tuple[str, str | Path]:

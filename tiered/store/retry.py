@@ -19,9 +19,7 @@ from tiered.errors import RemoteUnavailableError
 from tiered.store.aio_driver import AioSleep
 from tiered.store.base import AioStore, AioStoreAround, CompleteUpload, Outcome, Put, Store, StoreAround, StoreRequest
 from tiered.store.driver import backoff_seconds
-
-RETRY_DEADLINE_SECONDS = 30.0
-"""No repeat begins later than this after the first attempt."""
+from tiered.store.options import RETRY_DEADLINE_SECONDS
 
 _ONCE = (Put, CompleteUpload)
 """What is never repeated: the attempt before it may have landed."""

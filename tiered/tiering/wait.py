@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from tiered.clock import Clock
 from tiered.errors import (
@@ -23,6 +23,8 @@ from tiered.model import TopicPartition
 from tiered.plan.tiering.facts import PartitionSeen, SegmentSealed
 from tiered.plan.tiering.partition import PAUSED_HINT
 from tiered.plan.tiering.pauses import ALL_TOPICS, Pause
+from tiered.store.location import StoreLocation
+from tiered.store.options import StoreOptions
 from tiered.tiering.directory import LogDirectory
 
 UPLOAD_CHECK_S = 1.0
@@ -63,8 +65,8 @@ class UploaderHandle(Protocol):
 class UploaderComponent(Protocol):
     """``uploader.Uploader()``, passed to ``tiered.open``; the library never imports it."""
 
-    def attach(self, directory: Path, remote: str, options: Mapping[str, Any]) -> UploaderHandle:
-        """Starts uploading the sealed segments of ``directory``."""
+    def attach(self, directory: Path, location: StoreLocation, options: StoreOptions) -> UploaderHandle:
+        """Start uploading the sealed segments of ``directory``, within the limits of ``options``."""
 
 
 class Uploaders:
@@ -74,11 +76,13 @@ class Uploaders:
         self._parts: list[UploaderHandle] = []
         self._clock = clock
 
-    def start(self, component: UploaderComponent, local: LocalTier, remote: str, options: Mapping[str, Any]) -> None:
+    def start(
+        self, component: UploaderComponent, local: LocalTier, location: StoreLocation, options: StoreOptions
+    ) -> None:
         """If one cannot start, none stays."""
         try:
             for path in sorted(local.logs().keys() - local.offline.keys()):
-                self._parts.append(component.attach(path, remote, options))
+                self._parts.append(component.attach(path, location, options))
         except BaseException:
             self.close(0.0)
             raise

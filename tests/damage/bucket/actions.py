@@ -14,7 +14,7 @@ from tiered.findings import Severity
 from tiered.model import TopicPartition
 from tiered.read.bucket import BucketReads
 from tiered.reader import Reader
-from tiered.store.metrics import StoreMetrics
+from tiered.store.options import StoreOptions
 from tiered.testing.clock import START_MS
 
 Values = dict[int, bytes]
@@ -56,7 +56,7 @@ def check_read_data(place: Place) -> str:
 def _read(place: Place, since: int | None) -> str:
     outcomes = []
     for tp in TPS:
-        reader = Reader(None, BucketReads(place.store()), StoreMetrics(), clock=place.clock, ids=place.ids)
+        reader = Reader(None, BucketReads(place.store()), StoreOptions(), clock=place.clock, ids=place.ids)
         try:
             topic = reader.topic(tp.topic)
             if topic.partitions <= tp.partition:

@@ -22,7 +22,7 @@ from tiered.model import TopicPartition
 from tiered.read.bucket import BucketReads
 from tiered.reader import Reader
 from tiered.store.base import List, Page
-from tiered.store.metrics import StoreMetrics
+from tiered.store.options import StoreOptions
 
 INDEX, DROP, ENTRY, CATALOG, ROOT = VERBS = ("index", "drop-segment", "registry", "rebuild-catalog", "root")
 """Of ``tiered repair``."""
@@ -146,7 +146,7 @@ def carry_out(place: Place, verb: str, tp: TopicPartition = HIT) -> None:
 def everything(place: Place) -> dict[TopicPartition, Values]:
     """All records of all partitions, from the bucket alone."""
     found = {}
-    with Reader(None, BucketReads(place.store()), StoreMetrics(), clock=place.clock, ids=place.ids) as reader:
+    with Reader(None, BucketReads(place.store()), StoreOptions(), clock=place.clock, ids=place.ids) as reader:
         for tp in TPS:
             topic = reader.topic(tp.topic)
             found[tp] = {record.offset: record.value or b"" for record in topic.read(partition=tp.partition)}

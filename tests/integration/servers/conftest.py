@@ -12,7 +12,7 @@ import pytest
 from tests.integration.servers.commands import BUCKET, S3_SERVERS, S3Server
 from tiered.store.base import Store
 from tiered.store.location import open_store
-from tiered.store.retry import RETRY_DEADLINE_SECONDS
+from tiered.store.options import RETRY_DEADLINE_SECONDS, StoreOptions
 
 _numbers = itertools.count()
 
@@ -81,7 +81,9 @@ def open_prefix() -> Iterator[OpenPrefix]:
     stores: list[Store] = []
 
     def open_one(endpoint_url: str, *, deadline_seconds: float = RETRY_DEADLINE_SECONDS) -> Store:
-        store = open_store(f"s3://{BUCKET}/{prefix}", endpoint_url=endpoint_url, deadline_seconds=deadline_seconds)
+        store = open_store(
+            f"s3://{BUCKET}/{prefix}", StoreOptions(deadline_seconds=deadline_seconds), endpoint_url=endpoint_url
+        )
         stores.append(store)
         return store
 

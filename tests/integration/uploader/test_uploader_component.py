@@ -12,6 +12,8 @@ from tiered.clock import SystemClock
 from tiered.errors import LockedError
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import UploadCheckpoint, uploader_lock
+from tiered.store.location import StoreLocation
+from tiered.store.options import StoreOptions
 from uploader import Uploader
 from uploader.component import AttachedUploader
 
@@ -50,13 +52,14 @@ def test_a_fresh_directory_goes_on_where_the_bucket_ended(tmp_path: Path) -> Non
 def test_a_second_uploader_is_refused(tmp_path: Path) -> None:
     with tiered.open(tmp_path / "log") as log:
         log.topic("t", create=True)
+    place = StoreLocation.parse(f"memory://locked-{tmp_path.name}")
     lock = uploader_lock(tmp_path / "log", PosixFiles())
     lock.acquire(SystemClock())
     try:
         with pytest.raises(LockedError, match="is held by process"):
-            Uploader().attach(tmp_path / "log", f"memory://locked-{tmp_path.name}", {})
+            Uploader().attach(tmp_path / "log", place, StoreOptions())
     finally:
         lock.release()
-    handle = Uploader().attach(tmp_path / "log", f"memory://locked-{tmp_path.name}", {"region": None})
+    handle = Uploader().attach(tmp_path / "log", place, StoreOptions())
     handle.close(5)
     assert handle.error is None

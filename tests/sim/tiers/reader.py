@@ -12,7 +12,7 @@ from tiered.read.bucket import BucketReads
 from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream
 from tiered.reader import Reader
-from tiered.store.metrics import StoreMetrics
+from tiered.store.options import StoreOptions
 from tiered.store.retry import RetryingStore
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class LongReader:
         clock, ids = self.world.clock, process.ids
         store = RetryingStore(SimStore(process), clock=clock, ids=ids, deadline_seconds=5.0)
         bucket = BucketReads(store)
-        reader = Reader(None, bucket, StoreMetrics(), clock=clock, ids=ids)
+        reader = Reader(None, bucket, StoreOptions(), clock=clock, ids=ids)
         streams = {}
         try:
             topic = reader.topic(TOPIC)

@@ -35,6 +35,7 @@ from tiered.store.base import Get, List, Object, Page
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 from tiered.store.metrics import StoreMetrics
+from tiered.store.options import StoreOptions
 from tiered.store.retry import AioRetryingStore, RetryingStore
 from tiered.testing.clock import SeededIds
 from tiered.tiering.aio_run import Bucket, Runner
@@ -170,7 +171,7 @@ class Story:
         """A fresh reader of the bucket: all that is acknowledged, or an error."""
         acked = {tp: {o: v for o, v in self.appended[tp].items() if o < self.acked[tp]} for tp in self.tps}
         fired = self.store.fired
-        reader = Reader(None, BucketReads(self._retrying()), StoreMetrics(), clock=self.clock, ids=self.ids)
+        reader = Reader(None, BucketReads(self._retrying()), StoreOptions(), clock=self.clock, ids=self.ids)
         for tp in self.tps:
             if acked[tp]:
                 stream = reader.topic(TOPIC).stream(tp.partition)

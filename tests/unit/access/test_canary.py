@@ -25,6 +25,7 @@ from tiered.errors import TieredError
 from tiered.spark.source import TieredDataSource
 from tiered.store.base import ABSENT, Get, Put
 from tiered.store.location import StoreLocation
+from tiered.store.options import StoreOptions
 from tiered.testing.moto import locked_moto, make_bucket
 from uploader.config import resolve
 
@@ -131,7 +132,7 @@ def test_errors_with_all_that_they_chain(
     write(tmp_path / "log", url)
     proxy.add(fault)
     key = samples()["probe"][0]
-    store = StoreLocation.parse(url).open(deadline_seconds=0.1)
+    store = StoreLocation.parse(url).open(StoreOptions(deadline_seconds=0.1))
     calls: list[Callable[[], object]] = [
         lambda: store.execute(Get("topics/orders")),
         lambda: store.execute(Put(key, b"x", ABSENT)),

@@ -21,6 +21,7 @@ from tiered.remote.topics import register_topic, update_topic
 from tiered.store.base import ABSENT, Delete, Get, Object, Put
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
+from tiered.store.options import StoreOptions
 from tiered.testing.clock import FakeClock
 from tiered.times import format_time
 
@@ -119,7 +120,7 @@ def test_what_comes_after_the_end_is_a_stray(cli: Cli, bucket: str, tmp_path: Pa
     assert (checked.code, found) == (0, [("info", "strays")])
     assert cli("gc", "plan", *remote, "--orphans", "--json").summary["strays"]["objects"] == 0
     store.execute(Delete((key,)))
-    yesterday = StoreLocation.parse(bucket).open(clock=FakeClock(SystemClock().now_ms() - ORPHAN_MS))
+    yesterday = StoreLocation.parse(bucket).open(StoreOptions(clock=FakeClock(SystemClock().now_ms() - ORPHAN_MS)))
     yesterday.execute(Put(key, b"late", ABSENT, crc32c(b"late")))
     assert "1 stray of no topic, 4 B, would be deleted" in cli("gc", "plan", *remote, "--orphans").text
     assert isinstance(store.execute(Get(key)), Object)

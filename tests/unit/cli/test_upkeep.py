@@ -22,6 +22,7 @@ from tiered.remote.topics import load_topic
 from tiered.store.base import Store
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
+from tiered.store.options import StoreOptions
 from tiered.testing.clock import FakeClock, SeededIds
 
 A, B, C = (TopicPartition(name, 0) for name in "abc")
@@ -67,7 +68,7 @@ def store(tmp_path: Path) -> Store:
             for number in range(40):
                 topic.append(b"%02d" % number + b"x" * 100)
         log.sync(timeout=60)
-    return place.open(clock=FakeClock())
+    return place.open(StoreOptions(clock=FakeClock()))
 
 
 def upkeep_of(store: Store, told: Told, clock: FakeClock | None = None, **scope: Any) -> Upkeep:
@@ -160,7 +161,7 @@ def test_a_damaged_partition_of_a_deleted_topic_keeps_no_other_from_its_destruct
         for number in range(3):
             topic.append(b"x", partition=number)
         log.sync(timeout=60)
-    store = place.open(clock=SystemClock())
+    store = place.open(StoreOptions(clock=SystemClock()))
     entry = drive(store, load_topic("d"))
     assert entry is not None
     drive(store, begin_deletion(entry, "m"))

@@ -27,6 +27,7 @@ from tiered.store.base import Capabilities
 from tiered.store.driver import drive
 from tiered.store.location import open_store
 from tiered.store.metrics import StoreMetrics
+from tiered.store.options import StoreOptions
 from tiered.testing.clock import START_MS, FakeClock, SeededIds
 from tiered.testing.moto import CREDENTIALS, locked_moto, make_bucket
 from uploader import Uploader
@@ -52,7 +53,7 @@ class Desk:
         metrics = StoreMetrics()
         self.upkeep_bill = Bill(metrics)
         self.done: list[Done] = []
-        self.store = open_store(self.url, clock=self.clock, metrics=metrics)
+        self.store = open_store(self.url, StoreOptions(clock=self.clock, metrics=metrics))
 
     def segments(self, count: int, *, batches: int = 1, keys: int = 1000) -> int:
         """Seals that many, of batches of 30 records each; the bytes of all of them. Keys repeat after ``keys``."""

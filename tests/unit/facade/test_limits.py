@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 import tiered
+import tiered.aio
+import tiered.uploader
 from tiered.config import MEMORY_BYTES, MIN_MEMORY_BYTES, LogConfig, StoreLimits
 from tiered.errors import ConfigError
 from tiered.remote.catalog import COMMIT_PAGES_BYTES
-from tiered.store.base import Outcome, Put, StoreRequest
+from tiered.store.base import Get, Outcome, Put, StoreRequest
 from tiered.store.limit import Limits, Slots
 from tiered.store.memory import MemoryStore
 from tiered.store.sources import PIECE_BYTES
@@ -92,3 +94,64 @@ def test_limits_have_the_names_and_defaults_of_the_daemon() -> None:
             StoreLimits(**wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="limits must be"):
         LogConfig(limits=3)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Limits, StoreRequest]]:
+    """Every request that was held against limits, and against which."""
+    seen: list[tuple[Limits, StoreRequest]] = []
+    before = Limits.before
+
+    def noting(self: Limits, request: StoreRequest) -> float:
+        seen.append((self, request))
+        return before(self, request)
+
+    monkeypatch.setattr(Limits, "before", noting)
+    return seen
+
+
+WIDE = LogConfig(limits=StoreLimits(requests_per_second=100_000))
+
+
+async def test_reads_of_an_asyncio_log_keep_to_its_limits(
+    tmp_path: Path, waits: list[tuple[Limits, StoreRequest]]
+) -> None:
+    remote = f"file://{tmp_path / 'store'}"
+    async with tiered.aio.open(tmp_path / "log", remote, config=WIDE) as log:
+        topic = await log.topic("t", create=True)
+        await topic.append(b"v")
+        await log.sync()
+    async with tiered.aio.open(tmp_path / "other", remote, config=WIDE) as log:
+        topic = await log.topic("t")
+        waits.clear()
+        assert [record.value async for record in topic.read()] == [b"v"]
+        assert [request.key.rpartition(".")[2] for _, request in waits if isinstance(request, Get)][-1] == "log"
+        assert {limits for limits, _ in waits} == {log._log.store_options.limits}
+
+
+def test_an_uploader_in_the_process_keeps_to_the_limits_of_its_log(
+    tmp_path: Path, waits: list[tuple[Limits, StoreRequest]]
+) -> None:
+    uploader = tiered.uploader.Uploader()
+    with tiered.open(tmp_path / "log", f"file://{tmp_path}/store", config=WIDE, uploader=uploader) as log:
+        log.topic("t", create=True).append(b"v")
+        log.sync(timeout=60)
+        status = log._uploader._parts[0].status()  # type: ignore[union-attr, attr-defined]  # an Uploader was given
+        assert status["store"]["requests_per_second"] == 100_000
+        assert {limits for limits, _ in waits} == {log.store_options.limits}
+    assert any(isinstance(request, Put) and request.key.endswith(".log") for _, request in waits)
+
+
+def test_a_limit_that_would_be_ignored_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="limits are of a store, but no remote is given"):
+        tiered.open(tmp_path / "log", config=WIDE)
+    assert not (tmp_path / "log").exists()
+    for opens in (tiered.open, lambda path, **words: tiered.open_reader(log_dir=path, **words)):
+        with pytest.raises(ConfigError, match="deadline_seconds is given, but no remote"):
+            opens(tmp_path, deadline_seconds=1.0)
+    both = tiered.uploader.Uploader(Settings(http=None, requests_per_second=5))
+    with pytest.raises(ConfigError, match="limits are given twice"):
+        tiered.open(tmp_path / "log", f"file://{tmp_path}/store", config=WIDE, uploader=both)
+    for ignored in ({"remote": "memory://x"}, {"log_dir": tmp_path}, {"region": "us-east-1"}, {"sidecar": tmp_path}):
+        with pytest.raises(ConfigError, match=f"no setting {next(iter(ignored))}"):
+            tiered.uploader.Uploader(Settings(**ignored))

@@ -14,6 +14,7 @@ from tiered.store.base import ABSENT, Get, Object, Put
 from tiered.store.location import StoreLocation, open_store
 from tiered.store.memory import MemoryStore
 from tiered.store.metrics import StoreMetrics
+from tiered.store.options import StoreOptions
 
 GOOD = {
     "s3://logs": "s3://logs",
@@ -126,7 +127,10 @@ def test_path_style_goes_with_an_endpoint() -> None:
 
 async def test_opened_stores_share_a_memory_name() -> None:
     metrics = StoreMetrics()
-    store, other = open_store("memory://opened/p", metrics=metrics), StoreLocation.parse("memory://opened/p").open_aio()
+    store, other = (
+        open_store("memory://opened/p", StoreOptions(metrics=metrics)),
+        StoreLocation.parse("memory://opened/p").open_aio(),
+    )
     store.execute(Put("k", b"v", ABSENT))
     got = await other.execute(Get("k"))
     assert isinstance(got, Object)

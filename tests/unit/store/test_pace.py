@@ -142,7 +142,8 @@ def test_whoever_asks_too_often_settles_near_what_the_store_takes() -> None:
 
 def test_a_write_that_is_refused_slows_down_too_and_the_first_is_told() -> None:
     clock, told = FakeClock(), list[Slowed]()
-    limits = Limits(clock=clock, slowed=told.append)
+    limits = Limits(clock=clock)
+    limits.report_slowed(told.append)
     store = LimitedStore(Throttling(clock, 0), limits)
     answer = store.execute(Put("a3/k", b"v", ABSENT))
     assert isinstance(answer, PutResult)

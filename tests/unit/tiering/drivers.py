@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from tiered.log import Log
 from tiered.plan.tiering.facts import DrainMode
 from tiered.store.base import Outcome, Put, Store, StoreRequest
 from tiered.store.location import StoreLocation
+from tiered.store.options import StoreOptions
 from uploader.component import AttachedUploader
 from uploader.config import Settings
 from uploader.service import Place, Service
@@ -158,7 +159,7 @@ class _Attach:
         self._place = place
         self.attached: AttachedUploader | None = None
 
-    def attach(self, directory: Path, remote: str, options: Mapping[str, Any]) -> AttachedUploader:
+    def attach(self, directory: Path, location: StoreLocation, options: StoreOptions) -> AttachedUploader:
         self.attached = AttachedUploader(Service(self._place, SETTINGS))
         return self.attached
 

@@ -37,6 +37,7 @@ from tiered.store.base import (
 from tiered.store.limit import Limits, Slots
 from tiered.store.location import StoreLocation
 from tiered.store.memory import MemoryStore
+from tiered.store.options import DEFAULTS, StoreOptions
 from tiered.store.sources import PIECE_BYTES
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.tiering.aio_run import ORDER_SECONDS
@@ -57,13 +58,13 @@ class Location(StoreLocation):
         store: Store = self.store
         return store
 
-    def open(self, **options: Any) -> Store:
-        self.opened["maintenance"] = options["limits"]
-        return super().open(**options)
+    def open(self, options: StoreOptions = DEFAULTS) -> Store:
+        self.opened["maintenance"] = options.limits
+        return super().open(options)
 
-    def open_aio(self, **options: Any) -> AioStore:
-        self.opened["uploads"] = options["limits"]
-        return super().open_aio(**options)
+    def open_aio(self, options: StoreOptions = DEFAULTS) -> AioStore:
+        self.opened["uploads"] = options.limits
+        return super().open_aio(options)
 
 
 class Busy(MemoryStore):

@@ -29,6 +29,7 @@ from tiered.spark.jobs.plan import Receipt, decoded, encoded
 from tiered.store.base import Get, Object, Store, list_all
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation, open_store
+from tiered.store.options import StoreOptions
 from tiered.store.puts import put_unique
 
 FOLDER = "_tieredlog"
@@ -153,7 +154,7 @@ class ParquetFolder:
     def __init__(self, url: str, s3: S3Keywords, *, create: bool) -> None:
         self.folder = url.rstrip("/")
         words: S3Keywords = s3 if url.startswith("s3://") else {}
-        self._store: Store = open_store(f"{self.folder}/{FOLDER}", create=create, **words)
+        self._store: Store = open_store(f"{self.folder}/{FOLDER}", StoreOptions(create=create), **words)
 
     def ends(self, keys: Iterable[str]) -> Ends:
         """Of the newest commit, of all that ever were exported."""
