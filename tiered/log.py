@@ -19,7 +19,7 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from tiered import arguments
 from tiered.appending.thread import AppenderThread
