@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
-from tiered.errors import ConfigError, OffsetGapError, RemoteUnavailableError, TieredError
+from tiered.errors import (
+    ConfigError,
+    CorruptionError,
+    DataLocalError,
+    OffsetGapError,
+    RemoteUnavailableError,
+    TieredError,
+)
 from tiered.local.directory.figures import read_report, report_metrics
 from tiered.local.disk.uploads import PauseFile
 from tiered.metrics import Metric
@@ -256,8 +263,12 @@ class Service:
     def _honest(self, ending: Exit) -> Exit:
         """Success does not cover partitions that could not be looked into: what they hold may be on this disk only.
 
-        Of offsets that are missing the directory knows more than that they are.
+        Of offsets that are missing the directory knows more than that they are. A directory that could not be looked at
+        last, or that is gone, may have held records that no look has seen.
         """
+        if ending.code == 0 and (unseen := self._unseen()) is not None:
+            code = unseen.exit_code if isinstance(unseen, CorruptionError) else DataLocalError.exit_code
+            return Exit(code, f"the end of the log is not known: {unseen.message}", unseen.hint)
         broken = self._directory.unreadable()
         if not broken or ending.code not in (0, OffsetGapError.exit_code):
             return ending
@@ -266,6 +277,13 @@ class Service:
             return ending
         names = ", ".join(str(tp) for tp in sorted(broken))
         return Exit(first.exit_code, f"not all of {names} could be looked at: {first.message}", first.hint)
+
+    def _unseen(self) -> TieredError | None:
+        try:
+            self._directory.check_place()
+        except TieredError as gone:
+            return gone
+        return None if self._runner is None else self._runner.scan_failure
 
     # ------------------------------------------------------------------ while it runs, on its event loop
 

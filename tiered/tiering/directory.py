@@ -12,6 +12,7 @@ from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig
 from tiered.errors import FencedError, LockedError, TieredError, UnknownTopicError
 from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.view import find_gone, gone_error
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files, FileState, PosixFiles, no_directory, sweep_temporaries
 from tiered.local.disk.lock import DirectoryLock
@@ -77,6 +78,17 @@ class LogDirectory:
         told = self._lock.note().get("http")
         return told if isinstance(told, str) else None
 
+    def check_place(self) -> None:
+        """Raise LocalIOError if the directory was removed or replaced since it was acquired.
+
+        Raise CorruptionError if a partition's directory is gone that held records which no bucket has.
+        """
+        self._lock.check()
+        uploads = self._checkpoint.read()
+        for tp, end in sorted(find_gone(self.path, self.files, uploads).items()):
+            if tp not in uploads or uploads[tp].end_offset < end:
+                raise gone_error(self.path, tp, end)
+
     def release(self) -> None:
         """Lets another uploader in."""
         self._lock.release()
@@ -87,8 +99,9 @@ class LogDirectory:
         return self._scanner.volume_id
 
     def scan(self) -> list[Event]:
-        """What changed since the last scan."""
+        """Return what changed since the last scan. Raise LocalIOError if the directory was removed or replaced."""
         with self._busy:
+            self._lock.check()
             self._seen = self._news()
             return self._scanner.scan()
 
@@ -227,6 +240,7 @@ class LogDirectory:
         Returns how many partitions the checkpoint names: it is written whole.
         """
         with self._noting:
+            self._lock.check()
             self._checkpoint.update(uploads)
             return len(self._checkpoint.read())
 
@@ -239,5 +253,6 @@ class LogDirectory:
         return self._scanner.free_space()
 
     def _open(self) -> LocalLog:
+        self._lock.check()
         config = LogConfig(remote=True)
         return LocalLog.open(self.path, clock=self._clock, ids=self._ids, files=self.files, config=config, passing=True)

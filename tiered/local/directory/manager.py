@@ -20,6 +20,7 @@ from tiered.errors import (
     NotFoundError,
     TieredError,
 )
+from tiered.format.keys import partition_dir
 from tiered.local.cleaning.cleaner import LogCleaner
 from tiered.local.directory.figures import (
     UpkeepReport,
@@ -37,7 +38,13 @@ from tiered.local.directory.service import DirectoryService
 from tiered.local.directory.tasks import EVERY_TICK, InlineWorkers, Task, Tasks, Workers, run_all
 from tiered.local.directory.upkeep import Upkeep
 from tiered.local.directory.view import Survey, check_usable, left_the_disk, no_partition
-from tiered.local.disk.checkpoints import NO_BROKER_EPOCH, mark_clean, read_broker_epoch, take_clean_mark
+from tiered.local.disk.checkpoints import (
+    META_PROPERTIES_NAME,
+    NO_BROKER_EPOCH,
+    mark_clean,
+    read_broker_epoch,
+    take_clean_mark,
+)
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files, PosixFiles, no_directory, sweep_temporaries
 from tiered.local.disk.handles import PooledFiles, default_open_files
@@ -162,7 +169,10 @@ class LocalLog:
             log = cls(directory, files=files, clock=clock, ids=ids, config=config, lock=None)
             log._survey.look()
             return log
-        files.make_directory(directory)
+        if not passing:
+            files.make_directory(directory)
+        elif files.state(directory / META_PROPERTIES_NAME) is None:  # it was a log when the caller looked
+            raise no_directory(files, directory, hint="put it back, or restore it with `tiered restore`")
         if not isinstance(files, PooledFiles):
             files = PooledFiles(files, config.max_open_files or default_open_files())
         lock = DirectoryLock(directory, files)
@@ -263,7 +273,10 @@ class LocalLog:
         if self._directory_lock is None:
             found = self._survey.find(tp)
         else:
-            found = self.roster.logs.get(tp) or self.roster.find(tp)
+            found = self.roster.logs.get(tp)
+            if found is None:
+                self._check_place()  # what is woken is read from the files that stand there now
+                found = self.roster.find(tp)
         if found is None:
             raise no_partition(self.directory, tp)
         return found
@@ -287,6 +300,7 @@ class LocalLog:
         """
         self._check_writable()
         with self._service.watched():
+            self._check_place()
             return self.registry.create(name, partitions, config or TopicConfig(), topic_id, held)
 
     def alter_topic(
@@ -295,6 +309,7 @@ class LocalLog:
         """Changes settings (Kafka's names) or adds partitions; they are never taken away."""
         self._check_writable()
         with self._service.watched():
+            self._check_place()
             return self.registry.alter(name, properties or {}, partitions)
 
     def delete_topic(self, name: str) -> list[Path]:
@@ -316,6 +331,7 @@ class LocalLog:
     def flush(self) -> None:
         """Flushes every partition, the first error after the last one; those that sleep are durable."""
         self._check_writable()
+        self._check_place()
         done = run_all(each.flusher.flush for each in self.roster.awake() if each.flusher.flushed < each.end_offset)
         if done.error is not None:
             raise done.error
@@ -323,6 +339,7 @@ class LocalLog:
     def tick(self) -> None:
         """All tasks that are due. Call it about once a second; raises the first error, after all."""
         self._check_writable()
+        self._check_place()
         self._upkeep.tasks.tick()
 
     def checkpoint(self) -> None:
@@ -351,6 +368,7 @@ class LocalLog:
 
     def sealing_many(self) -> AbstractContextManager[None]:
         """While it is entered, seals write no checkpoints: those name every partition, and are written at its end."""
+        self._lost()  # then the directory is offline, and every seal raises
         return self._sealed.many()
 
     def close(self) -> None:
@@ -367,9 +385,10 @@ class LocalLog:
             self._closed = True
         if self._directory_lock is None or not ours:
             return
+        lost = self._lost() or self._emptied()  # nothing is written into a directory that took the place of this one
         clean = self._service.end(self.cleaner, self._workers)
         try:
-            if clean:
+            if clean and lost is None:
                 self.checkpoint()
                 self.notes.write_watermarks()
                 self.note_status()
@@ -378,6 +397,8 @@ class LocalLog:
                     mark_clean(self.directory, self.files, self._broker_epoch)
         finally:
             self._directory_lock.release()
+        if lost is not None:
+            raise lost
         if not clean:
             raise LocalIOError(
                 f"{self.directory} was closed, but not everything is durable", hint="the next open recovers it"
@@ -407,6 +428,32 @@ class LocalLog:
             self._leaving.remove_due(0)
         except TieredError as error:
             LOGGER.warning("deletion_failed path=%s error=%s", self.directory, error)
+
+    def _lost(self) -> TieredError | None:
+        """Return why the directory is no longer the one that was opened, after taking it offline; None if it is."""
+        try:
+            if self._directory_lock is not None:
+                self._directory_lock.check()
+        except TieredError as error:
+            self._service.failed(error)
+            return error
+        return None
+
+    def _emptied(self) -> TieredError | None:
+        """Return why a partition that was written has no directory any more; None if all have theirs."""
+        for writer in self.roster.awake():
+            path = self.directory / partition_dir(writer.tp)
+            if not self.files.is_directory(path):
+                return CorruptionError(
+                    f"the directory {path} was removed while the log was open",
+                    path_or_key=str(path),
+                    hint="put it back before the next open, which else finds the partition out of service",
+                )
+        return None
+
+    def _check_place(self) -> None:
+        if (lost := self._lost()) is not None:
+            raise lost
 
     def _topic(self, name: str) -> TopicInfo:
         return self.registry.topics[name]

@@ -37,7 +37,7 @@ from tiered.format.keys import (
 from tiered.local.directory.manager import LocalLog
 from tiered.local.directory.registry import remove_tree
 from tiered.local.directory.view import DirectoryView
-from tiered.local.disk.files import Files
+from tiered.local.disk.files import Files, make_inside
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.volume import read_topic_id
 from tiered.local.partition.writer import PartitionWriter
@@ -121,7 +121,7 @@ def move(source: LocalLog, target: LocalLog, tp: TopicPartition, *, uid: str, ti
     """Moves ``tp``. Objects that were got for it before raise ClosedError afterwards: ask for the partition again."""
     writer = source.roster.writers[tp]  # of one that is out of service: why, before anything is made
     future = target.directory / renamed_dir(tp, uid, "future")
-    target.files.make_directory(future)
+    make_inside(target.files, future)
     with source.cleaner.paused(tp):
         left = _move(source, target, writer, future, timeout_seconds=timeout_seconds)
     target.cleaner.checkpoint.adopt(tp, left.cleaned)

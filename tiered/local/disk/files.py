@@ -421,6 +421,13 @@ def no_directory(files: Files, path: Path, *, hint: str) -> TieredError:
     return ConfigError(f"{path} is a file, not a log directory", hint="name the directory that holds the partitions")
 
 
+def make_inside(files: Files, path: Path) -> None:
+    """Create a directory whose parent exists. Raise NotFoundError where the parent is gone: it is not made again."""
+    if not files.is_directory(path.parent):
+        raise NotFoundError(f"cannot make {path}: its directory is gone", hint="put it back, then start again")
+    files.make_directory(path)
+
+
 def is_another_disk(error: LocalIOError) -> bool:
     """Whether a rename failed because one of the two places is a mount point, or lies below one."""
     return isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.EXDEV, errno.EBUSY)

@@ -9,6 +9,7 @@ died: it closes its copy as the first thing it does.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -23,7 +24,7 @@ from typing import Any
 from tiered.clock import Clock
 from tiered.errors import LockedError, NotFoundError, TieredError
 from tiered.local.disk.checkpoints import first_json
-from tiered.local.disk.files import Files
+from tiered.local.disk.files import Files, FileState, translate
 from tiered.times import format_time
 
 LOCK_NAME = ".lock"
@@ -68,6 +69,7 @@ class DirectoryLock:
         self._files = files
         self._handle: int | None = None
         self._file: tuple[int, int] | None = None
+        self._state: FileState | None = None
         self._owner = 0
 
     def acquire(self, clock: Clock, *, patience_seconds: float = 0.0, passing: bool = False) -> None:
@@ -92,6 +94,7 @@ class DirectoryLock:
                 raise LockedError(f"{self.path.parent} is held by {holder}", hint=hint)
             clock.sleep(LOOK_SECONDS)
         self._handle, self._file, self._owner = handle, _file_of(handle), os.getpid()
+        self._state = self._files.state(self.path)
         _HELD.add(self)
         note = {
             "pid": os.getpid(),
@@ -105,6 +108,21 @@ class DirectoryLock:
         except TieredError:
             self._let_go()
             raise
+
+    def check(self) -> None:
+        """Raise LocalIOError if the directory was removed, or replaced by another, while this object holds the lock.
+
+        Open files outlive their names: without this look, writes would go on into files that are deleted.
+        """
+        if self._handle is None or self._state is None:
+            return
+        now = self._files.state(self.path)
+        if now is not None and now.inode == self._state.inode:
+            return
+        what = "the directory was removed while it was open" if now is None else "another directory is in its place"
+        gone = translate(OSError(errno.ESTALE, what), "use", self.path.parent)
+        gone.hint = "put the directory back, or restore it from the bucket with `tiered restore`; then start again"
+        raise gone
 
     def try_acquire(self, clock: Clock) -> bool:
         """As :meth:`acquire`; False if somebody else has it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tiered.local.disk.epochs import LeaderEpochs
+from tiered.local.disk.files import make_inside
 from tiered.local.disk.names import SPARSE_NAME
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploads import PartitionUpload
@@ -34,7 +35,7 @@ def open_writer(
     """
     files = around.files
     if not files.is_directory(path):
-        files.make_directory(path)
+        make_inside(files, path)
         clean = True
     ensure_topic_id(path, files, topic.topic_id)
     if topic.adopted and files.state(path / SPARSE_NAME) is None:  # it may have been compacted, whatever it is now

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tiered.config import UNLIMITED, TopicConfig
-from tiered.errors import TieredError
+from tiered.errors import CorruptionError, TieredError
 from tiered.format.keys import partition_dir
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploads import PartitionUpload
@@ -218,6 +218,13 @@ class Roster:
             why = self.broken.get(tp)
             if why is not None:
                 raise why.with_traceback(None)
+            path = self.directory / partition_dir(tp)
+            if not self._around.files.is_directory(path):  # it was there at the open; an empty one would lose records
+                raise CorruptionError(
+                    f"{tp} is out of service: its directory {path} was removed while the log was open",
+                    path_or_key=str(path),
+                    hint="put it back, then open the log again",
+                )
             sleeper = self._sleeping[tp]
             end, start, mark = sleeper
             writer = self.adopt(tp, clean=True, recovery_point=end, start=start, high_watermark=mark)
