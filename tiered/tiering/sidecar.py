@@ -48,6 +48,7 @@ class BrokerDirectory(LogDirectory):
     def scan(self) -> list[Event]:
         """What changed, after the broker's directory was looked at."""
         with self._busy:
+            self._lock.check()  # a look makes missing directories of partitions
             self._mirror.look()
             again = [PartitionGone(tp) for tp in sorted(self._mirror.taken_back) if self._scanner.forget(tp)]
             return [*again, *super().scan()]
