@@ -179,7 +179,8 @@ class SegmentDescriptor:
     """What is known of a sealed segment, read once at the seal; it begins the index bundle.
 
     ``size_bytes`` and ``crc32c`` are those of the whole ``.log``: bytes sent, bytes hashed and the size in
-    the catalog are the same number. ``leader_epoch`` is that of the last batch.
+    the catalog are the same number. ``leader_epoch`` is that of the last batch. ``appended_ms``: wall clock of the
+    last append, -1 if it is not known.
     """
 
     topic_id: UUID
@@ -192,6 +193,7 @@ class SegmentDescriptor:
     size_bytes: int
     crc32c: int
     leader_epoch: int
+    appended_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +222,11 @@ class SealedSegment(Protocol):
 
 
 class Row(NamedTuple):
-    """One remote segment in the catalog (88 bytes in the root; see ``format.root``)."""
+    """One remote segment in the catalog (96 bytes in the root; see ``format.root``).
+
+    ``max_ts`` is the largest record timestamp, ``appended_ms`` the time of the last append (-1: not known). No row has
+    an earlier append time than the row before it.
+    """
 
     base: int
     next: int
@@ -236,3 +242,4 @@ class Row(NamedTuple):
     flags: int
     leader_epoch: int
     reserved: int = 0
+    appended_ms: int = -1

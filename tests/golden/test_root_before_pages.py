@@ -1,4 +1,4 @@
-"""The root that the release before pages wrote: it opens, and is written again byte for byte while it has no pages."""
+"""A stored root without pages: it opens, and is written again byte for byte while it has no pages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_it_opens() -> None:
     assert root.trash.entry(1).end == 0
 
 
-def test_without_pages_the_bytes_are_what_that_release_wrote_and_reads() -> None:
+def test_without_pages_the_bytes_are_those_that_were_stored() -> None:
     assert encode_root(golden_root()) == FILE.read_bytes()
     data = FILE.read_bytes()
     header = json.loads(data[12 : 12 + struct.unpack_from("<I", data, 8)[0]])

@@ -771,6 +771,7 @@ def _row(name: SegmentName, key: str, got: object, topic_id: UUID, partition: in
         told.records,
         flags | (FLAG_MAINTAINER if name.role is Role.MAINTAINER else 0),
         told.leader_epoch,
+        appended_ms=told.appended_ms,
     )
 
 

@@ -568,6 +568,7 @@ class _Segment:
         if producers.data:
             self.files.replace(self.directory / snapshot_name(row.next), producers.data)
         stats = SegmentStats(row.size, row.crc, row.records, row.min_ts, row.max_ts, row.leader_epoch)
+        stats.appended_ms = row.appended_ms
         if txns.known:
             stats.aborted, stats.txn_crc = len(txns.data) // TXN_ENTRY_BYTES, crc32c(txns.data)
         write_note(self.files, self._path.with_suffix(SEAL_SUFFIX), stats)

@@ -8,7 +8,7 @@ range. Nothing in it is unique: it can be rebuilt from the ``.log`` object alone
     40   base_offset i8    48 end_offset i8        56  min_timestamp i8    64 max_timestamp i8
     72   size_bytes i8     80 records i8           88  crc32c u4 of the .log   92  reserved u4 = 0
     96   16 x section:     kind u4 | position u4 | length u4 | crc32c u4 (unused ones are 0)
-    352  reserved, 0                                508 crc32c u4 of bytes 0..508
+    352  appended_ms i8    360 reserved, 0          508 crc32c u4 of bytes 0..508
     512  the sections, one after the other, in the order of the table
 
 Offset index, time index, transaction index and producer snapshot are byte-identical to Kafka's files, trimmed.
@@ -42,7 +42,9 @@ _FIXED = struct.Struct("<4s4xHHi16siiqqqqqqII")
 _SECTION = struct.Struct("<IIII")
 _CRC = struct.Struct("<I")
 _EPOCH = struct.Struct("<iq")
+_APPENDED = struct.Struct("<q")
 _TABLE_AT = _FIXED.size
+_APPENDED_AT = _TABLE_AT + MAX_SECTIONS * _SECTION.size
 _CRC_AT = HEAD_BYTES - _CRC.size
 
 
@@ -150,7 +152,8 @@ def decode_bundle_head(prefix: bytes, *, key: str = "") -> BundleHead:
         raise ConfigError(f"index bundle {key} has format {fmt}, this release reads {FORMAT}", hint="upgrade tieredlog")
     if fmt < 1 or count > MAX_SECTIONS:
         _refuse(key, 8, f"format {fmt} with {count} sections")
-    return BundleHead(_descriptor(fields, key), fields[3], _sections(prefix, count, key))
+    (appended_ms,) = _APPENDED.unpack_from(prefix, _APPENDED_AT)
+    return BundleHead(_descriptor(fields, appended_ms, key), fields[3], _sections(prefix, count, key))
 
 
 def decode_bundle(data: bytes, *, key: str = "") -> Bundle:
@@ -217,11 +220,12 @@ def _encode_head(descriptor: SegmentDescriptor, claim_epoch: int, sections: Sequ
     )  # fmt: skip
     for index, section in enumerate(sections):
         _SECTION.pack_into(head, _TABLE_AT + index * _SECTION.size, *section)
+    _APPENDED.pack_into(head, _APPENDED_AT, descriptor.appended_ms)
     _CRC.pack_into(head, _CRC_AT, crc32c(memoryview(head)[:_CRC_AT]))
     return bytes(head)
 
 
-def _descriptor(fields: tuple[object, ...], key: str) -> SegmentDescriptor:
+def _descriptor(fields: tuple[object, ...], appended_ms: int, key: str) -> SegmentDescriptor:
     numbers = [field for field in fields[5:15] if isinstance(field, int)]
     topic_id = fields[4]
     assert isinstance(topic_id, bytes)  # noqa: S101  struct's "16s" gives bytes; for the type checker
@@ -239,6 +243,7 @@ def _descriptor(fields: tuple[object, ...], key: str) -> SegmentDescriptor:
         size_bytes=size,
         crc32c=crc,
         leader_epoch=leader_epoch,
+        appended_ms=appended_ms,
     )
 
 

@@ -10,7 +10,7 @@
 The bytes are those of ``format.container``, 2 in ``min_reader``; the one table of the body follows from ``kind``::
 
     header  format, min_reader, kind ("leaf" | "inner" | "trash"), topic_id, partition, role, epoch, uid
-    leaf    "rows": as the root's tail, 88 bytes a row (``format.rows``)
+    leaf    "rows": as the root's tail, 96 bytes a row (``format.rows``)
     inner   "pointers", 112 bytes each
     trash   "trash", 56 bytes an entry (``format.rows``)
 

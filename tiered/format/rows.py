@@ -3,10 +3,11 @@
 int64 only, never uint64: numpy converts a whole uint64 column before it compares it with a Python int (13 ms
 instead of 2 us at ten million rows).
 
-One row, 88 bytes; the canonical bytes over which its sum is taken are these fields in this order::
+One row, 96 bytes; the canonical bytes over which its sum is taken are these fields in this order::
 
     base i8 | next i8 | min_ts i8 | max_ts i8 | size i8 | crc i8 | id_hi i8 | id_lo i8        64 bytes
     idx_len i4 | claim_epoch i4 | records i4 | flags i4 | leader_epoch i4 | reserved i4      24 bytes
+    appended_ms i8                                                                            8 bytes
 
 One entry of the trash, 48 bytes; 56 with ``end``, in roots and pages of catalogs that have pages::
 
@@ -32,7 +33,7 @@ from tiered.model import Row
 
 Column = npt.NDArray[np.int64]
 
-ROW_BYTES = 88
+ROW_BYTES = 96
 TRASH_BYTES = 48
 SUM_MODULUS = 1 << 128
 
@@ -261,7 +262,7 @@ class Rows(Table):
         return total % SUM_MODULUS
 
     def canonical_bytes(self) -> bytes:
-        """All rows, 88 bytes each, as drawn above."""
+        """All rows, 96 bytes each, as drawn above."""
         packed = np.empty(len(self.columns["base"]), dtype=_ROW_DTYPE)
         for name in self.FIELDS:
             packed[name] = self.columns[name]

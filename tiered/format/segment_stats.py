@@ -14,6 +14,7 @@ class SegmentStats:
     """Running totals of one ``.log``: whole-file CRC32C, size, records, timestamps (-1 where there are none).
 
     ``first_append_ms`` is the wall clock of the first append: ``seal.ms`` counts from there after a reopen, too.
+    ``appended_ms`` is that of the last append: the age of a segment whose timestamps are wrong counts from it.
 
     What must stand beside the file: ``aborted`` entries of the transaction index and their CRC32C, ``producers`` in the
     snapshot at its end and the CRC32C of that. -1 entries or producers: nobody noted it, the log has to be asked.
@@ -30,6 +31,7 @@ class SegmentStats:
     txn_crc: int = 0
     producers: int = -1
     snapshot_crc: int = 0
+    appended_ms: int = -1
 
     def add(self, data: bytes | memoryview, records: int, least: int, greatest: int, leader_epoch: int) -> None:
         """One more batch at the end of the file: its bytes, its number of records, its timestamps."""
@@ -58,4 +60,5 @@ class SegmentStats:
             size_bytes=self.size_bytes,
             crc32c=self.crc32c,
             leader_epoch=self.leader_epoch,
+            appended_ms=self.appended_ms,
         )

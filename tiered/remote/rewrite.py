@@ -182,7 +182,7 @@ class SegmentOutput:
 
     def __init__(self, shop: Workshop, rows: Sequence[Row], uid: str) -> None:
         base, end = rows[0].base, rows[-1].next
-        self.stats = SegmentStats()
+        self.stats = SegmentStats(appended_ms=max(row.appended_ms for row in rows))
         self._shop = shop
         self._base, self._end, self._uid = base, end, uid
         self._leader_epoch = max(row.leader_epoch for row in rows)  # a hole's; else that of the last batch
@@ -221,7 +221,8 @@ class SegmentOutput:
         """Both objects, stored and verified; a hole without objects where no batch went in."""
         shop, stats = self._shop, self.stats
         if not self._log.size:
-            return hole(self._base, self._end, self._uid, shop.claim_epoch, self._leader_epoch)
+            made = hole(self._base, self._end, self._uid, shop.claim_epoch, self._leader_epoch)
+            return made._replace(appended_ms=stats.appended_ms)
         self._add_time()
         stats.size_bytes, stats.crc32c = self.written
         stats.leader_epoch = self._leader_epoch

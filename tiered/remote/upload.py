@@ -154,6 +154,7 @@ def row_of(
         records=descriptor.records,
         flags=flags,
         leader_epoch=descriptor.leader_epoch,
+        appended_ms=descriptor.appended_ms,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,8 @@ def parts_of(segment: SealedSegment) -> tuple[object, ...]:
     source, indexes = segment.open_log(), segment.indexes()
     log = source.read_at(0, source.size)
     source.close()
-    return segment.descriptor, log, indexes.offset_index, indexes.time_index, indexes.txn_index, indexes.leader_epochs
+    descriptor = replace(segment.descriptor, appended_ms=-1)  # a segment in memory gets its append time at the commit
+    return descriptor, log, indexes.offset_index, indexes.time_index, indexes.txn_index, indexes.leader_epochs
 
 
 def test_batches_are_read_as_one_whatever_is_asked_for_and_never_beyond_their_end() -> None:

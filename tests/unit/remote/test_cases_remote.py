@@ -99,7 +99,7 @@ def test_what_lies_below_the_log_start_goes_and_nothing_by_default() -> None:
 
 
 def test_case_85_what_the_catalog_keeps_of_a_segment_has_one_size() -> None:
-    """There is no metadata of a plug-in's own that could grow: a row has 88 bytes whatever the segment, and no more."""
+    """There is no metadata of a plug-in's own that could grow: a row has 96 bytes whatever the segment, and no more."""
     log = RemoteLog(MemoryStore())
     sizes = []
     for at, count in ((0, 1), (1, 10), (11, 500), (511, 1)):

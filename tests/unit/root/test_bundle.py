@@ -20,7 +20,9 @@ from tiered.format.bundle import (
 from tiered.format.crc import crc32c
 from tiered.model import EpochEntry, SealedIndexes, SegmentDescriptor
 
-DESCRIPTOR = SegmentDescriptor(UUID(int=7), 3, 2**63 - 200, 2**63 - 100, -5, 1_700_000_000_000, 100, 4096, 2**32 - 1, 9)
+DESCRIPTOR = SegmentDescriptor(
+    UUID(int=7), 3, 2**63 - 200, 2**63 - 100, -5, 1_700_000_000_000, 100, 4096, 2**32 - 1, 9, 1_700_000_000_001
+)
 INDEXES = SealedIndexes(b"o" * 80, b"t" * 120, b"x" * 34, b"p" * 56, (EpochEntry(1, 0), EpochEntry(9, 2**62)))
 KEY = "some.idx"
 

@@ -30,7 +30,7 @@ from tiered.format.page import (
     verified_page,
 )
 from tiered.format.root import Cleaned, decode_root, encode_root
-from tiered.format.rows import SUM_MODULUS, TRASH_RANGE_COLUMNS, Rows, Trash
+from tiered.format.rows import ROW_BYTES, SUM_MODULUS, TRASH_RANGE_COLUMNS, Rows, Trash
 from tiered.format.trash import TRASH_ROWS, TrashEntry
 from tiered.plan.invariants import check_root
 
@@ -176,7 +176,7 @@ def test_every_truncation_and_every_flipped_bit_is_found() -> None:
         {"topic_id": "0" * 32},
         {"partition": 4},
         {"raw_len": 2**40},
-        {"raw_len": MAX_PAGE_ROWS * 88 + 1},
+        {"raw_len": MAX_PAGE_ROWS * ROW_BYTES + 1},
         {"tables": []},
         {"tables": [["rows", 0, [list(one) for one in POINTER_COLUMNS]]]},
     ],
@@ -189,7 +189,7 @@ def test_a_header_that_lies_is_refused(change: dict[str, Any]) -> None:
 
 
 def test_bombs_and_giants_are_refused_before_anything_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
-    size = MAX_PAGE_ROWS * 88 + 88
+    size = (MAX_PAGE_ROWS + 1) * ROW_BYTES
     bomb = zstandard.ZstdCompressor(level=3).compress(bytes(size))
     used: list[int] = []
     real = zstandard.ZstdDecompressor
@@ -199,7 +199,7 @@ def test_bombs_and_giants_are_refused_before_anything_is_allocated(monkeypatch: 
         return real()
 
     monkeypatch.setattr("tiered.format.container.zstandard.ZstdDecompressor", counted)
-    for raw_len in (size, 4 * 88):
+    for raw_len in (size, 4 * ROW_BYTES):
         data = forged(partial(dict.update, raw_len=raw_len), bomb)
         with pytest.raises(CorruptionError):
             decode_page(data, key=PAGE_KEY, kind=PageKind.LEAF)

@@ -57,7 +57,7 @@ def test_layout_is_the_one_drawn() -> None:
 
 def test_row_sum_is_blake2b_of_the_canonical_bytes() -> None:
     row = make_rows(1).row(0)
-    packed = struct.pack("<8q6i", *row)
+    packed = struct.pack("<8q6iq", *row)
     assert make_rows(1).canonical_bytes() == packed
     assert make_rows(1).sum == int.from_bytes(hashlib.blake2b(packed, digest_size=16).digest(), "little")
     two = make_rows(2)

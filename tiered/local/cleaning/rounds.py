@@ -167,7 +167,7 @@ class CleaningRound:
                 copy.add_aborted(txn)
             found = copy.finish()
             path = self._writer.directory / local_name(group[0].base_offset, LOG_SUFFIX, CLEANED_SUFFIX)
-            self._files.set_modified(path, max(group[-1].modified_ms, 0))
+            self._files.set_modified(path, max(0, *[segment.modified_ms for segment in group]))
         except BaseException:
             if copy is not None:
                 with contextlib.suppress(TieredError):

@@ -347,6 +347,7 @@ class ActiveSegment:
             self.stats = measure(LogFile(self._files, self.path, handle=self._handle()), self.size_bytes, offsets)
         self.stats.aborted, self.stats.txn_crc = self._aborted, self._txn_crc
         self.stats.producers, self.stats.snapshot_crc = self._known.producers, self._known.crc
+        self.stats.appended_ms = self.appended_ms
         return self.stats
 
     def write_seal(self) -> bool:

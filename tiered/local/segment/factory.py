@@ -121,6 +121,8 @@ class SegmentFactory:
         self._settle_txn_index(active, tail, stats)
         if tail.largest is not None:
             active.max_timestamp, active.max_timestamp_offset = tail.largest
+        if stats is not None and stats.appended_ms >= 0:
+            active.appended_ms = stats.appended_ms
         active.leader_epoch = self._epochs.latest
         if is_new and self.config.preallocate:
             active.preallocate()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Protocol
@@ -119,7 +120,7 @@ class SealedLocalSegment:
         self.base_offset = base_offset
         self.end_offset = end_offset
         self.size_bytes = size_bytes
-        self.appended_ms = appended_ms
+        self._appended_ms = appended_ms
         self._files = files
         self._interval = interval_bytes
         self._epochs = epochs
@@ -131,6 +132,12 @@ class SealedLocalSegment:
         self.reach = -1  # of one that a recovery found damaged: its batches reached this offset once
         self._aborted: list[AbortedTxn] | None = None
         self.before: HasPath | None = None  # what it was while it was active: a read may have begun then
+
+    @property
+    def appended_ms(self) -> int:
+        """Time of the last append: that of the note, else the one that it was made with."""
+        stats = self._noted()
+        return self._appended_ms if stats is None or stats.appended_ms < 0 else stats.appended_ms
 
     @property
     def offsets(self) -> Offsets:
@@ -171,7 +178,8 @@ class SealedLocalSegment:
             self._check_end()
             with LogFile(self._files, self.path) as log:
                 stats = self._stats = measure(log, self.size_bytes, self.offsets, dense=self.dense)
-        return stats.descriptor(self.topic_id, self.tp.partition, self.base_offset, self.end_offset)
+        found = stats.descriptor(self.topic_id, self.tp.partition, self.base_offset, self.end_offset)
+        return replace(found, appended_ms=self.appended_ms)
 
     def _check_end(self) -> None:
         """Once: the batches of a log that may have gaps do not tell that some at the end are gone."""
