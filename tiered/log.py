@@ -11,6 +11,7 @@ is never a commit of what is only local: data that was not uploaded stays on thi
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -48,6 +49,7 @@ from tiered.read.stream import TierStream
 from tiered.remote.cache import INDEX_CACHE_BYTES, ByteCache
 from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootCache
+from tiered.remote.topics import TopicEntry
 from tiered.store.base import Blocking, Steps, Store
 from tiered.store.limit import Limits
 from tiered.store.location import StoreLocation
@@ -169,6 +171,7 @@ class Log:
             self._tiering = SpreadTiering(local, store, clock=clock, ids=ids, reachable=reachable, memory=memory)
         self._uploader: Uploaders | None = None
         self._topics: dict[str, Topic] = {}
+        self._opening: dict[str, threading.RLock] = {}
         self._appenders = AppenderThread(clock, ThreadWorkers())
         self._lock = threading.RLock()
         self._closed = threading.Event()
@@ -224,20 +227,41 @@ class Log:
         if is_state_log(name) and name not in self._local.topics():
             raise UnknownTopicError(f"there is no {name} in {self.directory}", hint="the first transaction makes it")
         with self._lock:
-            if name not in self._local.topics():
-                self._make(name, partitions, create, wanted)
-            info = self._local.topics()[name]
-            _check_same(name, info.partitions, info.config, partitions, wanted)
-            if name not in self._topics:
-                if self._tiering is not None and not is_state_log(name):  # which is of its disk alone
-                    if self._uploader is not None:
-                        self._uploader.poke()  # it claims what is new: let it not wait for its next scan
-                    self._tiering.adopt(info)
-                self._topics[name] = self._open_topic(name)
-            return self._topics[name]
+            opening = self._opening.setdefault(name, threading.RLock())
+        # The log's own lock is held across no request: `close` and other topics do not wait for the bucket.
+        with contextlib.nullcontext() if name in self._topics else opening:
+            entry = None
+            if self._tiering is not None and name not in self._local.topics():
+                entry = self._tiering.find_topic(name)
+            with self._lock:
+                if name not in self._local.topics():
+                    self._make(name, entry, partitions, create, wanted)
+                info = self._local.topics()[name]
+                _check_same(name, info.partitions, info.config, partitions, wanted)
+                if self._tiering is None or is_state_log(name) or name in self._topics:  # the state log has no bucket
+                    return self._opened(name)
+            self._adopt(self._tiering, info)
+            with self._lock:
+                return self._opened(name)
 
-    def _make(self, name: str, partitions: int | None, create: bool, settings: Mapping[str, Any]) -> None:
-        entry = self._tiering.find_topic(name) if self._tiering is not None else None
+    def _adopt(self, tiering: SpreadTiering, info: TopicInfo) -> None:
+        if self._uploader is not None:
+            self._uploader.poke()  # it claims what is new: let it not wait for its next scan
+        try:
+            tiering.adopt(info)
+        except TieredError as error:
+            if self._closed.is_set():
+                raise ClosedError(f"the log was closed while topic {info.name} was opened") from error
+            raise
+
+    def _opened(self, name: str) -> Topic:
+        if name not in self._topics:
+            self._topics[name] = self._open_topic(name)
+        return self._topics[name]
+
+    def _make(
+        self, name: str, entry: TopicEntry | None, partitions: int | None, create: bool, settings: Mapping[str, Any]
+    ) -> None:
         if entry is not None:
             its = entry.settings
             _check_same(name, entry.partitions, its, partitions, settings)  # before a file of it is made

@@ -78,7 +78,8 @@ class Log:
         config: TopicConfig | Mapping[str, object] | None = None,
     ) -> Topic:
         """As ``Log.topic``."""
-        topic = await self._worker.call(self._log.topic, name, partitions=partitions, create=create, config=config)
+        find = functools.partial(self._log.topic, name, partitions=partitions, create=create, config=config)
+        topic = await self._worker.call_alone(find)  # it may wait for the bucket: appends need their threads
         return Topic(topic, self._worker, self._runner)
 
     def transaction(

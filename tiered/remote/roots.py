@@ -77,8 +77,12 @@ def load_roots(ids: PartitionIds, partitions: Sequence[int]) -> Steps[dict[int, 
     return found
 
 
-def make_roots(ids: PartitionIds, partitions: Sequence[int], owner: str) -> Steps[dict[int, Root]]:
-    """Empty roots, create-only. Gives those that were there before, as they are now.
+def make_roots(
+    ids: PartitionIds, partitions: Sequence[int], owner: str, deadline: Deadline | None = None
+) -> Steps[dict[int, Root]]:
+    """Make empty roots, create-only. Return those that were there before, as they are now.
+
+    One ``deadline`` holds for all groups together, by default ``COMMIT_DEADLINE_MS`` from now.
 
     A 412 alone is no proof that a root is there: it is read, and made again if it is not. The registry entry that
     vouches for it would otherwise call it lost for ever.
@@ -87,12 +91,12 @@ def make_roots(ids: PartitionIds, partitions: Sequence[int], owner: str) -> Step
     """
     found: dict[int, Root] = {}
     missing = list(partitions)
-    deadline = yield from deadline_after(COMMIT_DEADLINE_MS)
+    deadline = deadline or (yield from deadline_after(COMMIT_DEADLINE_MS))
     attempt = 0
     while missing:
         there: list[int] = []
         for group in _groups(missing):
-            there += yield from _create(ids, (yield from _first_puts(ids, group, owner)))
+            there += yield from _create(ids, (yield from _first_puts(ids, group, owner)), deadline)
         roots = yield from load_roots(ids, there)
         found |= {partition: root for partition, root in roots.items() if root is not None}
         missing = [partition for partition, root in roots.items() if root is None]
@@ -114,9 +118,8 @@ def _first_puts(ids: PartitionIds, group: Sequence[int], owner: str) -> Steps[di
     return puts
 
 
-def _create(ids: PartitionIds, puts: Mapping[int, Put]) -> Steps[list[int]]:
+def _create(ids: PartitionIds, puts: Mapping[int, Put], deadline: Deadline) -> Steps[list[int]]:
     """Sends the group until each PUT landed or lost; gives those that lost, also to an attempt of our own."""
-    deadline = yield from deadline_after(COMMIT_DEADLINE_MS)
     open_, lost, cause, attempt = dict(puts), [], "", 0
     while open_:
         try:

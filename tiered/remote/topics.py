@@ -170,18 +170,17 @@ def register_topic(
     entry = TopicEntry(name, topic_id, partitions, MappingProxyType(dict(config)), roots=True)
     encode_topic(entry)  # what cannot be an entry is refused before the first root is made
     attempt = 0
-    deadline: Deadline | None = None
+    deadline = yield from deadline_after(COMMIT_DEADLINE_MS)  # one for the whole registration, its roots too
     while True:
         got: Object | Missing = yield _get(key)
         found = decode_topic(got.data, key=key) if isinstance(got, Object) else None
         if found is not None and (found.state != STATE_DELETED or found.topic_id == topic_id):
             need_open(found)
-            return (yield from _completed(found, entry, registrant))
+            return (yield from _completed(found, entry, registrant, deadline))
         condition = Match(got.etag) if isinstance(got, Object) else ABSENT
-        used = yield from _made(entry, range(partitions), registrant)
+        used = yield from _made(entry, range(partitions), registrant, deadline)
         change = yield NewId()
         body = encode_topic(replace(entry, changes=(change,)))
-        deadline = deadline or (yield from deadline_after(COMMIT_DEADLINE_MS))
         if used and (yield from load_topic(name)) is None:
             raise CorruptionError(
                 f"topic {name}: there is no entry {key}, and the root {used[0].key} holds offsets "
@@ -196,15 +195,17 @@ def register_topic(
         yield from _pause(deadline, attempt, name)
 
 
-def _completed(found: TopicEntry, wanted: TopicEntry, registrant: Registrant) -> Steps[TopicEntry]:
+def _completed(
+    found: TopicEntry, wanted: TopicEntry, registrant: Registrant, deadline: Deadline
+) -> Steps[TopicEntry]:
     """The entry with all partitions of ``wanted``, and vouching for its roots, as far as this can be made so."""
     if found.topic_id != wanted.topic_id or (found.roots and found.partitions >= wanted.partitions):
         return found
     name, before = found.name, found.partitions
     if found.roots:
         check_entry(name, found, dict.fromkeys(registrant.seen, Known(writer_epoch=1)))
-    vouched = found.roots or (yield from _vouched(found, registrant))
-    used = yield from _made(wanted, range(before, wanted.partitions), registrant)
+    vouched = found.roots or (yield from _vouched(found, registrant, deadline))
+    used = yield from _made(wanted, range(before, wanted.partitions), registrant, deadline)
     if used and found.roots:
         again = yield from load_topic(name)  # somebody may have added them while we did
         if again is None or used[-1].partition >= again.partitions:
@@ -219,10 +220,10 @@ def _completed(found: TopicEntry, wanted: TopicEntry, registrant: Registrant) ->
         partitions = max(entry.partitions, wanted.partitions)
         return replace(entry, partitions=partitions, roots=entry.roots or vouched)
 
-    return (yield from update_topic(name, completed))
+    return (yield from update_topic(name, completed, deadline))
 
 
-def _vouched(found: TopicEntry, registrant: Registrant) -> Steps[bool]:
+def _vouched(found: TopicEntry, registrant: Registrant, deadline: Deadline) -> Steps[bool]:
     """For an entry of before roots were made with it: makes the missing roots of the registrant's partitions.
 
     Gives whether all partitions have theirs now.
@@ -232,7 +233,7 @@ def _vouched(found: TopicEntry, registrant: Registrant) -> Steps[bool]:
     absent = [partition for partition, root in roots.items() if root is None]
     ours = [partition for partition in absent if partition in here]
     yield from _never_there(found, ours)
-    yield from _made(found, ours, registrant)
+    yield from _made(found, ours, registrant, deadline)
     return len(ours) == len(absent)
 
 
@@ -252,7 +253,9 @@ def _never_there(entry: TopicEntry, partitions: Sequence[int]) -> Steps[None]:
                 )
 
 
-def _made(entry: TopicEntry, partitions: Collection[int], registrant: Registrant) -> Steps[list[Root]]:
+def _made(
+    entry: TopicEntry, partitions: Collection[int], registrant: Registrant, deadline: Deadline
+) -> Steps[list[Root]]:
     """Makes roots, create-only; gives those that were there and are in use: of the same topic, registered before."""
     ids = PartitionIds(entry.name, entry.topic_id)
     wanted = sorted(partitions)
@@ -265,9 +268,8 @@ def _made(entry: TopicEntry, partitions: Collection[int], registrant: Registrant
                 f"and is gone: the partition was destroyed",
                 hint=REPAIR_HINT,
             )
-    there = yield from make_roots(
-        ids, [partition for partition in wanted if roots.get(partition) is None], registrant.owner
-    )
+    absent = [partition for partition in wanted if roots.get(partition) is None]
+    there = yield from make_roots(ids, absent, registrant.owner, deadline)
     known = [*there.values(), *(root for root in roots.values() if root is not None)]
     return sorted((root for root in known if root.version > 1), key=lambda root: root.partition)
 
@@ -373,7 +375,7 @@ def load_topic_to_read(name: str) -> Steps[TopicEntry | None]:
     return None if entry is None else (yield from confirm_topic(entry))
 
 
-def update_topic(name: str, change: Change) -> Steps[TopicEntry]:
+def update_topic(name: str, change: Change, deadline: Deadline | None = None) -> Steps[TopicEntry]:
     """Applies ``change`` by compare-and-swap, again after each lost race. It may alter partitions, config and state.
 
     Partitions that it adds must have their roots: ``register_topic`` makes them first.
@@ -381,7 +383,7 @@ def update_topic(name: str, change: Change) -> Steps[TopicEntry]:
     ``change`` gives the entry itself where nothing is to be done. Raises UnknownTopicError, CommitUnknown, ConfigError
     for a change of name or topic id, or fewer partitions.
     """
-    deadline = yield from deadline_after(COMMIT_DEADLINE_MS)
+    deadline = deadline or (yield from deadline_after(COMMIT_DEADLINE_MS))
     attempt, sent, sent_version = 0, "", 0
     key = topic_key(name)
     while True:

@@ -162,18 +162,21 @@ class Tiering:
 
     # ------------------------------------------------------------------ adoption
 
-    def adopt(self, info: TopicInfo) -> None:
-        """Registers the topic and claims the partitions that this volume never claimed before.
+    def adopt(self, info: TopicInfo, deadline: float | None = None) -> None:
+        """Register the topic and claim the partitions that this volume never claimed before.
+
+        Until ``deadline`` (default: ``ADOPT_TIMEOUT_S`` from now) an uploader in another process is waited for.
 
         Raises ConfigError (another topic of that name is in the bucket), FencedError, RemoteUnavailableError where a
         partition without records cannot know its first offset; a log that was claimed before only warns.
         """
+        deadline = self.clock.monotonic() + ADOPT_TIMEOUT_S if deadline is None else deadline
         broken = self.local.out_of_service
         tps = [tp for p in info.here if (tp := TopicPartition(info.name, p)) not in broken]
         unclaimed = [tp for tp in tps if self._proof(tp).token is None or _is_empty(self.local.partition(tp))]
         try:
             self.asked(self.steps.register(info.name))
-            self._adopt_partitions(unclaimed)
+            self._adopt_partitions(unclaimed, deadline)
             for tp in tps:
                 if tp not in unclaimed and self._proof(tp).restored_from is not None:
                     self._catch_up(tp)
@@ -188,9 +191,8 @@ class Tiering:
                 ) from error
             _logger.warning("topic %s is not checked against %s now: %s", info.name, self.drive.store.url, error)
 
-    def _adopt_partitions(self, tps: Sequence[TopicPartition]) -> None:
+    def _adopt_partitions(self, tps: Sequence[TopicPartition], deadline: float) -> None:
         """Claims them, or waits until the uploader of another process, which alone may, has claimed for this volume."""
-        deadline = self.clock.monotonic() + ADOPT_TIMEOUT_S
         poll_s = ADOPT_FIRST_POLL_S
         waiting = list(tps)
         while waiting:
@@ -383,11 +385,12 @@ class SpreadTiering:
         return next(iter(self._parts.values())).find_topic(name)
 
     def adopt(self, info: TopicInfo) -> None:
-        """As ``Tiering.adopt``, in every directory that holds a part of the topic and is in service."""
+        """Adopt the topic in every directory that holds a part of it and is in service, in one time for all."""
+        deadline = self._clock.monotonic() + ADOPT_TIMEOUT_S
         for path, part in self._parts.items():
             held = None if path in self._local.offline else part.local.topics().get(info.name)
             if held is not None:
-                part.adopt(held)
+                part.adopt(held, deadline)
 
     def known(self, tp: TopicPartition) -> Known:
         """As ``Tiering.known``."""

@@ -34,7 +34,7 @@ from tiered.remote.topics import (
     register_topic,
     update_topic,
 )
-from tiered.store.base import ABSENT, Delete, Get, List, Object, Outcome, Put, StoreRequest
+from tiered.store.base import ABSENT, Delete, Get, List, Object, Outcome, Put, PutResult, PutStatus, StoreRequest
 
 ID = TOPIC_ID
 
@@ -70,6 +70,25 @@ def claim(world: World, partition: int = 0, known: Known = NOTHING_KNOWN) -> Cat
     catalog = Catalog(ID, partition, "flights", persist=forget, known=known)
     world.run(catalog.claim("w", "h", VolumeProof("v1", True, 0)))
     return catalog
+
+
+def test_one_deadline_holds_for_all_groups_of_roots(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first root of each group gets no answer for 40 s: after the second group the minute is over."""
+    late, execute = {root_key(ID, group * ROOTS_TOGETHER) for group in range(5)}, world.store.execute
+
+    def slow(request: StoreRequest) -> Outcome:
+        if isinstance(request, Put) and request.key in late:
+            late.remove(request.key)
+            world.clock.sleep(40)
+            return PutResult(PutStatus.UNKNOWN, cause="timeout")
+        return execute(request)
+
+    monkeypatch.setattr(world.store, "execute", slow)
+    with pytest.raises(CommitUnknown, match="register it again"):
+        world.run(register_topic("flights", ID, 5 * ROOTS_TOGETHER, {}, Registrant("host:1")))
+    assert 80 <= world.clock.monotonic() < 90
+    late.clear()
+    assert world.run(register_topic("flights", ID, 5 * ROOTS_TOGETHER, {}, Registrant("host:1"))).roots
 
 
 def test_registration_makes_all_roots_and_the_entry_last(world: World) -> None:

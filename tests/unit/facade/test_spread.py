@@ -18,6 +18,7 @@ from tiered.log import Log
 from tiered.model import TopicPartition
 from tiered.plan.tiering.facts import DrainMode
 from tiered.store.location import StoreLocation, open_store
+from tiered.store.options import StoreOptions
 from tiered.testing.disk import FaultyFiles
 from uploader import Settings, Uploader
 from uploader.service import Place, Service, serve
@@ -96,7 +97,7 @@ def test_a_directory_that_fails_keeps_the_other_from_nothing(tmp_path: Path, url
     a, b = paths(tmp_path)
     clock, ids = SystemClock(), SystemIds()
     local = LocalTier.open([a, b], clock=clock, ids=ids, files=files)
-    log = Log(local, open_store(url, clock=clock, ids=ids), clock=clock, ids=ids)
+    log = Log(local, open_store(url, StoreOptions(clock=clock, ids=ids)), clock=clock, ids=ids)
     put(log, "x")
     files.fail = lambda operation, path: errno.EIO if operation == "sync" and a in path.parents else 0
     with pytest.raises(LocalIOError):
