@@ -27,7 +27,7 @@ from tiered.local.partition.partition import PartitionLog
 from tiered.model import TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.read.stream import ReadRange, TierStream
-from tiered.read.topic import TopicReads
+from tiered.read.topic import TopicReads, release_steps
 from tiered.store.base import Blocking, Steps
 from tiered.store.metrics import StoreMetrics
 from tiered.store.options import RETRY_DEADLINE_SECONDS, StoreOptions
@@ -310,13 +310,15 @@ class Reader:
         Segments whose timestamps lie outside the times are never fetched; all others are, whatever their key.
         """
         report = FindReport(topic)
+        opened: list[TierStream] = []
         steps = self._runner.run(
-            self._find_steps(topic, report, key=key, since=since, until=until, partition=partition)
+            self._find_steps(opened, topic, report, key=key, since=since, until=until, partition=partition)
         )
-        return Found(report, _one_by_one(self._runner.stream(steps)))
+        return Found(report, _one_by_one(self._runner.stream(steps, partial(release_steps, opened))))
 
     def _find_steps(
         self,
+        opened: list[TierStream],
         topic: str,
         report: FindReport,
         *,
@@ -330,10 +332,17 @@ class Reader:
         wanted = ReadRange.of_times(since, until, now_ms=self._clock.now_ms())
         arguments.partition_or_none(partition)
         reads = yield from self._topic_steps(topic)
-        return self._search(reads, key, wanted, reads.chosen(partition), report)
+        return self._search(reads, key, wanted, reads.chosen(partition), report, opened=opened)
 
     def _search(
-        self, reads: TopicReads, key: bytes, wanted: ReadRange, chosen: Sequence[int], report: FindReport
+        self,
+        reads: TopicReads,
+        key: bytes,
+        wanted: ReadRange,
+        chosen: Sequence[int],
+        report: FindReport,
+        *,
+        opened: list[TierStream],
     ) -> Steps[None]:
         before = self._received_bytes()
 
@@ -346,7 +355,7 @@ class Reader:
                     yield record
 
         for partition in chosen:
-            stream = yield from reads._open_steps(partition)
+            stream = yield from reads._open_steps(partition, opened)
             report.partitions += 1
             report.segments_pruned += yield from stream.pruned_segments(wanted)
             yield from stream.records(wanted, through=matching)
@@ -367,11 +376,14 @@ class Reader:
 
         Needs the extra ``arrow``. The table is in memory whole: for more, use Spark or ``read``.
         """
-        names, steps = self._arrow_steps(topic, partition=partition, since=since, until=until, columns=columns)
-        return arrow_table([batch for piece in self._runner.stream(steps) for batch in piece], names)
+        opened: list[TierStream] = []
+        names, steps = self._arrow_steps(opened, topic, partition=partition, since=since, until=until, columns=columns)
+        pieces = self._runner.stream(steps, partial(release_steps, opened))
+        return arrow_table([batch for piece in pieces for batch in piece], names)
 
     def _arrow_steps(
         self,
+        opened: list[TierStream],
         topic: str,
         *,
         partition: int | None,
@@ -383,13 +395,15 @@ class Reader:
         names = arguments.columns_or_none(columns, COLUMNS) or COLUMNS
         wanted = ReadRange.of_times(since, until, now_ms=self._clock.now_ms())
         arguments.partition_or_none(partition)
-        return names, self._record_batches(topic, partition, wanted, names)
+        return names, self._record_batches(opened, topic, partition, wanted, names)
 
     def _record_batches(
-        self, topic: str, partition: int | None, wanted: ReadRange, names: Sequence[str]
+        self, opened: list[TierStream], topic: str, partition: int | None, wanted: ReadRange, names: Sequence[str]
     ) -> Steps[None]:
         reads = yield from self._topic_steps(topic)
-        yield from reads._reading_arrow(reads.chosen(partition), wanted, "read_uncommitted", "raise", names)
+        yield from reads._reading_arrow(
+            reads.chosen(partition), wanted, "read_uncommitted", "raise", names, opened=opened
+        )
 
     def requests(self) -> dict[str, int]:
         """Requests made to the store so far, by operation."""

@@ -15,6 +15,8 @@ from tiered.aio.worker import Opening, Worker, open_beside
 from tiered.arrow.schema import arrow_table
 from tiered.format.kernels import ConsumerRecord
 from tiered.model import TopicPartition
+from tiered.read.stream import TierStream
+from tiered.read.topic import release_steps
 from tiered.reader import FindReport
 from tiered.store.aio_runner import AioRunner
 from tiered.times import Time
@@ -114,10 +116,11 @@ class Reader:
         """As ``Reader.find``: ``async for record in await reader.find(...)``; ``report`` is final at the end."""
         self._worker.check_open()
         report = FindReport(topic)
+        opened: list[TierStream] = []
         steps = await self._runner.run(
-            self._reader._find_steps(topic, report, key=key, since=since, until=until, partition=partition)
+            self._reader._find_steps(opened, topic, report, key=key, since=since, until=until, partition=partition)
         )
-        return Found(report, one_by_one(self._runner.stream(steps)))
+        return Found(report, one_by_one(self._runner.stream(steps, functools.partial(release_steps, opened))))
 
     async def to_arrow(
         self,
@@ -130,8 +133,11 @@ class Reader:
     ) -> pyarrow.Table:
         """As ``Reader.to_arrow``."""
         self._worker.check_open()
-        names, steps = self._reader._arrow_steps(topic, partition=partition, since=since, until=until, columns=columns)
-        async with aclosing(self._runner.stream(steps)) as pieces:
+        opened: list[TierStream] = []
+        names, steps = self._reader._arrow_steps(
+            opened, topic, partition=partition, since=since, until=until, columns=columns
+        )
+        async with aclosing(self._runner.stream(steps, functools.partial(release_steps, opened))) as pieces:
             found = [batch async for piece in pieces for batch in piece]
         return arrow_table(found, names)
 

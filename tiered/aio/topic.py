@@ -19,6 +19,7 @@ from tiered.model import Headers, Positions, RecordMetadata, TopicPartition
 from tiered.plan.read import LocalSpan, RemoteSpan
 from tiered.read.stream import ReadRange, TierBatch, TierStream, Window
 from tiered.read.topic import TopicReads as SyncTopicReads
+from tiered.read.topic import release_steps
 from tiered.store.aio_runner import AioRunner
 from tiered.times import Time
 from tiered.topic import Topic as SyncTopic
@@ -83,14 +84,14 @@ class PartitionStream:
 
     def batches(self, start: int, end: int | None = None, *, on_trimmed: str = "raise") -> AsyncIterator[TierBatch]:
         """As ``TierStream.batches``."""
-        return self._runner.stream(self.steps.batches(start, end, on_trimmed=on_trimmed))
+        return self._runner.stream(self.steps.batches(start, end, on_trimmed=on_trimmed), self.steps.release)
 
     def records(
         self, wanted: ReadRange, *, isolation: str = "read_uncommitted", on_trimmed: str = "raise"
     ) -> AsyncGenerator[ConsumerRecord, None]:
         """As ``TierStream.records``, one by one."""
         steps = self.steps.records(wanted, isolation=isolation, on_trimmed=on_trimmed)
-        return one_by_one(self._runner.stream(steps))
+        return one_by_one(self._runner.stream(steps, self.steps.release))
 
 
 async def one_by_one(
@@ -151,8 +152,10 @@ class TopicReads:
     ) -> AsyncGenerator[ConsumerRecord, None]:
         chosen, wanted = check()
         self._worker.check_open()
-        steps = self._reads._reading(chosen, wanted, isolation, on_trimmed)
-        async with aclosing(one_by_one(self._runner.stream(steps))) as records:
+        opened: list[TierStream] = []
+        steps = self._reads._reading(chosen, wanted, isolation, on_trimmed, opened=opened)
+        pieces = self._runner.stream(steps, functools.partial(release_steps, opened))
+        async with aclosing(one_by_one(pieces)) as records:
             async for record in records:
                 yield record
 
@@ -191,8 +194,9 @@ class TopicReads:
         chosen, wanted = check()
         names = arguments.columns_or_none(columns, COLUMNS) or COLUMNS
         self._worker.check_open()
-        steps = self._reads._reading_arrow(chosen, wanted, isolation, on_trimmed, names)
-        async with aclosing(self._runner.stream(steps)) as pieces:
+        opened: list[TierStream] = []
+        steps = self._reads._reading_arrow(chosen, wanted, isolation, on_trimmed, names, opened=opened)
+        async with aclosing(self._runner.stream(steps, functools.partial(release_steps, opened))) as pieces:
             async for piece in pieces:
                 for batch in piece:
                     yield batch

@@ -89,14 +89,21 @@ class PartitionStream:
 
     def batches(self, start: int, end: int | None = None, *, on_trimmed: str = "raise") -> Iterator[TierBatch]:
         """As ``TierStream.batches``."""
-        return chain.from_iterable(self._runner.stream(self.steps.batch_runs(start, end, on_trimmed=on_trimmed)))
+        steps = self.steps.batch_runs(start, end, on_trimmed=on_trimmed)
+        return chain.from_iterable(self._runner.stream(steps, self.steps.release))
 
     def records(
         self, wanted: ReadRange, *, isolation: str = "read_uncommitted", on_trimmed: str = "raise"
     ) -> Iterator[ConsumerRecord]:
         """As ``TierStream.records``, one by one."""
         steps = self.steps.records(wanted, isolation=isolation, on_trimmed=on_trimmed)
-        return chain.from_iterable(self._runner.stream(steps))
+        return chain.from_iterable(self._runner.stream(steps, self.steps.release))
+
+
+def release_steps(opened: Sequence[TierStream]) -> Steps[None]:
+    """Release the streams of a read that ended, or that was left early. Never raises."""
+    for stream in opened:
+        yield from stream.release()
 
 
 class TopicReads:
@@ -124,10 +131,12 @@ class TopicReads:
         """Both tiers of one partition, looked at anew."""
         return PartitionStream(self._runner.run(self._open_steps(partition)), self._runner)
 
-    def _open_steps(self, partition: int) -> Steps[TierStream]:
-        """As :meth:`stream`, for whoever runs steps."""
+    def _open_steps(self, partition: int, opened: list[TierStream] | None = None) -> Steps[TierStream]:
+        """As :meth:`stream`, for whoever runs steps. The stream is in ``opened`` before its first request."""
         partition = self.check_partition(partition)
         stream = yield from self._open_stream(TopicPartition(self.name, partition))
+        if opened is not None:
+            opened.append(stream)
         yield from stream.refresh()
         return stream
 
@@ -153,7 +162,9 @@ class TopicReads:
         chosen, wanted = self._wanted(
             partition, start=start, end=end, since=since, until=until, isolation=isolation, on_trimmed=on_trimmed
         )
-        return chain.from_iterable(self._runner.stream(self._reading(chosen, wanted, isolation, on_trimmed)))
+        opened: list[TierStream] = []
+        steps = self._reading(chosen, wanted, isolation, on_trimmed, opened=opened)
+        return chain.from_iterable(self._runner.stream(steps, partial(release_steps, opened)))
 
     def _wanted(
         self,
@@ -177,10 +188,12 @@ class TopicReads:
             )
         return chosen, wanted
 
-    def _reading(self, chosen: Iterable[int], wanted: ReadRange, isolation: str, on_trimmed: str) -> Steps[None]:
-        """Emits the records of :meth:`read`, for whoever runs steps."""
+    def _reading(
+        self, chosen: Iterable[int], wanted: ReadRange, isolation: str, on_trimmed: str, *, opened: list[TierStream]
+    ) -> Steps[None]:
+        """Emit the records of :meth:`read`. Each stream goes into ``opened``: the caller releases it at the end."""
         for partition in chosen:
-            stream = yield from self._open_steps(partition)
+            stream = yield from self._open_steps(partition, opened)
             yield from stream.records(wanted, isolation=isolation, on_trimmed=on_trimmed)
             yield from stream.release()
 
@@ -205,17 +218,26 @@ class TopicReads:
             partition, start=start, end=end, since=since, until=until, isolation=isolation, on_trimmed=on_trimmed
         )
         names = arguments.columns_or_none(columns, COLUMNS) or COLUMNS
-        steps = self._reading_arrow(chosen, wanted, isolation, on_trimmed, names)
-        return RecordBatches(arrow_schema(names), (each for piece in self._runner.stream(steps) for each in piece))
+        opened: list[TierStream] = []
+        steps = self._reading_arrow(chosen, wanted, isolation, on_trimmed, names, opened=opened)
+        pieces = self._runner.stream(steps, partial(release_steps, opened))
+        return RecordBatches(arrow_schema(names), (each for piece in pieces for each in piece))
 
     def _reading_arrow(
-        self, chosen: Iterable[int], wanted: ReadRange, isolation: str, on_trimmed: str, columns: Sequence[str]
+        self,
+        chosen: Iterable[int],
+        wanted: ReadRange,
+        isolation: str,
+        on_trimmed: str,
+        columns: Sequence[str],
+        *,
+        opened: list[TierStream],
     ) -> Steps[None]:
-        """Emits pieces, each some record batches, for whoever runs steps."""
+        """Emit pieces, each some record batches. Each stream goes into ``opened``, as of :meth:`_reading`."""
         from tiered.arrow.decoder import ArrowDecoder  # noqa: PLC0415  with numpy
 
         for partition in chosen:
-            stream = yield from self._open_steps(partition)
+            stream = yield from self._open_steps(partition, opened)
             for start, end, hidden in (yield from stream.shown(wanted, isolation)):
                 decoder = ArrowDecoder(
                     stream.tp, columns=columns, start=start, end=end, since_ms=wanted.least_ms, until_ms=wanted.until_ms

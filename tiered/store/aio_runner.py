@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -43,6 +44,19 @@ class AioRunner:
         """To their end; ``take`` gets what they emit."""
         return await adrive(self.store or _NO_AIO_STORE, steps, clock=self.clock, ids=self.ids, take=take)
 
-    def stream(self, steps: Steps[object]) -> AsyncGenerator[Any, None]:
-        """What they emit."""
-        return adrive_stream(self.store or _NO_AIO_STORE, steps, clock=self.clock, ids=self.ids)
+    def stream(
+        self, steps: Steps[object], after: Callable[[], Steps[object]] | None = None
+    ) -> AsyncGenerator[Any, None]:
+        """Iterate over what the steps emit. ``after`` runs at the end, also of a stream that is closed early."""
+        emitted = adrive_stream(self.store or _NO_AIO_STORE, steps, clock=self.clock, ids=self.ids)
+        return emitted if after is None else self._stream_then(emitted, after)
+
+    async def _stream_then(
+        self, emitted: AsyncGenerator[Any, None], after: Callable[[], Steps[object]]
+    ) -> AsyncGenerator[Any, None]:
+        try:
+            async with aclosing(emitted):
+                async for each in emitted:
+                    yield each
+        finally:
+            await self.run(after())

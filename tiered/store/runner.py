@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import sys
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -42,9 +43,21 @@ class Runner:
         """To their end; ``take`` gets what they emit."""
         return drive(self.store or _NO_STORE, steps, clock=self.clock, ids=self.ids, take=take)
 
-    def stream(self, steps: Steps[object]) -> Generator[Any, None, object]:
-        """What they emit."""
-        return drive_stream(self.store or _NO_STORE, steps, clock=self.clock, ids=self.ids)
+    def stream(
+        self, steps: Steps[object], after: Callable[[], Steps[object]] | None = None
+    ) -> Generator[Any, None, object]:
+        """Iterate over what the steps emit. ``after`` runs at the end, also of a stream that is closed early."""
+        emitted = drive_stream(self.store or _NO_STORE, steps, clock=self.clock, ids=self.ids)
+        return emitted if after is None else self._stream_then(emitted, after)
+
+    def _stream_then(
+        self, emitted: Generator[Any, None, object], after: Callable[[], Steps[object]]
+    ) -> Generator[Any, None, object]:
+        try:
+            return (yield from emitted)
+        finally:
+            if not sys.is_finalizing():  # sockets and imports are gone by then: a pin that is left expires
+                self.run(after())
 
 
 def no_store(request: StoreRequest) -> ConfigError:

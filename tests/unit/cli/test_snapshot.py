@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+from collections.abc import Callable, Iterable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from tests.unit.cli.conftest import Cli
 from tiered.care.restore_plan import RestoreOptions
 from tiered.care.run import restore
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
+from tiered.read.stream import ReadRange
 from tiered.spark.schema import kafka_schema
 from tiered.spark.source import TieredDataSource
 from tiered.store.base import ABSENT, Delete, Get, Object, Put, list_all
@@ -271,6 +274,41 @@ def test_closing_the_reader_ends_the_pins_of_reads_that_did_not_end(bucket: str,
         assert {next(records).offset for records in several} == {0}
         assert len(pins(tmp_path)) == 3
     assert pins(tmp_path) == []
+
+
+def test_a_read_that_is_left_early_ends_its_pin(bucket: str, tmp_path: Path) -> None:
+    with tiered.open_reader(bucket, pin=True) as reader:
+        topic = reader.topic("t")
+        stream = topic.stream(0)
+        ways: list[Callable[[], Iterable[object]]] = [
+            lambda: topic.read(0),
+            lambda: topic.read_batches(0),
+            lambda: reader.find("t", key=b"1"),
+            lambda: stream.records(ReadRange()),
+            lambda: stream.batches(0),
+        ]
+        for way in ways:
+            for _ in way():
+                assert len(pins(tmp_path)) == 1
+                break
+            assert pins(tmp_path) == []
+        kept = topic.read(0)
+        next(kept)
+    assert pins(tmp_path) == []
+    del kept
+
+
+def test_an_asyncio_read_that_is_left_early_ends_its_pin(bucket: str, tmp_path: Path) -> None:
+    async def reading() -> None:
+        async with tiered.aio.open_reader(bucket, pin=True) as reader:
+            topic = await reader.topic("t")
+            for records in (topic.read(0), topic.read_batches(0), await reader.find("t", key=b"1")):
+                async with aclosing(aiter(records)) as each:
+                    await anext(each)
+                    assert len(pins(tmp_path)) == 1
+                assert pins(tmp_path) == []
+
+    asyncio.run(reading())
 
 
 def test_arrow_and_find_end_their_pins(bucket: str, tmp_path: Path) -> None:
