@@ -35,6 +35,7 @@ from tiered.program.store_limits import store_limits, with_limits
 from tiered.program.stores import open_remote
 from tiered.program.tiers import Tiers, TopicFacts, open_tiers, tell_unreadable
 from tiered.program.upkeep import EVERY_MS, Scope, Upkeep, room_for
+from tiered.remote.audit import is_refused_line
 from tiered.remote.deletion import tend_deletion
 from tiered.remote.fence import owner_of
 from tiered.remote.maintain import Done, Maintainer
@@ -257,6 +258,8 @@ def _sweep_strays(app: Application, tiers: Tiers, *, delete: bool) -> Strays | N
     try:
         found = tiers.run(sweep_strays(delete=delete))
     except RemotePermissionError as error:  # a role from before there were such lines
+        if is_refused_line(error):
+            raise
         app.out.warn(f"what deleted topics have left is not known: {error.message} ({error.hint})")
         return None
     for key, why in found.failed:
@@ -269,6 +272,8 @@ def _sweep_decisions(app: Application, tiers: Tiers, *, delete: bool) -> list[Co
     try:
         old = tiers.run(sweep_decisions(delete=delete))
     except RemotePermissionError as error:  # a role from before there were sinks
+        if is_refused_line(error):
+            raise
         app.out.warn(f"old decisions of sinks are not known: {error.message} ({error.hint})")
         return []
     for key, why in old.failed:

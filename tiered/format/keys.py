@@ -12,7 +12,9 @@ Object keys, relative to the URL that the store was opened with::
     {h2}/{topic_id}-{partition}/hist/{version:016x}
     {h2}/{topic_id}-{partition}/aside/{uid}
     jobs/gc/{topic_id}-{partition}/{version:016x}-{uid}
+    jobs/gc/decisions/{uid}
     jobs/{job id}/{name}.json
+    erasures/{topic_id}-{partition}/{id}/{name}.json
     txn/{id}/{batch}   and {batch}.{generation} after as many aborts: what a batch of a sink decided
     probe/{uid}
 
@@ -46,6 +48,7 @@ MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
 TOPICS_PREFIX = "topics/"
 DECISIONS_PREFIX = "txn/"
+ERASURES_PREFIX = "erasures/"
 PREFIXES_KEPT = 4096
 """Prefixes of partitions that are remembered: each costs a hash."""
 
@@ -136,6 +139,14 @@ class DecisionKey(NamedTuple):
     generation: int
 
 
+class ErasureNoteKey(NamedTuple):
+    """A parsed key of a note: the erasure, the segment's first offset, the uid of the segment written anew."""
+
+    erasure: str
+    base: int
+    uid: str
+
+
 # -- topic names -------------------------------------------------------------------------------------------------
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -172,6 +183,10 @@ _SNAPSHOT = r"(?!now(?:[+-]|$))[a-zA-Z][a-zA-Z0-9._-]{0,99}"
 _SNAP_KEY = re.compile(_PARTITION + rf"snap/(?P<name>{_SNAPSHOT})")
 _PIN_KEY = re.compile(_PARTITION + r"pin/[0-9a-f]{32}")
 _GC_AUDIT_KEY = re.compile(r"jobs/gc/[0-9a-f]{32}-[0-9]{1,10}/(?P<version>[0-9a-f]{16})-[0-9a-f]{32}")
+_ERASURE_NOTE_KEY = re.compile(
+    r"erasures/[0-9a-f]{32}-[0-9]{1,10}/(?P<erasure>[a-zA-Z][a-zA-Z0-9._-]{0,99})/segments/"
+    r"(?P<base>[0-9]{20})-(?P<uid>[0-9a-f]{32})\.json"
+)
 _JOB_ID = re.compile(r"(?!gc$)[a-zA-Z][a-zA-Z0-9._-]{0,99}")
 _TOPIC_KEY = re.compile(r"topics/(?P<topic>[a-zA-Z0-9._-]{1,249})")
 
@@ -320,6 +335,11 @@ def gc_audit_prefix(topic_id: UUID, partition: int) -> str:
     return f"jobs/gc/{topic_id.hex}-{partition}/"
 
 
+def decisions_audit_key(uid: str) -> str:
+    """Return the key of the audit line of one sweep of the decisions of sinks."""
+    return f"jobs/gc/decisions/{_check_uid(uid)}"
+
+
 def check_job_id(job_id: str) -> str:
     """The id itself: a letter, then up to 99 of ``[a-zA-Z0-9._-]``, not ``gc`` (audit lines), or ConfigError."""
     if not _JOB_ID.fullmatch(job_id):
@@ -332,6 +352,28 @@ def check_job_id(job_id: str) -> str:
 def job_key(job_id: str, name: str) -> str:
     """Something that the bulk job ``job_id`` keeps: its plan, what its tasks have done, its receipt. All are JSON."""
     return f"jobs/{check_job_id(job_id)}/{name}"
+
+
+def erasure_prefix(topic_id: UUID, partition: int) -> str:
+    """Return the common prefix of what all erasures of a partition keep."""
+    _check_partition(partition)
+    return f"{ERASURES_PREFIX}{topic_id.hex}-{partition}/"
+
+
+def erasure_note_prefix(topic_id: UUID, partition: int, erasure_id: str) -> str:
+    """Return the common prefix of the notes of one erasure."""
+    return f"{erasure_prefix(topic_id, partition)}{check_job_id(erasure_id)}/segments/"
+
+
+def erasure_note_key(topic_id: UUID, partition: int, erasure_id: str, base: int, uid: str) -> str:
+    """Return the key of the note of a segment that an erasure writes anew as ``uid``."""
+    prefix = erasure_note_prefix(topic_id, partition, erasure_id)
+    return f"{prefix}{_bounded(base, MAX_INT64, 'offset'):020d}-{_check_uid(uid)}.json"
+
+
+def erasure_receipt_key(topic_id: UUID, partition: int, erasure_id: str) -> str:
+    """Return the key of the receipt of one erasure of a partition."""
+    return f"{erasure_prefix(topic_id, partition)}{check_job_id(erasure_id)}/receipt.json"
 
 
 def wildcards(role: Role | None = None) -> dict[str, str]:
@@ -353,7 +395,7 @@ def wildcards(role: Role | None = None) -> dict[str, str]:
         "aside": partition + "aside/*",
         "audit": "jobs/gc/*",
         "decision": f"{DECISIONS_PREFIX}*",
-        "erasure": "jobs/erase-*",
+        "erasure": f"{ERASURES_PREFIX}*",
         "job": "jobs/*.json",
         "probe": "probe/*",
     }
@@ -381,6 +423,12 @@ def parse_gc_audit_key(key: str) -> int | None:
     """The version in an audit line's key, None for any other key."""
     match = _GC_AUDIT_KEY.fullmatch(key)
     return None if match is None else int(match["version"], 16)
+
+
+def parse_erasure_note_key(key: str) -> ErasureNoteKey | None:
+    """Return the parts of a note's key, None for any other key."""
+    match = _ERASURE_NOTE_KEY.fullmatch(key)
+    return None if match is None else ErasureNoteKey(match["erasure"], int(match["base"]), match["uid"])
 
 
 def parse_snap_key(key: str) -> str | None:

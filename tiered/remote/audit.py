@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from tiered.errors import CommitUnknown, CorruptionError, RemoteUnavailableError, TieredError
+from tiered.errors import CommitUnknown, CorruptionError, RemotePermissionError, RemoteUnavailableError, TieredError
 from tiered.format.crc import crc32c
-from tiered.format.keys import MAX_INT64, gc_audit_key, gc_audit_prefix, parse_gc_audit_key
+from tiered.format.keys import MAX_INT64, decisions_audit_key, gc_audit_key, gc_audit_prefix, parse_gc_audit_key
 from tiered.format.root import Root
 from tiered.remote.settle import COMMIT_DEADLINE_MS, deadline_after, settle
 from tiered.store.base import ABSENT, Get, List, NewId, Now, Object, Page, Put, Steps, list_all
@@ -25,23 +25,34 @@ MAX_LINE_BYTES = 1024 * 1024
 """No line is longer."""
 DESTROYED = MAX_INT64
 """The version in the key of a line that tells that the partition is destroyed."""
+STORE_LINE = "PutObject of an audit line"
+"""Operation that a refusal of a line names."""
+AUDITED_KEYS = 100
+"""Most keys that one line names."""
 LOGGER = logging.getLogger("tiered.remote")
 
 
 def write_line(root: Root, fields: Mapping[str, object], *, must: bool = False) -> Steps[str]:
-    """A line about ``root``, the newest that was committed or read, for people; its key.
+    """Store a line about ``root``, the newest that was committed or read, for people.
 
-    Never raises: what was deleted is gone, noted or not. ``""`` then. A line that ``must`` be there before something
-    goes raises RemoteUnavailableError: nothing has gone yet.
+    Args:
+        must: the line announces a deletion. No object may go before the line is stored.
+
+    Returns:
+        The key of the line. ``""`` if it was not stored and need not be: the objects are gone by then.
+
+    Raises:
+        RemoteUnavailableError, RemotePermissionError: with ``must`` alone. Nothing was deleted yet.
     """
     key = gc_audit_key(root.topic_id, root.partition, root.version, (yield NewId()))
     about = {"topic": root.topic, "version": root.version, "owner": root.commit.owner, **fields}
     put = yield from _line(key, root.topic_id, root.partition, about)
+    if must:
+        yield from _landed(put, root.where)
+        return key
     try:
-        yield from (_landed(put, root.where) if must else _sent(put))
+        yield put
     except TieredError as error:
-        if must and isinstance(error, RemoteUnavailableError):
-            raise
         LOGGER.warning("gc_not_noted key=%s error=%s", key, error.message)
         return ""
     return key
@@ -55,6 +66,21 @@ def note_destroyed(topic_id: UUID, partition: int, fields: Mapping[str, object])
     key = gc_audit_key(topic_id, partition, DESTROYED, (yield NewId()))
     put = yield from _line(key, topic_id, partition, {"destroyed": True, **fields})
     yield from _landed(put, f"partition {partition} of topic id {topic_id}")
+
+
+def is_refused_line(error: TieredError) -> bool:
+    """Return true for the refusal of a line that announces a deletion."""
+    return isinstance(error, RemotePermissionError) and error.operation == STORE_LINE
+
+
+def announce_decisions(keys: Sequence[str]) -> Steps[None]:
+    """Store the line that names the decisions of sinks that a sweep is about to delete.
+
+    Raises RemoteUnavailableError, RemotePermissionError: nothing was deleted yet.
+    """
+    line = {"at_ms": (yield Now()).now_ms, "decisions": len(keys), "keys": list(keys[:AUDITED_KEYS])}
+    body = json.dumps(line).encode() + b"\n"
+    yield from _landed(Put(decisions_audit_key((yield NewId())), body, ABSENT, crc32c(body)), "decisions of sinks")
 
 
 def was_destroyed(topic_id: UUID, partition: int) -> Steps[bool]:
@@ -101,14 +127,17 @@ def _landed(put: Put, what: str) -> Steps[None]:
     """Nobody else has the key: a PUT that lost has lost to an earlier attempt of its own."""
     try:
         yield from settle(put, (yield from deadline_after(COMMIT_DEADLINE_MS)), what)
+    except RemotePermissionError as refused:
+        raise RemotePermissionError(
+            f"{what}: the store refused the audit line {put.key}: {refused.message}; nothing was deleted",
+            operation=STORE_LINE,
+            resource=put.key,
+            hint="allow s3:PutObject below jobs/gc/: `tiered iam-policy --role maintainer` prints the policy",
+        ) from refused
     except CommitUnknown as unknown:
         raise RemoteUnavailableError(
             f"{what}: the audit line {put.key} may not be there; nothing was deleted", hint="try again"
         ) from unknown
-
-
-def _sent(put: Put) -> Steps[None]:
-    yield put
 
 
 def audited(root: Root) -> Steps[int]:

@@ -11,7 +11,7 @@ a key that the store refuses keeps its own entry and no other. A crash anywhere 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tiered.config import MAX_LONG
@@ -31,14 +31,12 @@ from tiered.format.rows import NO_TRASH, Rows, Trash
 from tiered.format.trash import TRASH_LIST, TRASH_MAINTAINER, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TrashEntry
 from tiered.plan.housekeeping import GcDoneIntent, GcFloorIntent
 from tiered.plan.maintenance import MAX_DELETE_KEYS, collectable
-from tiered.remote.audit import write_line
+from tiered.remote.audit import AUDITED_KEYS, write_line
 from tiered.remote.catalog import Catalog
 from tiered.remote.pins import drop_stale, read_pins
 from tiered.store.base import Delete, Deleted, Get, Now, Object, Steps
 
 ACCESS_DENIED = "AccessDenied"
-AUDITED_KEYS = 100
-"""Refused keys that an audit line names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +68,10 @@ class Collected:
 
 @dataclass(slots=True)
 class _Work:
-    """Keys on their way out, with the number of the entry that each belongs to."""
+    """Keys on their way out, with the number of the entry that each belongs to. ``announce`` runs before the first."""
 
+    announce: Callable[[], Steps[object]]
+    announced: bool = False
     waiting: list[tuple[str, int]] = field(default_factory=list)
     failed: list[tuple[str, str]] = field(default_factory=list)
     kept: set[int] = field(default_factory=set)
@@ -103,6 +103,9 @@ class _Work:
 
     def _send(self) -> Steps[None]:
         group, self.waiting = self.waiting[:MAX_DELETE_KEYS], self.waiting[MAX_DELETE_KEYS:]
+        if not self.announced:
+            yield from self.announce()
+            self.announced = True
         # mutant delete-before-done
         outcome: Deleted = yield Delete(tuple([key for key, _ in group]))
         refused = dict(outcome.failed)
@@ -141,7 +144,8 @@ class Collector:
         free = self._due(root, floor, pins.date_ms)
         # mutant pins-hold-garbage
         due = self._due(root, floor if pins.lowest is None else min(floor, pins.lowest), pins.date_ms)
-        work = _Work()
+        begun = {"begun": True, "floor": floor, "entries": len(due), "pins": pins.count, "held": len(free) - len(due)}
+        work = _Work(lambda: write_line(root, begun, must=True))
         try:
             for number, entry in enumerate(due):
                 yield from self._segments(root, entry, number, work)
@@ -153,6 +157,8 @@ class Collector:
             yield from work.flush()
             yield from drop_stale(pins)
         except RemotePermissionError:
+            if not work.announced:
+                raise
             stopped = Collected(floor, 0, work.deleted, pins.count, 0, tuple(work.failed))
             yield from write_line(self._catalog.root or root, stopped.fields)
             raise

@@ -28,9 +28,9 @@ from tiered.format.root import Root
 from tiered.format.rows import Rows, Trash
 from tiered.format.trash import TRASH_LIST, TRASH_OBJECT, TRASH_PAGE, TrashEntry
 from tiered.plan.maintenance import MAX_DELETE_KEYS, ORPHAN_MS
-from tiered.remote.audit import write_line
+from tiered.remote.audit import AUDITED_KEYS, is_refused_line, write_line
 from tiered.remote.catalog import Catalog
-from tiered.remote.collect import AUDITED_KEYS, page_key_of, trash_page
+from tiered.remote.collect import page_key_of, trash_page
 from tiered.remote.pages import PageCache, PageGone, read_pages
 from tiered.remote.past import Taken, is_held_still, list_snapshots
 from tiered.remote.pins import drop_stale, let_go, read_pins
@@ -94,7 +94,7 @@ def sweep(catalog: Catalog, *, delete: bool, grace_ms: int = ORPHAN_MS) -> Steps
             if delete and dead:
                 found.readers = (yield from read_pins(root)).readers
             if delete and dead and not found.readers:
-                yield from _announce(root, found, dead)
+                yield from _announce(root, found, orphans=len(dead), size_bytes=sum(entry.size for entry in dead))
             for at in range(0, len(dead) if delete and not found.readers else 0, MAX_DELETE_KEYS):
                 keys = tuple([entry.key for entry in dead[at : at + MAX_DELETE_KEYS]])
                 outcome: Deleted = yield Delete(keys)
@@ -105,6 +105,8 @@ def sweep(catalog: Catalog, *, delete: bool, grace_ms: int = ORPHAN_MS) -> Steps
     try:
         yield from _sweep_uploads(catalog, found, abort=delete and not found.readers)
     except (RemotePermissionError, ConfigError) as error:  # a role from before, or a store that does not tell
+        if is_refused_line(error):
+            raise  # nothing is aborted without its line
         found.unlisted = f"{error.message} ({error.hint})"
     if delete and not found.readers and (found.count or found.uploads) and catalog.root is not None:
         refused = [list(each) for each in found.failed[:AUDITED_KEYS]]
@@ -118,17 +120,18 @@ def _drop_unheld(root: Root, found: Swept) -> Steps[None]:
     """What holds nothing: pins that have expired, and snapshots that nobody finished."""
     pins = yield from read_pins(root)
     yield from drop_stale(pins)
+    if pins.expired:
+        yield from _announce(root, found, orphans=0, pins=len(pins.expired))
     for at in range(0, len(pins.expired), MAX_DELETE_KEYS):
         outcome: Deleted = yield Delete(pins.expired[at : at + MAX_DELETE_KEYS])
         found.failed += outcome.failed
 
 
-def _announce(root: Root, found: Swept, dead: Sequence[ListEntry]) -> Steps[None]:
-    """Before anything goes: a sweep that an outage or a kill ends has left a line, too. Once a sweep."""
+def _announce(root: Root, found: Swept, **counts: int) -> Steps[None]:
+    """Store the line of a sweep before its first deletion, once. An outage or a kill later leaves this line."""
     if not found.announced:
+        yield from write_line(root, {"begun": True, **counts}, must=True)
         found.announced = True
-        size_bytes = sum(entry.size for entry in dead)
-        yield from write_line(root, {"begun": True, "orphans": len(dead), "size_bytes": size_bytes}, must=True)
 
 
 def _sweep_staged(catalog: Catalog, found: Swept, grace_ms: int, *, delete: bool) -> Steps[None]:
@@ -152,7 +155,7 @@ def _sweep_staged(catalog: Catalog, found: Swept, grace_ms: int, *, delete: bool
         dead = yield from dead_of(root, listed, abort=delete)
         found.take(dead)
         if delete and dead:
-            yield from _announce(root, found, dead)
+            yield from _announce(root, found, orphans=len(dead), size_bytes=sum(entry.size for entry in dead))
         found.failed += (yield from delete_staged(dead)) if delete else []
 
 
@@ -172,6 +175,8 @@ def _sweep_uploads(catalog: Catalog, found: Swept, *, abort: bool) -> Steps[None
             found.strange += 1
         elif root.roles[parsed.name.role.value].epoch > parsed.name.epoch and date_ms - each.started_ms >= ORPHAN_MS:
             found.uploads.append((each.key, each.upload_id))
+    if abort and found.uploads and root is not None:
+        yield from _announce(root, found, orphans=0, uploads=len(found.uploads))
     for key, upload_id in found.uploads if abort else ():
         yield AbortUpload(key, upload_id)
 

@@ -41,6 +41,7 @@ from tiered.format.root import Root, decode_root
 from tiered.model import Row
 from tiered.plan.maintenance import MAX_DELETE_KEYS, ORPHAN_MS
 from tiered.plan.stage import forgotten_up_to, is_once, passed_batch
+from tiered.remote.audit import announce_decisions
 from tiered.remote.catalog import Catalog
 from tiered.remote.root_view import root_get
 from tiered.remote.settle import COMMIT_DEADLINE_MS, deadline_after
@@ -198,6 +199,9 @@ def sweep_decisions(*, delete: bool) -> Steps[OldDecisions]:
     that or a later one. The newest of an id stays for :data:`DECISION_KEPT_MS`, an abort of it for ever: what it killed
     must not be committed. One that cannot be read stays, too: what it names is not known. So does what a partition has
     forgotten, but for a decision of one write of which nothing waits there (:meth:`_Partitions.is_over`).
+
+    Raises:
+        RemotePermissionError, RemoteUnavailableError: the audit line cannot be stored. Nothing was deleted.
     """
     found = OldDecisions()
     partitions = _Partitions()
@@ -225,6 +229,8 @@ def sweep_decisions(*, delete: bool) -> Steps[OldDecisions]:
                 found.keys.append(entry.key)
             else:
                 found.kept += 1
+    if delete and found.keys:
+        yield from announce_decisions(found.keys)
     for at in range(0, len(found.keys) if delete else 0, MAX_DELETE_KEYS):
         outcome: Deleted = yield Delete(tuple(found.keys[at : at + MAX_DELETE_KEYS]))
         found.failed += outcome.failed

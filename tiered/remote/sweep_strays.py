@@ -106,8 +106,8 @@ def _sweep_destroyed(topic_id: UUID, partition: int, found: Strays, *, delete: b
         keys = [entry.key for entry in old if entry.key != last]
         _take(found, [entry.key for entry in old], sum(entry.size for entry in old))
         if delete and old and not noted:
-            noted = True
             yield from note_destroyed(topic_id, partition, {"strays": len(old)})
+            noted = True
         if delete:
             yield from _delete(keys, found)
         if not page.more or not page.entries:

@@ -243,6 +243,21 @@ def test_the_roots_of_a_registration_that_lost_its_name_go(unended: RemoteLog) -
     assert len(lines) == 1
 
 
+def test_without_their_line_the_roots_of_a_registration_stay(unended: RemoteLog) -> None:
+    execute = unended.store.execute
+    before = everything(unended)
+
+    def refusing(request: StoreRequest) -> Outcome:
+        if isinstance(request, Put) and request.key.startswith("jobs/gc/"):
+            raise RemotePermissionError("403", operation="PutObject", resource=request.key)
+        return execute(request)
+
+    unended.store.execute = refusing  # type: ignore[method-assign]
+    with pytest.raises(RemotePermissionError, match="nothing was deleted"):
+        swept(unended)
+    assert everything(unended) == before
+
+
 def test_a_name_that_is_free_may_still_be_theirs(unended: RemoteLog) -> None:
     destroyed(unended)
     unended.clock.advance(DAY_S)
