@@ -30,7 +30,9 @@ from tiered.format.crc import crc32c
 from tiered.format.decompression import MAX_DECOMPRESSED_BYTES
 from tiered.format.keys import (
     Role,
-    job_key,
+    erasure_note_key,
+    erasure_note_prefix,
+    erasure_receipt_key,
     join_uid,
     parse_segment_key,
     parse_staged_key,
@@ -186,7 +188,7 @@ def uid_of_key(key: str) -> str:
 
 
 def decode_note(key: str, data: bytes | memoryview) -> dict[str, Any]:
-    """What was written anew, of ``jobs/erase-*/segments/``. CorruptionError of one that is damaged."""
+    """Return a note of a segment that an erasure wrote anew. Raises CorruptionError if the note is damaged."""
     try:
         note = json.loads(bytes(data))
         if any(not isinstance(note[name], kind) for name, kind in _NOTE_FIELDS.items()):
@@ -442,13 +444,12 @@ class Eraser:
             "at_ms": (yield Now()).now_ms,
         }
         body = json.dumps(note).encode() + b"\n"
-        name = f"segments/{partition}-{row.base:020d}-{join_uid(new.id_hi, new.id_lo)}.json"
-        yield from put_unique(job_key(self.job_id, name), body, crc32c(body))
+        key = erasure_note_key(topic_id, partition, self.job_id, row.base, join_uid(new.id_hi, new.id_lo))
+        yield from put_unique(key, body, crc32c(body))
 
     def notes(self) -> Steps[list[dict[str, Any]]]:
         """What all runs have replaced: of two notes about one object the later, for the first was never committed."""
-        prefix = job_key(self.job_id, f"segments/{self.tp.partition}-")
-        listed = yield from list_all(prefix)
+        listed = yield from list_all(erasure_note_prefix(self.entry.topic_id, self.tp.partition, self.job_id))
         found: dict[str, dict[str, Any]] = {}
         for entry in listed:
             got = yield Get(entry.key, max_bytes=MAX_NOTE_BYTES)
@@ -550,14 +551,21 @@ class Eraser:
 
 
 def receipt_steps(
-    job_id: str, topic_id: UUID, selection: Selection, erased: Sequence[Erased], facts: dict[str, Any]
+    job_id: str, topic_id: UUID, selection: Selection, erased: Erased, facts: dict[str, Any]
 ) -> Steps[str]:
-    """Writes what was done, with keys as hashes alone; gives the object's key. One of an earlier run is replaced.
+    """Write the receipt of one partition, with keys as hashes alone. A receipt of an earlier run is replaced.
 
-    ``facts``: owner, disks that were looked at. Raises CommitUnknown.
+    Args:
+        facts: owner, and what was found on disks.
+
+    Returns:
+        The key of the receipt.
+
+    Raises:
+        CommitUnknown: the store did not answer in time.
     """
-    key = job_key(job_id, "receipt.json")
-    receipt = receipt_fields(job_id, topic_id, selection, erased, {"at_ms": (yield Now()).now_ms, **facts})
+    key = erasure_receipt_key(topic_id, erased.tp.partition, job_id)
+    receipt = receipt_fields(job_id, topic_id, selection, [erased], {"at_ms": (yield Now()).now_ms, **facts})
     body = json.dumps(receipt, indent=1).encode() + b"\n"
     deadline = yield from deadline_after(COMMIT_DEADLINE_MS)
     while True:

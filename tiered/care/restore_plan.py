@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from tiered.care.check_registry import need_all_named, survey
+from tiered.care.undone import Undone, undone_steps
 from tiered.clock import IdSource
 from tiered.errors import (
     ConfigError,
@@ -80,7 +81,8 @@ class PartitionPlan:
     ``tp`` and ``entry`` are what the directory will hold, ``source`` is what the bucket calls it. ``end``: where the
     log ends before the catalog does, between two batches of the last row. ``before``: the segment whose bundle tells
     who wrote before that row, if none that is read just before it does. ``taken``: which root that was. ``aborted``:
-    transactions that were open there; each has a marker behind it now.
+    transactions that were open there; each has a marker behind it now. ``undone``: erasures after ``taken``, whose
+    records are in the copy again.
     """
 
     tp: TopicPartition
@@ -92,6 +94,7 @@ class PartitionPlan:
     end: int | None = None
     taken: Taken | None = None
     aborted: int = 0
+    undone: tuple[Undone, ...] = ()
 
     @property
     def start_offset(self) -> int:
@@ -171,6 +174,11 @@ def plan_steps(
             notes.append(f"topic {source.name} was not there as of {options.as_of} and was passed over")
             continue
         notes += [f"{tp} was not there as of {options.as_of}: it is empty" for tp in absent]
+        notes += [
+            one.sentence(plan.tp, source.topic_id, "restore a newer version, or erase them from the copy")
+            for plan in found
+            for one in plan.undone
+        ]
         plans += found
     if not plans and as_of is not None:
         raise NotFoundError(f"no topic of {url} was there as of {options.as_of}", hint=_SNAPSHOTS)
@@ -249,7 +257,11 @@ class _Partition:
         before = None
         if end is not None and rows and end < rows[-1].next:
             before = yield from _held_before(pinned, rows)
-        return PartitionPlan(self.tp, self.entry, self.source, pinned, rows, before, end, taken)
+        undone: tuple[Undone, ...] = ()
+        if taken is not None:
+            topic_id, since_ms = self.source.topic_id, taken.root.commit.ts_ms
+            undone = yield from undone_steps(topic_id, self.tp.partition, rows, rows, since_ms)
+        return PartitionPlan(self.tp, self.entry, self.source, pinned, rows, before, end, taken, undone=undone)
 
     def _need_untouched(self) -> Steps[None]:
         """Raises CorruptionError if a root must have been there, by what is left of the partition."""

@@ -2,16 +2,15 @@
 
 ::
 
-    jobs/erase-{id}/segments/{partition}-{base}-{uid}.json   a note of each segment that was written anew: what it was
-                                                             made of, over which offsets, and when
+    erasures/{topic_id}-{partition}/{id}/segments/{base}-{uid}.json   a note of each segment that was written anew:
+                                                                      its key before, its offsets, the time
 
-A segment is what an erasure began with if a note names it, or if a catalog of before the note names it over the note's
-offsets. A note comes before its commit: of one that was cut short nothing comes back, and the warning costs a look.
+A segment holds erased records if a note names it, or if a catalog from before the note names it over the note's
+offsets. A note is stored before its commit. A note without a commit costs one needless warning.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -19,24 +18,35 @@ from uuid import UUID
 
 from tiered.care.erase import MAX_NOTE_BYTES, decode_note, uid_of, uid_of_key
 from tiered.errors import CorruptionError, RemotePermissionError
-from tiered.format.keys import partition_prefix
-from tiered.model import Row
-from tiered.store.base import Get, ListEntry, Object, Steps, list_all
-
-_NOTE = re.compile(
-    r"jobs/(?P<job>erase-[^/]+)/segments/(?P<partition>\d+)-(?P<base>\d{20})-(?P<uid>[0-9a-f]{32})\.json"
-)
+from tiered.format.keys import ErasureNoteKey, erasure_prefix, erasure_receipt_key, parse_erasure_note_key
+from tiered.model import Row, TopicPartition
+from tiered.store.base import Get, Object, Steps, list_all
 
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """``records`` that the erasure ``job`` took out of offsets ``start`` to ``end``, and that may be there again; -1
-    where a note of it cannot be read. A ``job`` of ``""``: the notes may not be listed, and nothing is known."""
+    """``records`` that the erasure ``job`` took out of offsets ``start`` to ``end``, and that may be there again.
+
+    ``records`` is -1 if a note cannot be read. ``job`` is ``""`` if notes may not be listed: nothing is known then.
+    """
 
     job: str
     start: int
     end: int
     records: int
+
+    def sentence(self, tp: TopicPartition, topic_id: UUID, advice: str) -> str:
+        """Return the warning for people. ``advice`` says how to erase the records again."""
+        prefix = erasure_prefix(topic_id, tp.partition)
+        if not self.job:
+            return f"{tp}: {prefix} may not be listed here: erased records may be there again"
+        unread = "records (a note of it cannot be read)"
+        which = unread if self.records < 0 else f"{self.records} {'record' if self.records == 1 else 'records'}"
+        receipt = erasure_receipt_key(topic_id, tp.partition, self.job)
+        return (
+            f"{tp}: {which} that {self.job} erased from offsets {self.start} to {self.end} may be there again: "
+            f"{advice} ({receipt} has the keys as hashes)"
+        )
 
 
 class _Note(NamedTuple):
@@ -50,51 +60,49 @@ class _Note(NamedTuple):
 def undone_steps(
     topic_id: UUID, partition: int, rows: Sequence[Row], older: Sequence[Row], since_ms: int
 ) -> Steps[tuple[Undone, ...]]:
-    """What ``rows``, which are to be named again, bring back, a row for each erasure.
+    """Return the erasures that are undone where ``rows`` are named again, one entry for each erasure.
 
-    ``older``: those among them that a catalog of ``since_ms`` named: of these what any later erasure took out is back.
+    ``older``: those among ``rows`` that a catalog of ``since_ms`` named. Each later erasure over them is undone.
     """
     held = {uid_of(row) for row in rows if row.size}
     stood = [row for row in older if row.size and uid_of(row) in held]
     if not held:
         return ()
     try:
-        listed = yield from list_all("jobs/erase-")
+        listed = yield from list_all(erasure_prefix(topic_id, partition))
     except RemotePermissionError:
         return (Undone("", 0, 0, 0),)
-    prefix = partition_prefix(topic_id, partition)
     found: dict[tuple[str, str], _Note] = {}
     for entry in listed:
-        told = _NOTE.fullmatch(entry.key)
-        if told is None or int(told["partition"]) != partition or told["uid"] in held:
+        parsed = parse_erasure_note_key(entry.key)
+        if parsed is None or parsed.uid in held:
             continue
-        if not any(row.base <= int(told["base"]) < row.next for row in rows):
+        if not any(row.base <= parsed.base < row.next for row in rows):
             continue
-        note = yield from _load_note(entry, told["job"], int(told["base"]))
+        note = yield from _load_note(entry.key, parsed)
         start, end, at_ms = note.undone.start, note.undone.end, note.at_ms
         meets = at_ms >= since_ms and any(row.base < end and start < row.next for row in stood)
-        told_of = note.before.startswith(prefix) and (meets or uid_of_key(note.before) in held)
-        damaged = note.undone.records < 0
-        if (told_of or damaged) and found.get((told["job"], note.before), note).at_ms <= at_ms:
-            found[told["job"], note.before] = note
+        counts = meets or uid_of_key(note.before) in held or note.undone.records < 0
+        if counts and found.get((parsed.erasure, note.before), note).at_ms <= at_ms:
+            found[parsed.erasure, note.before] = note
     return _together([note.undone for note in found.values()])
 
 
-def _load_note(entry: ListEntry, job: str, base: int) -> Steps[_Note]:
-    """One that is gone or cannot be read tells what its name does: nobody is kept from a repair by it."""
+def _load_note(key: str, parsed: ErasureNoteKey) -> Steps[_Note]:
+    """Read a note. One that is gone or damaged gives what its name says: it stops no repair."""
     try:
-        got = yield Get(entry.key, max_bytes=MAX_NOTE_BYTES)
+        got = yield Get(key, max_bytes=MAX_NOTE_BYTES)
         if isinstance(got, Object):
-            note = decode_note(entry.key, got.data)
-            erased = Undone(job, note["start_offset"], note["end_offset"], note["records"])
+            note = decode_note(key, got.data)
+            erased = Undone(parsed.erasure, note["start_offset"], note["end_offset"], note["records"])
             return _Note(note["before"], note["at_ms"], erased)
     except CorruptionError:
         pass
-    return _Note(entry.key, 0, Undone(job, base, base, -1))
+    return _Note(key, 0, Undone(parsed.erasure, parsed.base, parsed.base, -1))
 
 
 def _together(found: Sequence[Undone]) -> tuple[Undone, ...]:
-    """One for each erasure."""
+    """Return one entry for each erasure."""
     jobs: dict[str, list[Undone]] = {}
     for one in found:
         jobs.setdefault(one.job, []).append(one)

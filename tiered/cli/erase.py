@@ -61,7 +61,7 @@ def command(
     """Take the records of some keys out of the bucket, for good.
 
     Reads every segment, writes those that hold them anew without them (all other records keep their offsets and their
-    bytes), reads all that is left, and writes jobs/{id}/receipt.json, with keys as hashes alone. Cut short, the same
+    bytes), reads all that is left, and writes a receipt below erasures/, with keys as hashes alone. Cut short, the same
     command goes on. Readers and writers go on meanwhile.
 
     The old objects go with the grace time, or with --now. Exit code 0: no object holds them any more; 3: some still
@@ -121,25 +121,30 @@ def _carry_out(
             erased.append(tiers.run(steps))
     left = [(one.tp, each) for one in erased for each in one.left]
     versions = noncurrent_commands(location(app), erased)
-    key = ""
-    if plans:
-        said = {"stays": stays(map(plan_fields, plans)), "disk": disk, "noncurrent_versions": versions}
-        facts = {"topic": plans[0].tp.topic, "owner": owner, **said}
-        topic_id = plans[0].entry.topic_id
-        key = tiers.run(receipt_steps(job_id, topic_id, selection, erased, facts))
+    receipts = []
+    for plan, one in zip(plans, erased, strict=True):
+        facts = {
+            "topic": topic,
+            "owner": owner,
+            "stays": stays([plan_fields(plan)]),
+            "disk": [each for each in disk if each["partition"] == one.tp.partition],
+            "noncurrent_versions": noncurrent_commands(location(app), [one]),
+        }
+        receipts.append(tiers.run(receipt_steps(job_id, plan.entry.topic_id, selection, one, facts)))
     for tp, each in left:
         app.out.warn(left_line(str(tp), dataclasses.asdict(each)))
     fields = {
         "dry_run": False,
         "job": job_id,
-        "receipt": key,
+        "receipt": receipts[0] if receipts else "",
+        "receipts": receipts,
         "proven": not left,
         "disk": disk,
         "noncurrent_versions": versions,
         "partitions": [{"topic": one.tp.topic, **as_fields(one)} for one in erased],
     }
     done = sum(one.records for one in erased)
-    text = [outcome_line(done, len(left)), *([f"receipt: {key}"] if key else [])]
+    text = [outcome_line(done, len(left)), *(f"receipt: {key}" for key in receipts)]
     text += _disk_lines(topic, app.log_dir, disk)
     if versions:
         text.append(f"if the bucket is versioned: {counted(len(versions), 'command')} in the receipt")

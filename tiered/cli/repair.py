@@ -392,7 +392,7 @@ def _put_root(app: Application, verb: str, store: Store, plan: RebuildPlan, *, d
             f"{plan.unproven[1]}: a record may have had another of these offsets before"
         )
     for one in plan.undone:
-        app.out.warn(_undone_line(tp, one))
+        app.out.warn(_undone_line(tp, root.topic_id, one))
     for start, end in plan.lost:
         app.out.warn(f"{tp}: offsets {start} to {end} are in no object: they are lost, a hole takes their place")
     if plan.gone[1]:
@@ -437,16 +437,12 @@ def _put_root(app: Application, verb: str, store: Store, plan: RebuildPlan, *, d
     return app.out.result(verb, fields, lines, EXIT_WARNINGS if warned else 0)
 
 
-def _undone_line(tp: TopicPartition, one: Undone) -> str:
-    """Says that erased records may be there again."""
-    if not one.job:
-        return f"{tp}: jobs/erase-* may not be listed here: what an erasure took out may be there again"
-    which = "records (a note of it cannot be read)" if one.records < 0 else counted(one.records, "record")
-    return (
-        f"{tp}: {which} that {one.job} erased from offsets {one.start} to {one.end} may be "
-        f"there again: erase them again afterwards, `tiered erase {tp.topic}:{tp.partition} --key K --yes` with what "
-        f"was named then (jobs/{one.job}/receipt.json has it as hashes)"
+def _undone_line(tp: TopicPartition, topic_id: UUID, one: Undone) -> str:
+    """Return the warning that erased records may be there again."""
+    again = (
+        f"erase them again afterwards, `tiered erase {tp.topic}:{tp.partition} --key K --yes` with what was named then"
     )
+    return one.sentence(tp, topic_id, again)
 
 
 def _mend(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import click
 
 from tiered.care.check import EXIT_WARNINGS
@@ -107,6 +109,7 @@ def _conclude(app: Application, report: RestoreReport) -> int:
             "segments": len(plan.rows),
             "size_bytes": plan.size_bytes,
             "aborted_transactions": plan.aborted,
+            "undone": [dataclasses.asdict(one) for one in plan.undone],
             "root_version": plan.pinned.version if plan.pinned is not None else None,
         }
         for plan in report.plans

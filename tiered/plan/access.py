@@ -42,7 +42,7 @@ def policy(
     past = [wildcards()[kind] for kind in ("snapshot", "history")]
     listed = {"spark": ["topics/*", *past], "sink": [], "jobs": ["jobs/*"]}.get(role, ["", "topics/*", "??/*"])
     listed += [wildcards()[kind] for kind in ("audit", "decision")] if role in ("maintainer", "auditor") else []
-    listed += [wildcards()["erasure"]] if role == "maintainer" else []
+    listed += [wildcards()["erasure"]] if role in ("reader", "maintainer", "auditor") else []
     if listed:
         under = _when("StringLike", [f"{prefix}{kind}" for kind in listed])
         statements.append(_allow("List", ["s3:ListBucket"], bucket_arn) | under)
@@ -84,8 +84,13 @@ def _read(keys: _Keys) -> list[Policy]:
     return [_allow("Read", ["s3:GetObject"], keys(*_LOG, *_PAST))]
 
 
+def _restore(keys: _Keys) -> list[Policy]:
+    """Allow what `restore` reads: an earlier catalog, and the erasures that it undoes."""
+    return [_allow("Read", ["s3:GetObject"], keys(*_LOG, *_PAST, "erasure"))]
+
+
 def _audit(keys: _Keys) -> list[Policy]:
-    return [_allow("Read", ["s3:GetObject"], keys(*_LOG, *_PAST, "pin", "decision", "audit"))]
+    return [_allow("Read", ["s3:GetObject"], keys(*_LOG, *_PAST, "pin", "decision", "audit", "erasure"))]
 
 
 def _write(keys: _Keys) -> list[Policy]:
@@ -120,7 +125,7 @@ def _maintain(keys: _Keys) -> list[Policy]:
         _allow("Decide", ["s3:PutObject", "s3:DeleteObject"], keys("decision")),
         _allow("Create", _CREATE[:2], keys.own("segment")),
         _allow("Keep", ["s3:PutObject"], [*keys.own("page", "history"), *keys(*_KEPT)]),
-        _allow("Receipt", ["s3:GetObject"], keys("erasure", "aside")),
+        _allow("Aside", ["s3:GetObject"], keys("aside")),
         _allow("Swap", ["s3:PutObject"], keys("root", "topic", "pin")),
         _allow(
             "Collect",
@@ -133,7 +138,7 @@ def _maintain(keys: _Keys) -> list[Policy]:
 
 
 _STATEMENTS = {
-    "reader": _read,
+    "reader": _restore,
     "writer": _write,
     "maintainer": _maintain,
     "auditor": _audit,

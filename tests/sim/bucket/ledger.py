@@ -22,6 +22,7 @@ from tiered.format.decision import Decision, decode_decision
 from tiered.format.kept import DROPPED_BYTES
 from tiered.format.keys import (
     DECISIONS_PREFIX,
+    ERASURES_PREFIX,
     FLAG_HOLE,
     FLAG_MAINTAINER,
     FLAG_STAGED,
@@ -30,6 +31,7 @@ from tiered.format.keys import (
     index_key_of,
     join_uid,
     parse_decision_key,
+    parse_erasure_note_key,
     parse_hist_key,
     parse_page_key,
     parse_partition_key,
@@ -184,7 +186,7 @@ class Ledger:
             self.batches.decided(decode_decision(data, key=key))
         elif (name := parse_snap_key(key)) is not None:
             self._snapshot_came(key, name)
-        elif key.startswith("jobs/erase-") and "/segments/" in key:
+        elif parse_erasure_note_key(key) is not None:
             noted = json.loads(data)["before"]
             partition = parse_partition_key(noted)
             assert partition is not None
@@ -547,7 +549,9 @@ class Ledger:
                 needed |= version[1]
         left = []
         for key in self._store.all_keys():
-            known = parse_topic_key(key) is not None or key.startswith(("jobs/", "probe/", DECISIONS_PREFIX))
+            known = parse_topic_key(key) is not None or key.startswith(
+                ("jobs/", "probe/", DECISIONS_PREFIX, ERASURES_PREFIX)
+            )
             if known or key in needed or parse_hist_key(key) is not None:
                 continue
             if (name := parse_snap_key(key)) is not None:

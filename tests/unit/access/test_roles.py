@@ -154,10 +154,14 @@ def test_a_reader_and_an_auditor(tmp_path: Path, url: str, become: Become, cli: 
     become("writer")
     (tmp_path / "bucket").mkdir()
     write(tmp_path / "log", url)
+    with tiered.open(tmp_path / "log", url) as log:
+        log.topic("people", create=True).append(b"of alice", key=b"alice")
+        log.sync(timeout=60)
     become("sink")
     write_by_spark(url)
     become("maintainer")
     assert cli("snapshot", "create", "release", "--remote", url).code == 0
+    assert cli("erase", "people", "--key", "alice", "--remote", url, "--yes").code == 3  # the snapshot holds it
     guard = become(role)
     read(url)
     assert cli("cat", "orders", "--as-of", "1", "--remote", url).code == 10  # it was not kept: looked for everywhere
@@ -169,6 +173,8 @@ def test_a_reader_and_an_auditor(tmp_path: Path, url: str, become: Become, cli: 
     ):  # fmt: skip
         seen = cli(*line, "--remote", url)
         assert seen.code in (0, 3), (line, seen.err, seen.text)
+    past = cli("restore", "people", "--as-of", "release", "--to", tmp_path / "past", "--remote", url)
+    assert (past.code, "1 record that erase-" in past.err) == (3, True), past.err
     unseen = {DECISIONS, AUDIT_LINES} if role == "reader" else set()
     assert guard.refused == unseen
     assert cli("check", "--read-data", "--remote", url).code in (0, 3)  # it may not pin, and reads without

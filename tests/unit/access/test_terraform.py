@@ -38,7 +38,7 @@ _KEYS = {
     "`??/*/pin/`": [f"{_LOG}/pin/x"],
     "`??/*/aside/`": [f"{_LOG}/aside/x"],
     "`jobs/gc/`": ["jobs/gc/x"],
-    "`jobs/erase-*`": ["jobs/erase-0/receipt.json"],
+    "`erasures/`": ["erasures/0123456789abcdef0123456789abcdef-0/mine/receipt.json"],
     "`jobs/*.json`": ["jobs/j/job.json"],
     "`probe/`": ["probe/x"],
 }

@@ -40,7 +40,8 @@ def samples() -> dict[str, list[str]]:
         "audit": [keys.gc_audit_key(TOPIC_ID, 12, 9, UID)],
         "decision": [keys.decision_key("nightly", 7), keys.decision_key("nightly", 7, 2)],
         "erasure": [
-            keys.job_key(f"erase-{UID}", name) for name in ("receipt.json", f"segments/12-{42:020d}-{UID}.json")
+            keys.erasure_receipt_key(TOPIC_ID, 12, "nightly"),
+            keys.erasure_note_key(TOPIC_ID, 12, "nightly", 42, UID),
         ],
         "job": [keys.job_key("nightly", name) for name in ("plan.json", "tasks/000001.json")],
         "probe": [keys.probe_key(UID)],
@@ -53,16 +54,16 @@ ALL = LOG | PAST | {"pin"}
 OWN = {"segment", "page"}
 MINE = {"maintainer's segment", "maintainer's page"}
 ALLOWED = {
-    ("reader", "s3:GetObject"): LOG | PAST,
+    ("reader", "s3:GetObject"): LOG | PAST | {"erasure"},
     ("spark", "s3:GetObject"): LOG | PAST,
-    ("auditor", "s3:GetObject"): ALL | {"decision", "audit"},
+    ("auditor", "s3:GetObject"): ALL | {"decision", "audit", "erasure"},
     ("writer", "s3:GetObject"): LOG | {"probe"},
     ("writer", "s3:PutObject"): OWN | {"topic", "root", "history", "probe"},
     ("writer", "s3:PutObjectTagging"): {"segment"},
     ("writer", "s3:AbortMultipartUpload"): {"segment"},
     ("writer", "s3:DeleteObject"): {"probe"},
-    ("jobs", "s3:GetObject"): {"job", "erasure"},
-    ("jobs", "s3:PutObject"): {"job", "erasure"},
+    ("jobs", "s3:GetObject"): {"job"},
+    ("jobs", "s3:PutObject"): {"job"},
     ("sink", "s3:GetObject"): {"topic", "root", "staged", "decision", "probe"},
     ("sink", "s3:PutObject"): {"staged", "decision", "topic", "root", "page", "history", "probe"},
     ("sink", "s3:PutObjectTagging"): {"staged"},

@@ -81,10 +81,12 @@ def test_a_key_leaves_both_partitions_and_nothing_else_changes(cli: Cli, bucket:
     assert sum(one["records_now"] for one in done.summary["partitions"]) == goes
     for isolation, found in before.items():
         assert read(bucket, isolation) == without(found, b"key 3")
-    receipt = receipt_of(bucket, done.summary["receipt"])
-    assert receipt["job"] == done.summary["job"]
-    assert receipt["asked"]["keys"] != ["key 3"]
-    assert "key 3" not in json.dumps(receipt)
+    receipts = [receipt_of(bucket, key) for key in done.summary["receipts"]]
+    assert [[one["partition"] for one in receipt["partitions"]] for receipt in receipts] == [[0], [1]]
+    for receipt in receipts:
+        assert receipt["job"] == done.summary["job"]
+        assert receipt["asked"]["keys"] != ["key 3"]
+        assert "key 3" not in json.dumps(receipt)
     with contextlib.closing(StoreLocation.parse(bucket).open()) as store:
         report = check(None, store, CheckOptions(read_data=True))
     assert (report.errors, report.warnings) == (0, 0)
@@ -172,7 +174,7 @@ def test_what_the_disk_still_holds_is_counted(cli: Cli, bucket: str, tmp_path: P
     assert plan["disk"] == expected
     done = cli("erase", "t", "--key", "key 3", "--now", *both, "--yes", "--json")
     assert (done.code, done.summary["proven"], done.summary["disk"]) == (3, True, expected)
-    assert receipt_of(bucket, done.summary["receipt"])["disk"] == expected
+    assert [receipt_of(bucket, key)["disk"] for key in done.summary["receipts"]] == [[one] for one in expected]
     one = cli("erase", "t:1", "--key", "key 3", *both, "--dry-run", "--json").summary["disk"]
     assert one == expected[1:]
     assert cli("erase", "t", "--key", "nobody", *both, "--yes").code == 0

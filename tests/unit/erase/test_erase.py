@@ -78,8 +78,8 @@ class Bucket:
         return erased
 
     def receipt(self, erased: Erased) -> dict[str, Any]:
-        key = self.run(receipt_steps(JOB, TOPIC_ID, KEY, [erased], {"owner": "m:1"}))
-        assert key == f"jobs/{JOB}/receipt.json"
+        key = self.run(receipt_steps(JOB, TOPIC_ID, KEY, erased, {"owner": "m:1"}))
+        assert key == f"erasures/{TOPIC_ID.hex}-0/{JOB}/receipt.json"
         return json.loads(self.data(key))  # type: ignore[no-any-return]
 
     def data(self, key: str) -> bytes:

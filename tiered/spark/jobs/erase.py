@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tiered.care.erase import Erased, ErasePlan, Left, receipt_fields, uid_of_key
+from tiered.care.erase import Erased, ErasePlan, Left, receipt_fields, receipt_steps, uid_of_key
 from tiered.care.erase_parts import Committer, Seen, Standing, count_steps, look_steps, rewrite_steps, standing_steps
 from tiered.clock import SystemIds
 from tiered.errors import ConfigError, UnknownTopicError
@@ -108,7 +108,7 @@ class Erase:
         return {"made": [[list(old), list(new), gone] for old, new, gone in made]}
 
     def carry_out(self, run: Run) -> Outcome:
-        """Looks and rewrites until nothing is left, then the receipt of ``tiered erase``. Asks before it begins."""
+        """Look and rewrite until nothing is left, then write the receipts of `tiered erase`. Ask before it begins."""
         return _Erasure(run).carry_out()
 
     def lines(self, fields: Mapping[str, Any]) -> list[str]:
@@ -263,6 +263,13 @@ class _Erasure:
             "stays": stays(plans),
             "noncurrent_versions": noncurrent_commands(place, erased),
         }
+        for one in erased:
+            mine = {
+                "stays": stays(plan for plan in plans if plan["partition"] == one.tp.partition),
+                "noncurrent_versions": noncurrent_commands(place, [one]),
+            }
+            steps = receipt_steps(self._run.job_id, self._entry.topic_id, self._selection, one, facts | mine)
+            drive(self._store, steps)
         fields = receipt_fields(self._run.job_id, self._entry.topic_id, self._selection, erased, facts)
         return Outcome(fields, 0 if fields["proven"] else EXIT_LEFT)
 
