@@ -12,7 +12,7 @@ import click
 import tiered
 from tiered.care.check import EXIT_WARNINGS
 from tiered.care.erase import Erased, ErasePlan, as_fields, erase_steps, plan_erase_steps, receipt_steps
-from tiered.errors import UnknownTopicError
+from tiered.errors import CorruptionError, LocalIOError, OffsetGapError, UnknownTopicError
 from tiered.model import TopicPartition
 from tiered.plan.erasure import Selection
 from tiered.program.application import (
@@ -39,6 +39,7 @@ from tiered.program.output import counted
 from tiered.program.progress import Progress
 from tiered.program.stores import location
 from tiered.program.tiers import Tiers, open_in_bucket
+from tiered.read.topic import TopicReads
 from tiered.remote.fence import owner_of
 from tiered.store.probe import probe
 
@@ -152,7 +153,7 @@ def _carry_out(
 
 
 def _on_disk(app: Application, topic: str, numbers: Sequence[int], selection: Selection) -> list[dict[str, Any]]:
-    """What the log directory that was named holds of it, by partition; nothing of it is changed."""
+    """Count what the log directory holds of it, by partition. ``damaged`` says why a partition was not counted."""
     if app.log_dir is None or not app.log_dir.is_dir():
         return []
     found = []
@@ -161,17 +162,36 @@ def _on_disk(app: Application, topic: str, numbers: Sequence[int], selection: Se
             held = reader.topic(topic)
         except UnknownTopicError:
             return []
-        for number in range(held.partitions):
-            offsets = [record.offset for record in held.read(number) if selection.takes(record.key, record.timestamp)]
-            if number in numbers and offsets:
-                found.append({"partition": number, "records": len(offsets), "from": offsets[0], "to": offsets[-1] + 1})
+        for number in numbers:
+            if number < held.partitions:
+                one = _count(held, number, selection)
+                found += [one] if one["records"] or "damaged" in one else []
     return found
 
 
+def _count(held: TopicReads, number: int, selection: Selection) -> dict[str, Any]:
+    """Count the records of one partition that the selection takes."""
+    records = start = end = 0
+    damaged = {}
+    try:
+        for record in held.read(number):
+            if selection.takes(record.key, record.timestamp):
+                records, start, end = records + 1, start if records else record.offset, record.offset + 1
+    except (CorruptionError, OffsetGapError, LocalIOError) as damage:
+        damaged = {"damaged": damage.message}
+    return {"partition": number, "records": records, "from": start, "to": end, **damaged}
+
+
 def _disk_lines(topic: str, directory: Path | None, disk: Sequence[dict[str, Any]]) -> list[str]:
-    return [
+    lines = [
+        f"on the disk partition {one['partition']} was not counted to its end: {one['damaged']}"
+        for one in disk
+        if "damaged" in one
+    ]
+    return lines + [
         f"on the disk partition {one['partition']} holds {counted(one['records'], 'record')} of it, offsets "
         f"{one['from']} to {one['to']}: `tiered local drop {topic}:{one['partition']} --before {one['to']} --log-dir "
         f"{directory}` drops what is sealed and in the bucket; beside a running writer `local.retention.ms` does"
         for one in disk
+        if one["records"]
     ]

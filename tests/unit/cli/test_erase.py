@@ -180,6 +180,23 @@ def test_what_the_disk_still_holds_is_counted(cli: Cli, bucket: str, tmp_path: P
     assert cli("erase", "t", "--key", "nobody", *both, "--yes").code == 0
 
 
+def test_a_damaged_partition_of_the_disk_hinders_no_erasure(cli: Cli, bucket: str, tmp_path: Path) -> None:
+    """Of another partition nothing is read. Of this one it is said that it was not counted to its end."""
+    segment = sorted((tmp_path / "log" / "t-1").glob("*.log"))[0]
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    segment.write_bytes(data)
+    both = ("--remote", bucket, "--log-dir", tmp_path / "log")
+    other = cli("erase", "t:0", "--key", "key 3", *both, "--dry-run", "--json")
+    assert (other.code, [one["partition"] for one in other.summary["disk"]]) == (0, [0])
+    assert "damaged" not in other.summary["disk"][0]
+    plan = cli("erase", "t", "--key", "key 3", *both, "--dry-run", "--json")
+    assert (plan.code, ["damaged" in one for one in plan.summary["disk"]]) == (0, [False, True])
+    assert "partition 1 was not counted to its end" in cli("erase", "t:1", "--key", "key 3", *both, "--dry-run").text
+    done = cli("erase", "t:1", "--key", "nobody", "--now", *both, "--yes", "--json")
+    assert (done.code, done.summary["proven"], "damaged" in done.summary["disk"][0]) == (3, True, True)
+
+
 def test_a_file_of_keys_that_is_empty_erases_nothing(cli: Cli, bucket: str, tmp_path: Path) -> None:
     """With ``--before`` it named no key, which means every one: all that was older went."""
     before = read(bucket, "read_uncommitted")
