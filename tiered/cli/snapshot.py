@@ -37,6 +37,8 @@ def command() -> None:
 def create_command(app: Application, *, name: str, selected: tuple[str, ...]) -> int:
     """Keep what the bucket holds now, of all topics or those that are named, under a new name.
 
+    A command that was cut short may be repeated: it adds the partitions that lack the snapshot.
+
     \b
     Example:
       tiered snapshot create before-release flights --remote s3://acme-logs/prod
@@ -46,12 +48,19 @@ def create_command(app: Application, *, name: str, selected: tuple[str, ...]) ->
     with open_tiers(app, with_local=False) as tiers:
         deleted = [] if selected else _deleted(tiers)
         views = {tp: view for tp, view in _views(tiers, selected) if tp.topic not in deleted}
-        held = [tp for tp, view in views.items() if tiers.run(load_snapshot(view, name)) is not None]
-        if held:
+        found = {tp: tiers.run(load_snapshot(view, name)) for tp, view in views.items()}
+        held = {tp: taken for tp, taken in found.items() if taken is not None and not taken.begun}
+        if held and len(held) == len(views):
             raise ConfigError(
-                f"there is a snapshot {name} of {held[0]} already", hint="choose another name, or delete it first"
+                f"there is a snapshot {name} of {next(iter(held))} already",
+                hint="choose another name, or delete it first",
             )
-        made = [(tp, Taken(f"snapshot {name}", tiers.run(create_snapshot(view, name)))) for tp, view in views.items()]
+        made = [
+            (tp, held.get(tp) or Taken(f"snapshot {name}", tiers.run(create_snapshot(view, name))))
+            for tp, view in views.items()
+        ]
+    if held:
+        app.out.say(f"snapshot {name} was there of {counted(len(held), 'partition')}, and stays as it was taken")
     for topic in deleted:
         app.out.warn(f"topic {topic} is being deleted and was passed over")
     return _print(app, "snapshot create", made, code=EXIT_WARNINGS if deleted else 0)

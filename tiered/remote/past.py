@@ -258,13 +258,19 @@ def _unknown(view: RootView, name: str) -> Steps[NotFoundError]:
 
 
 def create_snapshot(view: RootView, name: str) -> Steps[Root]:
-    """Keeps the newest root as ``name``. Raises ConfigError if there is such a snapshot, or the name is no name,
-    NotFoundError without a root or for one that is being deleted, CommitUnknown (it is not known whether it was made).
+    """Keep the newest root as ``name``. A snapshot that was begun and not finished is replaced.
+
+    Raises:
+        ConfigError: there is such a snapshot, or the name is no name.
+        NotFoundError: there is no root, it is being deleted, or another call has replaced what this one began.
+        CommitUnknown: the store did not say whether the snapshot was made.
     """
     key = snap_key(view.topic_id, view.partition, name)
     place = yield from _place(key)
     if place.held:
-        raise (yield from _exists(view, name))
+        taken = yield from load_snapshot(view, name)
+        if taken is None or not taken.begun:
+            raise (yield from _exists(view, name))
     condition = place.condition
     for _ in range(SNAPSHOT_TRIES):
         got = yield root_get(view.key)
@@ -402,7 +408,10 @@ def _too_late(view: RootView) -> NotFoundError:
 
 
 def _taken_away(view: RootView, name: str) -> NotFoundError:
-    return NotFoundError(f"{view.name}: snapshot {name} was deleted while it was made", hint="take it again")
+    return NotFoundError(
+        f"{view.name}: snapshot {name} was deleted while it was made, or another process began it",
+        hint="`tiered snapshot list` shows it, or take it again",
+    )
 
 
 def _exists(view: RootView, name: str) -> Steps[ConfigError]:

@@ -149,6 +149,8 @@ class Ledger:
         self.at_work: dict[str, tuple[int, Callable[[], int]]] = {}
         """When each maintainer began what it is at, and its clock, by its owner."""
         self.making: dict[str, str] = {}
+        self.takers: dict[tuple[str, str], list[str]] = {}
+        """Who began a snapshot of a log under a name, in order: a later one replaces what an earlier one began."""
         """The snapshot that each keeper takes just now, or was killed over, by who it is."""
         self.proven_lost: set[str] = set()
         self._destroyed: set[tuple[UUID, int]] = set()

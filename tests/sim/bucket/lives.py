@@ -327,6 +327,7 @@ def take_snapshots(world: World, process: SteppedProcess) -> Steps[None]:
     making = world.ledger.making
     making.pop(process.name, None)
     began_ms = world.clock.now_ms()
+    takers, turn = list[str](), 0
     try:
         if log.snapshots and rng.random() < 0.5:
             name = rng.choice(sorted(log.snapshots))
@@ -338,14 +339,18 @@ def take_snapshots(world: World, process: SteppedProcess) -> Steps[None]:
             yield from drop_doubtful(log, view, making.values())
         name = rng.choice([name for name in SNAPSHOT_NAMES if name not in log.snapshots])
         making[process.name] = name
+        takers = world.ledger.takers.setdefault((log.where, name), [])
+        takers.append(process.name)
+        turn = len(takers)
         root = yield from create_snapshot(view, name)
         world.note(process, f"took {name} of version {root.version}")
         world.ledger.took_snapshot(log, name, root)
     except PASSING:
         return
     except (ConfigError, NotFoundError, CorruptionError) as error:
-        if "deleted while it was made" in str(error) and world.clock.now_ms() - began_ms > BEGUN_MS:
-            world.counts["gave up"] += 1  # it stood still for so long that it was taken for dead
+        replaced = world.clock.now_ms() - began_ms > BEGUN_MS or len(takers) > turn
+        if "while it was made" in str(error) and replaced:
+            world.counts["gave up"] += 1  # it stood still for so long that it was taken for dead, or another one began
             return
         world.tolerate(process, error, log.tp.topic)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 from collections.abc import Callable, Iterable
 from contextlib import aclosing
@@ -17,7 +18,12 @@ from tests.unit.cli.conftest import Cli
 from tiered.care.restore_plan import RestoreOptions
 from tiered.care.run import restore
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
+from tiered.format.kept import encode_begun
+from tiered.format.keys import snap_key
+from tiered.format.root import encode_root
 from tiered.read.stream import ReadRange
+from tiered.remote.root_view import RootView
+from tiered.remote.topics import load_topic
 from tiered.spark.schema import kafka_schema
 from tiered.spark.source import TieredDataSource
 from tiered.store.base import ABSENT, Delete, Get, Object, Put, list_all
@@ -77,6 +83,36 @@ def test_a_name_is_made_once_and_is_a_name(cli: Cli, bucket: str) -> None:
     assert cli("snapshot", "create", "b", "u", *remote).code == 10
     assert cli("snapshot", "delete", "b", "--yes", *remote).code == 10
     assert [one["name"] for one in cli("snapshot", "list", *remote, "--json").summary["snapshots"]] == ["a"]
+
+
+def test_a_create_that_was_cut_short_goes_on_where_it_ended(cli: Cli, tmp_path: Path) -> None:
+    """One partition has the snapshot, one has it begun, one lacks it."""
+    url = f"file://{tmp_path / 'store'}"
+    with tiered.open(tmp_path / "log", remote=url) as log:
+        topic = log.topic("t", create=True, partitions=3)
+        for number in range(3):
+            topic.append(b"first", partition=number)
+        log.sync(timeout=60)
+    remote = ("--remote", url)
+    assert cli("snapshot", "create", "a", "t:0", *remote).code == 0
+    with contextlib.closing(StoreLocation.parse(url).open()) as store:
+        entry = drive(store, load_topic("t"))
+        assert entry is not None
+        root = drive(store, RootView(entry.topic_id, 1, "t").load())
+        assert root is not None
+        body = encode_begun(encode_root(root), "0" * 32, "a")
+        store.execute(Put(snap_key(entry.topic_id, 1, "a"), body, ABSENT))
+    with tiered.open(tmp_path / "log", remote=url) as log:
+        for number in range(3):
+            log.topic("t").append(b"second", partition=number)
+        log.sync(timeout=60)
+    again = cli("snapshot", "create", "a", *remote, "--json")
+    assert (again.code, [one["end_offset"] for one in again.summary["snapshots"]]) == (0, [1, 2, 2])
+    assert cli("snapshot", "create", "a", *remote).code == 2
+    listed = cli("snapshot", "list", *remote, "--json").summary["snapshots"]
+    assert [(one["partition"], one["end_offset"], one["state"]) for one in listed] == [
+        (0, 1, "kept"), (1, 2, "kept"), (2, 2, "kept")
+    ]  # fmt: skip
 
 
 def values(bucket: str, **wanted: Any) -> list[bytes | None]:

@@ -218,6 +218,36 @@ def killed_over_it(place: Place) -> Root:
     return root
 
 
+def test_what_a_killed_creator_began_is_made_by_the_next_one() -> None:
+    place = Place()
+    place.append(4)
+    killed_over_it(place)
+    place.append(1)
+    made = place.world.run(create_snapshot(view(), NAME))
+    assert made == place.root
+    assert [(each.root, each.begun) for each in place.world.run(list_snapshots(view()))] == [(made, False)]
+
+
+def test_who_began_one_that_another_has_made_since_learns_of_it() -> None:
+    place = Place()
+    place.append(4)
+    execute = place.store.execute
+    other: list[Root] = []
+
+    def racing(request: StoreRequest) -> Outcome:
+        outcome = execute(request)
+        if isinstance(request, Put) and request.key == KEY and not other:
+            place.store.execute = execute  # type: ignore[method-assign]
+            place.append(1)
+            other.append(place.world.run(create_snapshot(view(), NAME)))
+        return outcome
+
+    place.store.execute = racing  # type: ignore[method-assign]
+    with pytest.raises(NotFoundError, match="another process began it"):
+        place.world.run(create_snapshot(view(), NAME))
+    assert [(each.root, each.begun) for each in place.world.run(list_snapshots(view()))] == [(other[0], False)]
+
+
 def test_one_whose_creator_was_killed_is_read_by_nobody_and_goes_by_itself() -> None:
     place = Place()
     place.append(50)
@@ -225,8 +255,6 @@ def test_one_whose_creator_was_killed_is_read_by_nobody_and_goes_by_itself() -> 
     assert [(each.root, each.begun) for each in place.world.run(list_snapshots(view()))] == [(begun, True)]
     with pytest.raises(NotFoundError, match="nightly was begun and is not finished"):
         place.world.run(Past(view(), AsOf(name=NAME)).pin())
-    with pytest.raises(ConfigError, match="has a snapshot nightly already, which was begun and is not finished"):
-        place.world.run(create_snapshot(view(), NAME))
     place.append(1)
     with pytest.raises(NotFoundError, match=f"version {begun.version} was not kept"):
         place.world.run(Past(view(), AsOf(version=begun.version)).pin())
