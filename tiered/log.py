@@ -170,6 +170,7 @@ class Log:
         if store is not None:
             self._tiering = SpreadTiering(local, store, clock=clock, ids=ids, reachable=reachable, memory=memory)
         self._uploader: Uploaders | None = None
+        self._unreported: TieredError | None = None  # why the uploader ended, until an append has raised it
         self._topics: dict[str, Topic] = {}
         self._opening: dict[str, threading.RLock] = {}
         self._appenders = AppenderThread(clock, ThreadWorkers())
@@ -257,6 +258,7 @@ class Log:
     def _opened(self, name: str) -> Topic:
         if name not in self._topics:
             self._topics[name] = self._open_topic(name)
+            self._topics[name]._go_slowly(self._unreported is not None)  # once _uploader_ended can find it
         return self._topics[name]
 
     def _make(
@@ -342,6 +344,7 @@ class Log:
             raise arguments.wrong("topic", topic, 'a Topic of this log; its appends may name others: topic="ledger"')
         if durability == "remote":
             self.check_remote()
+        self.check_uploader()
         producer = self._local.transactions.begin(transactional_id, timeout_ms)
 
         def wait(logs: Mapping[TopicPartition, PartitionLog]) -> None:
@@ -369,9 +372,38 @@ class Log:
 
     def _attach(self, uploader: UploaderComponent, location: StoreLocation) -> None:
         """Start an in-process uploader (``open`` does this when one is passed)."""
-        uploaders = Uploaders(self._clock)
-        uploaders.start(uploader, self._local, location, self.store_options)
-        self._uploader = uploaders
+        self._uploader = uploaders = Uploaders(self._clock, self._uploader_ended)
+        try:
+            uploaders.start(uploader, self._local, location, self.store_options)
+        except BaseException:
+            self._uploader = None
+            raise
+
+    def _uploader_ended(self, error: TieredError) -> None:
+        """On the uploader's thread, which ``close`` waits for under the lock: no lock is taken here."""
+        if self._closed.is_set():
+            return
+        self._unreported = error  # before the topics: one that is made now looks at it
+        for topic in list(self._topics.values()):
+            topic._go_slowly(True)
+
+    def check_uploader(self) -> None:
+        """Raise, once, why the uploader of this process ended by itself: the next append says so, before it writes."""
+        error, self._unreported = self._unreported, None
+        if error is None:
+            return
+        for topic in list(self._topics.values()):
+            topic._go_slowly(False)
+        raise TieredError(
+            f"the uploader of {self.directory} ended by itself, and this call appended nothing: {error.message}",
+            hint="append again to go on with this disk alone; close the log and open it again to upload",
+        ) from error
+
+    @property
+    def uploader_error(self) -> str | None:
+        """Why the uploader of this process ended by itself; None while it works, and where there is none."""
+        error = None if self._uploader is None else self._uploader.error
+        return None if error is None else error.message
 
     def flush(self) -> None:
         """Fsyncs every partition: what was appended before survives a power cut of this machine.
@@ -383,8 +415,9 @@ class Log:
 
     def positions(self) -> dict[TopicPartition, Positions]:
         """Where every partition on this disk stands; of one that is out of service that is not known."""
-        broken = self._local.out_of_service
-        return {tp: self._local.partition(tp).positions() for tp in self._local.partitions() if tp not in broken}
+        broken, why = self._local.out_of_service, self.uploader_error
+        found = ((tp, self._local.partition(tp).positions()) for tp in self._local.partitions() if tp not in broken)
+        return {tp: at if why is None else dataclasses.replace(at, uploader_error=why) for tp, at in found}
 
     def metrics(self) -> list[Metric]:
         """Figures of the disk, of partitions, background tasks and compaction, and of requests to the store, as of now.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
@@ -98,6 +98,7 @@ class Positions:
 
     ``end_offset >= flushed_offset >= uploaded_offset`` on a healthy log: appended, fsynced, committed in
     the bucket. ``start_offset`` is the earliest over both tiers, ``local_start_offset`` that of this disk.
+    ``uploader_error`` is why the uploader of this process ended by itself. It is None while that works.
     """
 
     start_offset: int
@@ -105,6 +106,7 @@ class Positions:
     uploaded_offset: int
     flushed_offset: int
     end_offset: int
+    uploader_error: str | None = field(default=None, compare=False)
 
 
 class AbortedTxn(NamedTuple):

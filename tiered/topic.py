@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -41,6 +42,13 @@ class _Waiter(Protocol):
     def check_remote(self) -> None:
         """Raises ConfigError if there is no bucket to wait for."""
 
+    def check_uploader(self) -> None:
+        """Raises, once, why the uploader of this process ended by itself."""
+
+    @property
+    def uploader_error(self) -> str | None:
+        """Why the uploader of this process ended by itself."""
+
     def transaction(
         self, transactional_id: str, *, topic: Topic | None, timeout: float, durability: str
     ) -> Transaction:
@@ -69,7 +77,8 @@ class Topic(TopicReads):
         self._appenders = appenders
         self._partitioner = Partitioner(len(logs), kernels.murmur2)
         self._is_internal = is_state_log(name)
-        self._plain = PlainAppends([None if self._is_internal else _plain_of(log) for log in logs])
+        self._quick = PlainAppends([None if self._is_internal else _plain_of(log) for log in logs])
+        self._plain = self._quick
 
     def append(
         self,
@@ -93,7 +102,7 @@ class Topic(TopicReads):
             written = self._plain.append(value, key, partition)
             if written is not None:
                 return written
-        self._check_durability(durability)
+        self._check_append(durability)
         chosen, record = self._route(value, key, partition, timestamp, headers)
         written = self.log(chosen).append((record,))
         self._wait({chosen: written.end_offset}, durability)
@@ -107,7 +116,7 @@ class Topic(TopicReads):
         A record is a ``NewRecord``, a (value, key) pair, or a value. Returns one RecordMetadata per partition.
         Raises as :meth:`append`; ``InvalidRecordError.index`` is the place in the call.
         """
-        self._check_durability(durability)
+        self._check_append(durability)
         partition = None if partition is None else self.check_partition(partition)
         keyless = self._partitioner.partition_for(None)  # the records of one call that have no key stay together
         taken = self._plain.append_many(records, partition, keyless)
@@ -129,7 +138,7 @@ class Topic(TopicReads):
 
     def append_batches(self, data: bytes, *, partition: int = 0, durability: str = "memory") -> RecordMetadata:
         """Appends batches that are already encoded (v2), without decoding them; offsets are assigned anew."""
-        self._check_durability(durability)
+        self._check_append(durability)
         partition = self.check_partition(partition)
         written = self.log(partition).append_batches(arguments.batches(data))
         self._wait({partition: written.end_offset}, durability)
@@ -148,7 +157,7 @@ class Topic(TopicReads):
         """
         from tiered.arrow.rows import ArrowRows, pieces  # noqa: PLC0415  with numpy and pyarrow
 
-        self._check_durability(durability)
+        self._check_append(durability)
         partition = None if partition is None else self.check_partition(partition)
         found = ArrowRows(data, config=self.config, partitions=self.partitions, partition=partition)
         rows = found.checked(self._now_ms())
@@ -202,7 +211,8 @@ class Topic(TopicReads):
 
     def positions(self, partition: int) -> Positions:
         """Where the partition stands, as this disk knows it (no request is made)."""
-        return self._usable(partition).positions()
+        at, why = self._usable(partition).positions(), self._waiter.uploader_error
+        return at if why is None else dataclasses.replace(at, uploader_error=why)
 
     def transaction(
         self, transactional_id: str, *, timeout: float = DEFAULT_TIMEOUT_S, durability: str = "disk"
@@ -267,6 +277,18 @@ class Topic(TopicReads):
         arguments.one_of("durability", durability, DURABILITIES)
         if durability == "remote":
             self._waiter.check_remote()
+
+    def _check_append(self, durability: str) -> None:
+        self._check_durability(durability)
+        self._check_uploader()
+
+    def _check_uploader(self) -> None:
+        """Raises, once, why the uploader of this process ended by itself."""
+        self._waiter.check_uploader()
+
+    def _go_slowly(self, slowly: bool) -> None:
+        """Leave the quick way of an append, which asks nothing but the partition, or return to it."""
+        self._plain = PlainAppends([None] * self.partitions) if slowly else self._quick
 
     def _wait(self, ends: dict[int, int], durability: str) -> None:
         if durability == "memory":

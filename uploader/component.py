@@ -17,6 +17,7 @@ from tiered.config import StoreLimits
 from tiered.errors import ClosedError, ConfigError, RemoteUnavailableError, TieredError
 from tiered.plan.tiering.orders import Exit
 from tiered.program.store_limits import PLACE
+from tiered.store.aio_driver import DaemonLoop
 from tiered.store.location import StoreLocation
 from tiered.store.options import StoreOptions
 from uploader.config import Settings
@@ -63,11 +64,14 @@ class AttachedUploader:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._loop = asyncio.new_event_loop()
+        self._asyncio = asyncio.Runner(loop_factory=DaemonLoop)  # the application's main thread may end before it
+        self._loop = self._asyncio.get_loop()
         self._started: Future[None] = Future()
         self._ended = threading.Event()
         self._closing = False
         self._error: TieredError | None = None
+        self._lock = threading.Lock()
+        self._callback: Callable[[TieredError], None] | None = None
         self._thread = threading.Thread(target=self._main, name="tiered-uploader", daemon=True)
         self._thread.start()
         try:
@@ -81,16 +85,23 @@ class AttachedUploader:
         """Why it ended by itself; None while it works and after ``close``."""
         return self._error
 
+    def when_ended(self, callback: Callable[[TieredError], None]) -> None:
+        """Calls back, from the uploader's thread, once it ended by itself; at once if it has."""
+        with self._lock:
+            self._callback, error = callback, self._error
+        if error is not None:
+            callback(error)
+
     def poke(self) -> None:
         """Look now instead of at the next scan; what backs off is tried now."""
         self._call(self._service.poke)
 
     def status(self) -> dict[str, Any]:
-        """The document that ``tiered-uploader status --json`` prints."""
-        if self._ended.is_set():
-            raise ClosedError("the uploader was closed before")
+        """The document that ``tiered-uploader status --json`` prints. Raises why the uploader ended by itself."""
         answer: Future[dict[str, Any]] = Future()
-        self._call(lambda: answer.set_result(self._service.status()))
+        if not self._call(lambda: answer.set_result(self._service.status())):
+            self._ended.wait(START_SECONDS)
+            raise self._error or ClosedError("the uploader was closed before")
         return answer.result(START_SECONDS)
 
     def close(self, timeout: float) -> None:
@@ -99,27 +110,31 @@ class AttachedUploader:
         self._call(lambda: self._service.finish(int(timeout * 1000)))
         self._thread.join(timeout + 5.0)
 
-    def _call(self, what: Callable[[], None]) -> None:
-        if self._ended.is_set():
-            return
+    def _call(self, what: Callable[[], None]) -> bool:
+        """Return False, with nothing done, once the loop is closed."""
         try:
             self._loop.call_soon_threadsafe(what)
         except RuntimeError:
-            return  # the loop was closed between the two lines
+            return False
+        return True
 
     def _main(self) -> None:
-        asyncio.set_event_loop(self._loop)
         try:
-            ending = self._loop.run_until_complete(self._service.run(started=lambda: self._started.set_result(None)))
-            self._error = self._reason(ending)
+            with self._asyncio as runner:
+                ending = runner.run(self._service.run(started=lambda: self._started.set_result(None)))
+            self._end(self._reason(ending))
         except BaseException as error:  # noqa: BLE001 - a thread that dies silently is the worst uploader
-            self._error = error if isinstance(error, TieredError) else TieredError(f"the uploader failed: {error!r}")
-            if not self._started.done():
+            has_started = self._started.done()
+            self._end(error if isinstance(error, TieredError) else TieredError(f"the uploader failed: {error!r}"))
+            if not has_started:
                 self._started.set_exception(error)
-        finally:
-            self._ended.set()
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
-            self._loop.close()
+
+    def _end(self, error: TieredError | None) -> None:
+        with self._lock:
+            self._error, callback = error, self._callback
+        self._ended.set()
+        if error is not None and callback is not None:
+            callback(error)
 
     def _reason(self, ending: Exit) -> TieredError | None:
         return None if self._closing or ending.code == 0 else TieredError(ending.reason, hint=ending.hint)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from tiered.model import TopicPartition
 from tiered.program.upkeep import Upkeep, UpkeepView
 from tiered.remote.fence import owner_of
 from tiered.remote.maintain import Done
+from tiered.store.aio_driver import in_thread
 from tiered.store.base import Store
 from tiered.store.limit import Slots
 from uploader import logs
@@ -63,7 +63,7 @@ class Beside:
     async def close(self) -> None:
         """Waits for that action, but not for long."""
         self._upkeep.end()
-        await asyncio.to_thread(self._thread.join, LAST_ACTION_SECONDS)
+        await in_thread(self._thread.join, LAST_ACTION_SECONDS)
         if self._thread.is_alive():
             logs.emit(logging.WARNING, "maintenance_left", f"{self._upkeep.view.doing} was left in the middle", {})
         else:

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Awaitable, Callable, Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
@@ -15,6 +15,7 @@ from tiered.errors import ClosedError
 from tiered.store.aio_runner import AioRunner
 from tiered.store.base import AioStore
 from tiered.store.location import StoreLocation
+from tiered.store.threads import ThreadPool
 
 if TYPE_CHECKING:
     from tiered.clock import Clock, IdSource
@@ -45,8 +46,8 @@ class Worker:
     """Runs blocking calls on threads of its own."""
 
     def __init__(self, name: str) -> None:
-        self._pool = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix=f"tiered-aio-{name}")
-        self._waiting = ThreadPoolExecutor(WAITING_THREADS, thread_name_prefix=f"tiered-aio-{name}-wait")
+        self._pool = ThreadPool(WORKER_THREADS, f"tiered-aio-{name}")
+        self._waiting = ThreadPool(WAITING_THREADS, f"tiered-aio-{name}-wait")
         self.closed = False
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -93,7 +94,7 @@ class Worker:
         with _alone() as pool:
             await _to_its_end(pool, function, function)
 
-    async def _run(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+    async def _run(self, pool: ThreadPool, work: Callable[[], T]) -> T:
         self.check_open()
         return await asyncio.get_running_loop().run_in_executor(pool, work)
 
@@ -109,9 +110,9 @@ class Worker:
 
 
 @contextlib.contextmanager
-def _alone() -> Iterator[ThreadPoolExecutor]:
+def _alone() -> Iterator[ThreadPool]:
     """A thread for one call, which it ends although nobody waits for it any more."""
-    pool = ThreadPoolExecutor(1, thread_name_prefix="tiered-aio-alone")
+    pool = ThreadPool(1, "tiered-aio-alone")
     try:
         yield pool
     finally:
@@ -124,7 +125,7 @@ def _let_go(making: Future[T], let_go: Callable[[T], None]) -> None:
         let_go(making.result())
 
 
-async def _to_its_end(pool: ThreadPoolExecutor, function: Callable[[], None], instead: Callable[[], None]) -> None:
+async def _to_its_end(pool: ThreadPool, function: Callable[[], None], instead: Callable[[], None]) -> None:
     ending = pool.submit(function)
     try:
         await asyncio.wrap_future(ending)

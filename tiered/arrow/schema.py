@@ -9,10 +9,12 @@ Needs ``pyarrow`` (extra ``arrow``), imported at the first use. Columns have the
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tiered.errors import ConfigError
+from tiered.store.threads import main_has_ended
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,4 +75,7 @@ def pyarrow(way: str = "output") -> Any:
         raise ConfigError(
             f"Arrow {way} needs pyarrow, which is not installed", hint="pip install 'tieredlog[arrow]'"
         ) from error
+    if main_has_ended():
+        with contextlib.suppress(RuntimeError):
+            module.array([])  # the first array imports pandas' executors, which are closed: it fails once and no more
     return module

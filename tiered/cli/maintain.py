@@ -8,7 +8,6 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -44,6 +43,7 @@ from tiered.remote.sweep_staged import sweep_decisions
 from tiered.remote.sweep_strays import Strays, sweep_strays
 from tiered.store.limit import Limits, Slots
 from tiered.store.probe import check_capabilities, probe
+from tiered.store.threads import ThreadPool
 from tiered.times import format_time
 
 PROGRAM = "tiered maintain"
@@ -444,7 +444,7 @@ def _loop(app: Application, wanted: Wanted, every_ms: int) -> int:
         memory=limits.memory,
     )
     try:
-        with ThreadPoolExecutor(1, "maintain") as thread, _ends_by_sigterm(upkeep):
+        with ThreadPool(1, "maintain") as thread, _ends_by_sigterm(upkeep):
             try:
                 thread.submit(upkeep.run, every_ms, patient=False).result()
             finally:

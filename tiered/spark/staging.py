@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from uuid import UUID
@@ -49,6 +49,7 @@ from tiered.spark.write_schema import WriteSchema, WrittenRows
 from tiered.store.base import Capabilities, Store
 from tiered.store.driver import drive
 from tiered.store.puts import MULTIPART_FROM_BYTES
+from tiered.store.threads import ThreadPool
 
 BATCH_BYTES = 1024 * 1024
 """Uncompressed bytes of one batch at most, but for a single record that is larger."""
@@ -133,7 +134,7 @@ class TaskStaging:
         self._ids = ids
         self._parts: dict[tuple[str, int], _Part] = {}
         self._turns: dict[str, int] = {}
-        self._pool = ThreadPoolExecutor(limits.uploads_at_once, thread_name_prefix="tiered-sink")
+        self._pool = ThreadPool(limits.uploads_at_once, "tiered-sink")
         self._sending: deque[tuple[int, Future[Staged]]] = deque()
         self._sending_bytes = 0
         self._staged: list[Staged] = []

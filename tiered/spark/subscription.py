@@ -10,7 +10,7 @@ import itertools
 import logging
 import re
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
@@ -36,6 +36,7 @@ from tiered.spark.options import ReadOptions
 from tiered.store.base import Steps, Store
 from tiered.store.driver import drive
 from tiered.store.runner import Runner
+from tiered.store.threads import ThreadPool
 
 PLANNING_THREADS = 16
 """Roots, and of one partition index bundles, that are fetched at once."""
@@ -174,9 +175,9 @@ def _same(topic: ChosenTopic, before: ChosenTopic) -> bool:
     return (topic.topic_id, topic.registered) == (before.topic_id, before.registered)
 
 
-def planning_pool(what: str) -> ThreadPoolExecutor:
+def planning_pool(what: str) -> ThreadPool:
     """Threads for requests of the planner."""
-    return ThreadPoolExecutor(PLANNING_THREADS, thread_name_prefix=f"tiered-plan-{what}")
+    return ThreadPool(PLANNING_THREADS, f"tiered-plan-{what}")
 
 
 def _is_matched(pattern: str, name: str) -> bool:

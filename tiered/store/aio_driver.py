@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from concurrent.futures import Executor
+from typing import Any, ParamSpec, TypeVar
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.errors import TieredError
@@ -25,9 +26,11 @@ from tiered.store.base import (
     Together,
 )
 from tiered.store.driver import TOGETHER_REQUESTS, Taker, backoff_seconds, refuse, told
+from tiered.store.threads import BLOCKING
 
 _CLOCK, _IDS = SystemClock(), SystemIds()
 
+P = ParamSpec("P")
 T = TypeVar("T")
 AioSleep = Callable[[float], Awaitable[None]]
 
@@ -107,7 +110,7 @@ async def _astream(
                     case NewId():
                         outcome = ids.uid()
                     case Blocking(call):
-                        outcome = await _in_thread(call)
+                        outcome = await _to_its_end(call)
                     case Together(several, errors):
                         outcome = told(await _execute_together_aio(store, several, together), errors=errors)
                     case _:
@@ -124,9 +127,26 @@ async def _astream(
         error = None
 
 
-async def _in_thread(call: Callable[[], T]) -> T:
+async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return ``function(*args, **kwargs)``, run on a thread of :data:`BLOCKING`. As ``asyncio.to_thread`` otherwise."""
+    return await asyncio.get_running_loop().run_in_executor(BLOCKING, lambda: function(*args, **kwargs))
+
+
+class DaemonLoop(asyncio.SelectorEventLoop):
+    """An event loop for a thread that outlives the main thread: its default executor is :data:`BLOCKING`.
+
+    Name resolution, ``asyncio.to_thread`` and what the SDK gives to the default executor run there.
+    """
+
+    def run_in_executor(  # type: ignore[override]  # the base class declares a coroutine's type
+        self, executor: Executor | None, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        return super().run_in_executor(BLOCKING if executor is None else executor, func, *args)
+
+
+async def _to_its_end(call: Callable[[], T]) -> T:
     """To its end, also when cancelled; the cancellation is raised then, whatever became of the call."""
-    work = asyncio.get_running_loop().run_in_executor(None, call)
+    work = asyncio.get_running_loop().run_in_executor(BLOCKING, call)
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
         try:

@@ -9,13 +9,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiered.errors import ClosedError, ConfigError, RemotePermissionError, TieredError
+from tiered.store.aio_driver import DaemonLoop
 from tiered.store.base import Get, Outcome, StoreRequest
 from tiered.store.key_rules import check_request
-from tiered.store.s3 import BUFFERS, free_buffers, lendable_bytes
+from tiered.store.s3 import BUFFERS, S3Store, free_buffers, lendable_bytes
 from tiered.store.s3_clients import origin_of
 from tiered.store.s3_errors import NeedsGet, NeedsHead, follow_up_of, translate, without_data
 from tiered.store.s3_requests import S3Target, call_for, expect_of_large, forbid_redirect, outcome_of, tell_page
 from tiered.store.sources import PIECE_BYTES
+from tiered.store.threads import ThreadPool, main_has_ended
+
+THREADS = 16
+"""Requests at once after the main thread has ended."""
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +37,8 @@ class AioS3Store:
     """An :class:`~tiered.store.base.AioStore` on S3. Belongs to the event loop of its first request.
 
     Credentials are those of ``S3Store``. Cancelling a request closes its connection; a cancelled conditional PUT may
-    still land.
+    still land. aiohttp and aiobotocore need the loop's default executor. Once the main thread has ended and the
+    interpreter has closed it, requests run as ``S3Store``'s on threads.
     """
 
     def __init__(self, target: S3Target) -> None:
@@ -43,6 +49,8 @@ class AioS3Store:
         self._sdk_errors: tuple[type[Exception], ...] = ()
         self._refused = False
         self._closed = False
+        self._on_threads: S3Store | None = None
+        self._pool = ThreadPool(THREADS, "tiered-store")
 
     @property
     def url(self) -> str:
@@ -60,11 +68,20 @@ class AioS3Store:
             self._client, self._replaced = None, []
             for client in clients:
                 await client.exits.aclose()
+            if self._on_threads is not None:
+                self._on_threads.close()
+            self._pool.shutdown(wait=False)
         free_buffers()
 
     async def execute(self, request: StoreRequest) -> Outcome:
         """One attempt; errors are mapped by ``store.s3_errors``."""
         check_request(request)
+        loop = asyncio.get_running_loop()
+        if not isinstance(loop, DaemonLoop) and main_has_ended():
+            store = self._on_threads = self._on_threads or S3Store(self.target)
+            if self._closed:
+                raise ClosedError(f"{self.url} was closed")
+            return await loop.run_in_executor(self._pool, store.execute, request)
         client = await self._connected()
         call = call_for(self.target, request)
         client.requests += 1

@@ -17,10 +17,9 @@ thousand clients that failed at the same instant; a fixed exponential keeps them
 
 from __future__ import annotations
 
-import os
-import threading
+import weakref
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
@@ -40,16 +39,16 @@ from tiered.store.base import (
     Time,
     Together,
 )
+from tiered.store.threads import ThreadPool
 
 TOGETHER_REQUESTS = 4
 """Requests of one :class:`Together` that are under way at once."""
 
 BACKGROUND_THREADS = 8
-"""Threads of one process that carry out what steps :class:`Begin`, for all sync streams together."""
+"""Threads of one store that carry out what steps :class:`Begin`, for all its sync streams: a slow one delays itself."""
 
 _CLOCK, _IDS = SystemClock(), SystemIds()
-_pools: dict[int, ThreadPoolExecutor] = {}
-_pools_lock = threading.Lock()
+_pools: weakref.WeakKeyDictionary[Store, ThreadPool] = weakref.WeakKeyDictionary()
 
 T = TypeVar("T")
 Taker = Callable[[Any], object]
@@ -120,7 +119,7 @@ def drive_stream(
                     case Emit(emitted):
                         yield emitted
                     case Begin(wanted):
-                        outcome = _pool().submit(store.execute, wanted)
+                        outcome = _pool_of(store).submit(store.execute, wanted)
                         begun.add(outcome)
                         outcome.add_done_callback(begun.discard)  # a result belongs to who holds its ticket
                     case Take(ticket):
@@ -147,20 +146,17 @@ def drive_stream(
         error = None  # the traceback of the error refers to this frame: without this both wait for the collector
 
 
-def _pool() -> ThreadPoolExecutor:
-    pid = os.getpid()  # the threads of a parent do not exist in a forked child
-    with _pools_lock:
-        pool = _pools.get(pid)
-        if pool is None:
-            _pools.clear()
-            pool = _pools[pid] = ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix="tiered-read")
-        return pool
+def _pool_of(store: Store) -> ThreadPool:
+    pool = _pools.get(store)
+    if pool is None:  # two threads may each make one: both work, and the first ends when it is idle
+        pool = _pools[store] = ThreadPool(BACKGROUND_THREADS, "tiered-read")
+    return pool
 
 
 def _execute_together(store: Store, several: Sequence[StoreRequest], limit: int) -> tuple[Outcome | TieredError, ...]:
     if len(several) <= 1 or limit <= 1:
         return tuple([_outcome_of(store, each) for each in several])
-    with ThreadPoolExecutor(max_workers=min(limit, len(several)), thread_name_prefix="tiered-together") as pool:
+    with ThreadPool(min(limit, len(several)), "tiered-together") as pool:
         futures = [pool.submit(_outcome_of, store, each) for each in several]
     # Leaving the pool waited for all of them: none is left running, whatever one of them raised.
     return tuple(future.result() for future in futures)

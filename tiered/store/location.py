@@ -16,7 +16,6 @@ import difflib
 import os
 import re
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Unpack
@@ -26,6 +25,7 @@ from tiered.arguments import at_home
 from tiered.clock import Clock, IdSource
 from tiered.config import S3Keywords
 from tiered.errors import ClosedError, ConfigError
+from tiered.store.aio_driver import in_thread
 from tiered.store.aio_s3 import AioS3Store
 from tiered.store.base import AioStore, Outcome, Store, StoreRequest
 from tiered.store.directory import DirectoryStore
@@ -42,6 +42,7 @@ from tiered.store.s3_requests import (
     SSE,
     S3Target,
 )
+from tiered.store.threads import ThreadPool
 
 MAX_PREFIX_BYTES = 512
 """Longest prefix in a bucket: the rest of S3's 1,024 bytes a key is for what stands below it."""
@@ -350,7 +351,7 @@ class ThreadedAioStore:
 
     def __init__(self, inner: Store, *, threads: int = AIO_THREADS) -> None:
         self.inner = inner
-        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="tiered-store")
+        self._pool = ThreadPool(threads, "tiered-store")
         self._closed = False
 
     @property
@@ -370,5 +371,5 @@ class ThreadedAioStore:
     async def close(self) -> None:
         """Waits for requests that have begun, then closes the inner store."""
         self._closed = True
-        await asyncio.to_thread(self._pool.shutdown, wait=True, cancel_futures=True)
+        await in_thread(self._pool.shutdown, wait=True, cancel_futures=True)
         self.inner.close()

@@ -74,7 +74,6 @@ class S3Clients:
 
     def _made(self, target: S3Target, origin: bytes) -> S3Client:
         try:
-            boto3_session = importlib.import_module("boto3.session")
             core_session = importlib.import_module("botocore.session")
             loaders = importlib.import_module("botocore.loaders")
             exceptions = importlib.import_module("botocore.exceptions")
@@ -87,7 +86,8 @@ class S3Clients:
         core = core_session.get_session()
         core.register_component("data_loader", self._loader)
         try:
-            boto = boto3_session.Session(botocore_session=core).client(
+            # Not through boto3: its client imports ThreadPoolExecutor, which fails once the main thread has ended.
+            boto = core.create_client(
                 "s3", config=config.Config(**target.config_arguments()), **target.client_arguments()
             )
         except (exceptions.BotoCoreError, ValueError) as error:

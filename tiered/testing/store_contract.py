@@ -22,7 +22,6 @@ import asyncio
 import os
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -60,6 +59,7 @@ from tiered.store.base import (
 from tiered.store.driver import drive
 from tiered.store.probe import probe
 from tiered.store.puts import put_unique, upload_multipart, verify_stored
+from tiered.store.threads import ThreadPool
 
 T = TypeVar("T")
 
@@ -207,7 +207,7 @@ def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
         gate.wait()
         return call()
 
-    with ThreadPoolExecutor(max_workers=len(calls)) as pool:
+    with ThreadPool(len(calls), "at-once") as pool:
         return [future.result() for future in [pool.submit(run, call) for call in calls]]
 
 

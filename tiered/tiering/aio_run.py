@@ -20,7 +20,7 @@ from tiered.plan.tiering import facts, orders
 from tiered.plan.tiering.facts import Failure
 from tiered.plan.tiering.state import State
 from tiered.remote.roots import REGISTRATION_REQUESTS
-from tiered.store.aio_driver import adrive
+from tiered.store.aio_driver import adrive, in_thread
 from tiered.store.base import AioStore, Steps
 from tiered.store.driver import TOGETHER_REQUESTS
 from tiered.store.limit import Slots
@@ -94,7 +94,7 @@ class Bucket:
             yield
             return
         waits = isinstance(order, orders.Upload)  # for the disk, which tells how long its indexes are
-        held = await asyncio.to_thread(self.steps.held_bytes, order) if waits else self.steps.held_bytes(order)
+        held = await in_thread(self.steps.held_bytes, order) if waits else self.steps.held_bytes(order)
         async with self._memory.aio_turn(held):
             yield
 
@@ -330,7 +330,7 @@ class Runner:
 
     async def _do(self, order: orders.Order) -> facts.Event:
         if isinstance(order, orders.Seal):
-            by_writer = await asyncio.to_thread(self._directory.seal)
+            by_writer = await in_thread(self._directory.seal)
             await self._scan()
             return facts.SealDone(order.order, by_writer)
         if isinstance(order, orders.Look):
@@ -348,7 +348,7 @@ class Runner:
         async with self._scanning:
             begun = self._clock.monotonic()
             try:
-                events = await asyncio.to_thread(self._directory.scan)
+                events = await in_thread(self._directory.scan)
             except TieredError as failure:
                 self.scan_failure = failure
                 raise
@@ -363,7 +363,7 @@ class Runner:
         self.has_scanned = True
 
     async def _look_at_disk(self) -> None:
-        free, used = await asyncio.to_thread(self._directory.disk)
+        free, used = await in_thread(self._directory.disk)
         self._telemetry.disk(free, used)
         if used >= self._state.limits.disk_warn_percent:
             self.post(facts.DiskLow(free, used))
@@ -392,7 +392,7 @@ class Runner:
             self.post(facts.Tick())
             self._telemetry.tick(*self._state.counts())
             with contextlib.suppress(TieredError):  # the next scan says so
-                if self.has_scanned and await asyncio.to_thread(self._directory.has_news):
+                if self.has_scanned and await in_thread(self._directory.has_news):
                     self._scan_now.set()
 
     async def _keep_noting(self) -> None:
@@ -417,7 +417,7 @@ class Runner:
         if not notes:
             return 0
         try:
-            named = await asyncio.to_thread(self._directory.note, notes)
+            named = await in_thread(self._directory.note, notes)
         except (TieredError, OSError) as error:
             self._telemetry.trouble("checkpoint_failed", error)
             return -1
@@ -435,7 +435,7 @@ class Runner:
             await self._resuming.wait()
             self._resuming.clear()
             try:
-                await asyncio.to_thread(self._directory.resume)
+                await in_thread(self._directory.resume)
             except (TieredError, OSError) as error:
                 self._telemetry.trouble("resume_failed", error)
                 await asyncio.sleep(RESUME_RETRY_SECONDS)

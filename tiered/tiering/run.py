@@ -23,7 +23,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -63,6 +63,7 @@ from tiered.store.driver import drive
 from tiered.store.limit import Slots
 from tiered.store.puts import PUT_DEADLINE_SECONDS
 from tiered.store.retry import RetryingStore
+from tiered.store.threads import ThreadPool
 from tiered.tiering.disk import OpenDisk
 from tiered.tiering.journal import Journal
 from tiered.tiering.steps import BucketSteps, PartSizes
@@ -432,7 +433,7 @@ class Run:
         self._state = State(tiering.drive.ids, LIMITS, watched=False)
         self._orders: deque[orders.Order] = deque()
         self._running: dict[Future[facts.Answer], orders.Order] = {}
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: ThreadPool | None = None
         self._exit: orders.Exit | None = None
         self._stopped = False
         self._heeds_pauses = False
@@ -470,7 +471,7 @@ class Run:
             self._post(*self._heard(order, self._answer(order)))
             return
         if self._pool is None:
-            self._pool = pools.enter_context(ThreadPoolExecutor(TOGETHER, thread_name_prefix="tiered-engine"))
+            self._pool = pools.enter_context(ThreadPool(TOGETHER, "tiered-engine"))
         self._running[self._pool.submit(self._answer, order)] = order
 
     def _pauses_seen(self) -> list[facts.Event]:

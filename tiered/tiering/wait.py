@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -61,6 +62,9 @@ class UploaderHandle(Protocol):
     def error(self) -> TieredError | None:
         """Why it stopped by itself, None while it works."""
 
+    def when_ended(self, callback: Callable[[TieredError], None]) -> None:
+        """Calls back, from any thread, once it stopped by itself; at once if it has."""
+
 
 class UploaderComponent(Protocol):
     """``uploader.Uploader()``, passed to ``tiered.open``; the library never imports it."""
@@ -72,20 +76,29 @@ class UploaderComponent(Protocol):
 class Uploaders:
     """The in-process uploaders of a log as one: each directory in service has one of its own."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, ended: Callable[[TieredError], None]) -> None:
+        """``ended`` is called, from another thread, with why one of them stopped by itself."""
         self._parts: list[UploaderHandle] = []
         self._clock = clock
+        self._ended = ended
 
     def start(
         self, component: UploaderComponent, local: LocalTier, location: StoreLocation, options: StoreOptions
     ) -> None:
         """If one cannot start, none stays."""
+        paths = sorted(local.logs().keys() - local.offline.keys())
         try:
-            for path in sorted(local.logs().keys() - local.offline.keys()):
+            for path in paths:
                 self._parts.append(component.attach(path, location, options))
         except BaseException:
             self.close(0.0)
             raise
+        for path, part in zip(paths, self._parts, strict=True):
+            part.when_ended(functools.partial(self._report, path))
+
+    def _report(self, path: Path, error: TieredError) -> None:
+        _logger.error("the uploader of %s ended by itself, records stay on this disk: %s", path, error)
+        self._ended(error)
 
     @property
     def error(self) -> TieredError | None:

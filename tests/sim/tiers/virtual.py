@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import itertools
-import os
 import selectors
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -17,11 +15,10 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from tiered.local.disk import files
-from tiered.store import driver
+from tiered.store.threads import ThreadPool
 from tiered.testing.clock import FakeClock
 
 T = TypeVar("T")
-USERS_OF_THREADS = ("tiered.tiering.run", "tiered.store.driver")
 
 
 class _Selector(selectors.DefaultSelector):  # not select(): a long session has descriptors above its limit
@@ -74,51 +71,27 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             asyncio._set_running_loop(outer)
 
 
-class InlineExecutor:
-    """A pool without threads."""
-
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
-
-    def __enter__(self) -> InlineExecutor:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def submit(self, work: Callable[..., T], *args: Any) -> Future[T]:
-        """Runs it."""
-        future: Future[T] = Future()
-        try:
-            future.set_result(work(*args))
-        except Exception as error:  # noqa: BLE001 - it is the caller's, as from a thread
-            future.set_exception(error)
-        return future
-
-    def map(self, work: Callable[..., T], *each: Any) -> Iterator[T]:
-        """In order."""
-        return iter([work(*args) for args in zip(*each, strict=True)])
+def _at_once(_: ThreadPool, work: Callable[..., T], *args: Any) -> Future[T]:
+    """Runs it."""
+    future: Future[T] = Future()
+    try:
+        future.set_result(work(*args))
+    except Exception as error:  # noqa: BLE001 - it is the caller's, as from a thread
+        future.set_exception(error)
+    return future
 
 
 @contextlib.contextmanager
 def without_threads() -> Iterator[None]:
     """The product's pools do their work on the thread that asks."""
-    modules = [importlib.import_module(name) for name in USERS_OF_THREADS]
-    kept = [module.ThreadPoolExecutor for module in modules]
-    pools, turn = dict(driver._pools), files._TURN
+    submit, turn = ThreadPool.submit, files._TURN
     files._TURN = itertools.count()  # temporary files are named as in the run before
-    for module in modules:
-        module.ThreadPoolExecutor = InlineExecutor  # type: ignore[attr-defined]  # the modules' own name for it
-    driver._pools.clear()
-    driver._pools[os.getpid()] = InlineExecutor()  # type: ignore[assignment]  # what is used of a pool
+    ThreadPool.submit = _at_once  # type: ignore[method-assign,assignment]  # what the product's pools have of it
     try:
         yield
     finally:
         files._TURN = turn
-        for module, executor in zip(modules, kept, strict=True):
-            module.ThreadPoolExecutor = executor  # type: ignore[attr-defined]  # the modules' own name for it
-        driver._pools.clear()
-        driver._pools.update(pools)
+        ThreadPool.submit = submit  # type: ignore[method-assign]
 
 
 class SimClock(FakeClock):

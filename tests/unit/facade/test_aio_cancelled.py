@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,13 @@ import tiered
 from tiered import aio
 from tiered.aio import log as aio_log
 from tiered.aio import reader as aio_reader
+from tiered.store.threads import ThreadPool
 
 PATIENCE_S = 30.0
 
 
 @asynccontextmanager
-async def busy(pool: ThreadPoolExecutor) -> AsyncIterator[None]:
+async def busy(pool: ThreadPool) -> AsyncIterator[None]:
     """All threads of a pool have something to do until the end of the block; what was given to it is done then."""
     free = threading.Event()
     for _ in range(pool._max_workers):
@@ -168,8 +168,8 @@ async def test_a_log_whose_close_is_cancelled_before_a_thread_began_it_is_closed
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = await aio.open(tmp_path / "log")
-    pool = ThreadPoolExecutor(1)
-    monkeypatch.setattr("tiered.aio.worker.ThreadPoolExecutor", lambda *_, **__: pool)
+    pool = ThreadPool(1, "closing")
+    monkeypatch.setattr("tiered.aio.worker.ThreadPool", lambda *_, **__: pool)
     monkeypatch.setattr(pool, "shutdown", lambda **_: None)
     free = threading.Event()
     pool.submit(free.wait)

@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tiered.errors import NotFoundError
@@ -23,6 +22,7 @@ from tiered.spark.jobs.plan import JobPlan, Receipt, Task, decoded, encoded
 from tiered.store.base import Get, Object, Steps, Store, list_all
 from tiered.store.driver import drive
 from tiered.store.puts import put_unique
+from tiered.store.threads import ThreadPool
 
 GETS_AT_ONCE = 16
 PLAN, RECEIPT = "plan.json", "receipt.json"
@@ -97,7 +97,7 @@ class JobFolder:
                 attempts.append((int(number), entry.key))
         attempts = [each for each in attempts if each[0] not in done]
         told: dict[int, int] = {}
-        with ThreadPoolExecutor(GETS_AT_ONCE, thread_name_prefix="tiered-statuses") as pool:
+        with ThreadPool(GETS_AT_ONCE, "tiered-statuses") as pool:
             found = pool.map(lambda each: self._store.execute(Get(each[1])), attempts)
             for (of, key), got in zip(attempts, found, strict=True):
                 if isinstance(got, Object):
@@ -111,7 +111,7 @@ class JobFolder:
     def task_receipts(self, phase: str, numbers: Iterable[int]) -> dict[int, Receipt]:
         """Of these tasks, which have one."""
         wanted = sorted(numbers)
-        with ThreadPoolExecutor(GETS_AT_ONCE, thread_name_prefix="tiered-receipts") as pool:
+        with ThreadPool(GETS_AT_ONCE, "tiered-receipts") as pool:
             found = pool.map(lambda number: self.read_bytes(_numbered(phase, number)), wanted)
             return {
                 number: decoded(data, key=self.key(_numbered(phase, number)))
