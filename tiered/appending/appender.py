@@ -120,6 +120,9 @@ class Target(Protocol):
     def _check_durability(self, durability: str) -> None:
         """Refuses a wait that could never end."""
 
+    def _check_uploader(self) -> None:
+        """Raises, once, why the uploader of this process ended by itself."""
+
     def _wait(self, ends: dict[int, int], durability: str) -> None:
         """Waits for what ``durability`` promises of these ends."""
 
@@ -152,6 +155,7 @@ class Appender(Accumulator[Receipt]):
         self._room = threading.Event()
         self._ready: deque[PendingBatch] = deque()
         self._refused: TieredError | None = None
+        self._failed = 0  # records since a call raised why
         self._ends: dict[int, int] = {}
         self._counts = thread.add(topic.name, self)
 
@@ -176,6 +180,12 @@ class Appender(Accumulator[Receipt]):
     def buffered_bytes(self) -> int:
         """What waits, or is being written: ``buffer_bytes`` at most, or one larger record."""
         return self._held
+
+    @property
+    def failed(self) -> tuple[int, TieredError | None]:
+        """How many records failed since :meth:`flush` or :meth:`close` raised why, and why the first did."""
+        with self._lock:
+            return self._failed, next(iter(self._halted.values()), None) or self._refused
 
     def flush(self, *, durability: str | None = None) -> None:
         """Writes what was appended so far. ``durability`` (None: the appender's) as for ``append``, of all of it.
@@ -331,6 +341,7 @@ class Appender(Accumulator[Receipt]):
             raise self._closed_error()
         if self._halted and partition in self._halted:
             raise self._halted_error(partition)
+        self._topic._check_uploader()
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -426,6 +437,7 @@ class Appender(Accumulator[Receipt]):
             self._counts.batches += 1
             self._counts.records += count - failed
             self._counts.failed += failed
+            self._failed += failed
             event, callbacks, batch.callbacks = batch.event, batch.callbacks, []  # they may hold receipts of it
         self._room.set()
         if event is not None:
@@ -462,7 +474,7 @@ class Appender(Accumulator[Receipt]):
                 self._settle(batch, [(0, self._halted_error(batch.partition))])
             with self._lock:
                 found = next(iter(self._halted.values()), None) or self._refused
-                self._halted, self._refused = {}, None
+                self._halted, self._refused, self._failed = {}, None, 0
                 waits = bool(self._ready)
         if waits:
             self._thread.wake(self)

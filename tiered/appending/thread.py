@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,6 +41,10 @@ class Buffered(Protocol):
     def buffered_bytes(self) -> int:
         """What waits to be written."""
 
+    @property
+    def failed(self) -> tuple[int, TieredError | None]:
+        """How many records failed that no call of the appender has raised yet, and why the first did."""
+
     def _write_due(self, now_s: float) -> float | None:
         """Writes what is due; when the next is, None if nothing waits."""
 
@@ -62,6 +69,8 @@ class AppenderThread:
         self._pending: dict[Buffered, None] = {}
         self._running = False
         self._closed = False
+        self._ends = False
+        _OPEN.add(self)
 
     def add(self, topic: str, appender: Buffered) -> Counts:
         """One more; the counts of its topic."""
@@ -70,6 +79,8 @@ class AppenderThread:
             raise ForkedLogError(
                 f"the log was opened by process {self._pid}, this is its fork {os.getpid()}", hint=hint
             )
+        if "multiprocessing.util" in sys.modules:  # a child of it ends without atexit
+            sys.modules["multiprocessing.util"].Finalize(None, write_at_exit, exitpriority=0)
         with self._lock:
             self._known.setdefault(topic, weakref.WeakSet()).add(appender)
             return self._counts.setdefault(topic, Counts())
@@ -82,7 +93,10 @@ class AppenderThread:
             self._pending.pop(appender, None)
 
     def wake(self, appender: Buffered) -> None:
-        """Something of it waits. Where no thread can be started (the interpreter ends) it is written here."""
+        """Something of it waits. Where no thread can write it any more (the interpreter ends) it is written here."""
+        if self._ends:
+            appender._drain()
+            return
         with self._lock:
             self._pending[appender] = None
             starts, self._running = not self._running, True
@@ -112,6 +126,21 @@ class AppenderThread:
         self._closed = True
         self._event.set()
         return first
+
+    def write_at_exit(self) -> Iterator[tuple[str, int, TieredError | None]]:
+        """Write what all appenders hold, and at once what they get from now on.
+
+        Yield by topic how many records of theirs failed, and why the first did.
+        """
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._ends = True
+        for topic in list(self._known):
+            for each in self._appenders(topic):
+                each._drain()
+                count, error = each.failed
+                if count:
+                    yield topic, count, error
 
     def metrics(self) -> Iterator[Metric]:
         """By topic; nothing of a topic that never had an appender."""
@@ -161,3 +190,21 @@ class AppenderThread:
                 with self._lock:
                     self._pending[each] = None
         return nearest
+
+
+_OPEN: weakref.WeakSet[AppenderThread] = weakref.WeakSet()
+
+
+def write_at_exit() -> None:
+    """Write what the appenders of this process hold. Warn with the number of records that cannot be written.
+
+    The interpreter calls this as it ends, after ``threading`` has waited for other threads.
+    """
+    for thread in list(_OPEN):
+        for topic, count, error in thread.write_at_exit():
+            text = f"{count} records of an appender of {topic} were not written: {error}"
+            _logger.error("%s", text)
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+atexit.register(write_at_exit)
