@@ -33,6 +33,7 @@ from tiered.errors import (
     CorruptionError,
     FencedError,
     LocalIOError,
+    NotFoundError,
     RemoteUnavailableError,
     TieredError,
     UnknownTopicError,
@@ -179,7 +180,30 @@ class Log:
         self._ticker = threading.Thread(
             target=_tick, args=(weakref.ref(local), self._closed, clock), name="tiered-tick", daemon=True
         )
-        self._ticker.start()
+        self._start_ticking()
+        _OPENED.add(self)
+
+    def _start_ticking(self) -> None:
+        try:
+            self._ticker.start()
+        except RuntimeError as error:  # since Python 3.12 no thread starts once the main thread has ended
+            self._local.close()
+            if self._store is not None:
+                self._store.close()
+            hint = "open the log while the main thread lives, or let this process have more threads"
+            raise TieredError(f"{self.directory} cannot be opened: {error}", hint=hint) from error
+
+    @classmethod
+    def opened(cls, path: str | Path) -> Log:
+        """Return the log of this process that has the directory ``path`` open, as for a notebook cell that runs again.
+
+        Raises NotFoundError: none has.
+        """
+        wanted = arguments.path("path", path).resolve()
+        for log in list(_OPENED):
+            if not log._closed.is_set() and wanted in [each.resolve() for each in log._local.logs()]:
+                return log
+        raise NotFoundError(f"no log of this process has {path} open", hint=f"tiered.open({str(path)!r}) opens it")
 
     def __enter__(self) -> Self:
         return self
@@ -344,7 +368,7 @@ class Log:
             raise arguments.wrong("topic", topic, 'a Topic of this log; its appends may name others: topic="ledger"')
         if durability == "remote":
             self.check_remote()
-        self.check_uploader()
+        self._check_uploader()
         producer = self._local.transactions.begin(transactional_id, timeout_ms)
 
         def wait(logs: Mapping[TopicPartition, PartitionLog]) -> None:
@@ -380,14 +404,14 @@ class Log:
             raise
 
     def _uploader_ended(self, error: TieredError) -> None:
-        """On the uploader's thread, which ``close`` waits for under the lock: no lock is taken here."""
+        """Make the next append raise ``error``. Takes no lock: ``close`` waits for this thread under the log's."""
         if self._closed.is_set():
             return
         self._unreported = error  # before the topics: one that is made now looks at it
         for topic in list(self._topics.values()):
             topic._go_slowly(True)
 
-    def check_uploader(self) -> None:
+    def _check_uploader(self) -> None:
         """Raise, once, why the uploader of this process ended by itself: the next append says so, before it writes."""
         error, self._unreported = self._unreported, None
         if error is None:
@@ -400,8 +424,8 @@ class Log:
         ) from error
 
     @property
-    def uploader_error(self) -> str | None:
-        """Why the uploader of this process ended by itself; None while it works, and where there is none."""
+    def _uploader_error(self) -> str | None:
+        """Return why the uploader of this process ended by itself; None while it works, and where there is none."""
         error = None if self._uploader is None else self._uploader.error
         return None if error is None else error.message
 
@@ -415,7 +439,7 @@ class Log:
 
     def positions(self) -> dict[TopicPartition, Positions]:
         """Where every partition on this disk stands; of one that is out of service that is not known."""
-        broken, why = self._local.out_of_service, self.uploader_error
+        broken, why = self._local.out_of_service, self._uploader_error
         found = ((tp, self._local.partition(tp).positions()) for tp in self._local.partitions() if tp not in broken)
         return {tp: at if why is None else dataclasses.replace(at, uploader_error=why) for tp, at in found}
 
@@ -526,6 +550,10 @@ class Log:
             self._ticker.join(CLOSE_TIMEOUT_S)
         if failed is not None:
             raise failed
+
+
+_OPENED: weakref.WeakSet[Log] = weakref.WeakSet()
+"""Logs of this process, closed ones among them."""
 
 
 def _tick(local: weakref.ref[LocalTier], closed: threading.Event, clock: Clock) -> None:

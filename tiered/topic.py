@@ -42,12 +42,12 @@ class _Waiter(Protocol):
     def check_remote(self) -> None:
         """Raises ConfigError if there is no bucket to wait for."""
 
-    def check_uploader(self) -> None:
+    def _check_uploader(self) -> None:
         """Raises, once, why the uploader of this process ended by itself."""
 
     @property
-    def uploader_error(self) -> str | None:
-        """Why the uploader of this process ended by itself."""
+    def _uploader_error(self) -> str | None:
+        """Return why the uploader of this process ended by itself."""
 
     def transaction(
         self, transactional_id: str, *, topic: Topic | None, timeout: float, durability: str
@@ -211,7 +211,7 @@ class Topic(TopicReads):
 
     def positions(self, partition: int) -> Positions:
         """Where the partition stands, as this disk knows it (no request is made)."""
-        at, why = self._usable(partition).positions(), self._waiter.uploader_error
+        at, why = self._usable(partition).positions(), self._waiter._uploader_error
         return at if why is None else dataclasses.replace(at, uploader_error=why)
 
     def transaction(
@@ -284,7 +284,7 @@ class Topic(TopicReads):
 
     def _check_uploader(self) -> None:
         """Raises, once, why the uploader of this process ended by itself."""
-        self._waiter.check_uploader()
+        self._waiter._check_uploader()
 
     def _go_slowly(self, slowly: bool) -> None:
         """Leave the quick way of an append, which asks nothing but the partition, or return to it."""

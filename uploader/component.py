@@ -73,7 +73,13 @@ class AttachedUploader:
         self._lock = threading.Lock()
         self._callback: Callable[[TieredError], None] | None = None
         self._thread = threading.Thread(target=self._main, name="tiered-uploader", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # since Python 3.12 no thread starts once the main thread has ended
+            self._asyncio.close()
+            raise TieredError(
+                f"the uploader cannot start: {error}", hint="start it while the main thread lives"
+            ) from error
         try:
             self._started.result(START_SECONDS)
         except TimeoutError:

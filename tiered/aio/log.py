@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -11,6 +12,7 @@ from tiered import log as sync_log
 from tiered.aio.topic import Topic
 from tiered.aio.transaction import Transaction, begin
 from tiered.aio.worker import Opening, Worker, open_beside
+from tiered.errors import NotFoundError
 from tiered.metrics import Metric
 from tiered.model import Positions, TopicPartition
 from tiered.store.aio_runner import AioRunner
@@ -47,6 +49,9 @@ def open(  # noqa: A001  (the word that users expect: aio.open)
     return Opening(opening, _close)
 
 
+_OPENED: weakref.WeakSet[Log] = weakref.WeakSet()
+
+
 async def _close(log: Log, _: BaseException | None) -> None:
     await log.close()
 
@@ -58,6 +63,17 @@ class Log:
         self._log = log
         self._worker = worker
         self._runner = runner
+
+        _OPENED.add(self)
+
+    @classmethod
+    def opened(cls, path: str | Path) -> Log:
+        """As ``Log.opened``. The log belongs to the event loop that opened it."""
+        opened = sync_log.Log.opened(path)
+        for log in list(_OPENED):
+            if log._log is opened:
+                return log
+        raise NotFoundError(f"{path} is open, but not for asyncio", hint=f"tiered.Log.opened({str(path)!r}) returns it")
 
     @property
     def directory(self) -> Path:

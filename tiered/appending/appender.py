@@ -182,8 +182,8 @@ class Appender(Accumulator[Receipt]):
         return self._held
 
     @property
-    def failed(self) -> tuple[int, TieredError | None]:
-        """How many records failed since :meth:`flush` or :meth:`close` raised why, and why the first did."""
+    def _failures(self) -> tuple[int, TieredError | None]:
+        """Return how many records failed since :meth:`flush` or :meth:`close` raised why, and the first error."""
         with self._lock:
             return self._failed, next(iter(self._halted.values()), None) or self._refused
 

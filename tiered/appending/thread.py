@@ -42,8 +42,8 @@ class Buffered(Protocol):
         """What waits to be written."""
 
     @property
-    def failed(self) -> tuple[int, TieredError | None]:
-        """How many records failed that no call of the appender has raised yet, and why the first did."""
+    def _failures(self) -> tuple[int, TieredError | None]:
+        """Return how many records failed that no call of the appender has raised yet, and the first error."""
 
     def _write_due(self, now_s: float) -> float | None:
         """Writes what is due; when the next is, None if nothing waits."""
@@ -79,8 +79,7 @@ class AppenderThread:
             raise ForkedLogError(
                 f"the log was opened by process {self._pid}, this is its fork {os.getpid()}", hint=hint
             )
-        if "multiprocessing.util" in sys.modules:  # a child of it ends without atexit
-            sys.modules["multiprocessing.util"].Finalize(None, write_at_exit, exitpriority=0)
+        _finish_with_multiprocessing()
         with self._lock:
             self._known.setdefault(topic, weakref.WeakSet()).add(appender)
             return self._counts.setdefault(topic, Counts())
@@ -138,7 +137,7 @@ class AppenderThread:
         for topic in list(self._known):
             for each in self._appenders(topic):
                 each._drain()
-                count, error = each.failed
+                count, error = each._failures
                 if count:
                     yield topic, count, error
 
@@ -208,3 +207,12 @@ def write_at_exit() -> None:
 
 
 atexit.register(write_at_exit)
+_finishing: set[int] = set()
+
+
+def _finish_with_multiprocessing() -> None:
+    """Register :func:`write_at_exit`, once per process, with the module whose children end without ``atexit``."""
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None and os.getpid() not in _finishing:
+        _finishing.add(os.getpid())
+        util.Finalize(None, write_at_exit, exitpriority=0)

@@ -195,9 +195,7 @@ def register_topic(
         yield from _pause(deadline, attempt, name)
 
 
-def _completed(
-    found: TopicEntry, wanted: TopicEntry, registrant: Registrant, deadline: Deadline
-) -> Steps[TopicEntry]:
+def _completed(found: TopicEntry, wanted: TopicEntry, registrant: Registrant, deadline: Deadline) -> Steps[TopicEntry]:
     """The entry with all partitions of ``wanted``, and vouching for its roots, as far as this can be made so."""
     if found.topic_id != wanted.topic_id or (found.roots and found.partitions >= wanted.partitions):
         return found

@@ -91,6 +91,11 @@ class DirectoryLock:
                 hint = "stop that process, or open the directory read-only"
                 if holder.passing:
                     hint = "it is an uploader that seals what nobody writes: try again in a moment"
+                elif self.path.name == LOCK_NAME and self._is_held_here():
+                    hint = (
+                        f"tiered.Log.opened({str(self.path.parent)!r}) returns the open log; close it to open another"
+                    )
+                    raise LockedError(f"{self.path.parent} is open in this process already: {holder}", hint=hint)
                 raise LockedError(f"{self.path.parent} is held by {holder}", hint=hint)
             clock.sleep(LOOK_SECONDS)
         self._handle, self._file, self._owner = handle, _file_of(handle), os.getpid()
@@ -123,6 +128,14 @@ class DirectoryLock:
         gone = translate(OSError(errno.ESTALE, what), "use", self.path.parent)
         gone.hint = "put the directory back, or restore it from the bucket with `tiered restore`; then start again"
         raise gone
+
+    def _is_held_here(self) -> bool:
+        """Return True if another object of this process has the lock."""
+        try:
+            state = self.path.stat()
+        except OSError:
+            return False
+        return any(each._file == (state.st_dev, state.st_ino) for each in list(_HELD))
 
     def try_acquire(self, clock: Clock) -> bool:
         """As :meth:`acquire`; False if somebody else has it."""
