@@ -21,6 +21,8 @@ from tiered.errors import (
 from tiered.store.base import (
     AbortUpload,
     CompleteUpload,
+    Delete,
+    Deleted,
     Get,
     Head,
     List,
@@ -35,6 +37,7 @@ from tiered.store.base import (
     StoreRequest,
     UploadPart,
 )
+from tiered.store.s3_codes import TOO_MANY_CODES, TOO_MANY_STATUSES, TRANSIENT_CODES, TRANSIENT_STATUSES
 from tiered.store.s3_requests import CUT_SHORT, KMS, NO_XML, S3Call, S3Target, not_s3
 
 
@@ -46,22 +49,6 @@ class NeedsGet:
     """HEAD has no body to tell an absent key from an absent bucket, nor an expired token. GET a byte of the key."""
 
 
-TRANSIENT_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
-
-_TOO_MANY_STATUSES = frozenset({429, 503})
-_TOO_MANY_CODES = frozenset(
-    {"SlowDown", "SlowDownRead", "SlowDownWrite", "Throttling", "ThrottlingException", "TooManyRequests"}
-)
-"""How a store says that it is asked too often. The 503 of a HEAD has no code."""
-
-_TRANSIENT_CODES = _TOO_MANY_CODES | {
-    "RequestTimeout",
-    "IncompleteBody",
-    "InternalError",
-    "ServiceUnavailable",
-    "ServerNotInitialized",
-    CUT_SHORT,
-}
 _CHECKSUM_CODES = frozenset({"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"})
 _REGION_CODES = frozenset(
     {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301", "307"}
@@ -170,7 +157,9 @@ def _from_answer(target: S3Target, request: StoreRequest, response: dict[str, An
         unknown = _writes(request) and status != 501
         return PutResult(PutStatus.UNKNOWN, cause=str(refused)) if unknown else refused
     if status == 404:
-        return _absent(request, what)
+        # Some gateways answer so to the deletion of an absent key, which S3 calls a success.
+        gone = isinstance(request, Delete) and len(request.keys) == 1 and code == "NoSuchKey"
+        return Deleted() if gone else _absent(request, what)
     if isinstance(request, Put | CompleteUpload):
         if status == 412:
             return PutResult(PutStatus.LOST)
@@ -213,8 +202,9 @@ def _absent(request: StoreRequest, what: str) -> Settled:
 
 def _refused(target: S3Target, request: StoreRequest, status: int, code: str, what: str) -> Settled:
     write = isinstance(request, Put | CompleteUpload)
-    if code in _TRANSIENT_CODES or status in TRANSIENT_STATUSES or (status >= 500 and status != 501):
-        slow_down = code in _TOO_MANY_CODES or status in _TOO_MANY_STATUSES
+    later = code == CUT_SHORT or code in TRANSIENT_CODES
+    if later or status in TRANSIENT_STATUSES or (status >= 500 and status != 501):
+        slow_down = code in TOO_MANY_CODES or status in TOO_MANY_STATUSES
         if write:
             return PutResult(PutStatus.UNKNOWN, cause=what, slow_down=slow_down)
         return RemoteUnavailableError(

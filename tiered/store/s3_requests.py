@@ -45,6 +45,7 @@ from tiered.store.base import (
     Uploads,
     UploadStarted,
 )
+from tiered.store.s3_codes import TOO_MANY_CODES, TRANSIENT_CODES
 from tiered.store.sources import SourceReader, pieces_of
 
 CONNECT_TIMEOUT_SECONDS = 5.0
@@ -404,14 +405,7 @@ def outcome_of(
         case Put() | CompleteUpload():
             return PutResult(PutStatus.LANDED, response["ETag"], decode_crc(response.get("ChecksumCRC32C")))
         case Delete():
-            root = len(target.full_key("x")) - 1
-            return Deleted(
-                tuple(
-                    (error["Key"][root:], error.get("Code", "unknown"))
-                    for error in response.get("Errors", ())
-                    if error.get("Code") != "NoSuchKey"
-                )
-            )
+            return _deleted(target, request, response)
         case List():
             return _page(target, response)
         case ListUploads():
@@ -422,6 +416,25 @@ def outcome_of(
             return PartStored(number, response["ETag"], decode_crc(response.get("ChecksumCRC32C")))
         case AbortUpload():
             return None
+
+
+def _deleted(target: S3Target, request: Delete, response: dict[str, Any]) -> Deleted:
+    """Raises RemoteUnavailableError where the store had no time for some of the keys: all are sent again."""
+    root = len(target.full_key("x")) - 1
+    failed = tuple(
+        (error.get("Key", "")[root:], error.get("Code", "unknown"))
+        for error in response.get("Errors", ())
+        if error.get("Code") != "NoSuchKey"
+    )
+    busy = [(key, code) for key, code in failed if code in TRANSIENT_CODES]
+    if busy:
+        raise RemoteUnavailableError(
+            f"Delete {target.resource(request)}: {len(busy)} of {len(request.keys)} keys were not deleted, "
+            f"the first is {busy[0][0]}: {busy[0][1]}",
+            hint="the store is busy or failing; it is tried again later",
+            slow_down=any(code in TOO_MANY_CODES for _, code in busy),
+        )
+    return Deleted(failed)
 
 
 def _object(target: S3Target, request: Get, response: dict[str, Any], data: bytes | memoryview) -> Object:

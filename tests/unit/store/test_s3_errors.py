@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 
 import pytest
 
@@ -42,12 +43,16 @@ from tiered.store.base import (
     UploadPart,
 )
 from tiered.store.s3 import S3Store
+from tiered.store.s3_codes import BOTOCORE_THROTTLED, BOTOCORE_TRANSIENT, TRANSIENT_STATUSES
 from tiered.store.s3_requests import EXPECT_BYTES, S3Target
 
 CREATE = Put("a/k", b"body", ABSENT)
 SWAP = Put("a/k", b"body", Match('"e"'))
 PART = UploadPart("a/k", "id", 1, BytesSource(b"body"), 0, 4)
 COMPLETE = CompleteUpload("a/k", "id", (PartStored(1, '"e"'),))
+
+BUSY_KEYS = b"<DeleteResult><Error><Key>prod/a/l</Key><Code>SlowDown</Code></Error></DeleteResult>"
+DENIED_KEYS = b"<DeleteResult><Error><Key>prod/a/l</Key><Code>AccessDenied</Code></Error></DeleteResult>"
 
 REFUSALS: list[tuple[Answer, StoreRequest, type[TieredError], str]] = [
     (Answer(403, "AccessDenied"), Get("a/k"), RemotePermissionError, "s3:ListBucket"),
@@ -81,6 +86,15 @@ REFUSALS: list[tuple[Answer, StoreRequest, type[TieredError], str]] = [
     (Answer(503, "SlowDown"), List(""), RemoteUnavailableError, "again"),
     (Answer(429, "TooManyRequests"), Delete(("a/k",)), RemoteUnavailableError, "again"),
     (Answer(400, "RequestTimeout"), PART, RemoteUnavailableError, "again"),
+    (Answer(400, "KMS.ThrottlingException"), Get("a/k"), RemoteUnavailableError, "again"),
+    (Answer(400, "RequestLimitExceeded"), List(""), RemoteUnavailableError, "again"),
+    (Answer(509, "BandwidthLimitExceeded"), Get("a/k"), RemoteUnavailableError, "again"),
+    (Answer(400, "RequestThrottled"), Delete(("a/k",)), RemoteUnavailableError, "again"),
+    (Answer(403, "ThrottledException"), Get("a/k"), RemoteUnavailableError, "again"),
+    (Answer(400, "PriorRequestNotComplete"), StartUpload("a/k"), RemoteUnavailableError, "again"),
+    (Answer(409, "OperationAborted"), List(""), RemoteUnavailableError, "again"),
+    (Answer(400, "KMS.DependencyTimeoutException"), Get("a/k"), RemoteUnavailableError, "again"),
+    (Answer(200, body=BUSY_KEYS), Delete(("a/k", "a/l")), RemoteUnavailableError, "again"),
     (Answer(503), Head("a/k"), RemoteUnavailableError, "again"),
     (Answer(502, body=b"<html>a proxy</html>"), Get("a/k"), RemoteUnavailableError, "again"),
     (Answer(200, body=b"not xml"), List(""), ConfigError, "endpoint"),
@@ -118,6 +132,8 @@ OUTCOMES: list[tuple[Answer, StoreRequest, PutStatus]] = [
     (Answer(503, "SlowDown"), SWAP, PutStatus.UNKNOWN),
     (Answer(504), CREATE, PutStatus.UNKNOWN),
     (Answer(400, "RequestTimeout"), CREATE, PutStatus.UNKNOWN),
+    (Answer(400, "KMS.ThrottlingException"), CREATE, PutStatus.UNKNOWN),
+    (Answer(400, "RequestThrottled"), SWAP, PutStatus.UNKNOWN),
     (Answer(429, "SlowDown"), CREATE, PutStatus.UNKNOWN),
     (Answer(0), CREATE, PutStatus.UNKNOWN),
     (Answer(0), COMPLETE, PutStatus.UNKNOWN),
@@ -406,3 +422,17 @@ def test_unknown_profile_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> N
     store = S3Store(S3Target("logs"))
     with pytest.raises(ConfigError, match="nobody"):
         store.execute(Get("k"))
+
+
+def test_the_table_of_codes_is_botocores() -> None:
+    standard = importlib.import_module("botocore.retries.standard")
+    assert set(standard.ThrottledRetryableChecker._THROTTLED_ERROR_CODES) == BOTOCORE_THROTTLED
+    assert set(standard.TransientRetryableChecker._TRANSIENT_ERROR_CODES) == BOTOCORE_TRANSIENT
+    assert set(standard.TransientRetryableChecker._TRANSIENT_STATUS_CODES) <= TRANSIENT_STATUSES
+
+
+def test_keys_that_a_multi_delete_refuses_are_named(client: Store, script: Script) -> None:
+    script.answer = Answer(200, body=DENIED_KEYS)
+    assert client.execute(Delete(("a/k", "a/l"))) == Deleted((("a/l", "AccessDenied"),))
+    script.answer = Answer(404, "NoSuchKey")
+    assert client.execute(Delete(("a/k",))) == Deleted()
