@@ -317,5 +317,6 @@ def _write(app: Application, store: Store) -> Diagnosis:
         "ranges" if capabilities.ranges else "no ranges",
         "tells checksums" if capabilities.returns_crc32c else "tells no checksums",
         "verifies checksums" if capabilities.verifies_crc32c else "does not verify checksums: uploads are read back",
+        "multi-delete" if capabilities.multi_delete else "no multi-delete: objects are deleted one by one",
     ]
     return Diagnosis("write", OK, ", ".join(words))

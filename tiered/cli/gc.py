@@ -44,7 +44,7 @@ def run_command(app: Application, *, selected: str | None, orphans: bool, yes: b
     Orphans are deleted a day after they came, if the key tells that nobody can commit them any more; multipart uploads
     that were never finished are aborted then, too. What a Spark sink staged and did not commit goes after gc.grace.ms,
     once it is decided that it is never committed. If no topic is named, so do old decisions of sinks, and strays: what
-    came below a topic after it was destroyed, and the roots of a registration that did not end.
+    came below a topic after it was destroyed, the roots of a registration that did not end, and what a probe left.
 
     \b
     Example:

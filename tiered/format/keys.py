@@ -47,6 +47,7 @@ MAX_DIR_CHARS = 255
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
 TOPICS_PREFIX = "topics/"
+PROBE_PREFIX = "probe/"
 DECISIONS_PREFIX = "txn/"
 ERASURES_PREFIX = "erasures/"
 PREFIXES_KEPT = 4096
@@ -320,7 +321,7 @@ def topic_key(topic: str) -> str:
 
 def probe_key(uid: str) -> str:
     """An object of the start-up probe."""
-    return f"probe/{_check_uid(uid)}"
+    return f"{PROBE_PREFIX}{_check_uid(uid)}"
 
 
 def gc_audit_key(topic_id: UUID, partition: int, version: int, uid: str) -> str:
@@ -397,7 +398,7 @@ def wildcards(role: Role | None = None) -> dict[str, str]:
         "decision": f"{DECISIONS_PREFIX}*",
         "erasure": f"{ERASURES_PREFIX}*",
         "job": "jobs/*.json",
-        "probe": "probe/*",
+        "probe": f"{PROBE_PREFIX}*",
     }
 
 

@@ -34,9 +34,7 @@ from tiered.plan.maintenance import MAX_DELETE_KEYS, collectable
 from tiered.remote.audit import AUDITED_KEYS, write_line
 from tiered.remote.catalog import Catalog
 from tiered.remote.pins import drop_stale, read_pins
-from tiered.store.base import Delete, Deleted, Get, Now, Object, Steps
-
-ACCESS_DENIED = "AccessDenied"
+from tiered.store.base import ACCESS_DENIED, Delete, Deleted, Get, Now, Object, Steps
 
 
 @dataclass(frozen=True, slots=True)

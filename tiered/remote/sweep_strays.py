@@ -7,6 +7,7 @@
         ├─ the others: nothing but roots of version 1, and the
         │  name is another topic's by now                       their registration can never end: they go
         └─ anything else                                        the entry may be lost: all of it stays
+    objects below probe/, which a process leaves that dies while it probes the store: they go
     multipart uploads that nobody completed ── of partitions with an audit line `destroyed`: they are aborted
 
 A process that stands still from before a topic's destruction until after it leaves the first kind, a registration that
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from tiered.errors import ConfigError, CorruptionError, RemotePermissionError
-from tiered.format.keys import parse_segment_key, parse_staged_key, partition_prefix, root_key
+from tiered.format.keys import PROBE_PREFIX, parse_segment_key, parse_staged_key, partition_prefix, root_key
 from tiered.format.root import Root, decode_root
 from tiered.plan.maintenance import MAX_DELETE_KEYS, ORPHAN_MS
 from tiered.remote.audit import note_destroyed, was_destroyed, write_line
@@ -68,11 +69,27 @@ def sweep_strays(*, delete: bool) -> Steps[Strays]:
                 waiting.append(partition)
         if waiting:
             yield from _sweep_unregistered(topic_id, waiting, found, delete=delete)
+    yield from _sweep_probes(found, delete=delete)
     try:
         yield from _sweep_uploads(found, abort=delete)
     except (RemotePermissionError, ConfigError) as error:  # a role from before, or a store that does not tell
         found.unlisted = f"{error.message} ({error.hint})"
     return found
+
+
+def _sweep_probes(found: Strays, *, delete: bool) -> Steps[None]:
+    """Delete the objects of probes that were cut short, or whose role must not delete them."""
+    after: str | None = PROBE_PREFIX
+    while after is not None:
+        page: Page = yield List("", start_after=after)  # the maintainer's role may list "", and not each prefix below
+        date_ms = page.date_ms or (yield Now()).now_ms
+        below = [entry for entry in page.entries if entry.key.startswith(PROBE_PREFIX)]
+        old = [entry for entry in below if date_ms - entry.last_modified_ms >= ORPHAN_MS]
+        keys = [entry.key for entry in old]
+        _take(found, keys, sum(entry.size for entry in old))
+        if delete:
+            yield from _delete(keys, found)
+        after = below[-1].key if page.more and len(below) == len(page.entries) and below else None
 
 
 def _sweep_uploads(found: Strays, *, abort: bool) -> Steps[None]:

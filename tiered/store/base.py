@@ -316,11 +316,19 @@ class PutResult:
     slow_down: bool = False
 
 
+ACCESS_DENIED = "AccessDenied"
+"""The reason of a key that a role must not delete."""
+
+
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """Keys that the store refused to delete, each with its reason; all others are gone."""
+    """Keys that the store refused to delete, each with its reason; all others are gone.
+
+    ``one_by_one``: the store refuses to delete several keys at once, so that each was a request of its own.
+    """
 
     failed: tuple[tuple[str, str], ...] = ()
+    one_by_one: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,6 +465,7 @@ class Capabilities:
     ranges: bool
     returns_crc32c: bool
     verifies_crc32c: bool
+    multi_delete: bool = True
 
 
 INCAPABLE = Capabilities(conditional_writes=False, ranges=False, returns_crc32c=False, verifies_crc32c=False)

@@ -4,6 +4,9 @@ Safe: Get, Head, List, Delete, StartUpload (a lost answer leaves an empty upload
 AbortUpload, ListUploads. Never a conditional PUT or CompleteUpload: after a lost answer their repeat says "lost" about
 our own landed write, so the steps that sent them decide.
 
+A store that refuses to delete several keys at once (it wants ``Content-MD5``, or has no such request) gets one request
+for each key, which is repeated by itself.
+
 The first attempt goes to the store directly: what tenacity needs for a request (39 us) is spent on those that failed.
 """
 
@@ -15,9 +18,21 @@ from typing import Any, NoReturn
 import tenacity
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
-from tiered.errors import RemoteUnavailableError
+from tiered.errors import ConfigError, NotFoundError, RemotePermissionError, RemoteUnavailableError
 from tiered.store.aio_driver import AioSleep
-from tiered.store.base import AioStore, AioStoreAround, CompleteUpload, Outcome, Put, Store, StoreAround, StoreRequest
+from tiered.store.base import (
+    ACCESS_DENIED,
+    AioStore,
+    AioStoreAround,
+    CompleteUpload,
+    Delete,
+    Deleted,
+    Outcome,
+    Put,
+    Store,
+    StoreAround,
+    StoreRequest,
+)
 from tiered.store.driver import backoff_seconds
 from tiered.store.options import RETRY_DEADLINE_SECONDS
 
@@ -61,6 +76,17 @@ class _Policy:
         }
 
 
+_NO_MULTI_DELETE = (ConfigError, NotFoundError)
+"""How the refusal of a multi-delete is raised: the codes differ (400, 404, 405, 411, 501), and so do their reasons."""
+
+
+def _refused(key: str, error: RemotePermissionError) -> tuple[str, str]:
+    """Return one key that must not be deleted, as a multi-delete reports it. Raise what stops all of them."""
+    if ACCESS_DENIED not in error.message:
+        raise error
+    return key, error.message
+
+
 class RetryingStore(StoreAround):
     """Repeats safe requests of ``inner`` on ``RemoteUnavailableError`` until ``deadline_seconds``; 0 never repeats."""
 
@@ -74,9 +100,27 @@ class RetryingStore(StoreAround):
     ) -> None:
         super().__init__(inner)
         self._policy = _Policy(clock, ids, deadline_seconds)
+        self._one_by_one = False
 
     def execute(self, request: StoreRequest) -> Outcome:
-        """As many attempts as are safe and fit before the deadline."""
+        """Make as many attempts as are safe and fit before the deadline."""
+        if not isinstance(request, Delete) or len(request.keys) < 2:
+            return self._execute(request)
+        if not self._one_by_one:
+            try:
+                return self._execute(request)
+            except _NO_MULTI_DELETE:
+                pass  # if it was refused for another reason, the first single delete raises that
+        failed: list[tuple[str, str]] = []
+        for key in request.keys:
+            try:
+                self._execute(Delete((key,)))
+            except RemotePermissionError as error:
+                failed.append(_refused(key, error))
+        self._one_by_one = True
+        return Deleted(tuple(failed), one_by_one=True)
+
+    def _execute(self, request: StoreRequest) -> Outcome:
         if isinstance(request, _ONCE):
             return self.inner.execute(request)
         begun = self._policy.clock.monotonic()
@@ -107,10 +151,28 @@ class AioRetryingStore(AioStoreAround):
     ) -> None:
         super().__init__(inner)
         self._policy = _Policy(clock, ids, deadline_seconds)
+        self._one_by_one = False
         self._sleep = sleep
 
     async def execute(self, request: StoreRequest) -> Outcome:
-        """As many attempts as are safe and fit before the deadline."""
+        """Make as many attempts as are safe and fit before the deadline."""
+        if not isinstance(request, Delete) or len(request.keys) < 2:
+            return await self._execute(request)
+        if not self._one_by_one:
+            try:
+                return await self._execute(request)
+            except _NO_MULTI_DELETE:
+                pass
+        failed: list[tuple[str, str]] = []
+        for key in request.keys:
+            try:
+                await self._execute(Delete((key,)))
+            except RemotePermissionError as error:
+                failed.append(_refused(key, error))
+        self._one_by_one = True
+        return Deleted(tuple(failed), one_by_one=True)
+
+    async def _execute(self, request: StoreRequest) -> Outcome:
         if isinstance(request, _ONCE):
             return await self.inner.execute(request)
         begun = self._policy.clock.monotonic()

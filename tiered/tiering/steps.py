@@ -50,7 +50,18 @@ from tiered.remote.lookup import SegmentLookup
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.topics import Registrant, TopicEntry, load_topic, register_topic
 from tiered.remote.upload import UploadPlan, plan_upload, upload_segment
-from tiered.store.base import AbortUpload, Backoff, Blocking, Capabilities, Delete, Deleted, NewId, Now, Steps
+from tiered.store.base import (
+    ACCESS_DENIED,
+    AbortUpload,
+    Backoff,
+    Blocking,
+    Capabilities,
+    Delete,
+    Deleted,
+    NewId,
+    Now,
+    Steps,
+)
 from tiered.store.probe import check_capabilities, probe
 from tiered.store.puts import MULTIPART_FROM_BYTES, PARALLEL_PARTS, PART_BYTES, PUT_DEADLINE_SECONDS, Parts
 from tiered.store.sources import PIECE_BYTES
@@ -58,9 +69,6 @@ from tiered.tiering.disk import Disk, Granted
 from tiered.tiering.journal import Entry, Journal
 
 T = TypeVar("T")
-
-ACCESS_DENIED = "AccessDenied"
-"""How S3 says, per key of a batch delete, that the policy forbids it."""
 
 INDEX_COPIES = 3
 """An upload holds the indexes of its segment as entries, as bytes and in the bundle."""

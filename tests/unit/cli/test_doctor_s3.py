@@ -11,6 +11,9 @@ import tiered
 from tests.proxy import Fault, FaultKind, FaultProxy
 from tests.unit.cli.conftest import Cli
 from tiered.cli.doctor import NOBODY
+from tiered.store.base import list_all
+from tiered.store.driver import drive
+from tiered.store.location import open_store
 from tiered.testing.moto import CREDENTIALS, locked_moto, make_bucket
 
 OWNER = "123456789012"
@@ -73,3 +76,27 @@ def test_status_shows_the_disk_where_the_bucket_is_absent_or_refuses(
     assert lines[0].startswith("t-0   end 0   flushed 0")
     assert lines[-1].startswith("problem: the bucket cannot be read: ")
     assert code in lines[-1]
+
+
+def test_a_store_without_multi_delete_is_named_and_collected(cli: Cli, server: FaultProxy, tmp_path: Path) -> None:
+    remote = f"{REMOTE}/singles"
+    with tiered.open(tmp_path / "other", remote) as log:
+        log.topic("t", create=True)
+
+    def write() -> str:
+        seen = cli("doctor", "--remote", remote, "--write-probe", "--json")
+        found = next(each for each in seen.summary["checks"] if each["name"] == "write")
+        return str(found["found"]).rpartition(", ")[2]
+
+    assert write() == "multi-delete"
+    server.add(Fault(FaultKind.ERROR, method="POST", query="delete", status=400, code="MissingContentMD5", times=-1))
+    assert write() == "no multi-delete: objects are deleted one by one"
+    with tiered.open(tmp_path / "other", remote) as log:
+        log.topic("t").append(b"v")
+        log.sync()
+    assert cli("gc", "run", "--orphans", "--yes", "--remote", remote).code == 0
+    assert cli("topics", "delete", "t", "--yes", "--remote", remote).code == 0
+    store = open_store(remote)
+    kept = {entry.key.partition("/")[0] for entry in drive(store, list_all(""))}
+    store.close()
+    assert "probe" not in kept

@@ -15,6 +15,7 @@ from tiered.format.keys import (
     SegmentName,
     gc_audit_prefix,
     partition_prefix,
+    probe_key,
     root_key,
     segment_key,
     staged_key,
@@ -63,6 +64,19 @@ def log() -> RemoteLog:
 
 def run(log: RemoteLog, steps: Steps[T]) -> T:
     return drive(log.store, steps, clock=log.clock, ids=log.ids)
+
+
+def test_what_a_probe_left_goes_a_day_later(log: RemoteLog) -> None:
+    left = [probe_key("a" * 32), probe_key("b" * 32)]
+    for key in left:
+        log.store.execute(Put(key, b"left", ABSENT))
+    assert run(log, sweep_strays(delete=True)).keys == []
+    log.clock.sleep(DAY_S)
+    young = probe_key("c" * 32)
+    log.store.execute(Put(young, b"of a process that is at it", ABSENT))
+    assert run(log, sweep_strays(delete=False)).keys == left
+    assert run(log, sweep_strays(delete=True)).keys == left
+    assert [key for key in everything(log) if key.startswith("probe/")] == [young]
 
 
 def below(log: RemoteLog, topic_id: UUID = TOPIC_ID) -> list[str]:
