@@ -50,7 +50,7 @@ from tiered.remote.stage import read_decisions
 from tiered.remote.sweep import drop_named
 from tiered.remote.sweep_staged import DECISION_KEPT_MS
 from tiered.remote.torn import Torn
-from tiered.store.base import List, ListEntry, NewId, Now, Page, Steps, list_all
+from tiered.store.base import ListEntry, NewId, Now, Steps, list_all, list_page
 
 _ADVICE = "nothing was changed; `tiered repair advice` says how a kept root is put back"
 _ACCEPT_HINT = (
@@ -228,7 +228,7 @@ def _older(topic_id: UUID, partition: int, uids: Collection[str]) -> Steps[list[
     found: list[str] = []
     after, more = "", True
     while more:
-        page: Page = yield List(staged_prefix(topic_id, partition), start_after=after)
+        page = yield from list_page(staged_prefix(topic_id, partition), after)
         date_ms = page.date_ms or (yield Now()).now_ms
         for entry in page.entries:
             parsed = parse_staged_key(entry.key)

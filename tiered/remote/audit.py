@@ -19,7 +19,7 @@ from tiered.format.crc import crc32c
 from tiered.format.keys import MAX_INT64, decisions_audit_key, gc_audit_key, gc_audit_prefix, parse_gc_audit_key
 from tiered.format.root import Root
 from tiered.remote.settle import COMMIT_DEADLINE_MS, deadline_after, settle
-from tiered.store.base import ABSENT, Get, List, NewId, Now, Object, Page, Put, Steps, list_all
+from tiered.store.base import ABSENT, Get, NewId, Now, Object, Put, Steps, list_all, list_page
 
 MAX_LINE_BYTES = 1024 * 1024
 """No line is longer."""
@@ -86,7 +86,7 @@ def announce_decisions(keys: Sequence[str]) -> Steps[None]:
 def was_destroyed(topic_id: UUID, partition: int) -> Steps[bool]:
     """Whether a line tells so. One LIST of one key. Raises RemotePermissionError for who may not list lines."""
     prefix = gc_audit_prefix(topic_id, partition)
-    page: Page = yield List(prefix, start_after=gc_audit_key(topic_id, partition, DESTROYED - 1, "f" * 32), limit=1)
+    page = yield from list_page(prefix, gc_audit_key(topic_id, partition, DESTROYED - 1, "f" * 32), 1)
     return any(parse_gc_audit_key(entry.key) == DESTROYED for entry in page.entries)
 
 

@@ -26,7 +26,7 @@ from tiered.remote.collect import Collected
 from tiered.remote.pins import drop_stale, read_pins
 from tiered.remote.roots import PartitionIds, load_roots
 from tiered.remote.topics import STATE_DELETED, TopicEntry, update_topic
-from tiered.store.base import Delete, Deleted, List, Page, Steps
+from tiered.store.base import Delete, Deleted, Steps, list_page
 
 
 def begin_deletion(entry: TopicEntry, owner: str) -> Steps[TopicEntry]:
@@ -77,7 +77,7 @@ def destroy(root: Root, grace_ms: int) -> Steps[Collected]:
     yield from note_destroyed(root.topic_id, root.partition, {"topic": root.topic, "root_version": root.version})
     prefix, after, objects = partition_prefix(root.topic_id, root.partition), "", 0
     while True:
-        page: Page = yield List(prefix, start_after=after)
+        page = yield from list_page(prefix, after)
         # mutant root-goes-last
         keys = [entry.key for entry in page.entries if entry.key != root.key]
         for at in range(0, len(keys), MAX_DELETE_KEYS):

@@ -38,16 +38,15 @@ from tiered.store.base import (
     Delete,
     Deleted,
     Get,
-    List,
     Match,
     NewId,
     Now,
     Object,
-    Page,
     Put,
     PutStatus,
     Steps,
     Time,
+    list_page,
 )
 
 LOGGER = logging.getLogger("tiered.remote")
@@ -107,7 +106,7 @@ def read_pins(root: Root) -> Steps[Pins]:
     for kind in ("pin/", "snap/"):
         after, more = "", True
         while more:
-            page: Page = yield List(prefix + kind, start_after=after)
+            page = yield from list_page(prefix + kind, after)
             date_ms = page.date_ms or (yield Now()).now_ms
             for entry in page.entries:
                 if not (is_pin_key(entry.key) if kind == "pin/" else parse_snap_key(entry.key)):
@@ -152,7 +151,7 @@ def live_pins(topic_id: UUID, partition: int) -> Steps[list[str]]:
     """Keys of the pins that hold something."""
     after, more, found = "", True, list[str]()
     while more:
-        page: Page = yield List(partition_prefix(topic_id, partition) + "pin/", start_after=after)
+        page = yield from list_page(partition_prefix(topic_id, partition) + "pin/", after)
         date_ms = page.date_ms or (yield Now()).now_ms
         found += [
             entry.key for entry in page.entries if is_pin_key(entry.key) and date_ms - entry.last_modified_ms <= PIN_MS

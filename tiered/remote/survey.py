@@ -9,7 +9,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from tiered.format.keys import parse_partition_key, partition_prefix
-from tiered.store.base import List, Page, Steps
+from tiered.store.base import Steps, list_page
 
 _LAST = "~"
 """Above every character that a key of ours holds behind a partition's prefix."""
@@ -20,7 +20,7 @@ def list_partitions() -> Steps[set[tuple[UUID, int]]]:
     found: set[tuple[UUID, int]] = set()
     after = ""
     while True:
-        page: Page = yield List("", start_after=after)
+        page = yield from list_page("", after)
         for entry in page.entries:
             owner = parse_partition_key(entry.key)
             if owner is not None:

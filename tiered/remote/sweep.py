@@ -37,7 +37,7 @@ from tiered.remote.pins import drop_stale, let_go, read_pins
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.sweep_staged import dead_of, delete_staged, staged_objects
-from tiered.store.base import AbortUpload, Delete, Deleted, List, ListEntry, Now, Page, Steps, list_unfinished
+from tiered.store.base import AbortUpload, Delete, Deleted, ListEntry, Now, Steps, list_page, list_unfinished
 
 MAX_CANDIDATES = 100_000
 """Keys that are held against the catalog at a time: the catalog is read once for so many."""
@@ -191,7 +191,7 @@ def _candidates(catalog: Catalog, folder: str, after: str, found: Swept) -> Step
     candidates: _Candidates = {}
     staged = staged_prefix(catalog.topic_id, catalog.partition)
     while len(candidates) < MAX_CANDIDATES:
-        page: Page = yield List(prefix, start_after=after)
+        page = yield from list_page(prefix, after)
         date_ms = page.date_ms or (yield Now()).now_ms
         for entry in page.entries:
             parsed = parse_segment_key(entry.key) or parse_page_key(entry.key)

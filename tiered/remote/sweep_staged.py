@@ -47,7 +47,7 @@ from tiered.remote.root_view import root_get
 from tiered.remote.settle import COMMIT_DEADLINE_MS, deadline_after
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.stage import MAX_GENERATIONS, put_decision, read_decision
-from tiered.store.base import Delete, Deleted, Get, List, ListEntry, Missing, Now, Object, Page, Steps, list_all
+from tiered.store.base import Delete, Deleted, Get, ListEntry, Missing, Now, Object, Steps, list_all, list_page
 
 DECISION_KEPT_MS = 30 * 24 * 3_600_000
 """How long the newest decision of a transaction id is kept at least: as long, the same id adds nothing again."""
@@ -62,7 +62,7 @@ def staged_objects(catalog: Catalog, after: str, most: int, grace_ms: int) -> St
     found: Listed = {}
     strange = 0
     while len(found) < most:
-        page: Page = yield List(staged_prefix(catalog.topic_id, catalog.partition), start_after=after)
+        page = yield from list_page(staged_prefix(catalog.topic_id, catalog.partition), after)
         date_ms = page.date_ms or (yield Now()).now_ms
         for entry in page.entries:
             parsed = parse_staged_key(entry.key)
@@ -208,7 +208,7 @@ def sweep_decisions(*, delete: bool) -> Steps[OldDecisions]:
     by_id: dict[str, list[tuple[DecisionKey, ListEntry]]] = {}
     after, more, date_ms = "", True, 0
     while more:
-        page: Page = yield List(DECISIONS_PREFIX, start_after=after)
+        page = yield from list_page(DECISIONS_PREFIX, after)
         date_ms = page.date_ms or (yield Now()).now_ms
         for entry in page.entries:
             parsed = parse_decision_key(entry.key)

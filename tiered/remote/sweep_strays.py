@@ -29,7 +29,7 @@ from tiered.remote.audit import note_destroyed, was_destroyed, write_line
 from tiered.remote.root_view import root_get
 from tiered.remote.survey import list_partitions
 from tiered.remote.topics import STATE_DELETED, list_topics, load_entry
-from tiered.store.base import AbortUpload, Delete, Deleted, List, Now, Object, Page, Steps, list_unfinished
+from tiered.store.base import AbortUpload, Delete, Deleted, List, Now, Object, Page, Steps, list_page, list_unfinished
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ def _sweep_probes(found: Strays, *, delete: bool) -> Steps[None]:
     """Delete the objects of probes that were cut short, or whose role must not delete them."""
     after: str | None = PROBE_PREFIX
     while after is not None:
-        page: Page = yield List("", start_after=after)  # the maintainer's role may list "", and not each prefix below
+        page = yield from list_page("", after)  # the maintainer's role may list "", and not each prefix below
         date_ms = page.date_ms or (yield Now()).now_ms
         below = [entry for entry in page.entries if entry.key.startswith(PROBE_PREFIX)]
         old = [entry for entry in below if date_ms - entry.last_modified_ms >= ORPHAN_MS]
@@ -116,7 +116,7 @@ def _sweep_destroyed(topic_id: UUID, partition: int, found: Strays, *, delete: b
     after, last = "", root_key(topic_id, partition)
     noted = rooted = False
     while True:
-        page: Page = yield List(partition_prefix(topic_id, partition), start_after=after)
+        page = yield from list_page(partition_prefix(topic_id, partition), after)
         date_ms = page.date_ms or (yield Now()).now_ms
         old = [entry for entry in page.entries if date_ms - entry.last_modified_ms >= ORPHAN_MS]
         rooted = rooted or any(entry.key == last for entry in old)

@@ -19,7 +19,7 @@ from tiered.remote.audit import audited
 from tiered.remote.hist import outlived
 from tiered.remote.past import survey_snapshots
 from tiered.remote.root_view import OLDER_HINT, RootView
-from tiered.store.base import List, Page, Steps, Together
+from tiered.store.base import List, Page, Steps, Together, advanced
 
 T = TypeVar("T")
 
@@ -125,8 +125,8 @@ def _claims(root: Root) -> Steps[dict[Role, tuple[int, str]]]:
     ]
     found: dict[Role, tuple[int, str]] = {}
     pages: list[Page] = yield Together(tuple(lists))
-    for (role, _), page in zip(asked, pages, strict=True):
-        for entry in page.entries:
+    for (role, _), request, page in zip(asked, lists, pages, strict=True):
+        for entry in advanced(request, page).entries:
             parsed = parse_segment_key(entry.key) or parse_page_key(entry.key)
             if parsed is not None and parsed.name.epoch > found.get(role, (0, ""))[0]:
                 found[role] = parsed.name.epoch, entry.key

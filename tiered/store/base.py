@@ -23,10 +23,10 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
-from tiered.errors import CorruptionError
+from tiered.errors import ConfigError, CorruptionError
 from tiered.model import ByteSource
 
 MAX_DELETE_KEYS = 1000
@@ -34,6 +34,9 @@ MAX_DELETE_KEYS = 1000
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """Largest body of a GET that names neither an end nor a limit of its own."""
+
+LIST_KEYS = 1000
+"""Keys of one page of a listing, S3's limit."""
 
 MAX_PAGE_UPLOADS = 1000
 """Uploads of one page of :class:`Uploads`, S3's limit."""
@@ -127,7 +130,7 @@ class List:
 
     prefix: str
     start_after: str = ""
-    limit: int = 1000
+    limit: int = LIST_KEYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,18 +443,45 @@ def list_unfinished(prefix: str) -> Steps[tuple[list[UnfinishedUpload], int]]:
     while after is not None:
         page = yield ListUploads(prefix, after, everywhere)
         if page.by_key:
+            if everywhere:
+                raise _no_advance(prefix, after[0], "key-marker")
             everywhere = True
             continue
+        # Ids of one key have no order of their own: the same marker again is what does not advance.
+        if page.after is not None and (page.after == after or page.after[0] < after[0]):
+            raise _no_advance(prefix, after[0], "key-marker")
         found += page.entries
         after = page.after
     return found, page.date_ms
+
+
+def list_page(prefix: str, after: str = "", limit: int = LIST_KEYS) -> Steps[Page]:
+    """Return a page of the keys after ``after``. Raises ConfigError for one that does not advance: it has no end."""
+    request = List(prefix, start_after=after, limit=limit)
+    return advanced(request, (yield request))
+
+
+def advanced(request: List, page: Page) -> Page:
+    """Return ``page`` without the keys that ``request`` did not ask for. Raises ConfigError if it does not advance."""
+    entries = tuple([entry for entry in page.entries if entry.key > request.start_after])
+    if page.more and not entries:
+        raise _no_advance(request.prefix, request.start_after, "start-after")
+    return page if len(entries) == len(page.entries) else replace(page, entries=entries)
+
+
+def _no_advance(prefix: str, after: str, parameter: str) -> ConfigError:
+    return ConfigError(
+        f"the listing below {prefix!r} does not advance: the store says that there is more after {after!r}, "
+        "and does not give it",
+        hint=f"the store, or a proxy before it, ignores {parameter}: upgrade it, or use another store",
+    )
 
 
 def list_all(prefix: str, after: str = "") -> Steps[list[ListEntry]]:
     """Every key behind ``after`` that begins with ``prefix``, in order: for small listings. Others go page by page."""
     found: list[ListEntry] = []
     while True:
-        page: Page = yield List(prefix, start_after=found[-1].key if found else after)
+        page = yield from list_page(prefix, found[-1].key if found else after)
         found += page.entries
         if not page.more or not page.entries:
             return found

@@ -486,7 +486,9 @@ def _uploads(target: S3Target, request: ListUploads, response: dict[str, Any]) -
         if len(item["Key"]) > root and item["Key"].startswith(prefix)
     )
     marker = response.get("NextKeyMarker", ""), response.get("NextUploadIdMarker", "")
-    more = bool(response.get("IsTruncated")) and bool(marker[0])  # a page without a marker would be asked for again
+    more = bool(
+        response.get("IsTruncated")
+    )  # without a marker the next page would be the first: list_unfinished raises
     by_key = not request.everywhere and _lists_uploads_by_key(response)
     return Uploads(entries, marker if more else None, _date_ms(response), by_key)
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tiered.store.base import ListUploads, Outcome, StoreRequest, list_unfinished
+import pytest
+
+from tiered.errors import ConfigError
+from tiered.store.base import ListUploads, Outcome, StoreRequest, Uploads, list_unfinished
 from tiered.store.driver import drive
+from tiered.store.memory import MemoryStore
 from tiered.store.s3_requests import S3Target, call_for, outcome_of
 
 TARGET = S3Target("bucket", "our/prefix")
@@ -70,3 +74,27 @@ def test_a_page_of_the_bucket_goes_on_behind_a_key_that_is_not_ours() -> None:
     )
     again = call_for(TARGET, ListUploads("a3/", answer.after, everywhere=True))  # type: ignore[union-attr, arg-type]
     assert (again.parameters["KeyMarker"], again.parameters["UploadIdMarker"]) == ("zzz", "7")
+
+
+def test_a_page_of_uploads_that_does_not_advance_is_an_error() -> None:
+    class Stuck(MemoryStore):
+        def __init__(self, pages: list[tuple[str, str]]) -> None:
+            super().__init__()
+            self.pages = pages
+
+        def execute(self, request: StoreRequest) -> Outcome:
+            assert isinstance(request, ListUploads)
+            return Uploads((), self.pages.pop(0))
+
+    for pages in ([("a", "1"), ("a", "2"), ("a", "2")], [("b", "1"), ("a", "1")], [("", "")]):
+        store = Stuck(pages)
+        with pytest.raises(ConfigError, match="does not advance"):
+            drive(store, list_unfinished("a3/t/"))
+        assert store.pages == []
+
+
+def test_a_page_that_says_there_is_more_and_not_where_has_a_marker_that_does_not_advance() -> None:
+    request = ListUploads("a3/t/")
+    found = outcome_of(TARGET, request, {"Bucket": "bucket", "IsTruncated": True, "ResponseMetadata": {}})
+    assert isinstance(found, Uploads)
+    assert found.after == request.after
