@@ -178,7 +178,10 @@ class Log:
         self._lock = threading.RLock()
         self._closed = threading.Event()
         self._ticker = threading.Thread(
-            target=_tick, args=(weakref.ref(local), self._closed, clock), name="tiered-tick", daemon=True
+            target=_tick,
+            args=(weakref.ref(local), self._closed, clock, self.request_counts, self.remote),
+            name="tiered-tick",
+            daemon=True,
         )
         self._start_ticking()
         _OPENED.add(self)
@@ -448,7 +451,8 @@ class Log:
 
         ``tiered.metrics.render`` makes Prometheus's text of them; names as in the uploader's ``/metrics``.
         """
-        return [*self._local.metrics(), *self._appenders.metrics(), *request_metrics(self.request_counts)]
+        requests = request_metrics(self.request_counts, self._clock.monotonic())
+        return [*self._local.metrics(), *self._appenders.metrics(), *requests]
 
     def sync(self, timeout: float | None = None) -> None:
         """Seals and uploads all that was appended so far and waits until it is committed: it survives this machine.
@@ -556,9 +560,12 @@ _OPENED: weakref.WeakSet[Log] = weakref.WeakSet()
 """Logs of this process, closed ones among them."""
 
 
-def _tick(local: weakref.ref[LocalTier], closed: threading.Event, clock: Clock) -> None:
+def _tick(
+    local: weakref.ref[LocalTier], closed: threading.Event, clock: Clock, requests: StoreMetrics, remote: str | None
+) -> None:
     """Timers of the log directory; an error is logged and does not stop the thread."""
     while not clock.wait(closed, TICK_S):
+        requests.say_overdue(clock.monotonic(), remote or "")
         log = local()
         if log is None:
             return

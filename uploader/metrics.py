@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from tiered import __version__
+from tiered.clock import Clock, SystemClock
 from tiered.metrics import Metric as Figure
 from tiered.plan.tiering.waits import PartitionView
 from tiered.store.metrics import SECONDS_BOUNDS, RequestFigures, StoreMetrics
@@ -53,6 +54,7 @@ class Metrics:
         writer: Figures = list,
         maintenance: Figures = list,
         limits: Figures = list,
+        clock: Clock | None = None,
     ) -> None:
         self.registry = _Registry()
         registry = self.registry
@@ -73,7 +75,7 @@ class Metrics:
         build.labels(__version__, platform.python_version()).set(1)
         registry.register(_Disk(self))
         registry.register(_Partitions(views, by_partition=by_partition))
-        registry.register(_Requests(store))
+        registry.register(_Requests(store, clock or SystemClock()))
         registry.register(
             _Figures(limits, "What uploads and maintenance share: their memory, what the store slows down.")
         )
@@ -158,10 +160,11 @@ def _text(value: str) -> str:
 
 
 class _Requests(Collector):
-    def __init__(self, store: StoreMetrics) -> None:
+    def __init__(self, store: StoreMetrics, clock: Clock) -> None:
         self._store = store
+        self._clock = clock
 
-    def collect(self) -> Iterator[CounterMetricFamily | HistogramMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         requests = CounterMetricFamily("tiered_store_requests", "Requests to the store.", labels=["op", "status"])
         moved = CounterMetricFamily("tiered_store_bytes", "Bytes sent and received.", labels=["op"])
         seconds = HistogramMetricFamily("tiered_store_request_seconds", "Time of requests.", labels=["op"])
@@ -175,6 +178,9 @@ class _Requests(Collector):
             bounds = [*(str(bound) for bound in SECONDS_BOUNDS), "+Inf"]
             running = [(bound, float(sum(counts[: i + 1]))) for i, bound in enumerate(bounds)]
             seconds.add_metric([op], running, sum(line.seconds for line in lines))
+        oldest = GaugeMetricFamily("tiered_store_oldest_request_seconds", "Age of the oldest request in flight.")
+        oldest.add_metric([], self._store.oldest_seconds(self._clock.monotonic()))
+        yield oldest
         yield requests
         yield moved
         yield seconds

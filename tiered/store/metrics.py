@@ -5,6 +5,8 @@ Every attempt counts: the metered store stands below the retries, so that its fi
 
 from __future__ import annotations
 
+import itertools
+import logging
 import threading
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -32,6 +34,14 @@ from tiered.store.outage import Outages
 SECONDS_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of the histogram of request seconds; one more bucket holds what is above."""
 
+
+SILENT_SECONDS = 10.0
+"""A request that has no answer for longer is worth a log line."""
+
+SLOW_BYTES_PER_SECOND = 250_000
+"""The bytes that a request sends may take longer: they are granted this rate on top."""
+
+_logger = logging.getLogger("tiered.store")
 
 _STATUSES: dict[type, str] = {Missing: "missing", NotModified: "not_modified"}
 
@@ -65,15 +75,67 @@ class _Sums:
     received: int = 0
 
 
+@dataclass(slots=True)
+class InFlight:
+    """A request without an answer: when it began and when it is overdue, by the monotonic clock."""
+
+    op: str
+    begun: float
+    due: float
+    said: bool = False
+
+
 class StoreMetrics:
-    """Sums by operation and status. Thread-safe; one may serve many stores."""
+    """Sums by operation and status, and the requests in flight. Thread-safe; one may serve many stores."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sums: dict[tuple[str, str], _Sums] = {}
+        self._flights: dict[int, InFlight] = {}  # in the order in which they began
+        self._numbers = itertools.count()
 
-    def add(self, request: StoreRequest, answer: Outcome | BaseException, seconds: float) -> None:
-        """Adds one request. ``answer`` is its outcome, or what it raised instead."""
+    def begin(self, request: StoreRequest, now: float) -> int:
+        """Note a request that is sent at ``now``. Return its number for :meth:`add`."""
+        sent = sent_bytes(request) if isinstance(request, Put | UploadPart) else 0
+        flight = InFlight(type(request).__name__.lower(), now, now + SILENT_SECONDS + sent / SLOW_BYTES_PER_SECOND)
+        with self._lock:
+            number = next(self._numbers)
+            self._flights[number] = flight
+        return number
+
+    def oldest(self) -> InFlight | None:
+        """Return the request in flight that began first; None if all are answered."""
+        with self._lock:
+            return next(iter(self._flights.values()), None)
+
+    def oldest_seconds(self, now: float) -> float:
+        """Return the age of that request, 0 if there is none."""
+        oldest = self.oldest()
+        return 0.0 if oldest is None else max(0.0, now - oldest.begun)
+
+    def overdue(self, now: float) -> InFlight | None:
+        """Return the oldest request that should have been answered by now."""
+        with self._lock:
+            return next((flight for flight in self._flights.values() if now >= flight.due), None)
+
+    def say_overdue(self, now: float, where: str) -> bool:
+        """Log each overdue request once; ``where``: the store. Return True while there is one."""
+        with self._lock:
+            late = [flight for flight in self._flights.values() if now >= flight.due]
+        for flight in late:
+            if not flight.said:
+                flight.said = True
+                text = f"{where} has not answered a request ({flight.op}) for {now - flight.begun:.0f} s"
+                fields = {"remote": where, "op": flight.op}
+                # The daemon's lines are told apart by these two attributes (uploader.logs).
+                extra = {"tiered_event": "request_silent", "tiered_fields": fields}
+                _logger.warning("%s", text, extra=extra)
+        return bool(late)
+
+    def add(
+        self, request: StoreRequest, answer: Outcome | BaseException, seconds: float, number: int | None = None
+    ) -> None:
+        """Adds one request. ``answer`` is its outcome, or what it raised instead; ``number`` as ``begin`` gave it."""
         received = 0
         if isinstance(answer, Object):
             status, received = "ok", len(answer.body)
@@ -86,6 +148,8 @@ class StoreMetrics:
         sent = sent_bytes(request) if isinstance(request, Put | UploadPart) else 0
         op = type(request).__name__.lower()
         with self._lock:
+            if number is not None:
+                self._flights.pop(number, None)
             sums = self._sums.get((op, status))
             if sums is None:
                 sums = self._sums[op, status] = _Sums([0] * (len(SECONDS_BOUNDS) + 1))
@@ -109,9 +173,11 @@ class StoreMetrics:
             return sum(sums.requests for (each, _), sums in self._sums.items() if op in (None, each))
 
 
-def request_metrics(metrics: StoreMetrics) -> list[Metric]:
-    """``tiered_store_requests_total``, ``tiered_store_bytes_total`` and ``tiered_store_request_seconds_total``."""
-    found = []
+def request_metrics(metrics: StoreMetrics, now: float) -> list[Metric]:
+    """Return ``tiered_store_requests_total``, ``..._bytes_total``, ``..._request_seconds_total``, and the age of the
+    oldest request in flight at ``now``.
+    """
+    found = [metric("store_oldest_request_seconds", metrics.oldest_seconds(now))]
     moved: dict[str, int] = {}
     took: dict[str, float] = {}
     for each in metrics.snapshot():
@@ -136,6 +202,7 @@ class MeteredStore(StoreAround):
     def execute(self, request: StoreRequest) -> Outcome:
         """One attempt, recorded."""
         begun = self._clock.monotonic()
+        number = self._metrics.begin(request, begun)
         answer: Outcome | BaseException
         try:
             answer = outcome = self.inner.execute(request)
@@ -143,7 +210,7 @@ class MeteredStore(StoreAround):
             answer = error
             raise
         finally:
-            self._metrics.add(request, answer, self._clock.monotonic() - begun)
+            self._metrics.add(request, answer, self._clock.monotonic() - begun, number)
             if self._outages is not None:
                 self._outages.heard(answer)
         return outcome
@@ -163,6 +230,7 @@ class AioMeteredStore(AioStoreAround):
     async def execute(self, request: StoreRequest) -> Outcome:
         """One attempt, recorded."""
         begun = self._clock.monotonic()
+        number = self._metrics.begin(request, begun)
         answer: Outcome | BaseException
         try:
             answer = outcome = await self.inner.execute(request)
@@ -170,7 +238,7 @@ class AioMeteredStore(AioStoreAround):
             answer = error
             raise
         finally:
-            self._metrics.add(request, answer, self._clock.monotonic() - begun)
+            self._metrics.add(request, answer, self._clock.monotonic() - begun, number)
             if self._outages is not None:
                 self._outages.heard(answer)
         return outcome

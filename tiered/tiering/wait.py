@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -34,10 +34,14 @@ POLL_S = 0.05
 """How often a wait of an application looks at the checkpoint of an uploader in another process."""
 FOLLOW_S = 0.2
 """How often a program does that beside a running uploader."""
+PROGRESS_SECONDS = 10.0
+"""How often somebody who waits for uploads is shown how far they are."""
+NAMES = 5
+"""Partitions that one sentence names."""
 ASK_S = 30.0
 """The writer is asked to roll again after this time."""
 FENCED_HINT = "another volume writes this partition now; its records and these differ from the committed end on"
-WAITS_HINT = "tiered-uploader status says what it waits for; the data is safe on this disk meanwhile"
+WAITS_HINT = "`tiered status` says what it waits for; the data is safe on this disk meanwhile"
 
 _logger = logging.getLogger("tiered")
 
@@ -194,13 +198,18 @@ def _behind(
 
 
 def follow(
-    directory: LogDirectory, *, clock: Clock, timeout_ms: int | None, roll: bool = True
+    directory: LogDirectory,
+    *,
+    clock: Clock,
+    timeout_ms: int | None,
+    roll: bool = True,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> dict[TopicPartition, int] | None:
     """``sync`` beside a running uploader: rolls if it is to, and returns when that one has committed what was there.
 
     Gives how many records that were, by partition. Without ``roll`` only every sealed segment is waited for. None if
-    the uploader has gone before. Raises FencedError, CorruptionError (a partition is out of service), DataLocalError
-    after ``timeout_ms`` (None: never).
+    the uploader has gone before. ``progress`` gets a sentence every ``PROGRESS_SECONDS``. Raises FencedError,
+    CorruptionError (a partition is out of service), DataLocalError after ``timeout_ms`` (None: never).
     """
     ends: dict[TopicPartition, int] = {}
     for event in directory.scan():
@@ -211,7 +220,7 @@ def follow(
     for error in directory.unreadable().values():
         raise error  # what it holds may be on this disk only
     before = committed = _committed(directory, ends)
-    begun = clock.monotonic()
+    begun = told = clock.monotonic()
     asked = begun - ASK_S
     never = threading.Event()
     while behind := _behind(ends, committed, directory.uploads(), directory.pauses()):
@@ -219,16 +228,25 @@ def follow(
         if roll and now - asked >= ASK_S:
             directory.seal()
             asked = now
+        if now - told >= PROGRESS_SECONDS:
+            told = now
+            progress(f"not committed by the running uploader yet: {shown(behind)}")
         if timeout_ms is not None and now - begun >= timeout_ms / 1000:
             raise DataLocalError(
                 f"not committed by the running uploader yet: {', '.join(behind)}",
-                hint="`tiered-uploader status` says what it waits for",
+                hint="`tiered status` says what it waits for",
             )
         clock.wait(never, FOLLOW_S)
         if not directory.uploader():
             return None
         committed = _committed(directory, ends)
     return {tp: committed[tp] - before[tp] for tp in sorted(ends) if committed[tp] > before[tp]}
+
+
+def shown(names: Sequence[str]) -> str:
+    """Return the first ``NAMES`` of them and the number of the others."""
+    more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
+    return ", ".join(names[:NAMES]) + more
 
 
 def _committed(directory: LogDirectory, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
