@@ -108,21 +108,21 @@ def upload_segment(
     source = segment.open_log()
     try:
         _check_size(source, descriptor)
-        sent = yield from upload_object(
-            plan.log_key,
-            source,
-            descriptor.crc32c,
-            SEGMENT_TAGS,
-            multipart_from_bytes=multipart_from_bytes,
-            part_bytes=part_bytes,
-            deadline_seconds=deadline_seconds,
-            on_started=on_multipart,
-            parts=parts,
-        )
         try:
+            sent = yield from upload_object(
+                plan.log_key,
+                source,
+                descriptor.crc32c,
+                SEGMENT_TAGS,
+                multipart_from_bytes=multipart_from_bytes,
+                part_bytes=part_bytes,
+                deadline_seconds=deadline_seconds,
+                on_started=on_multipart,
+                parts=parts,
+            )
             yield from verify_sent(plan.log_key, descriptor.size_bytes, descriptor.crc32c, sent, capabilities)
         except CorruptionError:
-            _check_source(source, descriptor)  # says so if it is the file that differs, not the object
+            check_source(source, descriptor)  # says so if it is the file that differs, not the object
             raise
     finally:
         source.close()
@@ -170,11 +170,12 @@ def _check_size(source: ByteSource, descriptor: SegmentDescriptor) -> None:
         raise CorruptionError(
             f"segment {descriptor.base_offset} has {source.size} bytes, {descriptor.size_bytes} were sealed",
             offset=descriptor.base_offset,
-            hint="something changed the file after the seal; nothing was uploaded; run check on the log directory",
+            hint="`tiered check --log-dir DIR` names the damage; put the file back from a copy of this disk",
         )
 
 
-def _check_source(source: ByteSource, descriptor: SegmentDescriptor) -> None:
+def check_source(source: ByteSource, descriptor: SegmentDescriptor) -> None:
+    """Raise CorruptionError if the file does not hold the bytes that were sealed. Read all of it."""
     crc = 0
     for at in range(0, source.size, HASH_PIECE_BYTES):
         crc = crc32c(source.read_at(at, min(HASH_PIECE_BYTES, source.size - at)), crc)
@@ -183,5 +184,5 @@ def _check_source(source: ByteSource, descriptor: SegmentDescriptor) -> None:
             f"segment {descriptor.base_offset} of {descriptor.topic_id}-{descriptor.partition} has CRC32C {crc:08x}, "
             f"{descriptor.crc32c:08x} was sealed",
             offset=descriptor.base_offset,
-            hint="the file on disk changed after the seal; nothing was committed; run check on the log directory",
+            hint="`tiered check --log-dir DIR` names the damage; put the file back from a copy of this disk",
         )

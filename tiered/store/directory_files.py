@@ -105,7 +105,7 @@ class DirectoryFiles:
             raise CorruptionError(
                 f"the body for {key!r} has CRC32C {crc:08x}, {announced_crc32c:08x} was announced; it was not stored",
                 path_or_key=key,
-                hint="the bytes changed between the seal and the upload: check the disk and the memory",
+                hint="the bytes changed since the seal: `tiered check --log-dir DIR` names what is damaged",
             )
         info = ObjectInfo(key, f'"{self._ids.uid()}"', size, now_ms, crc)
         write_all(fd, encode_tail(info))

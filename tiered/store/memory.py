@@ -274,6 +274,6 @@ def _checked(data: bytes, announced: int | None, key: str) -> int:
         raise CorruptionError(
             f"the body for {key!r} has CRC32C {actual:08x}, {announced:08x} was announced; it was not stored",
             path_or_key=key,
-            hint="the bytes changed between the seal and the upload: check the disk and the memory",
+            hint="the bytes changed since the seal: `tiered check --log-dir DIR` names what is damaged",
         )
     return actual

@@ -255,5 +255,5 @@ class LogFile:
             path_or_key=str(self.path),
             position=position,
             offset=offset,
-            hint="the bytes are kept; read another copy of this range, or run `tiered repair`",
+            hint="the bytes are kept; read another copy of this range; `tiered check` names all that is damaged",
         )
