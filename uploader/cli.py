@@ -1,4 +1,4 @@
-"""``tiered-uploader run | sync | status``: settings in, exit status out. stdout is data, stderr is talk."""
+"""``tiered-uploader run | sync | pause | resume``: settings in, exit status out. stdout is data, stderr is talk."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ import click
 from tiered.arguments import at_home
 from tiered.clock import Clock, SystemClock, SystemIds
 from tiered.config import S3_WORDS, parse_duration_ms
-from tiered.errors import ConfigError, LockedError, RemoteUnavailableError, UnknownTopicError
+from tiered.errors import ConfigError, LockedError, UnknownTopicError
 from tiered.model import TopicPartition
 from tiered.plan.tiering.facts import DrainMode
-from tiered.plan.tiering.limits import Limits
 from tiered.plan.tiering.orders import Exit
 from tiered.plan.tiering.pauses import ALL_TOPICS, Pause
-from tiered.plan.tiering.state import State
 from tiered.program.application import write_commands
 from tiered.program.output import complain, counted
 from tiered.program.run import EXIT_INTERRUPTED
@@ -33,7 +31,7 @@ from tiered.program.wording import as_error
 from tiered.tiering.directory import LogDirectory
 from tiered.tiering.wait import follow
 from uploader import logs, status
-from uploader.config import Settings, parse_http, resolve
+from uploader.config import Settings, resolve
 from uploader.service import Place, Service, Signals, serve
 from uploader.telemetry import Notify
 
@@ -171,71 +169,29 @@ def _sync(
     clock = SystemClock()
     begun = clock.monotonic()
     signals = Signals((signal.SIGTERM, signal.SIGINT), signal.SIGHUP, lambda: settings)
+
+    def progress(text: str) -> None:
+        if form == "text":
+            click.echo(text, err=True)
+        logs.emit(logging.INFO, "waiting", text, {})
+
     while True:
         spent_ms = int((clock.monotonic() - begun) * 1000)
         left_ms = None if timeout_ms is None else max(0, timeout_ms - spent_ms)
         service = Service(_place(settings), settings)
         try:
-            return asyncio.run(serve(service, oneshot=mode, timeout_ms=left_ms, signals=signals)), service.committed
+            running = serve(service, oneshot=mode, timeout_ms=left_ms, signals=signals, progress=progress)
+            return asyncio.run(running), service.committed
         except LockedError:
             directory = LogDirectory(settings.place()[0], clock=clock, ids=SystemIds())
             text = f"waiting for the uploader that runs already: {directory.uploader() or 'another process'}"
             if form == "text":
                 click.echo(text, err=True)
             logs.emit(logging.INFO, "following", text, {})
-            counts = follow(directory, clock=clock, timeout_ms=left_ms, roll=mode is DrainMode.ALL)
+            everything = mode is DrainMode.ALL
+            counts = follow(directory, clock=clock, timeout_ms=left_ms, roll=everything, progress=progress)
         if counts is not None:
             return Exit(0, "the running uploader has committed all that was asked for"), counts
-
-
-@program.command("status")
-@_options(*_PLACE)
-@click.option("--http", help="Where the daemon serves. Default 127.0.0.1:9464.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing; fail if a partition needs somebody (for probes).")
-def show_status(config_path: str | None, debug: bool, as_json: bool, quiet: bool, **flags: Any) -> None:
-    """Prints, per partition, what is on this disk only, since when, what it waits for and what would unblock it.
-
-    Asks the running daemon; if there is none, reads the log directory. Ends with 11 if a newer claim owns a partition.
-    """
-    del debug
-    settings = _settings(flags, config_path)
-    document = _find_status(settings)
-    if not quiet:
-        click.echo(json.dumps(document) if as_json else status.table(document))
-    trouble = status.is_behind(document) if quiet else status.fenced(document)
-    if trouble is not None:
-        raise trouble
-
-
-def _find_status(settings: Settings) -> dict[str, Any]:
-    if settings.log_dir is None:
-        if settings.http is None:
-            raise ConfigError("no log directory is named", hint="--log-dir DIR, or TIERED_LOG_DIR")
-        return status.query(*settings.http)
-    clock = SystemClock()
-    directory = LogDirectory(settings.log_dir, clock=clock, ids=SystemIds())
-    running = directory.uploader()  # asked of the directory: at an address another directory's daemon may answer
-    if running:
-        live = _ask(directory.http(), settings)
-        if live is not None:
-            return live
-    now_ms = clock.now_ms()
-    state = State(SystemIds(), Limits(), lazy=True)
-    for event in directory.scan():
-        state.handle(event, now_ms)
-    fenced = {tp for tp, upload in directory.uploads().items() if upload.fenced}
-    views = status.offline(state.views(now_ms), fenced, now_ms, running=running)
-    unreadable = directory.unreadable()
-    return status.report(
-        views,
-        now_ms=now_ms,
-        remote=settings.remote or "",
-        live=False,
-        unreadable=unreadable,
-        running=running,
-        pauses=directory.pauses(),
-    )
 
 
 @program.command()
@@ -314,17 +270,6 @@ def _tell_pauses(directory: LogDirectory, clock: Clock, *, as_json: bool) -> Non
     }
     text = "\n".join(status.paused_lines(found)) or f"no uploads from {directory.path} are paused"
     click.echo(json.dumps(found) if as_json else text)
-
-
-def _ask(told: str | None, settings: Settings) -> dict[str, Any] | None:
-    """The report of the daemon that holds the directory's lock; None if it serves none, or none that answers."""
-    place = parse_http(told) if told else None if told == "" else settings.http
-    if place is None:
-        return None
-    try:
-        return status.query(*place)
-    except RemoteUnavailableError:
-        return None
 
 
 def _configure_logs(settings: Settings, debug: bool, *, brief: bool = False) -> str:

@@ -103,7 +103,10 @@ class AttachedUploader:
         self._call(self._service.poke)
 
     def status(self) -> dict[str, Any]:
-        """The document that ``tiered-uploader status --json`` prints. Raises why the uploader ended by itself."""
+        """Return what ``/status`` of a daemon serves: where each partition stands, and what it waits for.
+
+        Raises why the uploader ended by itself.
+        """
         answer: Future[dict[str, Any]] = Future()
         if not self._call(lambda: answer.set_result(self._service.status())):
             self._ended.wait(START_SECONDS)

@@ -30,6 +30,7 @@ from tiered.plan.tiering.limits import COMMIT_WAIT_MS, DRAIN_MS, SEAL_IDLE_MS, U
 from tiered.program import settings
 from tiered.program.store_limits import PARSERS, refuse_unknown_variables, size, variable, whole
 from tiered.program.upkeep import EVERY_MS
+from tiered.program.uploader_status import LAG_LIMIT_MS
 from tiered.store.base import MIN_PART_BYTES
 from tiered.store.location import StoreLocation
 from tiered.store.puts import MULTIPART_FROM_BYTES, PART_BYTES
@@ -38,7 +39,6 @@ from tiered.tiering.mirror import HELD_BYTES, beside
 from tiered.tiering.steps import PartSizes
 from uploader.logs import FORMATS
 
-LAG_LIMIT_MS = 3_600_000
 SHARED = tuple(setting.name for setting in settings.SETTINGS)
 """Keys outside the table ``[uploader]``: those of all programs; ``json``, ``progress``, ``debug`` mean nothing here."""
 

@@ -5,7 +5,7 @@
 ``/healthz``   the same
 ``/readyz``    all partitions claimed, store and disk answer, the lag is under its limit; the body says what is missing
 ``/metrics``   Prometheus text
-``/status``    the JSON that ``tiered-uploader status`` prints
+``/status``    what the uploader knows, as JSON: ``tiered status`` asks it
 =============  ==================================================================================================
 """
 

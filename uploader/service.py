@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,6 +29,7 @@ from tiered.plan.tiering.orders import Exit, Level, Report
 from tiered.plan.tiering.pauses import ALL_TOPICS
 from tiered.plan.tiering.state import State
 from tiered.plan.tiering.waits import PartitionView
+from tiered.program.uploader_status import reasons_of, worst
 from tiered.remote.fence import owner_of
 from tiered.store.limit import Limits
 from tiered.store.location import StoreLocation
@@ -38,6 +40,7 @@ from tiered.tiering.aio_run import UPLOAD_BYTES_PER_SECOND, Bucket, Runner, Timi
 from tiered.tiering.directory import LogDirectory
 from tiered.tiering.journal import Journal
 from tiered.tiering.sidecar import BrokerDirectory
+from tiered.tiering.wait import PROGRESS_SECONDS
 from uploader import logs, status
 from uploader.config import Settings
 from uploader.health import HealthServer, Probes
@@ -101,10 +104,14 @@ class Service:
             writer=self._noted_by_the_writer,
             maintenance=lambda: [] if self._maintenance is None else self._maintenance.metrics(),
             limits=self._limits.metrics,
+            clock=self._clock,
         )
         self._maintenance: Beside | None = None
         self._notify = notify or Notify("")
-        self._telemetry = Telemetry(self._metrics, self._clock, notify=self._notify)
+        self._telemetry = Telemetry(self._metrics, self._clock, notify=self._notify, each_tick=self._look_around)
+        self._trouble = ""
+        self._progress: Callable[[str], None] | None = None
+        self._told_progress = 0.0
         self._state = State(self._ids, settings.limits)
         self._bucket: Bucket | None = None
         self._runner: Runner | None = None
@@ -130,14 +137,18 @@ class Service:
         oneshot: DrainMode | None = None,
         timeout_ms: int | None = None,
         started: Callable[[], None] | None = None,
+        progress: Callable[[str], None] | None = None,
     ) -> Exit:
         """Runs until the state orders the end; with ``oneshot`` after a drain. ``started`` is called under the lock.
+
+        ``progress`` gets a sentence every ``PROGRESS_SECONDS``.
 
         Raises NotFoundError (no log directory), LockedError (another uploader), ConfigError (address in use),
         LogDestroyedError (a one-shot run finds a bucket that does not know what this directory uploaded).
         """
         if oneshot is not None:
             self._state = State(self._ids, self.settings.limits, lazy=True)
+        self._progress, self._told_progress = progress, self._clock.monotonic()
         self._directory.acquire()
         try:
             volume_id = self._directory.volume_id
@@ -367,12 +378,12 @@ class Service:
             self.views(),
             now_ms=now_ms,
             remote=self._place.store.url,
-            live=True,
             unreadable=unreadable,
             unread=None if self._runner is None else self._runner.scan_failure,
             pauses=self._directory.pauses(),
+            lag_limit_ms=self.settings.lag_limit,
         )
-        report["store"] = status.store(self._limits, now_ms)
+        report["store"] = {**status.store(self._limits, now_ms), "oldest_request": self._oldest_request()}
         if self._metrics.disk_free_bytes is not None:
             report["disk"] = {
                 "free_bytes": self._metrics.disk_free_bytes,
@@ -380,6 +391,30 @@ class Service:
                 "warn_percent": self.settings.limits.disk_warn_percent,
             }
         return report if self._maintenance is None else {**report, "maintenance": self._maintenance.status()}
+
+    def _oldest_request(self) -> dict[str, Any]:
+        oldest, now = self._store_metrics.oldest(), self._clock.monotonic()
+        return {
+            "op": "" if oldest is None else oldest.op,
+            "seconds": self._store_metrics.oldest_seconds(now),
+            "overdue": self._store_metrics.overdue(now) is not None,
+        }
+
+    def _look_around(self) -> None:
+        """Once a second: log requests without an answer, leave the worst trouble beside the lock, show progress."""
+        now = self._clock.monotonic()
+        silent = self._store_metrics.say_overdue(now, self._place.store.url)
+        if silent or self._trouble or self._telemetry.has_warned:
+            self._telemetry.has_warned = False
+            reasons = reasons_of(self.status())
+            trouble = json.dumps(worst(reasons).as_json()) if reasons else ""
+            if trouble != self._trouble:
+                self._trouble = trouble
+                with contextlib.suppress(TieredError):  # of a disk that fails the next scan says so
+                    self._directory.tell_trouble(trouble)
+        if self._progress is not None and now - self._told_progress >= PROGRESS_SECONDS:
+            self._told_progress = now
+            self._progress(status.progress_text(self.views()))
 
     def _noted_by_the_writer(self) -> list[Metric]:
         path, files = self._place.directory, self._directory.files
@@ -420,7 +455,12 @@ class Service:
 
 
 async def serve(
-    service: Service, *, oneshot: DrainMode | None = None, timeout_ms: int | None = None, signals: Signals | None = None
+    service: Service,
+    *,
+    oneshot: DrainMode | None = None,
+    timeout_ms: int | None = None,
+    signals: Signals | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Exit:
     """Runs a service with its signals: SIGTERM and SIGINT drain, SIGHUP reloads."""
     loop = asyncio.get_running_loop()
@@ -428,7 +468,7 @@ async def serve(
     for number, handler in handlers.items():
         loop.add_signal_handler(number, handler)
     try:
-        return await service.run(oneshot=oneshot, timeout_ms=timeout_ms)
+        return await service.run(oneshot=oneshot, timeout_ms=timeout_ms, progress=progress)
     finally:
         for number in handlers:
             loop.remove_signal_handler(number)

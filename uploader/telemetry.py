@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tiered.clock import Clock
 from tiered.errors import TieredError
@@ -28,8 +28,17 @@ _LEVELS = {Level.INFO: logging.INFO, Level.WARN: logging.WARNING, Level.ERROR: l
 class Telemetry:
     """On the event loop only."""
 
-    def __init__(self, metrics: Metrics, clock: Clock, *, notify: Notify | None = None) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        clock: Clock,
+        *,
+        notify: Notify | None = None,
+        each_tick: Callable[[], None] = lambda: None,
+    ) -> None:
         self.metrics = metrics
+        self.has_warned = False
+        self._each_tick = each_tick
         self._clock = clock
         self._notify = notify or Notify("")
         self.committed: dict[TopicPartition, int] = {}
@@ -38,6 +47,7 @@ class Telemetry:
 
     def report(self, report: Report) -> None:
         """One line for what the state says."""
+        self.has_warned |= report.level is not Level.INFO
         fields: dict[str, str | int] = dict(report.fields)
         if report.tp is not None:
             fields |= {"topic": report.tp.topic, "partition": report.tp.partition}
@@ -65,6 +75,7 @@ class Telemetry:
 
     def trouble(self, event: str, error: BaseException) -> None:
         """Something beside the orders failed: told at once, repeats rarely."""
+        self.has_warned = True
         key = (event, str(error))
         now = self._clock.monotonic()
         if now - self._told.get(key, -REPEAT_SECONDS) >= REPEAT_SECONDS:
@@ -79,6 +90,7 @@ class Telemetry:
     def tick(self, partitions: int, behind: int) -> None:
         """Tells the service manager that the loop lives, and in one line what it does."""
         self._notify.send(f"WATCHDOG=1\nSTATUS={partitions} partitions, {behind} behind")
+        self._each_tick()
 
 
 class Notify:

@@ -1,7 +1,9 @@
-"""``tiered status``: where every partition stands; the first thing that anybody looks at."""
+"""``tiered status``: whether the records of a log are safe, and where every partition stands."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from tiered.errors import (
     RemotePermissionError,
     RemoteUnavailableError,
     TieredError,
+    UnknownTopicError,
 )
 from tiered.format.keys import topic_key
 from tiered.local.directory.figures import read_report
@@ -24,121 +27,230 @@ from tiered.program.doors import directory_error
 from tiered.program.output import counted, human_bytes, human_duration
 from tiered.program.partition_status import PartitionStatus, deleting_told, gather, lock_holders
 from tiered.program.tiers import Tiers, as_fields, open_tiers
+from tiered.program.uploader_status import (
+    Reason,
+    UploaderStatus,
+    late,
+    look_at_uploader,
+    talk,
+    verdict,
+    wait_line,
+    worst,
+)
 from tiered.times import format_time
 
-EXIT_UNHEALTHY = 3
+EXIT_UNSAFE = 3
+
+READ_BYTES = 256 * 1024 * 1024
+"""How much of the segments that are uploaded next is read, to name one that is damaged."""
 
 OUT_OF_SERVICE = "out of service"
 GONE_MEANWHILE = "its directory left the disk during this look"
 
 
 @click.command("status", cls=Command)
+@click.argument("topic", required=False)
 @pass_application
-def command(app: Application) -> int:
-    """Positions, segments, lag and health of every partition.
+def command(app: Application, topic: str | None) -> int:
+    """Say whether the records are safe, and where every partition stands.
 
-    It takes no lock: writers and uploaders go on beside it, and it needs none of them. Exit code 0: healthy; 3:
-    something needs a look; 10: the log directory is lost (the remote part is printed); 13: the bucket does not hold
-    what it did, a topic's entry in it is damaged, or it is another bucket. A bucket that does not answer (75), does
-    not exist (10) or refuses (12) hides only its own part: the local one is printed.
+    The first line is "safe", or "NOT SAFE:" and why: uploads that are refused, fail, are paused, hang or are behind;
+    records that wait while no uploader runs; a fenced or damaged partition; a disk that is nearly full; a log directory
+    or a bucket that is gone. --json has the same as safe, verdict, reason (a stable word) and reasons.
+
+    The command reads the disk and the bucket, and asks the uploader of the log directory. It takes no lock.
+
+    Exit code 0: safe; 3: not safe; 10: the log directory is lost (the remote part is printed), or the bucket does not
+    exist; 12: the bucket refuses this command; 13: the bucket does not hold what it did, a topic's entry in it is
+    damaged, or it is another bucket; 75: the bucket does not answer. The local part is printed all the same.
 
     \b
     Examples:
       tiered status --log-dir data --remote s3://acme-logs/prod
-      tiered status --log-dir data --json
+      tiered status flights --log-dir data --json
     """
     app.need_a_tier()
     lost = directory_error(app)
-    if lost is not None and (app.remote is None or not isinstance(lost, NotFoundError)):
+    if isinstance(lost, ConfigError):
         raise lost
-    unreadable: dict[str, TieredError] = {}
-    entries, unreachable, tiered_log = _look(app, unreadable, with_local=lost is None)
-    now_ms = app.clock.now_ms()
-    directory = _directory(app.log_dir) if app.log_dir is not None and lost is None else None
-    problems = [f"{entry.tp}: {problem}" for entry in entries for problem in entry.problems]
-    problems += [f"{topic_key(name)} cannot be read: {error}" for name, error in unreadable.items()]
-    if directory is not None:
-        problems += directory["problems"]
-    code = EXIT_UNHEALTHY if problems else 0
-    damages = [entry.lost for entry in entries] + [e for e in unreadable.values() if isinstance(e, CorruptionError)]
-    if any(damage is not None for damage in damages):
-        code = CorruptionError.exit_code
-    if lost is not None:
-        problems.append(f"{lost.message}; {lost.hint}")
-    if unreachable is not None:
-        problems.append(_why_unreachable(unreachable))
-    for error in (lost, unreachable):
-        code = code if error is None else error.exit_code
-    notes = _notes(entries, directory) if tiered_log else []
-    fields = {
-        "now_ms": now_ms,
-        "log_dir": directory,
-        "remote_url": app.remote,
-        "partitions": [entry.as_json() for entry in entries],
-        "unreadable": as_fields(unreadable),
-        "healthy": not problems,
-        "problems": problems,
-        "notes": notes,
-    }
-    lines = [line for entry in entries for line in _lines(entry, now_ms, local=directory is not None)]
-    if directory is not None:
-        lines.append(_directory_line(directory, now_ms))
-    lines += notes + [f"problem: {problem}" for problem in problems] or ["OK"]
-    return app.out.result("status", fields, lines, code)
+    seen = Seen(app, topic, lost)
+    if lost is None or app.remote is not None:
+        seen.look()
+    if app.log_dir is not None and lost is None:
+        seen.directory = _directory(app.log_dir)
+        seen.uploader = look_at_uploader(app.log_dir, app.clock)
+    reasons, code = seen.reasons(), seen.exit_code()
+    code = code or (EXIT_UNSAFE if reasons else 0)
+    only_here = sum(entry.only_here for entry in seen.entries)
+    first = verdict(reasons, only_here, counted(only_here, "record"))
+    notes = seen.notes()
+    return app.out.result("status", seen.fields(reasons, first, notes), [first, *seen.lines(reasons, notes)], code)
 
 
-def _look(
-    app: Application, unreadable: dict[str, TieredError], *, with_local: bool
-) -> tuple[list[PartitionStatus], TieredError | None, bool]:
-    """Every partition, why the bucket's part is left out if it is, whether the log has a bucket."""
-    unreachable: TieredError | None
-    try:
-        with open_tiers(app, with_local=with_local) as tiers:
-            entries, unreachable = _gather(tiers, unreadable)
-            uploads = tiers.local is not None and bool(tiers.local.uploads.read())
-    except NotFoundError as cause:  # the folder of a file:// store, as when it is not mounted
-        if app.remote is None or app.log_dir is None or not with_local:
-            raise
-        with open_tiers(app, with_remote=False) as tiers:
-            return gather(tiers), cause, True
-    return entries, unreachable, app.remote is not None or uploads
+@dataclass(slots=True)
+class Seen:
+    """All that one look finds. ``lost``: why the log directory cannot be read; ``unreachable``: the bucket.
 
-
-def _gather(tiers: Tiers, unreadable: dict[str, TieredError]) -> tuple[list[PartitionStatus], TieredError | None]:
-    """Every partition; over the local tier alone, and why, if the bucket does not answer, is absent or refuses."""
-    try:
-        return gather(tiers, unreadable), None
-    except (RemoteUnavailableError, RemotePermissionError, NotFoundError, ConfigError) as cause:
-        if tiers.local is None:
-            raise
-        return gather(Tiers(tiers.local, None)), cause
-
-
-def _why_unreachable(cause: TieredError) -> str:
-    if isinstance(cause, RemoteUnavailableError):  # it is tried again later, there is nothing to correct
-        return f"the bucket cannot be reached: {cause.message}"
-    return f"the bucket cannot be read: {cause.message}; {cause.hint}"
-
-
-def _notes(entries: list[PartitionStatus], directory: dict[str, Any] | None) -> list[str]:
-    """What is no damage but not "OK" either: topics that are being deleted, and records that wait for an uploader that
-    nobody has started.
+    ``is_tiered``: whether its records are to be uploaded.
     """
-    notes = []
-    for topic in sorted({entry.tp.topic for entry in entries if entry.deleting}):
-        of_topic = [entry for entry in entries if entry.tp.topic == topic]
-        left = sum(entry.only_here for entry in of_topic)
-        alone = f"; {counted(left, 'record')} only on this disk, and no uploader takes any more of it" if left else ""
-        notes.append(f"{topic}: {deleting_told(of_topic)}: a maintainer takes it from the bucket{alone}")
-    waiting = sum(entry.only_here for entry in entries if not (entry.fenced or entry.deleting))
-    if waiting and directory is not None and "uploader" not in directory["locks"]:
-        notes.append(f"{counted(waiting, 'record')} only on this disk; no uploader runs: start tiered-uploader")
-    return notes
+
+    app: Application
+    topic: str | None
+    lost: TieredError | None
+    entries: list[PartitionStatus] = field(default_factory=list)
+    unreadable: dict[str, TieredError] = field(default_factory=dict)
+    unreachable: TieredError | None = None
+    is_tiered: bool = False
+    directory: dict[str, Any] | None = None
+    uploader: UploaderStatus = field(default_factory=UploaderStatus)
+
+    def look(self) -> None:
+        """Look at every partition; over the local tier alone if the bucket does not answer, is absent or refuses."""
+        app, with_local = self.app, self.lost is None
+        try:
+            with open_tiers(app, with_local=with_local) as tiers:
+                self._gather(tiers)
+                uploads = tiers.local is not None and bool(tiers.local.uploads.read())
+        except NotFoundError as cause:  # the folder of a file:// store, as when it is not mounted
+            if app.remote is None or app.log_dir is None or not with_local:
+                raise
+            with open_tiers(app, with_remote=False) as tiers:
+                self.entries, self.unreachable, uploads = gather(tiers, topic=self.topic), cause, True
+        self.is_tiered = app.remote is not None or uploads
+
+    def _gather(self, tiers: Tiers) -> None:
+        try:
+            self.entries = gather(tiers, self.unreadable, self.topic, read_bytes=READ_BYTES)
+        except (RemoteUnavailableError, RemotePermissionError, NotFoundError, ConfigError) as cause:
+            if tiers.local is None or isinstance(cause, UnknownTopicError):
+                raise
+            self.entries, self.unreachable = gather(Tiers(tiers.local, None), topic=self.topic), cause
+
+    def reasons(self) -> list[Reason]:
+        """Return why the log is not safe; each once, though the disk and the uploader may both know it."""
+        found = [reason for entry in self.entries for reason in entry.named_reasons]
+        found += [
+            Reason("damaged", f"{topic_key(name)} cannot be read: {error}", topic=name)
+            for name, error in self.unreadable.items()
+        ]
+        if self.directory is not None:
+            found += self.directory["reasons"]
+            found += self._of_uploads()
+        if self.lost is not None:
+            found.append(Reason("directory_gone", f"{self.lost.message}; {self.lost.hint}"))
+        if self.unreachable is not None:
+            found.append(_why_unreachable(self.unreachable))
+        known = set()
+        for reason in list(found):
+            key = (reason.code, reason.topic, reason.partition)
+            if (key in known and reason.topic) or (self.topic and reason.topic not in ("", self.topic)):
+                found.remove(reason)
+            known.add(key)
+        return found
+
+    def _of_uploads(self) -> Iterator[Reason]:
+        waiting = sum(entry.only_here for entry in self.entries if not (entry.fenced or entry.deleting))
+        if not self.is_tiered and not self.uploader.running:
+            return
+        yield from self.uploader.reasons
+        if waiting and not self.uploader.running:
+            yield Reason(
+                "stopped", "no uploader runs", unblocks="`tiered-uploader run`, or `tiered-uploader sync --wait`"
+            )
+        if self.uploader.document is None and self.uploader.running:  # it tells its lag itself
+            for entry in self.entries:
+                lag_ms = self.app.clock.now_ms() - entry.sealed_since_ms
+                if entry.sealed_since_ms >= 0 and entry.only_here and lag_ms > self.uploader.lag_limit_ms:
+                    yield late(entry.tp.topic, entry.tp.partition, lag_ms, self.app.clock.now_ms())
+
+    def exit_code(self) -> int:
+        """Return the code of a bucket or a directory that cannot be read, or that lost records; 0 for all others."""
+        code = 0
+        damages = [entry.lost for entry in self.entries] + [
+            error for error in self.unreadable.values() if isinstance(error, CorruptionError)
+        ]
+        if any(damage is not None for damage in damages):
+            code = CorruptionError.exit_code
+        for error in (self.lost, self.unreachable):
+            code = code if error is None else error.exit_code
+        return code
+
+    def notes(self) -> list[str]:
+        """Return what is no trouble but worth a line: topics that are being deleted, a log without a bucket."""
+        notes = []
+        for topic in sorted({entry.tp.topic for entry in self.entries if entry.deleting}):
+            of_topic = [entry for entry in self.entries if entry.tp.topic == topic]
+            left = sum(entry.only_here for entry in of_topic)
+            alone = (
+                f"; {counted(left, 'record')} only on this disk, and no uploader takes any more of it" if left else ""
+            )
+            notes.append(f"{topic}: {deleting_told(of_topic)}: a maintainer takes it from the bucket{alone}")
+        waiting = sum(entry.only_here for entry in self.entries if not (entry.fenced or entry.deleting))
+        if waiting and self.is_tiered and self.uploader.running:
+            notes.append(f"{counted(waiting, 'record')} only on this disk until the uploader has sent them")
+        if waiting and not (self.is_tiered or self.uploader.running):
+            notes.append("this log has no bucket: its records are on this disk only")
+        if self.uploader.document is not None:
+            notes += talk(self.uploader.document)
+        return notes
+
+    def fields(self, reasons: list[Reason], first: str, notes: list[str]) -> dict[str, Any]:
+        """Return the object of ``--json``."""
+        waits, document = self.uploader.waits(), self.uploader.document
+        partitions = []
+        for entry in self.entries:
+            line = waits.get((entry.tp.topic, entry.tp.partition))
+            partitions.append({**entry.as_json(), "uploader": line})
+        directory = self.directory
+        if directory is not None:
+            directory = {name: value for name, value in directory.items() if name != "reasons"}
+        return {
+            "safe": not reasons,
+            "verdict": first,
+            "reason": worst(reasons).code if reasons else None,
+            "reasons": [reason.as_json() for reason in reasons],
+            "now_ms": self.app.clock.now_ms(),
+            "log_dir": directory,
+            "remote_url": self.app.remote,
+            "partitions": partitions,
+            "uploader": {
+                "running": self.uploader.running or None,
+                "report": None
+                if document is None
+                else {name: value for name, value in document.items() if name not in ("partitions", "message_type")},
+                "paused": [
+                    {"topic": name or None, "since_ms": each.since_ms, "reason": each.reason}
+                    for name, each in sorted(self.uploader.pauses.items())
+                ],
+            },
+            "unreadable": as_fields(self.unreadable),
+            "problems": [str(reason) for reason in reasons],
+            "notes": notes,
+        }
+
+    def lines(self, reasons: list[Reason], notes: list[str]) -> Iterator[str]:
+        """Yield the text below the first line."""
+        now_ms, waits = self.app.clock.now_ms(), self.uploader.waits()
+        for entry in self.entries:
+            yield from _lines(entry, now_ms, local=self.directory is not None)
+            line: Mapping[str, Any] | None = waits.get((entry.tp.topic, entry.tp.partition))
+            if line is not None:
+                yield from wait_line(line, now_ms)
+        if self.directory is not None:
+            yield _directory_line(self.directory, now_ms)
+        yield from notes
+        yield from (f"problem: {reason}" for reason in reasons)
+
+
+def _why_unreachable(cause: TieredError) -> Reason:
+    if isinstance(cause, RemoteUnavailableError):  # it is tried again later, there is nothing to correct
+        return Reason("bucket", f"the bucket cannot be reached: {cause.message}")
+    return Reason("bucket", f"the bucket cannot be read: {cause.message}", unblocks=cause.hint)
 
 
 def _lines(status: PartitionStatus, now_ms: int, *, local: bool) -> list[str]:
     if local and status.positions is None and status.pinned is None:
-        return [f"{status.tp}   {OUT_OF_SERVICE if status.problems else status.elsewhere or GONE_MEANWHILE}"]
+        return [f"{status.tp}   {OUT_OF_SERVICE if status.reasons else status.elsewhere or GONE_MEANWHILE}"]
     flushed = f"   flushed {status.positions.flushed_offset:,}" if status.positions is not None else ""
     if status.fenced and status.positions is not None:
         ends = f"end {status.positions.end_offset:,}{flushed}   uploaded {status.committed_offset:,}"
@@ -173,10 +285,11 @@ def _lines(status: PartitionStatus, now_ms: int, *, local: bool) -> list[str]:
 def _directory(directory: Path) -> dict[str, Any]:
     space = PosixFiles().space(directory)
     reserve = LogConfig().reserve_bytes(space.total)
-    problems = []
+    reasons = []
     if space.free < reserve:
-        problems.append(f"the disk has {human_bytes(space.free)} left, less than the reserve of {human_bytes(reserve)}")
-    problems += read_report(directory, PosixFiles()).problems
+        text = f"the disk has {human_bytes(space.free)} left, less than the reserve of {human_bytes(reserve)}"
+        reasons.append(Reason("disk_low", text))
+    reasons += [Reason("problem", text) for text in read_report(directory, PosixFiles()).problems]
     holders = {
         role: {"pid": holder.pid, "host": holder.host, "program": holder.program, "since_ms": holder.since_ms}
         for role, holder in lock_holders(directory).items()
@@ -186,7 +299,8 @@ def _directory(directory: Path) -> dict[str, Any]:
         "free_bytes": space.free,
         "total_bytes": space.total,
         "locks": holders,
-        "problems": problems,
+        "problems": [reason.text for reason in reasons],
+        "reasons": reasons,
     }
 
 

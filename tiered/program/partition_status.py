@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import socket
@@ -25,7 +26,9 @@ from tiered.model import Positions, TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.program.output import counted
 from tiered.program.tiers import Tiers, TopicFacts
+from tiered.program.uploader_status import Reason
 from tiered.remote.snapshot import Snapshot
+from tiered.remote.upload import check_source
 from tiered.times import format_time
 
 
@@ -35,7 +38,7 @@ class PartitionStatus:
 
     ``unreadable``: why the disk's part cannot be told; ``lost``: why the bucket's part of it is not what the registry,
     or this disk, has seen of it; ``elsewhere``: why the disk has nothing of it, where that is no loss; ``deleting``: so
-    is the topic in the bucket.
+    is the topic in the bucket. ``sealed_since_ms``: the last write of the oldest sealed segment that is not uploaded.
     """
 
     tp: TopicPartition
@@ -46,11 +49,26 @@ class PartitionStatus:
     fenced: bool = False
     pinned: Snapshot | None = None
     times: tuple[int, int] | None = None
-    problems: list[str] = field(default_factory=list)
+    reasons: list[Reason] = field(default_factory=list)
     unreadable: TieredError | None = None
     lost: TieredError | None = None
     elsewhere: str = ""
     deleting: bool = False
+    sealed_since_ms: int = -1
+
+    @property
+    def problems(self) -> list[str]:
+        """Return the reasons in words."""
+        return [reason.text for reason in self.reasons]
+
+    @property
+    def named_reasons(self) -> list[Reason]:
+        """Return the reasons, each with the name of the partition in its text."""
+        return [dataclasses.replace(reason, text=f"{self.tp}: {reason.text}") for reason in self.reasons]
+
+    def trouble(self, code: str, text: str) -> None:
+        """Add a reason why this partition is not safe."""
+        self.reasons.append(Reason(code, text, topic=self.tp.topic, partition=self.tp.partition))
 
     @property
     def end_offset(self) -> int:
@@ -140,6 +158,20 @@ class PartitionStatus:
         }
 
 
+@dataclass(slots=True)
+class Budget:
+    """Bytes that one look at a log may still read of its segments."""
+
+    left: int = 0
+
+    def take(self, size: int) -> bool:
+        """Take ``size`` bytes if there are as many."""
+        if size > self.left:
+            return False
+        self.left -= size
+        return True
+
+
 @dataclass(frozen=True, slots=True)
 class DiskNotes:
     """What a log directory says of all its partitions at once, read once however many they are.
@@ -152,9 +184,10 @@ class DiskNotes:
     uploads: Mapping[TopicPartition, PartitionUpload] = field(default_factory=dict)
     gone: Mapping[TopicPartition, int] = field(default_factory=dict)
     topics: Mapping[str, TopicInfo] = field(default_factory=dict)
+    budget: Budget = field(default_factory=Budget)
 
     @classmethod
-    def read(cls, tiers: Tiers) -> DiskNotes:
+    def read(cls, tiers: Tiers, read_bytes: int = 0) -> DiskNotes:
         """Ask the bucket after it: what the disk had seen of the bucket is older than what the bucket then says."""
         log = tiers.local
         if log is None:
@@ -162,7 +195,7 @@ class DiskNotes:
         known, uploads = tiers.known(), log.uploads.read()
         present = frozenset(log.partitions())
         topics = log.topics()
-        return cls(present, known, uploads, _gone(log, topics, present, uploads), topics)
+        return cls(present, known, uploads, _gone(log, topics, present, uploads), topics, Budget(read_bytes))
 
     def elsewhere(self, tp: TopicPartition) -> str:
         """Why the disk has nothing of a partition of which nothing is lost."""
@@ -189,13 +222,17 @@ def _gone(
         return {}
 
 
-def gather(tiers: Tiers, unreadable: dict[str, TieredError] | None = None) -> list[PartitionStatus]:
-    """Every partition of every topic. ``unreadable`` as of :meth:`Tiers.topics`."""
-    notes = DiskNotes.read(tiers)
+def gather(
+    tiers: Tiers, unreadable: dict[str, TieredError] | None = None, topic: str | None = None, *, read_bytes: int = 0
+) -> list[PartitionStatus]:
+    """Return every partition of every topic, or of ``topic``. ``unreadable`` as of :meth:`Tiers.topics`.
+
+    ``read_bytes``: how much of the segments to be uploaded next is read, to see whether an upload can succeed.
+    """
+    notes = DiskNotes.read(tiers, read_bytes)
+    found = tiers.topics(unreadable=unreadable) if topic is None else {topic: tiers.need_topic(topic)}
     return [
-        partition_status(tiers, facts, number, notes)
-        for facts in tiers.topics(unreadable=unreadable).values()
-        for number in range(facts.partitions)
+        partition_status(tiers, facts, number, notes) for facts in found.values() for number in range(facts.partitions)
     ]
 
 
@@ -203,21 +240,22 @@ def partition_status(tiers: Tiers, facts: TopicFacts, partition: int, notes: Dis
     """One partition, looked at now. ``notes`` were read before the bucket was asked."""
     status = PartitionStatus(TopicPartition(facts.name, partition), deleting=facts.deleting)
     if facts.local_id is not None and facts.remote_id is not None and facts.local_id != facts.remote_id:
-        status.problems.append(f"the topic is {facts.local_id} on this disk and {facts.remote_id} in the bucket")
+        status.trouble("problem", f"the topic is {facts.local_id} on this disk and {facts.remote_id} in the bucket")
     if tiers.local is not None and status.tp in notes.gone:
         bucket = status.tp in notes.uploads or status.tp in notes.known
         told = gone_told(tiers.local.directory, status.tp, notes.gone[status.tp], tiered=bucket)
-        status.problems.append(f"its directory is gone from this disk; {told}")
+        status.trouble("damaged", f"its directory is gone from this disk; {told}")
     if tiers.local is not None and status.tp not in notes.present:
         status.elsewhere = notes.elsewhere(status.tp)
     if tiers.local is not None and status.tp in notes.present:
         try:
-            _look_at_disk(status, tiers.local, notes.uploads.get(status.tp))
+            _look_at_disk(status, tiers.local, notes.uploads.get(status.tp), notes.budget)
         except (CorruptionError, LocalIOError, NotFoundError) as error:
             status.positions = None
             if not left_the_disk(tiers.local.files, tiers.local.directory, status.tp, error):
                 status.unreadable = error
-                status.problems.append(f"{error.message}; {error.hint}" if error.hint else error.message)
+                code = "damaged" if isinstance(error, CorruptionError) else "unreadable"
+                status.trouble(code, f"{error.message}; {error.hint}" if error.hint else error.message)
     if facts.unreadable is not None:  # told once, of the topic
         return status
     try:
@@ -226,14 +264,14 @@ def partition_status(tiers: Tiers, facts: TopicFacts, partition: int, notes: Dis
             status.times = tiers.run(status.pinned.times())
     except (CorruptionError, LogDestroyedError) as error:
         status.lost = error
-        status.problems.append(str(error))
+        status.trouble("damaged", str(error))
     local, pinned = status.positions, status.pinned
     if local is not None and pinned is not None and local.local_start_offset > pinned.next_offset:
-        status.problems.append(f"offsets {pinned.next_offset} to {local.local_start_offset} are in neither tier")
+        status.trouble("damaged", f"offsets {pinned.next_offset} to {local.local_start_offset} are in neither tier")
     return status
 
 
-def _look_at_disk(status: PartitionStatus, local: LocalLog, upload: PartitionUpload | None) -> None:
+def _look_at_disk(status: PartitionStatus, local: LocalLog, upload: PartitionUpload | None, budget: Budget) -> None:
     """What this disk has of it. Raises CorruptionError, LocalIOError and NotFoundError where that cannot be told."""
     log = local.partition(status.tp)
     status.positions = log.positions()
@@ -243,36 +281,45 @@ def _look_at_disk(status: PartitionStatus, local: LocalLog, upload: PartitionUpl
     status.active_bytes = active.size if active is not None else 0
     status.local_bytes = sum(segment.size_bytes for segment in sealed) + status.active_bytes
     if upload is not None and not upload.fenced and status.positions.end_offset < upload.end_offset:
-        status.problems.append(
+        status.trouble(
+            "damaged",
             f"this disk ends at offset {status.positions.end_offset}, below the bucket's {upload.end_offset}:"
-            " appends are refused; `tiered repair rejoin` is the way back"
+            " appends are refused; `tiered repair rejoin` is the way back",
         )
-    stuck = _stuck(sealed, upload)
+    unsent = [each for each in sealed if each.end_offset > (upload.end_offset if upload is not None else 0)]
+    if unsent:
+        state = local.files.state(local.directory / str(status.tp) / log_name(unsent[0].base_offset))
+        status.sealed_since_ms = -1 if state is None else state.modified_ns // 1_000_000
+    stuck = _stuck(unsent, upload, budget)
     if stuck is not None:
-        status.problems.append(f"the upload waits: {stuck.message}; {stuck.hint}")
+        status.trouble("damaged", f"the upload waits: {stuck.message}; {stuck.hint}")
     if upload is not None and upload.fenced:
         status.fenced = True
-        status.problems.append(
+        status.trouble(
+            "fenced",
             f"fenced: a newer claim owns the partition; {counted(status.only_here, 'record')} only here;"
-            " `tiered repair rejoin` sets them aside and is the way back"
+            " `tiered repair rejoin` sets them aside and is the way back",
         )
 
 
 def _stuck(
-    sealed: Sequence[SealedLocalSegment], upload: PartitionUpload | None
+    unsent: Sequence[SealedLocalSegment], upload: PartitionUpload | None, budget: Budget
 ) -> CorruptionError | LocalIOError | None:
-    """Why the next segment cannot be uploaded, if that is known: an uploader would ask for the same files."""
-    if upload is None or upload.fenced:
+    """Return why the next segment cannot be uploaded: an uploader would ask for the same files and bytes."""
+    if upload is None or upload.fenced or not unsent:
         return None
-    for segment in sealed:
-        if segment.end_offset > upload.end_offset:
+    try:
+        unsent[0].indexes()
+        if budget.take(unsent[0].size_bytes):
+            source = unsent[0].open_log()
             try:
-                segment.indexes()
-            except (CorruptionError, LocalIOError) as damage:
-                return damage
-            except NotFoundError:
-                return None  # it left the disk at this moment
-            return None
+                check_source(source, unsent[0].descriptor)
+            finally:
+                source.close()
+    except (CorruptionError, LocalIOError) as damage:
+        return damage
+    except NotFoundError:
+        return None  # it left the disk at this moment
     return None
 
 

@@ -61,7 +61,7 @@ class LogDirectory:
         try:
             self._lock.acquire(self._clock)
         except LockedError as error:
-            error.hint = "one is enough: `tiered-uploader sync` waits for it, `tiered-uploader status` shows its work"
+            error.hint = "one is enough: `tiered-uploader sync` waits for it, `tiered status` shows its work"
             raise
         sweep_temporaries(self.files, self.path, of=UPLOADER_FILES)
 
@@ -73,10 +73,9 @@ class LogDirectory:
         """Says beside the lock where this uploader serves its status; empty: nowhere."""
         self._lock.tell(http=address)
 
-    def http(self) -> str | None:
-        """Where the uploader that holds the lock serves its status; empty: nowhere; None: it does not say."""
-        told = self._lock.note().get("http")
-        return told if isinstance(told, str) else None
+    def tell_trouble(self, trouble: str) -> None:
+        """Note beside the lock what keeps records from the bucket, as JSON; empty: nothing does."""
+        self._lock.tell(trouble=trouble)
 
     def check_place(self) -> None:
         """Raise LocalIOError if the directory was removed or replaced since it was acquired.

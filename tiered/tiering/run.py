@@ -204,7 +204,7 @@ class Tiering:
                 raise RemoteUnavailableError(
                     f"{waiting[0]}: the uploader of {self.local.directory} has not claimed it within "
                     f"{ADOPT_TIMEOUT_S:.0f} s",
-                    hint="tiered-uploader status says what it waits for",
+                    hint="`tiered status` says what it waits for",
                 )
             if waiting:
                 self.clock.sleep(poll_s)

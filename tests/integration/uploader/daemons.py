@@ -39,6 +39,27 @@ def call(verb: str, *options: str, **more: str) -> subprocess.CompletedProcess[s
     )
 
 
+def status(*options: str, **more: str) -> tuple[int, list[str], dict[str, Any]]:
+    """What ``tiered status`` says: its exit code, its lines, its JSON."""
+    found = []
+    for form in ((), ("--json",)):
+        words = [sys.executable, "-m", "tiered", "status", *options, *form]
+        found.append(
+            subprocess.run(
+                words,
+                env=environment(**more),
+                cwd=ROOT,
+                text=True,
+                capture_output=True,
+                timeout=WAIT_SECONDS,
+                check=False,
+            )
+        )
+    text, machine = found
+    assert text.returncode == machine.returncode, text.stderr + machine.stderr
+    return text.returncode, text.stdout.splitlines(), json.loads(machine.stdout.splitlines()[-1])
+
+
 class Daemon:
     """``tiered-uploader run`` as a context manager; killed at the end if it still runs."""
 

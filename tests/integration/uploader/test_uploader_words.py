@@ -1,4 +1,4 @@
-"""What ``sync`` and ``status`` say and how they end: beside a daemon, when fenced, when called wrongly."""
+"""What ``sync`` and ``tiered status`` say and how they end: beside a daemon, when fenced, when called wrongly."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.uploader.daemons import Daemon, call
+from tests.integration.uploader.daemons import Daemon, call, status
 from tests.integration.uploader.logs import T0, append, judge, make_log, open_log, read_root
 from tiered.clock import SystemClock, SystemIds
 from tiered.store.location import open_store
@@ -90,15 +90,13 @@ def test_a_fenced_partition_is_told_once_and_by_the_status_too(tmp_path: Path) -
     error, hint = fenced.stderr.splitlines()
     assert error.startswith("error: t-0 from offset 10 is only on this disk: ")
     assert hint.startswith("  next: ")
-    for options in ((), ("--json",), ("-q",)):
-        status = call("status", *place, "--http", "off", *options)
-        assert (status.returncode, status.stderr.splitlines()[0]) == (11, "error: a newer claim owns t-0")
-        assert bool(status.stdout) is (options != ("-q",))
+    first = "NOT SAFE: another volume owns the partition"
+    code, lines, told = status(*place)
+    assert (code, lines[0].startswith(first), told["reason"]) == (3, True, "fenced")
     with Daemon(*place) as daemon:
-        port = daemon.wait_for("started")["http_port"]
         daemon.wait_for("failed")
-        live = call("status", "--http", f"127.0.0.1:{port}")
-        assert (live.returncode, "error: a newer claim owns t-0" in live.stderr) == (11, True)
+        code, lines, told = status(*place)
+        assert (code, lines[0].startswith(first), told["reason"]) == (3, True, "fenced")
 
 
 @pytest.mark.parametrize(

@@ -203,12 +203,12 @@ def test_offsets(cli: Cli, log: Scenario) -> None:
 def test_status(cli: Cli, log: Scenario) -> None:
     seen = cli("status", "--log-dir", log.directory, "--remote", log.url, "--json")
     first = seen.summary["partitions"][0]
-    assert (seen.code, seen.summary["healthy"]) == (0, True)
+    assert (seen.code, seen.summary["safe"], seen.summary["reason"]) == (3, False, "stopped")
     assert (first["end_offset"], first["uploaded_offset"], first["lag_records"]) == (RECORDS + 3, RECORDS, 3)
     assert first["remote"]["segments"] == len(log.rows())
     text = cli("status", "--log-dir", log.directory).text
-    assert text.splitlines()[-1] == "3 records only on this disk; no uploader runs: start tiered-uploader"
-    assert seen.summary["notes"] == text.splitlines()[-1:]
+    assert text.splitlines()[0] == seen.summary["verdict"] == "NOT SAFE: no uploader runs, 3 records on this disk only"
+    assert seen.summary["notes"] == []
     assert f"{TOPIC}-0   end 123   flushed 123   uploaded 120   lag 3 records" in text
     with tiered.open(log.directory, log.url):
         assert cli("status", "--log-dir", log.directory, "--json").summary["log_dir"]["locks"]["writer"]["pid"] > 0

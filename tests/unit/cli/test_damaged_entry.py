@@ -77,7 +77,7 @@ def test_status_shows_the_others_and_names_it(cli: Cli, place: Path, data: bytes
     assert ("upgrade" if code == 3 else "`tiered repair advice`") in problem
     summary = cli("status", *alone, "--json").summary
     assert [entry["topic"] for entry in summary["partitions"]] == ["a", "c"]
-    assert ([each["topic"] for each in summary["unreadable"]], summary["healthy"]) == (["b"], False)
+    assert ([each["topic"] for each in summary["unreadable"]], summary["safe"]) == (["b"], False)
 
 
 def test_what_the_disk_has_of_its_topic_is_told_and_not_taken_for_lost(cli: Cli, place: Path) -> None:

@@ -73,7 +73,8 @@ def test_status_shows_the_disk_where_the_bucket_is_absent_or_refuses(
     seen = cli("status", "--log-dir", tmp_path / "log", "--remote", REMOTE)
     assert seen.code == exit_code
     lines = seen.text.splitlines()
-    assert lines[0].startswith("t-0   end 0   flushed 0")
+    assert lines[0].startswith("NOT SAFE: the bucket's part is not known: ")
+    assert lines[1].startswith("t-0   end 0   flushed 0")
     assert lines[-1].startswith("problem: the bucket cannot be read: ")
     assert code in lines[-1]
 

@@ -34,14 +34,18 @@ def append(cli: Cli, directory: Path, url: str, lines: bytes, *more: str) -> Non
 def test_nobody_uploads(cli: Cli, tmp_path: Path, url: str) -> None:
     directory = tmp_path / "d"
     append(cli, directory, url, b"1\n", "--durability", "remote")
-    assert cli("status", "--log-dir", directory, "--remote", url).text.splitlines()[-1] == "OK"
+    assert cli("status", "--log-dir", directory, "--remote", url).text.splitlines()[0] == "safe"
     append(cli, directory, url, b"2\n")
     waiting = cli("status", "--log-dir", directory, "--remote", url)
-    assert waiting.code == 0
-    assert waiting.text.splitlines()[-1] == "1 record only on this disk; no uploader runs: start tiered-uploader"
+    assert waiting.code == 3
+    assert waiting.text.splitlines()[0] == "NOT SAFE: no uploader runs, 1 record on this disk only"
+    assert waiting.text.splitlines()[-1] == (
+        "problem: no uploader runs; `tiered-uploader run`, or `tiered-uploader sync --wait`"
+    )
     with uploader_lock(directory, PosixFiles()).held_while(SystemClock()):
         shown = cli("status", "--log-dir", directory, "--remote", url).text
-    assert shown.splitlines()[-1] == "OK"
+    assert shown.splitlines()[0] == "safe"
+    assert shown.splitlines()[-1] == "1 record only on this disk until the uploader has sent them"
     assert ") for 0s" in shown
 
 
@@ -69,7 +73,7 @@ def test_a_segment_whose_side_files_cannot_be_rebuilt(cli: Cli, tmp_path: Path, 
     index = lose_a_beginning(directory, url)
     kept = index.read_bytes()
     well = cli("status", "--log-dir", directory, "--remote", url, "--json")
-    assert (well.code, well.summary["problems"]) == (0, [])
+    assert (well.code, [each["code"] for each in well.summary["reasons"]]) == (3, ["stopped"])
     index.unlink()
     problem = (
         f"the upload waits: {index}: the transaction that was aborted at offset 2 has no entry, and its beginning is"
@@ -82,18 +86,21 @@ def test_a_segment_whose_side_files_cannot_be_rebuilt(cli: Cli, tmp_path: Path, 
     for command in (["--remote", url], []):
         stuck = cli("status", "--log-dir", directory, *command)
         assert stuck.code == 3
-        assert stuck.text.splitlines()[-1] == f"problem: t-0: {problem}"
+        assert stuck.text.splitlines()[-2] == f"problem: t-0: {problem}"
+        assert stuck.text.startswith(
+            "NOT SAFE: something is damaged, 3 records on this disk only: t-0: the upload waits"
+        )
         told = cli("status", "--log-dir", directory, *command, "--json").summary
-        assert (told["exit_code"], told["problems"]) == (3, [f"t-0: {problem}"])
+        assert (told["exit_code"], told["reason"], told["problems"][0]) == (3, "damaged", f"t-0: {problem}")
         assert [one["problems"] for one in told["partitions"]] == [[], [problem]]
     index.write_bytes(kept)
-    assert cli("status", "--log-dir", directory, "--remote", url).code == 0
+    assert "damaged" not in cli("status", "--log-dir", directory, "--remote", url).text
 
 
 def test_a_log_that_was_never_tiered_waits_for_nobody(cli: Cli, tmp_path: Path) -> None:
     with tiered.open(tmp_path / "d") as log:
         log.topic("t", create=True).append(b"x")
-    assert cli("status", "--log-dir", tmp_path / "d").text.splitlines()[-1] == "OK"
+    assert cli("status", "--log-dir", tmp_path / "d").text.splitlines()[0] == "safe"
 
 
 def test_a_fenced_partition(cli: Cli, tmp_path: Path, url: str) -> None:
@@ -150,8 +157,11 @@ def test_a_lost_directory_shows_the_remote_part(cli: Cli, tmp_path: Path, url: s
         assert words in seen.text.splitlines()[-1]
         assert f"`tiered restore --remote {url} --to {lost}` rebuilds it" in seen.text.splitlines()[-1]
         alone = cli("status", "--log-dir", lost)
-        assert (alone.code, alone.out) == (10, b"")
-        assert words in alone.err
+        assert alone.code == 10
+        assert alone.text.startswith("NOT SAFE: the log directory is gone: ")
+        assert words in alone.text.splitlines()[0]
+        told = cli("status", "--log-dir", lost, "--json").summary
+        assert (told["safe"], told["reason"], told["exit_code"]) == (False, "directory_gone", 10)
 
 
 def test_doctor_knows_the_way_back_too(cli: Cli, tmp_path: Path, url: str) -> None:
@@ -199,7 +209,7 @@ def test_a_partition_whose_directory_is_gone(cli: Cli, tmp_path: Path, url: str)
     assert len(problems) == 1
     assert problems[0].startswith("problem: t-1: its directory is gone from this disk; it held records up to offset 2:")
     lines = seen.text.splitlines()
-    assert lines[:2] == [
+    assert lines[1:3] == [
         "t-0   not here yet: it holds no record, and its directory is made at the next open",
         "t-1   out of service",
     ]
@@ -265,7 +275,7 @@ def test_a_partition_that_another_directory_holds_is_not_gone(cli: Cli, tmp_path
     for name in ("a", "b"):
         # As a move leaves it that was killed before it noted where the partition is no more.
         (tmp_path / name / "recovery-point-offset-checkpoint").write_text("0\n2\nt 0 1\nt 1 1\n")
-        assert cli("status", "--log-dir", tmp_path / name).text.splitlines()[-1] == "OK"
+        assert cli("status", "--log-dir", tmp_path / name).text.splitlines()[0] == "safe"
         assert cli("check", "--log-dir", tmp_path / name).code == 0
 
 
@@ -287,7 +297,7 @@ def test_a_bucket_whose_folder_is_gone_hides_its_own_part_alone(cli: Cli, tmp_pa
     append(cli, tmp_path / "d", url, b"1\n")
     seen = cli("status", "--log-dir", tmp_path / "d", "--remote", f"file://{tmp_path / 'unmounted'}")
     assert seen.code == 10
-    assert seen.text.startswith("t-0   end 1   flushed 1   uploaded 0   lag 1 record\n")
+    assert seen.text.splitlines()[1] == "t-0   end 1   flushed 1   uploaded 0   lag 1 record"
     assert "problem: the bucket cannot be read: " in seen.text
     assert cli("status", "--remote", f"file://{tmp_path / 'unmounted'}").code == 10
 
@@ -308,7 +318,7 @@ def test_a_partition_out_of_service_keeps_no_other_from_records(cli: Cli, tmp_pa
     assert (taken.code, "appended 2 records to t (next offsets 1: 2)" in taken.err) == (0, True)
     refused = cli("append", "t", "--log-dir", directory, "-p", "0", "--json", stdin=b"1\n")
     assert (refused.code, refused.summary["records"]) == (13, 0)
-    assert cli("status", "--log-dir", directory).text.startswith("t-0   out of service\n")
+    assert cli("status", "--log-dir", directory).text.splitlines()[1] == "t-0   out of service"
 
 
 def two_topics(directory: Path) -> Path:

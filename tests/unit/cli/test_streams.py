@@ -44,12 +44,12 @@ LINES = [
     ("tiered cat none --log-dir LOG 2>&-", 10),
     ("tiered cat none --log-dir LOG >&- 2>&-", 10),
     ("tiered cat none --log-dir LOG 2>&1 >&- | true", 10),
-    ("daemon status --log-dir LOG | true", 0),
     ("daemon --help | true", 0),
-    ("daemon status --log-dir LOG >&-", 0),
-    ("daemon status --log-dir LOG 2>&-", 0),
-    ("daemon status --log-dir LOG.none >&- 2>&-", 10),
-    ("daemon status --log-dir LOG.none 2>&1 >&- | true", 10),
+    ("daemon pause --log-dir LOG | true", 0),
+    ("daemon resume --log-dir LOG >&-", 0),
+    ("daemon resume --log-dir LOG 2>&-", 0),
+    ("daemon pause --log-dir LOG.none >&- 2>&-", 10),
+    ("daemon pause --log-dir LOG.none 2>&1 >&- | true", 10),
 ]
 
 
@@ -124,10 +124,10 @@ main()
         "tiered cat t --log-dir {d}",
         "tiered --help",
         "tiered cat --help",
-        "daemon status --log-dir {d}",
-        "daemon status --log-dir {d} --json",
+        "daemon pause --log-dir {d}",
+        "daemon pause --log-dir {d} --json",
         "daemon --help",
-        "daemon status --help",
+        "daemon pause --help",
     ],
 )
 def test_an_output_that_is_full_is_one_sentence(tmp_path: Path, line: str) -> None:

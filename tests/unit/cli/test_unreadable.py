@@ -126,7 +126,8 @@ def test_every_command_says_so_and_goes_on(
     text = f"{directory / name}: {'Permission denied' if code == 12 else 'Input/output error'}"
     status = cli("status", *at)
     lines = status.text.splitlines()
-    assert (status.code, lines[0]) == (3, "a-0   out of service")
+    assert (status.code, lines[1]) == (3, "a-0   out of service")
+    assert lines[0].startswith("NOT SAFE: something on the disk cannot be read, ")
     assert [line[:10] for line in lines if " end 30 " in line] == ["a-1   end ", "b-0   end ", "b-1   end "]
     assert [line for line in lines if line.startswith("problem: a-0: ") and text in line]
     doctor = {each["name"]: each for each in cli("doctor", *at, "--json").summary["checks"]}["partitions"]
@@ -166,9 +167,10 @@ def test_the_part_of_the_bucket_is_told(
     refuse(max((directory / "a-0").glob("*.log")))
     seen: Result = cli("status", "--log-dir", directory, "--remote", url)
     lines = seen.text.splitlines()
-    assert (seen.code, lines[1]) == (3, "  local    out of service")
-    assert lines[0].startswith("a-0   end 30   uploaded 30 ")
-    assert lines[2].startswith("  remote   ")
+    assert lines[0].startswith("NOT SAFE: something on the disk cannot be read: a-0: ")
+    assert (seen.code, lines[2]) == (3, "  local    out of service")
+    assert lines[1].startswith("a-0   end 30   uploaded 30 ")
+    assert lines[3].startswith("  remote   ")
     assert cli("repair", "advice", "--log-dir", directory, "--remote", url).text == "nothing is lost\n"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import json
 import shutil
 from pathlib import Path
 
@@ -25,7 +24,6 @@ from tiered.plan.tiering.facts import DrainMode
 from tiered.plan.tiering.orders import Exit
 from tiered.store.location import StoreLocation
 from tiered.testing.disk import UnreadableFiles
-from uploader.cli import program
 from uploader.config import Settings
 from uploader.service import Place, Service, serve
 
@@ -137,14 +135,6 @@ def test_it_is_named_by_every_command(damaged: Path, capsys: pytest.CaptureFixtu
         assert "partition.metadata" in told
     assert run(["cat", "b", "--log-dir", directory]) == 0
     assert run(["cat", "a:1", "--log-dir", directory]) == 13
-    capsys.readouterr()
-    with pytest.raises(CorruptionError):
-        program.main(["status", "-q", "--log-dir", directory, "--http", "off"], standalone_mode=False)
-    program.main(["status", "--json", "--log-dir", directory, "--http", "off"], standalone_mode=False)
-    document = json.loads(capsys.readouterr().out)
-    assert [(each["topic"], each["partition"]) for each in document["out_of_service"]] == [("a", 1)]
-    program.main(["status", "--log-dir", directory, "--http", "off"], standalone_mode=False)
-    assert "problem: a-1 is out of service" in capsys.readouterr().out
 
 
 def test_several_directories(tmp_path: Path) -> None:

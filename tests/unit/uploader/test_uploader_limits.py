@@ -22,6 +22,7 @@ from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
 from tiered.plan.tiering import orders
 from tiered.plan.tiering.facts import SegmentRef
 from tiered.program.upkeep import Upkeep
+from tiered.program.uploader_status import query, talk
 from tiered.remote.maintain import Done, Maintainer
 from tiered.store.base import (
     MIN_PART_BYTES,
@@ -42,7 +43,6 @@ from tiered.store.sources import PIECE_BYTES
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.tiering.aio_run import ORDER_SECONDS
 from tiered.tiering.steps import INDEX_COPIES, PartSizes
-from uploader import status
 from uploader.config import Settings, resolve
 from uploader.service import Place, Service
 
@@ -143,11 +143,10 @@ def test_the_table_says_which_prefix_is_slowed_and_that_nobody_need_act(tmp_path
         service._limits.before(Get("a3/t/root"))
     service._limits.after(Get("a3/t/root"), RemoteUnavailableError("503", slow_down=True))
     clock.advance(5)
-    lines = status.table(service.status()).splitlines()
-    assert lines[1] == (
+    assert list(talk(service.status())) == [
         "the store asked to slow down since 5s: 15.0 requests a second below a3/; unblocked by itself, the rate rises "
         "while nothing is refused"
-    )
+    ]
 
 
 @pytest.mark.parametrize(
@@ -269,7 +268,7 @@ def test_a_reload_takes_what_can_be_taken_and_names_the_rest(tmp_path: Path) -> 
             await service._listening
             kept = service.http_port
         assert service.settings.http == ("127.0.0.1", 0)
-        assert await asyncio.to_thread(status.query, "127.0.0.1", kept)
+        assert await asyncio.to_thread(query, "127.0.0.1", kept)
         assert service._bucket is not None
         assert service._bucket.steps.sizes == PartSizes(100, MIN_PART_BYTES)
         assert service._limits.memory.count == MIN_MEMORY_BYTES

@@ -19,9 +19,9 @@ from tiered.plan.maintenance import Kind
 from tiered.plan.tiering.orders import Action, Commit
 from tiered.plan.tiering.pauses import Pause
 from tiered.program.upkeep import EVERY_MS, Upkeep, UpkeepView
+from tiered.program.uploader_status import talk
 from tiered.remote.maintain import Maintainer
 from tiered.store.location import StoreLocation
-from uploader import status
 from uploader.config import Settings, resolve
 from uploader.service import Place, Service
 from uploader.telemetry import Telemetry
@@ -124,7 +124,7 @@ def test_a_pause_of_the_directory_pauses_its_maintenance(place: Place, monkeypat
 
     told = asyncio.run(asyncio.wait_for(story(), SECONDS))
     assert (told["maintenance"]["paused"], told["maintenance"]["actions"]) == (["t"], {})
-    assert "maintenance of t is paused; unblocked by `tiered-uploader resume`" in status.table(told).splitlines()
+    assert "maintenance of t is paused; unblocked by `tiered-uploader resume`" in list(talk(told))
 
 
 def test_it_is_off_by_default(place: Place) -> None:
@@ -153,12 +153,11 @@ def test_its_settings_come_from_everywhere() -> None:
 def test_what_it_does_and_what_fails_is_told() -> None:
     failed = {T0: CorruptionError("broken", path_or_key="k", hint="mend it")}
     view = UpkeepView(3, 1000, 2000, "", {Kind.MERGE: 2}, 10, 20, failed, RemoteUnavailableError("down"))
-    report = status.report([], now_ms=62_000, remote="r", live=True)
-    lines = status.table({**report, "maintenance": as_json(view)}).splitlines()
-    assert lines[1:4] == [
+    report = {"now_ms": 62_000, "store": {"slowed": []}}
+    assert list(talk({**report, "maintenance": as_json(view)})) == [
         "maintenance rests; rounds: 3, the last 1m00s ago; 2 merge",
         "maintenance failed: down",
         "maintenance failed: t-0: broken; mend it",
     ]
-    first = status.table({**report, "maintenance": as_json(UpkeepView(began_ms=1, doing="t-0 merge"))}).splitlines()
-    assert first[1] == "maintenance at t-0 merge; rounds: 0; nothing had to be done"
+    first = list(talk({**report, "maintenance": as_json(UpkeepView(began_ms=1, doing="t-0 merge"))}))
+    assert first == ["maintenance at t-0 merge; rounds: 0; nothing had to be done"]

@@ -16,11 +16,11 @@ import tiered
 from tests.integration.uploader.logs import make_log
 from tiered.errors import ConfigError
 from tiered.metrics import metric
+from tiered.program.uploader_status import reasons_of
 from tiered.store.location import StoreLocation
 from tiered.store.metrics import StoreMetrics
 from tiered.testing.clock import FakeClock
 from tiered.tiering.aio_run import TICK_MS
-from uploader import status
 from uploader.component import Uploader
 from uploader.config import Settings
 from uploader.health import HealthServer, Probes
@@ -187,9 +187,9 @@ def test_a_disk_that_fills_up_is_told_with_what_helps(tmp_path: Path) -> None:
     assert "disk" not in service.status()  # before the first look
     service._telemetry.disk(3 << 30, 79)
     assert service.status()["disk"] == {"free_bytes": 3 << 30, "used_percent": 79, "warn_percent": 80}
-    assert "the disk is" not in status.table(service.status())
+    assert reasons_of(service.status()) == []
     service._telemetry.disk(1 << 30, 80)
-    assert (
-        "the disk is 80 % full, 1.0 GiB are free; appends stop at the reserve; unblocked by a larger disk, or by "
-        "local.retention.ms or .bytes once the data is in the bucket"
-    ) in status.table(service.status()).splitlines()
+    assert list(map(str, reasons_of(service.status()))) == [
+        "the disk is 80 % full, 1.0 GiB are free; a larger disk, or local.retention.ms or .bytes once the data is in "
+        "the bucket"
+    ]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +19,7 @@ from tiered.local.disk.uploads import JOURNAL_NAME, OFFSET_CHECKPOINT_NAME
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.tiering.facts import DrainMode, PartitionGone, PartitionSeen, SegmentRef, SegmentSealed, WriterSeen
 from tiered.plan.tiering.waits import PartitionView, Waiting
+from tiered.program.uploader_status import Reason, reasons_of, verdict
 from tiered.store.location import StoreLocation
 from tiered.testing.clock import FakeClock
 from tiered.testing.disk import FaultyFiles
@@ -195,15 +196,14 @@ async def test_a_directory_that_cannot_be_read_is_not_ready(tmp_path: Path) -> N
         return service._not_ready()
 
     assert (await seen(True), service.status()["unread"]) == ([], None)
-    assert status.is_behind(service.status()) is None
+    assert reasons_of(service.status()) == []
     kept = checkpoint.read_bytes()
     checkpoint.write_bytes(b"?")
     (why,) = await seen(False)
     assert why.startswith(f"the log directory cannot be read: {checkpoint} cannot be read: ")
     document = service.status()
     assert (document["unread"]["reason"], document["out_of_service"]) == (why.partition("read: ")[2], [])
-    assert str(status.is_behind(document)).startswith(why)
-    assert "this is what was seen before: " in status.table(document)
+    assert [(each.code, each.text) for each in reasons_of(document)] == [("unreadable", why)]
     checkpoint.write_bytes(kept)
     assert (await seen(True), service.status()["unread"]) == ([], None)
     service.finish(60_000)
@@ -279,33 +279,49 @@ def view(**changes: object) -> PartitionView:
     return PartitionView(**values)  # type: ignore[arg-type]  # a test may change any field
 
 
-def test_the_table_says_what_is_waited_for_since_when_and_what_unblocks_it() -> None:
-    document = status.report([view()], now_ms=1_000_000, remote="s3://b", live=True)
-    assert status.table(document).splitlines() == [
-        "partition        end    flushed   uploaded       lag    age  oldest  waiting for",
-        "t-0        1,204,991  1,204,000  1,198,004  11.2 MiB  3m08s   2h05m  permission",
-        "t-0 waits since 1m00s: uploading: AccessDenied; unblocked by allow s3:PutObject",
-        "1 partitions, lag 11.2 MiB, 3m08s, remote s3://b",
-    ]
-    assert json.loads(json.dumps(document))["partitions"][0]["waiting"]["code"] == "permission"
-    trouble = status.is_behind(document)
-    assert trouble is not None
-    assert trouble.hint == "allow s3:PutObject"
-    assert status.is_behind(status.report([view(waiting=None)], now_ms=1, remote="", live=True)) is None
+def document(**changes: object) -> dict[str, Any]:
+    lines = [view(**changes)]
+    store = {"slowed": [], "oldest_request": {"op": "", "seconds": 0.0, "overdue": False}}
+    return {**status.report(lines, now_ms=1_000_000, remote="s3://b", lag_limit_ms=600_000), "store": store}
 
 
-def test_offline_status_says_that_nobody_uploads() -> None:
-    lines = status.offline([view(), view(uploaded_offset=1_204_991)], set(), 5)
-    assert [line.waiting.code if line.waiting else "" for line in lines] == ["stopped", ""]
-    assert status.offline([view()], {tp(0)}, 5)[0].phase == "fenced"
+@pytest.mark.parametrize(
+    ("wait", "code"),
+    [
+        ("permission", "refused"),
+        ("retry", "unavailable"),
+        ("corruption", "damaged"),
+        ("offset_gap", "damaged"),
+        ("internal", "failed"),
+        ("fenced", "fenced"),
+        *((work, None) for work in ("seal", "upload", "commit", "pool", "claim", "topic", "cancel", "paused")),
+    ],
+)
+def test_what_a_partition_waits_for_is_a_reason_or_work(wait: str, code: str | None) -> None:
+    found = reasons_of(document(waiting=Waiting(wait, "because", 940_000, "that")))
+    assert [each.code for each in found] == ([] if code is None else [code])
+    for each in found:
+        assert (each.text, each.since_ms, each.unblocks, each.topic, each.partition) == (
+            *("t-0: because", 940_000, "that"),
+            *("t", 0),
+        )
 
 
-def test_offline_status_waits_as_long_as_its_oldest_byte() -> None:
-    views = status.offline([view(uploaded_offset=0), view(tp=tp(1), uploaded_offset=0)], {tp(1)}, 10_000_000)
-    lines = status.table(status.report(views, now_ms=10_000_000, remote="", live=False)).splitlines()
-    assert "2h05m" in lines[1]
-    assert lines[3].startswith("t-0 waits since 2h05m: no uploader is running")
-    assert lines[4].startswith("t-1 waits: a newer claim owns the partition")
+def test_work_that_takes_longer_than_the_limit_is_behind() -> None:
+    waiting = Waiting("upload", "1 segments are being uploaded", 940_000, "the end of the uploads")
+    assert reasons_of(document(waiting=waiting, lag_ms=600_000)) == []
+    (late,) = reasons_of(document(waiting=waiting, lag_ms=600_001))
+    assert (late.code, late.since_ms) == ("behind", 399_999)
+
+
+def test_the_first_line_names_the_worst() -> None:
+    assert verdict([], 0, "0 records") == "safe"
+    low, refused = Reason("disk_low", "it is full"), Reason("refused", "t-0: 403", 0)
+    assert verdict([low], 0, "0 records") == "NOT SAFE: the disk is nearly full: it is full"
+    assert verdict([low, refused], 2, "2 records") == (
+        "NOT SAFE: uploads are refused since 1970-01-01T00:00:00Z, 2 records on this disk only: t-0: 403"
+        " (and 1 more below)"
+    )
 
 
 async def ask(port: int, request: bytes) -> bytes:

@@ -76,15 +76,7 @@ def test_a_topic_that_is_not_there_is_refused_and_nothing_is_written(log_dir: Pa
         call(log_dir.parent, "pause")
 
 
-def test_status_tells_of_a_pause_where_no_daemon_runs(log_dir: Path) -> None:
-    call(log_dir, "pause", "t", "--reason", "why not")
-    document = json.loads(call(log_dir, "status", "--json"))
-    assert [(each["topic"], each["reason"]) for each in document["paused"]] == [("t", "why not")]
-    assert {line["topic"]: line["paused"] for line in document["partitions"]} == {"t": True, "u": False}
-    assert "uploads of t have been paused for" in call(log_dir, "status")
-
-
 def test_the_help_shows_whole_sentences() -> None:
     shown = CliRunner().invoke(program, ["--help"]).output.split("Commands:")[1]
     assert "..." not in shown
-    assert "what it waits for and what would unblock it." in " ".join(shown.split())
+    assert "until resume; also over restarts." in " ".join(shown.split())

@@ -135,7 +135,7 @@ def test_yes_or_no_may_be_a_number(tmp_path: Path, text: str, found: bool | None
 
 def test_an_empty_name_of_a_file_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TIERED_CONFIG", raising=False)
-    done = CliRunner().invoke(program, ["status", "--config", "", "--log-dir", "none"])
+    done = CliRunner().invoke(program, ["sync", "--config", "", "--log-dir", "none"])
     assert isinstance(done.exception, ConfigError)
     assert done.exception.message == "--config is empty"
 

@@ -109,7 +109,7 @@ class Beginning:
         """What an append is answered; ``why`` is an obstacle."""
         return FencedError(
             f"{self._tp} has no records on this disk: {why}, which may be above offset {end}",
-            hint="open the log with its remote=, which asks the bucket; `tiered-uploader status` tells about the claim",
+            hint="open the log with its remote=, which asks the bucket; `tiered status` shows the claim",
         )
 
     def lost(self, end: int) -> FencedError:

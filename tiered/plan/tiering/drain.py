@@ -11,7 +11,7 @@ from tiered.plan.tiering.facts import DrainMode, DrainRequested, Failure, Failur
 from tiered.plan.tiering.orders import Exit
 from tiered.plan.tiering.partition import Partition, Phase
 
-LEFT_HINT = "start the uploader again, or run `tiered-uploader sync --wait`; `tiered-uploader status` says what is left"
+LEFT_HINT = "start the uploader again, or run `tiered-uploader sync --wait`; `tiered status` says what is left"
 DONE = "everything that was asked for is committed"
 
 

@@ -1,0 +1,280 @@
+"""The uploader of a log directory as ``status`` sees it: its own report where it serves one, else its lock's note.
+
+The note is for an uploader inside an application, for one with ``--http off``, and for one that hangs. It names the
+worst trouble that the uploader has.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tiered.clock import Clock
+from tiered.errors import CorruptionError, RemoteUnavailableError, TieredError
+from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.lock import DirectoryLock
+from tiered.local.disk.uploads import PauseFile, uploader_lock
+from tiered.plan.tiering.pauses import Pause
+from tiered.program.output import human_bytes, human_duration
+from tiered.tiering.discover import living
+from tiered.times import format_time
+
+QUERY_SECONDS = 5.0
+MAX_STATUS_BYTES = 64 * 1024 * 1024
+LAG_LIMIT_MS = 3_600_000
+"""Lag from which on an upload is late, where no uploader has a limit of its own (``lag_limit``)."""
+
+CODES = {
+    "directory_gone": "the log directory is gone",
+    "damaged": "something is damaged",
+    "unreadable": "something on the disk cannot be read",
+    "fenced": "another volume owns the partition",
+    "refused": "uploads are refused",
+    "failed": "uploads fail",
+    "paused": "uploads are paused",
+    "stopped": "no uploader runs",
+    "hangs": "the uploader does not answer",
+    "silent": "the store does not answer a request",
+    "unavailable": "the store is not available",
+    "behind": "uploads are behind",
+    "disk_low": "the disk is nearly full",
+    "bucket": "the bucket's part is not known",
+    "problem": "something needs a look",
+}
+"""Why a log is not safe, the worst first: stable words for machines, and the beginning of the first line."""
+
+_OF_WAITS = {"fenced": "fenced", "permission": "refused", "paused": "paused", "retry": "unavailable"}
+"""Codes of what a partition waits for, where they are no work under way."""
+_WORK = frozenset({"", "seal", "upload", "commit", "pool", "claim", "topic", "cancel"})
+_DAMAGE = frozenset({"corruption", "offset_gap", "log_destroyed"})
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One thing that keeps a log from being safe. ``since_ms`` is -1 and ``topic`` empty where that is not known."""
+
+    code: str
+    text: str
+    since_ms: int = -1
+    unblocks: str = ""
+    topic: str = ""
+    partition: int = -1
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields of ``--json``."""
+        return {
+            "code": self.code,
+            "text": self.text,
+            "since_ms": self.since_ms,
+            "unblocks": self.unblocks,
+            "topic": self.topic or None,
+            "partition": self.partition if self.topic and self.partition >= 0 else None,
+        }
+
+    def __str__(self) -> str:
+        return f"{self.text}; {self.unblocks}" if self.unblocks else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class UploaderStatus:
+    """What is known of the uploader of one directory. ``running`` is empty where none holds the lock.
+
+    ``document``: its report (``/status``), None if it serves none. ``reasons``: why it keeps records from the bucket.
+    """
+
+    running: str = ""
+    document: Mapping[str, Any] | None = None
+    reasons: Sequence[Reason] = ()
+    pauses: Mapping[str, Pause] = field(default_factory=dict)
+
+    @property
+    def lag_limit_ms(self) -> int:
+        """Return the lag above which an upload is late."""
+        return LAG_LIMIT_MS if self.document is None else int(1000 * self.document["lag_limit_seconds"])
+
+    def waits(self) -> Mapping[tuple[str, int], Mapping[str, Any]]:
+        """Return the uploader's line of each partition, by topic and number."""
+        lines = [] if self.document is None else self.document["partitions"]
+        return {(line["topic"], line["partition"]): line for line in lines}
+
+
+def look_at_uploader(directory: Path, clock: Clock) -> UploaderStatus:
+    """Ask the uploader that holds the directory's lock. Take no lock."""
+    files = PosixFiles()
+    lock, pauses = uploader_lock(directory, files), PauseFile(directory, files).read()
+    running = living(lock.holder())
+    paused = list(_paused(pauses))
+    if not running:
+        return UploaderStatus("", None, paused, pauses)
+    try:
+        document = _ask(lock)
+    except TieredError as error:
+        return UploaderStatus(
+            running,
+            None,
+            [*paused, Reason("hangs", f"{running}: {error.message}", clock.now_ms(), error.hint), *_noted(lock)],
+            pauses,
+        )
+    if document is None:
+        return UploaderStatus(running, None, [*paused, *_noted(lock)], pauses)
+    return UploaderStatus(running, document, [*paused, *reasons_of(document)], pauses)
+
+
+def _ask(lock: DirectoryLock) -> dict[str, Any] | None:
+    host, _, port = str(lock.note().get("http", "")).rpartition(":")
+    return query(host.strip("[]"), int(port)) if host and port.isdigit() else None
+
+
+def _noted(lock: DirectoryLock) -> Iterator[Reason]:
+    """Yield the trouble that the uploader left beside its lock."""
+    try:
+        told = json.loads(lock.note().get("trouble", "null"))
+        if told is not None:
+            yield Reason(
+                str(told["code"]),
+                str(told["text"]),
+                int(told["since_ms"]),
+                str(told["unblocks"]),
+                str(told["topic"] or ""),
+                -1 if told["partition"] is None else int(told["partition"]),
+            )
+    except (ValueError, KeyError, TypeError):  # a note that is being written at this moment
+        return
+
+
+def _paused(pauses: Mapping[str, Pause]) -> Iterator[Reason]:
+    for topic, pause in sorted(pauses.items()):
+        why = f" ({pause.reason})" if pause.reason else ""
+        command = f"`tiered-uploader resume {topic}`" if topic else "`tiered-uploader resume`"
+        yield Reason("paused", f"uploads of {topic or 'all topics'} are paused{why}", pause.since_ms, command, topic)
+
+
+def reasons_of(document: Mapping[str, Any]) -> list[Reason]:
+    """Return why the uploader that made this report keeps records from the bucket; pauses are told by their file."""
+    found = [
+        Reason("damaged", each["reason"], -1, each["unblocks"], each["topic"], each["partition"])
+        for each in document["out_of_service"]
+    ]
+    if (unread := document["unread"]) is not None:
+        found.append(
+            Reason("unreadable", f"the log directory cannot be read: {unread['reason']}", -1, unread["unblocks"])
+        )
+    limit = document["lag_limit_seconds"]
+    for line in document["partitions"]:
+        if (reason := _of_wait(line)) is not None:
+            found.append(reason)
+        elif line["lag_seconds"] > limit:
+            found.append(late(line["topic"], line["partition"], int(1000 * line["lag_seconds"]), document["now_ms"]))
+    if (request := document["store"]["oldest_request"])["overdue"]:
+        since_ms = document["now_ms"] - int(1000 * request["seconds"])
+        found.append(Reason("silent", f"a request ({request['op']}) has no answer", since_ms, "an answer of the store"))
+    disk = document.get("disk")
+    if disk is not None and disk["used_percent"] >= disk["warn_percent"]:
+        text = f"the disk is {disk['used_percent']} % full, {human_bytes(disk['free_bytes'])} are free"
+        hint = "a larger disk, or local.retention.ms or .bytes once the data is in the bucket"
+        found.append(Reason("disk_low", text, -1, hint))
+    return found
+
+
+def late(topic: str, partition: int, lag_ms: int, now_ms: int) -> Reason:
+    """Return the reason of a partition whose oldest sealed record waits for longer than the limit."""
+    text = f"{topic}-{partition}: the oldest sealed record waits for {human_duration(lag_ms)}"
+    return Reason("behind", text, now_ms - lag_ms, "a faster store, or more --uploads", topic, partition)
+
+
+def _of_wait(line: Mapping[str, Any]) -> Reason | None:
+    waiting = line["waiting"]
+    if waiting is None or waiting["code"] in _WORK or waiting["code"] == "paused":
+        return None
+    code = waiting["code"]
+    code = "damaged" if code in _DAMAGE else _OF_WAITS.get(code, "failed")
+    name = f"{line['topic']}-{line['partition']}"
+    return Reason(
+        code, f"{name}: {waiting['reason']}", waiting["since_ms"], waiting["unblocks"], line["topic"], line["partition"]
+    )
+
+
+def query(host: str, port: int) -> dict[str, Any]:
+    """Return the report of a running daemon. Raises RemoteUnavailableError if none answers there."""
+    connection = http.client.HTTPConnection(host, port, timeout=QUERY_SECONDS)
+    try:
+        connection.request("GET", "/status")
+        answer = connection.getresponse()
+        data = answer.read(MAX_STATUS_BYTES)
+        if answer.status != http.HTTPStatus.OK:
+            raise RemoteUnavailableError(f"http://{host}:{port}/status answered {answer.status}")
+        document = json.loads(data)
+    except (OSError, http.client.HTTPException) as error:
+        raise RemoteUnavailableError(
+            f"no answer at http://{host}:{port} within {QUERY_SECONDS:g} s: {error}",
+            hint="look at its log; kill -9 and a new start lose nothing",
+        ) from error
+    except ValueError as error:
+        raise CorruptionError(
+            f"http://{host}:{port}/status is not JSON", hint="another program listens there"
+        ) from error
+    finally:
+        connection.close()
+    if not isinstance(document, dict) or document.get("message_type") != "status":
+        raise CorruptionError(f"http://{host}:{port}/status is not ours", hint="another program listens there")
+    return document
+
+
+def wait_line(line: Mapping[str, Any], now_ms: int) -> Iterator[str]:
+    """Yield what the uploader says of one partition, below its figures."""
+    waiting = line["waiting"]
+    if waiting:
+        since = f" since {_age(now_ms - waiting['since_ms'])}" if waiting["since_ms"] >= 0 else ""
+        until = f"; unblocked by {waiting['unblocks']}" if waiting["code"] in _WORK else ""
+        yield f"  waits    {waiting['code']}{since}: {waiting['reason']}{until}"
+
+
+def talk(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is no trouble but worth a line: a store that asked to slow down, maintenance."""
+    now_ms = document["now_ms"]
+    for each in document["store"]["slowed"]:
+        rate = f"{each['requests_per_second']} requests a second below {each['prefix']}/"
+        since = _age(now_ms - each["since_ms"])
+        yield (
+            f"the store asked to slow down since {since}: {rate}; unblocked by itself, the rate rises while nothing is "
+            "refused"
+        )
+    found = document.get("maintenance")
+    if found is None:
+        return
+    done = ", ".join(f"{count} {kind}" for kind, count in found["actions"].items()) or "nothing had to be done"
+    now = f"at {found['doing']}" if found["doing"] else "rests"
+    ended = f", the last {_age(now_ms - found['ended_ms'])} ago" if found["ended_ms"] else ""
+    yield f"maintenance {now}; rounds: {found['rounds']}{ended}; {done}"
+    if found["paused"]:
+        yield f"maintenance of {', '.join(found['paused'])} is paused; unblocked by `tiered-uploader resume`"
+    for each in found["failed"]:
+        name = f"{each['topic']}-{each['partition']}: " if "topic" in each else ""
+        yield f"maintenance failed: {name}{each['reason']}" + (f"; {each['unblocks']}" if each["unblocks"] else "")
+
+
+def verdict(reasons: Sequence[Reason], only_here: int, records: str) -> str:
+    """Return the first line of ``status``: ``safe``, or what is not. ``records``: the number in words."""
+    if not reasons:
+        return "safe"
+    first = worst(reasons)
+    since = f" since {format_time(first.since_ms)}" if first.since_ms >= 0 else ""
+    only = f", {records} on this disk only" if only_here else ""
+    more = f" (and {len(reasons) - 1} more below)" if len(reasons) > 1 else ""
+    text = "" if first.text == CODES[first.code] else f": {first.text}"
+    return f"NOT SAFE: {CODES[first.code]}{since}{only}{text}{more}"
+
+
+def worst(reasons: Sequence[Reason]) -> Reason:
+    """Return the reason that the first line names."""
+    order = list(CODES)
+    return min(reasons, key=lambda reason: order.index(reason.code))
+
+
+def _age(duration_ms: int) -> str:
+    """Return ``3m08s``; none for a time of a clock that is ahead of this one."""
+    return human_duration(max(0, duration_ms))
