@@ -184,7 +184,8 @@ class Topic(TopicReads):
         A batch of a partition leaves ``linger_ms`` after its first record, with ``max_bytes``, at ``flush`` and at the
         end. ``append`` waits while ``buffer_bytes`` wait to be written, ``max_block_ms`` at most. ``durability`` is
         what a receipt waits for: "memory" (page cache) or "disk" (fsync, one for all batches that are written
-        together). Records whose receipts are not done are lost with this process. Raises ConfigError, ForkedLogError.
+        together). Records whose receipts are not done are written when the program ends, and lost when it is killed.
+        Raises ConfigError, ForkedLogError.
         """
         limits = Limits.of(linger_ms, max_bytes, buffer_bytes, max_block_ms, durability)
         most = min(limits.max_bytes, self.config.max_message_bytes, self.config.segment_bytes)
