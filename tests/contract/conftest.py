@@ -9,12 +9,14 @@ import pytest
 from tiered.testing.moto import CREDENTIALS, locked_moto, make_bucket
 
 BUCKET = "contract"
+VERSIONED_BUCKET = "contract-versions"
 
 
 @pytest.fixture(scope="session")
 def moto_url() -> Iterator[str]:
     with locked_moto() as url:
         make_bucket(url, BUCKET)
+        make_bucket(url, VERSIONED_BUCKET, versioned=True)
         yield url
 
 

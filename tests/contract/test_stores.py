@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.conftest import BUCKET
+from tests.contract.conftest import BUCKET, VERSIONED_BUCKET
 from tiered.store.aio_s3 import AioS3Store
 from tiered.store.base import AioStore, Store
 from tiered.store.directory import DirectoryStore
@@ -25,6 +25,11 @@ NUMBERS = itertools.count()
 
 
 class TestMemoryStore(StoreContract):
+    keeps_versions = True
+
+    def make_versioned_store(self) -> Store:
+        return MemoryStore(prefix="some/prefix", versioned=True)
+
     def make_store(self) -> Store:
         return MemoryStore(f"contract-{next(NUMBERS)}", prefix="some/prefix")
 
@@ -65,6 +70,7 @@ class TestOpenedStore(StoreContract):
 
 
 class MotoDeviations(StoreContract):
+    keeps_versions = True
     verifies_checksum = False
     completes_once = False
     tells_unknown_uploads = False
@@ -74,19 +80,26 @@ class MotoDeviations(StoreContract):
     def server(self, moto_url: str) -> None:
         self.endpoint_url = moto_url
 
-    def target(self) -> S3Target:
-        return S3Target(BUCKET, f"run/{next(NUMBERS)}", endpoint_url=self.endpoint_url)
+    def target(self, bucket: str = BUCKET) -> S3Target:
+        return S3Target(bucket, f"run/{next(NUMBERS)}", endpoint_url=self.endpoint_url)
 
 
 class TestS3Store(MotoDeviations):
     def make_store(self) -> Store:
         return S3Store(self.target())
 
+    def make_versioned_store(self) -> Store:
+        return S3Store(self.target(VERSIONED_BUCKET))
+
 
 class TestAioS3Store(MotoDeviations):
     def make_store(self) -> Store:
-        target = self.target()
+        return self._blocking(self.target())
 
+    def make_versioned_store(self) -> Store:
+        return self._blocking(self.target(VERSIONED_BUCKET))
+
+    def _blocking(self, target: S3Target) -> Store:
         async def make() -> AioStore:
             await asyncio.sleep(0)
             return AioS3Store(target)

@@ -70,7 +70,7 @@ class Get:
     A range that begins at or beyond the size gives an :class:`Object` with no data. ``if_none_match``: an
     ETag; gives :class:`NotModified` while it is current. A body larger than ``max_bytes``, of a GET without
     ``end``, is refused with CorruptionError before it is in memory. ``lend``: the body may come in a buffer that is
-    used again when nobody refers to it (``Object.lent``).
+    used again when nobody refers to it (``Object.lent``). ``version``: the id of an older version (``ListVersions``).
     """
 
     key: str
@@ -79,6 +79,7 @@ class Get:
     if_none_match: str | None = None
     max_bytes: int = MAX_BODY_BYTES
     lend: bool = False
+    version: str = ""
 
     @property
     def body_limit(self) -> int:
@@ -189,6 +190,17 @@ class ListUploads:
 
 
 @dataclass(frozen=True, slots=True)
+class ListVersions:
+    """Versions of the object ``key`` that the store keeps, newest first; gives :class:`Versions`.
+
+    ``after`` is the version id at which the page before ended. Only ``repair`` and ``check`` ask for versions.
+    """
+
+    key: str
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Backoff:
     """Wait before attempt ``attempt`` (from 1): full jitter, bounded; no store is touched. Gives None.
 
@@ -257,7 +269,19 @@ class Emit:
     value: Any = field(repr=False)
 
 
-StoreRequest = Get | Head | Put | Delete | List | StartUpload | UploadPart | CompleteUpload | AbortUpload | ListUploads
+StoreRequest = (
+    Get
+    | Head
+    | Put
+    | Delete
+    | List
+    | StartUpload
+    | UploadPart
+    | CompleteUpload
+    | AbortUpload
+    | ListUploads
+    | ListVersions
+)
 Request = StoreRequest | Backoff | Now | NewId | Blocking | Together | Begin | Take | Emit
 
 
@@ -386,6 +410,28 @@ class Uploads:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectVersion:
+    """One version of an object. Delete markers are left out."""
+
+    version: str
+    size: int
+    etag: str
+    last_modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """One page of versions, newest first; ``after`` is where the next page begins, None at the end.
+
+    ``supported`` is False for a store that keeps no versions, such as a directory.
+    """
+
+    entries: tuple[ObjectVersion, ...]
+    after: str | None = None
+    supported: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class UploadStarted:
     """The id of a multipart upload; journal it before the first part."""
 
@@ -419,6 +465,7 @@ Outcome = (
     | UploadStarted
     | PartStored
     | Uploads
+    | Versions
     | Time
     | str
     | None
@@ -475,6 +522,22 @@ def _no_advance(prefix: str, after: str, parameter: str) -> ConfigError:
         "and does not give it",
         hint=f"the store, or a proxy before it, ignores {parameter}: upgrade it, or use another store",
     )
+
+
+def list_versions(key: str) -> Steps[list[ObjectVersion]]:
+    """Return the versions of ``key`` that the store keeps, newest first; none for a store without versions.
+
+    Raises ConfigError for a listing that does not advance.
+    """
+    found: list[ObjectVersion] = []
+    after: str | None = ""
+    while after is not None:
+        page: Versions = yield ListVersions(key, after)
+        if page.after and page.after == after:
+            raise _no_advance(key, after, "version-id-marker")
+        found += page.entries
+        after = page.after
+    return found
 
 
 def list_all(prefix: str, after: str = "") -> Steps[list[ListEntry]]:

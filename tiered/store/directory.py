@@ -41,6 +41,7 @@ from tiered.store.base import (
     List,
     ListEntry,
     ListUploads,
+    ListVersions,
     Missing,
     NotModified,
     Object,
@@ -56,6 +57,7 @@ from tiered.store.base import (
     UploadPart,
     Uploads,
     UploadStarted,
+    Versions,
 )
 from tiered.store.directory_files import DirectoryFiles, body_pieces, sync_dir, write_all
 from tiered.store.directory_paths import (
@@ -146,6 +148,8 @@ class DirectoryStore:
                 return self._list(request)
             case ListUploads():
                 return self._list_uploads(request)
+            case ListVersions():
+                return Versions((), supported=False)
         self._require_root()
         self._files.ready_for_writes()
         match request:
@@ -209,6 +213,8 @@ class DirectoryStore:
             )
 
     def _get(self, request: Get) -> Outcome:
+        if request.version:
+            return Missing()  # this store keeps no versions
         with self._opened(request.key) as (fd, info):
             if info is None:
                 return Missing()

@@ -25,9 +25,11 @@ from tiered.store.base import (
     List,
     ListEntry,
     ListUploads,
+    ListVersions,
     Missing,
     NotModified,
     Object,
+    ObjectVersion,
     Outcome,
     Page,
     PartStored,
@@ -40,6 +42,7 @@ from tiered.store.base import (
     UploadPart,
     Uploads,
     UploadStarted,
+    Versions,
 )
 from tiered.store.key_rules import check_key, check_request
 
@@ -51,6 +54,11 @@ class _Stored:
     crc32c: int
     modified_ms: int
     tags: tuple[tuple[str, str], ...]
+
+    @property
+    def version(self) -> str:
+        """The id of this version: ETags never repeat."""
+        return self.etag.strip('"')
 
 
 @dataclass(slots=True)
@@ -67,6 +75,8 @@ class _Bucket:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.objects: dict[str, _Stored] = {}
+        self.versions: dict[str, list[_Stored]] = {}
+        self.versioned = False
         self.uploads: dict[str, _Upload] = {}
         self.numbers = itertools.count(1)  # ETags and upload ids never repeat, so that CAS has no ABA
 
@@ -82,7 +92,8 @@ class MemoryStore:
     """A :class:`~tiered.store.base.Store` in memory.
 
     ``name`` None gives a private store; a name joins all stores of that name in this process. ``prefix`` stands
-    before every key. ``min_part_bytes`` may be lowered by tests of multipart uploads.
+    before every key. ``min_part_bytes`` may be lowered by tests of multipart uploads. ``versioned`` keeps all versions
+    of all objects, as a bucket with versioning does.
     """
 
     def __init__(
@@ -92,6 +103,7 @@ class MemoryStore:
         prefix: str = "",
         clock: Clock | None = None,
         min_part_bytes: int = MIN_PART_BYTES,
+        versioned: bool = False,
     ) -> None:
         if prefix:
             check_key(prefix, what="prefix")
@@ -100,6 +112,7 @@ class MemoryStore:
         else:
             with _REGISTRY_LOCK:
                 self._bucket = _REGISTRY.setdefault(name, _Bucket())
+        self._bucket.versioned = self._bucket.versioned or versioned
         self._name = name
         self._prefix = f"{prefix}/" if prefix else ""
         self._clock = clock or SystemClock()
@@ -170,9 +183,11 @@ class MemoryStore:
                     return None
                 case ListUploads():
                     return self._list_uploads(request)
+                case ListVersions():
+                    return self._list_versions(request)
 
     def _get(self, request: Get) -> Outcome:
-        stored = self._bucket.objects.get(self._prefix + request.key)
+        stored = self._stored(request)
         if stored is None:
             return Missing()
         if request.if_none_match == stored.etag:
@@ -180,6 +195,18 @@ class MemoryStore:
         end = len(stored.data) if request.end is None else min(request.end, len(stored.data))
         request.check_body(end - request.start)
         return self._object(stored, stored.data[request.start : end])
+
+    def _stored(self, request: Get) -> _Stored | None:
+        key = self._prefix + request.key
+        if not request.version:
+            return self._bucket.objects.get(key)
+        found = self._bucket.versions.get(key, ())
+        return next((stored for stored in found if stored.version == request.version), None)
+
+    def _list_versions(self, request: ListVersions) -> Versions:
+        found = reversed(self._bucket.versions.get(self._prefix + request.key, ()))
+        entries = tuple(ObjectVersion(one.version, len(one.data), one.etag, one.modified_ms) for one in found)
+        return Versions(entries, supported=self._bucket.versioned)
 
     def _head(self, request: Head) -> Outcome:
         stored = self._bucket.objects.get(self._prefix + request.key)
@@ -208,6 +235,8 @@ class MemoryStore:
             return PutResult(PutStatus.LOST)
         stored = _Stored(data, self._bucket.next_etag(), crc, self._clock.now_ms(), tags)
         self._bucket.objects[full_key] = stored
+        if self._bucket.versioned:
+            self._bucket.versions.setdefault(full_key, []).append(stored)
         return PutResult(PutStatus.LANDED, stored.etag, crc)
 
     def _list(self, request: List) -> Page:

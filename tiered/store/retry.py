@@ -1,8 +1,8 @@
 """The one layer that repeats requests, and only those that are safe to repeat.
 
 Safe: Get, Head, List, Delete, StartUpload (a lost answer leaves an empty upload for the lifecycle rule), UploadPart,
-AbortUpload, ListUploads. Never a conditional PUT or CompleteUpload: after a lost answer their repeat says "lost" about
-our own landed write, so the steps that sent them decide.
+AbortUpload, ListUploads, ListVersions. Never a conditional PUT or CompleteUpload: after a lost answer their repeat says
+"lost" about our own landed write, so the steps that sent them decide.
 
 A store that refuses to delete several keys at once (it wants ``Content-MD5``, or has no such request) gets one request
 for each key, which is repeated by itself.

@@ -234,6 +234,8 @@ def _permission_hint(target: S3Target, request: StoreRequest) -> str:
         also = f", also for the prefix {prefix!r}" if prefix else ""
         return f"grant s3:ListBucket to this role or key{also}{other}"
     key = " and kms:Decrypt of the bucket's KMS key"
+    if isinstance(request, Get) and request.version:
+        return f"grant s3:GetObjectVersion{key if target.sse == KMS else ''} to this role or key{other}"
     if isinstance(request, Get | Head):
         absent = "without it S3 answers 403 also for a key that does not exist"
         return f"grant s3:GetObject{key if target.sse == KMS else ''}, and s3:ListBucket: {absent}{other}"
@@ -241,6 +243,7 @@ def _permission_hint(target: S3Target, request: StoreRequest) -> str:
         "Delete": "s3:DeleteObject",
         "AbortUpload": "s3:AbortMultipartUpload",
         "ListUploads": "s3:ListBucketMultipartUploads",
+        "ListVersions": "s3:ListBucketVersions",
     }
     action = actions.get(type(request).__name__)
     if action is None:

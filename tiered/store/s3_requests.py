@@ -31,7 +31,9 @@ from tiered.store.base import (
     List,
     ListEntry,
     ListUploads,
+    ListVersions,
     Object,
+    ObjectVersion,
     Outcome,
     Page,
     PartStored,
@@ -44,6 +46,7 @@ from tiered.store.base import (
     UploadPart,
     Uploads,
     UploadStarted,
+    Versions,
 )
 from tiered.store.s3_codes import TOO_MANY_CODES, TRANSIENT_CODES
 from tiered.store.sources import SourceReader, pieces_of
@@ -240,6 +243,10 @@ def call_for(target: S3Target, request: StoreRequest, *, at_once: bool = False) 
             return _get_call(place, request)
         case Head():
             return S3Call("head_object", {**place, "ChecksumMode": "ENABLED"})
+        case ListVersions(after=after):
+            key = place.pop("Key")  # a prefix of other keys, too: theirs come after all versions of this one
+            marker = {"KeyMarker": key, "VersionIdMarker": after} if after else {}
+            return S3Call("list_object_versions", {**place, "Prefix": key, **marker})
         case Put():
             return _put_call({**place, **target.encryption()}, request, at_once)
         case StartUpload(tags=tags):
@@ -275,6 +282,8 @@ def _get_call(place: dict[str, Any], request: Get) -> S3Call:
     parameters = dict(place)
     if request.if_none_match is not None:
         parameters["IfNoneMatch"] = request.if_none_match
+    if request.version:
+        parameters["VersionId"] = request.version
     if request.end is not None and request.end == request.start:
         return S3Call("head_object", {**parameters, "ChecksumMode": "ENABLED"})  # HTTP has no empty range
     if request.start or request.end is not None:
@@ -370,7 +379,7 @@ def _strangeness(request: StoreRequest, response: dict[str, Any]) -> str:
     match request:
         case ListUploads():
             return "" if "Bucket" in response else "the answer is no ListMultipartUploadsResult"
-        case List():
+        case List() | ListVersions():
             known = any(name in response for name in _LIST_FIELDS)
             return "" if known else "the answer is no ListBucketResult"
         case Get() | Head():
@@ -410,6 +419,8 @@ def outcome_of(
             return _page(target, response)
         case ListUploads():
             return _uploads(target, request, response)
+        case ListVersions():
+            return _versions(target, request, response)
         case StartUpload():
             return UploadStarted(response["UploadId"])
         case UploadPart(number=number):
@@ -491,6 +502,18 @@ def _uploads(target: S3Target, request: ListUploads, response: dict[str, Any]) -
     )  # without a marker the next page would be the first: list_unfinished raises
     by_key = not request.everywhere and _lists_uploads_by_key(response)
     return Uploads(entries, marker if more else None, _date_ms(response), by_key)
+
+
+def _versions(target: S3Target, request: ListVersions, response: dict[str, Any]) -> Versions:
+    key = target.full_key(request.key)
+    entries = tuple(
+        ObjectVersion(item["VersionId"], item["Size"], item["ETag"], _ms(item.get("LastModified")))
+        for item in response.get("Versions", ())
+        if item["Key"] == key
+    )
+    marker = response.get("NextVersionIdMarker") if response.get("IsTruncated") else None
+    more = marker and response.get("NextKeyMarker") == key
+    return Versions(entries, marker if more else None)
 
 
 def _lists_uploads_by_key(response: dict[str, Any]) -> bool:

@@ -55,16 +55,20 @@ def locked_moto() -> Iterator[str]:
         log.setLevel(level)
 
 
-def make_bucket(endpoint_url: str, bucket: str) -> None:
-    """Makes a bucket on a test server."""
+def make_bucket(
+    endpoint_url: str, bucket: str, *, versioned: bool = False, credentials: dict[str, str] = CREDENTIALS
+) -> None:
+    """Make a bucket on a test server, with versioning where ``versioned``."""
     session = boto3.session.Session(
-        aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
+        aws_access_key_id=credentials["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=credentials["AWS_SECRET_ACCESS_KEY"],
         region_name=CREDENTIALS["AWS_DEFAULT_REGION"],
     )
     client = session.client("s3", endpoint_url=endpoint_url, config=Config(s3={"addressing_style": "path"}))
     try:
         client.create_bucket(Bucket=bucket)
+        if versioned:
+            client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
     finally:
         client.close()
 

@@ -55,6 +55,7 @@ from tiered.store.base import (
     UploadPart,
     UploadStarted,
     list_unfinished,
+    list_versions,
 )
 from tiered.store.driver import drive
 from tiered.store.probe import probe
@@ -230,12 +231,18 @@ class StoreContract:
     """A second completion of the same upload is not answered with success."""
     tells_unknown_uploads = True
     """A part for an upload that was aborted is answered 404; without, 500."""
+    keeps_versions = False
+    """The place of ``make_versioned_store`` keeps older versions of objects."""
     race_writers = 8
     race_rounds = 3
 
     def make_store(self) -> Store:
         """A store on a new, empty place."""
         raise AssertionError("a subclass says how to make its store")
+
+    def make_versioned_store(self) -> Store:
+        """Return a store on a new, empty place that keeps versions, if the backend can."""
+        return self.make_store()
 
     def same_place(self, store: Store) -> Store:
         """Another client of the place of ``store``."""
@@ -441,6 +448,25 @@ class StoreContract:
         same(refused, self.verifies_checksum)
 
     # --- deleting and listing ---
+
+    def test_versions_are_listed_newest_first_and_outlive_a_delete(self) -> None:
+        store = self.make_versioned_store()
+        self._opened.append(store)
+        first = landed(store.execute(Put("v", b"one", ABSENT)))
+        second = landed(store.execute(Put("v", b"three", Match(first.etag))))
+        landed(store.execute(Put("v2", b"another key", ABSENT)))
+        if not self.keeps_versions:
+            true(len(drive(store, list_versions("v"))) <= 1, "a place without versions lists the current one at most")
+            return
+        entries = drive(store, list_versions("v"))
+        same([(each.size, each.etag) for each in entries], [(5, second.etag), (3, first.etag)])
+        store.execute(Delete(("v",)))
+        same(store.execute(Get("v")), Missing())
+        same(drive(store, list_versions("v")), entries)
+        bodies = [found(store.execute(Get("v", version=each.version))).data for each in entries]
+        same(bodies, [b"three", b"one"])
+        same(found(store.execute(Get("v", 1, 3, version=entries[0].version))).data, b"hr")
+        same(drive(store, list_versions("never")), [])
 
     def test_delete_is_idempotent(self) -> None:
         store = self.store()

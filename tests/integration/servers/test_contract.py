@@ -15,27 +15,37 @@ from tiered.store.aio_s3 import AioS3Store
 from tiered.store.base import ABSENT, AioStore, Get, Put, Store
 from tiered.store.s3 import S3Store
 from tiered.store.s3_requests import S3Target
+from tiered.testing.moto import make_bucket
 from tiered.testing.store_contract import BlockingStore, StoreContract, found, landed, listed, same
 
 NUMBERS = itertools.count()
 
 
 class OnServer(StoreContract):
+    keeps_versions = True
     server: ClassVar[str]
 
     @pytest.fixture(autouse=True)
     def running(self, servers: Callable[[str], S3Server], monkeypatch: pytest.MonkeyPatch) -> None:
         one = servers(self.server)
         use(one, monkeypatch)
-        self.endpoint_url = one.url
+        self.endpoint_url, self.credentials = one.url, one.credentials
 
-    def target(self) -> S3Target:
-        return S3Target(BUCKET, f"contract/{next(NUMBERS)}", endpoint_url=self.endpoint_url)
+    def target(self, bucket: str = BUCKET) -> S3Target:
+        return S3Target(bucket, f"contract/{next(NUMBERS)}", endpoint_url=self.endpoint_url)
+
+    def versioned_target(self) -> S3Target:
+        bucket = f"versions-{next(NUMBERS)}"
+        make_bucket(self.endpoint_url, bucket, versioned=True, credentials=self.credentials)
+        return self.target(bucket)
 
 
 class OverBoto3(OnServer):
     def make_store(self) -> Store:
         return S3Store(self.target())
+
+    def make_versioned_store(self) -> Store:
+        return S3Store(self.versioned_target())
 
     def same_place(self, store: Store) -> Store:
         assert isinstance(store, S3Store)
@@ -44,8 +54,12 @@ class OverBoto3(OnServer):
 
 class OverAiobotocore(OnServer):
     def make_store(self) -> Store:
-        target = self.target()
+        return self._blocking(self.target())
 
+    def make_versioned_store(self) -> Store:
+        return self._blocking(self.versioned_target())
+
+    def _blocking(self, target: S3Target) -> Store:
         async def make() -> AioStore:
             await asyncio.sleep(0)
             return AioS3Store(target)

@@ -17,6 +17,7 @@ from tiered.store.base import (
     Head,
     List,
     ListUploads,
+    ListVersions,
     Missing,
     Outcome,
     Put,
@@ -43,6 +44,8 @@ def kind_of(key: str) -> str:
 def needs(request: StoreRequest) -> Iterator[Need]:
     """What S3 asks IAM for this request in a bucket that is encrypted with a KMS key."""
     match request:
+        case Get(key=key, version=version) if version:
+            yield from (("s3:GetObjectVersion", key), ("kms:Decrypt", KEY))
         case Get(key=key) | Head(key=key):
             yield from (("s3:GetObject", key), ("kms:Decrypt", KEY))
         case Put(key=key, tags=tags) | StartUpload(key=key, tags=tags):
@@ -55,6 +58,8 @@ def needs(request: StoreRequest) -> Iterator[Need]:
             yield "s3:AbortMultipartUpload", key
         case List(prefix=prefix):
             yield "s3:ListBucket", prefix
+        case ListVersions(key=key):
+            yield "s3:ListBucketVersions", key
         case ListUploads(prefix=prefix):
             yield "s3:ListBucketMultipartUploads", prefix
         case Delete():
