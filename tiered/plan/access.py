@@ -95,7 +95,7 @@ def _audit(keys: _Keys) -> list[Policy]:
 
 def _write(keys: _Keys) -> list[Policy]:
     return [
-        _allow("Read", ["s3:GetObject"], keys(*_LOG)),
+        _allow("Read", ["s3:GetObject"], keys(*_LOG, "history")),
         _allow("Create", _CREATE, keys.own("segment")),
         _allow("Keep", ["s3:PutObject"], keys.own("page", "history")),
         _allow("Swap", ["s3:PutObject"], keys("root", "topic")),
@@ -110,7 +110,7 @@ def _job(keys: _Keys) -> list[Policy]:
 def _sink(keys: _Keys) -> list[Policy]:
     """It reads no record: what it has stored it reads back only from a store that tells no checksum."""
     return [
-        _allow("Read", ["s3:GetObject"], keys("topic", "root", "staged", "decision")),
+        _allow("Read", ["s3:GetObject"], keys("topic", "root", "staged", "decision", "history")),
         _allow("Create", _CREATE, keys("staged")),
         _allow("Keep", ["s3:PutObject"], [*keys.own("page", "history"), *keys("decision")]),
         _allow("Swap", ["s3:PutObject"], keys("root", "topic")),

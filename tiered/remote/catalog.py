@@ -61,7 +61,7 @@ from tiered.plan.lifecycle import Reason, Refusal, VolumeProof, hold, since
 from tiered.plan.pages import spill
 from tiered.plan.rewrite import TrimIntent
 from tiered.remote.fence import Claim, Persist, known_to
-from tiered.remote.hist import keep_version, kept_version, may_prune, prune_history
+from tiered.remote.hist import copy_root, copy_roots, is_copied_after, may_prune, prune_history, removes_rows
 from tiered.remote.pages import PageGone, store_pages, with_pages
 from tiered.remote.refusal import Exclusive, refusal_error
 from tiered.remote.root_view import RootView, root_get
@@ -300,9 +300,12 @@ class Catalog(RootView):
                     before = None
                 # mutant pages-before-root
                 planned = yield from store_pages(planned, deadline)
+                if removes_rows(planned):
+                    # mutant copy-before-removal
+                    yield from copy_roots((root,), deadline)
                 fresh = not self._stale(time, (yield Now()))
                 if fresh and (yield from self._replace(held, planned, deadline)):
-                    yield from self._keep_version(root, planned)
+                    yield from self._copy_after(planned)
                     return self._results(intents, folded, root)
                 attempt += 1
                 yield from self._pause(deadline, attempt)
@@ -326,14 +329,13 @@ class Catalog(RootView):
                 return None
             raise
 
-    def _keep_version(self, before: Root, after: Root) -> Steps[None]:
-        """Copies a version to ``hist/``; a maintainer also takes old copies away, once in the life of its claim."""
-        kept = kept_version(before, after)
-        if kept is None:
-            return
-        yield from keep_version(kept)
+    def _copy_after(self, after: Root) -> Steps[None]:
+        """Copy a version at intervals. A maintainer deletes old copies, once in the life of its claim."""
+        if is_copied_after(after):
+            yield from copy_root(after)
         role = Role(after.commit.role)
-        if may_prune(role) and self._pruned_epoch != after.commit.epoch:
+        is_history = removes_rows(after) or is_copied_after(after)
+        if is_history and may_prune(role) and self._pruned_epoch != after.commit.epoch:
             self._pruned_epoch = after.commit.epoch
             yield from prune_history(after)
 
@@ -412,6 +414,8 @@ class Catalog(RootView):
             if back.roles[role.value].last_commit != planned.commit.id:
                 self._doubt = ""  # proven lost, and whatever was in doubt before it can no longer land
                 return None
+        if role is Role.WRITER:
+            yield from copy_root(planned)
         self._held = _Held(role, planned.commit.epoch, owner, planned.commit.id)
         self._doubt = self._fenced = ""
         self._token = token if role is Role.WRITER else ""

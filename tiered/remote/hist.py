@@ -1,80 +1,147 @@
-"""Copies of roots under ``hist/``: what a partition was before each change that takes something away, and now and then.
+"""Copies of roots under ``hist/{version}``, from which ``repair`` and ``restore --as-of`` go back.
 
-A copy is made create-only, after the commit that it belongs to was acknowledged, in one attempt: it is there for people
-(``repair rebuild-catalog``, reading as of a time), no protocol rests on it. An upload costs no copy but every
-``HIST_EVERY`` versions; a trim, a replacement or a change of state keeps the version before it. Maintainers, who may
-delete, leave the newest ``HIST_KEPT``.
+===============================================  ===========================================================
+copy                                             if it cannot be put
+===============================================  ===========================================================
+the root that removes nothing yet, before each   the removal is not sent
+commit that removes rows (trim, replace, state)
+the root of each commit of a Spark sink          the commit fails; its repetition settles by content
+the root of a writer's claim                     a warning
+every ``HIST_EVERY``-th version                  a warning
+===============================================  ===========================================================
+
+A copy is created once and never replaced. Maintainers, who may delete, keep the newest ``HIST_KEPT`` and all that are
+at most ``HIST_AGE_MS`` older than the newest.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
-from tiered.errors import TieredError
+from tiered.errors import CorruptionError, RemoteUnavailableError, TieredError
 from tiered.format.crc import crc32c
 from tiered.format.keys import Role, hist_key, hist_prefix, parse_hist_key
-from tiered.format.root import STATE_DELETING, Root, encode_root
-from tiered.store.base import ABSENT, Delete, Put, Steps, list_all
+from tiered.format.root import STATE_DELETING, Root, decode_root, encode_root
+from tiered.remote.settle import Deadline
+from tiered.store.base import (
+    ABSENT,
+    MAX_DELETE_KEYS,
+    Backoff,
+    Delete,
+    Get,
+    Now,
+    Object,
+    Put,
+    PutResult,
+    PutStatus,
+    Steps,
+    Together,
+    list_all,
+)
 
 LOGGER = logging.getLogger("tiered.remote")
 
-HIST_EVERY = 256
-"""Every version that is a multiple of this is kept."""
+HIST_EVERY = 64
+"""Every version that is a multiple of this is copied."""
 HIST_KEPT = 100
-"""Copies that a maintainer leaves."""
-TAKES_AWAY = frozenset({"trim", "replace", "state"})
-"""Ops before which the version is kept."""
+"""Copies that a maintainer keeps, whatever their age."""
+HIST_AGE_MS = 24 * 3_600_000
+"""Age up to which a maintainer keeps all copies, by the store's clock: the default grace of garbage."""
+REMOVALS = frozenset({"trim", "replace", "state"})
+"""Commits that remove rows."""
 
 
-def kept_version(before: Root, after: Root) -> Root | None:
-    """Which of two versions a commit keeps.
+def removes_rows(after: Root) -> bool:
+    """Return whether the commit that made ``after`` removes rows, so that the root before it is copied first.
 
-    None of a topic that is being deleted: a copy that comes late would lie there when all else is gone, for ever.
+    The deletion of a topic is left out: a copy that arrives late would stay in the bucket for ever.
     """
-    if after.state == STATE_DELETING:
-        return None
-    if TAKES_AWAY.intersection(after.commit.op.split(",")):
-        return before
-    return after if after.version % HIST_EVERY == 0 else None
+    return after.state != STATE_DELETING and not REMOVALS.isdisjoint(after.commit.op.split(","))
 
 
-def keep_version(root: Root) -> Steps[None]:
-    """Copies ``root``. Never raises: a commit that was acknowledged does not fail by its copy."""
-    body = encode_root(root)
-    key = hist_key(root.topic_id, root.partition, root.version)
+def is_copied_after(after: Root) -> bool:
+    """Return whether ``after`` is one of the versions that are copied at intervals."""
+    return after.state != STATE_DELETING and after.version % HIST_EVERY == 0
+
+
+def copy_roots(roots: Sequence[Root], deadline: Deadline) -> Steps[None]:
+    """Put one copy of each root.
+
+    Raises RemoteUnavailableError if a copy is not stored before ``deadline``, CorruptionError if a copy of the same
+    version holds another commit: then the root went back to an older version. Any refusal of the store is raised.
+    """
+    puts = {hist_key(root.topic_id, root.partition, root.version): (_copy_of(root), root) for root in roots}
+    attempt = 0
+    while puts:
+        answers = yield Together(tuple(put for put, _ in puts.values()), errors=True)
+        for key, answer in zip(tuple(puts), answers, strict=True):
+            if isinstance(answer, TieredError) and not isinstance(answer, RemoteUnavailableError):
+                raise answer
+            if isinstance(answer, PutResult) and answer.status is PutStatus.LOST:  # by an earlier attempt, or a reader
+                yield from _compare(puts[key][1], key)
+            elif not isinstance(answer, PutResult) or answer.status is not PutStatus.LANDED:
+                continue  # unknown: a copy may be repeated, it is the same bytes under the same name
+            del puts[key]
+        if puts and deadline.passed((yield Now())):
+            raise RemoteUnavailableError(
+                f"{next(iter(puts))}: this copy of the root could not be stored", hint="try again; nothing was removed"
+            )
+        attempt += 1
+        if puts:
+            yield Backoff(attempt)
+
+
+def copy_root(root: Root) -> Steps[None]:
+    """Put a copy of ``root`` in one attempt. Log a warning if that fails: no removal depends on it."""
     try:
-        yield Put(key, body, ABSENT, crc32c(body))
+        yield _copy_of(root)
     except TieredError as error:
-        LOGGER.warning("hist_not_kept key=%s error=%s", key, error.message)
+        LOGGER.warning("hist_not_kept key=%s error=%s", root.key, error.message)
+
+
+def _copy_of(root: Root) -> Put:
+    body = encode_root(root)
+    return Put(hist_key(root.topic_id, root.partition, root.version), body, ABSENT, crc32c(body))
+
+
+def _compare(root: Root, key: str) -> Steps[None]:
+    """Raise CorruptionError if the copy under ``key`` is of another commit than ``root``."""
+    got = yield Get(key)
+    if isinstance(got, Object) and decode_root(got.data, key=key).commit.id != root.commit.id:
+        raise CorruptionError(
+            f"{root.where}: {key} is a copy of another commit of version {root.version}: the root went back to an "
+            "older version and was committed to since",
+            path_or_key=key,
+            hint=f"nothing was removed; `tiered check {root.topic}:{root.partition}` names both",
+        )
 
 
 def history(root: Root) -> Steps[list[int]]:
-    """The versions that are kept, oldest first."""
+    """Return the versions of which copies are stored, oldest first."""
     listed = yield from list_all(hist_prefix(root.topic_id, root.partition))
     versions = [parse_hist_key(entry.key) for entry in listed]
     return sorted(version for version in versions if version is not None)
 
 
-def outlived(root: Root) -> Steps[int]:
-    """The version that a kept copy proves to have been there; list before ``root`` is read. 0 without a copy.
-
-    A copy is made after the commit that it belongs to: one that is not a multiple proves the version behind it.
-    """
-    newest = max((yield from history(root)), default=0)
-    return newest + 1 if newest % HIST_EVERY else newest
+def newest_copy(root: Root) -> Steps[int]:
+    """Return the newest version of which a copy is stored, 0 without one. List it before ``root`` is read."""
+    return max((yield from history(root)), default=0)
 
 
 def prune_history(root: Root) -> Steps[None]:
-    """Deletes all but the newest copies. Never raises: what is left is deleted another time."""
+    """Delete old copies. Log a warning if that fails; the next claim tries again."""
     try:
-        versions = yield from history(root)
-        for at in range(0, len(versions) - HIST_KEPT, 1000):
-            old = versions[at : min(at + 1000, len(versions) - HIST_KEPT)]
-            yield Delete(tuple([hist_key(root.topic_id, root.partition, version) for version in old]))
+        listed = yield from list_all(hist_prefix(root.topic_id, root.partition))
+        copies = sorted((entry for entry in listed if parse_hist_key(entry.key) is not None), key=lambda one: one.key)
+        newest_ms = max((entry.last_modified_ms for entry in copies), default=0)
+        old = [one.key for one in copies[:-HIST_KEPT] if one.last_modified_ms < newest_ms - HIST_AGE_MS]
+        for at in range(0, len(old), MAX_DELETE_KEYS):
+            yield Delete(tuple(old[at : at + MAX_DELETE_KEYS]))
     except TieredError as error:
         LOGGER.warning("hist_not_pruned key=%s error=%s", root.key, error.message)
 
 
 def may_prune(role: Role) -> bool:
-    """A writer deletes nothing: a stolen key of one cannot take history away."""
+    """Return whether ``role`` may delete copies. A writer deletes nothing, so a stolen key cannot erase history."""
     return role is Role.MAINTAINER

@@ -40,7 +40,7 @@ from tiered.plan.lifecycle import Reason, Refusal, sink_refused
 from tiered.plan.pages import spill
 from tiered.plan.stage import HandoverIntent, StageIntent
 from tiered.remote.catalog import CommitLimits
-from tiered.remote.hist import keep_version, kept_version
+from tiered.remote.hist import copy_roots
 from tiered.remote.pages import store_pages
 from tiered.remote.refusal import refusal_error
 from tiered.remote.root_view import RootView, root_get
@@ -150,7 +150,6 @@ class _Swap:
     unknown: str = ""
     result: Root | TieredError | None = None
     made: bool = False
-    before: Root | None = None
 
 
 class Sink:
@@ -366,7 +365,10 @@ def swap_roots(
     swaps = [_Swap(view, intent) for view, intent in zip(views, intents, strict=True)]
     deadline = yield from deadline_after(limits.deadline_ms)
     for at in range(0, len(swaps), ROOTS_TOGETHER):
-        yield from _swap_group(swaps[at : at + ROOTS_TOGETHER], owner, limits, deadline)
+        group = swaps[at : at + ROOTS_TOGETHER]
+        yield from _swap_group(group, owner, limits, deadline)
+        # Before the batch is reported: the order in which sinks committed is in the roots alone.
+        yield from copy_roots([swap.result for swap in group if isinstance(swap.result, Root)], deadline)
     for swap in swaps:
         if isinstance(swap.result, TieredError):
             raise swap.result
@@ -437,7 +439,7 @@ def _plan(swap: _Swap, owner: str, limits: CommitLimits, deadline: Deadline) -> 
                 swap.stale = True
             return
         planned = yield from store_pages(planned, deadline)
-        swap.planned, swap.before, swap.put = planned, root, root_put(planned, Match(view.etag))
+        swap.planned, swap.put = planned, root_put(planned, Match(view.etag))
     except TieredError as error:
         swap.result = error
 
@@ -453,7 +455,7 @@ def _send(swaps: Sequence[_Swap]) -> Steps[None]:
         if isinstance(got, TieredError):
             swap.result = got  # a refusal proves nothing: the next call looks
         elif got.status is PutStatus.LANDED:
-            yield from _made(swap, got.etag)
+            _made(swap, got.etag)
         elif got.status is PutStatus.UNKNOWN:
             # mutant sink-unknown-is-settled
             swap.unknown = got.cause or "no answer"
@@ -461,14 +463,11 @@ def _send(swaps: Sequence[_Swap]) -> Steps[None]:
             swap.put, swap.stale, swap.unknown = None, True, ""
 
 
-def _made(swap: _Swap, etag: str) -> Steps[None]:
-    if swap.planned is None or swap.before is None:
+def _made(swap: _Swap, etag: str) -> None:
+    if swap.planned is None:
         raise ValueError(f"{swap.view.name}: nothing was sent")
     swap.view.landed(swap.planned, etag)
     swap.result, swap.made = swap.planned, True
-    kept = kept_version(swap.before, swap.planned)
-    if kept is not None:
-        yield from keep_version(kept)
 
 
 def _give_up(swaps: Sequence[_Swap], deadline: Deadline) -> None:

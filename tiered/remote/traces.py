@@ -16,7 +16,7 @@ from tiered.errors import CorruptionError, RemotePermissionError
 from tiered.format.keys import Role, parse_hist_key, parse_page_key, parse_segment_key, partition_prefix
 from tiered.format.root import Root
 from tiered.remote.audit import audited
-from tiered.remote.hist import outlived
+from tiered.remote.hist import newest_copy
 from tiered.remote.past import survey_snapshots
 from tiered.remote.root_view import OLDER_HINT, RootView
 from tiered.store.base import List, Page, Steps, Together, advanced
@@ -58,7 +58,7 @@ def find_traces(root: Root, refused: list[RemotePermissionError] | None = None) 
     Seven LISTs, and a GET of each snapshot. ``refused`` takes what a role may not list, which counts as no trace;
     without it RemotePermissionError is raised.
     """
-    copied = yield from _allowed(outlived(root), 0, refused)
+    copied = yield from _allowed(newest_copy(root), 0, refused)
     noted = yield from _allowed(audited(root), 0, refused)
     kept = yield from _allowed(_kept(root), 0, refused)
     return Traces(copied, noted, kept, (yield from _allowed(_claims(root), {}, refused)))

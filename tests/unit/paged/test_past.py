@@ -66,6 +66,8 @@ def test_each_version_is_whole_or_refused(seed: int) -> None:
         for name, version in snapshots.items():
             assert rows_as_of(place, AsOf(name=name)) == then[version]
         for version in place.world.run(history(place.root)) if act in ("collect", "replace") else ():
+            if version not in then:  # a claim's, from before the first append
+                continue
             try:
                 assert rows_as_of(place, AsOf(version=version)) == then[version]
                 assert rows_as_of(place, AsOf(time_ms=times[version])) == then[version]

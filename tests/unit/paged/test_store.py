@@ -17,12 +17,12 @@ from tests.unit.catalog.script import TOPIC_ID, Desk, World
 from tests.unit.paged.model import TINY
 from tiered.errors import CorruptionError, FencedError, NotFoundError, RemotePermissionError, RemoteUnavailableError
 from tiered.format.keys import FLAG_MAINTAINER, hist_key, parse_hist_key, parse_page_key, root_key
-from tiered.format.root import Cleaned, Root, decode_root
+from tiered.format.root import Cleaned, Root, decode_root, encode_root
 from tiered.model import Row
 from tiered.plan.housekeeping import GcDoneIntent, GcFloorIntent, StateIntent
 from tiered.plan.rewrite import ReplaceIntent, TrimIntent
 from tiered.remote.catalog import Catalog, CommitLimits
-from tiered.remote.hist import HIST_EVERY, HIST_KEPT
+from tiered.remote.hist import HIST_AGE_MS, HIST_EVERY, HIST_KEPT
 from tiered.remote.pages import PageCache, PageGone
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshot import Snapshot
@@ -122,7 +122,7 @@ def test_requests_of_a_thousand_commits_are_exact(world: World, desk: Desk) -> N
     assert (len(root.inner), len(root.leaves), len(root.rows)) == (24, 2, 4)
     leaves = 24 * 3 + 2
     copies = [put for put in world.store.puts[puts:] if parse_hist_key(put.key) is not None]
-    assert (sent.count("root"), sent.count("p"), len(copies)) == (300, leaves + 24, 1)
+    assert (sent.count("root"), sent.count("p"), len(copies)) == (300, leaves + 24, root.version // HIST_EVERY)
     assert world.store.gets - gets == 1  # the pin above
     assert rows_of(world, pinned(world)) == made
 
@@ -203,7 +203,7 @@ def test_a_claim_makes_no_page(world: World, desk: Desk) -> None:
     again.token, again.last_append = desk.token, desk.last_append
     before = len(world.store.puts)
     again.claim(again.proof())
-    assert keys_put(world, before) == ["root"]
+    assert keys_put(world, before) == ["root", "hist"]
     made += fill(again, 1)
     assert len(pinned(world).root.leaves) == 4
     assert rows_of(world, pinned(world)) == made
@@ -256,7 +256,7 @@ def test_a_trim_reads_two_pages_at_most_and_writes_none(world: World, desk: Desk
         before = len(world.store.puts)
         _, gets = counted(world, other.catalog.trim(start))
         assert gets <= 2
-        assert keys_put(world, before) == ["root", "hist"]
+        assert keys_put(world, before) == ["hist", "root"]
 
 
 def test_the_cache_is_bounded(world: World, desk: Desk) -> None:
@@ -366,12 +366,12 @@ def merged(desk: Desk, old: list[Row]) -> ReplaceIntent:
 
 
 def test_a_replacement_rewrites_one_leaf_and_what_is_above_it(world: World, desk: Desk) -> None:
-    made = fill(desk, 60)
+    made = fill(desk, 50)
     other = maintainer(world)
     before = len(world.store.puts)
     intent = merged(other, made[17:19])
     root = world.run(other.catalog.commit(intent))
-    assert keys_put(world, before) == ["p", "p", "root", "hist"]
+    assert keys_put(world, before) == ["p", "p", "hist", "root"]
     assert root.cleaned == (Cleaned(190, 7),)
     assert rows_of(world, pinned(world)) == [*made[:17], intent.rows[0], *made[19:]]
     with pytest.raises(NotFoundError, match="other rows"):
@@ -380,18 +380,18 @@ def test_a_replacement_rewrites_one_leaf_and_what_is_above_it(world: World, desk
 
 
 def test_several_intents_take_one_put_of_the_root(world: World, desk: Desk) -> None:
-    made = fill(desk, 60)
+    made = fill(desk, 50)
     other = maintainer(world)
     intents = [merged(other, made[20:24]), merged(other, made[30:33]), merged(other, made[21:23]), TrimIntent(95)]
     before = len(world.store.puts)
     results = world.run(other.catalog.commit_all([*intents, GcFloorIntent(3)]))
     sent = keys_put(world, before)
-    assert (sent.count("root"), sent[-2:]) == (1, ["root", "hist"])
+    assert (sent.count("root"), sent[-2:]) == (1, ["hist", "root"])
     assert [isinstance(result, Root) for result in results] == [True, True, False, True, True]
     assert isinstance(results[2], NotFoundError)
     root = pinned(world).root
     assert (root.commit.op, root.gc_floor, root.start_offset) == ("replace,trim,gc_floor", 3, 95)
-    assert len(rows_of(world, pinned(world))) == 60 - 9 - 3 - 2
+    assert len(rows_of(world, pinned(world))) == 50 - 9 - 3 - 2
 
 
 def test_nothing_is_sent_where_nothing_changes(world: World, desk: Desk) -> None:
@@ -445,9 +445,10 @@ def copies(world: World) -> list[int]:
     return [version for entry in found.entries if (version := parse_hist_key(entry.key)) is not None]
 
 
-def test_what_a_change_takes_away_from_is_kept_and_old_copies_go(world: World, desk: Desk) -> None:
+def test_roots_are_copied_before_removals_and_at_intervals(world: World, desk: Desk) -> None:
+    claimed = pinned(world).version
     fill(desk, HIST_EVERY)
-    assert copies(world) == [HIST_EVERY]
+    assert copies(world) == [claimed, HIST_EVERY]
     other = maintainer(world)
     version = pinned(world).version
     body = world.store.inner.execute(Get(root_key(TOPIC_ID, 0)))
@@ -456,24 +457,57 @@ def test_what_a_change_takes_away_from_is_kept_and_old_copies_go(world: World, d
     assert isinstance(body, Object)
     assert isinstance(kept, Object)
     assert kept.data == body.data
-    for at in range(16, 16 + HIST_KEPT):
+
+
+def test_copies_within_the_grace_are_kept_however_many(world: World, desk: Desk) -> None:
+    fill(desk, HIST_EVERY)
+    other = maintainer(world)
+    first = pinned(world).version
+    for at in range(15, 16 + HIST_KEPT):
         world.run(other.catalog.trim(at))
-    assert len(copies(world)) == HIST_KEPT + 2
-    maintainer(world)
-    last = maintainer(world)
-    world.run(last.catalog.trim(1000))
+    every = copies(world)
+    assert set(range(first, first + HIST_KEPT + 1)) <= set(every)
+    world.run(maintainer(world).catalog.trim(620))
+    assert set(every) <= set(copies(world))
+    world.clock.advance(HIST_AGE_MS / 1000 + 1)
+    world.run(maintainer(world).catalog.trim(630))
+    world.run(maintainer(world).catalog.trim(631))
     assert len(copies(world)) == HIST_KEPT
     assert copies(world)[-1] == pinned(world).version - 1
 
 
-def test_a_copy_that_is_refused_fails_no_commit(world: World, desk: Desk) -> None:
+def test_a_removal_whose_copy_is_refused_is_not_sent(world: World, desk: Desk) -> None:
     fill(desk, 3)
     other = maintainer(world)
-    world.store.script.extend(["ok", "denied"])
-    assert world.run(other.catalog.trim(5)).start_offset == 5
-    world.store.script.extend(["ok", "down"])
+    before = copies(world)
+    world.store.script.append("denied")
+    with pytest.raises(RemotePermissionError):
+        world.run(other.catalog.trim(5))
+    assert (pinned(world).start_offset, copies(world)) == (0, before)
+    world.store.script.append("down")
     assert world.run(other.catalog.trim(6)).start_offset == 6
-    assert copies(world) == []
+    assert copies(world) == [*before, pinned(world).version - 1]
+
+
+def test_a_copy_of_another_commit_stops_a_removal(world: World, desk: Desk) -> None:
+    """Two commits of one version exist only after the root went back."""
+    fill(desk, 3)
+    other = maintainer(world)
+    root = pinned(world).root
+    twin = dataclasses.replace(root, commit=dataclasses.replace(root.commit, id="0f" * 16))
+    world.store.inner.execute(Put(hist_key(TOPIC_ID, 0, root.version), encode_root(twin), ABSENT))
+    with pytest.raises(CorruptionError, match="another commit of version"):
+        world.run(other.catalog.trim(5))
+    assert pinned(world).start_offset == 0
+
+
+def test_a_claim_needs_no_copy(world: World, desk: Desk) -> None:
+    again = world.desk()
+    again.token, again.last_append = desk.token, desk.last_append
+    before = copies(world)
+    world.store.script.extend(["ok", "denied"])
+    again.claim(again.proof())
+    assert copies(world) == before
 
 
 def test_the_root_of_the_release_before_pages_spills(world: World) -> None:
