@@ -313,6 +313,28 @@ def test_lost_offsets_are_an_error_unless_told(spark: SparkSession, bucket: Buck
     assert offsets(load(spark, bucket, failOnDataLoss="false", **asked))[1] == list(range(50, P1_END))
 
 
+@pytest.mark.parametrize("end", ["", '{"flights": {"0": 420, "1": 70}}', '{"flights": {"0": 10, "1": 70}}'])
+def test_a_start_behind_the_end_is_skipped_where_loss_is_accepted(
+    spark: SparkSession, bucket: Bucket, end: str
+) -> None:
+    asked = {"startingOffsets": json.dumps({"flights": {"0": P0_END + 50, "1": 60}})}
+    asked |= {"endingOffsets": end} if end else {}
+    until = 70 if end else P1_END
+    assert offsets(load(spark, bucket, failOnDataLoss="false", **asked)) == {1: list(range(60, until))}
+    assert f"flights-0: the query starts at offset {P0_END + 50}" in error_of(
+        lambda: load(spark, bucket, **asked).count()
+    )
+
+
+def test_a_table_of_the_catalog_names_the_temporary_view(spark: SparkSession, bucket: Bucket) -> None:
+    spark.sql(f"CREATE TABLE flights_table USING tiered OPTIONS (path '{bucket.path}', subscribe 'flights')")
+    try:
+        message = error_of(lambda: spark.sql("SELECT count(*) FROM flights_table").collect())
+    finally:
+        spark.sql("DROP TABLE flights_table")
+    assert "in SQL CREATE TEMPORARY VIEW name USING tiered OPTIONS (path" in message
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -144,6 +144,7 @@ def test_log_append_time_is_that_of_the_write(bucket: Bucket) -> None:
 BAD_ROWS: list[tuple[str, tuple[Any, ...], type[TieredError], str]] = [
     ("value string, topic string", ("v", None), ConfigError, "a row has a null topic"),
     ("value string, partition int", ("v", 9), ConfigError, "topic flights has no partition 9"),
+    ("value string, partition int", ("v", -1), ConfigError, "a row names the partition -1"),
     ("value string, partition int", ("v", -2), ConfigError, "topic flights has no partition -2"),
     ("value string", ("x" * 6000,), RecordTooLargeError, "max.message.bytes is 5000"),
     ("value string, key string", ("v", None), InvalidRecordError, "topic flights is compacted"),

@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from tiered.errors import ConfigError
@@ -31,10 +32,18 @@ __all__ = ["register"]
 
 
 def lacking(what: str, error: ImportError) -> ConfigError:
-    """Says which module ``what`` lacks, or that one is too old for it."""
+    """Return the error that names the module ``what`` lacks, or the version of pyspark that is too old."""
     hint = "pip install 'tieredlog[spark]'"
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        return ConfigError(f"{what} needs {error.name.partition('.')[0]}, which is not installed", hint=hint)
+    module = (error.name or "").partition(".")[0]
+    if isinstance(error, ModuleNotFoundError) and module and (module != "pyspark" or not find_spec(module)):
+        return ConfigError(f"{what} needs {module}, which is not installed", hint=hint)
+    if module == "pyspark":
+        import pyspark  # noqa: PLC0415  it is installed, and lacks a part
+
+        return ConfigError(
+            f"{what} needs Spark 4.2 or later, and pyspark {pyspark.__version__} is installed",
+            hint="use pyspark 4.2 or later on the driver, in the workers and on the cluster",
+        )
     return ConfigError(f"{what} needs pyspark 4.2 and pyarrow: {error}", hint=hint)
 
 

@@ -206,7 +206,11 @@ class ReadOptions:
         check_names(given, dialect.names, lambda name: replacement(name, dialect), dialect.whose)
         path, local_dir = given.get("path"), given.get("local_dir")
         if not path and not local_dir:
-            raise ConfigError("option path is missing", hint='load("s3://bucket/prefix"), or option local_dir')
+            raise ConfigError(
+                "option path is missing: Spark hands the path of a table of its catalog to no Python source",
+                hint='load("s3://bucket/prefix"), option local_dir, or in SQL CREATE TEMPORARY VIEW name USING tiered '
+                "OPTIONS (path 's3://bucket/prefix', subscribe 'topic')",
+            )
         _check_subscription(given)
         if "asof" in given and local_dir:
             raise ConfigError("options asOf and local_dir exclude each other", hint="a disk has no past: leave it out")

@@ -103,6 +103,11 @@ def _pieces_of(tiers: Tiers, options: ReadOptions, pool: Executor) -> list[Piece
         return []
     latest = tiers.stream.latest()
     start, end = start_of(tiers, options, tiers.stream.earliest(), latest), _end(tiers, options, latest)
+    if start > max(end, latest) and not options.fail_on_data_loss:  # as Kafka's source: nothing, and a warning
+        held = tiers.stream.earliest(), latest
+        what = f"{tiers.tp}: the query starts at offset {start}, the log holds {held[0]} to {held[1]}"
+        lose(what, 0, requested=start, held=held, fail=False)
+        return []
     if start > end and options.start.timestamp is None and options.start.timestamps is None:
         raise ConfigError(
             f"{tiers.tp}: the query starts at offset {start} and ends at {end}",

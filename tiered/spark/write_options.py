@@ -77,7 +77,10 @@ class WriteOptions:
         check_names(given, NAMES, replacement, "Kafka's sink")
         path = given.get("path")
         if not path:
-            raise ConfigError("option path is missing", hint='save("s3://bucket/prefix")')
+            raise ConfigError(
+                "option path is missing: Spark hands the path of a table of its catalog to no Python source",
+                hint='write.format("tiered").option("topic", name).save("s3://bucket/prefix")',
+            )
         txn_id = option_value(given, "txnId", check_txn, None)
         if streaming and txn_id is not None:
             raise ConfigError(

@@ -109,7 +109,10 @@ class WriteSchema:
         return cls(places)
 
     def rows(self, batch: pa.RecordBatch, now_ms: int) -> WrittenRows:
-        """The rows of one batch. Raises ConfigError for a null topic, InvalidTimestampError for a time before 1970."""
+        """Return the rows of one batch.
+
+        Raises ConfigError for a null topic or the partition -1, InvalidTimestampError for a time before 1970.
+        """
         count = batch.num_rows
         headers = self._column(batch, "headers")
         records = RecordColumns(
@@ -125,8 +128,18 @@ class WriteSchema:
                     "a row has a null topic", hint='filter such rows, or give option("topic", ...) for all rows'
                 )
             topics = topics.cast(pa.string()).dictionary_encode()
-        partitions = self._column(batch, "partition")
-        return WrittenRows(records, topics, None if partitions is None else _numbers(partitions, -1))
+        return WrittenRows(records, topics, self._partitions(batch))
+
+    def _partitions(self, batch: pa.RecordBatch) -> Int64s | None:
+        """Return the numbers of the partitions, -1 for a null. Raises ConfigError for a row that says -1 itself."""
+        column = self._column(batch, "partition")
+        if column is None:
+            return None
+        if pc.any(pc.equal(column, -1)).as_py():
+            raise ConfigError(
+                "a row names the partition -1", hint="give null where the key shall decide, or a number from 0 on"
+            )
+        return _numbers(column, -1)
 
     def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array | None:
         place = self.places.get(name)
