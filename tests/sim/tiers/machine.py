@@ -87,9 +87,9 @@ class ProcessFiles(TraceFiles):
                     self.machine.changes[path] += 1
 
     def state(self, path: Path) -> FileState | None:
-        """Of a disk whose clock never stands still: on a real one two changes may share a time."""
+        """Return a time that differs after each change: on a real disk two changes may share one."""
         found = super().state(path)
-        return None if found is None else found._replace(inode=self.machine.changes[path])
+        return None if found is None else found._replace(modified_ns=found.modified_ns + self.machine.changes[path])
 
     def _check(self, handle: int) -> None:
         if handle not in self._open:
