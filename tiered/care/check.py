@@ -14,8 +14,8 @@ The invariants of a root are those that every commit checks (``plan.invariants``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -74,7 +74,8 @@ class CheckReport:
     ``unchecked`` objects have no checksum that the store tells: only ``read_data`` judges their bytes. ``newer`` counts
     the errors that say only that a newer release wrote something, ``denied`` those that this user may not look.
     ``passed_over``: segments that the run before, which was cut short, had looked at; ``read_before``: bytes that were
-    to be read and that an earlier run has read.
+    to be read and that an earlier run has read. ``archived`` counts the segments that must be restored before they can
+    be read, by storage class.
     """
 
     findings: tuple[Finding, ...]
@@ -92,6 +93,7 @@ class CheckReport:
     denied: int = 0
     passed_over: int = 0
     read_before: int = 0
+    archived: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:
@@ -236,6 +238,7 @@ class CheckRun:
             denied=self.denied,
             passed_over=remote.passed_over,
             read_before=remote.read_before,
+            archived=dict(remote.archived),
         )
 
     def _need_topics(self) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from uuid import UUID
 
@@ -90,6 +91,7 @@ class RemoteFacts:
     passed_over: int = 0
     read_before: int = 0
     may_pin: bool = True
+    archived: Counter[str] = field(default_factory=Counter)
 
 
 class RemoteCheck:
@@ -413,6 +415,15 @@ class RemoteCheck:
                 "object_size", f"the object has {found.size} bytes, the catalog says {row.size}", offset=row.base
             )
             return False
+        if found.archived:
+            self._facts.archived[found.archived] += 1
+            findings.add(
+                Severity.WARNING,
+                "archived",
+                f"the object is archived ({found.archived}), no reader gets it; restore it (aws s3api restore-object) "
+                "and take this prefix out of the lifecycle rule",
+                offset=row.base,
+            )
         if found.crc32c is None:
             self._facts.unchecked += 1
         elif found.crc32c != row.crc:
@@ -421,7 +432,7 @@ class RemoteCheck:
                 f"the object's CRC32C is {found.crc32c:#010x}, the catalog says {row.crc:#010x}",
                 offset=row.base,
             )
-        return True
+        return not found.archived
 
     def _bundle(self, row: Row, found: object, findings: Findings) -> Steps[Bundle | None]:
         key = index_key(self._topic_id, self._tp.partition, row)

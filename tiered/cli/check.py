@@ -141,6 +141,8 @@ def _conclude(app: Application, report: CheckReport) -> int:
                 f"{counted(report.passed_over, 'segment')} passed over, the run before had looked at them"
                 f"; {human_bytes(report.read_before)} not read again"
             )
+        for kind, count in sorted(report.archived.items()):
+            app.out.line(f"archived: {counted(count, 'segment')} of storage class {kind}, which no reader gets")
         if report.unchecked:
             number, have = counted(report.unchecked, "object"), "has" if report.unchecked == 1 else "have"
             app.out.line(f"{number} {have} no checksum that the store tells: --read-data judges the bytes")

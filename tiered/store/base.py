@@ -290,6 +290,7 @@ class Object:
     """An object or a range of it. ``size`` is that of the whole object.
 
     ``crc32c`` is the stored full-object checksum, None if the store returns none. ``date_ms`` is the store's clock.
+    ``archived``: the storage class of an object that must be restored before it can be read, else empty.
     ``encryption``: method and key of it, as the store tells; empty if it tells none. ``lent``: the bytes of a GET that
     said ``lend``, read-only, of a store that does; ``data`` is empty then.
     """
@@ -301,6 +302,7 @@ class Object:
     date_ms: int = 0
     crc32c: int | None = None
     encryption: str = ""
+    archived: str = ""
     lent: memoryview | None = field(default=None, repr=False)
 
     @property

@@ -216,6 +216,8 @@ def _refused(target: S3Target, request: StoreRequest, status: int, code: str, wh
             path_or_key=target.resource(request),
             hint="the bytes changed on the way to the store, or since their checksum was taken; nothing was stored",
         )
+    if code == "InvalidObjectState":
+        return _archived(target, request, what)
     if status in (401, 403) or code in _CREDENTIAL_HINTS:
         hint = _CREDENTIAL_HINTS.get(code) or _permission_hint(target, request)
         return RemotePermissionError(what, operation=_name(request), resource=target.resource(request), hint=hint)
@@ -224,6 +226,19 @@ def _refused(target: S3Target, request: StoreRequest, status: int, code: str, wh
             what, hint="this store refuses If-Match or If-None-Match; use one that supports conditional writes"
         )
     return ConfigError(what, hint="the store refuses this request as it is: check the endpoint, the bucket and the key")
+
+
+def _archived(target: S3Target, request: StoreRequest, what: str) -> RemotePermissionError:
+    """Return the error for an object that a lifecycle rule or a person has moved to an archive."""
+    resource = target.resource(request)
+    key = resource.removeprefix(f"s3://{target.bucket}/")
+    return RemotePermissionError(
+        f"{resource} is archived (GLACIER or DEEP_ARCHIVE) and cannot be read: {what}",
+        operation=_name(request),
+        resource=resource,
+        hint=f"restore it: aws s3api restore-object --bucket {target.bucket} --key {key} --restore-request Days=7; "
+        "then take this prefix out of the lifecycle rule",
+    )
 
 
 def _permission_hint(target: S3Target, request: StoreRequest) -> str:

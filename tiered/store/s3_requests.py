@@ -73,6 +73,9 @@ NO_XML = "NoXML"
 CUT_SHORT = "CutShort"
 """Not S3's: the code of a 404 of which :func:`tell_page` found that its body ends before its length: an answer that
 was cut on its way does not say what is absent."""
+ARCHIVES = frozenset({"GLACIER", "DEEP_ARCHIVE"})
+"""Storage classes whose objects must be restored first; ``INTELLIGENT_TIERING`` answers with a status of its own."""
+
 _PAGES = frozenset({"text/html", "application/xhtml+xml"})
 _LIST_FIELDS = ("IsTruncated", "KeyCount", "MaxKeys", "Name")
 """S3's answer to a listing has them all, also where there is nothing to list."""
@@ -474,8 +477,17 @@ def _described(response: dict[str, Any], data: bytes | memoryview, size: int) ->
         _date_ms(response),
         decode_crc(response.get("ChecksumCRC32C")),
         " ".join(filter(None, (response.get("ServerSideEncryption"), response.get("SSEKMSKeyId")))),
+        _archive_of(response),
         data if isinstance(data, memoryview) else None,
     )
+
+
+def _archive_of(response: dict[str, Any]) -> str:
+    """Return the storage class of an archived object, as HEAD answers; empty where a restored copy can be read."""
+    if 'ongoing-request="false"' in str(response.get("Restore", "")):
+        return ""
+    kind = str(response.get("StorageClass", ""))
+    return kind if kind in ARCHIVES else str(response.get("ArchiveStatus", ""))
 
 
 def _page(target: S3Target, response: dict[str, Any]) -> Page:

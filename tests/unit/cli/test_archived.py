@@ -1,0 +1,59 @@
+"""Segments that a lifecycle rule has moved to an archive: readers and ``check`` say so, and how to get them back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+import tiered
+from tests.unit.cli.conftest import Cli
+from tiered import aio
+from tiered.errors import RemotePermissionError
+from tiered.testing.moto import CREDENTIALS, locked_moto, make_bucket
+
+REMOTE = "s3://archived/p"
+
+
+@pytest.fixture
+def key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """The key of the one segment of a log, after it was moved to GLACIER."""
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    with locked_moto() as url:
+        make_bucket(url, "archived")
+        monkeypatch.setenv("TIERED_ENDPOINT_URL", url)
+        with tiered.open(tmp_path / "log", REMOTE) as log:
+            log.topic("t", create=True).append(b"v")
+            log.sync()
+        s3: Any = boto3.client("s3", endpoint_url=url, region_name="us-east-1")
+        keys = [item["Key"] for item in s3.list_objects_v2(Bucket="archived")["Contents"]]
+        (found,) = [each for each in keys if each.endswith(".log")]
+        place = {"Bucket": "archived", "Key": found}
+        s3.copy_object(**place, CopySource=place, StorageClass="GLACIER", MetadataDirective="COPY")
+        yield found
+
+
+def test_an_archived_segment_is_named_with_the_way_back(cli: Cli, key: str) -> None:
+    words = ["is archived (GLACIER", f"aws s3api restore-object --bucket archived --key {key}"]
+    with tiered.open_reader(REMOTE) as reader, pytest.raises(RemotePermissionError) as sync:
+        list(reader.topic("t").read())
+
+    async def read() -> None:
+        async with aio.open_reader(REMOTE) as reader:
+            async for _ in (await reader.topic("t")).read():
+                pass
+
+    with pytest.raises(RemotePermissionError) as on_the_loop:
+        asyncio.run(read())
+    for error in (sync.value, on_the_loop.value):
+        assert [word in str(error) for word in words] == [True, True]
+        assert "grant" not in str(error)
+    for options in ([], ["--read-data"]):
+        seen = cli("check", "--remote", REMOTE, *options, "--json")
+        assert (seen.code, seen.summary["archived"]) == (3, {"GLACIER": 1})
+    assert "archived: 1 segment of storage class GLACIER" in cli("check", "--remote", REMOTE).text
