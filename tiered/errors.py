@@ -34,6 +34,7 @@
     │   ├── NotDurableError             1   records are in the log; they could not be flushed, for want of a descriptor
     │   └── LocalPermissionError        12  owner or mode of a file of the log
     ├── ForkedLogError                  1
+    ├── ReentrantCallError              1   a signal handler called the log inside another call of its thread
     └── ClosedError                     1
 
 ``code`` is a stable word for machines, ``exit_code`` the process status of the command line (the
@@ -333,6 +334,15 @@ class ForkedLogError(TieredError):
     """A forked child used its parent's log: open the log after the fork instead."""
 
     code = "forked"
+
+
+class ReentrantCallError(TieredError):
+    """A signal handler, or a finalizer, called the log while its thread was inside another call of it.
+
+    Waiting would never end. Nothing was done.
+    """
+
+    code = "reentrant_call"
 
 
 class ClosedError(TieredError):

@@ -42,8 +42,10 @@ from tiered.format.coordinator_records import is_state_log
 from tiered.format.kernels import AT_WORK
 from tiered.local.directory.directories import LocalTier, check_paths
 from tiered.local.directory.tasks import ThreadWorkers
+from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.partition.partition import PartitionLog
+from tiered.locks import SafeEvent
 from tiered.metrics import Metric
 from tiered.model import Positions, TopicPartition
 from tiered.read.stream import TierStream
@@ -176,7 +178,9 @@ class Log:
         self._opening: dict[str, threading.RLock] = {}
         self._appenders = AppenderThread(clock, ThreadWorkers())
         self._lock = threading.RLock()
-        self._closed = threading.Event()
+        self._closed = SafeEvent()
+        self._closing = PlainLock()
+        self._ended = False
         self._ticker = threading.Thread(
             target=_tick,
             args=(weakref.ref(local), self._closed, clock, self.request_counts, self.remote),
@@ -538,8 +542,10 @@ class Log:
         Appenders are closed first; why one of them could not write what it held is raised when all else is done.
         """
         failed: TieredError | None = None
-        with self._lock:
-            if self._closed.is_set():
+        self._appenders.check_caller()
+        self._local.check_caller()
+        with self._closing, self._lock:
+            if self._ended:
                 return
             failed = self._appenders.close()
             self._closed.set()
@@ -547,9 +553,14 @@ class Log:
                 self._uploader.close(CLOSE_TIMEOUT_S)
             if self._tiering is not None:
                 self._tiering.close()
-            self._local.close()
+            try:
+                self._local.close()
+            except TieredError:
+                self._ended = True
+                raise
             if self._store is not None:
                 self._store.close()
+            self._ended = True  # what an interrupt kept from its end is ended by the next call
         if threading.current_thread() is not self._ticker:
             self._ticker.join(CLOSE_TIMEOUT_S)
         if failed is not None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -36,7 +35,9 @@ from tiered.errors import (
 )
 from tiered.format.accumulator import Accumulator
 from tiered.format.batch import encode_batch
+from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.partition.partition import PartitionLog
+from tiered.locks import SafeEvent
 from tiered.model import NO_TIMESTAMP, Headers, NewRecord, RecordMetadata
 from tiered.times import Time
 
@@ -151,8 +152,8 @@ class Appender(Accumulator[Receipt]):
         self._linger_s = limits.linger_ms / 1000
         self._now_ms = thread.clock.now_ms
         self._pid = os.getpid()
-        self._writing = threading.Lock()  # taken before ``_lock``; who holds it writes
-        self._room = threading.Event()
+        self._writing = PlainLock()  # taken before ``_lock``; who holds it writes
+        self._room = SafeEvent()
         self._ready: deque[PendingBatch] = deque()
         self._refused: TieredError | None = None
         self._failed = 0  # records since a call raised why
@@ -206,6 +207,7 @@ class Appender(Accumulator[Receipt]):
     def close(self) -> None:
         """Writes what was appended and ends the appender. Raises as :meth:`flush`; safe to call again."""
         self._check_process()
+        self.check_caller()
         with self._lock:
             if self._closed:
                 return
@@ -216,6 +218,11 @@ class Appender(Accumulator[Receipt]):
         finally:
             self._thread.remove(self)
         self._raise_failed()
+
+    def check_caller(self) -> None:
+        """Raises ReentrantCallError in a thread that is inside a call of this appender."""
+        self._writing.check_caller()
+        self._lock.check_caller()
 
     # -- what the thread of the log calls ------------------------------------------------------------------------------
 
@@ -453,7 +460,7 @@ class Appender(Accumulator[Receipt]):
         with self._lock:
             if batch.done:
                 return True
-            event = batch.event = batch.event or threading.Event()
+            event = batch.event = batch.event or SafeEvent()
         return self._clock.wait(event, timeout_s)
 
     def _when_done(self, batch: PendingBatch, callback: Callable[[], None]) -> bool:

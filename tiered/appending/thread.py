@@ -6,7 +6,6 @@ import atexit
 import logging
 import os
 import sys
-import threading
 import warnings
 import weakref
 from collections.abc import Iterator
@@ -16,6 +15,8 @@ from typing import Protocol
 from tiered.clock import Clock
 from tiered.errors import ForkedLogError, TieredError
 from tiered.local.directory.tasks import Workers
+from tiered.local.disk.plain_lock import PlainLock
+from tiered.locks import SafeEvent
 from tiered.metrics import Metric, metric
 
 IDLE_SECONDS = 10.0
@@ -51,6 +52,9 @@ class Buffered(Protocol):
     def _drain(self) -> None:
         """Writes all that waits."""
 
+    def check_caller(self) -> None:
+        """Raises ReentrantCallError in a thread that is inside a call of it."""
+
     def close(self) -> None:
         """Writes all, and takes nothing more."""
 
@@ -62,8 +66,8 @@ class AppenderThread:
         self.clock = clock
         self._pid = os.getpid()
         self._workers = workers
-        self._lock = threading.Lock()
-        self._event = threading.Event()
+        self._lock = PlainLock()
+        self._event = SafeEvent()
         self._known: dict[str, weakref.WeakSet[Buffered]] = {}
         self._counts: dict[str, Counts] = {}
         self._pending: dict[Buffered, None] = {}
@@ -113,6 +117,12 @@ class AppenderThread:
         """Writes what all appenders (of a topic) hold now. What fails is told by them."""
         for each in self._appenders(topic):
             each._drain()
+
+    def check_caller(self) -> None:
+        """Raises ReentrantCallError in a thread that is inside a call of an appender."""
+        self._lock.check_caller()
+        for each in self._appenders(None):
+            each.check_caller()
 
     def close(self) -> TieredError | None:
         """Closes all appenders and ends the thread. Returns the first error of what they still held."""

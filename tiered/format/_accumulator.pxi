@@ -1,12 +1,5 @@
 # Part of _kernels.pyx: what an appender does for each record. The twin is ``tiered.format.accumulator``.
 
-cdef extern from "time.h" nogil:
-    struct timespec:
-        long tv_sec
-        long tv_nsec
-    int CLOCK_REALTIME
-    int clock_gettime(int, timespec*)
-
 cdef extern from *:
     """
     /* An instance as its type makes it, without a call of __init__. */
@@ -42,37 +35,6 @@ def _forked():
 
 
 os.register_at_fork(after_in_child=_forked)
-
-
-@cython.final
-cdef class SectionLock:
-    """As ``tiered.format.accumulator.SectionLock`` says.
-
-    ``busy`` is set as long as somebody is inside. It changes only under the interpreter's lock, which whoever finds it
-    unset keeps until it does something that lets go of it: what does no such thing needs no lock.
-    """
-
-    cdef PyThread_type_lock lock
-    cdef bint busy
-
-    def __cinit__(self):
-        self.lock = PyThread_allocate_lock()
-        if self.lock == NULL:
-            raise MemoryError
-
-    def __dealloc__(self):
-        if self.lock != NULL:
-            PyThread_free_lock(self.lock)
-
-    def __enter__(self):
-        if not PyThread_acquire_lock(self.lock, NOWAIT_LOCK):
-            with nogil:
-                PyThread_acquire_lock(self.lock, WAIT_LOCK)
-        self.busy = True
-
-    def __exit__(self, kind, error, trace):
-        self.busy = False
-        PyThread_release_lock(self.lock)
 
 
 cdef struct TimeRun:
@@ -255,7 +217,7 @@ cdef class AccumulatedRecord:
 cdef class Accumulator:
     """As ``tiered.format.accumulator.Accumulator`` says."""
 
-    cdef readonly SectionLock _lock
+    cdef readonly PlainLock _lock
     cdef public dict _open
     cdef public dict _halted
     cdef public object _keyless
@@ -288,7 +250,7 @@ cdef class Accumulator:
         self.receipt = receipt
         self.clock = now_ms
         self.born = forks
-        self._lock = SectionLock()
+        self._lock = PlainLock()
         self._open = {}
         self._halted = {}
 
@@ -351,7 +313,7 @@ cdef class Accumulator:
             return None
         receipt = bare_instance(self.receipt, NO_ARGUMENTS)
         # From here on nothing runs Python code, is collected or waits: no other thread comes between.
-        if self._lock.busy or self._closed or self._halted:
+        if self._lock.is_held or self._closed or self._halted:
             return None
         found = PyDict_GetItemWithError(self._open, chosen)
         if found == NULL:

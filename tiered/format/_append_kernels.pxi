@@ -20,20 +20,6 @@ cdef extern from *:
 cdef extern from "Python.h":
     void Py_XDECREF(PyObject*)
 
-cdef extern from "pythread.h":
-    ctypedef enum PyLockStatus:
-        PY_LOCK_FAILURE
-        PY_LOCK_ACQUIRED
-        PY_LOCK_INTR
-    PyLockStatus PyThread_acquire_lock_timed(PyThread_type_lock, long long, int) nogil
-
-cdef extern from "time.h" nogil:
-    int CLOCK_MONOTONIC
-
-cdef extern from "Python.h":
-    int PyErr_CheckSignals() except -1
-
-cdef double MOST_SECONDS = 9e9
 cdef object TRUTH = True
 cdef object FALSEHOOD = False
 cdef PyObject* TRUE = <PyObject*>TRUTH
@@ -67,226 +53,12 @@ cdef inline void set_slot(PyObject* instance, Py_ssize_t place, object value) no
     Py_XDECREF(before)
 
 
-cdef int64_t monotonic_us() noexcept nogil:
-    cdef timespec time
-    clock_gettime(CLOCK_MONOTONIC, &time)
-    return <int64_t>time.tv_sec * 1000000 + time.tv_nsec // 1000
-
-
-cdef int check_patience(bint blocking, double timeout) except -1:
-    """As ``threading.Lock`` does."""
-    if timeout != -1 and not blocking:
-        raise ValueError("can't specify a timeout for a non-blocking call")
-    if timeout < 0 and timeout != -1:
-        raise ValueError("timeout value must be a non-negative number")
-    if timeout > MOST_SECONDS:
-        raise OverflowError("timeout value is too large")
-    return 0
-
-
-@cython.final
-cdef class PlainLock:
-    """As ``threading.Lock``: compiled code takes it without a call. Who waits hears of signals."""
-
-    cdef PyThread_type_lock lock
-    cdef bint is_held
-
-    def __cinit__(self):
-        self.lock = PyThread_allocate_lock()
-        if self.lock == NULL:
-            raise MemoryError
-
-    def __dealloc__(self):
-        if self.lock != NULL:
-            if self.is_held:
-                PyThread_release_lock(self.lock)
-            PyThread_free_lock(self.lock)
-
-    cdef inline bint take(self) noexcept:
-        """Whether it was free: nobody waits."""
-        if not PyThread_acquire_lock(self.lock, NOWAIT_LOCK):
-            return False
-        self.is_held = True
-        return True
-
-    cdef int wait(self, int64_t most_us) except -1:
-        """Until it is free, so long at most (-1: for ever); whether it is taken."""
-        cdef PyLockStatus status
-        cdef int64_t deadline = monotonic_us() + most_us if most_us >= 0 else 0
-        cdef int64_t left = most_us
-        while True:
-            with nogil:
-                status = PyThread_acquire_lock_timed(self.lock, left, 1)
-            if status == PY_LOCK_ACQUIRED:
-                self.is_held = True
-                return True
-            if status == PY_LOCK_FAILURE:
-                return False
-            PyErr_CheckSignals()
-            if most_us >= 0:
-                left = deadline - monotonic_us()
-                if left < 0:
-                    return False
-
-    cdef inline int drop(self) except -1:
-        if not self.is_held:
-            raise RuntimeError("release unlocked lock")
-        self.is_held = False
-        PyThread_release_lock(self.lock)
-        return 0
-
-    def acquire(self, bint blocking=True, double timeout=-1):
-        check_patience(blocking, timeout)
-        if self.take():
-            return True
-        return bool(blocking and self.wait(-1 if timeout == -1 else <int64_t>(timeout * 1e6)))
-
-    def release(self):
-        self.drop()
-
-    def locked(self):
-        return bool(self.is_held)
-
-    def __enter__(self):
-        if not self.take():
-            self.wait(-1)
-        return True
-
-    def __exit__(self, kind, error, trace):
-        self.drop()
-
-
-cdef struct Turn:  # of one who waits for a TurnLock
-    PyThread_type_lock come
-    Turn* following
-    bint is_its
-
-
-@cython.final
-cdef class TurnLock:
-    """As ``threading.Lock``, in the order in which it is asked for: whoever drops it hands it to the first in line.
-
-    So nobody who has just dropped it has it again before all who waited. A signal sends whoever hears it to the end.
-    """
-
-    cdef bint is_held
-    cdef Turn* first
-    cdef Turn* last
-
-    cdef inline bint take(self) noexcept:
-        """Whether it was free: then nobody is in line."""
-        cdef bint was_free = not self.is_held
-        self.is_held = True
-        return was_free
-
-    cdef int wait(self, int64_t most_us) except -1:
-        """As that of ``PlainLock``."""
-        cdef PyLockStatus status
-        cdef int64_t deadline = monotonic_us() + most_us if most_us >= 0 else 0
-        cdef int64_t left = most_us
-        while not self.take():
-            status = self.stand_in_line(left)
-            if status != PY_LOCK_INTR:
-                return status == PY_LOCK_ACQUIRED
-            PyErr_CheckSignals()  # outside the line: the handler may ask for this very lock
-            if most_us >= 0:
-                left = deadline - monotonic_us()
-                if left < 0:
-                    return False
-        return True
-
-    cdef PyLockStatus stand_in_line(self, int64_t most_us) except *:
-        """Until its turn has come, the time is over, or there is a signal."""
-        cdef PyLockStatus status
-        cdef Turn* turn = <Turn*>PyMem_Malloc(sizeof(Turn))  # not on the stack: a thread may end here with the process
-        if turn == NULL:
-            raise MemoryError
-        turn.come = PyThread_allocate_lock()
-        if turn.come == NULL:
-            PyMem_Free(turn)
-            raise MemoryError
-        PyThread_acquire_lock(turn.come, NOWAIT_LOCK)
-        turn.following, turn.is_its = NULL, False
-        if self.first == NULL:
-            self.first = turn
-        else:
-            self.last.following = turn
-        self.last = turn
-        with nogil:
-            status = PyThread_acquire_lock_timed(turn.come, most_us, 1)
-        if turn.is_its:  # whatever the status: it may have come just after the time was over
-            status = PY_LOCK_ACQUIRED
-        else:
-            self.leave_line(turn)
-        PyThread_acquire_lock(turn.come, NOWAIT_LOCK)
-        PyThread_release_lock(turn.come)  # as the interpreter does before it frees one
-        PyThread_free_lock(turn.come)
-        PyMem_Free(turn)
-        return status
-
-    cdef void leave_line(self, Turn* turn) noexcept:
-        cdef Turn* before = NULL
-        cdef Turn* at = self.first
-        while at != turn:
-            before, at = at, at.following
-        if before == NULL:
-            self.first = turn.following
-        else:
-            before.following = turn.following
-        if self.last == turn:
-            self.last = before
-
-    cdef inline int drop(self) except -1:
-        cdef Turn* turn = self.first
-        if not self.is_held:
-            raise RuntimeError("release unlocked lock")
-        if turn == NULL:
-            self.is_held = False
-            return 0
-        self.first = turn.following  # the lock stays held, for whoever this is
-        if self.first == NULL:
-            self.last = NULL
-        turn.is_its = True
-        PyThread_release_lock(turn.come)
-        return 0
-
-    @property
-    def waiting(self):
-        """How many are in line."""
-        cdef Turn* at = self.first
-        cdef Py_ssize_t count = 0
-        while at != NULL:
-            count += 1
-            at = at.following
-        return count
-
-    def acquire(self, bint blocking=True, double timeout=-1):
-        check_patience(blocking, timeout)
-        if self.take():
-            return True
-        return bool(blocking and self.wait(-1 if timeout == -1 else <int64_t>(timeout * 1e6)))
-
-    def release(self):
-        self.drop()
-
-    def locked(self):
-        return bool(self.is_held)
-
-    def __enter__(self):
-        if not self.take():
-            self.wait(-1)
-        return True
-
-    def __exit__(self, kind, error, trace):
-        self.drop()
-
-
 @cython.final
 cdef class PlainPlaces:
     """Where the classes of a partition keep what an append looks at. One for all partitions."""
 
     cdef object condition, upload, segments, leadership, beginning, reserve, producers, flusher, active, stats, lease
-    cdef Py_ssize_t closed, ending, offline, uploaded
+    cdef Py_ssize_t closed, ending, offline, uploaded, under_way, resume_at
     cdef Py_ssize_t fenced, uploaded_end
     cdef Py_ssize_t end, growing
     cdef Py_ssize_t epoch, unassigned
@@ -307,6 +79,7 @@ cdef class PlainPlaces:
         self.active, self.stats, self.lease = active, stats, lease
         self.closed, self.ending = place_of(condition, "closed"), place_of(condition, "ending")
         self.offline, self.uploaded = place_of(condition, "offline"), place_of(condition, "upload")
+        self.under_way, self.resume_at = place_of(condition, "under_way"), place_of(condition, "resume_at")
         self.fenced, self.uploaded_end = place_of(upload, "fenced"), place_of(upload, "end_offset")
         self.end, self.growing = place_of(segments, "end"), place_of(segments, "active")
         self.epoch, self.unassigned = place_of(leadership, "epoch"), place_of(leadership, "unassigned")
@@ -348,11 +121,13 @@ cdef class PlainAppend:
     cdef object topic, partition
     cdef int64_t born  # the forks when it was made
     cdef bint is_plain, keyed, keeps_reserve
+    cdef bint is_torn  # a write left a part of its bytes
+    cdef str append_words
     cdef int64_t bits, most_bytes, before_ms, after_ms, flush_messages
 
     def __init__(
         self, PlainPlaces places, shared, *, flusher, producers, beginning, tp, now_ms, leases, uses, write,
-        add_entries, write_entries, break_off, bint keeps_reserve,
+        add_entries, write_entries, break_off, str append_words, bint keeps_reserve,
     ):
         self.at = places
         self.condition, self.segments, self.leadership = shared.condition, shared.segments, shared.leadership
@@ -369,6 +144,7 @@ cdef class PlainAppend:
         self.topic, self.partition = tp
         self.clock, self.leases, self.uses = now_ms, leases, uses
         self.write, self.break_off = write, break_off
+        self.append_words = append_words
         self.add_entries, self.write_entries = add_entries, write_entries
         self.keeps_reserve = keeps_reserve
         self.born = forks
@@ -434,7 +210,7 @@ cdef class PlainAppend:
         try:
             put_batch(data, m, 0, -1, self.bits, now, -1, -1, -1)  # outside the lock: offsets lie outside the CRC
             if not self.lock.take():
-                self.lock.wait(-1)
+                self.lock.wait(-1, True)
             try:
                 return self.store(data, size, m.count, now, first, least, greatest)
             finally:
@@ -459,6 +235,7 @@ cdef class PlainAppend:
         if found == NULL or not self.counts(found, &g):
             return None
         stats = <object>found
+        end = <object>slot(<PyObject*>self.segments, at.end)
         put_fixed(data, g.base, 8)
         put_fixed(data + LEADER_EPOCH_AT, g.epoch, 4)
         if self.keeps_reserve:
@@ -467,9 +244,16 @@ cdef class PlainAppend:
             if self.leases is None:
                 self.write(active, PyByteArray_FromStringAndSize(<char*>data, size))
             elif not self.written(<object>slot(<PyObject*>active, at.log), data, size, g.position):
-                return None  # in whole or in part: the general way writes the same place again
+                if self.is_torn:
+                    self.is_torn = False
+                    set_slot(<PyObject*>self.condition, at.resume_at, end)
+                    set_slot(<PyObject*>self.condition, at.under_way, self.append_words)
+                return None  # the general way cuts back what was written, or says why it cannot be
             return self.grow(active, stats, &g, data, size, count, now, first, least, greatest)
         except BaseException as error:
+            # Before any Python code runs, in which an interrupt may come: whoever has the lock next cuts back to here.
+            set_slot(<PyObject*>self.condition, at.resume_at, end)
+            set_slot(<PyObject*>self.condition, at.under_way, self.append_words)
             self.break_off(error)
             raise
 
@@ -483,6 +267,7 @@ cdef class PlainAppend:
             slot(condition, at.closed) != FALSE
             or slot(condition, at.ending) != FALSE
             or slot(condition, at.offline) != NONE
+            or slot(condition, at.under_way) != NONE
             or slot(<PyObject*>self.beginning, at.begun) != TRUE
             or slot(<PyObject*>self.leadership, at.unassigned) != FALSE
             or slot(<PyObject*>self.producers, at.state) != NONE
@@ -567,6 +352,7 @@ cdef class PlainAppend:
             set_slot(found, at.dirty, TRUTH)
             with nogil:
                 done = pwrite(<int>descriptor, data, size, position)
+            self.is_torn = 0 < done < size
             return done == size
         finally:
             lock.drop()

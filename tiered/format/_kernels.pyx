@@ -19,9 +19,9 @@ from cpython.pythread cimport (
     PyThread_acquire_lock,
     PyThread_allocate_lock,
     PyThread_free_lock,
+    PyThread_get_thread_ident,
     PyThread_release_lock,
     PyThread_type_lock,
-    WAIT_LOCK,
 )
 from cpython.ref cimport Py_INCREF, Py_REFCNT, PyObject
 from cpython.tuple cimport PyTuple_SET_ITEM
@@ -35,6 +35,7 @@ import os
 from tiered.format import pure_kernels
 from tiered.format.codecs import MAX_DECOMPRESSED_BYTES, codec_of, decompress
 from tiered.format.records import datetime_of, hash_of, made_again, shown_fields, values_of
+from tiered.locks import ABANDONED_AFTER_S, has_ended, reentrant_call
 from tiered.model import NO_TIMESTAMP, NewRecord, PackedBatch, RecordMetadata
 
 cdef extern from *:
@@ -1506,6 +1507,7 @@ def group(records, int partitions, int fixed, int keyless):
 
 include "_arrow_kernels.pxi"
 include "_arrow_encoder.pxi"
+include "_lock_kernels.pxi"
 include "_accumulator.pxi"
 include "_append_kernels.pxi"
 include "_crc_kernels.pxi"

@@ -1,7 +1,7 @@
 """What an appender does for each record: the pure twin of the compiled classes of the same names.
 
 The compiled ones take a record without a Python frame, a system call or a lock where nothing is out of the ordinary:
-its batch is open and has room, no other thread is inside a section of the lock, and the process is no fork. Whatever
+its batch is open and has room, the lock is free, and the process is no fork. Whatever
 else there is goes the way that it goes here, to ``_take_any`` of the subclass.
 
 ::
@@ -13,34 +13,16 @@ else there is goes the way that it goes here, to ``_take_any`` of the subclass.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 from tiered.format import kernels
+from tiered.locks import PlainLock
 from tiered.model import Headers, NewRecord, PackedBatch
 from tiered.times import Time
 
 Receipt = TypeVar("Receipt")
 Taken_co = TypeVar("Taken_co", covariant=True)
-
-
-class SectionLock:
-    """A lock for short sections: ``with lock:``. Not reentrant; nobody waits in one."""
-
-    __slots__ = ("_lock",)
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lock.release()
 
 
 class AccumulatedBatch:
@@ -118,7 +100,7 @@ class Accumulator(Generic[Receipt]):
         del partitions, record_bytes, receipt, now_ms
         self._batch_bytes = batch_bytes
         self._buffer_bytes = buffer_bytes
-        self._lock = SectionLock()
+        self._lock = PlainLock()
         self._open: dict[int, Any] = {}
         self._halted: dict[int, Any] = {}
         self._keyless: int | None = None
@@ -161,4 +143,3 @@ if kernels.AT_WORK != kernels.PURE:
     AccumulatedBatch = _kernels.AccumulatedBatch  # type: ignore[misc]
     AccumulatedRecord = _kernels.AccumulatedRecord  # type: ignore[misc]
     Accumulator = _kernels.Accumulator  # type: ignore[misc]
-    SectionLock = _kernels.SectionLock  # type: ignore[misc]

@@ -43,7 +43,7 @@ __all__ = [
 _PURE_ALONE = {"AT_WORK", "HASH_SECRET", "PURE", "encode_record_at"}
 """Of the names above those that no compiled twin has."""
 _ELSEWHERE = (
-    *("AccumulatedBatch", "AccumulatedRecord", "Accumulator", "SectionLock"),
+    *("AccumulatedBatch", "AccumulatedRecord", "Accumulator"),
     *("PlainAppend", "PlainAppends", "PlainLock", "PlainPlaces", "TurnLock"),
 )
 """Of the compiled twin, with other doors: ``tiered.format.accumulator``, ``tiered.local.partition.plain``."""

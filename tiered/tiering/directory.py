@@ -16,6 +16,7 @@ from tiered.local.directory.view import find_gone, gone_error
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files, FileState, PosixFiles, no_directory, sweep_temporaries
 from tiered.local.disk.lock import DirectoryLock
+from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.disk.topics import TOPICS_NAME, TopicInfo
 from tiered.local.disk.uploads import (
     PAUSE_NAME,
@@ -48,7 +49,7 @@ class LogDirectory:
         self._checkpoint = UploadCheckpoint(path, self.files)
         self._request = SealRequest(path, self.files)
         self._busy = threading.RLock()
-        self._noting = threading.Lock()
+        self._noting = PlainLock()
         self._pauses = PauseFile(path, self.files)
         self._seen: tuple[FileState | None, ...] = ()
         self._resuming: dict[TopicPartition, Granted] = {}  # empty logs that are to begin where the bucket ends

@@ -14,7 +14,6 @@ grown. Only the holder of ``tiered-uploader.lock`` may open it.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +23,7 @@ from typing import Any
 from tiered.errors import ClosedError, NotFoundError
 from tiered.format.keys import LOG_SUFFIX, Role
 from tiered.local.disk.files import Files
+from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.disk.uploads import JOURNAL_NAME
 from tiered.model import TopicPartition
 
@@ -76,7 +76,7 @@ class Journal:
     def __init__(self, directory: Path, files: Files) -> None:
         self._path = directory / JOURNAL_NAME
         self._files = files
-        self._lock = threading.Lock()
+        self._lock = PlainLock()
         self._entries: dict[str, Entry] = {}
         self._by_partition: dict[TopicPartition, dict[str, Entry]] = {}
         self._lines = self._end = self._inode = 0

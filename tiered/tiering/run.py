@@ -22,7 +22,7 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +43,7 @@ from tiered.local.directory.directories import LocalTier
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.claims import ClaimProof
 from tiered.local.disk.files import sweep_temporaries
+from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploads import UPLOADER_FILES, PartitionUpload, PauseFile, uploader_lock
 from tiered.local.partition.partition import PartitionLog
@@ -129,11 +130,11 @@ class Tiering:
         self.pauses = PauseFile(local.directory, local.files)
         self._lock = uploader_lock(local.directory, local.files)
         self._journal: Journal | None = None
-        self._busy = threading.RLock()
+        self._busy = PlainLock()
         self._swept = False
         self._notes: dict[TopicPartition, PartitionUpload] = {}  # read back, not yet in the checkpoint
         self._noted_at = -math.inf
-        self._noting = threading.Lock()
+        self._noting = PlainLock()
 
     @staticmethod
     def check_reachable(store: Store, *, clock: Clock, ids: IdSource) -> bool:
@@ -232,7 +233,13 @@ class Tiering:
 
     def _run(self, ends: Mapping[TopicPartition, int], deadline: float | None, *, claims: bool = False) -> bool:
         """One run of the engine under the uploader's lock; False if another process has that."""
-        with self._turn(deadline):
+        left_s = -1 if deadline is None else min(max(deadline - self.clock.monotonic(), 0.0), threading.TIMEOUT_MAX)
+        if not self._busy.hold(left_s):  # another run of this process: waited for, instead of mistaken for a process
+            raise DataLocalError(
+                f"another sync of {self.local.directory} was still at work when the time was up",
+                hint="sync again; the data is safe on this disk meanwhile",
+            )
+        try:
             if not self._lock.try_acquire(self.clock):
                 return False
             try:
@@ -243,21 +250,9 @@ class Tiering:
                     self._write_notes()  # whatever ended it, what was committed until then is in the checkpoint
                 finally:
                     self._lock.release()
-        return True
-
-    @contextlib.contextmanager
-    def _turn(self, deadline: float | None) -> Iterator[None]:
-        """One run at a time: another of this process holds the lock, too, and is waited for instead of mistaken."""
-        left_s = -1 if deadline is None else min(max(deadline - self.clock.monotonic(), 0.0), threading.TIMEOUT_MAX)
-        if not self._busy.acquire(timeout=left_s):
-            raise DataLocalError(
-                f"another sync of {self.local.directory} was still at work when the time was up",
-                hint="sync again; the data is safe on this disk meanwhile",
-            )
-        try:
-            yield
         finally:
             self._busy.release()
+        return True
 
     def _drain(self, ends: Mapping[TopicPartition, int], deadline: float | None, *, claims: bool) -> None:
         behind = {tp: end for tp, end in ends.items() if claims or not self._is_committed(tp, end)}

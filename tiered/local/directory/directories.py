@@ -346,11 +346,17 @@ class LocalTier:
             stack.enter_context(log.sealing_many())
         return stack
 
+    def check_caller(self) -> None:
+        """Raises ReentrantCallError in a thread that is inside another call that a close would wait for."""
+        for log in self._logs.values():
+            log.check_caller()
+
     def close(self) -> None:
         """Closes all; the first error is raised after the last."""
         if self._only is not None:
             self._only.close()
             return
+        self.check_caller()
         self.transactions.close(self.config.close_timeout_ms / 1000)
         first: TieredError | None = None
         for path, log in self._logs.items():

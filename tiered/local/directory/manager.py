@@ -49,6 +49,7 @@ from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files, PosixFiles, no_directory, sweep_temporaries
 from tiered.local.disk.handles import PooledFiles, default_open_files
 from tiered.local.disk.lock import DirectoryLock
+from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.disk.space import DiskReserve
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploads import (
@@ -97,7 +98,8 @@ class LocalLog:
         self._directory_lock = lock
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        self._closed = False
+        self._closed = self._ended = False
+        self._closing = PlainLock()
         self._proven: frozenset[TopicPartition] = frozenset()
         self.seal_requests = SealRequest(directory, files)
         self.claims, self.uploads = Claims(directory, files), UploadCheckpoint(directory, files)
@@ -377,14 +379,32 @@ class LocalLog:
         It waits at most ``close_timeout_ms``; a round of compaction ends as if there had been none. LocalIOError if not
         all is durable, or if a thread hangs in the disk: then the process keeps the lock, so that nobody writes beside.
         """
-        ours = self._directory_lock is not None and os.getpid() == self._pid
-        settled = self._closed or not ours or self.transactions.close(self.config.close_timeout_ms / 1000)
-        with self._lock:
-            if self._closed:
-                return
+        if self._directory_lock is None or os.getpid() != self._pid:
             self._closed = True
-        if self._directory_lock is None or not ours:
             return
+        self.check_caller()
+        with self._closing:
+            if self._ended:
+                return
+            try:
+                self._end(self._directory_lock)
+            except TieredError:
+                self._ended = True
+                raise
+            self._ended = True  # what an interrupt kept from its end is ended by the next call
+
+    def check_caller(self) -> None:
+        """Raises ReentrantCallError in a thread that is inside another call that a close would wait for."""
+        if os.getpid() != self._pid:
+            return
+        self._closing.check_caller()
+        self.transactions.check_caller()
+        for writer in self.roster.awake():
+            writer.check_caller()
+
+    def _end(self, lock: DirectoryLock) -> None:
+        settled = self.transactions.close(self.config.close_timeout_ms / 1000)
+        self._closed = True
         lost = self._lost() or self._emptied()  # nothing is written into a directory that took the place of this one
         clean = self._service.end(self.cleaner, self._workers)
         try:
@@ -396,7 +416,7 @@ class LocalLog:
                 if settled and not self.roster.broken:
                     mark_clean(self.directory, self.files, self._broker_epoch)
         finally:
-            self._directory_lock.release()
+            lock.release()
         if lost is not None:
             raise lost
         if not clean:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +17,7 @@ from tiered.local.disk.checkpoints import (
     OffsetsFile,
 )
 from tiered.local.disk.files import Files
+from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.partition.roster import Roster
 from tiered.local.recovery.recovery import LOST_POINT, UNKNOWN_POINT
 from tiered.model import TopicPartition
@@ -51,7 +51,7 @@ class DirectoryNotes:
         self.directory = directory
         self.files = files
         self._roster = roster
-        self._lock = threading.Lock()
+        self._lock = PlainLock()
         self._coming: dict[TopicPartition, int] = {}
         self._written: dict[TopicPartition, int] | None = None
         self._starts_written: dict[TopicPartition, int] | None = None
@@ -128,7 +128,7 @@ class SealNotes:
     def __init__(self, directory: Path, write: Callable[[], None]) -> None:
         self._directory = directory
         self._write = write
-        self._lock = threading.Lock()
+        self._lock = PlainLock()
         self._batches = 0
         self._due = False
 

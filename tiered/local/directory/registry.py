@@ -26,6 +26,7 @@ from tiered.errors import ConfigError, TieredError, UnknownTopicError
 from tiered.format.keys import check_topic_name, partition_dir, renamed_dir
 from tiered.local.disk.checkpoints import usable_id
 from tiered.local.disk.files import Files
+from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.disk.topics import TopicInfo, write_topics
 from tiered.local.disk.uploads import uploader_lock
 from tiered.local.partition.roster import Roster
@@ -42,7 +43,7 @@ class LeavingDirectories:
         self._directory = directory
         self._files = files
         self._ids = ids
-        self._lock = threading.Lock()
+        self._lock = PlainLock()
         self._due: dict[Path, int] = {}
 
     def rename(self, tp: TopicPartition, due_ms: int) -> Path:

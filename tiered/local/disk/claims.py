@@ -26,6 +26,7 @@ from tiered.errors import CorruptionError, LocalIOError, TieredError
 from tiered.format.crc import crc32c
 from tiered.local.disk.checkpoints import first_json, refuse_newer
 from tiered.local.disk.files import MAX_SMALL_FILE_BYTES, Files, FileState
+from tiered.local.disk.plain_lock import PlainLock
 from tiered.model import TopicPartition
 
 CLAIMS_NAME = "tiered-claims.json"
@@ -87,7 +88,7 @@ class Claims:
         self._compact_bytes = 0
         self._suspect = False  # a write failed: whether its line is there is not known
         self._queue: list[_Waiting] = []
-        self._queue_lock = threading.Lock()
+        self._queue_lock = PlainLock()
         self._busy = threading.RLock()
 
     # ------------------------------------------------------------------ reading

@@ -18,14 +18,13 @@ from __future__ import annotations
 import heapq
 import itertools
 import resource
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from tiered.errors import LocalIOError, TieredError, TooManyOpenFilesError
+from tiered.errors import LocalIOError, ReentrantCallError, TieredError, TooManyOpenFilesError
 from tiered.local.disk.files import Files, FileState, PosixFiles
 from tiered.local.disk.plain_lock import PlainLock
 
@@ -77,13 +76,13 @@ class Lease:
 class PooledFiles:
     """Implements :class:`tiered.local.disk.files.Files` over another one. Thread-safe.
 
-    The limit is kept but for the moments in which more threads than that write at once.
+    The limit is kept but for the moments in which more threads than that write at once. The tables need no lock: each
+    change of one is a single step of a dict, and a signal handler that comes in between finds nothing to wait for.
     """
 
     def __init__(self, inner: Files, limit: int) -> None:
         self.limit = limit
         self.inner = inner
-        self._lock = threading.Lock()
         self._numbers = itertools.count(FIRST_LEASE)
         self._uses = itertools.count(1)
         self._leases: dict[int, Lease] = {}
@@ -111,8 +110,7 @@ class PooledFiles:
         if len(self._open) >= self.limit:
             self._make_room()
         lease = Lease(next(self._numbers), path, self._opened(self.inner.open_write, path), next(self._uses))
-        with self._lock:
-            self._leases[lease.number] = self._open[lease.number] = lease
+        self._leases[lease.number] = self._open[lease.number] = lease
         return lease.number
 
     def open_read(self, path: Path) -> int:
@@ -148,9 +146,8 @@ class PooledFiles:
         if handle < FIRST_LEASE:
             self.inner.close(handle)
             return
-        with self._lock:
-            lease = self._leases.pop(handle, None)
-            self._open.pop(handle, None)
+        lease = self._leases.pop(handle, None)
+        self._open.pop(handle, None)
         if lease is None:
             return
         with self._syncing(lease), lease.lock:
@@ -228,6 +225,8 @@ class PooledFiles:
     def _sync(self, lease: Lease, descriptor: int) -> None:
         try:
             self.inner.sync(descriptor)
+        except ReentrantCallError:  # of a signal handler that interrupted this: it says nothing of the file
+            raise
         except TieredError as error:
             # mutant failed-fsync-stays-failed
             lease.failed = error
@@ -257,21 +256,19 @@ class PooledFiles:
             )
             raise lease.failed
         lease.descriptor = self._opened(self.inner.open_write, lease.path)
-        with self._lock:
-            self._open[lease.number] = lease
-            self.reopened += 1
+        self._open[lease.number] = lease
+        self.reopened += 1
 
     def _make_room(self, wanting: Lease | None = None, *, spare: int = 0) -> None:
         """Gives descriptors up, those unused for longest first; what is in use at this moment is left alone."""
-        with self._lock:
-            over = max(len(self._open) + 1 - self.limit, spare)
-            if over <= 0:
-                return
-            idle = heapq.nsmallest(
-                max(over, min(EVICTED_AT_ONCE, self.limit // 4)),
-                (lease for lease in self._open.values() if lease is not wanting),
-                key=attrgetter("used"),
-            )
+        over = max(len(self._open) + 1 - self.limit, spare)
+        if over <= 0:
+            return
+        idle = heapq.nsmallest(
+            max(over, min(EVICTED_AT_ONCE, self.limit // 4)),
+            (lease for lease in list(self._open.values()) if lease is not wanting),
+            key=attrgetter("used"),
+        )
         for lease in idle:
             if lease.lock.acquire(blocking=False):
                 try:
@@ -292,8 +289,7 @@ class PooledFiles:
         except TieredError as error:
             lease.failed = lease.failed or error
         lease.descriptor = -1
-        with self._lock:
-            self._open.pop(lease.number, None)
+        self._open.pop(lease.number, None)
         self.inner.close(descriptor)
 
 

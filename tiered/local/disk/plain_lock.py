@@ -1,4 +1,4 @@
-"""Locks of compiled code; ``threading.Lock`` where the compiled kernels are not at work.
+"""Locks of compiled code; those of ``tiered.locks`` where the compiled kernels are not at work.
 
 ``PlainLock`` is taken by compiled code without a call.
 
@@ -10,12 +10,11 @@ was woken is on the way, as ``threading.Lock``, goes to the one who dropped it, 
 
 from __future__ import annotations
 
-import threading
-
+from tiered import locks
 from tiered.format import kernels
 
-PlainLock = threading.Lock
-TurnLock = threading.Lock
+PlainLock = locks.PlainLock
+TurnLock = locks.PlainLock
 
 if kernels.AT_WORK != kernels.PURE:
     from tiered.format import _kernels

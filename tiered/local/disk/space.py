@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 from tiered.config import LogConfig
@@ -13,13 +12,12 @@ from tiered.local.disk.files import Files
 class DiskReserve:
     """A log directory has one. It asks ``statvfs`` once per ``disk_check_bytes`` appended, and at each tick."""
 
-    __slots__ = ("_config", "_directory", "_files", "_left", "_lock", "_low", "_reserve")
+    __slots__ = ("_config", "_directory", "_files", "_left", "_low", "_reserve")
 
     def __init__(self, files: Files, directory: Path, config: LogConfig) -> None:
         self._files = files
         self._directory = directory
         self._config = config
-        self._lock = threading.Lock()
         self._left = 0
         self._low = False
         self._reserve = 0
@@ -37,10 +35,9 @@ class DiskReserve:
 
     def check(self) -> bool:
         """Asks the file system; returns whether appends may go on."""
-        with self._lock:
-            space = self._files.space(self._directory)
-            self._reserve = self._config.reserve_bytes(space.total)
-            room = space.free - self._reserve
-            self._low = room <= 0
-            self._left = min(self._config.disk_check_bytes, max(room, 0))
+        space = self._files.space(self._directory)  # of two checks at once either result is right
+        self._reserve = self._config.reserve_bytes(space.total)
+        room = space.free - self._reserve
+        self._low = room <= 0
+        self._left = min(self._config.disk_check_bytes, max(room, 0))
         return not self._low

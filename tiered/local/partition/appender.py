@@ -6,9 +6,10 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tiered.config import TopicConfig
+from tiered.config import MAX_LONG, TopicConfig
 from tiered.errors import (
     DiskFullError,
+    FencedError,
     InvalidRecordError,
     LocalIOError,
     NotDurableError,
@@ -20,6 +21,7 @@ from tiered.format.batch import assign_offsets, read_header
 from tiered.format.codecs import Codec
 from tiered.format.coordinator_records import is_state_log
 from tiered.local.partition.beginning import Beginning
+from tiered.local.partition.condition import APPEND
 from tiered.local.partition.flusher import Flusher
 from tiered.local.partition.incoming import coordinator_batch, settle_batches
 from tiered.local.partition.plain import plain_append
@@ -102,7 +104,9 @@ class Appender:
         if not self._beginning.begun:
             self._beginning.wait()
         with self._lock:
+            self._condition.check_writable()
             base = self._segments.end
+            self.check_offsets(base + count)
             assign_offsets(data, base, self._leadership.epoch)
             facts = ((size, base + count - 1, count, least, greatest),)
             rolled = self.store(data, facts, greatest, base + count, now_ms)
@@ -188,6 +192,7 @@ class Appender:
             if isinstance(answer, Duplicate):
                 return self._metadata(answer.first_offset, answer.timestamp, answer.last_offset + 1)
             base = end = self._segments.end
+            self.check_offsets(base + sum(fact.last_offset + 1 for _, fact in settled))
             position = 0
             facts, bases = [], []
             for (piece, fact), batch in zip(settled, producers, strict=True):
@@ -211,6 +216,14 @@ class Appender:
         self.settle_append(rolled)
         return self._metadata(base, greatest, end)
 
+    def check_offsets(self, end: int) -> None:
+        """InvalidRecordError where the log would end above the last offset that Kafka's format can hold."""
+        if end > MAX_LONG:
+            raise InvalidRecordError(
+                f"{self._tp} ends at offset {self._segments.end}: there are no offsets left above {MAX_LONG}",
+                hint="append to another topic",
+            )
+
     def store(
         self,
         data: bytes | bytearray,
@@ -225,19 +238,19 @@ class Appender:
         bases: Sequence[int] | None = None,
         reserved: bool = False,
     ) -> bool:
-        """Writes, rolling first if it is time; returns whether it rolled. The lock is held.
+        """Writes, rolling first if it is time; returns whether it rolled. The lock is held, ``check_writable`` passed.
 
         ``base`` and ``epoch`` are a follower's: where a new segment would begin, and the epoch of the last batch.
         ``answer`` is what the producer state said, ``bases`` the offsets of its batches (None: those that they had).
         ``reserved``: the end of a transaction, for which the disk reserve is kept, too.
         """
         condition, segments = self._condition, self._segments
-        condition.check_writable()
         token, follows = None, epoch is not None
+        first = not self._beginning.begun and segments.empty
         if epoch is None:  # offsets are given here: a follower's are its leader's, who has given them before
             if condition.upload is not None:
                 condition.check_continues(segments.end)
-            if not self._beginning.begun:
+            if first:
                 token = self._beginning.need()
             epoch = self._leadership.epoch
             if self._leadership.unassigned:  # a cut, or an older leader, took the entry of the epoch that goes on
@@ -247,40 +260,48 @@ class Appender:
             self._reserve.take(len(data))
         reason = active.roll_reason(len(data), greatest, end - 1, now_ms)
         if reason is not None:
-            try:
-                self._roller.roll_now(reason, now_ms, base)
-            except TieredError:
-                raise
-            except BaseException:
-                condition.go_offline(LocalIOError(f"{self._tp}: an append was interrupted while it began a segment"))
-                raise
+            self._roller.roll_now(reason, now_ms, base)
             active = segments.active
             if end - 1 - active.base_offset > MAX_RELATIVE_OFFSET:
                 raise InvalidRecordError(
                     f"{self._tp}: offsets {active.base_offset} to {end} do not fit into one segment",
                     hint="append fewer batches at once",
                 )
+        condition.resume_at = segments.end
+        condition.under_way = APPEND
         try:
             active.append(data, facts, epoch, now_ms)
             segments.end = end
             if self._producers.state is not None:
                 self._settle_producers(answer, bases)
+            if first:
+                self._beginning.settle(token, follows=follows)
         except BaseException as error:
             self._break_off(error)
             raise
-        if not self._beginning.begun:
-            self._beginning.settle(token, follows=follows)
+        condition.under_way = None
+        if first:
+            self._beginning.begun = True
         return reason is not None
 
     def _break_off(self, error: BaseException) -> None:
-        """A write ended with ``error``: a disk that is full, or a file that could not be opened, leaves the file as it
-        was, after all else nothing is certain.
+        """Takes the partition offline if the disk failed. The lock is held.
+
+        A full disk, or a file that could not be opened, left the log as it was. After an interrupt, which may come
+        in here too, ``under_way`` stays set, and whoever has the lock next cuts the append back.
         """
         if isinstance(error, DiskFullError | TooManyOpenFilesError):
-            return
-        if not isinstance(error, TieredError):  # an interrupt: the file and what is known of it may differ
-            error = LocalIOError(f"{self._tp}: an append was interrupted while it wrote")
-        self._condition.go_offline(error)
+            self._condition.under_way = None
+        elif isinstance(error, FencedError):  # the record must not stay: its offset may be another one's
+            self._condition.settle()
+            if self._condition.offline is not None:
+                why = self._condition.offline.message
+                raise LocalIOError(
+                    f"{self._tp}: the record of a refused append could not be taken back: {why}",
+                    hint="it may be kept: read the end of the partition before it is appended again",
+                ) from error
+        elif isinstance(error, LocalIOError):
+            self._condition.go_offline(error)
 
     def _settle_producers(self, answer: Prepared | None, bases: Sequence[int] | None) -> None:
         """The bytes are written. If the transaction index cannot be, what is stable stays where it was."""

@@ -58,7 +58,7 @@ class Beginning:
 
     def wait(self) -> None:
         """Waits, once, for an uploader that claims this log without records just now. No lock is held."""
-        if self.begun or self._was_patient:
+        if self.begun or self._was_patient or not self._segments.empty:
             return
         clock = self._clock
         deadline = clock.monotonic() + BEGIN_PATIENCE_S
@@ -78,11 +78,11 @@ class Beginning:
         return token
 
     def settle(self, token: str | None, *, follows: bool) -> None:
-        """The first record is written; it counts only if nobody has claimed the log as empty since. The lock is held.
+        """Checks, with the first record written, that no uploader has claimed the log as empty since.
 
-        What the uploader then tells of the claim says whether appends go on.
+        The lock is held. Raises FencedError: the caller cuts the record back. What the uploader reports of its claim
+        says whether appends go on.
         """
-        self.begun = True
         if not follows and self.token() != token:
             condition = self._condition
             condition.upload = replace(condition.upload or PartitionUpload(0), fenced=True)
@@ -116,6 +116,6 @@ class Beginning:
         """A claim was made while the first record was written."""
         return FencedError(
             f"{self._tp}: an uploader claimed it for this directory while its first record was written at offset {end}:"
-            " the record is not acknowledged, and may be kept",
+            " the record was taken back",
             hint="append again in a moment; if it is refused then, `tiered repair rejoin` sets this disk's files aside",
         )

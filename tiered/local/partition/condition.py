@@ -5,11 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from tiered.errors import ClosedError, FencedError, LocalIOError, TieredError
+from tiered.errors import ClosedError, FencedError, LocalIOError, ReentrantCallError, TieredError
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
+
+APPEND = "an append"
+ROLL = "an append that began a segment"
+CUT = "a cut of the log"
+EXCHANGE = "an exchange of segments"
+"""Changes that :attr:`Condition.under_way` names."""
 
 
 class Condition:
@@ -18,9 +24,25 @@ class Condition:
     ``upload`` is what the uploader told last, None while the log is not tiered. ``ending``: close has begun, what
     changes the log is refused, what makes it durable goes on. ``halfway``: a cut or an exchange failed midway, the
     files are not what the segments say. ``offline``: a write or an fsync failed, nothing is acknowledged.
+
+    ``under_way`` names the change that is being made, None between changes. It is set before the first effect and
+    cleared after the last one, so whoever finds it set, with the lock in hand, follows a change that an exception ended
+    midway (:meth:`settle`). ``resume_at``: where the log ended before the append that is under way. ``mend`` cuts it
+    back to there.
     """
 
-    __slots__ = ("_failed", "_tp", "closed", "ending", "halfway", "offline", "upload")
+    __slots__ = (
+        "_failed",
+        "_tp",
+        "closed",
+        "ending",
+        "halfway",
+        "mend",
+        "offline",
+        "resume_at",
+        "under_way",
+        "upload",
+    )
 
     def __init__(
         self, tp: TopicPartition, *, upload: PartitionUpload | None, failed: Callable[[TieredError], None]
@@ -30,6 +52,9 @@ class Condition:
         self.halfway = False
         self.ending = False
         self.closed = False
+        self.under_way: str | None = None
+        self.resume_at = 0
+        self.mend: Callable[[int], None] = _nothing
         self._tp = tp
         self._failed = failed
 
@@ -44,9 +69,31 @@ class Condition:
         return self.upload is not None and self.upload.fenced
 
     def check_open(self) -> None:
-        """ClosedError once it was closed."""
+        """ClosedError once it was closed. The lock is held."""
         if self.closed:
             raise ClosedError(f"{self._tp} was closed before")
+        self.settle()
+
+    def settle(self) -> None:
+        """Cuts an append back that ended midway; takes the partition offline after any other change. The lock is held.
+
+        An exception in here leaves ``under_way`` set: the next call begins again.
+        """
+        what = self.under_way
+        if what is None or self.offline is not None:
+            return
+        if what != APPEND:
+            self.break_off(LocalIOError(f"{self._tp}: {what} was interrupted"))
+            return
+        try:
+            self.mend(self.resume_at)
+        except ReentrantCallError:
+            raise
+        except TieredError as error:
+            self.break_off(error)
+            return
+        self.under_way = None
+        LOGGER.warning("append_cut_back partition=%s offset=%d reason=interrupted", self._tp, self.resume_at)
 
     def check_readable(self) -> None:
         """As :meth:`check_open`; LocalIOError where the files are not what the segments say."""
@@ -55,9 +102,14 @@ class Condition:
             raise self.offline_error(self.offline)
 
     def check_writable(self, *, fenced_too: bool = True) -> None:
-        """ClosedError, LocalIOError (offline) or FencedError. ``fenced_too`` False: what a fenced partition may do."""
+        """ClosedError, LocalIOError (offline) or FencedError. ``fenced_too`` False: what a fenced partition may do.
+
+        The lock is held.
+        """
         if self.closed or (self.ending and fenced_too):
             raise ClosedError(f"{self._tp} was closed before")
+        if self.under_way is not None:
+            self.settle()
         if self.offline is not None:
             raise self.offline_error(self.offline)
         if fenced_too and self.upload is not None and self.upload.fenced:
@@ -108,3 +160,7 @@ class Condition:
             f"{self._tp} is offline: {error.message}",
             hint="what was not flushed may be lost: repair the disk, then open the log again",
         )
+
+
+def _nothing(end: int) -> None:
+    """Cuts nothing back: the partition is not open yet."""

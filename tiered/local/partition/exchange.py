@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 
 from tiered.errors import ConfigError, TieredError
+from tiered.local.partition.condition import EXCHANGE
 from tiered.local.partition.flusher import Flusher
 from tiered.local.partition.surroundings import Shared
 from tiered.local.segment.factory import FoundSegment
@@ -74,6 +75,7 @@ class Exchange:
             for found, following in itertools.pairwise(new):
                 found.end_offset = following.base_offset
             new[-1].end_offset = end
+            self._condition.under_way = EXCHANGE
             try:
                 segments.mark_sparse()
                 bases = [found.base_offset for found in new]
@@ -87,5 +89,6 @@ class Exchange:
             for segment in present:
                 segment.moved_to_deleted()
             segments.exchange(present, new)
+            self._condition.under_way = None
         LOGGER.info("segments_replaced partition=%s old=%s new=%s", segments.tp, list(old), bases)
         return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from pathlib import Path
 
-from tiered.errors import NotDurableError, TieredError, TooManyOpenFilesError
+from tiered.errors import NotDurableError, ReentrantCallError, TieredError, TooManyOpenFilesError
 from tiered.format.keys import TXN_INDEX_SUFFIX
 from tiered.local.disk.plain_lock import TurnLock
 from tiered.local.partition.surroundings import Shared
@@ -70,7 +70,9 @@ class Flusher:
 
     def flush(self) -> None:
         """All records appended so far survive a power cut when this returns."""
-        self._condition.check_writable(fenced_too=False)
+        condition = self._condition
+        if condition.closed or condition.offline is not None:
+            condition.check_writable(fenced_too=False)
         self.flush_to(self._segments.end)
 
     def flush_to(self, offset: int) -> None:
@@ -102,6 +104,8 @@ class Flusher:
                     f"{segments.tp}: what was appended is in the log, and not durable yet: {error.message}",
                     hint="close files, or raise the limit (ulimit -n), and flush again; append nothing a second time",
                 ) from error
+            except ReentrantCallError:  # a handler's, which interrupted this: no word of the disk
+                raise
             except TieredError as error:
                 # mutant failed-fsync-goes-offline
                 self._condition.go_offline(error)

@@ -22,7 +22,7 @@ from tiered.local.disk.handles import Lease, PooledFiles
 from tiered.local.disk.space import DiskReserve
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.local.partition.beginning import Beginning
-from tiered.local.partition.condition import Condition
+from tiered.local.partition.condition import APPEND, Condition
 from tiered.local.partition.flusher import Flusher
 from tiered.local.partition.leadership import Leadership
 from tiered.local.partition.log_segments import LogSegments
@@ -85,5 +85,6 @@ def plain_append(
         add_entries=ActiveSegment.add_entries,
         write_entries=ActiveSegment.write_entries,
         break_off=break_off,
+        append_words=APPEND,
         keeps_reserve=keeps_reserve,
     )

@@ -99,8 +99,11 @@ class PartitionProducers:
             self.forget(0)  # all of it was looked at: nobody ever wrote
             self.rebuild(some=False)
 
-    def rebuild(self, *, some: bool) -> None:
-        """The state at the end, from snapshots and batches, if there are ``some``."""
+    def rebuild(self, *, some: bool, afresh: bool = False) -> None:
+        """The state at the end, from snapshots and batches, if there are ``some``.
+
+        ``afresh``: what is known now counts for nothing.
+        """
         segments = self._segments
         if not some:
             self._load_plain([segment.base_offset for segment in segments.all])
@@ -108,7 +111,7 @@ class PartitionProducers:
         start = segments.log_start
         tiered = self._condition.upload is not None
         floor = min(start, segments.first_base - 1) if tiered else start
-        self._replay_all(segments.all, floor=floor, whole=not tiered or segments.first_base == 0)
+        self._replay_all(segments.all, floor=floor, whole=not tiered or segments.first_base == 0, afresh=afresh)
 
     def prepare(
         self, batches: Sequence[ProducerBatch], origin: Origin, guard: int = NO_GUARD
@@ -266,7 +269,7 @@ class PartitionProducers:
         for point in (end,) if left else points_of_rebuild(bases, end):
             self._take_empty(point)
 
-    def _replay_all(self, segments: Sequence[Replayable], *, floor: int, whole: bool) -> None:
+    def _replay_all(self, segments: Sequence[Replayable], *, floor: int, whole: bool, afresh: bool) -> None:
         """From the newest good snapshot above ``floor`` and the batches behind it.
 
         ``whole``: nothing but the segments and their snapshots tells of producers. Else a snapshot at the base of a
@@ -285,7 +288,7 @@ class PartitionProducers:
         gone.update(stray(set(offsets) - gone, bases))
         for offset in sorted(gone):
             self._files.unlink(self._directory / snapshot_name(offset))
-        state = self.state
+        state = None if afresh else self.state
         if state is not None and state.is_current(log_start, end):
             return
         state = self.state = ProducerState(log_start, verify=self._verify) if state is None else state

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from tiered.errors import ConfigError
+from tiered.config import MAX_LONG
+from tiered.errors import ConfigError, DiskFullError, LocalIOError
+from tiered.local.partition.condition import ROLL
 from tiered.local.partition.flusher import Flusher
 from tiered.local.partition.producers import PartitionProducers
 from tiered.local.partition.surroundings import Shared
@@ -37,6 +39,8 @@ class Roller:
         with self._lock:
             self._condition.check_writable()
             active, end = segments.active, segments.end
+            if base_offset is not None and base_offset > MAX_LONG:
+                raise ConfigError(f"{segments.tp}: no segment can begin at {base_offset}, above the last offset")
             if base_offset is not None and base_offset < active.base_offset + (active.size_bytes > 0):
                 raise ConfigError(f"{segments.tp} ends at offset {end}: no segment can begin at {base_offset}")
             base_offset = None if base_offset is None else max(base_offset, end)
@@ -58,16 +62,25 @@ class Roller:
             if base != old.base_offset:
                 self._replace_empty(base, now_ms)
             return
-        segments.seal_active(base, now_ms)
-        old.note_producers(self._producers.take(base))
+        condition = self._condition
+        condition.under_way = ROLL
+        try:
+            segments.seal_active(base, now_ms)
+            old.note_producers(self._producers.take(base))
+        except (LocalIOError, DiskFullError):  # the segment goes on as it was
+            condition.under_way = None
+            raise
+        condition.under_way = None
         LOGGER.debug("segment_sealed partition=%s base=%d end=%d reason=%s", segments.tp, old.base_offset, base, reason)
 
     def _replace_empty(self, base_offset: int, now_ms: int) -> None:
         """A fresh active segment at ``base_offset`` instead of an empty one. The lock is held."""
+        self._condition.under_way = ROLL
         if self._segments.replace_empty(base_offset, now_ms):
             self._producers.raise_log_start()
         self._producers.settle(())
         self._producers.take(base_offset)
+        self._condition.under_way = None
 
     def seal_idle(self, now_ms: int) -> int | None:
         """The timer of ``seal.ms``; returns the bytes that it sealed, None if it was not due."""

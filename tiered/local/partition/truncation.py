@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from tiered.config import MAX_LONG
 from tiered.errors import ConfigError, CorruptionError, TieredError
 from tiered.format.keys import log_name, snapshot_name
 from tiered.format.txn_index import truncate
@@ -16,6 +17,7 @@ from tiered.format.walk import NO_LIMIT, Offsets
 from tiered.local.disk.files import Files
 from tiered.local.disk.names import remove_snapshots_above
 from tiered.local.partition.beginning import Beginning
+from tiered.local.partition.condition import CUT
 from tiered.local.partition.flusher import Flusher
 from tiered.local.partition.producers import PartitionProducers
 from tiered.local.partition.surroundings import Shared
@@ -105,6 +107,8 @@ class Truncation:
             self._condition.check_writable(fenced_too=False)
             if not self._segments.empty:
                 raise ConfigError(f"{self._segments.tp} holds records: it cannot start at offset {offset}")
+            if not 0 <= offset <= MAX_LONG:
+                raise ConfigError(f"{self._segments.tp}: a log cannot start at offset {offset}")
             self._restart(offset, offset)
             self._leadership.begin(leader_epoch, offset)
             if producers:
@@ -114,7 +118,7 @@ class Truncation:
     def _check_cut(self, offset: int, below_uploaded: bool) -> None:
         self._condition.check_writable()
         tp, upload = self._segments.tp, self._condition.upload
-        if offset < 0:
+        if not 0 <= offset <= MAX_LONG:
             raise ConfigError(f"{tp}: a log cannot end at offset {offset}")
         if upload is not None and offset < upload.end_offset and not below_uploaded:
             raise ConfigError(
@@ -141,6 +145,7 @@ class Truncation:
         records_end = max(found.records_end, base)
         self._flusher.note_gap(records_end, offset)
         self._take_back(offset, records_end)
+        self._condition.under_way = CUT
         try:
             if straddled:
                 segments.mark_sparse()
@@ -166,7 +171,24 @@ class Truncation:
         except TieredError as error:
             self._condition.break_off(error)
             raise
+        self._condition.under_way = None
         LOGGER.warning("log_truncated partition=%s offset=%d segments=%d", segments.tp, offset, len(going))
+
+    def mend(self, end: int) -> None:
+        """Cuts an append back that ended midway: the log ends at ``end``, where it ended before. The lock is held.
+
+        Nothing above was acknowledged or read. An exception in here leaves the append to the next call.
+        """
+        segments = self._segments
+        active = segments.active
+        active.indexes.truncate_to(end)  # before a look-up: an entry may be there by halves
+        found, _ = find_cut(self._files, active.path, active.size_bytes, active.indexes, end)
+        if self._producers.state is None:
+            active.cut_back(found)
+        else:
+            active.cut_back(found, truncate(active.aborted_txns(), end))
+            self._producers.rebuild(some=True, afresh=True)
+        segments.end = end
 
     def _aborted_below(self, segment: ActiveSegment | SealedLocalSegment, offset: int) -> list[AbortedTxn] | None:
         """The aborted transactions that stay in a cut segment; None if only the rest of the log can tell."""
@@ -206,6 +228,7 @@ class Truncation:
         self._flusher.note_gap(lowest, segments.end)  # a crash may leave any beginning of the log
         self._take_back(offset, lowest)
         old = segments.active
+        self._condition.under_way = CUT
         try:
             old.close()
             segments.close_closing()
@@ -230,6 +253,7 @@ class Truncation:
         except TieredError as error:
             self._condition.break_off(error)
             raise
+        self._condition.under_way = None
 
 
 def find_cut(

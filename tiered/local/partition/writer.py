@@ -62,6 +62,7 @@ class PartitionWriter:
         self.epochs = epochs
         self._files = around.files
         self._lock = PlainLock()
+        self._ended_clean = False  # until a close has ended, which an interrupt may keep it from
         tiered = around.config.remote and not is_state_log(tp.topic)
         self.condition = Condition(tp, upload=PartitionUpload(0) if tiered else None, failed=around.failed)
         factory = SegmentFactory(
@@ -87,6 +88,7 @@ class PartitionWriter:
         self.appender = Appender(shared, flusher=flusher, roller=roller, producers=producers, beginning=beginning)
         self.retention = Retention(shared, flusher=flusher, roller=roller, producers=producers)
         self.truncation = Truncation(shared, flusher=flusher, producers=producers, beginning=beginning)
+        self.condition.mend = self.truncation.mend
         self.exchange = Exchange(shared, flusher=flusher)
         self._take_over(config)
 
@@ -203,17 +205,26 @@ class PartitionWriter:
         self.flusher.interval_ms = config.flush_ms
         self.shared.trash.delay_ms = config.file_delete_delay_ms
 
+    def check_caller(self) -> None:
+        """Raises ReentrantCallError in a thread that is inside a flush, an append or another change of it."""
+        self.flusher.lock.check_caller()
+        self._lock.check_caller()
+
     def close(self, timeout_seconds: float) -> bool:
         """Durable and trimmed; returns whether all of it is. LocalIOError if a thread does not let go in time."""
-        if not self.flusher.lock.acquire(timeout=timeout_seconds):
+        if not self.flusher.lock.hold(timeout_seconds):  # which raises in the thread that is inside a flush
             raise LocalIOError(f"{self.tp}: an fsync has not returned for {timeout_seconds} s")
         self.flusher.lock.release()
-        if not self._lock.acquire(timeout=timeout_seconds):
+        if not self._lock.hold(timeout_seconds):
             raise LocalIOError(f"{self.tp}: a write has not returned for {timeout_seconds} s")
-        self.condition.ending = True  # no append gets in between this and the seal
-        self._lock.release()
+        try:
+            self.condition.ending = True  # no append gets in between this and the seal
+            if not self.condition.closed:
+                self.condition.settle()
+        finally:
+            self._lock.release()
         if self.condition.closed:
-            return True
+            return self._ended_clean
         clean = self.condition.offline is None
         try:
             if clean and self.segments.as_opened():
@@ -236,4 +247,5 @@ class PartitionWriter:
                 self.condition.closed = True
                 for segment in (*self.segments.closing, self.segments.active):
                     segment.close()
+        self._ended_clean = clean
         return clean

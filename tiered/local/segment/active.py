@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, InvalidRecordError, LocalIOError, TieredError, TooManyOpenFilesError
@@ -39,6 +39,9 @@ from tiered.plan.roll import (
     waited_ms,
     wall_clock_bound,
 )
+
+if TYPE_CHECKING:
+    from tiered.local.segment.factory import FoundSegment
 
 LOGGER = logging.getLogger("tiered.local")
 
@@ -256,6 +259,36 @@ class ActiveSegment:
             self._files.truncate(handle, self.size_bytes)
         except TooManyOpenFilesError as error:
             raise LocalIOError(error.message, hint=error.hint) from error
+
+    def cut_back(self, found: FoundSegment, aborted: Sequence[AbortedTxn] | None = None) -> None:
+        """Ends the segment where ``found`` ends, after an append that ended midway. May be called again.
+
+        The totals are not known afterwards: they are measured at the seal. ``aborted`` None: no producer ever wrote.
+        """
+        size = self.size_bytes = found.size_bytes
+        self._files.truncate(self._handle(), size)
+        if self.preallocated:
+            self._files.truncate(self._handle(), self.segment_bytes)
+        self.stats = None if size else SegmentStats()
+        self.max_timestamp, self.max_timestamp_offset = found.largest or (-1, self.base_offset)
+        self.first_timestamp = found.first_timestamp if size else -1
+        self.first_append_ms = self.first_append_ms if size else -1
+        self._since_index = 0
+        self._full = self._indexes_full()
+        self._set_bounds()
+        if self._index_handles is not None:
+            for handle, held, room in zip(
+                self._index_handles,
+                (self.indexes.offset_count * OFFSET_ENTRY_BYTES, self.indexes.time_count * TIME_ENTRY_BYTES),
+                (self._max_offsets * OFFSET_ENTRY_BYTES, (self._max_times + 1) * TIME_ENTRY_BYTES),
+                strict=True,
+            ):
+                self._files.truncate(handle, held)  # entries of what goes
+                self._files.truncate(handle, room)
+        if self._txn_handle is not None and aborted is not None:
+            entries = encode_txns(aborted)
+            self._files.truncate(self._txn_handle, len(entries))
+            self.settle_aborted(entries)
 
     def append_aborted(self, txns: Sequence[AbortedTxn]) -> None:
         """Appends to the transaction index. After an error the file may hold a part: recovery writes it anew."""

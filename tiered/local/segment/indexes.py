@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from array import array
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from tiered.format.time_index import TIME_ENTRY_BYTES, TimeIndex
 from tiered.format.txn_index import decode_txns, encode_txns, truncate
 from tiered.format.walk import NO_LIMIT, Offsets
 from tiered.local.disk.files import Files
+from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX, noted_size
 
@@ -34,7 +34,7 @@ class SegmentIndexes:
         self.damaged = False  # made from a log that is damaged: what they say of its end is not all there is
         self._offsets = offsets
         self._times = times
-        self._lock = threading.Lock()  # an entry is two columns; a reader must not see one of them
+        self._lock = PlainLock()  # an entry is two columns; a reader must not see one of them
 
     @classmethod
     def empty(cls, base_offset: int) -> SegmentIndexes:

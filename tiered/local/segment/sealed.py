@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from operator import attrgetter
@@ -24,6 +23,7 @@ from tiered.format.keys import (
 from tiered.format.segment_stats import SegmentStats
 from tiered.format.walk import Offsets
 from tiered.local.disk.files import Files
+from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.segment.indexes import SegmentIndexes, load_indexes, lost_end
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX, measure, read_note
@@ -40,7 +40,7 @@ class FileSource:
     """A :class:`tiered.model.FillingSource` over the first ``size`` bytes of one file. Thread-safe."""
 
     def __init__(self, files: Files, path: Path, size: int, *, sync: bool) -> None:
-        self._lock = threading.Lock()
+        self._lock = PlainLock()
         self._files = files
         self.size = size
         self._path = path

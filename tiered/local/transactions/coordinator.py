@@ -37,6 +37,7 @@ from tiered.errors import (
     TieredError,
 )
 from tiered.format.coordinator_records import NO_ID, TxnState, TxnValue
+from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.transactions.markers import Leftover, Markers, find_leftovers
 from tiered.local.transactions.producer_ids import LEAST_ID, ProducerIds
@@ -78,7 +79,7 @@ class Transactions:
         self._ids = ids
         self._clock = clock
         self._lock = threading.RLock()
-        self._locks = [threading.Lock() for _ in range(LOCKS)]
+        self._locks = [PlainLock() for _ in range(LOCKS)]
         self._coordinator: TransactionCoordinator | None = None
         self._lent: dict[str, TxnProducer] = {}
         self._marked: dict[str, set[TopicPartition]] = {}  # of decided transactions that are not complete
@@ -269,13 +270,18 @@ class Transactions:
         if step is not None and name not in self._lent:
             self._record(coordinator, step)
 
+    def check_caller(self) -> None:
+        """Raises ReentrantCallError in a thread that is inside a change of a transaction."""
+        for lock in self._locks:
+            lock.check_caller()
+
     def close(self, timeout_seconds: float) -> bool:
         """Aborts what is open, unless a thread hangs in the disk; returns whether nothing is left to the next open."""
         if os.getpid() != self._pid:
             return False
         ending, self._ending = self._ending, True  # what would change a partition from now on is refused
         for lock in self._locks if not ending else ():
-            if not lock.acquire(timeout=timeout_seconds):  # what began before is over once its lock was free
+            if not lock.hold(timeout_seconds):  # what began before is over once its lock was free
                 return False
             lock.release()
         coordinator = self._coordinator
@@ -381,7 +387,7 @@ class Transactions:
                 self._coordinator = self._log.load(may_make=self._markers.sees_all())
             return self._coordinator
 
-    def _held(self, transactional_id: str) -> threading.Lock:
+    def _held(self, transactional_id: str) -> PlainLock:
         self.check_process()
         return self._locks[zlib.crc32(transactional_id.encode("utf-8", "surrogatepass")) % LOCKS]
 

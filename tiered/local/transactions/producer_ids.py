@@ -11,13 +11,13 @@ begins is random: ids of two volumes, or of a Kafka cluster (which counts from 0
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 from tiered.clock import IdSource
 from tiered.errors import CorruptionError, NotFoundError
 from tiered.local.disk.files import Files
+from tiered.local.disk.plain_lock import PlainLock
 
 PRODUCER_IDS_NAME = "tiered-producer-ids.json"
 VERSION = 1
@@ -42,7 +42,7 @@ class ProducerIds:
         self._directories = list(directories)
         self._files = files
         self._ids = ids
-        self._lock = threading.Lock()
+        self._lock = PlainLock()
         self._left: list[int] = []
 
     def any_given(self) -> bool:

@@ -1,0 +1,346 @@
+"""An exception at any instruction: the log is right or offline afterwards, never damaged after a clean close.
+
+A trace function raises at one bytecode of a call, or at two (the second one meets the clean-up), a disk at one of its
+calls, a signal handler at a random instant. Then the log is used again, closed, checked and opened again: what was
+acknowledged is there, no offset is missing, nothing is there twice.
+
+``TIERED_INSTANTS=all`` tries every bytecode and 5,000 signals, else a sample. ``TIERED_CRASH_SEED`` repeats one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import tiered
+from tiered.cli.main import run
+from tiered.config import LogConfig, TopicConfig
+from tiered.errors import ClosedError, LocalIOError, ReentrantCallError, TieredError
+from tiered.format.batch import decode_records, encode_batch
+from tiered.local.directory.manager import LocalLog
+from tiered.model import NewRecord, TopicPartition
+from tiered.testing.disk import FaultyFiles
+
+WHOLE = os.environ.get("TIERED_INSTANTS") == "all"
+SEED = int(os.environ.get("TIERED_CRASH_SEED", str(random.SystemRandom().randrange(2**32))))
+SAMPLE = 6
+SIGNALS = 5000 if WHOLE else 300
+SOURCES = str(Path(tiered.__file__).parent)
+KINDS = (KeyboardInterrupt, MemoryError, RecursionError)
+VALUE = b"v" * 100
+
+
+class World:
+    """A log with one topic, what it has acknowledged, and what may be in it besides."""
+
+    def __init__(self, path: Path, config: dict[str, Any]) -> None:
+        self.path, self.config = path, config
+        self.remote = f"file://{path}-bucket"
+        self.acked: dict[int, bytes] = {}
+        self.open()
+
+    def open(self) -> None:
+        self.log = tiered.open(self.path, remote=self.remote)
+        self.topic = self.log.topic("a", create=True, config=self.config)
+
+    def took(self, value: bytes, *written: Any) -> None:
+        self.acked.update({offset: value for each in written for offset in range(each.offset, each.end_offset)})
+
+    def verify(self) -> None:
+        """Everything acknowledged is there, no offset is missing."""
+        found = {record.offset: record.value for record in self.topic.read()}
+        assert {offset: found.get(offset) for offset in self.acked} == self.acked
+        assert set(found.values()) <= {VALUE, b"after"}
+        assert sorted(found) == list(range(len(found)))
+
+    def recover(self) -> bool:
+        """Uses the log again; False where the partition is offline."""
+        try:
+            self.took(b"after", self.topic.append(b"after"))
+        except LocalIOError:
+            return False
+        except ClosedError:  # a close that is still to be ended
+            return True
+        self.verify()
+        return True
+
+    def end(self) -> bool:
+        """Closes the log as often as it takes, and opens it again; whether the close was clean."""
+        try:
+            self.log.close()
+            clean = True
+        except LocalIOError:
+            clean = False
+        self.open()
+        self.verify()
+        self.log.close()
+        assert run(["check", "--log-dir", str(self.path)]) == 0
+        self.open()
+        return clean
+
+
+def append(world: World) -> None:
+    world.took(VALUE, world.topic.append(VALUE))
+
+
+def append_with_headers(world: World) -> None:
+    world.took(VALUE, world.topic.append(VALUE, headers=[("h", b"1")]))
+
+
+def append_many(world: World) -> None:
+    world.took(VALUE, *world.topic.append_many([VALUE] * 3))
+
+
+def append_batches(world: World) -> None:
+    world.took(VALUE, world.topic.append_batches(encode_batch([NewRecord(VALUE, timestamp=1)] * 2)))
+
+
+def use_appender(world: World) -> None:
+    with world.topic.appender() as appender:
+        receipts = [appender.append(VALUE), appender.append(VALUE)]
+        appender.flush()
+        world.took(VALUE, *(each.result() for each in receipts))
+
+
+def flush(world: World) -> None:
+    append(world)
+    world.log.flush()
+
+
+def sync(world: World) -> None:
+    append(world)
+    world.log.sync()
+
+
+def close(world: World) -> None:
+    world.log.close()
+
+
+CALLS: dict[str, tuple[Callable[[World], None], dict[str, Any]]] = {
+    "append": (append, {}),
+    "headers": (append_with_headers, {}),
+    "roll": (append, {"segment.bytes": 510}),
+    "index": (append, {"index.interval.bytes": 100}),
+    "many": (append_many, {}),
+    "batches": (append_batches, {}),
+    "appender": (use_appender, {}),
+    "flush": (flush, {}),
+    "sync": (sync, {}),
+    "close": (close, {}),
+}
+
+
+class Striker:
+    """A trace function that raises at the bytecodes of the product with these numbers, counted from 1."""
+
+    def __init__(self, kind: type[BaseException], *at: int) -> None:
+        self.kind, self.at = kind, at
+        self.seen = 0
+        self.places: list[str] = []
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(SOURCES):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self.step
+
+    def step(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "opcode":
+            self.seen += 1
+            if self.seen in self.at:
+                self.places.append(f"{frame.f_code.co_qualname}:{frame.f_lineno}")
+                raise self.kind
+        return self.step
+
+    def run(self, call: Callable[[], None]) -> None:
+        before = sys.gettrace()
+        sys.settrace(self)
+        try:
+            call()
+        except (self.kind, TieredError):  # an appender's receipt wraps what it met
+            pass
+        finally:
+            sys.settrace(before)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("nested", [False, True], ids=["single", "nested"])
+@pytest.mark.parametrize("name", CALLS)
+def test_an_exception_at_any_bytecode_leaves_the_log_right_or_offline(tmp_path: Path, name: str, nested: bool) -> None:
+    print(f"TIERED_CRASH_SEED={SEED}")
+    dice = random.Random(f"{SEED} {name} {nested}")
+    call, config = CALLS[name]
+    world = World(tmp_path / "log", config)
+    for _ in range(3):
+        append(world)
+    count = Striker(KeyboardInterrupt)
+    count.run(lambda: call(world))
+    world.end()
+    places = range(1, count.seen + 1)
+    for number, at in enumerate(places if WHOLE else sorted(dice.sample(places, min(SAMPLE, len(places))))):
+        striker = Striker(KINDS[number % 3], at, *([at + dice.randrange(1, 80)] if nested else []))
+        striker.run(lambda: call(world))
+        try:
+            right = number % 2 or world.recover()  # every other time the close is the next to look
+            clean = world.end()
+            assert right or not clean
+        except BaseException:
+            print(f"bytecode {striker.at} of {count.seen}: {striker.places}")
+            raise
+    world.log.close()
+
+
+def in_transaction(world: World) -> None:
+    with world.topic.transaction("t") as txn:
+        txn.append(VALUE)
+        txn.append(b"after")
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("nested", [False, True], ids=["single", "nested"])
+def test_a_transaction_is_seen_whole_or_not_at_all(tmp_path: Path, nested: bool) -> None:
+    print(f"TIERED_CRASH_SEED={SEED}")
+    dice = random.Random(f"{SEED} transaction {nested}")
+    world = World(tmp_path / "log", {})
+    count = Striker(KeyboardInterrupt)
+    count.run(lambda: in_transaction(world))
+    places = range(1, count.seen + 1)
+    for at in places if WHOLE else sorted(dice.sample(places, SAMPLE)):
+        striker = Striker(KeyboardInterrupt, at, *([at + dice.randrange(1, 80)] if nested else []))
+        striker.run(lambda: in_transaction(world))
+        with contextlib.suppress(LocalIOError):
+            world.log.close()
+        world.open()
+        values = [record.value for record in world.topic.read(isolation="read_committed")]
+        assert values == [VALUE, b"after"] * (len(values) // 2), striker.places
+        assert world.log._local.partition(TopicPartition("a", 0)).open_txns() == []
+    world.log.close()
+
+
+class Alarm:
+    """Runs ``handle`` in this thread at random instants while :meth:`during` is at work."""
+
+    def __init__(self, handle: Callable[[], None], dice: random.Random) -> None:
+        self.handle, self.dice = handle, dice
+        self.heard = 0
+        self.armed = False
+
+    def _ring(self, number: int, frame: FrameType | None) -> None:
+        if self.armed:
+            self.heard += 1
+            self.handle()
+
+    def during(self, call: Callable[[], None], *, until: int) -> None:
+        """Calls ``call`` again and again until so many signals came; what the handler raises ends one call."""
+        before = signal.signal(signal.SIGALRM, self._ring)
+        try:
+            while self.heard < until:
+                signal.setitimer(signal.ITIMER_REAL, self.dice.uniform(2e-5, 1e-3), self.dice.uniform(1e-4, 2e-3))
+                try:
+                    self.armed = True
+                    while True:
+                        call()
+                        if self.heard >= until:
+                            break
+                except (Interrupt, ReentrantCallError):
+                    pass
+                finally:
+                    self.armed = False
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+
+class Interrupt(BaseException):
+    """Comes out of a signal handler."""
+
+
+def interrupt() -> None:
+    raise Interrupt
+
+
+@pytest.mark.crash
+def test_signals_at_random_instants_leave_the_log_right_or_offline(tmp_path: Path) -> None:
+    print(f"TIERED_CRASH_SEED={SEED}")
+    dice = random.Random(f"{SEED} signals")
+    world = World(tmp_path / "log", {"segment.bytes": 200_000})
+    offline = 0
+    calls = [append, append, append_with_headers, append_many, append_batches, use_appender, flush]
+    for _ in range(SIGNALS // 100):
+        alarm = Alarm(interrupt, dice)
+        try:
+            alarm.during(lambda: dice.choice(calls)(world), until=100)
+        except LocalIOError:
+            offline += 1
+        right = world.recover()
+        clean = world.end()
+        assert right or not clean
+    print(f"{SIGNALS} signals, {len(world.acked)} acknowledged, {offline} times offline")
+    world.log.close()
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("inner", [append, append_with_headers, use_appender, flush, sync, close])
+def test_a_handler_that_calls_the_log_raises_at_once_or_works(tmp_path: Path, inner: Callable[[World], None]) -> None:
+    print(f"TIERED_CRASH_SEED={SEED}")
+    dice = random.Random(f"{SEED} {inner.__name__}")
+    world = World(tmp_path / "log", {"segment.bytes": 200_000})
+    calls = [append, append_with_headers, append_many, use_appender, flush]
+    for _ in range(1 + SIGNALS // 300):
+        alarm = Alarm(lambda: inner(world), dice)
+        with contextlib.suppress(LocalIOError, ClosedError):
+            alarm.during(lambda: dice.choice(calls)(world), until=20)
+        right = world.recover()
+        clean = world.end()
+        assert right or not clean
+    world.log.close()
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("config", [{}, {"segment.bytes": 510}, {"index.interval.bytes": 100}], ids=repr)
+def test_an_exception_at_any_call_of_the_disk_leaves_the_log_right_or_offline(
+    tmp_path: Path, kind: type[BaseException], config: dict[str, Any]
+) -> None:
+    files = FaultyFiles()
+    acked: list[bytes | None] = []
+    number = 0
+    while True:
+        number += 1
+        left = [number]
+
+        def strike(operation: str, path: Path, left: list[int] = left) -> int:
+            left[0] -= 1
+            if left[0] == 0:
+                raise kind
+            return 0
+
+        log = LocalLog.open(tmp_path, files=files, config=LogConfig(disk_reserve_bytes=0))
+        if "a" not in log.topics():
+            log.create_topic("a", 1, TopicConfig.from_properties(config))
+        partition = log.partition(TopicPartition("a", 0))
+        files.fail = strike
+        with contextlib.suppress(kind):
+            partition.append([NewRecord(VALUE)])
+            acked.append(VALUE)
+            partition.flush()
+            log.close()
+        files.fail = None
+        with contextlib.suppress(LocalIOError):
+            log.close()
+        with LocalLog.open(tmp_path, files=files) as again:
+            partition = again.partition(TopicPartition("a", 0))
+            values = [r.value for batch in partition.read_batches(0) for r in decode_records(batch)]
+            assert len(acked) <= len(values) <= len(acked) + 1
+            acked = list(values)
+        if left[0] > 0:
+            break
