@@ -34,6 +34,7 @@ from tiered.errors import (
     FencedError,
     LocalIOError,
     NotFoundError,
+    ReentrantCallError,
     RemoteUnavailableError,
     TieredError,
     UnknownTopicError,
@@ -555,8 +556,8 @@ class Log:
                 self._tiering.close()
             try:
                 self._local.close()
-            except TieredError:
-                self._ended = True
+            except TieredError as error:
+                self._ended = not isinstance(error, ReentrantCallError)  # a handler's, which interrupted this
                 raise
             if self._store is not None:
                 self._store.close()

@@ -18,6 +18,7 @@ from tiered.errors import (
     CorruptionError,
     LocalIOError,
     NotFoundError,
+    ReentrantCallError,
     TieredError,
 )
 from tiered.format.keys import partition_dir
@@ -388,8 +389,8 @@ class LocalLog:
                 return
             try:
                 self._end(self._directory_lock)
-            except TieredError:
-                self._ended = True
+            except TieredError as error:
+                self._ended = not isinstance(error, ReentrantCallError)  # a handler's, which interrupted this
                 raise
             self._ended = True  # what an interrupt kept from its end is ended by the next call
 
