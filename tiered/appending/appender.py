@@ -207,7 +207,7 @@ class Appender(Accumulator[Receipt]):
     def close(self) -> None:
         """Writes what was appended and ends the appender. Raises as :meth:`flush`; safe to call again."""
         self._check_process()
-        self.check_caller()
+        self._check_caller()
         with self._lock:
             if self._closed:
                 return
@@ -219,7 +219,7 @@ class Appender(Accumulator[Receipt]):
             self._thread.remove(self)
         self._raise_failed()
 
-    def check_caller(self) -> None:
+    def _check_caller(self) -> None:
         """Raises ReentrantCallError in a thread that is inside a call of this appender."""
         self._writing.check_caller()
         self._lock.check_caller()

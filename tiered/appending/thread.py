@@ -52,7 +52,7 @@ class Buffered(Protocol):
     def _drain(self) -> None:
         """Writes all that waits."""
 
-    def check_caller(self) -> None:
+    def _check_caller(self) -> None:
         """Raises ReentrantCallError in a thread that is inside a call of it."""
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class AppenderThread:
         """Raises ReentrantCallError in a thread that is inside a call of an appender."""
         self._lock.check_caller()
         for each in self._appenders(None):
-            each.check_caller()
+            each._check_caller()
 
     def close(self) -> TieredError | None:
         """Closes all appenders and ends the thread. Returns the first error of what they still held."""
