@@ -133,7 +133,7 @@ async def test_a_record_that_comes_behind_the_proof_is_refused(world: World) -> 
     assert world.fresh.partition(TP).positions().end_offset == 0
 
 
-async def test_a_record_that_is_written_while_the_proof_comes_is_not_acknowledged(
+async def test_a_record_that_is_written_while_the_proof_comes_is_taken_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claims = Claims(world.fresh.directory, world.fresh.files)
@@ -145,13 +145,14 @@ async def test_a_record_that_is_written_while_the_proof_comes_is_not_acknowledge
 
     with monkeypatch.context() as patch:
         patch.setattr(ActiveSegment, "append", slow)
-        with pytest.raises(FencedError, match="not acknowledged"):
+        with pytest.raises(FencedError, match="taken back"):
             append(world.fresh)
+    assert world.fresh.partition(TP).positions().end_offset == 0
+    assert (world.fresh.directory / "t-0" / f"{0:020}.log").stat().st_size == 0
     with pytest.raises(FencedError):
         append(world.fresh)
-    with pytest.raises(FencedError, match="holds records"):
-        await world.bucket.drive(world.bucket.steps.claim(TP))
-    assert world.owners_volume()
+    granted = await world.bucket.drive(world.bucket.steps.claim(TP))
+    assert granted.next_offset == 3
 
 
 async def test_a_log_that_knows_no_bucket_begins_once_the_claim_is_noted(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ class Appender:
         with self._lock:
             self._condition.check_writable()
             base = self._segments.end
-            self.check_offsets(base + count)
+            self._check_offsets(base + count)
             assign_offsets(data, base, self._leadership.epoch)
             facts = ((size, base + count - 1, count, least, greatest),)
             rolled = self.store(data, facts, greatest, base + count, now_ms)
@@ -192,7 +192,7 @@ class Appender:
             if isinstance(answer, Duplicate):
                 return self._metadata(answer.first_offset, answer.timestamp, answer.last_offset + 1)
             base = end = self._segments.end
-            self.check_offsets(base + sum(fact.last_offset + 1 for _, fact in settled))
+            self._check_offsets(base + sum(fact.last_offset + 1 for _, fact in settled))
             position = 0
             facts, bases = [], []
             for (piece, fact), batch in zip(settled, producers, strict=True):
@@ -216,7 +216,7 @@ class Appender:
         self.settle_append(rolled)
         return self._metadata(base, greatest, end)
 
-    def check_offsets(self, end: int) -> None:
+    def _check_offsets(self, end: int) -> None:
         """InvalidRecordError where the log would end above the last offset that Kafka's format can hold."""
         if end > MAX_LONG:
             raise InvalidRecordError(

@@ -311,7 +311,6 @@ def _store_as_leader_did(writer: PartitionWriter, data: bytes) -> RecordMetadata
                 latest=end,
                 hint="ask the leader from the end on, or truncate first",
             )
-        writer.appender.check_offsets(last.next_offset)
         answer = writer.producers.prepare(batches, Origin.REPLICATION)
         if first > end or not given.contiguous:
             segments.mark_sparse()
