@@ -40,6 +40,12 @@ def lie_of_a_time(directory: Path) -> None:
     path.write_bytes(data)
 
 
+def leave_a_hole(directory: Path) -> None:
+    """The first entry was never written."""
+    path = directory / time_index_name(0)
+    path.write_bytes(bytes(12) + path.read_bytes()[12:])
+
+
 def nothing(_: Path) -> None:
     pass
 
@@ -52,6 +58,7 @@ def nothing(_: Path) -> None:
         (lie_of_a_batch, None),
         (lose_a_time, LARGEST),
         (lie_of_a_time, None),
+        (leave_a_hole, LARGEST),
         (lambda directory: (directory / time_index_name(0)).write_bytes(b""), None),
     ],
 )

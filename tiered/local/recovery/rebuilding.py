@@ -135,10 +135,10 @@ class Rebuilding:
         if self._pace.largest[1] >= offset:
             self._pace.largest = self.indexes.last_time
 
-    def finish(self) -> SegmentIndexes:
-        """The indexes with their closing entry."""
-        self.indexes.close_times(*self._pace.largest)
-        return self.indexes
+    @property
+    def largest(self) -> tuple[int, int]:
+        """The largest timestamp and the last offset of its batch: the closing entry of the time index."""
+        return self._pace.largest
 
 
 def rebuild_txn_index(files: Files, place: Place) -> None:

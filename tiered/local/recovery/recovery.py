@@ -31,7 +31,14 @@ from tiered.local.disk.names import remove_snapshots_above, snapshot_offsets, te
 from tiered.local.recovery.order import BatchOrder, salvage
 from tiered.local.recovery.rebuilding import Rebuilding, has_entries, known_prefix, rebuild_txn_index
 from tiered.local.segment.factory import FoundSegment
-from tiered.local.segment.indexes import SegmentIndexes, cut_txn_index, load_indexes, lost_end, store_indexes
+from tiered.local.segment.indexes import (
+    SegmentIndexes,
+    cut_txn_index,
+    is_stored,
+    load_indexes,
+    lost_end,
+    store_indexes,
+)
 from tiered.local.segment.replacement import settle_leftovers, split_overflowed
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX
@@ -236,6 +243,7 @@ class Recovery:
             segment.damaged = True
             if segment.indexes is not None:
                 segment.indexes.damaged = True
+                segment.indexes.close_times(*(segment.largest or segment.indexes.last_time))  # it grows no more
             LOGGER.error(
                 "segment_damaged path=%s position=%d offset=%d hint=kept as it is, reads of it raise",
                 self._directory / log_name(segment.base_offset),
@@ -309,10 +317,13 @@ class Recovery:
         damage, expected = order.damage, order.expected
         for entry in learnt.epochs:
             self._epochs.assign(*entry)
-        segment.indexes, segment.end_offset = learnt.finish(), expected
-        nothing_new = damage is None and expected == recovery_point and (known is not None or self._indexed(base))
+        segment.indexes, segment.largest, segment.end_offset = learnt.indexes, learnt.largest, expected
+        growing = limit == NO_LIMIT
+        if not growing:  # the last segment gets its closing entry at its seal: until then it stands in no file
+            segment.indexes.close_times(*segment.largest)
         segment.indexes.damaged = damage is not None
-        if not nothing_new and damage is None:
+        # The next entry is written behind all that are in memory: the files hold the same.
+        if damage is None and not is_stored(self._files, self._directory, base, segment.indexes, padded=growing):
             store_indexes(self._files, self._directory, base, segment.indexes)
         return damage
 
@@ -353,12 +364,6 @@ class Recovery:
         self.met_producers = self.met_producers or producers
         if transactional:
             self._transactional.add(base)
-
-    def _indexed(self, base: int) -> bool:
-        """Whether an empty segment has its index files."""
-        names = log_name(base), index_name(base), time_index_name(base)
-        states = [self._files.state(self._directory / name) for name in names]
-        return None not in states and states[0] is not None and states[0].size == 0
 
     def _rebuild_txn_indexes(self, segments: list[FoundSegment]) -> None:
         """Of the sealed segments that were read and hold transactions; that of the last one is settled later."""

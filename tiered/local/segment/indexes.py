@@ -237,6 +237,8 @@ def load_growing(files: Files, log: LogFile, base_offset: int, size_bytes: int) 
             if not 0 < position < size_bytes:
                 break
             while known is not None and known[1] <= offset:
+                if known == (0, base_offset):  # a hole: the entry was never written
+                    return SegmentIndexes.empty(base_offset)
                 running, known = known, next(times, None)
             indexes.append(offset, position, *running)
         last_offset, position = indexes.last_indexed
@@ -319,6 +321,20 @@ def store_indexes(files: Files, directory: Path, base_offset: int, indexes: Segm
     files.replace(directory / time_index_name(base_offset), indexes.time_bytes())
 
 
+def is_stored(files: Files, directory: Path, base_offset: int, indexes: SegmentIndexes, *, padded: bool) -> bool:
+    """Return True if both files hold these entries. ``padded`` allows the zeros of a file that is being written."""
+    for name, entry_bytes, expected in (
+        (index_name(base_offset), OFFSET_ENTRY_BYTES, indexes.offset_bytes()),
+        (time_index_name(base_offset), TIME_ENTRY_BYTES, indexes.time_bytes()),
+    ):
+        state = files.state(directory / name)
+        if state is None or not (padded or state.size == len(expected)):
+            return False
+        if _nonzero(files, directory / name, entry_bytes) != expected:
+            return False
+    return True
+
+
 def cut_txn_index(files: Files, directory: Path, base_offset: int, offset: int) -> None:
     """Takes the aborted transactions away whose marker lies at or above ``offset``; no file is made where none is."""
     path = directory / txn_index_name(base_offset)
@@ -346,8 +362,7 @@ def _distrust(log: LogFile, offsets: OffsetIndex, times: TimeIndex, size_bytes: 
         last_offset, position = offsets.entry(-1)
         if log.header_at(position, size_bytes).last_offset != last_offset:
             return f"no batch that ends at offset {last_offset} starts at byte {position}"
-    if len(times):
-        timestamp, offset = times.last_entry
+    for timestamp, offset in ((times.entry(0), times.last_entry) if len(times) else ()):  # a hole of zeros comes first
         if timestamp != _time_at(log, offsets.lookup(offset)[1], offset, size_bytes):
             return f"the batch with offset {offset} does not have the timestamp {timestamp}"
     return None
