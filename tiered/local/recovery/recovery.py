@@ -23,7 +23,7 @@ import logging
 from pathlib import Path
 
 from tiered.errors import CorruptionError
-from tiered.format.keys import INDEX_SUFFIXES, index_name, log_name, time_index_name
+from tiered.format.keys import INDEX_SUFFIXES, log_name
 from tiered.format.walk import NO_LIMIT, Offsets
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files
