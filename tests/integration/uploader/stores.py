@@ -8,6 +8,7 @@ from typing import Any
 from tiered.clock import SystemIds
 from tiered.store.base import AioStore
 from tiered.store.location import StoreLocation
+from tiered.store.options import DEFAULTS, StoreOptions
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class Location(StoreLocation):
 
     store: Any = None
 
-    def open_aio(self, **options: Any) -> AioStore:
+    def open_aio(self, options: StoreOptions = DEFAULTS) -> AioStore:
         store: AioStore = self.store
         return store
 

@@ -138,14 +138,14 @@ class Component:
     def run(self, disk: Path, bucket: str) -> None:
         place = Place(disk, location(bucket))
         with _open(disk, raw_store(bucket)) as log:
-            log._attach(_Attach(place), "", {})
+            log._attach(_Attach(place), place.store)
             log.sync(SECONDS)
 
     def die(self, disk: Path, death: Death) -> None:
         place = Place(disk, location("dying", DyingAioStore(death)))
         log = _open(disk, death.inner)
         attach = _Attach(place)
-        log._attach(attach, "", {})
+        log._attach(attach, place.store)
         log._seal_all()
         assert attach.attached is not None
         attach.attached.poke()
