@@ -66,8 +66,6 @@ from tiered.model import SealedIndexes, TopicPartition
 from tiered.plan.known import Known
 from tiered.plan.side_files import Judged
 
-LOST_AND_FOUND = "lost+found"
-"""Of the file system, where a log directory is a whole one."""
 OFFSET_CHECKPOINTS = (RECOVERY_POINT_NAME, LOG_START_NAME, REPLICATION_NAME, CLEANER_NAME)
 RENAMED = {
     "delete": "waits to be removed",
@@ -203,8 +201,7 @@ class LocalCheck:
         found = []
         for folder in DirectoryView.look(self.directory, self.files).folders:
             if isinstance(folder, StrangeFolder):
-                if folder.name != LOST_AND_FOUND:
-                    root.error("directory_name", folder.refusal.message)
+                root.error("directory_name", folder.refusal.message)
             elif folder.kind:
                 root.add(Severity.INFO, "renamed_directory", f"{folder.name} {RENAMED[folder.kind]}")
             elif not self.topics or folder.tp.topic in self.topics:

@@ -172,10 +172,10 @@ def _need_space(directory: Path, plans: Sequence[PartitionPlan], files: Files) -
     while not files.is_directory(place):
         place = place.parent
     needed = sum(plan.size_bytes for plan in plans) + SPARE_BYTES
-    free = files.space(place).free
-    if needed > free:
+    space = files.space(place)
+    if space is not None and needed > space.free:
         raise DiskFullError(
-            f"{directory} needs {needed} bytes, {place} has {free}",
+            f"{directory} needs {needed} bytes, {place} has {space.free}",
             hint="restore less with --newest or --since; older segments stay readable in the bucket",
         )
 

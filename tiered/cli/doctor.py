@@ -152,6 +152,8 @@ def _directory(app: Application, directory: Path) -> Iterator[Diagnosis]:
 
 def _disk(directory: Path) -> Diagnosis:
     space = PosixFiles().space(directory)
+    if space is None:
+        return Diagnosis("disk", SKIP, "the file system reports no size, so no reserve is kept free")
     reserve = LogConfig().reserve_bytes(space.total)
     found = f"{human_bytes(space.free)} of {human_bytes(space.total)} free, reserve {human_bytes(reserve)}"
     if space.free < reserve:

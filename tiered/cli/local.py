@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -392,9 +391,9 @@ def _check(log: LocalLog, tp: TopicPartition, target: Path) -> None:
 
 def _check_space(target: Path, size_bytes: int) -> None:
     existing = next(path for path in (target.absolute(), *target.absolute().parents) if path.is_dir())
-    free_bytes = shutil.disk_usage(existing).free
-    if size_bytes > free_bytes:
+    space = PosixFiles().space(existing)
+    if space is not None and size_bytes > space.free:
         raise DiskFullError(
-            f"{target} has {human_bytes(free_bytes)} free, the partition needs {human_bytes(size_bytes)}",
+            f"{target} has {human_bytes(space.free)} free, the partition needs {human_bytes(size_bytes)}",
             hint="free space there, or name a directory of another disk",
         )

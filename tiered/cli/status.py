@@ -284,9 +284,8 @@ def _lines(status: PartitionStatus, now_ms: int, *, local: bool) -> list[str]:
 
 def _directory(directory: Path) -> dict[str, Any]:
     space = PosixFiles().space(directory)
-    reserve = LogConfig().reserve_bytes(space.total)
     reasons = []
-    if space.free < reserve:
+    if space is not None and space.free < (reserve := LogConfig().reserve_bytes(space.total)):
         text = f"the disk has {human_bytes(space.free)} left, less than the reserve of {human_bytes(reserve)}"
         reasons.append(Reason("disk_low", text))
     reasons += [Reason("problem", text) for text in read_report(directory, PosixFiles()).problems]
@@ -296,8 +295,8 @@ def _directory(directory: Path) -> dict[str, Any]:
     }
     return {
         "path": str(directory),
-        "free_bytes": space.free,
-        "total_bytes": space.total,
+        "free_bytes": None if space is None else space.free,
+        "total_bytes": None if space is None else space.total,
         "locks": holders,
         "problems": [reason.text for reason in reasons],
         "reasons": reasons,
@@ -310,5 +309,7 @@ def _directory_line(directory: dict[str, Any], now_ms: int) -> str:
         f" for {human_duration(max(0, now_ms - lock['since_ms']))}"
         for role, lock in directory["locks"].items()
     )
-    free, total = human_bytes(directory["free_bytes"]), human_bytes(directory["total_bytes"])
-    return f"disk {free} free of {total}; {held or 'nobody writes or uploads'}"
+    disk = "disk of unknown size"
+    if directory["total_bytes"] is not None:
+        disk = f"disk {human_bytes(directory['free_bytes'])} free of {human_bytes(directory['total_bytes'])}"
+    return f"{disk}; {held or 'nobody writes or uploads'}"

@@ -11,7 +11,7 @@ import click
 from tiered.cli.handover import handover
 from tiered.config import MAX_LONG, MAX_PARTITIONS, OF_SEGMENT, UNLIMITED, TopicConfig, unknown_key
 from tiered.errors import ConfigError, NotFoundError, TieredError
-from tiered.format.keys import check_topic_name
+from tiered.format.keys import check_topic_name, partition_dir
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.topics import TopicInfo
 from tiered.model import TopicPartition
@@ -288,6 +288,8 @@ def delete_command(app: Application, *, topic: str, local_only: bool, force: boo
                 hint=f"the bucket first: `tiered topics delete {topic} --remote URL`; --local-only deletes the copy on "
                 "this disk, with all that was not uploaded",
             )
+        paths = [directory / partition_dir(tp) for tp in tps]
+        linked = {path.name: str(path.resolve()) for path in paths if path.is_symlink()}
         positions = {tp: log.partition(tp).positions() for tp in tps if tp not in log.out_of_service}
         rows = [[tp, p.local_start_offset, p.uploaded_offset, p.end_offset] for tp, p in positions.items()]
         for line in columns(["partition", "local start", "uploaded", "end"], rows):
@@ -296,10 +298,13 @@ def delete_command(app: Application, *, topic: str, local_only: bool, force: boo
             confirm(app, "topics delete", f"Delete {topic} with {counted(len(tps), 'partition')}?", yes=yes)
             log.delete_topic(topic)
     fields = {"dry_run": dry_run, "topic": topic, "topic_id": str(info.topic_id), "partitions": len(tps)}
+    fields["linked"] = linked
     verb = "would be deleted" if dry_run else "deleted"
-    return app.out.result(
-        "topics delete", fields, [f"{'dry run: ' if dry_run else ''}{topic} {verb}, {counted(len(tps), 'partition')}"]
-    )
+    lines = [f"{'dry run: ' if dry_run else ''}{topic} {verb}, {counted(len(tps), 'partition')}"]
+    lines += [
+        f"{name} is a link: the next open for writing removes the files in {target}" for name, target in linked.items()
+    ]
+    return app.out.result("topics delete", fields, lines)
 
 
 def _means_bucket(app: Application, topic: str) -> bool:

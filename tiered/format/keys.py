@@ -690,5 +690,5 @@ def parse_partition_dir(name: str) -> PartitionDir:
 def _bad_dir(name: str) -> ConfigError:
     return ConfigError(
         f"directory {name[:300]!r} is not named topic-partition",
-        hint="a log directory holds only partition directories: move this one away",
+        hint="name it topic-partition if it belongs to this log; otherwise move it out of the log directory",
     )

@@ -403,6 +403,9 @@ class DirectoryStore:
             )
         if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP):
             return ConfigError(where, hint="the URL must name a folder")
+        if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
+            hint = "the file system lacks flock or the fsync of directories: name a folder on one that has both"
+            return ConfigError(where, hint=hint)
         hint = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "check the disk or the mount"
         return RemoteUnavailableError(where, hint=hint)
 

@@ -51,6 +51,8 @@ NAME_FILE = ".name"
 INTERNAL_DIR = ".tiered"
 MAX_NAMES = 100_000
 """Names of a folder that are looked at to see whether it is a store."""
+OF_A_FILE_SYSTEM = frozenset({"lost+found", "@eaDir"})
+"""Folders in the root of a volume that its system makes; no key begins so."""
 _OF_A_STORE = re.compile(r"\.tiered|topics|[0-9a-f]{2}")
 MAX_NAME_BYTES = 240
 """Longest path part that is kept as it is: with the suffix it stays below the 255 bytes of Linux file systems."""
@@ -75,7 +77,10 @@ def require_store_folder(root: Path) -> None:
     hint = "mount it, create it, or correct the file:// URL"
     try:
         with os.scandir(root) as entries:
-            names = {entry.name for entry in itertools.islice(entries, MAX_NAMES)}
+            # The root of a volume is an empty store, too.
+            seen = itertools.islice(entries, MAX_NAMES)
+            names = {entry.name for entry in seen if entry.name not in OF_A_FILE_SYSTEM}
+            names -= {name for name in names if name.startswith(".") and name != ".tiered"}
     except (FileNotFoundError, NotADirectoryError):
         refuse_store_file(root)
         raise NotFoundError(f"the folder {root} does not exist", hint=hint) from None
@@ -83,6 +88,17 @@ def require_store_folder(root: Path) -> None:
         return  # the first request says what is not allowed
     if names and not any(_OF_A_STORE.fullmatch(name) for name in names):
         raise NotFoundError(f"the folder {root} is no store: it holds {min(names)!r} and no topics", hint=hint)
+
+
+def refuse_overlap(root: Path, directory: Path) -> None:
+    """Raise ConfigError for a store in a log directory, or a log directory among the objects of a store."""
+    store, log = root.resolve(), directory.resolve()
+    inside = log.relative_to(store).parts if log.is_relative_to(store) else None
+    if store.is_relative_to(log) or (inside and _OF_A_STORE.fullmatch(inside[0])):
+        raise ConfigError(
+            f"the store {root} and the log directory {directory} overlap: each would take the other's files for damage",
+            hint="name two folders beside each other, as data/log and data/bucket",
+        )
 
 
 def refuse_store_file(root: Path) -> None:
@@ -108,7 +124,7 @@ def _walk(directory: Path, base: str, prefix: bytes, start_after: bytes) -> Iter
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
-                if entry.name.startswith(".") or not _is_utf8(entry.name):
+                if entry.name.startswith(".") or entry.name in OF_A_FILE_SYSTEM or not _is_utf8(entry.name):
                     continue
                 # A folder of that name is none of ours: it stands where an object has to be.
                 in_the_way = entry.name.endswith(OBJECT_SUFFIX) and not entry.name.startswith("~")

@@ -101,9 +101,11 @@ class FaultyFiles(PosixFiles):
         self._effect("touch", path)
         super().set_modified(path, modified_ms)
 
-    def space(self, path: Path) -> DiskSpace:
+    def space(self, path: Path) -> DiskSpace | None:
         space = super().space(path)
-        return space if self.free_bytes is None else DiskSpace(self.free_bytes, space.total)
+        if space is None or self.free_bytes is None:
+            return space
+        return DiskSpace(self.free_bytes, space.total)
 
     def cut_power(self, dice: random.Random) -> None:
         """Each file that was not fsynced since its last change keeps what was durable and some of what came later.

@@ -363,7 +363,10 @@ class Runner:
         self.has_scanned = True
 
     async def _look_at_disk(self) -> None:
-        free, used = await in_thread(self._directory.disk)
+        space = await in_thread(self._directory.disk)
+        if space is None:
+            return
+        free, used = space
         self._telemetry.disk(free, used)
         if used >= self._state.limits.disk_warn_percent:
             self.post(facts.DiskLow(free, used))

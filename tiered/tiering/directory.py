@@ -248,7 +248,7 @@ class LogDirectory:
         """What the checkpoint notes of each partition."""
         return self._checkpoint.read()
 
-    def disk(self) -> tuple[int, int]:
+    def disk(self) -> tuple[int, int] | None:
         """Free bytes, and how many percent are used."""
         return self._scanner.free_space()
 

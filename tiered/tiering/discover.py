@@ -227,10 +227,10 @@ class Scanner:
                 return bases[0], _least_end(bases[-1], active.size, seen.flushed_offset)
         raise NotFoundError(f"{tp}: its active segment is not to be found", hint="the next scan sees what became of it")
 
-    def free_space(self) -> tuple[int, int]:
-        """Free bytes and how many percent of the disk are used."""
+    def free_space(self) -> tuple[int, int] | None:
+        """Return free bytes and how many percent of the disk are used, None where the file system reports no size."""
         space = self._files.space(self.directory)
-        return space.free, 100 - (100 * space.free) // max(1, space.total)
+        return None if space is None else (space.free, 100 - (100 * space.free) // max(1, space.total))
 
     def _partitions(self) -> Iterator[TopicPartition]:
         for tp in DirectoryView.look(self.directory, self._files).partitions:

@@ -180,6 +180,7 @@ def _topics_file(log: Scenario) -> str:
 
 def _stray_directory(log: Scenario) -> str:
     (log.directory / "nonsense").mkdir()
+    (log.directory / "nonsense" / "00000000000000000000.log").touch()
     return "directory_name"
 
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tiered.config import LogConfig
 from tiered.errors import LocalIOError, LocalPermissionError
 from tiered.local.disk.files import DiskSpace, PosixFiles, disk_failed, translate
+from tiered.local.disk.space import DiskReserve
 from tiered.local.segment.sealed import FileSource
 
 pytestmark = pytest.mark.real_disk
@@ -109,3 +111,30 @@ def test_what_a_file_system_keeps_for_root_is_neither_free_nor_used(
     told = os.statvfs_result((4096, 4096, 100, 40, 20, 0, 0, 0, 0, 255))  # sizes; blocks, free, available
     monkeypatch.setattr(os, "statvfs", lambda path: told)
     assert PosixFiles().space(tmp_path) == DiskSpace(20 * 4096, 80 * 4096)
+
+
+def test_a_file_system_that_reports_no_blocks_has_an_unknown_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ramfs, a tmpfs without size and some of FUSE: appends go on, no reserve is kept."""
+    told = os.statvfs_result((4096, 4096, 0, 0, 0, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: told)
+    assert PosixFiles().space(tmp_path) is None
+    reserve = DiskReserve(PosixFiles(), tmp_path, LogConfig(disk_reserve_bytes=1 << 40))
+    reserve.take(1 << 20)
+    assert reserve.check()
+
+
+@pytest.mark.parametrize(
+    ("operation", "code", "word"),
+    [
+        ("lock", errno.ENOLCK, "flock"),
+        ("lock", errno.ENOSYS, "flock"),
+        ("lock", errno.EOPNOTSUPP, "flock"),
+        ("fsync the directory", errno.EINVAL, "power cut"),
+    ],
+)
+def test_what_a_file_system_lacks_is_named_with_a_next_step(operation: str, code: int, word: str) -> None:
+    error = translate(OSError(code, os.strerror(code)), operation, "/d")
+    assert isinstance(error, LocalIOError)
+    assert (word in error.hint, "name a directory" in error.hint) == (True, True)

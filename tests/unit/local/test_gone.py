@@ -111,7 +111,7 @@ def test_a_crash_while_the_loss_is_accepted(directory: Path, nth: int) -> None:
         accept_loss(plan, clock=FakeClock(), files=files)
     with opened(directory) as log:
         whole = not log.out_of_service
-        assert whole == (directory / "t-1").exists()
+        assert whole == (directory / "t-1" / "partition.metadata").exists()  # an empty directory is no partition
         assert log.partition(OTHER).positions().end_offset == 5
     if not whole:
         accept_loss(plan_loss(directory, GONE), clock=FakeClock())

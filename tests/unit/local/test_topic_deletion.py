@@ -38,8 +38,9 @@ def test_case_35_renamed_directories_are_parsed_and_are_no_partitions(tmp_path: 
 
 @pytest.mark.parametrize("name", ["foo", "-0", "topic-", "topic-abc", f"topic.{UID}-delete", "topic-0.a b-stray"])
 def test_case_35_unparsable_directories_are_an_error_that_names_them(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).mkdir()
-    (tmp_path / "bar").mkdir()
+    for path in (tmp_path / name, tmp_path / "bar"):
+        path.mkdir()
+        (path / "00000000000000000000.log").write_bytes(b"")
     with pytest.raises(ConfigError, match="not named topic-partition") as caught:
         opened(tmp_path)
     assert name in caught.value.message
@@ -58,6 +59,24 @@ def test_case_36_long_names_are_cut_and_deletable(tmp_path: Path, length: int) -
         clock.advance(1)
         log.tick()
         assert directories(tmp_path) == []
+
+
+def test_a_linked_partition_leaves_nothing_on_its_disk(tmp_path: Path) -> None:
+    clock, disk = FakeClock(), tmp_path / "disk"
+    disk.mkdir()
+    path = tmp_path / "log"
+    with opened(path, clock) as log:
+        log.create_topic("t", 1, TopicConfig(file_delete_delay_ms=1000))
+    (path / "t-0").rename(disk / "t-0")
+    (path / "t-0").symlink_to(disk / "t-0")
+    with opened(path, clock) as log:
+        log.partition(TopicPartition("t", 0)).append([NewRecord(b"x")])
+        log.delete_topic("t")
+        assert (disk / "t-0").is_dir()
+        clock.advance(1)
+        log.tick()
+        assert (directories(path), list(disk.iterdir())) == ([], [])
+        assert [each.name for each in path.iterdir() if each.is_symlink()] == []
 
 
 def test_case_44_directories_exist_until_the_delay_is_over(tmp_path: Path) -> None:

@@ -36,6 +36,9 @@ def directory(tmp_path: Path) -> Path:
         (path / name).mkdir()
     for file in source.iterdir():
         (path / "__cluster_metadata-0" / file.name).write_bytes(file.read_bytes())
+    for name in (".Trash-1000", ".snapshot", "@eaDir", "backup-2024"):  # of a volume, or of a user: no partitions
+        (path / name).mkdir()
+        (path / name / "a file").write_bytes(b"x")
     return path
 
 
@@ -48,6 +51,12 @@ def test_what_lies_in_a_directory(directory: Path) -> None:
         "future": [TopicPartition("t", 2)],
         "stray": [TopicPartition("t", 3)],
     }
+    assert seen.strange == []
+
+
+def test_a_directory_of_segments_under_another_name_is_strange(directory: Path) -> None:
+    (directory / "lost+found" / "00000000000000000000.log").write_bytes(b"")
+    seen = DirectoryView.look(directory, PosixFiles())
     assert [(folder.name, folder.refusal.message) for folder in seen.strange] == [
         ("lost+found", "directory 'lost+found' is not named topic-partition")
     ]
@@ -57,6 +66,7 @@ def test_all_who_look_see_the_same_partitions(directory: Path) -> None:
     files = PosixFiles()
     with LocalLog.open(directory, read_only=True) as log:
         assert log.partitions() == [TP]
+        assert list(log.topics()) == ["t"]
     scanner = Scanner(directory, files, SystemClock())
     scanner.scan()
     assert scanner.seen(TP).tp == TP
@@ -65,6 +75,12 @@ def test_all_who_look_see_the_same_partitions(directory: Path) -> None:
     seen = [one for together in check.look() for one in together if isinstance(one, Finding)]
     assert [finding.code for finding in seen if finding.code != "renamed_directory"] == []
     assert list(check.facts.partitions) == [TP]
+
+
+def test_an_open_for_writing_makes_no_partition_of_the_directories_of_a_volume(directory: Path) -> None:
+    with LocalLog.open(directory) as log:
+        assert (log.partitions(), list(log.topics())) == ([TP], ["t"])
+    assert [path.name for path in (directory / ".Trash-1000").iterdir()] == ["a file"]
 
 
 def test_one_partition_is_found_without_a_look_at_the_others(tmp_path: Path) -> None:
@@ -104,11 +120,13 @@ def test_what_a_broker_has_not_is_told_without_a_look_at_the_others(tmp_path: Pa
 def test_directories_that_are_no_partitions_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("a", "b", "c", "d", "e", "f"):
         (tmp_path / name).mkdir()
+        (tmp_path / name / "00000000000000000000.log").touch()
     view = LogView.open(tmp_path, clock=SystemClock())
     assert view.partitions() == []
     (told,) = [record.getMessage() for record in caplog.records]
     assert told.startswith(f"directories_skipped path={tmp_path} count=6 names=a, b, c, d, e, ... hint=")
     (tmp_path / "g").mkdir()
+    (tmp_path / "g" / "00000000000000000000.log").touch()
     assert view.partitions() == []
     assert len(caplog.records) == 2
 

@@ -80,9 +80,9 @@ def directory_metrics(directory: Path, files: Files, *, held: int, broken: int) 
     """The disk of a directory that holds ``held`` partitions; ``broken`` of them are out of service."""
     where = {"log_dir": str(directory)}
     space = files.space(directory)
+    sizes = [] if space is None else [("disk_free_bytes", space.free), ("disk_total_bytes", space.total)]
     return [
-        metric("disk_free_bytes", space.free, where),
-        metric("disk_total_bytes", space.total, where),
+        *(metric(name, size, where) for name, size in sizes),
         metric("directory_partitions", held, where),
         metric("directory_partitions_out_of_service", broken, where),
     ]

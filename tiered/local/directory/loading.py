@@ -10,7 +10,7 @@ from pathlib import Path
 from tiered.errors import ConfigError, TieredError
 from tiered.local.directory.notes import Noted
 from tiered.local.directory.registry import LeavingDirectories
-from tiered.local.directory.view import DirectoryView, gone_error, gone_partitions
+from tiered.local.directory.view import STRANGE_HINT, DirectoryView, gone_error, gone_partitions
 from tiered.local.disk.files import Files, disk_failed
 from tiered.local.disk.topics import TopicInfo, read_leaving, read_topics, write_topics
 from tiered.local.disk.volume import discovered, expected_topics, read_topic_ids, set_apart, without_absent
@@ -61,14 +61,15 @@ def take_inventory(directory: Path, files: Files, tiered: Collection[TopicPartit
 
 
 def look_strictly(directory: Path, files: Files) -> DirectoryView:
-    """Raises ConfigError that lists every directory that is no partition's, as Kafka refuses to start."""
+    """Raise ConfigError that lists every directory of segments under a strange name, as Kafka refuses to start."""
     seen = DirectoryView.look(directory, files)
     bad = [folder.name for folder in seen.strange]
     if bad:
         raise ConfigError(
-            f"{directory} holds directories that are not named topic-partition: {', '.join(repr(n) for n in bad[:20])}"
+            f"{directory} holds segments in directories not named topic-partition: "
+            + ", ".join(map(repr, bad[:20]))
             + (f" and {len(bad) - 20} more" if len(bad) > 20 else ""),
-            hint="a log directory holds only partition directories: move these away",
+            hint=STRANGE_HINT,
         )
     stray = [folder.name for folder in seen.renamed("stray")]
     if stray:

@@ -30,7 +30,7 @@ from tiered.errors import (
     TieredError,
     UnknownTopicError,
 )
-from tiered.format.keys import parse_partition_dir, partition_dir
+from tiered.format.keys import parse_local_name, parse_partition_dir, partition_dir
 from tiered.local.disk.checkpoints import (
     LOG_START_NAME,
     META_PROPERTIES_NAME,
@@ -46,6 +46,7 @@ from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
 from tiered.local.disk.volume import (
     BROKER_OWN_DIRS,
     NO_ID,
+    PARTITION_METADATA_NAME,
     discovered,
     expected_topics,
     read_topic_ids,
@@ -69,6 +70,7 @@ _WITHOUT_WATERMARKS = (
     "that knowledge up, move it away: nothing of those logs is read before their leader has told it anew"
 )
 
+STRANGE_HINT = "rename them to topic-partition if they belong to this log; otherwise move them out of the log directory"
 STRANGE_SHOWN = 5
 """So many directories that are no partitions are named in a warning."""
 HERE_SHOWN = 20
@@ -84,7 +86,7 @@ class PartitionFolder(NamedTuple):
 
 
 class StrangeFolder(NamedTuple):
-    """A directory that is no partition's, and why not."""
+    """A directory that holds segments under a name that no partition has, and why not."""
 
     name: str
     refusal: ConfigError
@@ -92,7 +94,10 @@ class StrangeFolder(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DirectoryView:
-    """Subdirectories by name, but for those that other parts of a broker own."""
+    """Partition directories by name, but for those that other parts of a broker own.
+
+    Other directories are no part of a log: ``lost+found``, ``.Trash-1000``, ``.snapshot``, ``@eaDir``.
+    """
 
     path: Path
     folders: tuple[PartitionFolder | StrangeFolder, ...]
@@ -101,7 +106,8 @@ class DirectoryView:
     def look(cls, path: Path, files: Files) -> DirectoryView:
         """Raises NotFoundError, LocalPermissionError."""
         names = (name for name in files.names(path) if name not in BROKER_OWN_DIRS)
-        return cls(path, tuple(folder_named(name) for name in names if files.is_directory(path / name)))
+        found = ((name, folder_named(name)) for name in names)
+        return cls(path, tuple(folder for name, folder in found if _is_of_a_log(files, path / name, folder)))
 
     @property
     def partitions(self) -> dict[TopicPartition, Path]:
@@ -114,7 +120,7 @@ class DirectoryView:
 
     @property
     def strange(self) -> list[StrangeFolder]:
-        """The directories that are no partition's, by name."""
+        """The directories that hold segments under other names, by name."""
         return [folder for folder in self.folders if isinstance(folder, StrangeFolder)]
 
 
@@ -125,6 +131,25 @@ def folder_named(name: str) -> PartitionFolder | StrangeFolder:
     except ConfigError as refusal:
         return StrangeFolder(name, refusal)
     return PartitionFolder(name, parsed.tp, parsed.kind)
+
+
+def holds_partition(files: Files, path: Path) -> bool:
+    """Return True for a directory with a ``partition.metadata`` or a file of a segment. Raises LocalIOError."""
+    if files.state(path / PARTITION_METADATA_NAME) is not None:
+        return True
+    try:
+        return any(parse_local_name(name) is not None for name in files.names(path))
+    except NotFoundError:  # a file, or it has left
+        return False
+
+
+def _is_of_a_log(files: Files, path: Path, folder: PartitionFolder | StrangeFolder) -> bool:
+    if isinstance(folder, PartitionFolder) and folder.kind:
+        return files.is_directory(path)  # a deletion has perhaps removed its files already
+    try:
+        return holds_partition(files, path)
+    except LocalIOError:  # a partition that cannot be read is out of service; `lost+found` belongs to root
+        return isinstance(folder, PartitionFolder)
 
 
 class Survey:
@@ -217,7 +242,7 @@ class Survey:
         return any(self._files.is_directory(self._directory / folder) for folder in folders)
 
     def _check_gone(self, tp: TopicPartition, topic: TopicInfo) -> None:
-        present = self._files.is_directory(self._directory / partition_dir(tp))  # now: it may have come, or left
+        present = holds_partition(self._files, self._directory / partition_dir(tp))  # now: it may have come, or left
         if present or topic.adopted or tp.partition not in topic.here:
             return
         uploads = self._uploads.read()
@@ -313,7 +338,7 @@ class Survey:
         """Warns of directories that are no partitions, once and not at each look: this may be no log directory."""
         if names and names != self._strange:
             shown = ", ".join(names[:STRANGE_SHOWN]) + (", ..." if len(names) > STRANGE_SHOWN else "")
-            hint = "a log directory holds only topic-partition directories: move these away, or name another directory"
+            hint = STRANGE_HINT
             LOGGER.warning(
                 "directories_skipped path=%s count=%d names=%s hint=%s", self._directory, len(names), shown, hint
             )

@@ -111,7 +111,7 @@ class Files(Protocol):
         """Creates a directory and its parents, whose names survive a power cut; nothing happens if it is there."""
 
     def remove_directory(self, path: Path) -> None:
-        """Removes an empty directory."""
+        """Removes an empty directory; of a link to one, the directory and the link."""
 
     def names(self, path: Path) -> list[str]:
         """Names in a directory, sorted. NotFoundError if there is no such directory."""
@@ -140,8 +140,8 @@ class Files(Protocol):
     def try_lock(self, path: Path) -> int | None:
         """A handle that holds the exclusive lock of the file (created if missing), None if somebody else has it."""
 
-    def space(self, path: Path) -> DiskSpace:
-        """Free and total bytes."""
+    def space(self, path: Path) -> DiskSpace | None:
+        """Return free and total bytes, None where the file system reports no size (ramfs, some of FUSE)."""
 
 
 class PosixFiles:
@@ -220,7 +220,7 @@ class PosixFiles:
             finally:
                 os.close(handle)
         except OSError as error:
-            raise translate(error, "fsync", path) from error
+            raise translate(error, "fsync the directory", path) from error
 
     def rename(self, source: Path, target: Path) -> None:
         try:
@@ -259,6 +259,10 @@ class PosixFiles:
 
     def remove_directory(self, path: Path) -> None:
         with _translated("rmdir", path):
+            if path.is_symlink():  # a partition on another disk
+                path.resolve().rmdir()
+                path.unlink()
+                return
             path.rmdir()
 
     def names(self, path: Path) -> list[str]:
@@ -339,9 +343,11 @@ class PosixFiles:
             raise translate(error, "lock", path) from error
         return handle
 
-    def space(self, path: Path) -> DiskSpace:
+    def space(self, path: Path) -> DiskSpace | None:
         with _translated("statvfs", path):
             stats = os.statvfs(path)
+        if not stats.f_blocks:
+            return None
         total = stats.f_blocks - stats.f_bfree + stats.f_bavail
         return DiskSpace(stats.f_bavail * stats.f_frsize, total * stats.f_frsize)
 
@@ -405,6 +411,12 @@ def _translation(error: OSError, operation: str, path: Path | str) -> TieredErro
         return TooManyOpenFilesError(text, hint="close files that are not needed, or raise the limit (ulimit -n)")
     if error.errno == errno.ENAMETOOLONG:
         return LocalIOError(text, hint="use a shorter path")
+    if operation == "lock" and error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+        hint = "the file system has no flock: name a directory on one that has, as a local disk"
+        return LocalIOError(text, hint=hint)
+    if operation == "fsync the directory" and error.errno == errno.EINVAL:
+        hint = "the file system cannot keep names over a power cut: name a directory on one that can, as a local disk"
+        return LocalIOError(text, hint=hint)
     if error.errno in (errno.EACCES, errno.EPERM):
         hint = f"check owner and mode of the file (this process runs as uid {os.geteuid()})"
         return LocalPermissionError(text, hint=hint)

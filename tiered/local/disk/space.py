@@ -36,6 +36,9 @@ class DiskReserve:
     def check(self) -> bool:
         """Asks the file system; returns whether appends may go on."""
         space = self._files.space(self._directory)  # of two checks at once either result is right
+        if space is None:  # ramfs, some of FUSE: a full one fails the write itself
+            self._low, self._left = False, self._config.disk_check_bytes
+            return True
         self._reserve = self._config.reserve_bytes(space.total)
         room = space.free - self._reserve
         self._low = room <= 0

@@ -362,7 +362,7 @@ def _distrust(log: LogFile, offsets: OffsetIndex, times: TimeIndex, size_bytes: 
         last_offset, position = offsets.entry(-1)
         if log.header_at(position, size_bytes).last_offset != last_offset:
             return f"no batch that ends at offset {last_offset} starts at byte {position}"
-    for timestamp, offset in ((times.entry(0), times.last_entry) if len(times) else ()):  # a hole of zeros comes first
+    for timestamp, offset in (times.entry(0), times.last_entry) if len(times) else ():  # a hole of zeros comes first
         if timestamp != _time_at(log, offsets.lookup(offset)[1], offset, size_bytes):
             return f"the batch with offset {offset} does not have the timestamp {timestamp}"
     return None
