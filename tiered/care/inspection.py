@@ -223,7 +223,7 @@ class LogInspection:
         self._count(header, position)
         if self._follower is not None:
             _show(self._follower, header, data, intact=intact)
-        if self._expectations.decode and intact:
+        if intact and (self._expectations.decode or header.is_control):
             self._decode(header, data, position)
         for check in self._checks:
             check.batch(position, header)
@@ -262,6 +262,8 @@ class LogInspection:
     def _decode(self, header: BatchHeader, data: memoryview, position: int) -> None:
         low, high = header.base_offset, header.last_offset
         try:
+            if header.is_control:
+                read_producer(header, data)  # refuses the markers that a reader of committed records refuses
             found = records_extent(data, header)
             if found is not None and low <= found[0] and found[1] <= high:
                 self._reach(found[2])
@@ -405,7 +407,7 @@ def _show(follower: Follower, header: BatchHeader, data: memoryview, *, intact: 
             follower.see(read_producer(header, data))
             return
     except CorruptionError:
-        pass  # the records of a marker: whoever decodes says so
+        pass  # the records of a marker: said before
     follower.restart(whole=False)
 
 
