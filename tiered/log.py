@@ -112,6 +112,8 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
         raise ConfigError("an uploader needs a remote", hint='open(path, remote="s3://bucket/prefix", uploader=...)')
     if location is None and config.limits is not None:
         raise ConfigError("limits are of a store, but no remote is given", hint='open(path, remote="s3://...")')
+    if location is not None:
+        location.refuse_overlap(*paths)
     options = StoreOptions(
         clock=clock,
         ids=ids,

@@ -100,7 +100,9 @@ class Settings:
             raise ConfigError("no log directory is named", hint="--log-dir DIR, or TIERED_LOG_DIR")
         if self.remote is None:
             raise ConfigError("no remote is named", hint="--remote s3://bucket/prefix, or TIERED_REMOTE")
-        return self.log_dir, StoreLocation.parse(self.remote, **{name: getattr(self, name) for name in S3_WORDS})
+        store = StoreLocation.parse(self.remote, **{name: getattr(self, name) for name in S3_WORDS})
+        store.refuse_overlap(self.log_dir, *([self.sidecar] if self.sidecar is not None else []))
+        return self.log_dir, store
 
     def restart_needed(self, new: Settings) -> list[str]:
         """Settings that differ and that a running daemon does not take over."""

@@ -29,7 +29,7 @@ from tiered.store.aio_driver import in_thread
 from tiered.store.aio_s3 import AioS3Store
 from tiered.store.base import AioStore, Outcome, Store, StoreRequest
 from tiered.store.directory import DirectoryStore
-from tiered.store.directory_paths import require_store_folder
+from tiered.store.directory_paths import refuse_overlap, require_store_folder
 from tiered.store.key_rules import check_key
 from tiered.store.limit import AioLimitedStore, LimitedStore
 from tiered.store.memory import MemoryStore
@@ -143,6 +143,12 @@ class StoreLocation:
         """
         if self.path is not None:
             require_store_folder(self.path)
+
+    def refuse_overlap(self, *directories: Path) -> None:
+        """Raise ConfigError for a ``file://`` folder in one of these log directories, or one of these in its data."""
+        if self.path is not None:
+            for directory in directories:
+                refuse_overlap(self.path, directory)
 
     def raw_store(self, *, clock: Clock | None = None, ids: IdSource | None = None, create: bool = True) -> Store:
         """The store alone, one attempt a request. ``create`` makes the folder of a ``file://`` URL."""

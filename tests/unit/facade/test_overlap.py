@@ -1,0 +1,55 @@
+"""A bucket in a log directory, or a log directory in a bucket's data, is refused before anything is written."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import tiered
+import tiered.aio
+from tiered.errors import ConfigError
+from tiered.store.location import StoreLocation
+from uploader.config import Settings
+
+
+@pytest.mark.parametrize(
+    ("log", "bucket"),
+    [
+        ("log", "log"),
+        ("log", "log/bucket"),
+        ("log", "linked"),
+        ("log", "linked/bucket"),
+        ("bucket/topics/log", "bucket"),
+        ("bucket/a0/log", "bucket"),
+    ],
+)
+def test_an_overlap_is_refused_by_every_face(tmp_path: Path, log: str, bucket: str) -> None:
+    directory, remote = tmp_path / log, (tmp_path / bucket).as_uri()
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "linked").symlink_to(tmp_path / "log")
+    before = sorted(tmp_path.rglob("*"))
+
+    async def opened() -> None:
+        await tiered.aio.open(directory, remote)
+
+    with pytest.raises(ConfigError, match="overlap"):
+        tiered.open(directory, remote)
+    with pytest.raises(ConfigError, match="overlap"):
+        asyncio.run(opened())
+    with pytest.raises(ConfigError, match="overlap"):
+        Settings(log_dir=directory, remote=remote).place()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_path_with_dots_is_resolved(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="overlap"):
+        tiered.open(tmp_path / "log", str(tmp_path / "other" / ".." / "log"))
+    with pytest.raises(ConfigError, match="overlap"):
+        StoreLocation.parse(tmp_path.as_uri()).refuse_overlap(tmp_path / "x" / "..")
+
+
+def test_folders_beside_each_other_are_none(tmp_path: Path) -> None:
+    for log, bucket in (("log", "logs"), ("bucket2/log", "bucket2"), ("log", "bucket")):
+        StoreLocation.parse((tmp_path / bucket).as_uri()).refuse_overlap(tmp_path / log)
