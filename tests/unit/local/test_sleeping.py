@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tiered.config import LogConfig, TopicConfig
-from tiered.errors import CorruptionError, LocalPermissionError
+from tiered.errors import CorruptionError, LocalPermissionError, UnknownTopicError
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
@@ -149,3 +149,17 @@ def test_an_open_partition_has_no_dict_of_many_attributes(tmp_path: Path) -> Non
         parts = [writer, *vars(writer).values(), writer.segments.active, writer.segments.active.indexes]
         large = [type(part).__name__ for part in parts if len(getattr(part, "__dict__", ())) > 30]
         assert (large, hasattr(writer.segments.active, "__dict__")) == ([], False)
+
+
+def test_a_partition_whose_topic_is_being_deleted_is_none(tmp_path: Path) -> None:
+    """The topic leaves the registry before its partitions leave the roster: who wakes one in between finds none."""
+    clock = FakeClock()
+    made(tmp_path, clock, seal_ms=1000)
+    with opened(tmp_path, clock) as log:
+        tp, topics = TopicPartition("t", 3), log.registry.topics
+        log.registry.topics = {}
+        assert (log.roster.find(tp), log.roster.next_to_wake()) == (None, [])
+        with pytest.raises(UnknownTopicError, match="holds no partition t-3"):
+            log.partition(tp)
+        log.registry.topics = topics
+        assert log.partition(tp).positions().end_offset == 2

@@ -150,7 +150,11 @@ class Upkeep:
         return done
 
     def _roll(self, tp: TopicPartition) -> int | None:
-        return 0 if self._roster.writers[tp].roller.roll() else None
+        try:
+            writer = self._roster.writers[tp]
+        except KeyError:  # its topic was deleted meanwhile
+            return None
+        return 0 if writer.roller.roll() else None
 
     def _delete(self, now_ms: int) -> Done:
         files = (partial(writer.retention.empty_trash, now_ms) for writer in self._roster.awake())

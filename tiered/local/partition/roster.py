@@ -95,7 +95,10 @@ class Roster:
         """The partition, woken if it slept; None if there is none. Raises why one is out of service."""
         found = self.logs.get(tp)
         if found is None and (tp in self._sleeping or tp in self.broken):
-            self._wake(tp)
+            try:
+                self._wake(tp)
+            except KeyError:  # its topic is being deleted
+                return None
             found = self.logs.get(tp)
         return found
 
@@ -150,11 +153,17 @@ class Roster:
         if not self._sleeping:
             return []
         with self._lock:
-            timed = (tp for tp in self._sleeping if has_timers(self._topic_of(tp.topic).config))
+            timed = (tp for tp in self._sleeping if self._is_timed(tp))
             due = list(islice(timed, WAKE_AT_ONCE))
             for tp in due:
                 self._sleeping[tp] = self._sleeping.pop(tp)
             return due
+
+    def _is_timed(self, tp: TopicPartition) -> bool:
+        try:
+            return has_timers(self._topic_of(tp.topic).config)
+        except KeyError:  # its topic is being deleted
+            return False
 
     def forget(self, tp: TopicPartition, timeout_seconds: float) -> None:
         """Closes a partition whose directory goes elsewhere; it is no longer of this directory."""
