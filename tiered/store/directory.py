@@ -71,6 +71,7 @@ from tiered.store.directory_paths import (
     refuse_store_file,
     walk_keys,
 )
+from tiered.store.folder_clock import FolderClock
 from tiered.store.key_rules import check_request
 
 MAX_TOLD = 100
@@ -97,8 +98,8 @@ class DirectoryStore:
         min_part_bytes: int = MIN_PART_BYTES,
     ) -> None:
         self._root = Path(path).absolute()
-        self._clock = clock or SystemClock()
         self._files = DirectoryFiles(self._root, ids or SystemIds())
+        self._clock = FolderClock(clock or SystemClock(), self._files.internal / "locks")
         self._ids = ids or SystemIds()
         self._min_part_bytes = min_part_bytes
         self._closed = False
