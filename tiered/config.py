@@ -1,7 +1,8 @@
 """Settings of topics and of a log directory: frozen, validated, under Kafka's names.
 
 A topic's settings are spelled as Kafka spells them (``segment.bytes``) or as Python keywords (``segment_bytes``).
-``merge.min.bytes``, ``merge.target.bytes`` and ``gc.grace.ms`` are ours: they rule the bucket, as ``retention.*`` does.
+``merge.min.bytes``, ``merge.target.bytes``, ``merge.idle.ms`` and ``gc.grace.ms`` are ours: they rule the bucket, as
+``retention.*`` does.
 Defaults are Kafka's (4.1) but for ``segment.bytes`` (64 MiB), ``seal.ms`` (ours: 10 minutes), ``compression.lz4.level``
 (1: Kafka's 9 is six times slower), and ``retention.ms``, ``local.retention.ms`` and ``local.retention.bytes``, which
 are -1: nothing is deleted unless somebody says so.
@@ -118,6 +119,7 @@ class TopicConfig:
     local_retention_ms: int = UNLIMITED
     max_compaction_lag_ms: int = MAX_LONG
     max_message_bytes: int = MIB + 12
+    merge_idle_ms: int = 3_600_000
     merge_min_bytes: int = OF_SEGMENT
     merge_target_bytes: int = OF_SEGMENT
     message_timestamp_after_max_ms: int = 3_600_000
@@ -357,6 +359,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "max_message_bytes": (0, MAX_INT),
     "message_timestamp_after_max_ms": (0, MAX_LONG),
     "message_timestamp_before_max_ms": (0, MAX_LONG),
+    "merge_idle_ms": (0, MAX_LONG),
     "merge_min_bytes": (OF_SEGMENT, MAX_INT),
     "merge_target_bytes": (OF_SEGMENT, MAX_INT),
     "min_cleanable_dirty_ratio": (0, 1),

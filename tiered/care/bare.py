@@ -108,6 +108,7 @@ class _Reading:
         self._stats = SegmentStats()
         self._next = name.base
         self._aborted = False
+        self._stored_ms = -1  # its records were appended before, and no bundle says when
 
     @property
     def row(self) -> Row:
@@ -126,6 +127,7 @@ class _Reading:
             records=stats.records,
             flags=FLAG_ABORTED_TXNS if self._aborted else 0,
             leader_epoch=stats.leader_epoch,
+            appended_ms=self._stored_ms,
         )
 
     def read(self) -> Steps[str]:
@@ -146,7 +148,7 @@ class _Reading:
             got = yield Get(self._key, at, min(at + READ_BYTES, self._size))
             if not isinstance(got, Object) or got.size != self._size or not got.data:
                 raise CorruptionError(f"it has not its {self._size} bytes any more")
-            at += len(got.data)
+            at, self._stored_ms = at + len(got.data), got.last_modified_ms or -1
             for position, batch in feed.feed(got.data):
                 self._see(position, batch)
 

@@ -25,6 +25,7 @@ from tiered.care.check_local import LocalCheck, LocalFacts
 from tiered.care.check_registry import survey, unregistered
 from tiered.care.check_remote import RemoteCheck, RemoteFacts, size_steps
 from tiered.care.proven import Proven, Reading
+from tiered.config import TopicConfig
 from tiered.errors import (
     ConfigError,
     CorruptionError,
@@ -162,7 +163,8 @@ class CheckRun:
         if not (yield from blocking(partial(files.is_directory, directory))):
             raise NotFoundError(f"the log directory {directory} does not exist", hint="correct the path")
         compacted = yield from blocking(partial(_compacted_topics, directory, files))
-        check = LocalCheck(directory, files, compacted, self.options.topics, self.options.read_data)
+        settings = yield from blocking(partial(_settings, directory, files))
+        check = LocalCheck(directory, files, compacted, self.options.topics, self.options.read_data, settings)
         look = check.look()
         while (seen := (yield from blocking(partial(next, look, None)))) is not None:
             yield from self.tell(seen)
@@ -286,6 +288,14 @@ class CheckRun:
             self.findings.append(found)
         else:
             self.unlisted += 1
+
+
+def _settings(directory: Path, files: Files) -> Mapping[str, TopicConfig]:
+    """Return the settings of the topics of a log directory; empty where they cannot be read."""
+    try:
+        return {name: topic.config for name, topic in expected_topics(directory, files).items()}
+    except (CorruptionError, LocalIOError):
+        return {}
 
 
 def _compacted_topics(directory: Path, files: Files) -> Callable[[str], bool]:

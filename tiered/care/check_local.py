@@ -16,6 +16,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from tiered.care.inspection import Expectations, LogInspection, LogScan, SideFileCheck, pieces
+from tiered.config import TopicConfig
 from tiered.errors import (
     CorruptionError,
     LocalIOError,
@@ -64,6 +65,7 @@ from tiered.local.segment.seal import SEAL_SUFFIX, read_note
 from tiered.local.segment.sealed import FileSource
 from tiered.model import SealedIndexes, TopicPartition
 from tiered.plan.known import Known
+from tiered.plan.retention import is_believed, wrong_times_text
 from tiered.plan.side_files import Judged
 
 OFFSET_CHECKPOINTS = (RECOVERY_POINT_NAME, LOG_START_NAME, REPLICATION_NAME, CLEANER_NAME)
@@ -126,7 +128,7 @@ class LocalFacts:
 class LocalCheck:
     """Looks at one log directory. ``compacted`` tells of a topic whether offsets may have holes.
 
-    ``topics``: only these, if any. ``decode``: looks into every record, too.
+    ``topics``: only these, if any. ``decode``: looks into every record, too. ``settings`` by topic, as far as known.
     """
 
     directory: Path
@@ -134,6 +136,7 @@ class LocalCheck:
     compacted: Callable[[str], bool]
     topics: Collection[str]
     decode: bool = False
+    settings: Mapping[str, TopicConfig] = field(default_factory=dict)
     facts: LocalFacts = field(default_factory=LocalFacts, init=False)
     _clean: bool = field(default=False, init=False)
     _unread: set[Path] = field(default_factory=set, init=False)
@@ -366,11 +369,19 @@ class LocalCheck:
             findings.error("log_changed", message, offset=base)
         if not growing and scan.size_bytes:
             self._need_indexes(path, base, findings)
+            self._need_right_times(facts.tp.topic, scan, noted, findings)
         _advise_rebuild(findings, base)
         facts.segments[base] = SegmentFacts(base, scan.size_bytes, scan.crc32c, not growing)
         self.facts.segments += 1
         self.facts.size_bytes += scan.size_bytes
         return scan, noted
+
+    def _need_right_times(self, topic: str, scan: LogScan, noted: SegmentStats | None, findings: Findings) -> None:
+        """Reports timestamps that cannot be right, where the note says when the segment was appended."""
+        appended_ms, config = noted.appended_ms if noted is not None else -1, self.settings.get(topic, TopicConfig())
+        if scan.records and appended_ms >= 0 and not is_believed(scan.max_timestamp, appended_ms, config):
+            what = wrong_times_text(scan.base_offset, scan.end_offset, scan.max_timestamp, appended_ms)
+            findings.add(Severity.WARNING, "timestamps_not_used", what, offset=scan.base_offset)
 
     def _need_indexes(self, path: Path, base: int, findings: Findings) -> None:
         """Both are there, if the ``.log`` still is: an empty one is right for a segment of few batches, none is not."""

@@ -52,6 +52,7 @@ from tiered.format.time_index import TimeIndex
 from tiered.model import Row, TopicPartition
 from tiered.plan.invariants import check_root
 from tiered.plan.known import NOTHING_KNOWN
+from tiered.plan.retention import has_wrong_times, times_of, wrong_times_text
 from tiered.plan.side_files import NO_PRODUCERS
 from tiered.plan.stage import passed_batch
 from tiered.plan.visibility import open_firsts
@@ -103,7 +104,7 @@ class RemoteCheck:
         self._tp, self._topic_id = tp, entry.topic_id
         self._facts, self._local, self._tell = facts, local, tell
         self._known = entry.known_with(local.known if local is not None else NOTHING_KNOWN)
-        self._state = entry.state
+        self._state, self._config = entry.state, entry.known_settings
         self._key = root_key(entry.topic_id, tp.partition)
         self._beside = SideFileCheck()
         self._passed: Row | None = None
@@ -392,6 +393,8 @@ class RemoteCheck:
             self._compare_local(row, findings)
             if all(found.severity is Severity.INFO for found in findings.items):  # else the next check says it again
                 noted.append((row, is_read))
+            if has_wrong_times(row, self._config):
+                findings.add(Severity.WARNING, "timestamps_not_used", wrong_times_text(*times_of(row)), offset=row.base)
             passed = Passed(row.size if reading.chooses(row) else 0, str(self._tp))
             yield from self._tell([passed, *findings.about(*self._tp)])
         if reading.proven is not None:

@@ -19,6 +19,7 @@ from uuid import UUID
 from tiered.care.check_registry import need_all_named, survey
 from tiered.care.undone import Undone, undone_steps
 from tiered.clock import IdSource
+from tiered.config import TopicConfig
 from tiered.errors import (
     ConfigError,
     CorruptionError,
@@ -32,6 +33,8 @@ from tiered.format.keys import check_topic_name, root_key
 from tiered.format.root import STATE_DELETING
 from tiered.model import Row, TopicPartition
 from tiered.plan.known import Known
+from tiered.plan.maintenance import WrongTimes
+from tiered.plan.retention import has_wrong_times, row_age_from_ms
 from tiered.remote.past import AsOf, Past, Taken, load_snapshot
 from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
@@ -82,7 +85,7 @@ class PartitionPlan:
     log ends before the catalog does, between two batches of the last row. ``before``: the segment whose bundle tells
     who wrote before that row, if none that is read just before it does. ``taken``: which root that was. ``aborted``:
     transactions that were open there; each has a marker behind it now. ``undone``: erasures after ``taken``, whose
-    records are in the copy again.
+    records are in the copy again. ``notes``: timestamps that are not used.
     """
 
     tp: TopicPartition
@@ -95,6 +98,7 @@ class PartitionPlan:
     taken: Taken | None = None
     aborted: int = 0
     undone: tuple[Undone, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def start_offset(self) -> int:
@@ -117,22 +121,25 @@ class PartitionPlan:
 
 
 def choose_rows(
-    pinned: Snapshot, *, newest_bytes: int | None = None, since_ms: int | None = None, end: int | None = None
+    pinned: Snapshot,
+    *,
+    newest_bytes: int | None = None,
+    since_ms: int | None = None,
+    end: int | None = None,
+    config: TopicConfig | None = None,
 ) -> Steps[tuple[Row, ...]]:
     """The newest rows that begin below ``end``: from the first that reaches ``since_ms`` on, and within
-    ``newest_bytes``, but at least one."""
-    at = 0
-    if since_ms is not None:
-        first = yield from pinned.reaching(since_ms)
-        if first is None:
-            return ()
-        at = first.base
+    ``newest_bytes``, but at least one. A row whose timestamps are wrong was written when it was appended."""
+    config, at = config or TopicConfig(), 0
     chosen: deque[Row] = deque()
     total = 0
     while len(rows := (yield from pinned.piece(at))):
         for row in rows:
             if end is not None and row.base >= end:
                 return tuple(chosen)
+            if since_ms is not None and row_age_from_ms(row, config) < since_ms:
+                continue
+            since_ms = None
             chosen.append(row)
             total += row.size
             while newest_bytes is not None and total > newest_bytes and len(chosen) > 1:
@@ -173,6 +180,7 @@ def plan_steps(
                 raise NotFoundError(f"topic {source.name} was not there as of {options.as_of}", hint=_SNAPSHOTS)
             notes.append(f"topic {source.name} was not there as of {options.as_of} and was passed over")
             continue
+        notes += [note for plan in found for note in plan.notes]
         notes += [f"{tp} was not there as of {options.as_of}: it is empty" for tp in absent]
         notes += [
             one.sentence(plan.tp, source.topic_id, "restore a newer version, or erase them from the copy")
@@ -250,10 +258,19 @@ class _Partition:
             yield from self._need_untouched()
         if pinned is None or not selected:
             return PartitionPlan(self.tp, self.entry, self.source, pinned, (), taken=taken)
-        end = yield from self._end(pinned, past)
+        wrong = WrongTimes(self.source.known_settings)
+        end = yield from self._end(pinned, past, wrong)
         rows: tuple[Row, ...] = ()
         if end is None or end > pinned.start_offset:
-            rows = yield from choose_rows(pinned, newest_bytes=options.newest_bytes, since_ms=options.since_ms, end=end)
+            rows = yield from choose_rows(
+                pinned,
+                newest_bytes=options.newest_bytes,
+                since_ms=options.since_ms,
+                end=end,
+                config=self.source.known_settings,
+            )
+        if options.since_ms is not None:
+            wrong.add(rows)
         before = None
         if end is not None and rows and end < rows[-1].next:
             before = yield from _held_before(pinned, rows)
@@ -261,7 +278,10 @@ class _Partition:
         if taken is not None:
             topic_id, since_ms = self.source.topic_id, taken.root.commit.ts_ms
             undone = yield from undone_steps(topic_id, self.tp.partition, rows, rows, since_ms)
-        return PartitionPlan(self.tp, self.entry, self.source, pinned, rows, before, end, taken, undone=undone)
+        notes = tuple(f"{self.tp}: {note}" for note in wrong.notes)
+        return PartitionPlan(
+            self.tp, self.entry, self.source, pinned, rows, before, end, taken, undone=undone, notes=notes
+        )
 
     def _need_untouched(self) -> Steps[None]:
         """Raises CorruptionError if a root must have been there, by what is left of the partition."""
@@ -282,15 +302,33 @@ class _Partition:
         root = yield from view.load()
         return root is None or (self.as_of.time_ms is not None and root.created_ms > self.as_of.time_ms)
 
-    def _end(self, pinned: Snapshot, past: Past | None) -> Steps[int | None]:
+    def _until(self, pinned: Snapshot, remote: RemotePartition, until_ms: int, wrong: WrongTimes) -> Steps[int | None]:
+        """Return the first offset that was written at ``until_ms`` or later, None if there is none.
+
+        A segment whose timestamps are wrong was written, whole, when it was appended.
+        """
+        at, config = pinned.start_offset, self.source.known_settings
+        while len(rows := (yield from pinned.piece(at))):
+            for row in rows:
+                wrong.add([row])
+                if row_age_from_ms(row, config) < until_ms:
+                    continue
+                if has_wrong_times(row, config):
+                    return max(row.base, pinned.start_offset)
+                found = yield from remote.offset_for_time(until_ms, row.base)
+                if found is not None and found[0] < row.next:
+                    return found[0]
+            at = rows.end_offset
+        return None
+
+    def _end(self, pinned: Snapshot, past: Past | None, wrong: WrongTimes) -> Steps[int | None]:
         """Where the log is to end, if that is below the end of ``pinned``: a border between batches."""
         options, number = self.options, self.tp.partition
         known = Known(made=self.source.roots)
         remote = RemotePartition(self.source.name, self.source.topic_id, number, known=known, past=past)
         wanted = options.until_offset
         if options.until_ms is not None:
-            found = yield from remote.offset_for_time(options.until_ms)
-            wanted = None if found is None else found[0]
+            wanted = yield from self._until(pinned, remote, options.until_ms, wrong)
         if wanted is None or wanted >= pinned.next_offset:
             return None
         if wanted < pinned.start_offset:

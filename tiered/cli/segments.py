@@ -65,6 +65,7 @@ def partition_segments(tiers: Tiers, facts: TopicFacts, partition: int, notes: D
                 "records": row.records,
                 "min_timestamp": row.min_ts,
                 "max_timestamp": row.max_ts,
+                "appended_ms": row.appended_ms,
                 "crc32c": row.crc,
                 "leader_epoch": row.leader_epoch,
                 "claim_epoch": row.claim_epoch,
@@ -87,7 +88,7 @@ def _local_segments(tiers: Tiers, tp: TopicPartition, notes: DiskNotes) -> list[
     reached = log.positions().local_start_offset
     for segment in log.sealed_segments():
         entry = _entry(tp, segment.base_offset, segment.end_offset, segment.size_bytes, "local")
-        entry["max_timestamp"] = segment.max_timestamp
+        entry["max_timestamp"], entry["appended_ms"] = segment.max_timestamp, segment.appended_ms
         entries.append(entry)
         reached = segment.end_offset
     end = log.positions().end_offset
@@ -109,6 +110,7 @@ def _entry(tp: TopicPartition, base: int, end: int, size_bytes: int, state: str)
         "records": -1,
         "min_timestamp": -1,
         "max_timestamp": -1,
+        "appended_ms": -1,
         "crc32c": None,
         "leader_epoch": -1,
         "claim_epoch": -1,

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from tiered.config import MAX_LONG, TopicConfig
 from tiered.model import TopicPartition
+from tiered.plan.retention import age_from_ms
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
 
@@ -37,12 +38,9 @@ class SegmentState:
     modified_ms: int = -1
     records: int = 0
 
-    @property
-    def young_until_ms(self) -> int:
-        """What its age counts from: a timestamp later than the append counts as it (a wrong clock pins nothing)."""
-        if self.max_timestamp < 0 or 0 <= self.modified_ms < self.max_timestamp:
-            return self.modified_ms
-        return self.max_timestamp
+    def age_from_ms(self, config: TopicConfig) -> int:
+        """Return the time from which its age counts; a wrong timestamp keeps nothing from being cleaned."""
+        return age_from_ms(self.max_timestamp, self.modified_ms, config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +190,7 @@ class CandidateScan:
             self._clean_bytes += segment.size_bytes
         if dirty and segment.first_batch_timestamp > 0:
             self._oldest = min(self._oldest, segment.first_batch_timestamp)
-        if dirty and lag_ms > 0 and segment.young_until_ms > self._now_ms - lag_ms:
+        if dirty and lag_ms > 0 and segment.age_from_ms(self._state.config) > self._now_ms - lag_ms:
             self._bound = min(self._bound, segment.base_offset)
         if end > self._bound:
             return None

@@ -13,7 +13,7 @@ there. Sizes are those of the rows of one root: what is being uploaded, or lies 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -26,14 +26,11 @@ from tiered.format.time_index import TIME_ENTRY_BYTES
 from tiered.format.trash import TRASH_OBJECT, TrashEntry
 from tiered.model import Row, TopicPartition
 from tiered.plan.cleaning import CandidateScan, CleaningCandidate, LogState, SegmentState
-from tiered.plan.retention import RemoteExpiry
+from tiered.plan.retention import RemoteExpiry, has_wrong_times, row_age_from_ms, times_of, wrong_times_text
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
 MERGE_LEAST_ROWS = 4
 """Fewer small neighbours than this are left as they are."""
-
-MERGE_REST_MS = 3_600_000
-"""A row is merged when its newest record is this old: what was just uploaded may still be looked for by who did it."""
 
 MAX_MERGES = 1000
 """Merges of one plan; a later plan has the others."""
@@ -43,6 +40,9 @@ MAX_GROUP_ROWS = 4096
 
 MAX_MERGED_ROWS = 100_000
 """Rows of all merges of one plan: it holds them; a later plan has the others."""
+
+NAMED_SEGMENTS = 3
+"""Segments with wrong timestamps that a plan names one by one."""
 
 MAX_DELETE_KEYS = 1000
 """Keys of one DELETE."""
@@ -105,13 +105,30 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """An action that is due at ``due_ms``, by ``setting``, if nothing else changes. ``rows_in``: rows or objects."""
+
+    kind: Kind
+    start: int
+    end: int
+    rows_in: int
+    due_ms: int
+    setting: str
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """What is to be done to one partition at ``version`` of its root. ``notes``: what is not done, and why."""
+    """What is to be done to one partition at ``version`` of its root. ``notes``: what is not done, and why.
+
+    ``waiting``: what will be due later, the earliest of each kind.
+    """
 
     tp: TopicPartition
     version: int
     actions: tuple[Action, ...] = ()
     notes: tuple[str, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
+    planned_ms: int = 0
 
 
 class RowPlanner(Protocol):
@@ -141,54 +158,117 @@ def retention_action(expiry: RemoteExpiry, start_offset: int, *, config: TopicCo
     )
 
 
+class WrongTimes:
+    """Collects the segments whose timestamps are not used, fed in offset order. A row that was seen counts once."""
+
+    def __init__(self, config: TopicConfig) -> None:
+        self._config = config
+        self._named: list[Row] = []
+        self._count = self._end = 0
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """More rows, behind those before, or some of them again."""
+        for row in rows:
+            if row.next <= self._end:
+                continue
+            self._end = row.next
+            if has_wrong_times(row, self._config):
+                self._count += 1
+                if len(self._named) < NAMED_SEGMENTS:
+                    self._named.append(row)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return a sentence for each of the first, and one for the others."""
+        more = self._count - len(self._named)
+        rest = (f"the timestamps of {more} more segments are not used either",) if more else ()
+        return (*[wrong_times_text(*times_of(row)) for row in self._named], *rest)
+
+
 # -- merging ---------------------------------------------------------------------------------------------------------
 
 
+class _Neighbours:
+    """Rows side by side that may become one. Each group that is full, or ends, is handed to ``take``."""
+
+    def __init__(self, most_bytes: int, take: Callable[[Sequence[Row]], None]) -> None:
+        self._most = most_bytes
+        self._take = take
+        self._group: list[Row] = []
+        self._bytes = 0
+
+    def add(self, row: Row) -> None:
+        """Add one more row, right behind the one before."""
+        group = self._group
+        if group and (
+            self._bytes + row.size > self._most
+            or row.next - 1 - group[0].base > MAX_RELATIVE_OFFSET
+            or len(group) == MAX_GROUP_ROWS
+        ):
+            self.end()
+        self._group.append(row)
+        self._bytes += row.size
+
+    def end(self) -> None:
+        """End the group: the row that follows stays as it is."""
+        group, self._group, self._bytes = self._group, [], 0
+        for part in _worth_it(group):
+            self._take(part)
+
+
 class MergePlanner:
-    """Finds neighbouring small rows, fed piece by piece in offset order. Holds one group and what it found."""
+    """Finds neighbouring small rows, fed piece by piece in offset order. Holds two groups and what it found.
+
+    A row is merged ``merge.idle.ms`` after its newest record: whoever uploaded it may still look for it until then.
+    """
 
     def __init__(self, config: TopicConfig, now_ms: int) -> None:
         self._small = config.merged_below_bytes
         self._most = config.merged_up_to_bytes
         self._config = config
         self._now_ms = now_ms
-        self._group: list[Row] = []
-        self._bytes = 0
+        self._at_rest = _Neighbours(self._most, self._found_group)
+        self._all = _Neighbours(self._most, self._found_waiting)
         self._found: list[Action] = []
         self._rows = 0
+        self._waiting: Waiting | None = None
 
     def add(self, rows: Iterable[Row]) -> None:
         """More rows, behind those before."""
         for row in rows:
-            if not self._mergeable(row):
-                self._close()
-                continue
-            group = self._group
-            if group and (
-                self._bytes + row.size > self._most
-                or row.next - 1 - group[0].base > MAX_RELATIVE_OFFSET
-                or len(group) == MAX_GROUP_ROWS
+            small = row.size < self._small and row.size <= self._most
+            for neighbours, taken in (
+                (self._all, small),
+                (self._at_rest, small and self._rests_from_ms(row) <= self._now_ms),
             ):
-                self._close()
-            self._group.append(row)
-            self._bytes += row.size
+                if taken:
+                    neighbours.add(row)
+                else:
+                    neighbours.end()
 
     def finish(self) -> list[Action]:
         """All merges, in offset order."""
-        self._close()
+        self._at_rest.end()
         return self._found[:MAX_MERGES]
 
-    def _mergeable(self, row: Row) -> bool:
-        """Small, and at rest. A timestamp of the future tells nothing: it must not keep its row small for ever."""
-        at_rest = row.max_ts <= self._now_ms - MERGE_REST_MS or row.max_ts > self._now_ms
-        return row.size < self._small and row.size <= self._most and at_rest
+    def waiting(self) -> Waiting | None:
+        """Return the merge that is due next, by rows that are not at rest yet."""
+        self._all.end()
+        return self._waiting
 
-    def _close(self) -> None:
+    def _rests_from_ms(self, row: Row) -> int:
+        return row_age_from_ms(row, self._config) + self._config.merge_idle_ms
+
+    def _found_group(self, group: Sequence[Row]) -> None:
         if len(self._found) < MAX_MERGES and self._rows < MAX_MERGED_ROWS:
-            more = [self._action(group) for group in _worth_it(self._group)]
-            self._found += more
-            self._rows += sum(action.rows_in for action in more)
-        self._group, self._bytes = [], 0
+            self._found.append(self._action(group))
+            self._rows += len(group)
+
+    def _found_waiting(self, group: Sequence[Row]) -> None:
+        rests = sorted(self._rests_from_ms(row) for row in group if row.size)
+        due_ms = rests[MERGE_LEAST_ROWS - 1]  # fewer at rest are not worth a merge
+        if due_ms > self._now_ms and (self._waiting is None or due_ms < self._waiting.due_ms):
+            self._waiting = Waiting(Kind.MERGE, group[0].base, group[-1].next, len(group), due_ms, "merge.idle.ms")
 
     def _action(self, group: Sequence[Row]) -> Action:
         size = sum(row.size for row in group)
@@ -295,20 +375,23 @@ class CompactionPlanner:
 def segment_state(row: Row, config: TopicConfig) -> SegmentState:
     """What is known of a row without a request. Its indexes are taken as large as they can be.
 
-    The smallest timestamp stands for the one of the first batch: ``max.compaction.lag.ms`` is reached no later. A row
-    without timestamps has no age: under a ``min.compaction.lag.ms`` it counts as just written. One without records, a
-    hole, has nothing that could be young.
+    The smallest timestamp stands for the one of the first batch: ``max.compaction.lag.ms`` is reached no later; where
+    the timestamps are wrong the append time stands for it. A row without any time has no age: under a
+    ``min.compaction.lag.ms`` it counts as just written. One without records, a hole, has nothing that could be young.
     """
     entries = row.size // (config.index_interval_bytes + 1)
+    modified_ms = row.appended_ms if row.records else -1
+    if row.records and max(row.max_ts, row.appended_ms) < 0:
+        modified_ms = MAX_LONG
     return SegmentState(
         base_offset=row.base,
         end_offset=row.next,
         size_bytes=row.size,
         max_timestamp=row.max_ts,
-        first_batch_timestamp=row.min_ts,
+        first_batch_timestamp=row.appended_ms if has_wrong_times(row, config) else row.min_ts,
         offset_index_bytes=entries * OFFSET_ENTRY_BYTES,
         time_index_bytes=(entries + 1) * TIME_ENTRY_BYTES,
-        modified_ms=MAX_LONG if row.max_ts < 0 and row.records else -1,
+        modified_ms=modified_ms,
         records=row.records,
     )
 
@@ -391,6 +474,18 @@ def collectable(root: Root, *, limit: int, now_ms: int, grace_ms: int) -> Trash:
     if kept is not None:
         due &= (columns["id_hi"] != kept.id_hi) | (columns["id_lo"] != kept.id_lo)
     return root.trash.where(due)
+
+
+def waiting_collection(root: Root, *, config: TopicConfig, now_ms: int) -> Waiting | None:
+    """Return when the next garbage may be collected, where none may be yet."""
+    kept = collectable(root, limit=root.version, now_ms=MAX_LONG, grace_ms=config.gc_grace_ms)
+    if not len(kept):
+        return None
+    due_ms = int(kept.columns["removed_ms"].min()) + config.gc_grace_ms
+    bases = kept.columns["base"]
+    if due_ms <= now_ms:
+        return None
+    return Waiting(Kind.COLLECT, int(bases.min()), int(bases.max()), len(kept), due_ms, "gc.grace.ms")
 
 
 def collection_action(root: Root, *, config: TopicConfig, now_ms: int) -> Action | None:

@@ -3,6 +3,10 @@
 Only prefixes die: the pass stops at the first segment that must stay. With a remote tier a segment leaves the disk only
 below the committed end that was read back from the bucket; without one ``retention.*`` rule and the log start moves.
 
+The age of a segment counts from its largest record timestamp where that can be right, else from the time of its last
+append (:func:`age_from_ms`): a wrong timestamp pins nothing and expires nothing early. Retention in both tiers,
+merging, compaction and ``restore`` ask the same function.
+
 For the bucket Kafka's comparisons of its remote tier hold. What is decided is a new log start; ``Catalog.trim`` commits
 it, and only then do objects become trash. A segment that is being uploaded is in no root yet: it cannot expire. A
 topic whose policy does not say ``delete`` is never trimmed but by its log start, in either tier.
@@ -12,14 +16,77 @@ Kafka's rule: docs/kafka-semantics.md#remote-retention.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
-from tiered.config import MAX_LONG, SAME_AS_TOPIC, UNLIMITED, TopicConfig
+from tiered.config import DAY_MS, MAX_LONG, SAME_AS_TOPIC, UNLIMITED, TopicConfig
 from tiered.model import Row
+from tiered.times import format_time
 
-NOTHING_STORED: Mapping[int, int] = MappingProxyType({})
+LEAD_MS = TopicConfig().message_timestamp_after_max_ms
+"""How far a timestamp may be ahead of its append where the topic's setting says nothing of use."""
+
+MOST_LEAD_MS = 366 * DAY_MS
+"""A ``message.timestamp.after.max.ms`` above this switches the check of appends off. It says nothing of clocks."""
+
+
+def lead_ms(config: TopicConfig) -> int:
+    """Return how far a record timestamp may be ahead of its append and still counts."""
+    allowed = config.message_timestamp_after_max_ms
+    return allowed if allowed <= MOST_LEAD_MS else LEAD_MS
+
+
+def is_believed(max_timestamp: int, appended_ms: int, config: TopicConfig) -> bool:
+    """Return whether the largest record timestamp can be right: not before 1970, and not after the append.
+
+    It counts where the append time is not known (-1).
+    """
+    return 0 <= max_timestamp <= appended_ms + lead_ms(config) if appended_ms >= 0 else max_timestamp >= 0
+
+
+def age_from_ms(max_timestamp: int, appended_ms: int, config: TopicConfig) -> int:
+    """Return the time from which the age of a segment counts; -1 if it has neither of the two times."""
+    return max_timestamp if is_believed(max_timestamp, appended_ms, config) else appended_ms
+
+
+def row_age_from_ms(row: Row, config: TopicConfig) -> int:
+    """Return :func:`age_from_ms` of a row. A hole has no records that could be young."""
+    return age_from_ms(row.max_ts, row.appended_ms, config) if row.size else -1
+
+
+def has_wrong_times(row: Row, config: TopicConfig) -> bool:
+    """Return whether the append time of a row counts instead of its timestamps."""
+    return row.records > 0 and not is_believed(row.max_ts, row.appended_ms, config)
+
+
+def times_of(row: Row) -> tuple[int, int, int, int]:
+    """Return the arguments of :func:`wrong_times_text` for a row."""
+    return row.base, row.next, row.max_ts, row.appended_ms
+
+
+def wrong_times_text(base: int, end: int, max_timestamp: int, appended_ms: int) -> str:
+    """Return one sentence on why the timestamps of a segment are not used."""
+    largest = "it has none" if max_timestamp < 0 else f"the largest is {max_timestamp}"
+    appended = "unknown" if appended_ms < 0 else format_time(appended_ms)
+    what = f"timestamps of the segment with offsets {base} to {end} are not used"
+    return f"{what}: {largest}, its append time is {appended}"
+
+
+def dated(rows: Sequence[Row], *, before_ms: int, commit_ms: int, trusted: bool) -> tuple[Row, ...]:
+    """Return new rows with the append times that stay, fixed when they are committed.
+
+    Args:
+        rows: Uploaded segments in order, each with the writer's clock at its last append.
+        before_ms: Append time of the row before them, -1 without one.
+        commit_ms: Time of the commit, which is never far from the store's clock.
+        trusted: The writer's clock agrees with the store's now. If not, the time of the commit counts.
+    """
+    found: list[Row] = []
+    for row in rows:
+        known = trusted and 0 <= row.appended_ms <= commit_ms
+        before_ms = max(before_ms, row.appended_ms if known else commit_ms)
+        found.append(row._replace(appended_ms=before_ms))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +99,9 @@ class LocalSegmentFacts:
     max_timestamp: int
     appended_ms: int
 
-    @property
-    def age_from_ms(self) -> int:
-        """What its age counts from: a timestamp later than the append counts as it (a wrong clock pins nothing)."""
-        return self.appended_ms if self.max_timestamp < 0 else min(self.max_timestamp, self.appended_ms)
+    def is_older(self, than_ms: int, now_ms: int, config: TopicConfig) -> bool:
+        """Return whether its age is strictly above ``than_ms``; -1 is no limit."""
+        return than_ms >= 0 and now_ms - age_from_ms(self.max_timestamp, self.appended_ms, config) > than_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +146,10 @@ def plan_local_retention(
     safe = [s for s in sealed if high_watermark is None or s.end_offset <= high_watermark]
     bases: list[int] = []
     for segment in safe:
-        goes = _goes(
-            segment,
-            config_ms=retention_ms,
-            config_bytes=retention_bytes,
-            excess=excess,
-            now_ms=now_ms,
-            start=log_start_offset,
+        goes = (
+            segment.end_offset <= log_start_offset
+            or (retention_bytes >= 0 and excess >= segment.size_bytes)
+            or segment.is_older(retention_ms, now_ms, config)
         )
         if not goes or (committed_end is not None and segment.end_offset > committed_end):
             break
@@ -96,24 +159,11 @@ def plan_local_retention(
     if active is None or active.size_bytes == 0 or (high_watermark is not None and active.end_offset > high_watermark):
         return LocalRetention(below, tuple(bases))
     if committed_end is not None:
-        expired = retention_ms >= 0 and now_ms - active.age_from_ms > retention_ms
-        return LocalRetention(below, tuple(bases), expired)
-    if len(bases) == len(sealed) and _goes(
-        active, config_ms=retention_ms, config_bytes=retention_bytes, excess=excess, now_ms=now_ms, start=-1
-    ):
+        return LocalRetention(below, tuple(bases), active.is_older(retention_ms, now_ms, config))
+    large = retention_bytes >= 0 and excess >= active.size_bytes
+    if len(bases) == len(sealed) and (large or active.is_older(retention_ms, now_ms, config)):
         return LocalRetention(active.end_offset, (*bases, active.base_offset), True)
     return LocalRetention(below, tuple(bases))
-
-
-def _goes(
-    segment: LocalSegmentFacts, *, config_ms: int, config_bytes: int, excess: int, now_ms: int, start: int
-) -> bool:
-    """By the log start offset, by ``retention.bytes``, or by ``retention.ms``."""
-    return (
-        segment.end_offset <= start
-        or (config_bytes >= 0 and excess >= segment.size_bytes)
-        or (config_ms >= 0 and now_ms - segment.age_from_ms > config_ms)
-    )
 
 
 def _local(local: int, whole: int) -> int:
@@ -122,17 +172,12 @@ def _local(local: int, whole: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RemoteExpiry:
-    """Trim to ``start_offset``: ``segments`` rows go, ``size_bytes`` of data, for ``reasons``, oldest first.
-
-    ``pinned``: the row that stays because of its time alone, although that time is wrong for sure, or a row behind it
-    has expired: ask when it was stored, and plan again.
-    """
+    """Trim to ``start_offset``: ``segments`` rows go, ``size_bytes`` of data, for ``reasons``, oldest first."""
 
     start_offset: int
     segments: int = 0
     size_bytes: int = 0
     reasons: tuple[str, ...] = ()
-    pinned: Row | None = None
 
 
 def plan_remote_expiry(
@@ -142,18 +187,16 @@ def plan_remote_expiry(
     now_ms: int,
     start_offset: int,
     size_bytes: int | None = None,
-    stored_ms: Mapping[int, int] = NOTHING_STORED,
     next_offset: int = -1,
 ) -> RemoteExpiry:
     """What of ``rows`` (ascending, those of the root) goes at ``now_ms``; only a prefix does.
 
-    A row below the log start goes; one whose newest record is ``retention.ms`` old (not strictly older, unlike on
-    disk); and the oldest while all of it stays at or above ``retention.bytes``.
+    A row below the log start goes; one that is ``retention.ms`` old (not strictly older, unlike on disk); and the
+    oldest while all of it stays at or above ``retention.bytes``.
 
-    ``size_bytes``: of these rows and all behind them, where ``rows`` are only the first of them. ``stored_ms`` by
-    base: when a row's object came into the bucket; a newer timestamp than that counts as it (a wrong clock pins
-    nothing). The row that ends at ``next_offset`` goes by the log start alone: its bundle tells who wrote what, as
-    that of Kafka's active segment does, and a volume that resumes without it takes a producer's retry twice.
+    ``size_bytes``: of these rows and all behind them, where ``rows`` are only the first of them. The row that ends at
+    ``next_offset`` goes by the log start alone: its bundle tells who wrote what, as that of Kafka's active segment
+    does, and a volume that resumes without it takes a producer's retry twice.
     """
     kept = list(rows)
     whole = sum(row.size for row in kept) if size_bytes is None else size_bytes
@@ -163,32 +206,27 @@ def plan_remote_expiry(
     expired = now_ms - retention_ms
     start, gone, size = start_offset, 0, 0
     reasons: list[str] = []
-    pinned: Row | None = None
-    for at, row in enumerate(kept):
+    for row in kept:
         if row.next <= start_offset:
             reason = "log start offset"
         # mutant newest-segment-is-kept
         elif row.next == next_offset:
             break
         # mutant retention-compares-time
-        elif retention_ms >= 0 and _newest_ms(row, stored_ms) <= expired:
+        elif retention_ms >= 0 and _counts_from_ms(row, config) <= expired:
             reason = "retention.ms"
         elif retention_bytes >= 0 and excess > 0 and excess >= row.size:
             reason = "retention.bytes"
         else:
-            if retention_ms >= 0 and row.base not in stored_ms:
-                behind = any(other.size and other.max_ts <= expired for other in kept[at + 1 :])
-                pinned = row if behind or row.max_ts > now_ms or row.max_ts < 0 else None
             break
         excess -= row.size
         start, gone, size = max(start, row.next), gone + 1, size + row.size
         if reason not in reasons:
             reasons.append(reason)
-    return RemoteExpiry(start, gone, size, tuple(reasons), pinned)
+    return RemoteExpiry(start, gone, size, tuple(reasons))
 
 
-def _newest_ms(row: Row, stored_ms: Mapping[int, int]) -> int:
-    """What the age of a row counts from: without a timestamp, and without a record at all, what is known of it."""
-    if row.max_ts < 0:
-        return stored_ms.get(row.base, MAX_LONG if row.size else -1)
-    return min(row.max_ts, stored_ms.get(row.base, row.max_ts))
+def _counts_from_ms(row: Row, config: TopicConfig) -> int:
+    """Return the time that its age counts from: a segment without any time never expires, a hole at once."""
+    found = row_age_from_ms(row, config)
+    return MAX_LONG if found < 0 and row.size else found

@@ -62,7 +62,8 @@ class StageIntent:
             return refusal
         taking = root.writer.volume != SPARK_VOLUME
         lineage = _with_new_epoch(root) if taking else root.lineage
-        new = Rows.from_rows(_placed(self.rows, root.next_offset, root.writer.epoch + taking, lineage[-1].epoch))
+        placed = _placed(self.rows, root.next_offset, root.writer.epoch + taking, lineage[-1].epoch)
+        new = Rows.from_rows(_in_time(placed, root))
         changes: dict[str, Any] = {
             "rows": root.rows.appended(new),
             "next_offset": new.end_offset,
@@ -176,6 +177,12 @@ def _placed(rows: Sequence[Row], base: int, claim_epoch: int, leader_epoch: int)
         placed.append(row._replace(base=base, next=end, claim_epoch=claim_epoch, leader_epoch=leader_epoch))
         base = end
     return placed
+
+
+def _in_time(rows: Sequence[Row], root: Root) -> list[Row]:
+    """Return the rows with append times no earlier than that of the row before them."""
+    before_ms = root.rows.row(-1).appended_ms if len(root.rows) else -1
+    return [row._replace(appended_ms=max(row.appended_ms, before_ms)) for row in rows]
 
 
 def _remembered(root: Root, txn: str, batch: int, version: int) -> dict[str, Any]:

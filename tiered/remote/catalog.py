@@ -59,6 +59,7 @@ from tiered.plan.commit import (
 from tiered.plan.known import NOTHING_KNOWN, Known, held_ids
 from tiered.plan.lifecycle import Reason, Refusal, VolumeProof, hold, since
 from tiered.plan.pages import spill
+from tiered.plan.retention import dated
 from tiered.plan.rewrite import TrimIntent
 from tiered.remote.fence import Claim, Persist, known_to
 from tiered.remote.hist import copy_root, copy_roots, is_copied_after, may_prune, prune_history, removes_rows
@@ -238,6 +239,32 @@ class Catalog(RootView):
 
         (result,) = yield from self.commit_all((intent,), before=keep)
         return _acknowledged(result)
+
+    def dated(self, rows: Sequence[Row]) -> Steps[tuple[Row, ...]]:
+        """Return uploaded rows with the append times that they are committed with (``plan.retention``).
+
+        Raises ConfigError if this machine's clock is far ahead of the store's.
+        """
+        time = yield Now()
+        if self._clock.ahead(time):  # or this machine slept: the store says which
+            yield from self._read_again()
+            time = yield Now()
+        held = self._current().rows
+        before_ms = held.row(-1).appended_ms if len(held) else -1
+        commit_ms, trusted = self._clock.commit_ms(time), self._clock.agrees(time)
+        return dated(rows, before_ms=before_ms, commit_ms=commit_ms, trusted=trusted)
+
+    def now_ms(self) -> Steps[int]:
+        """Return this machine's time, or the store's where the two differ by more than a commit may be ahead."""
+        return self._clock.trusted_ms((yield Now()))
+
+    def clock_notes(self, time: Time) -> tuple[str, ...]:
+        """Return one sentence if this machine's clock is far from the store's."""
+        if self._clock.agrees(time):
+            return ()
+        lead_ms = self._clock.lead_ms(time.now_ms, time)
+        where = "ahead of" if lead_ms > 0 else "behind"
+        return (f"the clock of this machine is {abs(lead_ms)} ms {where} the store's, which is used instead: set it",)
 
     def commit_bytes(self, rows: int) -> int:
         """What a commit of ``rows`` more holds in memory at most, the root that is held included."""

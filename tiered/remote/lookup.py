@@ -139,14 +139,14 @@ class SegmentLookup:
             return ByteRange(0, row.size)
         return wanted
 
-    def offset_for_time(self, snapshot: Snapshot, timestamp: int) -> Steps[tuple[int, int] | None]:
+    def offset_for_time(self, snapshot: Snapshot, timestamp: int, at: int = 0) -> Steps[tuple[int, int] | None]:
         """(offset, timestamp) of the first record whose timestamp is at or after ``timestamp``, None if there is none.
 
         Kafka's rule (``ListOffsets``), also where timestamps are out of order: the first in offset order, control
         records included. Records below the snapshot's ``start_offset`` do not count; where Kafka gives up after the
-        first segment that could have matched, later ones are tried.
+        first segment that could have matched, later ones are tried. ``at``: the search begins with the segment there.
         """
-        at = snapshot.start_offset
+        at = max(at, snapshot.start_offset)
         while (row := (yield from snapshot.reaching(timestamp, at))) is not None:
             if not row.flags & FLAG_HOLE:
                 found = yield from self._search(row, timestamp, max(row.base, snapshot.start_offset))

@@ -1,8 +1,8 @@
 """Maintenance of one partition, from the bucket alone: what is to be done (``plan.maintenance``), and doing it.
 
 Steps, in the role ``m``: its claim fences older maintainers and leaves the writer alone, which goes on appending. A
-plan costs the root, pieces of rows, and one HEAD for a row whose time is wrong; an action ends in one root PUT, or
-changes nothing.
+plan costs the root and pieces of rows; an action ends in one root PUT, or changes nothing. Where this machine's clock
+is far from the store's, the store's counts.
 """
 
 from __future__ import annotations
@@ -26,8 +26,12 @@ from tiered.plan.maintenance import (
     MergePlanner,
     PartitionPlan,
     ReencodePlanner,
+    RowPlanner,
+    Waiting,
+    WrongTimes,
     collection_action,
     retention_action,
+    waiting_collection,
 )
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
 from tiered.plan.retention import RemoteExpiry, plan_remote_expiry
@@ -47,7 +51,7 @@ from tiered.remote.rewrite import Spend, Workshop, spend_nothing
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.sweep import Swept, sweep
 from tiered.remote.traces import need_newest
-from tiered.store.base import Capabilities, Head, Now, Object, Steps
+from tiered.store.base import Capabilities, Now, Steps
 from tiered.times import format_time
 
 PLAN_LOOKS = 3
@@ -113,24 +117,32 @@ class Maintainer:
                 earliest=snapshot.start_offset,
                 latest=snapshot.next_offset,
             )
-        now_ms = (yield Now()).now_ms
+        now_ms = yield from self._catalog.now_ms()
         if snapshot.root.state == STATE_DELETING:
             return self._destruction(snapshot, kinds, now_ms)
         actions: list[Action] = []
-        notes: list[str] = []
+        notes = list(self._catalog.clock_notes((yield Now())))
+        waiting: list[Waiting | None] = []
+        wrong = WrongTimes(self._config)
         start = snapshot.start_offset
         if Kind.RETENTION in kinds or begin_at is not None:
-            expiry = yield from self._expiry(snapshot, now_ms, max(start, begin_at or 0))
+            expiry = yield from self._expiry(snapshot, now_ms, max(start, begin_at or 0), wrong)
             trim = retention_action(expiry, start, config=self._config, now_ms=now_ms)
             start = expiry.start_offset
             actions += [trim] if trim else []
             if trim and trim.end == snapshot.next_offset:
                 notes.append(ALL_GOES)
-        actions += yield from self._rewrites(snapshot, kinds, start, now_ms)
+        merges = MergePlanner(self._config, now_ms) if Kind.MERGE in kinds else None
+        rewrites = yield from self._rewrites(snapshot, kinds, start, now_ms, merges, wrong)
+        actions += rewrites
+        if merges is not None and not any(action.kind is Kind.COMPACT for action in rewrites):
+            waiting.append(merges.waiting())
         if Kind.COLLECT in kinds:
             collect = collection_action(snapshot.root, config=self._config, now_ms=now_ms)
             actions += [collect] if collect else []
-        return PartitionPlan(self._tp, snapshot.version, tuple(actions), tuple(notes))
+            waiting.append(None if collect else waiting_collection(snapshot.root, config=self._config, now_ms=now_ms))
+        later = tuple(each for each in waiting if each is not None)
+        return PartitionPlan(self._tp, snapshot.version, tuple(actions), (*notes, *wrong.notes), later, now_ms)
 
     def run(
         self,
@@ -253,7 +265,7 @@ class Maintainer:
     def _compact(self, action: Action, shop: Workshop, memory_bytes: int) -> Steps[Done]:
         """Rounds until nothing is dirty: more than one where the keys do not fit into the map."""
         read = written = 0
-        now_ms = (yield Now()).now_ms
+        now_ms = yield from self._catalog.now_ms()
         for _ in range(MAX_ROUNDS):
             snapshot = yield from self._catalog.pin()
             if snapshot is None:
@@ -302,26 +314,21 @@ class Maintainer:
         note = f"segments that stay as they are, because they would be larger than one may be: {too_large}"
         return Done(action, read, written, note=note if too_large else "")
 
-    def _expiry(self, snapshot: Snapshot, now_ms: int, start: int) -> Steps[RemoteExpiry]:
+    def _expiry(self, snapshot: Snapshot, now_ms: int, start: int, wrong: WrongTimes) -> Steps[RemoteExpiry]:
         """The rows are asked for only as far as they go. All sizes are of one root's rows, which do not overlap."""
         at, whole = snapshot.start_offset, snapshot.size_bytes
         segments = size = 0
         reasons: list[str] = []
-        stored: dict[int, int] = {}
         while len(rows := (yield from snapshot.piece(at))):
+            wrong.add(rows)
             found = plan_remote_expiry(
                 rows,
                 config=self._config,
                 now_ms=now_ms,
                 start_offset=start,
                 size_bytes=whole,
-                stored_ms=stored,
                 next_offset=snapshot.next_offset,
             )
-            if found.pinned is not None:
-                head = yield Head(self._lookup.log_key(found.pinned))
-                stored[found.pinned.base] = head.last_modified_ms if isinstance(head, Object) else now_ms
-                continue
             segments, size, start = segments + found.segments, size + found.size_bytes, found.start_offset
             reasons += [reason for reason in found.reasons if reason not in reasons]
             if found.segments < len(rows):
@@ -329,14 +336,22 @@ class Maintainer:
             at, whole = rows.end_offset, whole - found.size_bytes
         return RemoteExpiry(start, segments, size, tuple(reasons))
 
-    def _rewrites(self, snapshot: Snapshot, kinds: Collection[Kind], start: int, now_ms: int) -> Steps[list[Action]]:
+    def _rewrites(  # noqa: PLR0917 - private, one step of a plan
+        self,
+        snapshot: Snapshot,
+        kinds: Collection[Kind],
+        start: int,
+        now_ms: int,
+        merges: MergePlanner | None,
+        wrong: WrongTimes,
+    ) -> Steps[list[Action]]:
         """Compaction, or else merges: what is compacted comes out in large segments by itself. Then another codec."""
-        merges = MergePlanner(self._config, now_ms) if Kind.MERGE in kinds else None
         compaction = None
         if Kind.COMPACT in kinds and self._config.compacted:
             compaction = self._planner(snapshot, start, snapshot.next_offset, now_ms)
         reencode = ReencodePlanner(self._config, now_ms) if Kind.REENCODE in kinds else None
-        yield from feed(snapshot, start, [planner for planner in (merges, compaction, reencode) if planner is not None])
+        planners: list[RowPlanner] = [each for each in (merges, compaction, reencode) if each is not None]
+        yield from feed(snapshot, start, [*planners, wrong] if planners else [])
         last = [due] if reencode is not None and (due := reencode.action()) is not None else []
         due = None if compaction is None else compaction.action()
         if due is not None:

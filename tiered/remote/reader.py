@@ -351,9 +351,13 @@ class RemotePartition:
         """Rows from the one that holds ``offset`` on, some of them; empty behind the last (``Snapshot.piece``)."""
         return (yield from self._settled(lambda pinned: pinned.piece(offset), NO_ROWS))
 
-    def offset_for_time(self, timestamp: int) -> Steps[tuple[int, int] | None]:
-        """(offset, timestamp) of the first record at or after ``timestamp`` (ms), None if the remote tier has none."""
-        return (yield from self._settled(lambda pinned: self._segments.lookup.offset_for_time(pinned, timestamp), None))
+    def offset_for_time(self, timestamp: int, at: int = 0) -> Steps[tuple[int, int] | None]:
+        """(offset, timestamp) of the first record at or after ``timestamp`` (ms), None if the remote tier has none.
+
+        ``at``: segments that end at or below this offset are left out.
+        """
+        lookup = self._segments.lookup
+        return (yield from self._settled(lambda pinned: lookup.offset_for_time(pinned, timestamp, at), None))
 
     def aborted_txns(self, start: int, end: int) -> Steps[list[AbortedTxn]]:
         """Aborted transactions with records in ``start`` to ``end`` (exclusive), as far as their markers are here."""

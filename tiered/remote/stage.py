@@ -179,9 +179,16 @@ class Sink:
         for view in views.values():
             _need_sinks(view, decision)
         roots = {target: view.root for target, view in views.items() if view.root is not None}
+        time = yield Now()
+        partitions = {
+            target: tuple([row._replace(appended_ms=views[target].clock.trusted_ms(time)) for row in rows])
+            for target, rows in decision.partitions.items()
+        }
         seen = MappingProxyType({target: root.version for target, root in roots.items()})
         ends = MappingProxyType({target: root.next_offset for target, root in roots.items()})
-        decision = dataclasses.replace(decision, seen=seen, ends=ends, generation=0)
+        decision = dataclasses.replace(
+            decision, partitions=MappingProxyType(partitions), seen=seen, ends=ends, generation=0
+        )
         return (yield from _decided(decision, (yield from deadline_after(self._limits.deadline_ms))))
 
     def commit_staged(self, decision: Decision) -> Steps[tuple[Landed, ...]]:

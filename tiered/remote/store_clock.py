@@ -31,6 +31,14 @@ class StoreClock:
         clock that did not count the sleep: only another answer can tell."""
         return self.lead_ms(time.now_ms, time) > self._max_lead_ms
 
+    def trusted_ms(self, time: Time) -> int:
+        """Return this machine's time, or the store's where the two are far apart."""
+        return time.now_ms if self.agrees(time) else time.now_ms - self.lead_ms(time.now_ms, time)
+
+    def agrees(self, time: Time) -> bool:
+        """Return whether this machine's clock is near the store's, as far as answers have said it."""
+        return abs(self.lead_ms(time.now_ms, time)) <= self._max_lead_ms
+
     def commit_ms(self, time: Time) -> int:
         """The time of a commit: this machine's, or the store's if that is later. ConfigError if it is far before."""
         lead_ms = self.lead_ms(time.now_ms, time)

@@ -489,6 +489,7 @@ class BucketSteps:
             raise CommitUnknown(f"{tp}: the claim {claim_epoch} is gone, {catalog.claim_epoch} is held")
         epochs = yield Blocking(functools.partial(self._disk.leader_epochs, tp))
         try:
+            rows = yield from catalog.dated(rows)
             yield from catalog.append(rows, epochs)
         except FencedError:
             raise

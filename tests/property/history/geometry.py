@@ -55,10 +55,17 @@ def bases_on_disk(world: World, writer: PartitionWriter) -> set[int]:
     return found
 
 
+def written_ms(segment: Segment, config: TopicConfig) -> int:
+    """Its largest timestamp; its append where that is missing, or later than a clock may be ahead."""
+    ahead = config.message_timestamp_after_max_ms
+    latest = segment.appended_ms + (ahead if ahead <= 366 * 86_400_000 else 3_600_000)
+    return segment.max_timestamp if 0 <= segment.max_timestamp <= latest else segment.appended_ms
+
+
 def expired_bases(segments: list[Segment], subject: Subject, now_ms: int) -> tuple[list[int], bool]:
     """Bases that a pass of retention takes, and whether the active segment is rolled. Kafka's order and comparisons.
 
-    A timestamp later than the append counts as the append: a wrong clock pins nothing.
+    A timestamp that cannot be right counts as the append: a wrong clock pins nothing.
     """
     config, tiered = subject.config, subject.uploaded is not None
     keep_ms, keep_bytes = (config.retention_ms, config.retention_bytes) if config.deletes else (-1, -1)
@@ -72,10 +79,7 @@ def expired_bases(segments: list[Segment], subject: Subject, now_ms: int) -> tup
         return [], False
 
     def old(segment: Segment) -> bool:
-        age_from = segment.appended_ms
-        if segment.max_timestamp >= 0:
-            age_from = min(segment.max_timestamp, segment.appended_ms)
-        return keep_ms >= 0 and now_ms - age_from > keep_ms
+        return keep_ms >= 0 and now_ms - written_ms(segment, config) > keep_ms
 
     gone: list[int] = []
     for segment in sealed:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tests.model_cleaning import Cleaned, clean
 from tests.property.history.checks import same
-from tests.property.history.geometry import Segment, bases_on_disk, expired_bases, segments_of
+from tests.property.history.geometry import Segment, bases_on_disk, expired_bases, segments_of, written_ms
 from tests.property.history.world import Subject, World
 from tiered.local.partition.writer import PartitionWriter
 from tiered.plan.batch_filter import CleaningReport
@@ -73,9 +73,6 @@ def first_uncleanable(segments: list[Segment], subject: Subject, dirty: int, now
     bound = min(subject.model.stable_offset(), active.base)
     lag = subject.config.min_compaction_lag_ms
     for segment in sealed:
-        young_from = segment.appended_ms
-        if 0 <= segment.max_timestamp <= segment.appended_ms:
-            young_from = segment.max_timestamp
-        if lag > 0 and segment.end > dirty and young_from > now_ms - lag:
+        if lag > 0 and segment.end > dirty and written_ms(segment, subject.config) > now_ms - lag:
             bound = min(bound, segment.base)
     return max([s.base for s in segments if s.base <= bound], default=active.base)

@@ -501,7 +501,8 @@ class Ledger:
             if row.next > end:
                 break
             left -= row.size
-            newest = min(row.max_ts, self._store.stored_ms(segment_key(log.topic_id, log.tp.partition, row)))
+            right = 0 <= row.max_ts <= row.appended_ms + config.message_timestamp_after_max_ms
+            newest = row.max_ts if right or not row.size else row.appended_ms  # a hole holds nothing that is young
             old = config.retention_ms >= 0 and newest <= now_ms - config.retention_ms
             large = config.retention_bytes >= 0 and left >= config.retention_bytes
             if row.next > max(log.may_begin_at, found.start) and not (config.deletes and (old or large)):

@@ -218,7 +218,7 @@ class Writer:
                 yield from catalog.confirm()
                 raise
         try:
-            yield from catalog.append(rows)
+            yield from catalog.append((yield from catalog.dated(rows)))
         except FencedError:
             for row in rows:
                 self.world.ledger.proven_lost.add(join_uid(row.id_hi, row.id_lo))
@@ -243,7 +243,8 @@ class Writer:
                 records.append(NewRecord(value, f"k{rng.randrange(KEYS)}".encode(), process.clock.now_ms()))
             parts.append(encode_batch(records, base_offset=at, leader_epoch=leader_epoch))
             at += count
-        return seal(parts, topic_id=log.topic_id)
+        made = seal(parts, topic_id=log.topic_id)
+        return replace(made, descriptor=replace(made.descriptor, appended_ms=process.clock.now_ms()))
 
 
 REENCODED = ("gzip", "producer", "zstd")

@@ -59,11 +59,6 @@ class WatchedStore(MemoryStore):
         found = self._bucket.objects.get(key)
         return None if found is None else found.data
 
-    def stored_ms(self, key: str) -> int:
-        """When an object came, by the store's clock; 0 without one, which is older than any."""
-        found = self._bucket.objects.get(key)
-        return 0 if found is None else found.modified_ms
-
     def all_keys(self) -> list[str]:
         """All keys."""
         return sorted(self._bucket.objects)

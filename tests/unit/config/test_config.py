@@ -49,6 +49,7 @@ def test_defaults_are_kafkas_but_for_what_the_log_says_of_itself() -> None:
         "retention.ms": -1,
         "local.retention.ms": -1,
         "local.retention.bytes": -1,
+        "merge.idle.ms": 3_600_000,
         "merge.min.bytes": -1,
         "merge.target.bytes": -1,
         "gc.grace.ms": 86_400_000,

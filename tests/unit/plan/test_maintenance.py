@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from tiered.config import DAY_MS, TopicConfig
+from tiered.config import DAY_MS, MAX_LONG, TopicConfig
 from tiered.format.keys import Role
 from tiered.format.rows import NO_TRASH, Trash
 from tiered.format.trash import TRASH_TREE, TrashEntry
@@ -19,18 +19,19 @@ from tiered.plan.cleaning import CleaningCandidate, GroupScan, LogState, Segment
 from tiered.plan.commit import MAX_APPEND_ROWS, Stamp, create_root
 from tiered.plan.maintenance import (
     MAX_GROUP_ROWS,
-    MERGE_REST_MS,
     Action,
     CompactionPlanner,
     Kind,
     MergePlanner,
+    Waiting,
+    WrongTimes,
     collectable,
     collection_action,
     newest_trimmed,
     retention_action,
     segment_state,
 )
-from tiered.plan.retention import plan_remote_expiry
+from tiered.plan.retention import LocalSegmentFacts, age_from_ms, dated, has_wrong_times, plan_remote_expiry
 
 HOUR = 3_600_000
 NOW = 1_700_000_000_000
@@ -38,9 +39,18 @@ OLD = NOW - 10 * DAY_MS
 CONFIG = TopicConfig(cleanup_policy="compact")
 
 
-def row(at: int, *, size: int = 1000, max_ts: int = OLD, min_ts: int | None = None, count: int = 100) -> Row:
+def row(
+    at: int,
+    *,
+    size: int = 1000,
+    max_ts: int = OLD,
+    min_ts: int | None = None,
+    count: int = 100,
+    appended_ms: int = -1,
+) -> Row:
     least = max_ts if min_ts is None else min_ts
-    return Row(at * 100, at * 100 + 100, least, max_ts, size, 0, at, at, 60 if size else 0, 1, count, 0, 0)
+    found = Row(at * 100, at * 100 + 100, least, max_ts, size, 0, at, at, 60 if size else 0, 1, count, 0, 0)
+    return found._replace(appended_ms=appended_ms)
 
 
 # -- limits ----------------------------------------------------------------------------------------------------------
@@ -94,33 +104,77 @@ def test_bugs_1_and_2_size_is_that_of_the_committed_rows_and_never_falls_below_t
         assert pieced.start_offset == min(start, 200), limit
 
 
-def test_a_timestamp_later_than_the_append_counts_as_the_append() -> None:
-    """A producer whose clock was a year ahead would keep everything behind it for a year."""
+WRONG = {"a year ahead": NOW + 365 * DAY_MS, "microseconds": 1000 * NOW, "missing": -1, "before 1970": -5 * DAY_MS}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_where_a_timestamp_cannot_be_right_the_append_counts(wrong: int) -> None:
+    """It pins nothing, and expires nothing early."""
+    config = TopicConfig(retention_ms=DAY_MS)
+    for appended_ms, gone in ((NOW - DAY_MS, 2), (NOW - DAY_MS + 1, 0)):
+        rows = [row(0, max_ts=wrong, appended_ms=appended_ms), row(1, appended_ms=OLD), row(2, max_ts=NOW)]
+        assert plan_remote_expiry(rows, config=config, now_ms=NOW, start_offset=0).segments == gone
+
+
+@pytest.mark.parametrize("at", [0, OLD, NOW - 1, NOW + HOUR])
+def test_a_timestamp_that_can_be_right_counts(at: int) -> None:
+    """Between the epoch and the append, and after it as far as the topic lets a clock be ahead."""
+    assert age_from_ms(at, NOW, TopicConfig()) == at
+    assert not has_wrong_times(row(0, max_ts=at, appended_ms=NOW), TopicConfig())
+    assert age_from_ms(NOW + HOUR + 1, NOW, TopicConfig()) == NOW
+
+
+@pytest.mark.parametrize(("ahead", "counts"), [(2 * DAY_MS, True), (DAY_MS - 1, False), (MAX_LONG, False)])
+def test_the_setting_says_how_far_a_clock_may_be_ahead_unless_it_is_switched_off(ahead: int, counts: bool) -> None:
+    config = TopicConfig(message_timestamp_after_max_ms=ahead)
+    assert age_from_ms(NOW + DAY_MS, NOW, config) == (NOW + DAY_MS if counts else NOW)
+
+
+def test_a_row_without_any_time_stays_and_a_hole_goes() -> None:
     config = TopicConfig(retention_ms=HOUR)
-    rows = [row(0, max_ts=NOW + 365 * DAY_MS), row(1), row(2, max_ts=NOW)]
-    asked = plan_remote_expiry(rows, config=config, now_ms=NOW, start_offset=0)
-    assert (asked.segments, asked.pinned) == (0, rows[0])
-    told = plan_remote_expiry(rows, config=config, now_ms=NOW, start_offset=0, stored_ms={0: OLD})
-    assert (told.segments, told.pinned) == (2, None)
-    young = plan_remote_expiry(rows, config=config, now_ms=NOW, start_offset=0, stored_ms={0: NOW - HOUR + 1})
-    assert (young.segments, young.pinned) == (0, None)
+    assert plan_remote_expiry([row(0, max_ts=-1)], config=config, now_ms=NOW, start_offset=0).segments == 0
+    hole = row(0, size=0, max_ts=-1, count=0, appended_ms=NOW)
+    assert plan_remote_expiry([hole], config=config, now_ms=NOW, start_offset=0).segments == 1
 
 
-def test_a_row_without_a_timestamp_is_as_old_as_its_object() -> None:
+def test_the_disk_and_the_bucket_count_the_same_age() -> None:
     config = TopicConfig(retention_ms=HOUR)
-    rows = [row(0, max_ts=-1), row(1, max_ts=NOW)]
-    asked = plan_remote_expiry(rows, config=config, now_ms=NOW, start_offset=0)
-    assert (asked.segments, asked.pinned) == (0, rows[0])
-    for stored, gone in ((NOW, 0), (NOW - HOUR, 1)):
-        told = plan_remote_expiry(rows, config=config, now_ms=NOW, start_offset=0, stored_ms={0: stored})
-        assert told.segments == gone
-    assert plan_remote_expiry([row(0, size=0, max_ts=-1)], config=config, now_ms=NOW, start_offset=0).segments == 1
+    for number, at in enumerate((*WRONG.values(), OLD, NOW)):
+        for appended_ms in (OLD, NOW):
+            disk = LocalSegmentFacts(0, 100, 1000, at, appended_ms)
+            gone = disk.is_older(HOUR, NOW, config)
+            there = [row(0, max_ts=at, appended_ms=appended_ms)]
+            assert plan_remote_expiry(there, config=config, now_ms=NOW, start_offset=0).segments == gone, number
 
 
-def test_a_row_that_is_young_and_pins_nothing_is_not_asked_for() -> None:
-    config = TopicConfig(retention_ms=HOUR)
-    rows = [row(0, max_ts=NOW - 10), row(1, max_ts=NOW)]
-    assert plan_remote_expiry(rows, config=config, now_ms=NOW, start_offset=0).pinned is None
+@pytest.mark.parametrize(
+    ("before_ms", "trusted", "sealed", "fixed"),
+    [
+        (-1, True, (NOW - 50, NOW - 40), (NOW - 50, NOW - 40)),
+        (NOW - 45, True, (NOW - 50, NOW - 40), (NOW - 45, NOW - 40)),
+        (-1, True, (NOW + DAY_MS, NOW - 40), (NOW, NOW)),
+        (-1, True, (-1, NOW - 40), (NOW, NOW)),
+        (-1, False, (NOW - 50, NOW - 40), (NOW, NOW)),
+    ],
+    ids=["as sealed", "not before the row before", "sealed ahead of the commit", "not known", "a wrong clock"],
+)
+def test_append_times_are_fixed_at_the_commit(
+    before_ms: int, trusted: bool, sealed: tuple[int, ...], fixed: tuple[int, ...]
+) -> None:
+    rows = [row(at, appended_ms=appended_ms) for at, appended_ms in enumerate(sealed)]
+    made = dated(rows, before_ms=before_ms, commit_ms=NOW, trusted=trusted)
+    assert made == tuple(one._replace(appended_ms=ms) for one, ms in zip(rows, fixed, strict=True))
+
+
+def test_a_plan_names_the_segments_whose_timestamps_are_not_used() -> None:
+    rows = [row(at, max_ts=1000 * NOW if at % 2 else NOW, appended_ms=NOW) for at in range(10)]
+    wrong = WrongTimes(TopicConfig())
+    wrong.add(rows[:4])
+    wrong.add(rows)
+    text = "timestamps of the segment with offsets 100 to 200 are not used: the largest is"
+    assert wrong.notes[0] == f"{text} {1000 * NOW}, its append time is 2023-11-14T22:13:20Z"
+    assert len(wrong.notes) == 4
+    assert wrong.notes[3] == "the timestamps of 2 more segments are not used either"
 
 
 # -- merging ---------------------------------------------------------------------------------------------------------
@@ -153,9 +207,37 @@ def test_merges_stay_within_the_target_and_are_cut_by_large_rows() -> None:
     assert ranges(merges(rows, config)) == [(0, 500), (500, 1000), (1000, 1500), (1500, 2000)]
 
 
-@pytest.mark.parametrize(("max_ts", "found"), [(NOW - MERGE_REST_MS, 1), (NOW - MERGE_REST_MS + 1, 0), (NOW + 1, 1)])
-def test_only_rows_at_rest_are_merged_and_a_wrong_clock_pins_none(max_ts: int, found: int) -> None:
-    assert len(merges([row(at, max_ts=max_ts) for at in range(4)])) == found
+@pytest.mark.parametrize(
+    ("max_ts", "appended_ms", "found"),
+    [
+        (NOW - HOUR, NOW - HOUR, 1),
+        (NOW - HOUR + 1, NOW - HOUR, 0),
+        (NOW + 9 * DAY_MS, NOW - HOUR, 1),
+        (NOW + 9 * DAY_MS, NOW - HOUR + 1, 0),
+        (-1, NOW - HOUR + 1, 0),
+    ],
+)
+def test_only_rows_at_rest_are_merged_and_a_wrong_clock_pins_none(max_ts: int, appended_ms: int, found: int) -> None:
+    rows = [row(at, max_ts=max_ts, appended_ms=appended_ms) for at in range(4)]
+    assert len(merges(rows)) == found
+    minute = TopicConfig(segment_bytes=10_000, merge_idle_ms=60_000)
+    assert len(merges(rows, minute)) == 1
+
+
+def test_a_merge_that_waits_is_told_with_the_time_at_which_it_is_due() -> None:
+    rows = [row(at, max_ts=NOW - 120_000 + at, appended_ms=NOW) for at in range(6)]
+    planner = MergePlanner(TopicConfig(segment_bytes=10_000), NOW)
+    planner.add(rows)
+    due_ms = NOW - 120_000 + 3 + HOUR  # four rows are worth a merge
+    assert planner.finish() == []
+    assert planner.waiting() == Waiting(Kind.MERGE, 0, 600, 6, due_ms, "merge.idle.ms")
+
+
+def test_nothing_waits_where_there_is_nothing_to_merge() -> None:
+    for rows in ([row(at, max_ts=NOW) for at in range(3)], [row(at, size=5000, max_ts=NOW) for at in range(6)], []):
+        planner = MergePlanner(TopicConfig(segment_bytes=10_000), NOW)
+        planner.add(rows)
+        assert (planner.finish(), planner.waiting()) == ([], None)
 
 
 def test_a_row_larger_than_all_its_neighbours_together_is_not_written_again_for_them() -> None:
@@ -256,7 +338,7 @@ def _candidate_of(state: LogState, now_ms: int) -> CleaningCandidate:
     dirty = checkpoint if checkpoint is not None and useful else state.log_start_offset
     bound = min(state.last_stable_offset, state.active_base_offset)
     if (lag := config.min_compaction_lag_ms) > 0:
-        young = [one.base_offset for one in held(dirty) if one.young_until_ms > now_ms - lag]
+        young = [one.base_offset for one in held(dirty) if one.age_from_ms(config) > now_ms - lag]
         bound = min([bound, *young[:1]])
     end = held(bound)[0].base_offset if held(bound) else state.active_base_offset
     stamps = [one.first_batch_timestamp for one in held(dirty) if one.first_batch_timestamp > 0]
