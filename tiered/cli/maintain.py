@@ -28,7 +28,7 @@ from tiered.model import TopicPartition
 from tiered.plan.maintenance import ROUTINE, Action, Kind, PartitionPlan
 from tiered.program.application import Application, Command, Group, confirm, pass_application, split_topic
 from tiered.program.doors import chosen_partitions
-from tiered.program.output import columns, counted, human_bytes
+from tiered.program.output import columns, counted, duration_in_words, human_bytes
 from tiered.program.progress import Progress
 from tiered.program.store_limits import store_limits, with_limits
 from tiered.program.stores import open_remote
@@ -378,15 +378,16 @@ def _conclude(  # noqa: PLR0917 - private, what one run has come to
     for plan in plans:
         for note in plan.notes:
             app.out.warn(f"{plan.tp}: {note}")
-    actions = sum(len(plan.actions) for plan in plans)
+    actions, waiting = sum(len(plan.actions) for plan in plans), _waiting_lines(plans)
     fields: dict[str, Any] = {"partitions": [_fields(plan, swept.get(plan.tp)) for plan in plans], "actions": actions}
     if done is None:
-        text = _table(plans) if actions else ["nothing is to be done"]
+        text = _table(plans) if actions else ["nothing is to be done now" if waiting else "nothing is to be done"]
+        text += waiting
     else:
         fields["done"] = [_done_fields(one) for one in done]
         read, written = sum(one.bytes_read for one in done), sum(one.bytes_written for one in done)
         text = [f"{counted(len(done), 'action')} done, {human_bytes(read)} read, {human_bytes(written)} written"]
-        text = text if done else ["nothing was to be done"]
+        text = text if done else ["nothing was to be done", *waiting]
     for tp, found in swept.items():
         verb = "would be deleted" if done is None else "left alone" if found.readers else "deleted"
         text.append(f"{tp}: {counted(found.count, 'orphan')}, {human_bytes(found.size_bytes)}, {verb}")
@@ -504,6 +505,17 @@ def _table(plans: list[PartitionPlan]) -> list[str]:
     return columns([*header, "gone from", "why"], rows) if rows else []
 
 
+def _waiting_lines(plans: Sequence[PartitionPlan]) -> list[str]:
+    """Return a line for each action that will be due later."""
+    return [
+        f"{plan.tp}: {each.kind} of {counted(each.rows_in, 'object' if each.kind is Kind.COLLECT else 'segment')} "
+        f"(offsets {each.start} to {each.end}) is due in {duration_in_words(each.due_ms - plan.planned_ms)}, "
+        f"by {each.setting}"
+        for plan in plans
+        for each in plan.waiting
+    ]
+
+
 def _fields(plan: PartitionPlan, swept: Swept | None) -> dict[str, Any]:
     orphans = {} if swept is None else {"orphans": dataclasses.asdict(swept)}
     return orphans | {
@@ -512,6 +524,17 @@ def _fields(plan: PartitionPlan, swept: Swept | None) -> dict[str, Any]:
         "version": plan.version,
         "actions": [_action_fields(action) for action in plan.actions],
         "notes": list(plan.notes),
+        "waiting": [
+            {
+                "action": each.kind.value,
+                "start_offset": each.start,
+                "end_offset": each.end,
+                "rows_in": each.rows_in,
+                "due_ms": each.due_ms,
+                "setting": each.setting,
+            }
+            for each in plan.waiting
+        ],
     }
 
 

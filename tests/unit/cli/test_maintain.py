@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 import tiered
 from tests.unit.cli.conftest import Cli
+from tiered.clock import SystemClock
 from tiered.config import StoreLimits
 from tiered.format.keys import pin_key
 from tiered.program import application
@@ -326,3 +328,52 @@ def test_a_misspelt_limit_is_refused(
     for name in ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_80_TCP", "PORT_80_TCP_ADDR"):
         monkeypatch.setenv(f"TIERED_UPLOADER_{name}", "10.0.0.1")  # of a Service called tiered-uploader
     assert cli(*command, "--remote", bucket).code == 0
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> str:
+    """Six small segments that were just uploaded."""
+    url = f"file://{tmp_path / 'store'}"
+    with tiered.open(tmp_path / "log", remote=url) as log:
+        topic = log.topic("t", create=True, config={"segment.bytes": 100_000})
+        for number in range(6):
+            topic.append(b"%d" % number)
+            log.sync(timeout=60)
+    return url
+
+
+def test_a_plan_says_when_a_merge_is_due_that_waits(cli: Cli, small: str) -> None:
+    seen = cli("maintain", "plan", "--remote", small, "--json")
+    (waiting,) = seen.summary["partitions"][0]["waiting"]
+    assert waiting["due_ms"] > 0
+    del waiting["due_ms"]
+    expected = {"action": "merge", "start_offset": 0, "end_offset": 6, "rows_in": 6, "setting": "merge.idle.ms"}
+    assert waiting == expected
+    text = cli("maintain", "plan", "--remote", small).text.splitlines()
+    assert text[0] == "nothing is to be done now"
+    line = r"t-0: merge of 6 segments \(offsets 0 to 6\) is due in \d+ minutes, by merge\.idle\.ms"
+    assert re.fullmatch(line, text[1])
+    assert len(text) == 2
+    assert cli("maintain", "run", "--remote", small, "--dry-run").text.splitlines()[0] == "nothing is to be done now"
+    assert cli("maintain", "plan", "--remote", small, "--only", "retention").text == "nothing is to be done\n"
+
+
+def test_the_rest_before_a_merge_is_a_setting(cli: Cli, small: str) -> None:
+    assert cli("topics", "alter", "t", "--remote", small, "--set", "merge.idle.ms=0").code == 0
+    (partition,) = cli("maintain", "plan", "--remote", small, "--json").summary["partitions"]
+    assert [(action["action"], action["rows_in"]) for action in partition["actions"]] == [("merge", 6)]
+    assert partition["waiting"] == []
+
+
+def test_a_clock_that_is_400_days_ahead_expires_nothing_of_a_folder(
+    cli: Cli, small: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli("topics", "alter", "t", "--remote", small, "--set", "retention.ms=30d").code == 0
+    right = SystemClock.now_ms
+    monkeypatch.setattr(SystemClock, "now_ms", lambda self: right(self) + 400 * 86_400_000)
+    seen = cli("maintain", "plan", "--remote", small)
+    assert seen.text.splitlines()[0] == "nothing is to be done now"
+    assert "ms ahead of the store's, which is used instead: set it" in seen.err
+    assert cli("maintain", "run", "--remote", small, "--yes").code == 0
+    with tiered.open_reader(small) as reader:
+        assert [record.offset for record in reader.topic("t").read(0)] == list(range(6))
