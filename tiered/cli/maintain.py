@@ -387,7 +387,7 @@ def _conclude(  # noqa: PLR0917 - private, what one run has come to
         fields["done"] = [_done_fields(one) for one in done]
         read, written = sum(one.bytes_read for one in done), sum(one.bytes_written for one in done)
         text = [f"{counted(len(done), 'action')} done, {human_bytes(read)} read, {human_bytes(written)} written"]
-        text = text if done else ["nothing was to be done", *waiting]
+        text = text if done else ["nothing was to be done"]
     for tp, found in swept.items():
         verb = "would be deleted" if done is None else "left alone" if found.readers else "deleted"
         text.append(f"{tp}: {counted(found.count, 'orphan')}, {human_bytes(found.size_bytes)}, {verb}")

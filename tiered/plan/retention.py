@@ -101,7 +101,8 @@ class LocalSegmentFacts:
 
     def is_older(self, than_ms: int, now_ms: int, config: TopicConfig) -> bool:
         """Return whether its age is strictly above ``than_ms``; -1 is no limit."""
-        return than_ms >= 0 and now_ms - age_from_ms(self.max_timestamp, self.appended_ms, config) > than_ms
+        from_ms = age_from_ms(self.max_timestamp, self.appended_ms, config)
+        return min(than_ms, from_ms) >= 0 and now_ms - from_ms > than_ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,9 @@ class Bucket:
             sizes[key] = got.size
         gaps = gaps_of(rows or [self.before, self.after], None)
         steps = told_by_batches(TP, TOPIC_ID, gaps, self.bare, sizes)
-        return drive(self.log.store, steps, clock=self.log.clock, ids=self.log.ids)
+        found, unproven = drive(self.log.store, steps, clock=self.log.clock, ids=self.log.ids)
+        assert all(row.appended_ms > 0 for row in found)  # the time at which the object was stored
+        return [row._replace(appended_ms=-1) for row in found], unproven
 
     def why_not(self, row: Row) -> str:
         rows, unproven = self.told()

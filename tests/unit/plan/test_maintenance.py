@@ -49,8 +49,9 @@ def row(
     appended_ms: int = -1,
 ) -> Row:
     least = max_ts if min_ts is None else min_ts
-    found = Row(at * 100, at * 100 + 100, least, max_ts, size, 0, at, at, 60 if size else 0, 1, count, 0, 0)
-    return found._replace(appended_ms=appended_ms)
+    return Row(
+        at * 100, at * 100 + 100, least, max_ts, size, 0, at, at, 60 if size else 0, 1, count, 0, 0, 0, appended_ms
+    )
 
 
 # -- limits ----------------------------------------------------------------------------------------------------------

@@ -135,9 +135,11 @@ class SealedLocalSegment:
 
     @property
     def appended_ms(self) -> int:
-        """Time of the last append: that of the note, else the one that it was made with."""
+        """Time of the last append: that of the note, else the one that it was made with; -1 if nothing tells it."""
         stats = self._noted()
-        return self._appended_ms if stats is None or stats.appended_ms < 0 else stats.appended_ms
+        if stats is not None and stats.appended_ms >= 0:
+            return stats.appended_ms
+        return self._appended_ms if self._appended_ms > 0 else -1  # archives set the times of their files to zero
 
     @property
     def offsets(self) -> Offsets:
