@@ -1,4 +1,4 @@
-"""Nine jobs, one after the other, by the program alone: run by ``scripts/spark-alone`` where nothing else is installed.
+"""All jobs, one after the other, by the program alone: run by ``scripts/spark-alone`` where nothing else is installed.
 
 Not a test module: it imports what ``tieredlog[spark]`` brings, and asserts by itself.
 """
@@ -74,10 +74,6 @@ def main() -> int:
     )
     assert refused.returncode, refused.stdout
     assert "tieredlog[delta]" in refused.stderr, refused.stderr
-    subprocess.run([program, "topics", "create", "imported", "--remote", url, "-q"], check=True)
-    (folder / "in.json").write_text('{"delay": 1}\n{"delay": 2}\n')
-    ran(program, url, "import", f"{folder}/in.json", "--format", "json", "--into", "imported")
-    assert len(values(url, "imported")) == 2
     ran(program, url, "compact", "users")
     assert sorted(values(url, "users"))[-1] == b"user-%06d" % (RECORDS - 1)
     assert len(values(url, "users")) < RECORDS
@@ -89,7 +85,7 @@ def main() -> int:
     assert values(url, "flights") == left
     ran(program, url, "retention")
     ran(program, url, "scrub")
-    print("spark-alone: nine jobs with tieredlog[spark] alone, kernels", AT_WORK)
+    print("spark-alone: all jobs with tieredlog[spark] alone, kernels", AT_WORK)
     return 0
 
 

@@ -38,7 +38,7 @@ def url(tmp_path: Path) -> str:
 
 
 def test_the_blocks_run_one_after_the_other(spark: SparkSession, url: str, tmp_path: Path) -> None:
-    assert len(BLOCKS) == 7
+    assert len(BLOCKS) == 8
     names: dict[str, Any] = {"spark": spark}
     for block in BLOCKS:
         exec(block.replace("s3://acme-logs/prod", url).replace("/data/", f"{tmp_path}/data/"), names)
@@ -54,3 +54,4 @@ def test_the_blocks_run_one_after_the_other(spark: SparkSession, url: str, tmp_p
         written = sorted(json.loads(record.value or b"")["delay"] for record in reader.topic("departures").read())
         assert written == sorted([*range(RECORDS)] * 2)
         assert len(list(reader.topic("copies").read())) == 2 * RECORDS
+        assert len(list(reader.topic("imported").read())) == 2 * RECORDS

@@ -89,7 +89,7 @@ _MEMORY = click.option(
     help="of a map of keys, 200 bytes each; what does not fit takes another round",
 )
 
-_READERS = ("export", "import")
+_READERS = ("export",)
 """Jobs whose workers read records as the source does, and open more than the bucket."""
 
 LEVELLED = ("gzip", "lz4", "zstd")
@@ -184,44 +184,6 @@ def export(  # noqa: PLR0917 - the options
         "headers": headers,
         "lost": skip_lost,
         "task_bytes": task_bytes,
-    }
-
-
-@job_command("import")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--into", "topic", required=True, metavar="TOPIC")
-@click.option("--format", "kind", type=click.Choice(("parquet", "json")), required=True, help="json: one object a line")
-@click.option("--key", metavar="FIELD", help="what becomes the key; without it records have none")
-@click.option("--value", metavar="FIELD", help="what becomes the value; the whole row as JSON by default")
-@click.option("--timestamp", metavar="FIELD", help="a time, or milliseconds; the time of the import by default")
-@click.option("--partitions", type=click.IntRange(1), metavar="N", help="make the topic if it is not there")
-def import_(  # noqa: PLR0917 - the options
-    files: tuple[str, ...],
-    topic: str,
-    kind: str,
-    key: str | None,
-    value: str | None,
-    timestamp: str | None,
-    partitions: int | None,
-) -> dict[str, Any]:
-    """Write files into a topic, through the sink: their records are added once under one --job ID.
-
-    Files of an export, or with columns key and value alone, become the records that they were, with new offsets. Of a
-    folder all that lies below it is read. Spark itself reads s3:// files and needs hadoop-aws for that.
-
-    \b
-    Examples:
-      tiered spark import /data/flights --format parquet --into flights --remote s3://acme-logs/prod
-      tiered spark import day.json --format json --into events --key user --partitions 12 --remote s3://acme-logs/prod
-    """
-    return {
-        "files": list(files),
-        "topic": topic,
-        "format": kind,
-        "key": key or "",
-        "value": value or "",
-        "timestamp": timestamp or "",
-        "partitions": partitions or 0,
     }
 
 

@@ -158,10 +158,6 @@ def test_every_job(desk: Desk) -> None:
     table = DeltaTable(f"{LAKE}/jobs", storage_options=words).to_pyarrow_table()
     assert Counter(value.decode() for value in table["value"].to_pylist()) == values
     desk.job("export", "jobs", "--format", "parquet", "--to", f"file://{desk.folder}/out")
-    for _ in range(2):
-        given = ("--format", "parquet", "--into", "imported", "--partitions", "2", "--job", "once")
-        desk.job("import", str(desk.folder / "out"), *given)
-    assert desk.held("imported") == values
 
 
 def test_no_secret_is_kept(desk: Desk) -> None:

@@ -1,4 +1,4 @@
-"""All nine jobs have one shape: the same options, a plan that changes nothing, an end that programs can read."""
+"""All jobs have one shape: the same options, a plan that changes nothing, an end that programs can read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ CASES = {
     "merge": Case(),
     "scrub": Case(speculative=True, facts=frozenset()),
     "export": Case(("flights", "--format", "parquet", "--to", "file://{folder}/out"), frozenset(), True),
-    "import": Case(("{folder}/in.json", "--format", "json", "--into", "flights"), frozenset(), True),
     "stats": Case(speculative=True, facts=frozenset()),
     "erase": Case(("flights", "--key", "key-1", "--now", "--yes"), frozenset({"partitions"})),
     "retention": Case(),
@@ -53,13 +52,12 @@ def place(tmp_path: Path) -> Path:
     with log(tmp_path, {"flights": {"retention.ms": "1000"}}) as opened:
         for at in range(0, 100, 20):
             opened.topic("flights").append_many(records(at, 20))
-    (tmp_path / "in.json").write_text('{"delay": 1}\n')
     return tmp_path
 
 
-def test_there_are_nine() -> None:
+def test_each_has_a_command_and_a_case() -> None:
     assert set(jobs.commands) == set(JOBS) == set(CASES)
-    assert set(JOBS) - set(TASK_JOBS) == {"import"}  # a query of Spark's own
+    assert set(JOBS) == set(TASK_JOBS)
     assert {name for name, case in CASES.items() if case.speculative} == SPECULATIVE
 
 
@@ -85,7 +83,7 @@ def test_a_plan_is_told_to_people_and_programs_and_changes_nothing(job: str, pla
     assert keys(place) == before
 
 
-@pytest.mark.parametrize("job", sorted(set(CASES) - {"import"}))
+@pytest.mark.parametrize("job", sorted(CASES))
 def test_a_job_ends_with_a_receipt_and_gives_it_again(job: str, place: Path, inline: None) -> None:
     words = [word.format(folder=place) for word in CASES[job].words]
     line = (job, *words, "--remote", bucket(place), "--job", "one", "--json")

@@ -105,8 +105,6 @@ LINES = [
     ["merge"],
     ["reencode", "--codec", "zstd"],
     ["export", "flights", "--format", "parquet", "--to", "file://" + folder + "/parquet"],
-    ["import", folder + "/parquet", "--format", "parquet", "--into", "copied", "--partitions", "1"],
-    ["import", folder + "/a.json", folder + "/b.json", "--format", "json", "--into", "copied", "--key", "k"],
     ["export", "flights", "--format", "delta", "--to", "file://" + folder + "/delta"],
     ["export", "flights", "--format", "iceberg", "--to", "file://" + folder + "/i", "--catalog", "t", "--table", "a.b"],
 ]
@@ -121,8 +119,6 @@ def test_every_job_runs_without_pandas(place: Path, monkeypatch: pytest.MonkeyPa
     pytest.importorskip("deltalake")
     monkeypatch.setenv("PYICEBERG_CATALOG__T__TYPE", "sql")
     monkeypatch.setenv("PYICEBERG_CATALOG__T__URI", f"sqlite:///{place}/catalog.db")
-    for name in ("a", "b"):
-        (place / f"{name}.json").write_text('{"k": 1}\n')
     script = place / "all.py"
     script.write_text(ALL)
     line = [sys.executable, str(script), bucket(place), str(place)]

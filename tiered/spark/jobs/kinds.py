@@ -8,7 +8,6 @@ from tiered.plan.maintenance import Kind
 from tiered.spark.jobs.compact import Compact
 from tiered.spark.jobs.erase import Erase
 from tiered.spark.jobs.export import Export
-from tiered.spark.jobs.importer import Import
 from tiered.spark.jobs.job import Job, TaskJob
 from tiered.spark.jobs.scrub import Scrub
 from tiered.spark.jobs.stats import Stats
@@ -24,11 +23,10 @@ _OF_TASKS: tuple[TaskJob, ...] = (
     MaintenanceJob("retention", Kind.RETENTION),
     MaintenanceJob("reencode", Kind.REENCODE),
 )
-_OF_SPARK: tuple[Job, ...] = (Import(),)
-JOBS: Final[dict[str, Job]] = {job.name: job for job in (*_OF_TASKS, *_OF_SPARK)}
+JOBS: Final[dict[str, Job]] = {job.name: job for job in _OF_TASKS}
 TASK_JOBS: Final[dict[str, TaskJob]] = {job.name: job for job in _OF_TASKS}
 """Those whose tasks a worker does."""
-SPECULATIVE: Final = frozenset({"scrub", "stats", "export", "import"})
+SPECULATIVE: Final = frozenset({"scrub", "stats", "export"})
 """Jobs of whose tasks two attempts may run side by side: they change nothing that the other one reads or commits.
 
 Of any other job one attempt would take the partition from the other (its claim), or write what is never committed.
