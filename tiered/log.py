@@ -314,13 +314,33 @@ class Log:
         near = difflib.get_close_matches(name, self._local.topics(), 1)
         return f"did you mean {near[0]}?" if near else ""
 
+    def add_partitions(self, topic: str, more: int) -> int:
+        """See ``Topic.add_partitions``."""
+        if is_state_log(topic):
+            raise ConfigError(f"{topic} is internal: its number of partitions is fixed")
+        with self._opening[topic]:  # as one who opens the topic: no lock of the log is held across a request
+            # Of the open topic: where an attempt failed half way the disk has the new ones already.
+            count = arguments.partition_count(topic, self._topics[topic].partitions + more)
+            if self._tiering is not None:
+                self._tiering.register(topic, count)  # the bucket first: a crash leaves roots that wait for this disk
+            with self._lock:
+                info = self._local.alter_topic(topic, partitions=count)
+            if self._tiering is not None:
+                self._adopt(self._tiering, info)
+            with self._lock:
+                self._topics[topic]._spread(self._logs_of(info))
+                self._appenders.spread(topic, count)
+            return count
+
+    def _logs_of(self, info: TopicInfo) -> list[PartitionLog | TieredError]:
+        return [self._partition_or_error(TopicPartition(info.name, p)) for p in range(info.partitions)]
+
     def _open_topic(self, name: str) -> Topic:
         info = self._local.topics()[name]
-        logs = [self._partition_or_error(TopicPartition(name, p)) for p in range(info.partitions)]
         return Topic(
             name,
             config=info.config,
-            logs=logs,
+            logs=self._logs_of(info),
             open_stream=self._open_stream,
             now_ms=self._clock.now_ms,
             runner=self._runner,
@@ -602,7 +622,7 @@ def _check_same(
     if wanted_partitions is not None and wanted_partitions != partitions:
         raise ConfigError(
             f"topic {name} has {partitions} partitions, not {wanted_partitions}",
-            hint="leave partitions out; the number of a topic's partitions is fixed",
+            hint="leave partitions out to use the topic's own; add_partitions() of the topic adds some",
         )
     have = config.to_properties()
     others = [f"{key} is {have[key]}, not {value}" for key, value in wanted.items() if have[key] != value]

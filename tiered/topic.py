@@ -54,6 +54,9 @@ class _Waiter(Protocol):
     ) -> Transaction:
         """Begins one."""
 
+    def add_partitions(self, topic: str, more: int) -> int:
+        """Adds them; returns how many there are then."""
+
 
 class Topic(TopicReads):
     """A topic open for appending. Thread-safe; order within a partition is the order of the calls."""
@@ -72,13 +75,19 @@ class Topic(TopicReads):
     ) -> None:
         super().__init__(name, len(logs), open_stream=open_stream, now_ms=now_ms, runner=runner)
         self.config = config
-        self._logs = logs
         self._waiter = waiter
         self._appenders = appenders
-        self._partitioner = Partitioner(len(logs), kernels.murmur2)
         self._is_internal = is_state_log(name)
+        self._spread(logs)
+
+    def _spread(self, logs: Sequence[PartitionLog | TieredError]) -> None:
+        """Makes these the topic's partitions, while other threads append."""
+        # In this order: who has chosen among the old partitions finds them also among the new ones.
+        self._logs = logs
+        self.partitions = len(logs)
         self._quick = PlainAppends([None if self._is_internal else _plain_of(log) for log in logs])
         self._plain = self._quick
+        self._partitioner = Partitioner(len(logs), kernels.murmur2)
 
     def append(
         self,
@@ -190,6 +199,16 @@ class Topic(TopicReads):
         limits = Limits.of(linger_ms, max_bytes, buffer_bytes, max_block_ms, durability)
         most = min(limits.max_bytes, self.config.max_message_bytes, self.config.segment_bytes)
         return Appender(self, self._appenders, limits._replace(max_bytes=most))
+
+    def add_partitions(self, n: int) -> int:
+        """Adds ``n`` partitions, in the bucket and on this disk; returns how many there are then.
+
+        Keys are spread over all of them from now on, as in Kafka: new records of a key may go to another partition than
+        its older ones. Partitions are never taken away. Readers that are open see the new ones when they ask for the
+        topic again. A call that failed may be repeated: it goes on. Raises ConfigError, RemoteUnavailableError,
+        CommitUnknown, LocalIOError, DiskFullError.
+        """
+        return self._waiter.add_partitions(self.name, arguments.whole("n", n, least=1))
 
     def flush(self) -> None:
         """Fsyncs every partition of this topic that is in service, with what appenders held."""

@@ -116,7 +116,11 @@ class TopicReads:
         self._worker = worker
         self._runner = runner
         self.name = topic.name
-        self.partitions = topic.partitions
+
+    @property
+    def partitions(self) -> int:
+        """As ``TopicReads.partitions``."""
+        return self._reads.partitions
 
     async def stream(self, partition: int) -> PartitionStream:
         """As ``TopicReads.stream``."""
@@ -302,6 +306,10 @@ class Topic(TopicReads):
             durability=durability,
         )
         return begin_appender(make, self._worker)
+
+    async def add_partitions(self, n: int) -> int:
+        """As ``Topic.add_partitions``."""
+        return await self._worker.call(self._topic.add_partitions, n)
 
     async def flush(self) -> None:
         """As ``Topic.flush``."""

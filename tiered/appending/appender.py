@@ -237,6 +237,10 @@ class Appender(Accumulator[Receipt]):
         with self._lock:
             return next((batch.due for batch in self._open.values()), None)
 
+    def _spread(self, partitions: int) -> None:
+        with self._lock:
+            self._partitions = partitions
+
     def _drain(self) -> None:
         """Writes all that waits. What fails is told by receipts and by :meth:`flush`."""
         with self._lock:

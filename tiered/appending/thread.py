@@ -55,6 +55,9 @@ class Buffered(Protocol):
     def _check_caller(self) -> None:
         """Raises ReentrantCallError in a thread that is inside a call of it."""
 
+    def _spread(self, partitions: int) -> None:
+        """Takes records for more partitions from now on."""
+
     def close(self) -> None:
         """Writes all, and takes nothing more."""
 
@@ -123,6 +126,11 @@ class AppenderThread:
         self._lock.check_caller()
         for each in self._appenders(None):
             each._check_caller()
+
+    def spread(self, topic: str, partitions: int) -> None:
+        """Hands on to the appenders of a topic that it has more partitions now."""
+        for each in self._appenders(topic):
+            each._spread(partitions)
 
     def close(self) -> TieredError | None:
         """Closes all appenders and ends the thread. Returns the first error of what they still held."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,8 @@ from tiered.config import MAX_LONG, MAX_PARTITIONS, OF_SEGMENT, UNLIMITED, Topic
 from tiered.errors import ConfigError, NotFoundError, TieredError
 from tiered.format.keys import check_topic_name, partition_dir
 from tiered.local.directory.manager import LocalLog
-from tiered.local.disk.topics import TopicInfo
+from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.topics import TopicInfo, read_topics
 from tiered.model import TopicPartition
 from tiered.program.application import (
     Application,
@@ -27,6 +29,7 @@ from tiered.program.doors import chosen_partitions, need_topic
 from tiered.program.output import columns, counted, human_bytes, human_duration
 from tiered.program.partition_status import DiskNotes, deleting_told, partition_status
 from tiered.program.tiers import (
+    TopicFacts,
     as_fields,
     open_in_bucket,
     open_log,
@@ -191,36 +194,68 @@ def describe(app: Application, topic: str) -> int:
 @click.argument("topic")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="under Kafka's name; repeatable")
 @click.option("--reset", "resets", multiple=True, metavar="NAME", help="back to its default; repeatable")
+@click.option("--partitions", type=click.IntRange(1, MAX_PARTITIONS), metavar="N", help="N in all; never fewer")
 @pass_application
-def alter(app: Application, topic: str, settings: tuple[str, ...], resets: tuple[str, ...]) -> int:
-    """Change settings of a topic, in the bucket and on the disk: both must be named where both have it.
+def alter(
+    app: Application, topic: str, settings: tuple[str, ...], resets: tuple[str, ...], partitions: int | None
+) -> int:
+    """Change settings of a topic, or add partitions, in the bucket and on the disk.
 
-    A daemon and a maintainer go by those of the bucket. The log directory must have no writer at the moment.
+    Both must be named where both have the topic. A daemon and a maintainer go by the bucket. The log directory must
+    have no writer at the moment. Keys are spread over all partitions from then on, as in Kafka.
 
     \b
     Examples:
       tiered topics alter flights --log-dir data --remote s3://acme-logs/prod --set retention.ms=30d
       tiered topics alter flights --remote s3://acme-logs/prod --reset merge.min.bytes
+      tiered topics alter flights --log-dir data --remote s3://acme-logs/prod --partitions 6
     """
     with open_tiers(app) as tiers:
         facts = tiers.need_topic(topic)
         known = {tp for tp, what in tiers.known().items() if tp.topic == topic and what.by_disk}
     entry_config = facts.entry.config if facts.entry is not None else {}
-    changes = _changes(settings, resets, entry_config)
+    changes = {} if partitions and not (settings or resets) else _changes(settings, resets, entry_config)
+    _check_count(app, facts, partitions)
     if known and app.remote is None:
         raise ConfigError(f"topic {topic} is in a bucket, too", hint="name it with --remote: both change, or neither")
     _without(facts.config, (*resets, *changes)).replace(changes)  # refused before anything is changed
-    changed = TopicConfig()
-    if facts.entry is not None:
-        with open_tiers(app, with_local=False) as tiers:
+    changed, count = TopicConfig(), 0
+    with contextlib.ExitStack() as opened:
+        log: LocalLog | None = None
+        if facts.local_id is not None:  # refused before the bucket is changed where it has a writer
+            log = opened.enter_context(LocalLog.open(app.need_log_dir(), clock=app.clock, ids=app.ids))
+        if facts.entry is not None:
+            tiers = opened.enter_context(open_tiers(app, with_local=False))
+            if partitions is not None:
+                tiers.run(register_topic(topic, facts.entry.topic_id, partitions, facts.entry.config))
             entry = tiers.run(update_topic(topic, lambda before: _altered(before, changes, resets)))
-        changed = entry.settings
-    if facts.local_id is not None:
-        with LocalLog.open(app.need_log_dir(), clock=app.clock, ids=app.ids) as log:
-            changed = log.alter_topic(topic, changes).config
+            changed, count = entry.settings, entry.partitions
+        if log is not None:
+            info = log.alter_topic(topic, changes, partitions=partitions)
+            changed, count = info.config, info.partitions
     where = " and ".join(facts.tiers)
-    text = [f"{topic} changed in {where}", *setting_lines(changed.to_text())]
-    return app.out.result("topics alter", {"topic": topic, "tiers": facts.tiers, "config": changed.to_text()}, text)
+    text = [f"{topic} changed in {where}: {counted(count, 'partition')}", *setting_lines(changed.to_text())]
+    fields = {"topic": topic, "tiers": facts.tiers, "partitions": count, "config": changed.to_text()}
+    return app.out.result("topics alter", fields, text)
+
+
+def _check_count(app: Application, facts: TopicFacts, partitions: int | None) -> None:
+    """Refuses a number of partitions before anything is changed. Raises ConfigError."""
+    if partitions is None:
+        return
+    refuse_internal(facts.name)
+    if partitions < facts.partitions:
+        raise ConfigError(
+            f"topic {facts.name} has {counted(facts.partitions, 'partition')}: they cannot become {partitions}",
+            hint="partitions can only be added, as in Kafka",
+        )
+    if facts.local_id is not None:
+        held = read_topics(app.need_log_dir(), PosixFiles())[facts.name].held
+        if held is not None:
+            raise ConfigError(
+                f"topic {facts.name} lies in several log directories",
+                hint="add_partitions() of the library, with all of them open, chooses where each new one lies",
+            )
 
 
 def _changes(settings: tuple[str, ...], resets: tuple[str, ...], config: Mapping[str, str]) -> dict[str, Any]:

@@ -226,7 +226,7 @@ cdef class Accumulator:
     cdef readonly Py_ssize_t _batch_bytes
     cdef readonly Py_ssize_t _buffer_bytes
     cdef Py_ssize_t record_bytes
-    cdef int partitions
+    cdef public int _partitions  # more of them when the topic gets more
     cdef int64_t born  # the forks when it was made
     cdef object clock
     cdef object receipt
@@ -243,7 +243,7 @@ cdef class Accumulator:
     ):
         if not issubclass(receipt, AccumulatedRecord):
             raise TypeError(f"{receipt} is no AccumulatedRecord")
-        self.partitions = partitions
+        self._partitions = partitions
         self.record_bytes = record_bytes
         self._batch_bytes = batch_bytes
         self._buffer_bytes = buffer_bytes
@@ -303,7 +303,7 @@ cdef class Accumulator:
         elif key is not None:
             chosen = (
                 hash_of_key(<unsigned char*>bytes_data(<PyObject*>key), PyBytes_GET_SIZE(<PyObject*>key)) & 0x7FFFFFFF
-            ) % self.partitions
+            ) % self._partitions
         else:
             chosen = self._keyless
         if not PyLong_CheckExact(<PyObject*>chosen):

@@ -97,7 +97,8 @@ class Accumulator(Generic[Receipt]):
         now_ms: Callable[[], int] | None,
     ) -> None:
         """``record_bytes``: what a record takes beside key and value. ``now_ms`` None: the machine's clock."""
-        del partitions, record_bytes, receipt, now_ms
+        del record_bytes, receipt, now_ms
+        self._partitions = partitions
         self._batch_bytes = batch_bytes
         self._buffer_bytes = buffer_bytes
         self._lock = PlainLock()

@@ -162,6 +162,10 @@ class Tiering:
         """The bucket's entry of a topic, None if it has none. Raises RemoteUnavailableError: unknown is not "none"."""
         return self.asked(load_topic(name))
 
+    def register(self, name: str, partitions: int) -> None:
+        """Gives the topic so many partitions in the bucket: their roots first, then the entry."""
+        self.asked(self.steps.register(name, partitions))
+
     # ------------------------------------------------------------------ adoption
 
     def adopt(self, info: TopicInfo, deadline: float | None = None) -> None:
@@ -177,7 +181,14 @@ class Tiering:
         tps = [tp for p in info.here if (tp := TopicPartition(info.name, p)) not in broken]
         unclaimed = [tp for tp in tps if self._proof(tp).token is None or _is_empty(self.local.partition(tp))]
         try:
-            self.asked(self.steps.register(info.name))
+            entry = self.asked(self.steps.register(info.name))
+            if entry.partitions > info.partitions:
+                _logger.warning(
+                    "topic %s has %d partitions in %s and %d in %s: `tiered topics alter %s --partitions %d` with both "
+                    "adds the others here",
+                    *(info.name, entry.partitions, self.drive.store.url, info.partitions, self.local.directory),
+                    *(info.name, entry.partitions),
+                )
             self._adopt_partitions(unclaimed, deadline)
             for tp in tps:
                 if tp not in unclaimed and self._proof(tp).restored_from is not None:
@@ -379,6 +390,11 @@ class SpreadTiering:
     def find_topic(self, name: str) -> TopicEntry | None:
         """As ``Tiering.find_topic``."""
         return next(iter(self._parts.values())).find_topic(name)
+
+    def register(self, name: str, partitions: int) -> None:
+        """As ``Tiering.register``: one of the directories that hold a part of the topic speaks for all."""
+        holders = (part for part in self._parts.values() if name in part.local.topics())
+        next(holders).register(name, partitions)
 
     def adopt(self, info: TopicInfo) -> None:
         """Adopt the topic in every directory that holds a part of it and is in service, in one time for all."""

@@ -178,15 +178,16 @@ class BucketSteps:
             self.capabilities = found
         return self.capabilities
 
-    def register(self, topic: str) -> Steps[TopicEntry]:
+    def register(self, topic: str, partitions: int = 0) -> Steps[TopicEntry]:
         """Create-only; adopts an entry with the same id and gives it the partitions that it lacks.
 
-        Raises ConfigError for another id, LogDestroyedError, CorruptionError for what is lost.
+        These are as many as the disk has, or ``partitions`` if that is more. Raises ConfigError for another id, LogDestroyedError, CorruptionError for what is lost.
         """
         disk = self._disk
         info = (yield Blocking(disk.topics))[topic]
+        count = max(info.partitions, partitions)
         before = self.registered.get(topic)
-        if before is not None and before.topic_id == info.topic_id and before.partitions >= info.partitions:
+        if before is not None and before.topic_id == info.topic_id and before.partitions >= count:
             return before
         known = yield Blocking(lambda: known_topic(topic, disk.uploads(), disk.claims.read()))
         seen = frozenset(partition for partition, what in known.items() if what.by_disk)
@@ -194,7 +195,7 @@ class BucketSteps:
             yield from self._need_topic(topic)
         settings = info.config.to_text(changed_only=True)
         who = Registrant(self._owner, frozenset(info.here), seen)
-        entry = yield from register_topic(topic, info.topic_id, info.partitions, settings, who)
+        entry = yield from register_topic(topic, info.topic_id, count, settings, who)
         if entry.topic_id != info.topic_id:
             raise ConfigError(
                 f"topic {topic}: its id is {info.topic_id} in {disk.path} and {entry.topic_id} in {self._url}",

@@ -276,12 +276,18 @@ class LocalTier:
         holders = [log for log in self._logs.values() if name in log.topics()]
         for log in holders:
             self._check(log.directory)
+        if partitions is not None and self._unseen:
+            raise ConfigError(
+                f"topic {name} gets no partitions: {sorted(self._unseen)[0]} could not be opened and may hold some",
+                hint="repair the disk, or leave the directory out",
+            )
         count = topic.partitions if partitions is None else partition_count(name, partitions)
         for log in holders:
             info = log.topics()[name]
             log.registry.store(info._replace(held=frozenset(info.here)))
             log.alter_topic(name, properties, partitions=count)
-        self._place(self.topics()[name], range(topic.partitions, count))
+        if partitions is not None:  # also those that an attempt before could not make, as a disk was full
+            self._place(self.topics()[name], self._missing(self.topics()[name]))
         return self.topics()[name]
 
     def delete_topic(self, name: str) -> list[Path]:

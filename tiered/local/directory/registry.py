@@ -157,7 +157,10 @@ class TopicRegistry:
             topic = self._known(name)
             count = topic.partitions if partitions is None else partition_count(name, partitions)
             if count < topic.partitions:
-                raise ConfigError(f"topic {name} has {topic.partitions} partitions: they cannot become {count}")
+                raise ConfigError(
+                    f"topic {name} has {topic.partitions} partitions: they cannot become {count}",
+                    hint="partitions can only be added, as in Kafka",
+                )
             changed = self.store(topic._replace(config=topic.config.replace(properties), partitions=count))
             for writer in self._roster.awake():
                 if writer.tp.topic == name:
