@@ -2,7 +2,7 @@
 
 ::
 
-    1357016400000                 int: milliseconds
+    1357016400000                 int: milliseconds; one that can only be seconds (1357016400) is refused
     "1357016400000"               the same on a command line
     datetime(..., tzinfo=UTC)     aware; a naive one is refused, because its zone would be a guess
     "2013-01-01"                  midnight UTC
@@ -28,6 +28,9 @@ Time = int | str | dt.datetime
 MAX_TIME_MS = 253_402_300_799_999
 """The last millisecond of the year 9999; more is a time in micro- or nanoseconds that somebody forgot to divide."""
 
+SECONDS_FROM, SECONDS_END = 631_152_000, 4_102_444_800
+"""Numbers that can only be seconds: of 1990 to 2099. As milliseconds they would lie in the first weeks of 1970."""
+
 MAX_TEXT_CHARS = 64
 """Longest text that is tried as a time."""
 
@@ -49,13 +52,13 @@ def parse_time(value: Time | SupportsIndex, *, now_ms: int) -> int:
     if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
         raise InvalidTimestampError(f"{value!r} is not a time", hint=_FORMS)
     if isinstance(value, int):
-        return _checked(value, value)
+        return _number(value, value)
     if isinstance(value, dt.datetime):
         return _from_datetime(value, value)
     if isinstance(value, str):
         return _from_text(value.strip(), now_ms)
     try:
-        return _checked(operator.index(value), value)  # numpy's integers
+        return _number(operator.index(value), value)  # numpy's integers
     except TypeError:
         raise InvalidTimestampError(f"a {type(value).__name__} is not a time", hint=_FORMS) from None
 
@@ -86,7 +89,7 @@ def _from_text(text: str, now_ms: int) -> int:
             raise InvalidTimestampError(
                 f"{text!r} may be a year or milliseconds", hint=f"write {text}-01-01 for the year"
             )
-        return _checked(int(text), text)
+        return _number(int(text), text)
     return _from_iso(text)
 
 
@@ -115,6 +118,14 @@ def _from_datetime(moment: dt.datetime, shown: object) -> int:
             f"the time {shown!s} has no time zone", hint="add one: Z for UTC or an offset such as +02:00"
         )
     return _checked((moment - _EPOCH) // dt.timedelta(milliseconds=1), shown)
+
+
+def _number(number: int, shown: object) -> int:
+    if SECONDS_FROM <= number < SECONDS_END:
+        raise InvalidTimestampError(
+            f"the time {shown!s} can only be seconds", hint=f"times are milliseconds: write {number * 1000}"
+        )
+    return _checked(number, shown)
 
 
 def _checked(timestamp_ms: int, shown: object) -> int:

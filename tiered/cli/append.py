@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import sys
 from collections.abc import Iterator
+from typing import TextIO
 
 import click
 
@@ -24,7 +27,7 @@ from tiered.program.application import Application, Command, Seconds, pass_appli
 from tiered.program.output import counted, human_duration
 from tiered.program.patience import PATIENCE_SECONDS, OutOfTime, Patience
 from tiered.program.progress import Progress
-from tiered.program.record_input import ByteStream, InputShape, LineSource, read_records
+from tiered.program.record_input import BINARY, ByteStream, InputShape, LineSource, Recoded, read_records
 from tiered.program.tiers import open_log, topic_settings
 from tiered.times import MAX_TIME_MS, format_time
 
@@ -52,6 +55,8 @@ EXIT_NOTHING = 4
 @click.option("--key-field", metavar="NAME", help="member or column that becomes the key")
 @click.option("--timestamp-field", metavar="NAME", help="member or column that becomes the timestamp")
 @click.option("-K", "--key-delimiter", metavar="DELIM", help=r"lines: key and value are separated by DELIM (\t, \xHH)")
+@click.option("--delimiter", metavar="CHAR", help=r"csv: what separates the columns, if not a comma (; or \t)")
+@click.option("--encoding", metavar="NAME", help="of the input, if not UTF-8; binary: lines of bytes, as they are")
 @click.option("-H", "--header", "headers", multiple=True, metavar="K=V", help="a header of every record; repeatable")
 @click.option("-Z", "--null-empty", is_flag=True, help="an empty key or value is null (a tombstone)")
 @click.option("-0", "--null", "nul", is_flag=True, help="NUL ends a record instead of a line end")
@@ -97,7 +102,10 @@ def command(app: Application, topic: str, durability: str, timeout_seconds: floa
     count = options["partitions"]
     app.out.begin("append", topic=name, records=0, partitions={})
     end = b"\0" if options["nul"] else b"\n"
-    source = LineSource(_standard_input(app), end=end, skips_blank=shape.format != "lines")
+    stream = _standard_input(app)
+    if shape.encoding not in (None, BINARY):
+        stream = Recoded(stream, shape.encoding)
+    source = LineSource(stream, end=end, skips_blank=shape.format != "lines")
     tally: _Tally | None = None
     with Patience(app, timeout_seconds=timeout_seconds) as patience:
         try:
@@ -230,11 +238,19 @@ def _report(app: Application, name: str, tally: _Tally, durability: str, code: i
 
 def _standard_input(app: Application) -> ByteStream:
     buffer = getattr(sys.stdin, "buffer", None)
-    if not isinstance(buffer, ByteStream):
+    if not isinstance(buffer, ByteStream) or _is_write_only(sys.stdin):
         raise ConfigError("standard input is closed", hint="pipe the records in, or redirect a file: < FILE")
     if sys.stdin.isatty():
         app.out.say("reading records from the terminal, one a line; Ctrl-D ends them")
     return buffer
+
+
+def _is_write_only(stream: TextIO) -> bool:
+    """Return whether nothing can be read there: how ``program.run`` opens a standard input that the shell closed."""
+    try:
+        return fcntl.fcntl(stream.fileno(), fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
+    except (OSError, ValueError):  # no file behind it
+        return False
 
 
 def _chunks(
@@ -273,12 +289,16 @@ def _chunks(
 
 
 def _shape(options: dict[str, object]) -> InputShape:
-    delimiter, key_field, timestamp_field = (
-        options[name] for name in ("key_delimiter", "key_field", "timestamp_field")
+    delimiter, key_field, timestamp_field, separator, encoding = (
+        options[name] for name in ("key_delimiter", "key_field", "timestamp_field", "delimiter", "encoding")
     )
     return InputShape(
         format=str(options["input_format"]),
-        delimiter=_delimiter(delimiter) if isinstance(delimiter, str) else None,
+        delimiter=_delimiter("-K", delimiter) if isinstance(delimiter, str) else None,
+        separator=_delimiter("--delimiter", separator).decode("utf-8", "replace")
+        if isinstance(separator, str)
+        else None,
+        encoding=encoding if isinstance(encoding, str) else None,
         key_field=key_field if isinstance(key_field, str) else None,
         timestamp_field=timestamp_field if isinstance(timestamp_field, str) else None,
         headers=tuple(_header(str(text)) for text in _sequence(options["headers"])),
@@ -286,7 +306,7 @@ def _shape(options: dict[str, object]) -> InputShape:
     )
 
 
-def _delimiter(text: str) -> bytes:
+def _delimiter(option: str, text: str) -> bytes:
     for escape, char in ((r"\t", "\t"), (r"\0", "\0"), (r"\n", "\n")):
         if text == escape:
             return char.encode()
@@ -294,7 +314,7 @@ def _delimiter(text: str) -> bytes:
         try:
             return bytes.fromhex(text[2:])
         except ValueError:
-            raise ConfigError(f"-K {text!r} is no character code", hint=r"two hex digits follow \x") from None
+            raise ConfigError(f"{option} {text!r} is no character code", hint=r"two hex digits follow \x") from None
     return text.encode("utf-8", "surrogateescape")
 
 

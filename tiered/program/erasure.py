@@ -72,7 +72,12 @@ def _lines_of(file: Path) -> list[str]:
     if not file.is_file() or file.stat().st_size > MAX_KEYS_BYTES:
         raise ConfigError(f"--keys {file}: there is no such file of at most {MAX_KEYS_BYTES} bytes")
     try:
-        return [line for line in file.read_text("utf-8-sig").split("\n") if line.strip(" \t")]
+        text = file.read_text("utf-8-sig")
+        if "\0" in text:  # taken for UTF-8, a file in UTF-16 would name keys that no record has
+            raise ConfigError(
+                f"--keys {file} holds NUL characters, as UTF-16 does", hint="convert it to UTF-8; --hex writes any key"
+            )
+        return [line for line in text.split("\n") if line.strip(" \t")]
     except UnicodeDecodeError as cause:
         raise ConfigError(
             f"--keys {file} is not UTF-8 at byte {cause.start}", hint="convert it, or write keys as hex digits: --hex"

@@ -160,6 +160,8 @@ def _talk(text: str) -> None:
 
 def output_error(cause: OSError) -> TieredError:
     """What standard output refused."""
+    if cause.errno == errno.EBADF:
+        return LocalIOError("standard output is closed", hint="redirect it: > FILE, or > /dev/null")
     text = f"standard output: {cause.strerror or cause}"
     if cause.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFullError(text, hint="free space where the output goes, and run the command again")

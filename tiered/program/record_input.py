@@ -1,9 +1,9 @@
 """Records from a byte stream: lines, JSON documents a line, or CSV. One error names the line that is wrong.
 
-``lines``: a line is a value; with ``-K DELIM`` the part before the delimiter is the key. ``json``: a line is a JSON
-document and becomes the value byte for byte. ``csv``: the first row names the columns, every other row becomes a
-JSON object of texts. ``key_field`` and ``timestamp_field`` name the column or member that becomes the record's key
-or timestamp; the value keeps it. A number becomes the key as it stands in the document.
+Text is UTF-8, or what ``encoding`` names. ``lines``: a line is a value; with ``-K DELIM`` the part before the delimiter
+is the key. ``json``: a line is a JSON document and becomes the value byte for byte. ``csv``: the first row names the
+columns, every other row becomes a JSON object of texts. ``key_field`` and ``timestamp_field`` name the column or member
+that becomes the record's key or timestamp; the value keeps it. A number becomes the key as it stands in the document.
 """
 
 from __future__ import annotations
@@ -29,6 +29,19 @@ MAX_FIELD_CHARS = MAX_LINE_BYTES
 MAX_INT_CHARS = 100
 """Longest whole number that is made one; no time has as many digits."""
 
+BINARY = "binary"
+"""The encoding of lines that are appended byte for byte, whatever they hold."""
+
+_MARKS = (
+    (codecs.BOM_UTF32_LE, "UTF-32"),
+    (codecs.BOM_UTF32_BE, "UTF-32"),
+    (codecs.BOM_UTF16_LE, "UTF-16"),
+    (codecs.BOM_UTF16_BE, "UTF-16"),
+)
+"""Byte order marks of other encodings than UTF-8; that of UTF-32 begins with that of UTF-16."""
+
+_ALONE = "convert them first: tr '\\r' '\\n' < FILE | tiered append ..."
+
 OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 """What separates the columns of files that are called CSV too."""
 
@@ -42,6 +55,40 @@ class ByteStream(Protocol):
 
     def read1(self, size: int, /) -> bytes:
         """At least one byte, unless the stream has ended; never waits for more than there is."""
+
+
+class Recoded:
+    """A stream of text in another encoding, as UTF-8."""
+
+    def __init__(self, stream: ByteStream, encoding: str) -> None:
+        """Raises ConfigError for an encoding that does not exist."""
+        self._stream = stream
+        self._encoding = encoding
+        self._read_bytes = 0
+        try:
+            "".encode(encoding)  # which refuses a codec that is none of texts
+            self._decoder = codecs.getincrementaldecoder(encoding)()
+        except LookupError:
+            raise ConfigError(
+                f"--encoding {encoding} is no encoding of text",
+                hint=f"for example utf-8, utf-16, latin-1, cp1252; {BINARY} for lines of bytes",
+            ) from None
+
+    def read1(self, size: int, /) -> bytes:
+        """Whole characters, at least one, unless the stream has ended."""
+        while True:
+            chunk = self._stream.read1(size)
+            try:
+                text = self._decoder.decode(chunk, final=not chunk)
+                if text or not chunk:
+                    return text.encode()
+            except UnicodeError as cause:
+                raise InvalidRecordError(
+                    f"the input is not {self._encoding}: {getattr(cause, 'reason', cause)} after byte "
+                    f"{self._read_bytes}",
+                    hint="name another --encoding, or convert it with iconv",
+                ) from None
+            self._read_bytes += len(chunk)
 
 
 class LineSource:
@@ -112,10 +159,12 @@ class _Number(str):
 
 @dataclass(frozen=True, slots=True)
 class InputShape:
-    """How the input is to be read. ``delimiter`` splits key from value in lines."""
+    """How the input is to be read. ``delimiter`` splits key from value in lines, ``separator`` the columns of a CSV."""
 
     format: str = "lines"
     delimiter: bytes | None = None
+    separator: str | None = None
+    encoding: str | None = None
     key_field: str | None = None
     timestamp_field: str | None = None
     headers: tuple[tuple[str, bytes | None], ...] = ()
@@ -129,6 +178,13 @@ class InputShape:
             )
         if self.format != "lines" and self.delimiter is not None:
             raise ConfigError(f"-K belongs to lines, not to {self.format}", hint="use --key-field NAME")
+        if self.separator is not None and self.format != "csv":
+            hint = "add --format csv" + ("; -K separates key and value" if self.format == "lines" else "")
+            raise ConfigError(f"--delimiter belongs to csv, not to {self.format}", hint=hint)
+        if self.separator is not None and (len(self.separator) != 1 or self.separator in '"\r\n\0'):
+            raise ConfigError("--delimiter is one character, no quote and no line end", hint="for example ';' or '\\t'")
+        if self.encoding == BINARY and self.format != "lines":
+            raise ConfigError(f"--encoding {BINARY} belongs to lines, not to {self.format}", hint="leave it out")
         if self.delimiter == b"":
             raise ConfigError("-K needs a delimiter of at least one character", hint="for example -K ':' or -K '\\t'")
 
@@ -139,9 +195,27 @@ def read_records(source: LineSource, shape: InputShape, *, now_ms: int) -> Itera
     return reader(source, shape, now_ms)
 
 
+def _texts(source: LineSource) -> Iterator[bytes]:
+    """Lines of a text in UTF-8, without its byte order mark. Raises InvalidRecordError for a text in another encoding.
+
+    Taken for UTF-8, a text in UTF-16 would become records and keys that are full of NUL characters.
+    """
+    for line in source:
+        if source.number == 1:
+            found = next((name for mark, name in _MARKS if line.startswith(mark)), None)
+            if found is not None:
+                hint = f"add --encoding {found.lower()}; --encoding {BINARY} appends lines of bytes as they are"
+                raise _wrong(source, f"begins with the byte order mark of {found}", hint)
+            line = line.removeprefix(codecs.BOM_UTF8)
+        if b"\0" in line:
+            hint = f"add --encoding utf-16-le or what it is; --encoding {BINARY} appends lines of bytes as they are"
+            raise _wrong(source, "holds NUL characters, as UTF-16 and UTF-32 do", hint)
+        yield line
+
+
 def _lines(source: LineSource, shape: InputShape, _now_ms: int) -> Iterator[NewRecord]:
     headers = list(shape.headers)
-    for line in source:
+    for line in source if shape.encoding == BINARY else _texts(source):
         key: bytes | None = None
         value = line
         if shape.delimiter is not None:
@@ -156,20 +230,21 @@ def _lines(source: LineSource, shape: InputShape, _now_ms: int) -> Iterator[NewR
 
 
 def _documents(source: LineSource, shape: InputShape, now_ms: int) -> Iterator[NewRecord]:
-    for line in source:
-        text = _without_mark(line, source).strip()
+    for line in _texts(source):
+        text = line.strip()
         if not text:
             continue
         try:
             document = json.loads(text, parse_int=_Number, parse_float=_Number, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as cause:
-            raise _wrong(source, f"is not JSON: {cause}", "one JSON document a line") from None
+            hint = _ALONE if b"\r" in text else "one JSON document a line"
+            raise _wrong(source, f"is not JSON: {cause}", hint) from None
         yield _with_fields(text, document, source, shape, now_ms)
 
 
 def _rows(source: LineSource, shape: InputShape, now_ms: int) -> Iterator[NewRecord]:
     csv.field_size_limit(MAX_FIELD_CHARS)  # of the whole process, which is ours: the module's own is 128 KiB
-    rows = csv.reader(_text_lines(source), strict=True)
+    rows = csv.reader(_text_lines(source), strict=True, delimiter=shape.separator or ",")
     names: list[str] | None = None
     while True:
         begun = source.number + 1
@@ -182,6 +257,8 @@ def _rows(source: LineSource, shape: InputShape, now_ms: int) -> Iterator[NewRec
             if "field limit" in str(cause):
                 text = f"has a field of more than {MAX_FIELD_CHARS:,} characters"
                 raise _wrong(source, text, "append such values as lines or as files of their own", begun) from None
+            if "new-line character" in str(cause):
+                raise _wrong(source, "holds a CR that ends no line: lines end in LF or CR LF", _ALONE) from None
             raise _wrong(source, f"is not CSV: {cause}", "quote fields that hold quotes or commas") from None
         if row is None:
             return
@@ -202,9 +279,10 @@ def _column_names(source: LineSource, row: list[str], shape: InputShape) -> list
     names = list(row)
     if len(names) == 1:
         other = next((mark for mark in OTHER_SEPARATORS if mark in names[0]), None)
-        if other is not None:
+        if other is not None and shape.separator is None:
             text = f"is one column that holds {OTHER_SEPARATORS[other]}; the separator is a comma"
-            raise _wrong(source, text, "convert the file, or append it as lines with -K")
+            shown = "\\t" if other == "\t" else other
+            raise _wrong(source, text, f"add --delimiter '{shown}', or append it as lines with -K")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise _wrong(source, f"names the column {twice[0]!r} twice", "each column needs a name of its own")
@@ -214,17 +292,13 @@ def _column_names(source: LineSource, row: list[str], shape: InputShape) -> list
     return names
 
 
-def _without_mark(line: bytes, source: LineSource) -> bytes:
-    """Without what editors put before a text to say that it is UTF-8; behind it a quote begins the first field."""
-    return line.removeprefix(codecs.BOM_UTF8) if source.number == 1 else line
-
-
 def _text_lines(source: LineSource) -> Iterator[str]:
-    for line in source:
+    for line in _texts(source):
         try:
-            yield _without_mark(line, source).decode("utf-8") + "\n"
+            yield line.decode("utf-8") + "\n"
         except UnicodeDecodeError as cause:
-            raise _wrong(source, f"is not UTF-8 at byte {cause.start}", "convert it, for example with iconv") from None
+            hint = "add --encoding latin-1 or what it is"
+            raise _wrong(source, f"is not UTF-8 at byte {cause.start}", hint) from None
 
 
 def _with_fields(value: bytes, document: Any, source: LineSource, shape: InputShape, now_ms: int) -> NewRecord:

@@ -1,7 +1,8 @@
 """What both programs do around their work: streams that are open, an interrupt without a traceback, a quiet end.
 
 A descriptor that the shell closed (``>&-``) would be given to the next file that is opened, a segment of the log for
-example, and what is printed would land in it: it is opened on the null device first. The imports of a program take a
+example, and what is printed would land in it: it is opened on the null device first, the wrong way round, so that data
+which is read or printed there is an error instead of nothing. The imports of a program take a
 good part of a second; until they are done an interrupt ends it as it ends any program.
 """
 
@@ -16,7 +17,8 @@ from typing import NoReturn
 
 EXIT_INTERRUPTED = 130
 EXIT_USAGE = 2
-_STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
+_STREAMS = (("stdin", "r", os.O_WRONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_RDWR))
+"""Name, mode, and how the null device is opened for one that is closed: talk on stderr may be lost."""
 
 
 def run_program(load: Callable[[], Callable[[], object]], *, extra: str) -> NoReturn:
@@ -47,17 +49,17 @@ def run_program(load: Callable[[], Callable[[], object]], *, extra: str) -> NoRe
         status = 0  # whoever read our output has had enough
     if ours:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    for name, _ in _STREAMS[1:]:
+    for name, _, _ in _STREAMS[1:]:
         _settle(name)
     sys.exit(status if isinstance(status, int | str) else 0)
 
 
 def _open_what_is_closed() -> None:
-    for number, (name, mode) in enumerate(_STREAMS):
+    for number, (name, mode, access) in enumerate(_STREAMS):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: those below are open by now
+            os.open(os.devnull, access)  # the lowest number that is free: those below are open by now
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
 

@@ -235,9 +235,11 @@ def _read_toml(path: Path) -> dict[str, object]:
             f"the configuration file {path} is longer than {MAX_CONFIG_BYTES} bytes", hint="is it the right file?"
         )
     try:
-        return tomllib.loads(data.decode("utf-8"))
+        return tomllib.loads(data.decode("utf-8-sig"))  # editors of Windows put a byte order mark before it
     except UnicodeDecodeError as cause:
-        raise ConfigError(f"the configuration file {path} is not UTF-8 at byte {cause.start}", hint=_TOML) from None
+        raise ConfigError(
+            f"the configuration file {path} is not UTF-8 at byte {cause.start}", hint="save it as UTF-8"
+        ) from None
     except (tomllib.TOMLDecodeError, RecursionError) as cause:
         raise ConfigError(f"the configuration file {path} is not TOML: {cause}", hint=_TOML) from None
 

@@ -181,7 +181,8 @@ class BucketSteps:
     def register(self, topic: str, partitions: int = 0) -> Steps[TopicEntry]:
         """Create-only; adopts an entry with the same id and gives it the partitions that it lacks.
 
-        These are as many as the disk has, or ``partitions`` if that is more. Raises ConfigError for another id, LogDestroyedError, CorruptionError for what is lost.
+        These are as many as the disk has, or ``partitions`` if that is more. Raises ConfigError for another id,
+        LogDestroyedError, CorruptionError for what is lost.
         """
         disk = self._disk
         info = (yield Blocking(disk.topics))[topic]

@@ -1,4 +1,4 @@
-"""Partitions that are added to a topic: made in the bucket and on the disk, written, uploaded and read as the others."""
+"""Partitions that are added to a topic: in the bucket and on the disk, written, uploaded and read as the others."""
 
 from __future__ import annotations
 
@@ -152,7 +152,11 @@ def test_the_command_adds_them_in_both_tiers(tmp_path: Path, remote: str | None,
     tiers = ["--log-dir", tmp_path / "log", *(("--remote", remote) if remote else ())]
     assert cli("topics", "create", "t", *tiers).code == 0
     changed = cli("topics", "alter", "t", *tiers, "--partitions", 3, "--set", "retention.ms=1d", "--json")
-    assert (changed.code, changed.summary["partitions"], changed.summary["config"]["retention.ms"]) == (0, 3, "86400000")
+    assert (changed.code, changed.summary["partitions"], changed.summary["config"]["retention.ms"]) == (
+        0,
+        3,
+        "86400000",
+    )
     assert cli("topics", "alter", "t", *tiers, "--partitions", 3).code == 0  # as it is
     fewer = cli("topics", "alter", "t", *tiers, "--partitions", 2)
     assert (fewer.code, fewer.err.splitlines()[0]) == (
@@ -202,9 +206,10 @@ def test_a_call_that_failed_may_be_repeated(tmp_path: Path, monkeypatch: pytest.
             def fail(*_: object, error: TieredError = error, **__: object) -> None:
                 raise error
 
-            with monkeypatch.context() as broken, pytest.raises(type(error), match=error.message):
+            with monkeypatch.context() as broken:
                 broken.setattr(place, name, fail)
-                topic.add_partitions(1)
+                with pytest.raises(type(error), match=error.message):
+                    topic.add_partitions(1)
             assert topic.partitions == 1
         assert topic.add_partitions(1) == 2
         assert topic.append(b"v", partition=1).offset == 0

@@ -37,19 +37,22 @@ def shell(line: str) -> subprocess.CompletedProcess[str]:
 LINES = [
     ("tiered cat t --log-dir LOG | head -1", 0),
     ("tiered --help | true", 0),
-    ("tiered cat t --log-dir LOG >&-", 0),
-    ("tiered status --log-dir LOG >&-", 0),
+    ("tiered cat t --log-dir LOG >&-", 1),
+    ("tiered cat t --log-dir LOG --json >&-", 1),
+    ("tiered status --log-dir LOG >&-", 1),
+    ("tiered --help >&-", 1),
     ("tiered status --log-dir LOG 2>&-", 0),
-    ("tiered status --log-dir LOG >&- 2>&- <&-", 0),
+    ("tiered status --log-dir LOG >&- 2>&- <&-", 1),
     ("tiered cat none --log-dir LOG 2>&-", 10),
     ("tiered cat none --log-dir LOG >&- 2>&-", 10),
     ("tiered cat none --log-dir LOG 2>&1 >&- | true", 10),
     ("daemon --help | true", 0),
     ("daemon pause --log-dir LOG | true", 0),
-    ("daemon resume --log-dir LOG >&-", 0),
+    ("daemon resume --log-dir LOG >&-", 1),
     ("daemon resume --log-dir LOG 2>&-", 0),
     ("daemon pause --log-dir LOG.none >&- 2>&-", 10),
     ("daemon pause --log-dir LOG.none 2>&1 >&- | true", 10),
+    ("daemon --help >&-", 1),
 ]
 
 
@@ -60,6 +63,16 @@ def test_closed_streams(log: Path, command: str, code: int) -> None:
     assert "Exception ignored" not in done.stderr
     assert "Errno" not in done.stderr
     assert done.returncode == code, done.stderr
+    if code == 1 and "2>&-" not in command:
+        assert done.stderr == "error: standard output is closed\n  next: redirect it: > FILE, or > /dev/null\n"
+
+
+def test_a_standard_input_that_is_closed_is_no_empty_one(tmp_path: Path) -> None:
+    done = shell(f"tiered append t --create --log-dir {tmp_path / 'log'} <&-")
+    assert done.stderr.startswith("error: standard input is closed\n")
+    assert (done.returncode, (tmp_path / "log").exists()) == (2, False)
+    done = shell(f"tiered append t --create --log-dir {tmp_path / 'log'} < /dev/null")
+    assert (done.returncode, done.stderr) == (0, "appended 0 records to t\n")
 
 
 def test_a_closed_descriptor_is_not_given_to_a_segment(tmp_path: Path) -> None:
