@@ -21,7 +21,7 @@ from tiered.care.rejoin import RejoinPlan, plan_rejoin_steps, rejoin_steps
 from tiered.care.repair_advice import Advised, advise_steps
 from tiered.care.restore import RestoreReport, restore_steps
 from tiered.care.restore_plan import RestoreOptions
-from tiered.care.run import OnFinding, Progress, handed_on, locate, open_disk
+from tiered.care.run import LOOK, OnFinding, Progress, handed_on, locate, open_disk
 from tiered.clock import SystemClock, SystemIds
 from tiered.local.disk.files import PosixFiles
 from tiered.store.aio_runner import AioRunner
@@ -173,7 +173,7 @@ async def open_place(place: Place, s3: S3Keywords | None = None) -> AsyncIterato
     if not isinstance(place, str | os.PathLike):
         yield arguments.has("store", place, ("execute",), "a URL, a path or an open store")
         return
-    store = locate(place, s3 or {}).open_aio(create=False)
+    store = locate(place, s3 or {}).open_aio(LOOK)
     try:
         yield store
     finally:

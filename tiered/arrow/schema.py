@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiered.errors import ConfigError
 from tiered.store.threads import main_has_ended
+from tiered.extras import install_command
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,7 +74,7 @@ def pyarrow(way: str = "output") -> Any:
         import pyarrow as module  # noqa: PLC0415  an optional and slow import, owned by this file
     except ImportError as error:
         raise ConfigError(
-            f"Arrow {way} needs pyarrow, which is not installed", hint="pip install 'tieredlog[arrow]'"
+            f"Arrow {way} needs pyarrow, which is not installed", hint=install_command("arrow")
         ) from error
     if main_has_ended():
         with contextlib.suppress(RuntimeError):

@@ -33,10 +33,13 @@ from tiered.local.disk.files import Files, PosixFiles
 from tiered.model import Row, TopicPartition
 from tiered.store.base import Store
 from tiered.store.location import StoreLocation
+from tiered.store.options import StoreOptions
 from tiered.store.runner import Runner
 
 Place = Store | str | Path
 """An open store, or the URL or path of one, which is opened for the call."""
+LOOK = StoreOptions(create=False)
+"""How it is opened: no folder is made."""
 
 Progress = Callable[[int, int, str], None]
 """Called with bytes done, bytes in all (0: not known) and the partition under way."""
@@ -240,7 +243,7 @@ def open_place(place: Place, s3: S3Keywords | None = None) -> Iterator[Store]:
     if not isinstance(place, str | os.PathLike):
         yield arguments.has("store", place, ("execute",), "a URL, a path or an open store")
         return
-    store = locate(place, s3 or {}).open(create=False)
+    store = locate(place, s3 or {}).open(LOOK)
     try:
         yield store
     finally:

@@ -15,6 +15,8 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
+from tiered.extras import install_command
+
 EXIT_INTERRUPTED = 130
 EXIT_USAGE = 2
 _STREAMS = (("stdin", "r", os.O_WRONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_RDWR))
@@ -34,7 +36,7 @@ def run_program(load: Callable[[], Callable[[], object]], *, extra: str) -> NoRe
     try:
         main = load()
     except ModuleNotFoundError as error:
-        sys.stderr.write(f"error: {error.name} is not installed\n  next: pip install 'tieredlog[{extra}]'\n")
+        sys.stderr.write(f"error: {error.name} is not installed\n  next: {install_command(extra)}\n")
         sys.exit(EXIT_USAGE)
     status: object = 0
     try:

@@ -23,6 +23,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from tiered.errors import ConfigError
+from tiered.extras import install_command
 from tiered.spark.worker import tell_warnings
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ __all__ = ["register"]
 
 def lacking(what: str, error: ImportError) -> ConfigError:
     """Return the error that names the module ``what`` lacks, or the version of pyspark that is too old."""
-    hint = "pip install 'tieredlog[spark]'"
+    hint = install_command("spark")
     module = (error.name or "").partition(".")[0]
     if isinstance(error, ModuleNotFoundError) and module and (module != "pyspark" or not find_spec(module)):
         return ConfigError(f"{what} needs {module}, which is not installed", hint=hint)

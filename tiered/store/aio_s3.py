@@ -10,6 +10,7 @@ from typing import Any
 
 from tiered.errors import ClosedError, ConfigError, RemotePermissionError, TieredError
 from tiered.store.aio_driver import DaemonLoop
+from tiered.extras import install_command
 from tiered.store.base import Get, Outcome, StoreRequest
 from tiered.store.key_rules import check_request
 from tiered.store.s3 import BUFFERS, S3Store, free_buffers, lendable_bytes
@@ -131,7 +132,7 @@ class AioS3Store:
             exceptions = importlib.import_module("botocore.exceptions")
             parsers = importlib.import_module("botocore.parsers")
         except ImportError as error:
-            raise ConfigError("s3:// with asyncio needs aiobotocore", hint="pip install 'tieredlog[aio]'") from error
+            raise ConfigError("s3:// with asyncio needs aiobotocore", hint=install_command("aio")) from error
         self._sdk_errors = (
             exceptions.BotoCoreError,
             exceptions.ClientError,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tiered.errors import ConfigError
+from tiered.extras import install_command
 from tiered.store.s3_requests import S3Target, expect_of_large, forbid_redirect, tell_page
 
 IDLE_CLIENTS = 4
@@ -80,7 +81,7 @@ class S3Clients:
             config = importlib.import_module("botocore.config")
             parsers = importlib.import_module("botocore.parsers")
         except ImportError as error:
-            raise ConfigError("s3:// needs boto3", hint="pip install 'tieredlog[s3]'") from error
+            raise ConfigError("s3:// needs boto3", hint=install_command("s3")) from error
         if self._loader is None:
             self._loader = loaders.create_loader()
         core = core_session.get_session()

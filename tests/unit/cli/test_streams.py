@@ -15,6 +15,7 @@ import pytest
 
 import tiered
 from tiered.errors import LocalIOError
+from tiered.extras import install_command
 from tiered.program.wording import as_error
 
 PROGRAMS = ["tiered", "uploader"]
@@ -124,7 +125,7 @@ from {module} import main
 main()
 """
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, env=os.environ)
-    assert done.stderr == f"error: click is not installed\n  next: pip install 'tieredlog[{extra}]'\n"
+    assert done.stderr == f"error: click is not installed\n  next: {install_command(extra)}\n"
     assert (done.returncode, done.stdout) == (2, "")
 
 

@@ -24,6 +24,7 @@ import pyarrow.fs as pafs
 from tiered.clock import SystemIds
 from tiered.config import S3Keywords
 from tiered.errors import ConfigError, FencedError, NotFoundError
+from tiered.extras import install_command
 from tiered.format.crc import crc32c
 from tiered.spark.jobs.plan import Receipt, decoded, encoded
 from tiered.store.base import Get, Object, Store, list_all
@@ -219,9 +220,7 @@ class DeltaTarget:
         try:
             import deltalake  # noqa: PLC0415  an extra
         except ImportError as error:
-            raise ConfigError(
-                f"exports to Delta need deltalake: {error}", hint="pip install 'tieredlog[delta]'"
-            ) from error
+            raise ConfigError(f"exports to Delta need deltalake: {error}", hint=install_command("delta")) from error
         if "://" in url and ("?" in url or "#" in url):
             raise ConfigError(f"{url} has a ? or a #, at which the place of a Delta table ends", hint="another name")
         self._delta = deltalake
@@ -301,9 +300,7 @@ class IcebergTarget:
         try:
             from pyiceberg.catalog import load_catalog  # noqa: PLC0415  an extra
         except ImportError as error:
-            raise ConfigError(
-                f"exports to Iceberg need pyiceberg: {error}", hint="pip install 'tieredlog[iceberg]'"
-            ) from error
+            raise ConfigError(f"exports to Iceberg need pyiceberg: {error}", hint=install_command("iceberg")) from error
         try:
             self._catalog: Any = load_catalog(catalog)
         except Exception as error:  # each kind of catalog has errors of its own
