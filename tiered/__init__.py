@@ -27,7 +27,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tiered import aio, errors
+    from tiered import aio, errors, uploader
     from tiered.appending.appender import Appender
     from tiered.appending.receipt import Receipt
     from tiered.care.run import (
@@ -138,16 +138,18 @@ _MODULES = frozenset({"aio", "errors", "uploader"})
 logging.getLogger("tiered").addHandler(logging.NullHandler())
 
 
-def __getattr__(name: str) -> Any:
-    """Loads a public name at its first use: importing the package alone stays cheap (no numpy, no SDK)."""
-    if name in _MODULES:
-        return importlib.import_module(f"tiered.{name}")  # which sets the attribute, too
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a checker that saw it would take a misspelt name for one that it gives
+
+    def __getattr__(name: str) -> Any:
+        """Loads a public name at its first use: importing the package alone stays cheap (no numpy, no SDK)."""
+        if name in _MODULES:
+            return importlib.import_module(f"tiered.{name}")  # which sets the attribute, too
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(home), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -43,6 +43,8 @@ table in the README), ``hint`` the next thing to do. Codes are only ever added.
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import Any, ClassVar
 
 
@@ -349,3 +351,19 @@ class ClosedError(TieredError):
     """The log, the reader or the store was closed before."""
 
     code = "closed"
+
+
+def install_command(extra: str) -> str:
+    """Return the command for hints that installs the packages of ``extra``.
+
+    The packages themselves are named: a wheel or a checkout may be all that there is of this one.
+    """
+    import importlib.metadata  # noqa: PLC0415  heavy, and only an error needs it
+
+    try:
+        required = importlib.metadata.requires("tieredlog") or []
+    except importlib.metadata.PackageNotFoundError:  # a checkout on the path, which nothing installed
+        return f"pip install {shlex.quote(f'{Path(__file__).parents[1]}[{extra}]')}"
+    parted = [line.partition("; extra == ") for line in required]
+    packages = sorted(package for package, _, marker in parted if marker.strip("'\"") == extra)
+    return f"pip install {shlex.join(packages)}"

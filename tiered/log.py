@@ -314,7 +314,7 @@ class Log:
         near = difflib.get_close_matches(name, self._local.topics(), 1)
         return f"did you mean {near[0]}?" if near else ""
 
-    def add_partitions(self, topic: str, more: int) -> int:
+    def _add_partitions(self, topic: str, more: int) -> int:
         """See ``Topic.add_partitions``."""
         if is_state_log(topic):
             raise ConfigError(f"{topic} is internal: its number of partitions is fixed")
@@ -329,6 +329,7 @@ class Log:
                 self._adopt(self._tiering, info)
             with self._lock:
                 self._topics[topic]._spread(self._logs_of(info))
+                self._topics[topic]._go_slowly(self._unreported is not None)
                 self._appenders.spread(topic, count)
             return count
 

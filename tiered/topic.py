@@ -54,7 +54,7 @@ class _Waiter(Protocol):
     ) -> Transaction:
         """Begins one."""
 
-    def add_partitions(self, topic: str, more: int) -> int:
+    def _add_partitions(self, topic: str, more: int) -> int:
         """Adds them; returns how many there are then."""
 
 
@@ -84,7 +84,7 @@ class Topic(TopicReads):
         """Makes these the topic's partitions, while other threads append."""
         # In this order: who has chosen among the old partitions finds them also among the new ones.
         self._logs = logs
-        self.partitions = len(logs)
+        self._partitions = len(logs)
         self._quick = PlainAppends([None if self._is_internal else _plain_of(log) for log in logs])
         self._plain = self._quick
         self._partitioner = Partitioner(len(logs), kernels.murmur2)
@@ -208,7 +208,7 @@ class Topic(TopicReads):
         topic again. A call that failed may be repeated: it goes on. Raises ConfigError, RemoteUnavailableError,
         CommitUnknown, LocalIOError, DiskFullError.
         """
-        return self._waiter.add_partitions(self.name, arguments.whole("n", n, least=1))
+        return self._waiter._add_partitions(self.name, arguments.whole("n", n, least=1))
 
     def flush(self) -> None:
         """Fsyncs every partition of this topic that is in service, with what appenders held."""
@@ -270,7 +270,7 @@ class Topic(TopicReads):
         partition = None if partition is None else self.check_partition(partition)
         if keyless is None:
             keyless = self._partitioner.partition_for(None)  # the records of one call that have no key stay together
-        quickly = kernels.group(records, self.partitions, -1 if partition is None else partition, keyless)
+        quickly = kernels.group(records, self._partitions, -1 if partition is None else partition, keyless)
         if quickly is not None:
             return quickly
         groups: dict[int, list[NewRecord]] = {}

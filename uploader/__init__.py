@@ -18,14 +18,16 @@ if TYPE_CHECKING:
 __all__ = ["Settings", "Uploader"]
 
 
-def __getattr__(name: str) -> Any:
-    """Loads the component when it is first named: ``import uploader`` alone touches neither asyncio nor an SDK."""
-    if name == "Uploader":
-        from uploader.component import Uploader  # noqa: PLC0415 - lazy on purpose
+if not TYPE_CHECKING:  # a checker that saw it would take a misspelt name for one that it gives
 
-        return Uploader
-    if name == "Settings":
-        from uploader.config import Settings  # noqa: PLC0415 - lazy on purpose
+    def __getattr__(name: str) -> Any:
+        """Loads the component when it is first named: ``import uploader`` alone touches neither asyncio nor an SDK."""
+        if name == "Uploader":
+            from uploader.component import Uploader  # noqa: PLC0415 - lazy on purpose
 
-        return Settings
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            return Uploader
+        if name == "Settings":
+            from uploader.config import Settings  # noqa: PLC0415 - lazy on purpose
+
+            return Settings
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -22,7 +22,7 @@ from tiered.model import TopicPartition
 from tiered.plan.tiering.facts import DrainMode
 from tiered.plan.tiering.orders import Exit
 from tiered.plan.tiering.pauses import ALL_TOPICS, Pause
-from tiered.program.application import write_commands
+from tiered.program.application import help_of, write_commands
 from tiered.program.output import complain, counted
 from tiered.program.run import EXIT_INTERRUPTED
 from tiered.program.settings import SETTINGS
@@ -93,8 +93,22 @@ def _settings(flags: dict[str, Any], config_path: str | None) -> Settings:
     return resolve(flags, os.environ, at_home("--config", Path(config_path)) if config_path else None)
 
 
+class Command(click.Command):
+    """A command whose help is there also where Python has dropped docstrings."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.help = help_of(self)
+
+
 class Program(click.Group):
     """The daemon's commands, each with the whole first sentence of its help."""
+
+    command_class = Command
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.help = help_of(self)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """As the command line of ``tiered`` shows them."""

@@ -29,8 +29,10 @@ _LATER = {"ArrowDecoder": "tiered.arrow.decoder", "ArrowRows": "tiered.arrow.row
 """Names whose modules load numpy."""
 
 
-def __getattr__(name: str) -> Any:
-    module = _LATER.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(module), name)
+if not TYPE_CHECKING:  # a checker that saw it would take a misspelt name for one that it gives
+
+    def __getattr__(name: str) -> Any:
+        module = _LATER.get(name)
+        if module is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(module), name)

@@ -13,9 +13,8 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tiered.errors import ConfigError
+from tiered.errors import ConfigError, install_command
 from tiered.store.threads import main_has_ended
-from tiered.extras import install_command
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -27,7 +27,6 @@ from tiered.program.application import Application, Command, pass_application
 @click.option(
     "--offset",
     type=click.IntRange(min=0),
-    default=0,
     help="from the batch or index entry that holds it on; of a folder or partition: of its .log files",
 )
 @click.option("--max-batches", type=click.IntRange(min=0), help="of each .log at most so many batches")

@@ -126,7 +126,7 @@ def delete_command(app: Application, *, name: str, selected: tuple[str, ...], ye
         confirm(app, "snapshot delete", f"Delete snapshot {name} of {partitions}?", yes=yes)
         for _, view in (*((tp, view) for tp, view, _ in held), *damaged):
             tiers.run(delete_snapshot(view, name))
-    return _print(app, "snapshot delete", [(tp, taken) for tp, _, taken in held])
+    return _print(app, "snapshot delete", [(tp, taken) for tp, _, taken in held], state="deleted")
 
 
 def _deleted(tiers: Tiers) -> list[str]:
@@ -166,8 +166,10 @@ def _print(
     damaged: Sequence[tuple[TopicPartition, str]] = (),
     *,
     code: int = 0,
+    state: str = "",
 ) -> int:
-    entries = [_entry(tp, taken) for tp, taken in found]
+    """Prints snapshots with their state, or with ``state`` if all of them are in one."""
+    entries = [_entry(tp, taken) | ({"state": state} if state else {}) for tp, taken in found]
     header = ["snapshot", "partition", "version", "time", "from", "to", "state"]
     rows = [
         [one["name"], tp, one["version"], format_time(one["time"]), *[one[each] for each in _SHOWN]]

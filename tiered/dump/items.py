@@ -198,9 +198,14 @@ class Tail:
 class Window:
     """Which batches: from the one that holds ``offset`` on, at most so many, at most so many bytes. None: no limit."""
 
-    offset: int = 0
+    offset: int | None = None
     max_batches: int | None = None
     max_bytes: int | None = None
+
+    @property
+    def start(self) -> int:
+        """The offset to begin at."""
+        return self.offset or 0
 
 
 def log_items(name: str, source: ByteSource, window: Window, content: Content, *, lenient: bool) -> Iterator[Item]:
@@ -213,7 +218,7 @@ def log_items(name: str, source: ByteSource, window: Window, content: Content, *
         for position, data in batches(source):
             header, valid = _checked(data, position)
             end = position + len(data)
-            if header.last_offset < window.offset:
+            if header.last_offset < window.start:
                 continue
             taken, size_bytes = taken + 1, size_bytes + len(data)
             if _beyond(window.max_batches, taken) or _beyond(window.max_bytes, size_bytes):

@@ -81,7 +81,7 @@ class Run:
         for folder in unlisted:
             self._refuse(folder, alone=False)
         window = self._wanted.window
-        if window.offset and not (self._wanted.kafka or self._wanted.verify):
+        if window.offset is not None and not (self._wanted.kafka or self._wanted.verify):
             alone = window.max_batches is not None or window.max_bytes is not None
             files = holding(files, window.offset, alone=alone, staged=self._staged)
         for file in files:
@@ -151,14 +151,14 @@ class Run:
             directory = Path(name).absolute().parent.name if "://" not in name else ""
             layouts = layouts_for(wanted.decoder, directory, kafka=wanted.kafka)
             content = replace(wanted.content, layouts=layouts)
-            window = replace(wanted.window, offset=max(0, wanted.window.offset - self._staged.get(name, 0)))
+            window = replace(wanted.window, offset=max(0, wanted.window.start - self._staged.get(name, 0)))
             return log_items(short, source, window, content, lenient=wanted.kafka)
         if wanted.kafka and suffix_of(short) == SNAPSHOT_SUFFIX and (told := snapshot_error(whole(short, source))):
             click.echo(told, err=True)
             self.damage += 1
             return iter(())
         if not wanted.kafka or suffix_of(short) not in _INDEXES:
-            return small_items(short, source, start=wanted.window.offset)
+            return small_items(short, source, start=wanted.window.start)
         return self._kafka_index(name, short, whole(short, source))
 
     def _kafka_index(self, name: str, short: str, data: bytes) -> Iterator[Item]:
@@ -214,7 +214,7 @@ class Run:
             self.damage += not padding
             if item.zeros:
                 self._app.out.warn(f"{name} at byte {item.position}: {item.text()}{PADDING if padding else ''}")
-        if isinstance(item, Entry) and item.place < self._wanted.window.offset:
+        if isinstance(item, Entry) and item.place < self._wanted.window.start:
             return
         line = item.kafka()
         if line is not None and (shown or item.kind == "empty"):

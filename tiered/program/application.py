@@ -5,10 +5,13 @@ At the end stands what destructive commands share: the plan on stderr, the quest
 
 from __future__ import annotations
 
+import ast
 import functools
+import inspect
 import math
 import os
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -155,12 +158,24 @@ def global_options() -> list[click.Option]:
     ]
 
 
+def help_of(command: click.Command) -> str | None:
+    """Return the help of a command, which is the docstring of its function.
+
+    ``python -OO`` keeps no docstrings in memory: there it is read from the source.
+    """
+    if command.help is not None or command.callback is None:
+        return command.help
+    source = textwrap.dedent(inspect.getsource(inspect.unwrap(command.callback)))
+    found = ast.parse(source).body[0]
+    return ast.get_docstring(found) if isinstance(found, ast.FunctionDef) else None
+
+
 class Command(click.Command):
     """A command that takes the global options too, in a section of their own."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.help = _laid_out(self.help)
+        self.help = _laid_out(help_of(self))
         taken = {name for parameter in self.params for name in parameter.opts}
         self.global_params = [option for option in global_options() if not taken.intersection(option.opts)]
         self.params = [*self.params, *self.global_params]
@@ -178,7 +193,7 @@ class Group(click.Group):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.help = _laid_out(self.help)
+        self.help = _laid_out(help_of(self))
         self.global_params = global_options()
         self.params = [*self.params, *self.global_params]
         self.context_settings = {"help_option_names": ["-h", "--help"], **self.context_settings}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
 import select
 import sys
 from collections.abc import Iterable, Sequence
@@ -21,6 +22,9 @@ from tiered.errors import DiskFullError, LocalIOError, TieredError
 
 MAX_WARNINGS = 1000
 """Warnings that the summary repeats; more are counted only."""
+
+_RED, _YELLOW, _PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[0m"
+"""Colours of a terminal, for what stands before a problem; ``NO_COLOR`` keeps it plain."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -128,13 +132,13 @@ class Output:
         """A warning: on stderr, as a JSON line, and again in the summary."""
         if len(self.warnings) < MAX_WARNINGS:
             self.warnings.append(text)
-        _talk(f"warning: {text}")
+        _talk(text, "warning: ", _YELLOW)
         if self.json_mode and self.command:
             self.message("warning", message=text)
 
     def caution(self, text: str) -> None:
         """A warning on stderr alone: of something that may still end well, and from any thread."""
-        _talk(f"warning: {text}")
+        _talk(text, "warning: ", _YELLOW)
 
     def failure(self, error: TieredError) -> None:
         """One sentence on stderr, what to do next, and the error as JSON where JSON was asked for."""
@@ -147,14 +151,16 @@ class Output:
 
 def complain(message: str, hint: str = "") -> None:
     """One sentence on stderr, and the next thing to do."""
-    _talk(f"error: {message}")
+    _talk(message, "error: ", _RED)
     if hint:
         _talk(f"  next: {hint}")
 
 
-def _talk(text: str) -> None:
+def _talk(text: str, mark: str = "", colour: str = "") -> None:
     with contextlib.suppress(OSError, ValueError):  # nobody listens to the talk any more; the data matters
-        sys.stderr.write(printable(text) + "\n")
+        if mark and sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
+            mark = f"{colour}{mark}{_PLAIN}"
+        sys.stderr.write(mark + printable(text) + "\n")
         sys.stderr.flush()
 
 

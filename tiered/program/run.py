@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from tiered.extras import install_command
+from tiered.errors import install_command
 
 EXIT_INTERRUPTED = 130
 EXIT_USAGE = 2

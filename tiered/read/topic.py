@@ -119,13 +119,18 @@ class TopicReads:
         runner: Runner,
     ) -> None:
         self.name = name
-        self.partitions = partitions
+        self._partitions = partitions
         self._open_stream = open_stream
         self._now_ms = now_ms
         self._runner = runner
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} partitions={self.partitions}>"
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions the topic has."""
+        return self._partitions
 
     def stream(self, partition: int) -> PartitionStream:
         """Both tiers of one partition, looked at anew."""

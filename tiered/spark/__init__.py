@@ -22,8 +22,7 @@ import warnings
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from tiered.errors import ConfigError
-from tiered.extras import install_command
+from tiered.errors import ConfigError, install_command
 from tiered.spark.worker import tell_warnings
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
-from tiered.errors import ClosedError, ConfigError, RemotePermissionError, TieredError
+from tiered.errors import ClosedError, ConfigError, RemotePermissionError, TieredError, install_command
 from tiered.store.aio_driver import DaemonLoop
-from tiered.extras import install_command
 from tiered.store.base import Get, Outcome, StoreRequest
 from tiered.store.key_rules import check_request
 from tiered.store.s3 import BUFFERS, S3Store, free_buffers, lendable_bytes

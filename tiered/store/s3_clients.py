@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tiered.errors import ConfigError
-from tiered.extras import install_command
+from tiered.errors import ConfigError, install_command
 from tiered.store.s3_requests import S3Target, expect_of_large, forbid_redirect, tell_page
 
 IDLE_CLIENTS = 4

@@ -454,6 +454,8 @@ def test_an_offset_of_a_partition_shows_the_log_that_holds_it(cli: Cli, tmp_path
     assert [each["base_offset"] for each in beyond] == [297]
     indexes = [each for each in cli(*name, "--json").messages if each["message_type"] not in ("batch", "summary")]
     assert indexes, "without --offset the whole folder is shown"
+    first = cli(*name, "--offset", "0", "--max-batches", "1", "--json").messages
+    assert [(each["message_type"], each.get("base_offset")) for each in first] == [("batch", 0), ("summary", None)]
 
 
 def test_what_sinks_have_staged_of_a_partition(cli: Cli, tmp_path: Path) -> None:

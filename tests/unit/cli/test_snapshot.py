@@ -67,7 +67,8 @@ def test_what_a_snapshot_names_stays_until_it_is_deleted(cli: Cli, bucket: str, 
     assert before <= objects(tmp_path)
     assert cli("snapshot", "list", "--remote", bucket, "--json").summary["snapshots"] == [one]
     assert cli("snapshot", "delete", "release-1", "--remote", bucket).code == 2  # nobody can answer
-    assert cli("snapshot", "delete", "release-1", "--remote", bucket, "--yes").code == 0
+    deleted = cli("snapshot", "delete", "release-1", "--remote", bucket, "--yes", "--json")
+    assert (deleted.code, deleted.summary["snapshots"]) == (0, [one | {"state": "deleted"}])
     assert cli("gc", "run", "--remote", bucket, "--yes").code == 0
     assert not before & objects(tmp_path)
     assert cli("snapshot", "list", "--remote", bucket).text == "no snapshots\n"

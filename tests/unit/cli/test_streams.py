@@ -14,8 +14,7 @@ import click
 import pytest
 
 import tiered
-from tiered.errors import LocalIOError
-from tiered.extras import install_command
+from tiered.errors import LocalIOError, install_command
 from tiered.program.wording import as_error
 
 PROGRAMS = ["tiered", "uploader"]

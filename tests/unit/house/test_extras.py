@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tiered.extras import DISTRIBUTION, install_command
+from tiered.errors import install_command
 
+DISTRIBUTION = "tieredlog"
 ROOT = Path(__file__).parents[3]
 EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 NAME = re.compile(r"[A-Za-z0-9._-]+")

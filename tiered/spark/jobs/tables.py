@@ -23,8 +23,7 @@ import pyarrow.fs as pafs
 
 from tiered.clock import SystemIds
 from tiered.config import S3Keywords
-from tiered.errors import ConfigError, FencedError, NotFoundError
-from tiered.extras import install_command
+from tiered.errors import ConfigError, FencedError, NotFoundError, install_command
 from tiered.format.crc import crc32c
 from tiered.spark.jobs.plan import Receipt, decoded, encoded
 from tiered.store.base import Get, Object, Store, list_all
