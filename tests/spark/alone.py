@@ -62,7 +62,6 @@ def main() -> int:
     assert [name for name in ABSENT if find_spec(name) is not None] == []
     assert AT_WORK.startswith("compiled"), AT_WORK
     url = filled(folder)
-    ran(program, url, "stats")
     ran(program, url, "scrub")
     ran(program, url, "export", "flights", "--format", "parquet", "--to", f"file://{folder}/out")
     assert pq.read_table(folder / "out").num_rows == RECORDS

@@ -38,11 +38,14 @@ def url(tmp_path: Path) -> str:
 
 
 def test_the_blocks_run_one_after_the_other(spark: SparkSession, url: str, tmp_path: Path) -> None:
-    assert len(BLOCKS) == 8
+    assert len(BLOCKS) == 9
     names: dict[str, Any] = {"spark": spark}
     for block in BLOCKS:
         exec(block.replace("s3://acme-logs/prod", url).replace("/data/", f"{tmp_path}/data/"), names)
     assert names["flights"].count() == 2 * RECORDS
+    sizes = names["sizes"].collect()
+    assert {(row["records"], row["tombstones"]) for row in sizes} == {(RECORDS, 0)}
+    assert all(abs(row["distinct_keys"] - RECORDS) < RECORDS // 5 for row in sizes)  # an estimate
     late = names["departures"].where("delay > 15").collect()
     assert sorted(row["delay"] for row in late) == sorted([*range(16, RECORDS)] * 2)
     assert names["framed"].count() == 2 * RECORDS

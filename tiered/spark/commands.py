@@ -123,21 +123,6 @@ def scrub(topics: tuple[str, ...], task_bytes: int) -> dict[str, Any]:
     return {"topics": list(topics), "task_bytes": task_bytes}
 
 
-@job_command("stats")
-@_TOPICS
-@_TASK_BYTES
-@click.option("--keys", is_flag=True, help="estimate how many distinct keys there are, at 1 us a record")
-def stats(topics: tuple[str, ...], task_bytes: int, keys: bool) -> dict[str, Any]:
-    """Count what is in a bucket: records, sizes, codecs, tombstones, transactions. Reads everything once.
-
-    \b
-    Examples:
-      tiered spark stats --remote s3://acme-logs/prod
-      tiered spark stats flights --keys --remote s3://acme-logs/prod --json
-    """
-    return {"topics": list(topics), "task_bytes": task_bytes, "keys": keys}
-
-
 @job_command("export")
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @click.option("--format", "kind", type=click.Choice(("parquet", "delta", "iceberg")), required=True)

@@ -36,7 +36,6 @@ CASES = {
     "merge": Case(),
     "scrub": Case(speculative=True, facts=frozenset()),
     "export": Case(("flights", "--format", "parquet", "--to", "file://{folder}/out"), frozenset(), True),
-    "stats": Case(speculative=True, facts=frozenset()),
     "erase": Case(("flights", "--key", "key-1", "--now", "--yes"), frozenset({"partitions"})),
     "retention": Case(),
     "reencode": Case(("--codec", "zstd")),

@@ -97,7 +97,6 @@ for key, value in {SETTINGS!r}.items():
     builder = builder.config(key, value)
 spark = builder.config("spark.sql.warehouse.dir", folder + "/warehouse").getOrCreate()
 LINES = [
-    ["stats", "--keys"],
     ["scrub"],
     ["retention"],
     ["erase", "flights", "--key", "key-3", "--yes", "--now"],

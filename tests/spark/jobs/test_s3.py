@@ -94,7 +94,7 @@ def test_maintenance(options: tuple[str, ...], inline: None) -> None:
 
 
 def test_no_secret_is_told(options: tuple[str, ...], inline: None) -> None:
-    run("stats", *options, "--job", "told")
+    run("scrub", *options, "--job", "told")
     store = open_store(options[1], endpoint_url=options[3], region="us-east-1")
     for entry in drive(store, list_all("jobs/told/")):
         found = store.execute(Get(entry.key))

@@ -26,7 +26,7 @@ def fill(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("line", [["scrub"], ["stats", "--keys"]], ids=lambda line: line[0])
+@pytest.mark.parametrize("line", [["scrub"]], ids=lambda line: line[0])
 def test_what_two_attempts_tell_counts_once(line: list[str], tmp_path: Path, in_pairs: None) -> None:
     fill(tmp_path)
     done = run(*line, "--remote", bucket(tmp_path), "--task-bytes", "3KiB", "--json")
@@ -56,7 +56,7 @@ builder = SparkSession.builder.master("local[2]").config("spark.speculation", "t
 for key, value in {SETTINGS!r}.items():
     builder = builder.config(key, value)
 spark = builder.config("spark.sql.warehouse.dir", sys.argv[2]).getOrCreate()
-LINES = [["merge"], ["erase", "flights", "--key", "key-3", "--yes"], ["stats"]]
+LINES = [["merge"], ["erase", "flights", "--key", "key-3", "--yes"], ["scrub"]]
 print([run_command(jobs, PROGRAM, [*line, "--remote", sys.argv[1]]) for line in LINES])
 spark.stop()
 """

@@ -143,7 +143,7 @@ def test_a_bucket_that_does_not_answer_stops_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [["scrub"], ["stats"], ["merge"], ["export", "t", "--format", "parquet", "--to"]], ids=lambda line: line[0]
+    "line", [["scrub"], ["merge"], ["export", "t", "--format", "parquet", "--to"]], ids=lambda line: line[0]
 )
 def test_every_job_tells_the_bytes_of_its_tasks(
     line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inline: None

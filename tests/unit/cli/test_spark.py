@@ -38,12 +38,12 @@ def test_what_stood_before_the_job_goes_behind_it(cli: Cli, monkeypatch: pytest.
     assert seen == [["scrub", "t", "--job", "x", "--plan", "--remote", "s3://b/p", "--region", "eu-1", "--json", "-v"]]
     assert cli("spark", "scrb").code == 2
     assert "did you mean scrub?" in cli("spark", "scrb").err
-    assert "stats" in cli("spark", "--help").text
+    assert "merge" in cli("spark", "--help").text
 
 
 def test_the_exit_code_is_the_childs(cli: Cli) -> None:
-    assert cli("spark", "stats").code == 2
-    assert cli("spark", "stats", "--help").code == 0
+    assert cli("spark", "merge").code == 2
+    assert cli("spark", "merge", "--help").code == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

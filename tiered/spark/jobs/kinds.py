@@ -10,11 +10,9 @@ from tiered.spark.jobs.erase import Erase
 from tiered.spark.jobs.export import Export
 from tiered.spark.jobs.job import Job, TaskJob
 from tiered.spark.jobs.scrub import Scrub
-from tiered.spark.jobs.stats import Stats
 from tiered.spark.jobs.upkeep import MaintenanceJob
 
 _OF_TASKS: tuple[TaskJob, ...] = (
-    Stats(),
     Scrub(),
     Export(),
     Erase(),
@@ -26,7 +24,7 @@ _OF_TASKS: tuple[TaskJob, ...] = (
 JOBS: Final[dict[str, Job]] = {job.name: job for job in _OF_TASKS}
 TASK_JOBS: Final[dict[str, TaskJob]] = {job.name: job for job in _OF_TASKS}
 """Those whose tasks a worker does."""
-SPECULATIVE: Final = frozenset({"scrub", "stats", "export"})
+SPECULATIVE: Final = frozenset({"scrub", "export"})
 """Jobs of whose tasks two attempts may run side by side: they change nothing that the other one reads or commits.
 
 Of any other job one attempt would take the partition from the other (its claim), or write what is never committed.
