@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from tiered.log import Log, open  # noqa: A004  (the word that users expect)
     from tiered.model import NewRecord, Positions, RecordMetadata, TopicPartition
     from tiered.reader import Reader, open_reader
+    from tiered.repair.run import apply_repair, plan_repair
     from tiered.topic import Topic
     from tiered.transaction import Transaction
 
@@ -75,6 +76,7 @@ __all__ = [
     "accept_loss",
     "advise",
     "aio",
+    "apply_repair",
     "check",
     "errors",
     "open",
@@ -85,6 +87,7 @@ __all__ = [
     "plan_mend",
     "plan_put_back",
     "plan_rebuild",
+    "plan_repair",
     "plan_return",
     "put_back",
     "put_entry",
@@ -129,6 +132,7 @@ _HOMES = {
     "Topic": "tiered.topic",
     "TopicPartition": "tiered.model",
     "Transaction": "tiered.transaction",
+    **dict.fromkeys(("apply_repair", "plan_repair"), "tiered.repair.run"),
     "open": "tiered.log",
     "open_reader": "tiered.reader",
 }

@@ -24,6 +24,8 @@ from tiered.care.restore_plan import RestoreOptions
 from tiered.care.run import LOOK, OnFinding, Progress, handed_on, locate, open_disk
 from tiered.clock import SystemClock, SystemIds
 from tiered.local.disk.files import PosixFiles
+from tiered.repair.engine import plan_repair_steps, repair_steps
+from tiered.repair.plan import RepairOptions, RepairPlan
 from tiered.store.aio_runner import AioRunner
 
 if TYPE_CHECKING:
@@ -165,6 +167,20 @@ async def rebuild(store: Place, plan: RebuildPlan) -> None:
     """As ``tiered.rebuild``."""
     async with open_place(store) as asked:
         await AioRunner(asked).run(rebuild_steps(plan))
+
+
+async def plan_repair(
+    store: Place, selected: Sequence[str | TopicPartition] = (), options: RepairOptions = RepairOptions()
+) -> RepairPlan:
+    """As ``tiered.plan_repair``."""
+    async with open_place(store) as asked:
+        return await AioRunner(asked).run(plan_repair_steps(selected, options))
+
+
+async def apply_repair(store: Place, plan: RepairPlan) -> int:
+    """As ``tiered.apply_repair``; cancelled, it leaves whole what was repaired by then."""
+    async with open_place(store) as asked:
+        return await AioRunner(asked).run(repair_steps(plan))
 
 
 @contextlib.asynccontextmanager

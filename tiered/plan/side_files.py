@@ -81,6 +81,10 @@ class Follower:
         else:
             self._aborted.append(entry)
 
+    def producers(self) -> tuple[ProducerEntry, ...]:
+        """Return the producers as they are now."""
+        return self._state.entries()
+
     def end_segment(self) -> Followed:
         """What the segment told; the next one begins."""
         told = Followed(

@@ -38,6 +38,7 @@ FACES = (
     "tiered/transaction.py",
     "tiered/reader.py",
     "tiered/care/run.py",
+    "tiered/repair/run.py",
     "tiered/aio.py",
     "tiered/aio/",
 )
@@ -155,7 +156,15 @@ def test_4_batches_are_walked_in_one_place() -> None:
 
 
 def test_4_what_read_committed_hides_is_decided_in_one_place() -> None:
-    readers = ("tiered/read/", "tiered/remote/", "tiered/local/segment/", "tiered/care/", "tiered/spark/", *FACES)
+    rooms = (
+        "tiered/read/",
+        "tiered/remote/",
+        "tiered/local/segment/",
+        "tiered/care/",
+        "tiered/repair/",
+        "tiered/spark/",
+    )
+    readers = (*rooms, *FACES)
     deciders = {
         module.path
         for module in modules()

@@ -1,0 +1,241 @@
+"""Segments of a bucket that were damaged come back from versions, from a log directory, or from what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import tiered
+from tests.unit.repair.building import STORES, TP, Bucket, bucket, write
+from tiered.clock import SystemClock
+from tiered.errors import ConfigError
+from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER
+from tiered.local.directory.view import LogView
+from tiered.model import EpochEntry
+from tiered.repair.local_run import find_run
+from tiered.repair.plan import EXIT_LEFT
+from tiered.repair.run import apply_repair
+from tiered.store.driver import drive
+
+Damage = Callable[[Bucket, str], None]
+
+
+def delete(place: Bucket, key: str) -> None:
+    place.delete(key)
+
+
+def cut(place: Bucket, key: str) -> None:
+    place.replace(key, place.data(key)[:-7])
+
+
+def flip(place: Bucket, key: str) -> None:
+    data = bytearray(place.data(key))
+    data[len(data) // 2] ^= 1
+    place.replace(key, bytes(data))
+
+
+def extend(place: Bucket, key: str) -> None:
+    place.replace(key, place.data(key) + b"more")
+
+
+def empty(place: Bucket, key: str) -> None:
+    place.replace(key, b"")
+
+
+DAMAGES = (delete, cut, flip, extend, empty)
+
+
+@pytest.fixture(params=STORES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bucket]:
+    with bucket(request.param, tmp_path) as made:
+        write(made)
+        yield made
+
+
+@pytest.fixture
+def versions(tmp_path: Path) -> Iterator[Bucket]:
+    with bucket("versions", tmp_path) as made:
+        write(made)
+        yield made
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Iterator[Bucket]:
+    with bucket("memory", tmp_path) as made:
+        write(made)
+        yield made
+
+
+def test_nothing_is_done_where_nothing_is_wrong(place: Bucket) -> None:
+    before = place.keys()
+    plan = place.repair()
+    assert (plan.actions, plan.exit_code) == ((), 0)
+    assert place.keys() == before
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_version_takes_the_place_of_a_damaged_object(versions: Bucket, damage: Damage) -> None:
+    before, rows = versions.committed(), versions.rows()
+    for key in (versions.log_key(rows[1]), versions.index_key(rows[1]), versions.index_key(rows[3])):
+        damage(versions, key)
+    plan = versions.repair()
+    assert len(plan.actions) == 3
+    assert (plan.exit_code, versions.rows()) == (0, rows)
+    assert versions.committed() == before
+    assert versions.findings() == ()
+    assert len(versions.keys("/aside/")) == (0 if damage is delete else 3)
+    versions.continues()
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_log_directory_gives_a_log_back(place: Bucket, damage: Damage) -> None:
+    before, rows = place.committed(), place.rows()
+    damage(place, place.log_key(rows[2]))
+    plan = place.repair(from_dir=place.directory)
+    assert (plan.exit_code, place.rows()) == (0, rows)
+    assert place.committed() == before
+    assert place.findings() == ()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_all_indexes_are_made_from_their_logs(tmp_path: Path, seed: int) -> None:
+    with bucket("memory", tmp_path) as place:
+        write(place, seed)
+        before, count = place.committed(), len(place.rows())
+        place.delete(*place.keys(".idx"))
+        plan = place.repair()
+        assert (len(plan.actions), plan.exit_code) == (count, 0)
+        assert place.committed() == before
+        assert place.findings() == ()
+        place.continues()
+
+
+def test_an_index_and_its_log_come_back_together(plain: Bucket) -> None:
+    before, row = plain.committed(), plain.rows()[3]
+    plain.delete(plain.log_key(row), plain.index_key(row))
+    plan = plain.repair(from_dir=plain.directory)
+    assert [action.where for action in plan.actions] == [plain.log_key(row), plain.index_key(row)]
+    assert plain.committed() == before
+    assert plain.findings() == ()
+
+
+@pytest.mark.parametrize("kind", ["memory", "directory"])
+def test_what_no_copy_holds_is_left(tmp_path: Path, kind: str) -> None:
+    with bucket(kind, tmp_path) as place:
+        write(place, steps=40)
+        row = place.rows()[2]
+        place.delete(place.log_key(row))
+        plan = place.repair()
+        (action,) = plan.actions
+        assert plan.exit_code == EXIT_LEFT
+        assert (action.act, action.lost) == (None, ((row.base, row.next),))
+        assert "`tiered repair t:0 --accept-loss`" in action.remedy
+        assert plan.as_json()["actions"][0]["lost"] == [[row.base, row.next]]
+
+
+def test_a_compacted_row_is_replaced_by_a_local_run(plain: Bucket) -> None:
+    before, row = plain.committed(), plain.compact(1, 5)
+    assert len(plain.committed()) == len(before) - 1
+    plain.delete(plain.log_key(row), plain.index_key(row))
+    plan = plain.repair(from_dir=plain.directory)
+    assert [action.where for action in plan.actions] == [plain.log_key(row)]
+    assert (plan.exit_code, plain.committed()) == (0, before)
+    assert plain.findings() == ()
+
+
+def test_a_disk_that_diverged_gives_nothing(plain: Bucket) -> None:
+    """Its records have the same offsets, under another leader epoch."""
+    row, lineage = plain.compact(1, 5), plain.root.lineage
+    view = LogView.open(plain.directory, clock=SystemClock())
+    try:
+        found = drive(plain.store, find_run(view, TP, plain.entry, row, lineage))
+        assert found is not None
+        found.source.close()
+        assert drive(plain.store, find_run(view, TP, plain.entry, row, [EpochEntry(7, 0)])) is None
+    finally:
+        view.close()
+
+
+def test_the_bytes_of_a_merged_row_come_back_under_its_key(plain: Bucket) -> None:
+    before, row = plain.committed(), plain.merge(1, 5)
+    flip(plain, plain.log_key(row))
+    plain.repair(from_dir=plain.directory)
+    assert plain.rows()[1] == row
+    assert plain.committed() == before
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_accepted_loss_keeps_the_outcome_of_transactions(tmp_path: Path, seed: int) -> None:
+    """The bundle is whole: it names the transactions that ended in the lost segment."""
+    with bucket("memory", tmp_path) as place:
+        write(place, seed)
+        before, rows = place.committed(), place.rows()
+        lost = rows[2 : len(rows) : 3]
+        place.delete(*[place.log_key(row) for row in lost])
+        plan = place.repair(accept_loss=True)
+        assert [action.lost for action in plan.actions] == [((row.base, row.next),) for row in lost]
+        assert not any(action.notes for action in plan.actions)
+        gone = {offset for row in lost for offset in range(row.base, row.next)}
+        assert place.committed() == [seen for seen in before if seen[0] not in gone]
+        assert place.findings() == ()
+        place.continues()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_without_the_bundle_open_transactions_count_as_aborted(tmp_path: Path, seed: int) -> None:
+    with bucket("memory", tmp_path) as place:
+        write(place, seed)
+        before, row = place.committed(), place.rows()[3]
+        place.delete(place.log_key(row), place.index_key(row))
+        plan = place.repair(accept_loss=True)
+        (action,) = plan.actions
+        kept = [seen for seen in before if not row.base <= seen[0] < row.next]
+        after = place.committed()
+        assert set(after) <= set(kept)
+        if not action.notes:
+            assert after == kept
+        for note in action.notes:
+            assert "counts as aborted" in note
+        place.continues()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_batches_that_are_whole_are_kept(tmp_path: Path, seed: int) -> None:
+    with bucket("memory", tmp_path) as place:
+        write(place, seed)
+        before, row = place.committed(), place.rows()[2]
+        flip(place, place.log_key(row))
+        plan = place.repair(accept_loss=True)
+        (action,) = plan.actions
+        assert action.lost != ((row.base, row.next),)
+        gone = {offset for start, end in action.lost for offset in range(start, end)}
+        assert place.committed() == [seen for seen in before if seen[0] not in gone]
+        assert len(place.keys("/aside/")) == 1
+        assert place.findings() == ()
+
+
+def test_a_log_without_producers_gets_a_hole(tmp_path: Path) -> None:
+    with bucket("memory", tmp_path) as place:
+        with tiered.open(place.directory, place.store.url) as log:
+            topic = log.topic("t", create=True, config={"segment.bytes": 700})
+            for number in range(40):
+                topic.append(b"%d" % number + b"x" * 60)
+            log.sync(timeout=60)
+        row = place.rows()[1]
+        place.delete(place.log_key(row))
+        place.repair(accept_loss=True)
+        assert place.rows()[1].flags == FLAG_HOLE | FLAG_MAINTAINER
+        assert place.findings() == ()
+
+
+def test_a_plan_that_is_out_of_date_changes_nothing(plain: Bucket) -> None:
+    row = plain.rows()[2]
+    right = plain.data(plain.log_key(row))
+    plain.delete(plain.log_key(row))
+    plan = plain.plan(from_dir=plain.directory)
+    plain.replace(plain.log_key(row), right[:-1])
+    with pytest.raises(ConfigError, match="another object by now"):
+        apply_repair(plain.store, plan)
+    assert plain.data(plain.log_key(row)) == right[:-1]

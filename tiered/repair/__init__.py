@@ -1,0 +1,1 @@
+"""Repair by version: find what is wrong, plan, show the plan, ask, act."""

@@ -1,0 +1,74 @@
+"""Shared state of one repair: the log directory that it reads from, and the claims that it holds."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from tiered.clock import SystemClock
+from tiered.errors import ConfigError
+from tiered.format.keys import Role
+from tiered.local.directory.view import LogView
+from tiered.model import TopicPartition
+from tiered.remote.cache import ByteCache
+from tiered.remote.catalog import Catalog
+from tiered.remote.lookup import SegmentLookup
+from tiered.remote.rewrite import Workshop
+from tiered.remote.snapshot import Snapshot
+from tiered.remote.topics import TopicEntry
+from tiered.store.base import Blocking, Steps
+from tiered.store.probe import check_capabilities, probe
+
+
+class Desk:
+    """The maintainer's claim of one partition: its catalog, and where segments are written."""
+
+    def __init__(self, catalog: Catalog, shop: Workshop) -> None:
+        self.catalog, self.shop = catalog, shop
+
+    def pinned(self) -> Steps[Snapshot]:
+        """Return the newest catalog. Raises ConfigError if it is gone."""
+        pinned = yield from self.catalog.pin()
+        if pinned is None:
+            raise ConfigError(f"{self.catalog.name} has no catalog any more", hint="plan the repair again")
+        return pinned
+
+
+class Workbench:
+    """What the actions of one repair share. Close it at the end."""
+
+    def __init__(self, from_dir: Path | None, owner: str) -> None:
+        self.from_dir, self.owner = from_dir, owner
+        self._view: LogView | None = None
+        self._desks: dict[TopicPartition, Desk] = {}
+
+    def view(self) -> Steps[LogView | None]:
+        """Return the log directory that the operator named, opened for reading; None without one."""
+        if self._view is None and self.from_dir is not None:
+            self._view = yield Blocking(partial(LogView.open, self.from_dir, clock=SystemClock()))
+        return self._view
+
+    def desk(self, tp: TopicPartition, entry: TopicEntry) -> Steps[Desk]:
+        """Return the desk of a partition. The first call claims the maintainer's role: no collection runs beside it."""
+        if tp not in self._desks:
+            capabilities = yield from probe()
+            check_capabilities(capabilities, "the store")
+            catalog = Catalog(entry.topic_id, tp.partition, tp.topic, known=entry.known)
+            claim = yield from catalog.claim(Role.MAINTAINER, self.owner)
+            shop = Workshop(
+                tp=tp,
+                topic_id=entry.topic_id,
+                lookup=SegmentLookup(tp, entry.topic_id, ByteCache()),
+                capabilities=capabilities,
+                claim_epoch=claim.epoch,
+                index_interval_bytes=entry.settings.index_interval_bytes,
+                lineage=claim.root.lineage,
+            )
+            self._desks[tp] = Desk(catalog, shop)
+        return self._desks[tp]
+
+    def close(self) -> None:
+        """Close the log directory."""
+        if self._view is not None:
+            self._view.close()
+            self._view = None

@@ -1,0 +1,87 @@
+"""What is wrong with the two objects of a row, if anything is."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from uuid import UUID
+
+from tiered.errors import CorruptionError, NewerFormatError
+from tiered.format.bundle import MAX_BUNDLE_BYTES, Bundle, decode_bundle
+from tiered.format.keys import FLAG_ABORTED_TXNS, FLAG_STAGED, index_key, is_staged_by, segment_key
+from tiered.format.offset_index import OffsetIndex
+from tiered.format.time_index import TimeIndex
+from tiered.model import Row, TopicPartition
+from tiered.repair.versions import sum_of
+from tiered.store.base import Get, Head, Object, Steps
+
+
+class Judged(NamedTuple):
+    """An object of a row. ``problem`` is ``""`` if it is right. ``etag`` and ``size`` are of what lies there."""
+
+    key: str
+    problem: str
+    etag: str = ""
+    size: int = 0
+    bundle: Bundle | None = None
+
+
+def own_row(row: Row) -> Row:
+    """Return the row with the offsets that its objects have: those of a sink's segment begin at 0."""
+    return row._replace(base=0, next=row.next - row.base) if row.flags & FLAG_STAGED else row
+
+
+def judge_log(topic_id: UUID, tp: TopicPartition, row: Row, *, read_data: bool) -> Steps[Judged]:
+    """Compare a ``.log`` with the size and the checksum of its row; with ``read_data`` by its bytes."""
+    key = segment_key(topic_id, tp.partition, row)
+    head = yield Head(key)
+    if not isinstance(head, Object):
+        return Judged(key, "the .log is missing")
+    problem = ""
+    if head.size != row.size:
+        problem = f"the .log has {head.size} bytes, the catalog says {row.size}"
+    elif head.crc32c not in (None, row.crc):
+        problem = f"the .log has CRC32C {head.crc32c:#010x}, the catalog says {row.crc:#010x}"
+    elif (read_data or head.crc32c is None) and (yield from sum_of(key, row.size)) != row.crc:
+        problem = f"the bytes of the .log do not have CRC32C {row.crc:#010x}, which the catalog says"
+    return Judged(key, problem, head.etag, head.size)
+
+
+def judge_index(topic_id: UUID, tp: TopicPartition, row: Row) -> Steps[Judged]:
+    """Compare an index bundle with its row."""
+    key = index_key(topic_id, tp.partition, row)
+    got = yield Get(key, 0, MAX_BUNDLE_BYTES)
+    if not isinstance(got, Object):
+        return Judged(key, "the .idx is missing")
+    bundle, problem = read_index(bytes(got.data), topic_id, tp, row, key)
+    return Judged(key, problem, got.etag, got.size, bundle)
+
+
+def read_index(data: bytes, topic_id: UUID, tp: TopicPartition, row: Row, key: str) -> tuple[Bundle | None, str]:
+    """Return the bundle in ``data`` if it is that of ``row``; else None and what is wrong with it.
+
+    Raises NewerFormatError for a bundle of a newer release, which may be whole.
+    """
+    own, staged = own_row(row), bool(row.flags & FLAG_STAGED)
+    try:
+        bundle = decode_bundle(data, key=key)
+        offsets = OffsetIndex.from_bytes(bundle.indexes.offset_index, own.base)
+        times = TimeIndex.from_bytes(bundle.indexes.time_index, own.base)
+    except NewerFormatError:
+        raise
+    except CorruptionError as damage:
+        return None, f"the .idx cannot be read: {damage.message}"
+    told = bundle.descriptor
+    seen = (
+        told.topic_id, told.partition, told.base_offset, told.end_offset, told.min_timestamp, told.max_timestamp,
+        told.records, told.size_bytes, told.crc32c, len(data), bool(bundle.indexes.txn_index),
+    )  # fmt: skip
+    expected = (
+        topic_id, tp.partition, own.base, own.next, own.min_ts, own.max_ts,
+        own.records, own.size, own.crc, own.idx_len, bool(row.flags & FLAG_ABORTED_TXNS),
+    )  # fmt: skip
+    whose = is_staged_by(row, bundle.txn) if staged else bundle.claim_epoch == row.claim_epoch
+    if seen != expected or not whose or (not staged and told.leader_epoch != row.leader_epoch):
+        return None, "the .idx describes other bytes than the catalog"
+    if not offsets.is_sane(own.size) or not times.is_sane(own.next):
+        return None, "the indexes in the .idx do not rise"
+    return bundle, ""

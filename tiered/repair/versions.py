@@ -1,0 +1,134 @@
+"""Older versions of an object, and the way back of right bytes under their key.
+
+::
+
+    ListVersions ── newest version that fits ──> aside/ (what lies there now) ──> PUT If-Match ──> read back
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+from uuid import UUID
+
+from tiered.care.aside import keep_copy
+from tiered.errors import ConfigError, CorruptionError
+from tiered.format.crc import crc32c
+from tiered.format.keys import aside_key
+from tiered.plan.maintenance import READ_BYTES
+from tiered.remote.settle import deadline_after, settle
+from tiered.store.base import ABSENT, Blocking, Body, Get, Match, NewId, Object, Put, Steps, list_versions
+from tiered.store.puts import Tags
+
+PUT_DEADLINE_MS = 600_000
+"""Time for which one object is sent again while the store gives no answer."""
+MEMORY_BYTES = 64 * 1024 * 1024
+"""Larger objects wait in a temporary file between GET and PUT."""
+
+Fits = Callable[[bytes], bool]
+
+
+class Stored(NamedTuple):
+    """An object as it is to be. ``etag`` is that of what lies there now, ``""`` for nothing."""
+
+    topic_id: UUID
+    partition: int
+    key: str
+    size: int
+    crc: int
+    etag: str
+
+
+def sum_of(key: str, size: int, version: str = "", take: Callable[[bytes], object] | None = None) -> Steps[int]:
+    """Return the CRC32C of an object's first ``size`` bytes, each piece handed to ``take``; -1 if it is shorter."""
+    crc = at = 0
+    while at < size:
+        got = yield Get(key, at, min(at + READ_BYTES, size), version=version)
+        if not isinstance(got, Object) or not got.data:
+            return -1
+        if take is not None:
+            yield Blocking(partial(take, got.data))
+        crc, at = crc32c(got.data, crc), at + len(got.data)
+    return crc
+
+
+def find_version(key: str, fits: Fits, max_bytes: int) -> Steps[str]:
+    """Return the newest version of a small object whose bytes fit, ``""`` without one."""
+    for each in (yield from list_versions(key)):
+        if each.size <= max_bytes:
+            got = yield Get(key, max_bytes=max_bytes, version=each.version)
+            if isinstance(got, Object) and fits(bytes(got.data)):
+                return each.version
+    return ""
+
+
+def find_whole_version(key: str, size: int, crc: int) -> Steps[str]:
+    """Return the newest version of an object that has this size and CRC32C, ``""`` without one."""
+    for each in (yield from list_versions(key)):
+        if each.size == size and (yield from sum_of(key, size, each.version)) == crc:
+            return each.version
+    return ""
+
+
+class Spool:
+    """Bytes of an object on their way from GET to PUT. A ``ByteSource``; large ones wait on the disk."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(max_size=MEMORY_BYTES)  # noqa: SIM115 - closed by close()
+        self.size = 0
+
+    def write(self, data: bytes) -> None:
+        """Append a piece."""
+        self._file.write(data)
+        self.size += len(data)
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Return exactly ``length`` bytes. Raises CorruptionError if there are fewer."""
+        self._file.seek(position)
+        data = self._file.read(length)
+        if len(data) != length:
+            raise CorruptionError(f"the copy has {self.size} bytes, {position + length} were asked for", position=0)
+        return data
+
+    def close(self) -> None:
+        """Delete the temporary file."""
+        self._file.close()
+
+
+def put_version(each: Stored, version: str, tags: Tags) -> Steps[None]:
+    """Make an older version the newest. Raises as :func:`put_back`, CorruptionError if it does not read as planned."""
+    spool = Spool()
+    try:
+        if (yield from sum_of(each.key, each.size, version, spool.write)) != each.crc:
+            raise CorruptionError(
+                f"version {version} of {each.key} does not read as CRC32C {each.crc:#010x}",
+                path_or_key=each.key,
+                position=0,
+                hint="plan the repair again",
+            )
+        yield from put_back(each, spool, tags)
+    finally:
+        spool.close()
+
+
+def put_back(each: Stored, body: Body, tags: Tags = ()) -> Steps[None]:
+    """Put right bytes under a key, and read them back. What they replace is copied below ``aside/`` first.
+
+    Raises ConfigError if another object lies there by now, CommitUnknown.
+    """
+    key = each.key
+    aside = aside_key(each.topic_id, each.partition, (yield NewId()))
+    if each.etag and not (yield from keep_copy(key, aside)):
+        raise _another(key)
+    deadline = yield from deadline_after(PUT_DEADLINE_MS)
+    # A lost PUT may be an attempt of ours whose answer was lost: the bytes that lie there decide.
+    yield from settle(Put(key, body, Match(each.etag) if each.etag else ABSENT, each.crc, tags), deadline, key)
+    got = yield Get(key, 0, 1)
+    if not isinstance(got, Object) or got.size != each.size or (yield from sum_of(key, each.size)) != each.crc:
+        raise _another(key)
+
+
+def _another(key: str) -> ConfigError:
+    return ConfigError(f"{key} is another object by now; nothing was replaced", hint="plan the repair again")
