@@ -417,6 +417,7 @@ class LocalLog:
                 if settled and not self.roster.broken:
                     mark_clean(self.directory, self.files, self._broker_epoch)
         finally:
+            self._ended = True  # before the lock: a second close must not write what another process has by then
             lock.release()
         if lost is not None:
             raise lost
