@@ -14,9 +14,9 @@ from typing import Protocol
 
 from tiered.clock import Clock
 from tiered.errors import ForkedLogError, TieredError
+from tiered.format.locks import SafeEvent
 from tiered.local.directory.tasks import Workers
 from tiered.local.disk.plain_lock import PlainLock
-from tiered.locks import SafeEvent
 from tiered.metrics import Metric, metric
 
 IDLE_SECONDS = 10.0

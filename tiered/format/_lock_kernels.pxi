@@ -1,4 +1,4 @@
-# Part of _kernels.pyx: locks that know their holders. The twin is ``tiered.locks``.
+# Part of _kernels.pyx: locks that know their holders. The twin is ``tiered.format.locks``.
 
 cdef extern from "time.h" nogil:
     struct timespec:
@@ -64,7 +64,7 @@ cdef inline int64_t look_within(int64_t left_us) noexcept:
 
 @cython.final
 cdef class PlainLock:
-    """As ``tiered.locks.PlainLock``: compiled code takes it without a call. Who waits hears of signals.
+    """As ``tiered.format.locks.PlainLock``: compiled code takes it without a call. Who waits hears of signals.
 
     ``frame`` is that of the block of Python which took it; None: ``acquire`` did, or compiled code, which releases it
     whatever happens.

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from tiered.format import kernels
-from tiered.locks import PlainLock
+from tiered.format.locks import PlainLock
 from tiered.model import Headers, NewRecord, PackedBatch
 from tiered.times import Time
 

@@ -1,4 +1,4 @@
-"""Locks of compiled code; those of ``tiered.locks`` where the compiled kernels are not at work.
+"""Locks of compiled code; those of ``tiered.format.locks`` where the compiled kernels are not at work.
 
 ``PlainLock`` is taken by compiled code without a call.
 
@@ -10,8 +10,7 @@ was woken is on the way, as ``threading.Lock``, goes to the one who dropped it, 
 
 from __future__ import annotations
 
-from tiered import locks
-from tiered.format import kernels
+from tiered.format import kernels, locks
 
 PlainLock = locks.PlainLock
 TurnLock = locks.PlainLock
