@@ -6,7 +6,8 @@
     /var/lib/kafka/data-tiered     ours, on the same file system: a log directory that is made of links
         orders-0/00000000000000000000.log  .index .timeindex .txnindex   links to the broker's files
         orders-0/00000000000000004711.log                                empty: where the log ends
-        orders-0/00000000000000004711.snapshot                           the producers at that end, a link
+        orders-0/00000000000000004711.snapshot                           the producers at that end, a link; derived
+                                                                         from the links where the broker has none
         orders-0/partition.metadata  leader-epoch-checkpoint             copies
         orders-0/tiered-links                                            where links begin (``tiering.links``)
 
@@ -73,7 +74,7 @@ from tiered.local.disk.claims import Claims
 from tiered.local.disk.epochs import EPOCHS_NAME
 from tiered.local.disk.files import Files
 from tiered.local.disk.lock import SIDECAR_NAME
-from tiered.local.disk.names import bases_of, local_files, log_bases
+from tiered.local.disk.names import bases_of, local_files, log_bases, snapshot_offsets
 from tiered.local.disk.uploads import UploadCheckpoint
 from tiered.local.disk.volume import (
     PARTITION_METADATA_NAME,
@@ -83,8 +84,10 @@ from tiered.local.disk.volume import (
     set_apart,
 )
 from tiered.local.segment.scan import LogFile
+from tiered.local.segment.side_files import snapshot_after
 from tiered.model import TopicPartition
 from tiered.plan.lineage import UNKNOWN_EPOCH, are_other_epochs, epoch_at, rewritten
+from tiered.plan.side_files import NO_PRODUCERS
 from tiered.tiering.links import LinkNotes, Lost
 
 LOGGER = logging.getLogger("tiered.tiering")
@@ -170,6 +173,7 @@ class Mirror:
         self._gone: set[TopicPartition] = set()
         self._links = LinkNotes(files)
         self._lost: dict[TopicPartition, list[Lost]] = {}
+        self._unlinked: dict[TopicPartition, TieredError] = {}  # as ``broken``, but for links that are lost
         self._uploads = UploadCheckpoint(path, files)
         self._ends = OffsetsFile(path, RECOVERY_POINT_NAME, files)
 
@@ -228,6 +232,7 @@ class Mirror:
             points, marks, cleaned, starts = map(self._checkpoint, names)
         except TieredError as unknown:  # what is linked is uploaded meanwhile
             self.broken = dict.fromkeys((tp for tp in theirs if tp.topic not in INTERNAL), unknown)
+            self._unlinked = dict(self.broken)
             return
         committed = {tp: upload.end_offset for tp, upload in self._uploads.read().items()}
         ours = DirectoryView.look(self.path, self._files).partitions
@@ -261,6 +266,7 @@ class Mirror:
                 )
             except TieredError as error:
                 broken[tp] = error
+        self._unlinked = dict(broken)
         self._tell_lost(ours, broken)
         self.broken = broken
         if self._full and not was_full:
@@ -331,6 +337,16 @@ class Mirror:
                 self._lost[tp] = lost
         self.taken_back |= {tp for tp in {*was_lost, *self._lost} if was_lost.get(tp) != self._lost.get(tp)}
 
+    def unreadable(self) -> dict[TopicPartition, TieredError]:
+        """Return what the last look refused. A lost link counts only while the bucket lacks its records.
+
+        The first claim of a run may show that the bucket has them, after the look.
+        """
+        settled = {tp for tp in self._lost if not self._lost_links(tp, self._linked(self.path / partition_dir(tp)))}
+        return {tp: error for tp, error in self.broken.items() if tp not in settled} | {
+            tp: self._unlinked[tp] for tp in settled if tp in self._unlinked
+        }
+
     def segments_of(self, tp: TopicPartition, linked: Sequence[int]) -> Sequence[tuple[int, int]]:
         """The links that begin at ``linked``, each with its own end."""
         return self._links.there(self.path / partition_dir(tp), linked)
@@ -371,9 +387,9 @@ class Mirror:
         held = self._bases(theirs, local_files(self._files, theirs)) if self._files.is_directory(theirs) else []
         return tuple(sorted({*self._linked(ours), *held}))
 
-    def begin(self, tp: TopicPartition, at: int, *, resumes: bool) -> None:
+    def begin(self, tp: TopicPartition, at: int, *, resumes: bool, producers: bytes = b"") -> None:
         """Claimed; the bucket ends ``at`` this offset. ``resumes``, or the first time: links below it, or beside it,
-        are not needed.
+        are not needed. ``producers``: those at the bucket's end, kept where the broker has no snapshot of them.
 
         Raises OffsetGapError if the broker has other records for what the bucket holds.
         """
@@ -390,6 +406,8 @@ class Mirror:
             for base in reversed([base for base in bases if base < at or at not in bases]):
                 self._files.unlink(folder / log_name(base))
             self._place(folder, at)
+        if resumes and self._files.state(folder / snapshot_name(at)) is None:
+            self._files.replace(folder / snapshot_name(at), producers or NO_PRODUCERS)
         self._files.replace(folder / BEGUN_NAME, b"")
 
     def _skip(self, tp: TopicPartition) -> None:
@@ -837,10 +855,30 @@ class Mirror:
         held, broken = 0, {}
         for tp, folder in ours.items():
             try:
+                if self.begun(tp):  # before that the bucket may know producers that no link shows
+                    self._derive_snapshots(tp, folder)
                 held += self._let_go(folder, committed.get(tp, -1) if self.begun(tp) else -1)
             except TieredError as error:
                 broken[tp] = error
         return held, broken
+
+    def _derive_snapshots(self, tp: TopicPartition, folder: Path) -> None:
+        """Write the producers at the end of each link of which the broker has no snapshot.
+
+        A broker before 2.8 keeps the newest ones. The next link is judged by it once this link is deleted.
+        """
+        bases, there = self._linked(folder), set(snapshot_offsets(self._files, folder))
+        first, upload = self._links.offsets(folder, bases)[:1], self._uploads.read().get(tp)
+        if not (there and upload and upload.reaches_below(min(first, default=0))):
+            there.update(first)  # the log begins there: no producer is before it
+        for base, after in self._links.there(folder, bases):
+            if after in there or base not in there:  # beyond a lost link producers may be missing
+                continue
+            try:
+                self._files.replace(folder / snapshot_name(after), snapshot_after(self._files, folder, base, bases))
+            except CorruptionError:
+                return  # the upload of that link names the damage
+            there.add(after)
 
     def _let_go(self, folder: Path, committed: int) -> int:
         """The bytes that are still held. The newest committed segment stays: it proves whose log this is."""

@@ -55,7 +55,7 @@ class BrokerDirectory(LogDirectory):
 
     def unreadable(self) -> dict[TopicPartition, TieredError]:
         """Of the private directory and of the broker's."""
-        return {**self._mirror.broken, **super().unreadable()}
+        return {**self._mirror.unreadable(), **super().unreadable()}
 
     def segments_of(self, tp: TopicPartition, bases: Sequence[int]) -> Iterable[tuple[int, int]]:
         """As of a log directory, but none reaches over a link that is gone. Raises CorruptionError."""
@@ -85,5 +85,5 @@ class BrokerDirectory(LogDirectory):
     def begin(self, tp: TopicPartition, granted: Granted) -> bool:
         """What is linked is the log from here on; in a new directory, what the bucket does not hold. Never later."""
         with self._busy:
-            self._mirror.begin(tp, granted.next_offset, resumes=granted.resumes)
+            self._mirror.begin(tp, granted.next_offset, resumes=granted.resumes, producers=granted.producers)
         return False

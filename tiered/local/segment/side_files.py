@@ -29,7 +29,7 @@ from tiered.format.batch import decode_records
 from tiered.format.control import ControlType, control_type
 from tiered.format.crc import crc32c
 from tiered.format.keys import log_name, snapshot_name, txn_index_name
-from tiered.format.producer_snapshot import decode_snapshot
+from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
 from tiered.format.segment_stats import SegmentStats
 from tiered.format.txn_index import TXN_ENTRY_BYTES, decode_txns, encode_txns
 from tiered.format.walk import NO_LIMIT, Offsets, hop
@@ -166,7 +166,12 @@ class _Beside:
             if crc32c(NO_PRODUCERS if found is None else found) == noted_crc:
                 return b"" if found is None or found == NO_PRODUCERS else found
         expected = noted_crc is not None or bool(snapshot_offsets(self._files, directory))
-        return self._settled(name, judge_snapshot(found, self._replayed(), noted_crc, expected=expected))
+        told = self._replayed()
+        # Brokers before 2.8 kept the newest snapshots only. As they do, the log is replayed from its start on: of
+        # producers whose batches are neither on a disk nor in a bucket no record can be shown or hidden.
+        if not told.whole and noted_crc is None and not self._was_uploaded():
+            told = told._replace(whole=True)
+        return self._settled(name, judge_snapshot(found, told, noted_crc, expected=expected))
 
     def _settled(self, name: str, judged: Judged) -> bytes:
         path, base = self._place.directory / name, self._place.base_offset
@@ -218,6 +223,15 @@ def abort_markers(log: LogFile, end: int) -> Iterator[tuple[int, int]]:
             batch = log.read_at(position, header.size_bytes)
             if any(control_type(record) is ControlType.ABORT for record in decode_records(batch)):
                 yield header.producer_id, header.base_offset
+
+
+def snapshot_after(files: Files, directory: Path, base_offset: int, bases: Sequence[int]) -> bytes:
+    """Return the producers at the end of the segment at ``base_offset``, as a ``.snapshot`` file.
+
+    The log is replayed from the newest snapshot on, or from its first segment. Raises CorruptionError as ``replay``.
+    """
+    told = replay(files, directory, directory / log_name(base_offset), base_offset, bases)
+    return encode_snapshot(told.producers)
 
 
 def replay(  # noqa: PLR0917 - where the segment is, and what is around it
