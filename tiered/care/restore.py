@@ -88,6 +88,7 @@ from tiered.remote.past import AsOf, Past
 from tiered.remote.pins import Pin
 from tiered.remote.root_view import RootView
 from tiered.store.base import Blocking, Emit, Get, Object, Steps, blocking
+from tiered.store.location import StoreLocation
 
 _CUT_FIELDS = ("crc", "records", "min_ts", "max_ts", "leader_epoch")
 """What a row says of the bytes, and what is another thing of a segment that was cut."""
@@ -129,6 +130,8 @@ def restore_steps(
 ) -> Steps[RestoreReport]:
     """Builds ``directory`` from the store at ``url``. Emits what was fetched. On an error nothing is left behind."""
     directory = directory.absolute()
+    if url.startswith("file://"):
+        yield Blocking(partial(StoreLocation.parse(url, environ={}).refuse_overlap, directory))
     if (yield from blocking(partial(_is_taken, directory, files))):
         if options.if_empty:
             return RestoreReport(directory, (), skipped=True, dry_run=options.dry_run)

@@ -9,8 +9,11 @@ import pytest
 
 import tiered
 import tiered.aio
+from tiered.care.restore_plan import RestoreOptions
+from tiered.care.run import restore
 from tiered.errors import ConfigError
 from tiered.store.location import StoreLocation
+from tiered.store.options import StoreOptions
 from uploader.config import Settings
 
 
@@ -53,3 +56,27 @@ def test_a_path_with_dots_is_resolved(tmp_path: Path) -> None:
 def test_folders_beside_each_other_are_none(tmp_path: Path) -> None:
     for log, bucket in (("log", "logs"), ("bucket2/log", "bucket2"), ("log", "bucket")):
         StoreLocation.parse((tmp_path / bucket).as_uri()).refuse_overlap(tmp_path / log)
+
+
+@pytest.mark.parametrize("to", ["bucket", "bucket/topics/new", "linked/topics"])
+@pytest.mark.parametrize("if_empty", [False, True])
+def test_a_restore_into_the_bucket_is_refused(tmp_path: Path, to: str, if_empty: bool) -> None:
+    (tmp_path / "bucket" / "topics").mkdir(parents=True)
+    (tmp_path / "linked").symlink_to(tmp_path / "bucket")
+    place, options = StoreLocation.parse((tmp_path / "bucket").as_uri()), RestoreOptions(if_empty=if_empty)
+    before = sorted(tmp_path.rglob("*"))
+
+    async def restored() -> None:
+        store = place.open_aio(StoreOptions(create=False))
+        try:
+            await tiered.aio.restore(store, tmp_path / to, options)
+        finally:
+            await store.close()
+
+    store = place.open(StoreOptions(create=False))
+    with pytest.raises(ConfigError, match="overlap"):
+        restore(store, tmp_path / to, options)
+    store.close()
+    with pytest.raises(ConfigError, match="overlap"):
+        asyncio.run(restored())
+    assert sorted(tmp_path.rglob("*")) == before
