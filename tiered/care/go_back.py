@@ -97,7 +97,7 @@ def plan_return_steps(tp: TopicPartition, version: int, owner: str, *, erasures:
     number = max(now.version, *versions) if versions else now.version
     root = rebuilt(first, Objects(tuple(rows), told, listed.epochs), number + VERSION_STEP, stamp)
     named = {join_uid(row.id_hi, row.id_lo) for row in rows}
-    trash = yield from _left(now, root, stamp, named)
+    trash = yield from left_behind(now, root, stamp, named)
     root = replace(root, gc_floor=now.gc_floor, trash=trash)
     need_sound(root)
     undone = (yield from _undone(now, taken.root, then)) if erasures else ()
@@ -132,8 +132,8 @@ def version_with_steps(tp: TopicPartition, lost: Sequence[Row]) -> Steps[int]:
     return 0
 
 
-def _left(now: Root, root: Root, stamp: Stamp, named: set[str]) -> Steps[Trash]:
-    """The trash of ``root``, which takes the place of ``now``: all that ``now`` or its trash names, and ``root`` not.
+def left_behind(now: Root, root: Root, stamp: Stamp, named: set[str]) -> Steps[Trash]:
+    """Return the trash of ``root``, which replaces ``now``: what ``now`` or its trash names, and ``root`` not.
 
     ``root`` names no page of ``now``: each goes alone, for rows that it holds live on.
     """

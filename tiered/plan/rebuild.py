@@ -32,7 +32,7 @@ _GAP_HINT = f"{_HINT}; with --accept-loss they become a hole"
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """What the objects tell: ``rows`` (not empty), leader epochs up to their end, the newest claim in any key."""
+    """What the objects tell: ``rows``, leader epochs up to their end, the newest claim in any key."""
 
     rows: tuple[Row, ...]
     leader_epochs: tuple[EpochEntry, ...]
@@ -54,7 +54,9 @@ def rebuilt(copy: Root, objects: Objects, version: int, stamp: Stamp) -> Root:
             sealed.append(Sealed(role.value, ended, "", 0))
     epoch = roles[stamp.role.value].epoch
     rows = Rows.from_rows(objects.rows)
-    start, end = max(copy.start_offset, objects.rows[0].base), objects.rows[-1].next
+    start, end = copy.start_offset, copy.next_offset
+    if objects.rows:
+        start, end = max(start, objects.rows[0].base), objects.rows[-1].next
     return dataclasses.replace(
         copy,
         version=version,
@@ -126,6 +128,26 @@ def followers(found: Sequence[Row], end: int) -> list[Row]:
             break
         taken.append(mine[0])
         end = mine[0].next
+    return taken
+
+
+def chain(found: Sequence[Row], end: int, claim: int, key_of: KeyOf) -> list[Row]:
+    """Return the uploads that follow ``end`` without a gap, in order.
+
+    ``claim`` is the writer's claim at ``end``. Claims never fall along the chain: a newer claim began where the older
+    ones had ended. Equal uploads of one claim are one, whose answer was lost. Raises CorruptionError for different ones
+    of the same offsets, and where a newer claim began inside an upload of an older one.
+    """
+    taken: list[Row] = []
+    while here := [row for row in found if row.base == end and row.claim_epoch >= claim]:
+        claim = max(row.claim_epoch for row in here)
+        first, *others = [row for row in here if row.claim_epoch == claim]
+        others = [row for row in others if (row.next, row.size, row.crc) != (first.next, first.size, first.crc)]
+        others += [row for row in found if row.claim_epoch > claim and first.base < row.base < first.next]
+        if others:
+            raise _contradiction(first, others[0], key_of)
+        taken.append(first)
+        end = first.next
     return taken
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tiered.errors import NotFoundError, UnknownTopicError
+from tiered.errors import UnknownTopicError
 from tiered.model import TopicPartition
-from tiered.remote.catalog import Catalog
 from tiered.remote.fence import owner_of
-from tiered.remote.topics import list_topic_names, load_topic
+from tiered.remote.topics import list_topic_names
 from tiered.repair.bench import Workbench
 from tiered.repair.plan import Action, RepairOptions, RepairPlan
+from tiered.repair.registry import find_unregistered, plan_entry
+from tiered.repair.roots import plan_root, plan_shorter
 from tiered.repair.segments import Ground, plan_segments
 from tiered.store.base import Steps
 
@@ -23,28 +24,38 @@ def plan_repair_steps(selected: Sequence[str | TopicPartition], options: RepairO
     bench = Workbench(options.from_dir, "")
     actions: list[Action] = []
     try:
-        for each in selected or (yield from list_topic_names()):
+        for each in selected or (yield from _all_topics()):
             actions += yield from _plan_topic(each, options, bench)
     finally:
         bench.close()
     return RepairPlan(options, tuple(actions))
 
 
+def _all_topics() -> Steps[list[str]]:
+    """Return the names of all topics, also of those whose registry entry is missing."""
+    names = yield from list_topic_names()
+    return sorted({*names, *(yield from find_unregistered())})
+
+
 def _plan_topic(selected: str | TopicPartition, options: RepairOptions, bench: Workbench) -> Steps[list[Action]]:
     name = selected if isinstance(selected, str) else selected.topic
-    entry = yield from load_topic(name)
-    if entry is None or (isinstance(selected, TopicPartition) and selected.partition >= entry.partitions):
+    entry, actions = yield from plan_entry(name)
+    if isinstance(selected, TopicPartition) and selected.partition >= entry.partitions:
         raise UnknownTopicError(f"{selected} is not in the registry", hint="`tiered topics list` names the topics")
     partitions = range(entry.partitions) if isinstance(selected, str) else [selected.partition]
-    actions: list[Action] = []
     for partition in partitions:
-        tp = TopicPartition(name, partition)
-        ground = Ground(tp, entry, options, (yield from bench.view()))
-        pinned = yield from Catalog(entry.topic_id, partition, name, known=entry.known).pin()
-        if pinned is None:
-            raise NotFoundError(f"{tp} has no catalog yet", hint="nothing was uploaded")
-        actions += yield from plan_segments(ground, pinned)
+        ground = Ground(TopicPartition(name, partition), entry, options, (yield from bench.view()))
+        actions += yield from _plan_partition(ground)
     return actions
+
+
+def _plan_partition(ground: Ground) -> Steps[list[Action]]:
+    roots, pinned = yield from plan_root(ground)
+    segments = (yield from plan_segments(ground, pinned)) if pinned is not None else []
+    if not roots and any(each.lost and each.act is None for each in segments):
+        roots, pinned = yield from plan_shorter(ground)
+        segments = (yield from plan_segments(ground, pinned)) if pinned is not None else segments
+    return [*roots, *segments]
 
 
 def repair_steps(plan: RepairPlan) -> Steps[int]:

@@ -23,7 +23,7 @@ from tiered.care.undone import undone_steps
 from tiered.errors import ConfigError
 from tiered.format.bundle import MAX_BUNDLE_BYTES
 from tiered.format.crc import crc32c
-from tiered.format.keys import FLAG_HOLE, FLAG_STAGED, aside_key
+from tiered.format.keys import FLAG_HOLE, FLAG_STAGED, aside_key, segment_key
 from tiered.local.directory.view import LogView
 from tiered.model import Row, TopicPartition
 from tiered.plan.rewrite import ReplaceIntent
@@ -186,6 +186,33 @@ def _lost(ground: Ground, pinned: Snapshot, row: Row, log: Judged, index: Judged
     act = partial(_write_remains, ground, row, tuple(lost), tuple(aside))
     remedy = f"keep the batches that are whole, and make a hole of offsets {words}"
     return Action(ground.tp, log.key, log.problem, remedy, lost=ranges, notes=tuple(notes), act=act)
+
+
+def abort_at_hole(ground: Ground, pinned: Snapshot, row: Row) -> Steps[list[Action]]:
+    """Return the action that aborts the transactions which are open where a hole of a new root begins, if any are."""
+    lost = (Loss(row.base, row.next, "the .log is missing"),)
+    one = Remains(
+        ground.entry.topic_id, ground.tp, row, segment_key(ground.entry.topic_id, ground.tp.partition, row), 0, None
+    )
+    aborted = yield from plan_markers(one, pinned, lost)
+    if not aborted:
+        return []
+    notes = [
+        f"the transaction of producer {number} from offset {first} on counts as aborted" for number, first in aborted
+    ]
+    act = partial(_write_remains, ground, row, lost, ())
+    return [
+        Action(
+            ground.tp,
+            one.log_key,
+            "a hole may hold the end of transactions",
+            "write their markers",
+            (),
+            (),
+            tuple(notes),
+            act,
+        )
+    ]
 
 
 def _write_remains(

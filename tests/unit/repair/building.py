@@ -41,6 +41,7 @@ class Bucket:
 
     store: Store
     directory: Path
+    kind: str
 
     @property
     def entry(self) -> TopicEntry:
@@ -78,7 +79,7 @@ class Bucket:
         self.delete(key)
         self.store.execute(Put(key, data, ABSENT))
 
-    def keys(self, part: str = "") -> list[str]:
+    def listed(self, part: str = "") -> list[str]:
         page = self.store.execute(List(""))
         assert isinstance(page, Page)
         assert not page.more
@@ -93,6 +94,13 @@ class Bucket:
         apply_repair(self.store, plan)
         again = self.plan(**options)
         assert [action.where for action in again.actions] == [action.where for action in plan.left]
+        return plan
+
+    def repair_once(self, **options: object) -> RepairPlan:
+        """Plan and carry out; nothing is left then."""
+        plan = self.plan(**options)
+        apply_repair(self.store, plan)
+        assert self.plan().actions == ()
         return plan
 
     def committed(self) -> Seen:
@@ -154,7 +162,7 @@ def bucket(kind: str, tmp_path: Path) -> Iterator[Bucket]:
         DirectoryStore(tmp_path / "store") if kind == "directory" else MemoryStore(name, versioned=kind == "versions")
     )
     try:
-        yield Bucket(store, tmp_path / "log")
+        yield Bucket(store, tmp_path / "log", kind)
     finally:
         store.close()
         MemoryStore.forget(name)

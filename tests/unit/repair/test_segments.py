@@ -69,10 +69,10 @@ def plain(tmp_path: Path) -> Iterator[Bucket]:
 
 
 def test_nothing_is_done_where_nothing_is_wrong(place: Bucket) -> None:
-    before = place.keys()
+    before = place.listed()
     plan = place.repair()
     assert (plan.actions, plan.exit_code) == ((), 0)
-    assert place.keys() == before
+    assert place.listed() == before
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -85,7 +85,7 @@ def test_a_version_takes_the_place_of_a_damaged_object(versions: Bucket, damage:
     assert (plan.exit_code, versions.rows()) == (0, rows)
     assert versions.committed() == before
     assert versions.findings() == ()
-    assert len(versions.keys("/aside/")) == (0 if damage is delete else 3)
+    assert len(versions.listed("/aside/")) == (0 if damage is delete else 3)
     versions.continues()
 
 
@@ -104,7 +104,7 @@ def test_all_indexes_are_made_from_their_logs(tmp_path: Path, seed: int) -> None
     with bucket("memory", tmp_path) as place:
         write(place, seed)
         before, count = place.committed(), len(place.rows())
-        place.delete(*place.keys(".idx"))
+        place.delete(*place.listed(".idx"))
         plan = place.repair()
         assert (len(plan.actions), plan.exit_code) == (count, 0)
         assert place.committed() == before
@@ -212,7 +212,7 @@ def test_batches_that_are_whole_are_kept(tmp_path: Path, seed: int) -> None:
         assert action.lost != ((row.base, row.next),)
         gone = {offset for start, end in action.lost for offset in range(start, end)}
         assert place.committed() == [seen for seen in before if seen[0] not in gone]
-        assert len(place.keys("/aside/")) == 1
+        assert len(place.listed("/aside/")) == 1
         assert place.findings() == ()
 
 

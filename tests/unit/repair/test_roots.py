@@ -1,0 +1,213 @@
+"""A root that is missing, damaged or older goes on from the newest good copy and what follows it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import tiered
+from tests.unit.repair.building import STORES, TP, Bucket, bucket, write
+from tiered.care.run import plan_rejoin, rejoin
+from tiered.clock import SystemClock
+from tiered.errors import ConfigError, CorruptionError, NotFoundError
+from tiered.format.keys import Role, hist_key, parse_hist_key
+from tiered.format.root import Root, decode_root
+from tiered.plan.rewrite import TrimIntent
+from tiered.remote.catalog import Catalog
+from tiered.repair.plan import EXIT_LEFT
+from tiered.store.base import ABSENT, Put, Steps
+from tiered.store.driver import drive
+
+Damage = Callable[[Bucket], None]
+
+
+def lose(place: Bucket) -> None:
+    place.delete(place.root_key)
+
+
+def flip(place: Bucket) -> None:
+    data = bytearray(place.data(place.root_key))
+    data[-3] ^= 1
+    place.replace(place.root_key, bytes(data))
+
+
+def empty(place: Bucket) -> None:
+    place.replace(place.root_key, b"")
+
+
+@pytest.fixture(params=STORES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bucket]:
+    with bucket(request.param, tmp_path) as made:
+        write(made)
+        yield made
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Iterator[Bucket]:
+    with bucket("memory", tmp_path) as made:
+        write(made)
+        yield made
+
+
+def goes_on(place: Bucket) -> None:
+    """The disk that wrote rejoins, and appends more."""
+    rejoin(plan_rejoin(place.directory, [TP], clock=SystemClock()), clock=SystemClock())
+    place.continues()
+
+
+def trim(place: Bucket, offset: int) -> None:
+    def steps() -> Steps[Root]:
+        catalog = Catalog(place.entry.topic_id, 0, "t", known=place.entry.known)
+        yield from catalog.claim(Role.MAINTAINER, "test")
+        return (yield from catalog.commit(TrimIntent(offset)))
+
+    drive(place.store, steps())
+
+
+@pytest.mark.parametrize("damage", [lose, flip, empty])
+def test_all_records_are_there_again(place: Bucket, damage: Damage) -> None:
+    before, root, rows = place.committed(), place.root, place.rows()
+    damage(place)
+    plan = place.repair()
+    assert (len(plan.actions), plan.exit_code) == (1, 0)
+    after = place.root
+    assert place.rows() == rows
+    assert after.version > root.version
+    assert all(after.roles[role].epoch > root.roles[role].epoch for role in root.roles)
+    assert (after.writer.volume, after.lineage) == ("", root.lineage)
+    assert place.committed() == before
+    assert place.findings() == ()
+    assert len(place.listed("/aside/")) == (0 if damage is lose else 1)
+    goes_on(place)
+
+
+def test_a_version_of_the_object_needs_no_history(tmp_path: Path) -> None:
+    with bucket("versions", tmp_path) as place:
+        write(place)
+        trim(place, place.rows()[2].base)
+        rows = place.rows()
+        place.delete(place.root_key, *place.listed("/hist/"))
+        assert place.repair().exit_code == 0
+        assert place.rows() == rows
+
+
+def test_without_any_copy_it_is_left(plain: Bucket) -> None:
+    plain.delete(plain.root_key, *plain.listed("/hist/"))
+    plan = plain.plan()
+    assert plan.exit_code == EXIT_LEFT
+    assert plan.actions[0].act is None
+
+
+def test_a_partition_without_objects_begins_empty(tmp_path: Path) -> None:
+    with bucket("memory", tmp_path) as place:
+        write(place)
+        key = place.root_key
+        place.delete(*[each for each in place.listed() if each.startswith(key.removesuffix("root"))])
+        assert place.repair().exit_code == 0
+        assert (place.root.next_offset, place.rows()) == (0, [])
+
+
+def test_an_older_root_that_was_put_back(place: Bucket) -> None:
+    before, old, rows = place.committed(), place.data(place.root_key), place.rows()
+    trim(place, rows[3].base)
+    trim(place, rows[4].base)  # a copy is kept of the first trim
+    place.replace(place.root_key, old)
+    plan = place.repair()
+    assert "an older root was put back" in plan.actions[0].problem
+    assert place.root.start_offset in (rows[3].base, rows[4].base)
+    assert [seen for seen in before if seen[0] >= rows[4].base] == [
+        seen for seen in place.committed() if seen[0] >= rows[4].base
+    ]
+    assert place.findings() == ()
+
+
+def test_two_commits_of_one_version_are_refused(plain: Bucket) -> None:
+    old, rows = plain.data(plain.root_key), plain.rows()
+    trim(plain, rows[1].base)
+    trim(plain, rows[2].base)
+    key = plain.root_key
+    plain.replace(key, old)
+    version = decode_root(old, key=key).version
+    trim_again = hist_key(plain.entry.topic_id, 0, version + 1)
+    assert trim_again in plain.listed("/hist/")
+    copies = [each for each in plain.listed("/hist/") if each > trim_again]
+    with contextlib.suppress(CorruptionError):
+        trim(plain, rows[3].base)  # under the older root
+    plain.delete(*copies)
+    with pytest.raises(CorruptionError, match="went back and was committed to since") as refused:
+        plain.plan()
+    assert "`tiered repair t:0 --from-version V`" in refused.value.hint
+    chosen = plain.root.version
+    assert plain.repair_once(from_version=chosen).exit_code == 0
+    assert plain.plan().actions == ()
+
+
+def test_a_bucket_that_was_copied_while_it_was_written(plain: Bucket) -> None:
+    """The root came first, and the objects that it names last not at all."""
+    before, rows = plain.committed(), plain.rows()
+    trim(plain, rows[1].base)  # keeps a copy
+    with tiered.open(plain.directory, plain.store.url) as log:
+        for _ in range(4):
+            log.topic("t").append(b"later" * 100)
+        log.sync(timeout=60)
+    late = [row for row in plain.rows() if row not in rows]
+    assert late
+    plain.delete(*[key for row in late for key in (plain.log_key(row), plain.index_key(row))])
+    plan = plain.plan()
+    assert plan.actions[0].lost == ((rows[-1].next, late[-1].next),)
+    plain.repair_once()
+    assert plain.root.next_offset == rows[-1].next
+    assert plain.committed() == [seen for seen in before if seen[0] >= plain.root.start_offset]
+    assert plain.findings() == ()
+
+
+def test_going_back_keeps_what_was_appended_since(place: Bucket) -> None:
+    before, rows = place.committed(), place.rows()
+    trim(place, rows[4].base)
+    version = max(parse_hist_key(key) or 0 for key in place.listed("/hist/"))
+    with tiered.open(place.directory, place.store.url) as log:
+        log.topic("t").append(b"later" * 100)
+        log.topic("t").append(b"and later" * 50)
+        log.sync(timeout=60)
+    after = place.committed()
+    later = [seen for seen in after if seen not in before]
+    plan = place.repair_once(to_version=version)
+    assert plan.exit_code == 0
+    assert place.rows()[: len(rows)] == rows
+    assert place.committed() == [*before, *later]
+    assert place.findings() == ()
+
+
+def test_a_version_that_is_not_kept(plain: Bucket) -> None:
+    with pytest.raises(NotFoundError, match="version 1 is not kept"):
+        plain.plan(to_version=1)
+    with pytest.raises(ConfigError, match="cannot go back"):
+        plain.plan(to_version=plain.root.version)
+
+
+def test_uploads_behind_a_gap_are_named_only_with_a_hole(plain: Bucket) -> None:
+    before, rows = plain.committed(), plain.rows()
+    plain.delete(plain.root_key, plain.log_key(rows[-3]), plain.index_key(rows[-3]))
+    ends = {decode_root(plain.data(key), key=key).next_offset for key in plain.listed("/hist/")}
+    assert max(ends) <= rows[-3].base
+    plan = plain.plan()
+    assert any("--accept-loss" in note for note in plan.actions[0].notes)
+    plain.repair_once(accept_loss=True)
+    assert (plain.root.next_offset, len(plain.rows())) == (rows[-1].next, len(rows))
+    kept = [seen for seen in before if not rows[-3].base <= seen[0] < rows[-3].next]
+    assert set(plain.committed()) <= set(kept)
+    assert plain.findings() == ()
+
+
+def test_a_root_is_not_replaced_if_another_one_is_there_by_now(plain: Bucket) -> None:
+    data = plain.data(plain.root_key)
+    lose(plain)
+    plan = plain.plan()
+    plain.store.execute(Put(plain.root_key, data, ABSENT))
+    with pytest.raises(ConfigError, match="another one by now"):
+        tiered.apply_repair(plain.store, plan)
+    assert plain.data(plain.root_key) == data
+    assert not plain.listed("/aside/")

@@ -1,0 +1,201 @@
+"""What a bucket keeps of one partition: copies of its root, and the segments that no copy names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from tiered.errors import CorruptionError
+from tiered.format.bundle import HEAD_BYTES, BundleHead, SectionKind, decode_bundle_head
+from tiered.format.keys import (
+    FLAG_ABORTED_TXNS,
+    Role,
+    SegmentName,
+    hist_prefix,
+    index_key,
+    is_pin_key,
+    parse_hist_key,
+    parse_page_key,
+    parse_segment_key,
+    partition_prefix,
+    root_key,
+    segment_key,
+    split_uid,
+)
+from tiered.format.root import Root, decode_root
+from tiered.model import Row, TopicPartition
+from tiered.plan.invariants import check_root
+from tiered.remote.audit import audited
+from tiered.remote.past import survey_snapshots
+from tiered.remote.pins import read_pin
+from tiered.remote.root_view import RootView, root_get, two_names
+from tiered.remote.snapshot import Snapshot
+from tiered.store.base import Get, Object, Steps, Together, list_all, list_versions
+
+VERSIONS_READ = 64
+"""Newest versions of the root object that are read."""
+HEADS_TOGETHER = 64
+"""Bundles whose heads are asked for in one group."""
+
+
+class Copies(NamedTuple):
+    """Copies of a root by version, newest first, each with the place where it lies.
+
+    ``seen``: the newest version that anything in the bucket proves. ``forked``: two commits of the newest version, or
+    of that of the root.
+    """
+
+    roots: dict[int, tuple[Root, str]]
+    seen: int
+    forked: tuple[Root, Root] | None
+
+
+class Listed(NamedTuple):
+    """Objects of a partition: sizes of those of its segments, and the newest epoch of each role in any key."""
+
+    sizes: dict[str, int]
+    epochs: dict[Role, int]
+
+    def holds(self, topic_id: UUID, partition: int, row: Row) -> bool:
+        """Return whether both objects of a row were listed with the sizes that it names."""
+        log, index = segment_key(topic_id, partition, row), index_key(topic_id, partition, row)
+        return not row.size or (self.sizes.get(log) == row.size and self.sizes.get(index) == row.idx_len)
+
+
+def believed(data: bytes, key: str, topic_id: UUID, tp: TopicPartition) -> Root | None:
+    """Return the root in ``data`` if it is whole and of this partition, else None.
+
+    Raises ConfigError for one of a newer release, CorruptionError for that of another topic under the same id.
+    """
+    try:
+        root = decode_root(data, key=key)
+    except CorruptionError:
+        return None
+    if (root.topic_id, root.partition) != (topic_id, tp.partition) or check_root(root):
+        return None
+    if root.topic != tp.topic:
+        raise two_names(root, tp.topic)
+    return root
+
+
+def rows_of(root: Root, at: int = 0) -> Steps[list[Row]]:
+    """Return all rows from offset ``at`` on. Raises CorruptionError if a page is missing or damaged."""
+    rows: list[Row] = []
+    pinned = Snapshot.of(root)
+    while len(piece := (yield from pinned.piece(at))):
+        rows += list(piece)
+        at = piece.end_offset
+    return rows
+
+
+def find_copies(topic_id: UUID, tp: TopicPartition, now: Root | None, *, all_of_them: bool) -> Steps[Copies]:
+    """Find what is kept of a root: ``hist/``, snapshots, and with ``all_of_them`` the versions of its object.
+
+    ``now`` is the root that lies there, if it is whole. Without ``all_of_them`` only copies that are newer, or of the
+    same version, are read.
+    """
+    found: dict[int, tuple[Root, str]] = {}
+    forked: tuple[Root, Root] | None = None
+    listed = {version: entry.key for entry in (yield from list_all(hist_prefix(topic_id, tp.partition)))
+              if (version := parse_hist_key(entry.key)) is not None}  # fmt: skip
+    kept: list[tuple[Root, str]] = []
+    for version, key in listed.items():
+        if all_of_them or now is None or version >= now.version:
+            got = yield root_get(key)
+            root = believed(got.data, key, topic_id, tp) if isinstance(got, Object) else None
+            kept += [(root, key)] if root is not None and root.version == version else []
+    seen = max([*listed, now.version if now is not None else 0])
+    if all_of_them:
+        key = root_key(topic_id, tp.partition)
+        for each in (yield from list_versions(key))[:VERSIONS_READ]:
+            got = yield Get(key, version=each.version)
+            root = believed(got.data, key, topic_id, tp) if isinstance(got, Object) else None
+            kept += [(root, f"version {each.version} of {key}")] if root is not None else []
+        taken, _ = yield from survey_snapshots(RootView(topic_id, tp.partition, tp.topic))
+        kept += [(each.root, each.source) for each in taken if not each.begun]
+    newest_version = max([root.version for root, _ in kept], default=0)
+    for root, where in ([(now, now.key)] if now is not None else []) + kept:
+        other = found.setdefault(root.version, (root, where))[0]
+        # An older fork is settled: a newer root was chosen since.
+        counts = root.version in (newest_version, now.version if now is not None else 0)
+        if other.commit.id != root.commit.id and counts:
+            forked = other, root
+    newest = dict(sorted(found.items(), reverse=True))
+    if all_of_them:
+        seen = max([seen, *newest, (yield from _noted(topic_id, tp, next(iter(newest.values()), (None, ""))[0]))])
+    return Copies(newest, seen, forked)
+
+
+def _noted(topic_id: UUID, tp: TopicPartition, newest: Root | None) -> Steps[int]:
+    """Return the newest version that a pin or an audit line proves."""
+    versions = [(yield from audited(newest))] if newest is not None else [0]
+    for entry in (yield from list_all(partition_prefix(topic_id, tp.partition) + "pin/")):
+        got = (yield Get(entry.key)) if is_pin_key(entry.key) else None
+        try:
+            versions += [read_pin(got.data, key=entry.key)] if isinstance(got, Object) else []
+        except CorruptionError:
+            continue  # a damaged pin proves nothing
+    return max(versions)
+
+
+def list_objects(topic_id: UUID, partition: int) -> Steps[Listed]:
+    """List the objects of a partition's segments and pages."""
+    prefix = partition_prefix(topic_id, partition)
+    segments = yield from list_all(prefix + "s/")
+    epochs = dict.fromkeys(Role, 0)
+    for entry in (*segments, *(yield from list_all(prefix + "p/"))):
+        parsed = parse_segment_key(entry.key) or parse_page_key(entry.key)
+        if parsed is not None:
+            epochs[parsed.name.role] = max(epochs[parsed.name.role], parsed.name.epoch)
+    return Listed({entry.key: entry.size for entry in segments}, epochs)
+
+
+def uploads_after(copy: Root, sizes: Mapping[str, int]) -> Steps[list[Row]]:
+    """Return the rows of a writer's uploads behind the end of ``copy``, of its claim or a newer one, both objects of
+    which are there. Their bundles describe them."""
+    names: list[SegmentName] = []
+    for key in sizes:
+        parsed = parse_segment_key(key)
+        if parsed is not None and parsed.suffix == "log" and parsed.name.role is Role.WRITER:
+            late = parsed.name.base >= copy.next_offset and parsed.name.epoch >= copy.writer.epoch
+            names += [parsed.name] if late else []
+    rows: list[Row] = []
+    for at in range(0, len(names), HEADS_TOGETHER):
+        group = names[at : at + HEADS_TOGETHER]
+        keys = [index_key(copy.topic_id, copy.partition, name) for name in group]
+        answers: Sequence[object] = yield Together(tuple([Get(key, 0, HEAD_BYTES) for key in keys]))
+        for name, key, got in zip(group, keys, answers, strict=True):
+            row = _row(copy, name, key, got)
+            log = segment_key(copy.topic_id, copy.partition, name)
+            rows += [row] if row is not None and sizes.get(log) == row.size else []
+    return sorted(rows)
+
+
+def _row(copy: Root, name: SegmentName, key: str, got: object) -> Row | None:
+    """Return the row that the head of a bundle describes, None if it is not the bundle of this segment."""
+    try:
+        head: BundleHead | None = decode_bundle_head(got.data, key=key) if isinstance(got, Object) else None
+    except CorruptionError:
+        head = None
+    if head is None:
+        return None
+    told = head.descriptor
+    whose = told.topic_id, told.partition, told.base_offset, head.claim_epoch
+    if whose != (copy.topic_id, copy.partition, name.base, name.epoch):
+        return None
+    return Row(
+        told.base_offset,
+        told.end_offset,
+        told.min_timestamp,
+        told.max_timestamp,
+        told.size_bytes,
+        told.crc32c,
+        *split_uid(name.uid),
+        head.size_bytes,
+        name.epoch,
+        told.records,
+        FLAG_ABORTED_TXNS if head.section(SectionKind.TXN_INDEX) is not None else 0,
+        told.leader_epoch,
+        appended_ms=told.appended_ms,
+    )

@@ -1,0 +1,136 @@
+"""Plans the repair of a topic's registry entry that is missing, damaged or older, from the roots of the topic.
+
+::
+
+    LIST ── topic ids that no other entry names ── their roots name the topic ──> entry ──> PUT (compare-and-swap)
+    versions of the entry ── the newest that is of this topic id ── settings ──────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from tiered.care.check_registry import Unnamed, find_unnamed, root_states
+from tiered.errors import ConfigError, CorruptionError, TieredError, UnknownTopicError
+from tiered.format.crc import crc32c
+from tiered.format.keys import topic_key
+from tiered.format.root import STATE_DELETING
+from tiered.model import TopicPartition
+from tiered.remote.survey import list_partitions
+from tiered.remote.topics import (
+    MAX_ENTRY_BYTES,
+    STATE_DELETED,
+    TopicEntry,
+    confirm_topic,
+    decode_topic,
+    encode_topic,
+    list_topics,
+)
+from tiered.repair.bench import Workbench
+from tiered.repair.plan import Action
+from tiered.repair.versions import Stored, put_back
+from tiered.store.base import Get, NewId, Object, Steps, list_versions
+
+
+class Entry(NamedTuple):
+    """What lies under a registry key. ``entry`` is None if it cannot be read; ``problem`` is ``""`` if it is right."""
+
+    entry: TopicEntry | None
+    problem: str
+    etag: str
+
+
+def find_unregistered() -> Steps[list[str]]:
+    """Return the names of topics that are in use and that no registry entry names."""
+    return sorted({one.topic for one in (yield from _unnamed("")) if one.topic and one.in_use})
+
+
+def plan_entry(topic: str) -> Steps[tuple[TopicEntry, list[Action]]]:
+    """Return the entry of a topic, and the action that writes it, if it is not right.
+
+    Raises UnknownTopicError if neither an entry nor a root is of this topic, CorruptionError if several topic ids are.
+    """
+    there = yield from _look(topic)
+    if there.entry is not None and not there.problem:
+        return there.entry, []
+    chosen = _chosen(topic, (yield from _unnamed(topic)), there)
+    known = there.entry or (yield from _settings(topic, chosen))
+    config: Mapping[str, str] = known.config if known is not None else {}
+    count = max(chosen.partitions[-1] + 1, known.partitions if known is not None else 0)
+    number = known.version + 1 if known is not None else 1
+    entry = TopicEntry(topic, chosen.topic_id, count, config, version=number, changes=((yield NewId()),), roots=True)
+    if STATE_DELETING in (yield from root_states(chosen)):
+        entry = replace(entry, state=STATE_DELETING)
+    notes = () if known is not None else (f"the settings are lost: `tiered topics alter {topic}` sets them again",)
+    remedy = f"write it from the roots: {count} partitions of topic id {chosen.topic_id}"
+    action = Action(
+        TopicPartition(topic, -1), topic_key(topic), there.problem, remedy, notes=notes,
+        act=partial(_put_entry, entry, there.etag),
+    )  # fmt: skip
+    return entry, [action]
+
+
+def _look(topic: str) -> Steps[Entry]:
+    key = topic_key(topic)
+    got = yield Get(key, 0, MAX_ENTRY_BYTES + 1)
+    if not isinstance(got, Object):
+        return Entry(None, "the registry entry is missing", "")
+    entry: TopicEntry | None = None
+    try:
+        entry = decode_topic(got.data, key=key)
+        if entry.state == STATE_DELETED:
+            raise UnknownTopicError(f"topic {topic} was deleted")
+        return Entry((yield from confirm_topic(entry)), "", got.etag)
+    except CorruptionError as damage:
+        return Entry(entry, damage.message, got.etag)
+
+
+def _unnamed(topic: str) -> Steps[list[Unnamed]]:
+    """Return the topic ids that no entry of another topic names."""
+    listed = yield from list_partitions()  # before the registry is read: what is registered meanwhile is named
+    unreadable: dict[str, TieredError] = {}
+    entries = [entry for entry in (yield from list_topics(unreadable)) if entry.name != topic]
+    return [one for one in (yield from find_unnamed(listed, entries, {})) if not one.destroyed]
+
+
+def _chosen(topic: str, unnamed: list[Unnamed], there: Entry) -> Unnamed:
+    found = [one for one in unnamed if one.topic == topic]
+    used = [one for one in found if one.in_use] or found
+    if not used and not there.etag:
+        raise UnknownTopicError(f"{topic} is not in the registry", hint="`tiered topics list` names the topics")
+    if not used:
+        raise CorruptionError(
+            f"{topic_key(topic)}: {there.problem}; and no root of this topic is in the bucket",
+            path_or_key=topic_key(topic),
+            hint="put the entry back from a backup; if no topic has this name, delete this one object",
+        )
+    if len(used) > 1:
+        raise CorruptionError(
+            f"{len(used)} topic ids are named {topic}: {', '.join(str(one.topic_id) for one in used)}",
+            path_or_key=topic_key(topic),
+            hint="put the entry back from a version or a backup of the bucket; nothing was changed",
+        )
+    return used[0]
+
+
+def _settings(topic: str, chosen: Unnamed) -> Steps[TopicEntry | None]:
+    """Return the newest version of the entry that is of this topic id, None without one."""
+    key = topic_key(topic)
+    for each in (yield from list_versions(key)):
+        got = yield Get(key, 0, MAX_ENTRY_BYTES + 1, version=each.version)
+        try:
+            entry = decode_topic(got.data, key=key) if isinstance(got, Object) else None
+        except (CorruptionError, ConfigError):
+            continue
+        if entry is not None and entry.topic_id == chosen.topic_id and entry.state != STATE_DELETED:
+            return entry
+    return None
+
+
+def _put_entry(entry: TopicEntry, etag: str, _: Workbench) -> Steps[None]:
+    body = encode_topic(entry)
+    stored = Stored(entry.topic_id, 0, topic_key(entry.name), len(body), crc32c(body), etag)
+    yield from put_back(stored, body)

@@ -1,0 +1,441 @@
+"""Plans the repair of a root that is missing, damaged, or older than what the bucket proves.
+
+::
+
+    copies: versions of the object, hist/, snapshots ── the newest good one ──┐
+    bundles of uploads behind its end ── a chain without a gap ───────────────┼──> new root ──> PUT If-Match
+    decisions of sinks that the copy has not committed ───────────────────────┘
+
+The new root has a version and claims above all that anything in the bucket proves. It belongs to no volume (of sinks:
+to ``spark``), so a disk that wrote the partition goes on after ``tiered repair rejoin``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from tiered.care.go_back import left_behind
+from tiered.care.undone import Undone, undone_steps
+from tiered.errors import ConfigError, CorruptionError, NotFoundError
+from tiered.format.crc import crc32c
+from tiered.format.decision import COMMITTED, Decision, Target
+from tiered.format.keys import (
+    DECISIONS_PREFIX,
+    FLAG_MAINTAINER,
+    FLAG_STAGED,
+    MAX_INT32,
+    MAX_INT64,
+    Role,
+    aside_key,
+    join_uid,
+    parse_decision_key,
+    partition_prefix,
+    root_key,
+    segment_key,
+)
+from tiered.format.root import STATE_OPEN, Root
+from tiered.format.rows import NO_TRASH
+from tiered.model import EpochEntry, Row
+from tiered.plan.commit import Stamp, create_root
+from tiered.plan.invariants import check_root
+from tiered.plan.lifecycle import SPARK_VOLUME, Refusal
+from tiered.plan.pages import spill
+from tiered.plan.rebuild import VERSION_STEP, Objects, chain, rebuilt
+from tiered.plan.stage import StageIntent
+from tiered.remote.hist import copy_root
+from tiered.remote.pages import store_pages
+from tiered.remote.rewrite import hole
+from tiered.remote.root_view import root_get
+from tiered.remote.roots import root_put
+from tiered.remote.settle import COMMIT_DEADLINE_MS, deadline_after, settle
+from tiered.remote.snapshot import Snapshot
+from tiered.remote.stage import read_decision
+from tiered.repair.bench import Workbench
+from tiered.repair.copies import Copies, Listed, believed, find_copies, list_objects, rows_of, uploads_after
+from tiered.repair.judge import judge_index
+from tiered.repair.plan import Action
+from tiered.repair.segments import Ground, abort_at_hole
+from tiered.store.base import ABSENT, Match, NewId, Now, Object, Put, Steps, list_all, list_page
+
+
+class There(NamedTuple):
+    """What lies under the root's key: its bytes and ETag, None and ``""`` for nothing; ``root`` if it is whole."""
+
+    data: bytes | None
+    etag: str
+    root: Root | None
+
+
+class Base(NamedTuple):
+    """What a new root goes on from: a copy, the rows that it names, those that follow, and holes between these.
+
+    ``lost``: offsets up to the end of a newer copy whose objects are missing. ``seen``: the newest version that is
+    proven. ``now``: the whole root that goes back to an earlier version, if any. ``copied_ms``: the time of the copy.
+    """
+
+    copy: Root
+    where: str
+    rows: list[Row]
+    since: list[Row]
+    holes: list[Row]
+    lost: tuple[tuple[int, int], ...] = ()
+    notes: tuple[str, ...] = ()
+    seen: int = 0
+    now: Root | None = None
+    copied_ms: int = 0
+
+
+def plan_root(ground: Ground) -> Steps[tuple[list[Action], Snapshot | None]]:
+    """Return the actions for a root, and the catalog that is there after them; None if there will be none.
+
+    Raises CorruptionError where two roots are possible, NotFoundError and ConfigError for a version to go back to.
+    """
+    topic_id, tp, options = ground.entry.topic_id, ground.tp, ground.options
+    there = yield from _look(ground)
+    if options.to_version is not None:
+        return (yield from _planned(ground, there, "as was asked", (yield from _go_back(ground, there))))
+    all_of_them = there.root is None or options.from_version is not None
+    copies = yield from find_copies(topic_id, tp, there.root, all_of_them=all_of_them)
+    if there.root is not None and max(copies.roots) > there.root.version:
+        there = yield from _look(ground)  # commits that were made while the copies were listed are no proof
+    why = _flaw(ground, there, copies)
+    if not why:
+        assert there.root is not None  # noqa: S101  for the type checker: nothing is wrong with it
+        return [], Snapshot.of(there.root)
+    if there.root is not None:
+        copies = yield from find_copies(topic_id, tp, there.root, all_of_them=True)
+    base = yield from _base(ground, there, copies)
+    if base is None:
+        remedy = "no copy of the root is kept: what a log directory holds can be uploaded to a new prefix"
+        return [ground.action(root_key(topic_id, tp.partition), why, remedy, None)], None
+    return (yield from _planned(ground, there, why, base._replace(seen=copies.seen)))
+
+
+def plan_shorter(ground: Ground) -> Steps[tuple[list[Action], Snapshot | None]]:
+    """Return the action that goes back to the newest copy all of whose objects are there, none without one.
+
+    A root that names objects which came later belongs to a bucket that was copied while it was written. Nothing behind
+    the end of the new root is there.
+    """
+    there = yield from _look(ground)
+    if there.root is None:
+        return [], None
+    copies = yield from find_copies(ground.entry.topic_id, ground.tp, there.root, all_of_them=True)
+    base = yield from _base(ground, there, copies)
+    if base is None or base.copy is there.root or not base.lost:
+        return [], None
+    why = f"objects of offsets {base.lost[0][0]} to {base.lost[0][1]} are missing, as in a copy of a bucket"
+    return (yield from _planned(ground, there, why, base._replace(seen=copies.seen)))
+
+
+def _look(ground: Ground) -> Steps[There]:
+    key = root_key(ground.entry.topic_id, ground.tp.partition)
+    got = yield root_get(key)
+    if not isinstance(got, Object):
+        return There(None, "", None)
+    return There(bytes(got.data), got.etag, believed(got.data, key, ground.entry.topic_id, ground.tp))
+
+
+def _flaw(ground: Ground, there: There, copies: Copies) -> str:
+    """Return what is wrong with the root, ``""`` for nothing. Raises CorruptionError if two commits are possible."""
+    chosen = ground.options.from_version
+    if copies.forked is not None and chosen is None:
+        one, other = copies.forked
+        raise _two_ends(ground, one, other)
+    if there.data is None:
+        return "the root is missing"
+    if there.root is None:
+        return "the root is damaged"
+    if chosen is not None:
+        return f"the operator chose version {chosen}"
+    newest = next(iter(copies.roots))
+    if newest <= there.root.version:
+        return ""
+    return f"an older root was put back: it has version {there.root.version}, {copies.roots[newest][1]} {newest}"
+
+
+def _two_ends(ground: Ground, one: Root, other: Root) -> CorruptionError:
+    ends = [
+        f"version {root.version} of {root.commit.owner or 'an unknown program'} ends at offset {root.next_offset} "
+        f"(commit {root.commit.id})"
+        for root in (one, other)
+    ]
+    return CorruptionError(
+        f"{ground.tp}: the root went back and was committed to since: {ends[0]}, {ends[1]}",
+        path_or_key=one.key,
+        offset=min(one.next_offset, other.next_offset),
+        hint=f"`{ground.command} --from-version V` goes on from the copy that you choose; nothing was changed",
+    )
+
+
+# -- what the new root goes on from ----------------------------------------------------------------------------------
+
+
+def _base(ground: Ground, there: There, copies: Copies) -> Steps[Base | None]:
+    """Return what a new root goes on from: the newest good copy, or the one that the operator chose."""
+    topic_id, tp, chosen = ground.entry.topic_id, ground.tp, ground.options.from_version
+    listed = yield from list_objects(topic_id, tp.partition)
+    if chosen is not None and chosen not in copies.roots:
+        raise NotFoundError(
+            f"{tp}: no copy of version {chosen} is kept",
+            hint=f"versions that are kept: {', '.join(map(str, list(copies.roots)[:20])) or 'none'}",
+        )
+    if not copies.roots:
+        return (yield from _new_root(ground))
+    floor = max(root.gc_floor for root, _ in copies.roots.values())
+    first: Base | None = None
+    kept: list[Row] = []
+    for version, (copy, where) in copies.roots.items():
+        if version != chosen if chosen is not None else version < floor:
+            continue
+        try:
+            rows = yield from rows_of(copy)
+        except CorruptionError:
+            continue  # a page is lost: an older copy may be whole
+        missing = [row for row in rows if not listed.holds(topic_id, tp.partition, row)]
+        if first is not None and missing:
+            continue
+        base = yield from _with_since(ground, copy, where, rows, listed)
+        end = [*rows, *base.since][-1].next if rows or base.since else copy.next_offset
+        if first is None:
+            first, kept = base, rows
+            if not missing or ground.options.accept_loss:
+                break
+        elif not any(segment_key(topic_id, tp.partition, row) in listed.sizes for row in kept if row.base >= end):
+            # The bucket was copied while it was written: the objects behind this end came later than the root.
+            first = base._replace(lost=((end, kept[-1].next),) if end < kept[-1].next else ())
+            break
+    if first is None:
+        return None
+    yield from _need_all_of(ground, there, first)
+    return first._replace(copied_ms=first.copy.commit.ts_ms)
+
+
+def _need_all_of(ground: Ground, there: There, base: Base) -> Steps[None]:
+    """Raise CorruptionError if the root that lies there names rows that the new one does not hold: it was committed to
+    since it was put back."""
+    if there.root is None or ground.options.from_version is not None:
+        return
+    rows = [*base.rows, *base.since]
+    named = {(row.id_hi, row.id_lo, row.base) for row in rows}
+    for row in (yield from rows_of(there.root)):
+        passed = (row.id_hi, row.id_lo, row.base) in named or row.next <= base.copy.start_offset or not row.size
+        passed = passed or any(start <= row.base < end for start, end in base.lost)
+        if not passed and not any(new.flags & FLAG_MAINTAINER and new.base <= row.base < new.next for new in rows):
+            raise _two_ends(ground, there.root, base.copy)
+
+
+def _new_root(ground: Ground) -> Steps[Base | None]:
+    """Return an empty root for a partition of which the bucket holds nothing at all, else None."""
+    page = yield from list_page(partition_prefix(ground.entry.topic_id, ground.tp.partition), limit=1)
+    if page.entries:
+        return None
+    stamp = Stamp((yield NewId()), (yield Now()).now_ms, Role.WRITER, 0, "repair")
+    root = create_root(ground.entry.topic_id, ground.tp.partition, ground.tp.topic, stamp)
+    return Base(root, "nothing: the bucket holds no object of this partition", [], [], [])
+
+
+def _with_since(ground: Ground, copy: Root, where: str, rows: list[Row], listed: Listed) -> Steps[Base]:
+    """Return a copy with what follows its end: uploads of the writer, or batches of sinks."""
+    if copy.writer.volume == SPARK_VOLUME:
+        copy, since, notes = yield from _decided(ground, copy)
+        return Base(copy, where, rows, since, [], notes=notes)
+    found = yield from uploads_after(copy, listed.sizes)
+    key_of = partial(segment_key, copy.topic_id, copy.partition)
+    since, holes = chain(found, copy.next_offset, copy.writer.epoch, key_of), list[Row]()
+    while True:
+        end, claim, epoch = copy.next_offset, copy.writer.epoch, copy.leader_epoch
+        if since:
+            end, claim, epoch = since[-1].next, since[-1].claim_epoch, since[-1].leader_epoch
+        behind = [row for row in found if row.base > end and row.claim_epoch >= claim]
+        if not behind or not ground.options.accept_loss:
+            break
+        holes.append(hole(end, behind[0].base, (yield NewId()), 1, epoch))
+        since += [holes[-1], *chain(found, behind[0].base, claim, key_of)]
+    notes = ()
+    if behind:
+        notes = (
+            f"{len(behind)} uploads from offset {behind[0].base} on follow offset {end} with a gap: they are not "
+            f"named, as uploads that never ended; `{ground.command} --accept-loss` makes a hole of the gap",
+        )
+    return Base(copy, where, rows, since, holes, notes=notes)
+
+
+def _decided(ground: Ground, copy: Root) -> Steps[tuple[Root, list[Row], tuple[str, ...]]]:
+    """Return a copy with the batches of sinks that were decided and that it has not committed.
+
+    Raises CorruptionError for several, whose order is not proven, unless the loss of their order is accepted.
+    """
+    target = Target(copy.topic_id, copy.partition)
+    waiting: list[Decision] = []
+    for entry in (yield from list_all(DECISIONS_PREFIX)):
+        parsed = parse_decision_key(entry.key)
+        if parsed is None or parsed.batch <= copy.last_batch(parsed.txn):
+            continue
+        decision = yield from read_decision(entry.key)
+        if decision is not None and decision.state == COMMITTED and decision.partitions.get(target):
+            waiting.append(decision)
+    waiting.sort(key=lambda each: (each.seen.get(target, 0), each.txn, each.batch))
+    root, notes = copy, list[str]()
+    for each in waiting:
+        stamp = Stamp((yield NewId()), (yield Now()).now_ms, Role.WRITER, root.writer.epoch, "repair")
+        intent = StageIntent(each.txn, each.batch, each.partitions[target], each.seen.get(target, 0))
+        outcome = intent.apply(root, stamp)
+        if not isinstance(outcome, Refusal):  # refused: it was committed so long ago that the copy forgot it
+            root = outcome
+            notes.append(f"batch {each.batch} of {each.txn} is committed by its decision")
+    if len(notes) > 1 and not ground.options.accept_loss:
+        raise CorruptionError(
+            f"{ground.tp}: {len(notes)} batches of sinks were decided since version {copy.version}, and their order is "
+            "not known",
+            path_or_key=copy.key,
+            offset=copy.next_offset,
+            hint=f"`{ground.command} --accept-loss` commits them in the order of their decisions; nothing was changed",
+        )
+    since = (yield from rows_of(root, copy.next_offset)) if notes else []
+    return root, since, tuple(notes)
+
+
+def _go_back(ground: Ground, there: There) -> Steps[Base]:
+    """Return the copy of ``to_version``, with all that was appended since.
+
+    Raises CorruptionError (the root is not whole, or objects of that version are gone), NotFoundError, ConfigError.
+    """
+    topic_id, tp, version = ground.entry.topic_id, ground.tp, ground.options.to_version or 0
+    now = there.root
+    if now is None:
+        raise CorruptionError(
+            f"{tp}: the root is missing or damaged", path_or_key=root_key(topic_id, tp.partition),
+            hint=f"`{ground.command} --dry-run` shows which copy it can go on from",
+        )  # fmt: skip
+    if now.state != STATE_OPEN or version >= now.version:
+        raise ConfigError(
+            f"{now.where} is {now.state}: it cannot go back to version {version}",
+            hint="name a version that is older, of a topic that is not being deleted",
+        )
+    copies = yield from find_copies(topic_id, tp, now, all_of_them=True)
+    if version not in copies.roots:
+        kept = ", ".join(map(str, [each for each in copies.roots if each < now.version][:20]))
+        raise NotFoundError(f"{tp}: version {version} is not kept", hint=f"versions that are kept: {kept or 'none'}")
+    copy, where = copies.roots[version]
+    since = [row for row in (yield from rows_of(now, copy.next_offset)) if row.next > copy.next_offset]
+    if (since[0].base if since else now.next_offset) != copy.next_offset:
+        raise ConfigError(
+            f"{tp}: version {version} ends at offset {copy.next_offset}, and what was appended since does not begin "
+            "there any more: a rewrite or a trim went over that offset",
+            hint="name a newer version",
+        )
+    rows = yield from rows_of(copy)
+    listed = yield from list_objects(topic_id, tp.partition)
+    gone = [row for row in rows if not listed.holds(topic_id, tp.partition, row)]
+    if gone:
+        raise CorruptionError(
+            f"{tp}: {len(gone)} segments of version {version} were collected since, the first of offset {gone[0].base}",
+            path_or_key=segment_key(topic_id, tp.partition, gone[0]),
+            offset=gone[0].base,
+            hint="name a newer version; nothing was changed",
+        )
+    copied_ms = copy.commit.ts_ms
+    # Claims and batches of sinks are those of now: what was committed since stays.
+    copy = replace(copy, roles=now.roles, commit=now.commit, txns=now.txns, txn_versions=now.txn_versions,
+                   txns_floor=now.txns_floor, lineage=now.lineage if len(now.lineage) else copy.lineage)  # fmt: skip
+    return Base(copy, where, rows, since, [], seen=copies.seen, now=now, copied_ms=copied_ms)
+
+
+# -- the new root ----------------------------------------------------------------------------------------------------
+
+
+def _planned(ground: Ground, there: There, why: str, base: Base) -> Steps[tuple[list[Action], Snapshot | None]]:
+    """Return the action that writes the new root, and the catalog that it is."""
+    topic_id, tp = ground.entry.topic_id, ground.tp
+    copy, rows = base.copy, [*base.rows, *base.since]
+    listed = yield from list_objects(topic_id, tp.partition)
+    claims = {role: max(listed.epochs[role], copy.roles[role.value].epoch, *_claims(there.root, role)) for role in Role}
+    stamp = Stamp((yield NewId()), (yield Now()).now_ms, Role.MAINTAINER, 0, "repair")
+    root = rebuilt(
+        copy,
+        Objects(tuple(rows), (yield from _epochs(ground, base)), claims),
+        max(base.seen, copy.version) + VERSION_STEP,
+        stamp,
+    )
+    root = replace(root, trash=NO_TRASH)
+    try:
+        named = {join_uid(row.id_hi, row.id_lo) for row in rows}
+        old = there.root or copy
+        root = replace(root, gc_floor=old.gc_floor, trash=(yield from left_behind(old, root, stamp, named)))
+    except CorruptionError:
+        root = replace(root, gc_floor=0)  # a page is lost: what it named is an orphan, which a sweep proves
+    _need_sound(root)
+    undone = yield from _undone(ground, base)
+    start = (
+        f"write version {root.version} from version {copy.version} ({base.where})"
+        if base.rows or base.since
+        else (f"write version {root.version} from {base.where}")
+    )
+    remedy = f"{start}: offsets {root.start_offset} to {root.next_offset}, {len(base.since)} segments after the copy"
+    again = f"run `tiered erase {tp.topic}:{tp.partition}` again"
+    lost = (*base.lost, *((row.base, row.next) for row in base.holes))
+    notes = (*base.notes, "a disk that wrote it goes on after `tiered repair rejoin`")
+    action = Action(
+        tp, root.key, why, remedy, lost, tuple([each.sentence(tp, topic_id, again) for each in undone]), notes,
+        partial(_put_root, ground, root, there),
+    )  # fmt: skip
+    pinned = Snapshot.of(root)
+    aborts = []
+    for row in base.holes:
+        aborts += yield from abort_at_hole(ground, pinned, row)
+    return [action, *aborts], pinned
+
+
+def _claims(root: Root | None, role: Role) -> list[int]:
+    return [root.roles[role.value].epoch] if root is not None else [0]
+
+
+def _epochs(ground: Ground, base: Base) -> Steps[tuple[EpochEntry, ...]]:
+    """Return the leader epochs up to the end of the last upload, as its bundle has them."""
+    last = next((row for row in reversed(base.since) if row.size), None)
+    if last is None or last.flags & FLAG_STAGED or base.now is not None:
+        return ()
+    judged = yield from judge_index(ground.entry.topic_id, ground.tp, last)
+    return judged.bundle.indexes.leader_epochs if judged.bundle is not None else ()
+
+
+def _undone(ground: Ground, base: Base) -> Steps[tuple[Undone, ...]]:
+    """Return the erasures whose records are named again."""
+    rows = base.rows
+    if base.now is not None:  # only what is named again, not what has been there all the time
+        named = {(row.id_hi, row.id_lo) for row in (yield from rows_of(base.now))}
+        rows = [row for row in rows if (row.id_hi, row.id_lo) not in named]
+    return (yield from undone_steps(ground.entry.topic_id, ground.tp.partition, rows, rows, base.copied_ms))
+
+
+def _need_sound(root: Root) -> None:
+    """Raise CorruptionError for a root that breaks an invariant, or that nothing could follow."""
+    problems = [str(each) for each in check_root(root)]
+    if root.version > MAX_INT64 or any(state.epoch > MAX_INT32 for state in root.roles.values()):
+        problems.append("a key names a version or a claim that no root can follow")
+    if problems:
+        raise CorruptionError(
+            f"{root.where}: the root that would be written is not sound: {problems[0]}",
+            path_or_key=root.key,
+            hint="run `tiered check`, and move objects away that were put into this partition by hand",
+        )
+
+
+def _put_root(ground: Ground, root: Root, there: There, bench: Workbench) -> Steps[None]:
+    """Write the new root in place of what the plan saw. Raises ConfigError if another one lies there by now."""
+    deadline = yield from deadline_after(COMMIT_DEADLINE_MS)
+    what = f"{ground.tp}, repair"
+    if there.data is not None:
+        key = aside_key(root.topic_id, root.partition, (yield NewId()))
+        yield from settle(Put(key, there.data, ABSENT, crc32c(there.data)), deadline, what)
+    stamp = Stamp(root.commit.id, root.commit.ts_ms, Role.MAINTAINER, root.commit.epoch, bench.owner)
+    stored = yield from store_pages(spill(root, stamp), deadline)
+    put = root_put(stored, Match(there.etag) if there.etag else ABSENT)
+    yield from settle(put, deadline, what)
+    got = yield root_get(root.key)
+    if not isinstance(got, Object) or got.data != put.body:
+        raise ConfigError(f"{ground.tp}: its root is another one by now; nothing was replaced", hint="plan again")
+    yield from copy_root(stored)
