@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,22 @@ def url(tmp_path: Path) -> str:
 
 def paths(root: Path) -> list[Path]:
     return [root / "a", root / "b"]
+
+
+class MovedByWaits(SystemClock):
+    """A clock that stands still but for the waits of the thread that made it: uploads have all the time they need."""
+
+    def __init__(self) -> None:
+        self._maker, self._passed = threading.get_ident(), 0.0
+
+    def monotonic(self) -> float:
+        return self._passed
+
+    def wait(self, event: threading.Event, seconds: float | None) -> bool:
+        if threading.get_ident() != self._maker or seconds is None:
+            return super().wait(event, seconds)
+        self._passed += seconds
+        return event.is_set()
 
 
 def put(log: Log, text: str) -> None:
@@ -77,11 +94,17 @@ def test_fresh_directories_go_on_where_the_bucket_ended(tmp_path: Path, url: str
 
 def test_a_directory_with_a_daemon_is_left_to_it_and_the_other_is_not(tmp_path: Path, url: str) -> None:
     a, b = paths(tmp_path)
-    with tiered.open([a, b], remote=url) as log:
+    clock, ids = MovedByWaits(), SystemIds()
+    with Log(
+        LocalTier.open([a, b], clock=clock, ids=ids),
+        open_store(url, StoreOptions(clock=clock, ids=ids)),
+        clock=clock,
+        ids=ids,
+    ) as log:
         put(log, "x")
         log.sync()
         put(log, "y")
-        with uploader_lock(a, PosixFiles()).held_while(SystemClock()):
+        with uploader_lock(a, PosixFiles()).held_while(clock):
             with pytest.raises(DataLocalError, match="t-0 1 of 2"):
                 log.sync(timeout=0.2)
             uploaded = [at.uploaded_offset for _, at in sorted(log.positions().items())]
