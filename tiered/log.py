@@ -251,10 +251,10 @@ class Log:
 
         With a remote, a topic that the bucket knows is adopted with its id, partitions and settings, and a fresh
         directory goes on where the bucket ended. ``config`` takes Kafka's names (``{"segment.bytes": ...}``). Of a
-        topic that exists, only the settings that it names are compared: an operator may have altered the others.
-        Raises UnknownTopicError, ConfigError (other partitions or settings than the existing topic's, another
-        topic id in the bucket), FencedError (another volume owns it), RemoteUnavailableError (a fresh directory
-        cannot know where to go on).
+        topic that exists, only the settings that it names are compared, and ``partitions`` is the least that it must
+        have: an operator may have altered the others, and added some. Raises UnknownTopicError, ConfigError (fewer
+        partitions or other settings than asked for, another topic id in the bucket), FencedError (another volume owns
+        it), RemoteUnavailableError (a fresh directory cannot know where to go on).
         """
         name = arguments.text("topic", name)
         partitions = None if partitions is None else arguments.partition_count(name, partitions)
@@ -618,12 +618,13 @@ def _check_same(
 ) -> None:
     """Raises ConfigError where a topic that exists differs from what the caller says of it.
 
-    ``wanted`` holds the settings that the caller names. An operator may have altered the others.
+    ``wanted`` holds the settings that the caller names. An operator may have altered the others, and added partitions.
     """
-    if wanted_partitions is not None and wanted_partitions != partitions:
+    if wanted_partitions is not None and wanted_partitions > partitions:
         raise ConfigError(
             f"topic {name} has {partitions} partitions, not {wanted_partitions}",
-            hint="leave partitions out to use the topic's own; add_partitions() of the topic adds some",
+            hint=f"add_partitions() of the topic or `tiered topics alter {name} --partitions {wanted_partitions}`"
+            " adds some; name fewer, or none, to use the topic's own",
         )
     have = config.to_properties()
     others = [f"{key} is {have[key]}, not {value}" for key, value in wanted.items() if have[key] != value]
