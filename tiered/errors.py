@@ -169,15 +169,18 @@ class ProducerFencedError(TieredError):
 
 
 class RemotePermissionError(TieredError):
-    """The store refused ``operation`` on ``resource``: credentials, policy or bucket owner."""
+    """The store refused ``operation`` on ``resource``: credentials, policy, bucket owner, or ``is_archived``."""
 
     code = "permission"
     exit_code = 12
 
-    def __init__(self, message: str, *, operation: str = "", resource: str = "", hint: str = "") -> None:
+    def __init__(
+        self, message: str, *, operation: str = "", resource: str = "", is_archived: bool = False, hint: str = ""
+    ) -> None:
         super().__init__(message, hint=hint)
         self.operation = operation
         self.resource = resource
+        self.is_archived = is_archived
 
 
 class CorruptionError(TieredError):

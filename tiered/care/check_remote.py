@@ -258,6 +258,8 @@ class RemoteCheck:
     def _silent_bundle(self, row: Row) -> Steps[Bundle | None]:
         most_bytes = min(max(row.idx_len, HEAD_BYTES), MAX_CHECKED_BUNDLE_BYTES)
         (found,) = yield from ask_all([Get(index_key(self._topic_id, self._tp.partition, row), 0, most_bytes)])
+        if isinstance(found, RemotePermissionError):  # archived: counted where its segment is looked at
+            return None
         return (yield from self._bundle(row, found, Findings("")))
 
     def _piece(self, pinned: Snapshot, at: int) -> Steps[Rows]:
@@ -419,14 +421,7 @@ class RemoteCheck:
             )
             return False
         if found.archived:
-            self._facts.archived[found.archived] += 1
-            findings.add(
-                Severity.WARNING,
-                "archived",
-                f"the object is archived ({found.archived}), no reader gets it; restore it (aws s3api restore-object) "
-                "and take this prefix out of the lifecycle rule",
-                offset=row.base,
-            )
+            self._note_archived(row, "the object", found.archived, findings)
         if found.crc32c is None:
             self._facts.unchecked += 1
         elif found.crc32c != row.crc:
@@ -441,6 +436,11 @@ class RemoteCheck:
         key = index_key(self._topic_id, self._tp.partition, row)
         if isinstance(found, CorruptionError):
             findings.error("index_bundle", f"{key}: {found.message}", position=found.position, offset=row.base)
+            return None
+        if isinstance(found, RemotePermissionError):
+            about = yield Head(key)  # the refusal does not name the storage class
+            kind = (about.archived if isinstance(about, Object) else "") or "GLACIER"
+            self._note_archived(row, f"the index bundle {key}", kind, findings)
             return None
         if not isinstance(found, Object):
             yield from self._gone(row, f"the index bundle {key} is gone; the .log can rebuild it", findings)
@@ -464,6 +464,18 @@ class RemoteCheck:
             return None
         self._compare_bundle(row, bundle, findings)
         return bundle
+
+    def _note_archived(self, row: Row, what: str, kind: str, findings: Findings) -> None:
+        """Count the segment once, whichever of its objects is archived."""
+        if all(found.code != "archived" for found in findings.items):
+            self._facts.archived[kind] += 1
+        findings.add(
+            Severity.WARNING,
+            "archived",
+            f"{what} is archived ({kind}), no reader gets it; restore it (aws s3api restore-object) "
+            "and take this prefix out of the lifecycle rule",
+            offset=row.base,
+        )
 
     def _compare_bundle(self, row: Row, bundle: Bundle, findings: Findings) -> None:
         noted, staged = bundle.descriptor, bool(row.flags & FLAG_STAGED)
@@ -631,7 +643,7 @@ def size_steps(tps: Iterable[tuple[UUID, int]], parts: int) -> Steps[int]:
 
 
 def ask_all(requests: Iterable[StoreRequest]) -> Steps[list[object]]:
-    """Each outcome, or the CorruptionError that stands for an object that the store cannot read."""
+    """Each outcome, or the error that stands for an object that the store cannot read, or that is archived."""
     tickets = []
     for request in requests:
         ticket = yield Begin(request)
@@ -642,4 +654,8 @@ def ask_all(requests: Iterable[StoreRequest]) -> Steps[list[object]]:
             outcomes.append((yield Take(ticket)))
         except CorruptionError as damage:
             outcomes.append(damage)
+        except RemotePermissionError as refused:
+            if not refused.is_archived:
+                raise
+            outcomes.append(refused)
     return outcomes

@@ -236,6 +236,7 @@ def _archived(target: S3Target, request: StoreRequest, what: str) -> RemotePermi
         f"{resource} is archived (GLACIER or DEEP_ARCHIVE) and cannot be read: {what}",
         operation=_name(request),
         resource=resource,
+        is_archived=True,
         hint=f"restore it: aws s3api restore-object --bucket {target.bucket} --key {key} --restore-request Days=7; "
         "then take this prefix out of the lifecycle rule",
     )
