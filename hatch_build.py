@@ -1,5 +1,7 @@
 """Builds the compiled kernels, ``tiered/format/_kernels.pyx``, into a wheel, or in place for an editable install.
 
+It also makes the readme of the package's page on an index.
+
 Without Cython, a C compiler or Python's headers the wheel is the pure one, and one line says so: all works, slower.
 ``TIERED_NO_EXTENSION=1`` asks for that; ``TIERED_REQUIRE_EXTENSION=1`` makes a build fail that has no extension.
 """
@@ -7,6 +9,7 @@ Without Cython, a C compiler or Python's headers the wheel is the pure one, and 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -16,8 +19,21 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
+
+LINK = re.compile(r"\[([^\]]+)\]\((?!https?:)[^)]*\)")
+"""A link to a file of the repository: on the page of an index it leads nowhere."""
 
 SOURCE = Path("tiered/format/_kernels.pyx")
+
+
+class ReadmeHook(MetadataHookInterface):
+    """Hatchling calls it for the metadata of a package."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Set the readme: README.md, with links to files of the repository as plain text."""
+        text = LINK.sub(r"\1", (Path(self.root) / "README.md").read_text("utf-8"))
+        metadata["readme"] = {"content-type": "text/markdown", "text": text}
 
 
 class KernelsHook(BuildHookInterface[Any]):

@@ -86,3 +86,16 @@ def test_the_source_distribution_holds_the_packages_and_no_tests() -> None:
         *("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "LICENSE"),
     }
     assert {"tiered/py.typed", "tiered/testing/faults.py", "uploader/cli.py"} <= files
+
+
+def test_the_readme_of_the_package_links_to_no_file_of_the_repository() -> None:
+    core = pytest.importorskip("hatchling.metadata.core")
+    plugins = pytest.importorskip("hatchling.plugin.manager")
+    metadata = core.ProjectMetadata(str(ROOT), plugins.PluginManager())
+    text = metadata.core.readme
+    assert metadata.core.readme_content_type == "text/markdown"
+    assert text.startswith("# tieredlog\n")
+    assert "are in docs/spark.md." in text
+    assert [link for link in re.findall(r"\]\(([^)]*)\)", text) if not link.startswith("https://")] == []
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert blocks == BLOCKS  # no code was taken for a link
