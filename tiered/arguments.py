@@ -19,6 +19,7 @@ from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.config import MAX_PARTITIONS, S3_WORDS, S3Keywords, TopicConfig
 from tiered.errors import ConfigError, InvalidRecordError, InvalidTimestampError
 from tiered.model import Headers, NewRecord, TopicPartition
+from tiered.times import check_no_seconds
 
 SHOWN_CHARS = 80
 """So much of a wrong value is shown in an error."""
@@ -300,7 +301,8 @@ def record(given: NewRecord, index: int) -> NewRecord:
             raise InvalidTimestampError(
                 f"record {index}: timestamp={_shown(timestamp)}", index=index, hint="whole milliseconds since 1970 UTC"
             )
-        return given._replace(timestamp=number)
+        given, timestamp = given._replace(timestamp=number), number
+    check_no_seconds(timestamp, what=f"record {index}: ", index=index)
     return given
 
 

@@ -120,11 +120,21 @@ def _from_datetime(moment: dt.datetime, shown: object) -> int:
     return _checked((moment - _EPOCH) // dt.timedelta(milliseconds=1), shown)
 
 
-def _number(number: int, shown: object) -> int:
+def check_no_seconds(number: int, shown: object = None, what: str = "", index: int = 0) -> None:
+    """Refuse a number that can only be seconds; ``what`` stands before it, ``index`` is its record's place.
+
+    Raises InvalidTimestampError.
+    """
     if SECONDS_FROM <= number < SECONDS_END:
         raise InvalidTimestampError(
-            f"the time {shown!s} can only be seconds", hint=f"times are milliseconds: write {number * 1000}"
+            f"{what}the time {number if shown is None else shown!s} can only be seconds",
+            index=index,
+            hint=f"times are milliseconds: write {number * 1000}",
         )
+
+
+def _number(number: int, shown: object) -> int:
+    check_no_seconds(number, shown)
     return _checked(number, shown)
 
 

@@ -28,6 +28,7 @@ from tiered.format.batch import HEADER_BYTES
 from tiered.format.column_encoder import Int64s, RecordColumns, encode_columns, key_hashes
 from tiered.format.key_hashes import partitions_of, rows_by_partition
 from tiered.local.partition.validation import RecordRules
+from tiered.times import SECONDS_END, SECONDS_FROM, check_no_seconds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -128,7 +129,7 @@ class ArrowRows:
             records = RecordColumns(
                 self._bytes(batch, "value"),
                 self._bytes(batch, "key"),
-                self._times(batch, now_ms),
+                self._times(batch, now_ms, first),
                 None if headers is None or headers.null_count == len(headers) else headers.cast(arrow.list_(inner)),
             )
             given = given if given is None else given.cast(arrow.int64())
@@ -165,13 +166,17 @@ class ArrowRows:
             return arrow.nulls(batch.num_rows, arrow.binary())
         return column if column.type == arrow.binary() else column.cast(arrow.binary())
 
-    def _times(self, batch: pa.RecordBatch, now_ms: int) -> Int64s:
+    def _times(self, batch: pa.RecordBatch, now_ms: int, first: int) -> Int64s:
         arrow, column = self._arrow, self._column(batch, "timestamp")
         if column is None or column.null_count == len(column):
             return _all(now_ms, batch.num_rows)
         if arrow.types.is_timestamp(column.type):
             whole = column.type.unit == "s"  # whose milliseconds may be too many; parts of one are cut off
             column = column.cast(arrow.timestamp("ms", column.type.tz), safe=whole)
+        else:
+            given = _numbers(column, -1)
+            for at in np.flatnonzero((given >= SECONDS_FROM) & (given < SECONDS_END))[:1].tolist():
+                check_no_seconds(int(given[at]), what=f"row {first + at}: ", index=first + at)
         return _numbers(column, now_ms)
 
     def _places(self, column: pa.Array | None, records: RecordColumns, first: int) -> Int64s:

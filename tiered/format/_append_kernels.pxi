@@ -499,7 +499,7 @@ cdef class PlainAppends:
         for i in range(m.count):
             if not fields_of(m.items[i], True, &f) or not is_field(f.value) or not is_field(f.key):
                 return False
-            if not PyLong_CheckExact(f.timestamp) or (f.headers != NONE and headers_size(f.headers) == ODD):
+            if not is_given_time(f.timestamp) or (f.headers != NONE and headers_size(f.headers) == ODD):
                 return False
             if fixed >= 0:
                 chosen[i] = fixed

@@ -37,6 +37,7 @@ from tiered.format.codecs import MAX_DECOMPRESSED_BYTES, codec_of, decompress
 from tiered.format.records import datetime_of, hash_of, made_again, shown_fields, values_of
 from tiered.format.locks import ABANDONED_AFTER_S, has_ended, reentrant_call
 from tiered.model import NO_TIMESTAMP, NewRecord, PackedBatch, RecordMetadata
+from tiered.times import SECONDS_END, SECONDS_FROM
 
 cdef extern from *:
     """
@@ -148,6 +149,8 @@ cdef enum:
 
 cdef object NEW_RECORD_TYPE = NewRecord
 cdef object NO_TIME = NO_TIMESTAMP
+cdef int64_t FROM_SECONDS = SECONDS_FROM
+cdef int64_t END_SECONDS = SECONDS_END
 cdef PyObject* NONE = <PyObject*>None
 cdef PyObject* NEW_RECORD = <PyObject*>NewRecord
 cdef object RECORD_METADATA = RecordMetadata
@@ -294,6 +297,14 @@ cdef inline bint as_time(PyObject* number, int64_t now_ms, int64_t* time) noexce
     if time[0] == -1:
         time[0] = now_ms
     return True
+
+
+cdef inline bint is_given_time(PyObject* number) noexcept:
+    """Whether it is an ``int`` that may be milliseconds, or none."""
+    cdef int64_t time
+    if number == <PyObject*>NO_TIME:
+        return True
+    return whole(number, INT64_MIN, INT64_MAX, &time) and not FROM_SECONDS <= time < END_SECONDS
 
 
 cdef inline bint fields_of(PyObject* record, bint given, Fields* f) noexcept:
@@ -1449,7 +1460,7 @@ cdef object as_new_record(PyObject* given, PyObject** key):
         if (
             not is_field(PyTuple_GET_ITEM(given, 0))
             or not is_field(key[0])
-            or not PyLong_CheckExact(PyTuple_GET_ITEM(given, 2))
+            or not is_given_time(PyTuple_GET_ITEM(given, 2))
             or (headers != NONE and headers_size(headers) == ODD)
         ):
             return None

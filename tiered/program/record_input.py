@@ -40,6 +40,7 @@ _MARKS = (
 )
 """Byte order marks of other encodings than UTF-8; that of UTF-32 begins with that of UTF-16."""
 
+_CR = "holds a CR that ends no line: lines end in LF or CR LF"
 _ALONE = "convert them first: tr '\\r' '\\n' < FILE | tiered append ..."
 
 OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -103,6 +104,7 @@ class LineSource:
         self._next = 0
         self._drained_at = 0
         self.number = 0
+        self.is_one = False  # the whole input, which no line end follows
 
     @property
     def drained(self) -> bool:
@@ -129,6 +131,7 @@ class LineSource:
             yield from self._give()
         last = b"".join(tail)
         if last:
+            self.is_one = self.number == 0 and self._end == b"\n"
             self._lines = [last]
             yield from self._give()
 
@@ -218,6 +221,8 @@ def _lines(source: LineSource, shape: InputShape, _now_ms: int) -> Iterator[NewR
     for line in source if shape.encoding == BINARY else _texts(source):
         key: bytes | None = None
         value = line
+        if source.is_one and b"\r" in line and shape.encoding != BINARY:
+            raise _wrong(source, _CR, f"{_ALONE}; --encoding {BINARY} appends it as one record")
         if shape.delimiter is not None:
             key, found, value = line.partition(shape.delimiter)
             if not found:
@@ -258,7 +263,7 @@ def _rows(source: LineSource, shape: InputShape, now_ms: int) -> Iterator[NewRec
                 text = f"has a field of more than {MAX_FIELD_CHARS:,} characters"
                 raise _wrong(source, text, "append such values as lines or as files of their own", begun) from None
             if "new-line character" in str(cause):
-                raise _wrong(source, "holds a CR that ends no line: lines end in LF or CR LF", _ALONE) from None
+                raise _wrong(source, _CR, _ALONE) from None
             raise _wrong(source, f"is not CSV: {cause}", "quote fields that hold quotes or commas") from None
         if row is None:
             return

@@ -85,6 +85,8 @@ def test_lines_of_bytes_are_appended_as_they_are(tmp_path: Path, cli: Cli) -> No
         (("--format", "csv"), b"a\tb\n", "line 1 of the input is one column", r"add --delimiter '\t'"),
         (("--format", "csv"), b"a,b\r1,2\r", "line 1 of the input holds a CR that ends no line", r"tr '\r' '\n'"),
         (("--format", "csv"), b"a\n\xfc\n", "line 2 of the input is not UTF-8 at byte 0", "add --encoding latin-1"),
+        ((), b"a\rb\r", "line 1 of the input holds a CR that ends no line", "--encoding binary appends it as one"),
+        (("-K", ":"), b"a:1\rb:2", "line 1 of the input holds a CR that ends no line", r"tr '\r' '\n'"),
         (("--format", "json"), b'{"a":1}\r{"a":2}\r', "line 1 of the input is not JSON", r"tr '\r' '\n'"),
         (
             ("--format", "json", "--timestamp-field", "at"),
@@ -102,6 +104,12 @@ def test_one_sentence(
     assert first.startswith(f"error: {sentence}")
     assert hint in second
     assert (refused.code, refused.out) == (2, b"")
+
+
+def test_a_line_that_holds_a_cr_is_appended_as_it_is(tmp_path: Path, cli: Cli) -> None:
+    for options, stdin in (((), b"a\rb\n"), ((), b"a\nb\rc"), (("--encoding", "binary"), b"a\rb"), (("-0",), b"a\rb")):
+        assert cli("append", "t", "--log-dir", tmp_path / "log", "--create", *options, stdin=stdin).code == 0
+    assert [value for _, value in records(tmp_path / "log")] == [b"a\rb", b"a", b"b\rc", b"a\rb", b"a\rb"]
 
 
 @pytest.mark.parametrize(("separator", "given"), [(";", ";"), ("\t", r"\t"), ("|", "|"), ("\x01", r"\x01")])

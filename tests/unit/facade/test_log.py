@@ -30,6 +30,7 @@ from tiered.errors import (
 from tiered.format.batch import encode_batch
 from tiered.model import NewRecord, TopicPartition
 from tiered.store.base import PutStatus
+from tiered.times import SECONDS_END, SECONDS_FROM
 from uploader import Uploader
 
 SMALL = {"segment.bytes": 4096, "index.interval.bytes": 256}
@@ -238,6 +239,56 @@ def test_durability_waits_for_its_position(tmp_path: Path, durability: str) -> N
         assert positions.flushed_offset == (1 if durability == "disk" else 0)
         with pytest.raises(ConfigError, match="durability='paper'"):
             topic.append(b"v", durability="paper")
+
+
+def test_a_topic_that_has_more_partitions_than_its_program_named_is_opened(tmp_path: Path) -> None:
+    async def on_the_loop() -> int:
+        async with aio.open(tmp_path / "log") as log:
+            with pytest.raises(ConfigError, match="5 partitions, not 6"):
+                await log.topic("orders", partitions=6, create=True)
+            return (await log.topic("orders", partitions=3, create=True)).partitions
+
+    with tiered.open(tmp_path / "log") as log:
+        log.topic("orders", partitions=3, create=True).add_partitions(2)
+    with tiered.open(tmp_path / "log") as log:
+        assert log.topic("orders", partitions=3, create=True).partitions == 5
+        with pytest.raises(ConfigError, match="5 partitions, not 6") as raised:
+            log.topic("orders", partitions=6, create=True)
+        assert raised.value.hint is not None
+        assert "tiered topics alter orders --partitions 6" in raised.value.hint
+    assert asyncio.run(on_the_loop()) == 5
+
+
+SECONDS = 1_357_016_400
+
+
+@pytest.mark.parametrize("way", ["append", "append_many", "tuple", "arrow", "appender", "transaction", "transactions"])
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_seconds_are_no_time_of_a_record(tmp_path: Path, way: str, partitions: int) -> None:
+    import pyarrow
+
+    good, bad = NewRecord(b"v", b"k", SECONDS * 1000), NewRecord(b"v", b"k2", SECONDS)
+    with tiered.open(tmp_path / "log") as log:
+        topic = log.topic("t", partitions=partitions, create=True)
+        with topic.transaction("id") as transaction, topic.appender() as appender:
+            calls: dict[str, Callable[[], object]] = {
+                "append": lambda: topic.append(b"v", timestamp=SECONDS),
+                "append_many": lambda: topic.append_many([good, bad]),
+                "tuple": lambda: topic.append_many((each for each in (good, bad)), partition=0),
+                "arrow": lambda: topic.append_arrow(
+                    pyarrow.table({"value": [b"v"] * 3, "timestamp": [None, SECONDS * 1000, SECONDS]})
+                ),
+                "appender": lambda: appender.append(b"v", timestamp=SECONDS).result(),
+                "transaction": lambda: transaction.append(b"v", timestamp=SECONDS),
+                "transactions": lambda: transaction.append_many([good, bad]),
+            }
+            with pytest.raises(InvalidTimestampError, match=f"the time {SECONDS} can only be seconds") as raised:
+                calls[way]()
+            assert raised.value.hint == f"times are milliseconds: write {SECONDS}000"
+            assert raised.value.index == {"arrow": 2, "append_many": 1, "tuple": 1, "transactions": 1}.get(way, 0)
+        taken = [NewRecord(b"old", timestamp=0), NewRecord(b"early", timestamp=SECONDS_FROM - 1), NewRecord(b"now")]
+        topic.append_many([*taken, NewRecord(b"later", timestamp=SECONDS_END)], partition=0)
+        assert [record.value for record in topic.read()] == [b"old", b"early", b"now", b"later"]
 
 
 def test_wrong_calls_get_a_clear_error(tmp_path: Path) -> None:
