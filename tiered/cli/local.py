@@ -31,7 +31,7 @@ from tiered.program.application import (
     split_topic,
 )
 from tiered.program.doors import chosen_partitions, folder, need_directory, need_topic
-from tiered.program.output import columns, counted, human_bytes, human_duration
+from tiered.program.output import Problem, columns, counted, human_bytes, human_duration
 from tiered.program.tiers import open_directory
 from tiered.times import format_time
 
@@ -131,7 +131,7 @@ def _row(task: TaskStatus) -> list[object]:
         task.failures,
         task.partitions,
         human_bytes(task.bytes) if task.bytes else "-",
-        task.last_error or "-",
+        Problem(task.last_error) if task.last_error else "-",
     ]
 
 

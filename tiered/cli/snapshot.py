@@ -13,7 +13,7 @@ from tiered.format.root import STATE_DELETING
 from tiered.model import TopicPartition
 from tiered.program.application import Application, Command, Group, confirm, pass_application, split_topic
 from tiered.program.doors import chosen_partitions
-from tiered.program.output import columns, counted
+from tiered.program.output import Problem, columns, counted
 from tiered.program.tiers import Tiers, open_tiers, tell_unreadable
 from tiered.remote.past import Taken, create_snapshot, delete_snapshot, load_snapshot, survey_snapshots
 from tiered.remote.root_view import RootView
@@ -177,7 +177,7 @@ def _print(
     ]
     for tp, name in damaged:
         entries.append({"name": name, "topic": tp.topic, "partition": tp.partition, "state": "damaged"})
-        rows.append([name, tp, "", "", "", "", "damaged"])
+        rows.append([name, tp, "", "", "", "", Problem("damaged")])
     return app.out.result(verb, {"snapshots": entries}, columns(header, rows) if rows else ["no snapshots"], code)
 
 

@@ -24,7 +24,7 @@ from tiered.local.directory.figures import read_report
 from tiered.local.disk.files import PosixFiles
 from tiered.program.application import Application, Command, pass_application
 from tiered.program.doors import directory_error
-from tiered.program.output import counted, human_bytes, human_duration
+from tiered.program.output import counted, fitted, human_bytes, human_duration
 from tiered.program.partition_status import PartitionStatus, deleting_told, gather, lock_holders
 from tiered.program.tiers import Tiers, as_fields, open_tiers
 from tiered.program.uploader_status import (
@@ -84,7 +84,8 @@ def command(app: Application, topic: str | None) -> int:
     only_here = sum(entry.only_here for entry in seen.entries)
     first = verdict(reasons, only_here, counted(only_here, "record"))
     notes = seen.notes()
-    return app.out.result("status", seen.fields(reasons, first, notes), [first, *seen.lines(reasons, notes)], code)
+    text = fitted([first, *seen.lines(reasons, notes)])
+    return app.out.result("status", seen.fields(reasons, first, notes), text, code)
 
 
 @dataclass(slots=True)

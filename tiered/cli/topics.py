@@ -26,7 +26,7 @@ from tiered.program.application import (
     split_topic,
 )
 from tiered.program.doors import chosen_partitions, need_topic
-from tiered.program.output import columns, counted, human_bytes, human_duration
+from tiered.program.output import Problem, columns, counted, human_bytes, human_duration
 from tiered.program.partition_status import DiskNotes, deleting_told, partition_status
 from tiered.program.tiers import (
     TopicFacts,
@@ -78,10 +78,11 @@ def list_topics(app: Application) -> int:
         }
         for facts in topics.values()
     ]
-    rows: list[list[object]] = [[name, None, None, "unreadable"] for name in unreadable if name not in topics]
+    rows: list[list[object]] = [[name, None, None, Problem("unreadable")] for name in unreadable if name not in topics]
     for name, facts in topics.items():
         held = [*facts.tiers, "unreadable"] if name in unreadable else facts.tiers
-        rows.append([name, facts.partitions, facts.topic_id, "+".join(held) + ", deleting" * facts.deleting])
+        tier = "+".join(held) + ", deleting" * facts.deleting
+        rows.append([name, facts.partitions, facts.topic_id, Problem(tier) if name in unreadable else tier])
     rows.sort(key=lambda row: str(row[0]))
     if not rows:
         app.out.say("no topics")

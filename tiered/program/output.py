@@ -14,9 +14,11 @@ import errno
 import json
 import os
 import select
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from tiered.errors import DiskFullError, LocalIOError, TieredError
 
@@ -25,6 +27,9 @@ MAX_WARNINGS = 1000
 
 _RED, _YELLOW, _PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[0m"
 """Colours of a terminal, for what stands before a problem; ``NO_COLOR`` keeps it plain."""
+
+_GAP, _INDENT = "  ", "    "
+"""Between two columns; before columns that stand below others."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -158,10 +163,14 @@ def complain(message: str, hint: str = "") -> None:
 
 def _talk(text: str, mark: str = "", colour: str = "") -> None:
     with contextlib.suppress(OSError, ValueError):  # nobody listens to the talk any more; the data matters
-        if mark and sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
+        if mark and _has_colour(sys.stderr):
             mark = f"{colour}{mark}{_PLAIN}"
         sys.stderr.write(mark + printable(text) + "\n")
         sys.stderr.flush()
+
+
+def _has_colour(stream: TextIO) -> bool:
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def output_error(cause: OSError) -> TieredError:
@@ -189,21 +198,81 @@ def printable(text: str) -> str:
     )
 
 
+class Problem(str):
+    """Mark a cell of a table that says what is wrong: it has a colour on a terminal."""
+
+    __slots__ = ()
+
+
 def columns(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """Aligned lines, numbers to the right, two spaces between; nothing is cut, so that scripts can use them too."""
-    cells = [[_cell(value) for value in row] for row in rows]
+    """Aligned lines, numbers to the right, two spaces between; nothing is cut, so that scripts can use them too.
+
+    Where a terminal is narrower than the lines, a row becomes several: columns that do not fit beside the others stand
+    below them, and texts are broken between words.
+    """
+    given = [list(row) for row in rows]
+    cells = [[_cell(value) for value in row] for row in given]
     numeric = [
         all(row[i].replace(",", "").lstrip("-").isdigit() or row[i] == "-" for row in cells) for i in range(len(header))
     ]
     table = [list(header), *cells]
     widths = [max(len(row[i]) for row in table) for i in range(len(header))]
-    return [
-        "  ".join(
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(row, widths, numeric, strict=True)
-        ).rstrip()
-        for row in table
-    ]
+    room = _room()
+    runs = _runs(widths, room)
+    red = [[], *([i for i, value in enumerate(row) if isinstance(value, Problem)] for row in given)]
+    lines = []
+    for row, marked in zip(table, red, strict=True):
+        for run in runs:
+            first = "" if run[0] == 0 else _INDENT
+            shown = [row[i].rjust(widths[i]) if numeric[i] else row[i].ljust(widths[i]) for i in run]
+            if len(run) == 1 and len(first) + widths[run[0]] > room > 0:
+                lines += [first + _marked(each, run[0] in marked) for each in _wrapped(row[run[0]], room - len(first))]
+                continue
+            coloured = (_marked(each, i in marked) for i, each in zip(run, shown, strict=True))
+            lines.append((first + _GAP.join(coloured)).rstrip())
+    return lines
+
+
+def fitted(lines: Iterable[str]) -> list[str]:
+    """Break lines that a terminal is too narrow for between their words; further lines are indented below the first."""
+    room = _room()
+    found: list[str] = []
+    for line in lines:
+        text = line.lstrip(" ")
+        indent = " " * (len(line) - len(text))
+        first, *more = _wrapped(text, room - len(indent) - len(_INDENT)) if len(line) > room > 0 else [text]
+        found += [indent + first, *(indent + _INDENT + each for each in more)]
+    return found
+
+
+def _room() -> int:
+    """Return how wide the terminal is, 0 where standard output is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+
+
+def _wrapped(text: str, room: int) -> list[str]:
+    return textwrap.wrap(text, max(room, 1), break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def _runs(widths: Sequence[int], room: int) -> list[list[int]]:
+    """Return which columns stand beside each other in ``room``; 0: all."""
+    runs: list[list[int]] = [[]]
+    used = 0
+    for i, width in enumerate(widths):
+        wanted = used + len(_GAP) + width if runs[-1] else width
+        if room and runs[-1] and wanted > room:
+            runs.append([])
+            wanted = len(_INDENT) + width
+        runs[-1].append(i)
+        used = wanted
+    return runs
+
+
+def _marked(text: str, is_problem: bool) -> str:
+    if not is_problem or not _has_colour(sys.stdout):
+        return text
+    bare = text.strip()
+    return text.replace(bare, f"{_RED}{bare}{_PLAIN}")
 
 
 def human_bytes(count: int) -> str:

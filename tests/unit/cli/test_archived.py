@@ -67,7 +67,8 @@ def test_an_archived_index_is_a_finding_of_its_segment_alone(cli: Cli, key: str)
         seen = cli("check", "--remote", REMOTE, *options, "--json")
         assert (seen.code, seen.summary["archived"], seen.summary["errors"]) == (3, {"GLACIER": 1}, 0)
         (found,) = [each for each in seen.messages if each["message_type"] == "finding"]
-        assert found["message"].startswith(f"the index bundle {key.removeprefix('p/')} is archived (GLACIER), no reader")
+        index = key.removeprefix("p/")
+        assert found["message"].startswith(f"the index bundle {index} is archived (GLACIER), no reader gets it")
 
 
 @pytest.mark.parametrize("key", [".log", ".idx"], indirect=True)
