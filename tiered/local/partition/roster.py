@@ -227,6 +227,7 @@ class Roster:
             why = self.broken.get(tp)
             if why is not None:
                 raise why.with_traceback(None)
+            end, start, mark = self._sleeping[tp]  # KeyError: its topic is being deleted, or there is none
             path = self.directory / partition_dir(tp)
             if not self._around.files.is_directory(path):  # it was there at the open; an empty one would lose records
                 raise CorruptionError(
@@ -234,8 +235,6 @@ class Roster:
                     path_or_key=str(path),
                     hint="put it back, then open the log again",
                 )
-            sleeper = self._sleeping[tp]
-            end, start, mark = sleeper
             writer = self.adopt(tp, clean=True, recovery_point=end, start=start, high_watermark=mark)
             if self.offline is not None:
                 writer.condition.go_offline_with_directory(self.offline)
