@@ -12,8 +12,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 import tiered
 from tiered.format.kernels import AT_WORK
 
@@ -63,17 +61,6 @@ def main() -> int:
     assert AT_WORK.startswith("compiled"), AT_WORK
     url = filled(folder)
     ran(program, url, "scrub")
-    ran(program, url, "export", "flights", "--format", "parquet", "--to", f"file://{folder}/out")
-    assert pq.read_table(folder / "out").num_rows == RECORDS
-    refused = subprocess.run(
-        [program, "spark", "export", "flights", "--format", "delta", "--to", f"file://{folder}/d", "--remote", url],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert refused.returncode, refused.stdout
-    assert "next: pip install " in refused.stderr, refused.stderr
-    assert "deltalake" in refused.stderr, refused.stderr
     ran(program, url, "compact", "users")
     assert sorted(values(url, "users"))[-1] == b"user-%06d" % (RECORDS - 1)
     assert len(values(url, "users")) < RECORDS

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 
 import tiered
 from tiered.model import NewRecord
 from tiered.testing.clock import START_MS
 
+DeltaTable = pytest.importorskip("deltalake").DeltaTable
+pytest.importorskip("pyiceberg")
 pytestmark = pytest.mark.spark
 
 TEXT = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
@@ -38,7 +41,7 @@ def url(tmp_path: Path) -> str:
 
 
 def test_the_blocks_run_one_after_the_other(spark: SparkSession, url: str, tmp_path: Path) -> None:
-    assert len(BLOCKS) == 9
+    assert len(BLOCKS) == 11
     names: dict[str, Any] = {"spark": spark}
     for block in BLOCKS:
         exec(block.replace("s3://acme-logs/prod", url).replace("/data/", f"{tmp_path}/data/"), names)
@@ -53,8 +56,53 @@ def test_the_blocks_run_one_after_the_other(spark: SparkSession, url: str, tmp_p
     assert sorted((row["partition"], row["offset"]) for row in stored) == [
         (partition, at) for partition in range(2) for at in range(RECORDS)
     ]
+    for held in (DeltaTable(tmp_path / "data" / "flights.delta").to_pyarrow_table(), iceberg_rows(names)):
+        places = zip(held["partition"].to_pylist(), held["offset"].to_pylist(), strict=True)
+        assert sorted(places) == [(partition, at) for partition in range(2) for at in range(RECORDS)]
     with tiered.open_reader(url) as reader:
         written = sorted(json.loads(record.value or b"")["delay"] for record in reader.topic("departures").read())
         assert written == sorted([*range(RECORDS)] * 2)
         assert len(list(reader.topic("copies").read())) == 2 * RECORDS
         assert len(list(reader.topic("imported").read())) == 2 * RECORDS
+
+
+def iceberg_rows(names: dict[str, Any]) -> Any:
+    return names["catalog"].load_table("raw.flights").scan().to_arrow()
+
+
+@pytest.mark.parametrize("name", ["to_delta", "to_iceberg"])
+def test_a_batch_whose_commit_was_not_noted_adds_nothing_when_it_is_repeated(
+    name: str, spark: SparkSession, url: str, tmp_path: Path
+) -> None:
+    """The query dies 20 times: in turn before the table's commit, and after it but before the checkpoint's."""
+    block = next(block for block in BLOCKS if f"def {name}(" in block)
+    text = block.replace("s3://acme-logs/prod", url).replace("/data/", f"{tmp_path}/data/")
+    (tmp_path / "data").mkdir()
+    names: dict[str, Any] = {}
+    exec(text[: text.index("query = (")], names)
+    write, deaths = names[name], list[int]()
+
+    def dying(batch: DataFrame, batch_id: int) -> None:
+        is_first = len(deaths) % 2 == 0
+        if not is_first:
+            write(batch, batch_id)
+        if len(deaths) < 20 and deaths.count(batch_id) < 2:
+            deaths.append(batch_id)
+            raise RuntimeError("killed")
+        write(batch, batch_id)
+
+    source = spark.readStream.format("tiered").option("subscribe", "flights").option("maxOffsetsPerTrigger", 8)
+    stream = source.option("startingOffsets", "earliest").load(url)
+    while True:
+        started = stream.writeStream.foreachBatch(dying).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = started.trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+        except StreamingQueryException:
+            continue
+        break
+    assert len(deaths) == 20
+    is_delta = name == "to_delta"
+    held = DeltaTable(tmp_path / "data" / "flights.delta").to_pyarrow_table() if is_delta else iceberg_rows(names)
+    places = zip(held["partition"].to_pylist(), held["offset"].to_pylist(), strict=True)
+    assert sorted(places) == [(partition, at) for partition in range(2) for at in range(RECORDS)]

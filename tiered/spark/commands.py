@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
@@ -89,9 +88,6 @@ _MEMORY = click.option(
     help="of a map of keys, 200 bytes each; what does not fit takes another round",
 )
 
-_READERS = ("export",)
-"""Jobs whose workers read records as the source does, and open more than the bucket."""
-
 LEVELLED = ("gzip", "lz4", "zstd")
 CODECS = ("uncompressed", "snappy", *LEVELLED)
 """Words of ``compression.type``; ``producer`` would leave all of them."""
@@ -121,55 +117,6 @@ def scrub(topics: tuple[str, ...], task_bytes: int) -> dict[str, Any]:
       tiered spark scrub flights --remote s3://acme-logs/prod --plan
     """
     return {"topics": list(topics), "task_bytes": task_bytes}
-
-
-@job_command("export")
-@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
-@click.option("--format", "kind", type=click.Choice(("parquet", "delta", "iceberg")), required=True)
-@click.option("--to", metavar="URL", help="folder or table: s3://bucket/prefix, file:///dir; of Iceberg: a new table's")
-@click.option("--catalog", metavar="NAME", default="default", help="of pyiceberg's configuration (.pyiceberg.yaml)")
-@click.option("--table", metavar="NAMESPACE.NAME", help="of the Iceberg catalog")
-@click.option("--isolation", type=click.Choice(("read_committed", "read_uncommitted")), default="read_committed")
-@click.option("--headers", is_flag=True, help="adds the column headers")
-@click.option("--skip-lost", is_flag=True, help="go on where retention took records before they were exported")
-@click.option("--task-bytes", callback=_bytes, default="128MiB", show_default=True, metavar="SIZE", help="of one file")
-def export(  # noqa: PLR0917 - the options
-    topics: tuple[str, ...],
-    kind: str,
-    to: str | None,
-    catalog: str,
-    table: str | None,
-    isolation: str,
-    headers: bool,
-    skip_lost: bool,
-    task_bytes: int,
-) -> dict[str, Any]:
-    """Write records as Parquet files, into a Delta table or an Iceberg table, each exactly once.
-
-    Each run goes on where the last one ended: the target itself says where that is, in the commit that holds the
-    records. An export that was killed leaves nothing twice and nothing out.
-
-    \b
-    Examples:
-      tiered spark export flights --format delta --to s3://acme-lake/flights --remote s3://acme-logs/prod
-      tiered spark export flights --format iceberg --table lake.flights --remote s3://acme-logs/prod
-      tiered spark export flights --format parquet --to file:///data/flights --remote s3://acme-logs/prod --plan
-    """
-    if kind == "iceberg" and (table is None or "." not in table):
-        raise ConfigError("an Iceberg table is named NAMESPACE.NAME", hint="pass --table lake.flights")
-    if kind != "iceberg" and not to:
-        raise ConfigError(f"--format {kind} needs --to URL", hint="for example --to s3://acme-lake/flights")
-    return {
-        "topics": sorted(set(topics)),
-        "format": kind,
-        "to": str(Path(to).absolute()) if to and "://" not in to else to,
-        "catalog": catalog if kind == "iceberg" else "",
-        "table": table or "",
-        "committed": isolation == "read_committed",
-        "headers": headers,
-        "lost": skip_lost,
-        "task_bytes": task_bytes,
-    }
 
 
 @job_command("compact")
@@ -318,9 +265,6 @@ def _run(
     store = open_remote(app)
     try:
         where = Where(store, url, store_options(app, url))
-        if job in _READERS:
-            words = {word: value for word, value in where.s3.items() if not word.startswith("sse")}
-            arguments = {**arguments, "read": {"path": url, **words}, "s3": words}
         if job == "erase":
             arguments = blind_arguments(store, arguments)
         order = Order(job, arguments, job_id, only_plan, Asks(**asks))

@@ -1,4 +1,4 @@
-"""Spark on MinIO: the sink, a stream, the jobs and an export, and no secret in anything that is kept of them."""
+"""Spark on MinIO: the sink, a stream, the jobs, and no secret in anything that is kept of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 import tiered
@@ -28,7 +27,6 @@ pytestmark = pytest.mark.spark
 
 REGION = "us-east-1"
 URL = f"s3://{BUCKET}/on-spark"
-LAKE = f"s3://{BUCKET}/lake"
 WAIT_SECONDS = 200
 
 
@@ -152,12 +150,6 @@ def test_every_job(desk: Desk) -> None:
         desk.job(job, "--plan")
         desk.job(job, "--json")
     assert desk.held("jobs") == values
-    for _ in range(2):
-        desk.job("export", "jobs", "--format", "delta", "--to", f"{LAKE}/jobs")
-    words = {"AWS_ENDPOINT_URL": desk.server.url, "AWS_REGION": REGION, "AWS_ALLOW_HTTP": "true"}
-    table = DeltaTable(f"{LAKE}/jobs", storage_options=words).to_pyarrow_table()
-    assert Counter(value.decode() for value in table["value"].to_pylist()) == values
-    desk.job("export", "jobs", "--format", "parquet", "--to", f"file://{desk.folder}/out")
 
 
 def test_no_secret_is_kept(desk: Desk) -> None:

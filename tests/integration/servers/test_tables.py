@@ -1,17 +1,14 @@
-"""Exports into tables, and an erasure of what the sink wrote, on MinIO; without a session."""
+"""An erasure of what the sink wrote, on MinIO; without a session."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from tests.integration.servers.commands import BUCKET, S3Server
 from tests.spark.jobs.building import inline, run
-from tests.spark.jobs.lake import COUNT, REGION, Lake
 from tests.spark.staging import job_and_its_repetition, need_first_job_alone
 
 __all__ = ["inline"]
+
+REGION = "us-east-1"
 
 
 def test_what_the_sink_wrote_is_erased(minio: S3Server, inline: None) -> None:
@@ -24,28 +21,3 @@ def test_what_the_sink_wrote_is_erased(minio: S3Server, inline: None) -> None:
     assert (erased.code, erased.done["proven"]) == (0, True), erased.err
     assert sum(each["records"] for each in erased.done["partitions"]) == 3
     assert run("scrub", *options).done["errors"] == 0
-
-
-@pytest.fixture(scope="module")
-def filled() -> set[str]:
-    return set()
-
-
-@pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_tables(
-    kind: str,
-    minio: S3Server,
-    filled: set[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    inline: None,
-) -> None:
-    pytest.importorskip("deltalake")
-    lake = Lake(BUCKET, minio.url)
-    if minio.url not in filled:
-        lake.fill(tmp_path)
-        filled.add(minio.url)
-    done = lake.export_twice_killed_once(kind, tmp_path, monkeypatch)
-    assert (done.code, done.done["rows"], done.done["committed"]) == (0, COUNT, True), done.err
-    assert lake.offsets(kind) == list(range(COUNT))
-    assert lake.export(kind).done["ranges"] == {}

@@ -35,7 +35,6 @@ CASES = {
     "compact": Case(facts=frozenset({"notes", "two_phase"})),
     "merge": Case(),
     "scrub": Case(speculative=True, facts=frozenset()),
-    "export": Case(("flights", "--format", "parquet", "--to", "file://{folder}/out"), frozenset(), True),
     "erase": Case(("flights", "--key", "key-1", "--now", "--yes"), frozenset({"partitions"})),
     "retention": Case(),
     "reencode": Case(("--codec", "zstd")),

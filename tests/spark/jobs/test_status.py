@@ -142,9 +142,7 @@ def test_a_bucket_that_does_not_answer_stops_nothing() -> None:
     assert phase.shown(0) == (0, 5, "0 of 1 task")
 
 
-@pytest.mark.parametrize(
-    "line", [["scrub"], ["merge"], ["export", "t", "--format", "parquet", "--to"]], ids=lambda line: line[0]
-)
+@pytest.mark.parametrize("line", [["scrub"], ["merge"]], ids=lambda line: line[0])
 def test_every_job_tells_the_bytes_of_its_tasks(
     line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inline: None
 ) -> None:

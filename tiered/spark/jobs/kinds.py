@@ -7,14 +7,12 @@ from typing import Final
 from tiered.plan.maintenance import Kind
 from tiered.spark.jobs.compact import Compact
 from tiered.spark.jobs.erase import Erase
-from tiered.spark.jobs.export import Export
 from tiered.spark.jobs.job import Job, TaskJob
 from tiered.spark.jobs.scrub import Scrub
 from tiered.spark.jobs.upkeep import MaintenanceJob
 
 _OF_TASKS: tuple[TaskJob, ...] = (
     Scrub(),
-    Export(),
     Erase(),
     Compact(),
     MaintenanceJob("merge", Kind.MERGE),
@@ -24,7 +22,7 @@ _OF_TASKS: tuple[TaskJob, ...] = (
 JOBS: Final[dict[str, Job]] = {job.name: job for job in _OF_TASKS}
 TASK_JOBS: Final[dict[str, TaskJob]] = {job.name: job for job in _OF_TASKS}
 """Those whose tasks a worker does."""
-SPECULATIVE: Final = frozenset({"scrub", "export"})
+SPECULATIVE: Final = frozenset({"scrub"})
 """Jobs of whose tasks two attempts may run side by side: they change nothing that the other one reads or commits.
 
 Of any other job one attempt would take the partition from the other (its claim), or write what is never committed.
