@@ -60,7 +60,7 @@ test-terraform:  ## validate, test and apply the modules against a local endpoin
 cases: $(STAMP)  ## the acceptance cases of Kafka's log, and which of them pass
 	@$(PY) scripts/cases.py --run
 
-test-spark-alone: $(STAMP)  ## all jobs in an environment that has tieredlog[spark] and nothing else
+test-spark-alone: $(STAMP)  ## all verbs of tiered spark in an environment that has tieredlog[spark] and nothing else
 	@scripts/java-check
 	@scripts/spark-alone
 

@@ -23,12 +23,12 @@ from tiered.format.keys import PageName, Role, index_key, root_key
 from tiered.format.page import Pointers, encode_page
 from tiered.format.root import decode_root, encode_root
 from tiered.format.rows import Rows
-from tiered.model import EpochEntry, Row, SealedIndexes, SegmentDescriptor
+from tiered.model import EpochEntry, Row, SealedIndexes, SegmentDescriptor, TopicPartition
 from tiered.plan.commit import SHAPE, Stamp, succeed
 from tiered.plan.jobs import SPAN_BYTES
-from tiered.remote.compact_parts import Part, plan_round
+from tiered.remote.compact_parts import Part
 from tiered.remote.topics import register_topic
-from tiered.spark.jobs.rounds import bench_of, entry_of, part_as_json
+from tiered.spark.jobs.rounds import PlannedRound
 from tiered.store.base import ABSENT, Get, Match, Object, Put, Store
 from tiered.store.directory import DirectoryStore
 from tiered.store.driver import drive
@@ -136,12 +136,10 @@ def rows_of(first: int, count: int) -> Rows:
 
 
 def plan_round_of(store: Store) -> tuple[dict[str, Any], tuple[Part, ...]]:
-    """The round of one log, as the driver plans it before phase 1: what it keeps in the bucket, and the parts."""
-    bench = bench_of(store, entry_of(store, TOPIC), 0)
-    planned = drive(store, plan_round(bench.view, bench.config, bench.shop, part_bytes=SPAN_BYTES))
+    """Return the round of one log, as the driver hands it to phase 1, and its parts."""
+    planned = PlannedRound.of(store, TopicPartition(TOPIC, 0), part_bytes=SPAN_BYTES, most_keys=1)
     assert planned is not None
-    kept = {"round": dataclasses.asdict(planned[0]), "parts": [part_as_json(part) for part in planned[1]]}
-    return kept, tuple(planned[1])
+    return planned.as_json(), planned.parts
 
 
 def measured(module: str, *words: str) -> Planned:
@@ -155,14 +153,15 @@ def measured(module: str, *words: str) -> Planned:
 
 
 def spark_bulk_plan(rounds: int) -> list[Figure]:
-    """150,000 segments of 67 MB in 100 partitions, and in one: what ``--plan`` tells, and the round of the one log."""
+    """150,000 segments of 67 MB in 100 partitions, and in one: the dry run, and the round of the one log."""
     figures = []
     for partitions in (100, 1):
         with tempfile.TemporaryDirectory() as folder:
             make_catalog(DirectoryStore(Path(folder)), partitions=partitions, segments=SEGMENTS // partitions)
-            command = ("tiered.spark", "compact", "--plan", "--json", "--remote", f"file://{folder}")
+            words = ("--only", "compact", "--dry-run", "--json", "--remote", f"file://{folder}")
+            command = ("tiered.spark", "maintain", *words)
             plans = [measured(*command) for _ in range(rounds)]
-            logs = [log for each in plans for log in each.found["plan"]["two_phase"]]
+            logs = [log for each in plans for log in each.found["partitions"] if log["in_two_phases"]]
             assert sum(log["rows_in"] for log in logs) == rounds * SEGMENTS
             figures += _figures(
                 f"plan of a compaction of 10 TB, {SEGMENTS:,} segments, partitions: {partitions}", plans

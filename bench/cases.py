@@ -22,7 +22,6 @@ from bench.catalog_cases import catalog
 from bench.daemon_cases import daemon_partitions
 from bench.directories import many_partitions, unclean_open
 from bench.disk_cases import group_commit, random_reads, transactions
-from bench.forecast import spark_forecast
 from bench.local_cases import compaction
 from bench.measure import Figure, compare
 from bench.minio_cases import minio
@@ -321,7 +320,6 @@ CASES = (
     spark_triggers,
     spark_staging,
     spark_scans,
-    spark_forecast,
     scrub,
     catalog,
     upload_cost,

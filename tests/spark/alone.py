@@ -1,4 +1,4 @@
-"""All jobs, one after the other, by the program alone: run by ``scripts/spark-alone`` where nothing else is installed.
+"""All verbs, one after the other, by the program alone: run by ``scripts/spark-alone`` where nothing else is installed.
 
 Not a test module: it imports what ``tieredlog[spark]`` brings, and asserts by itself.
 """
@@ -34,17 +34,17 @@ def filled(folder: Path) -> str:
     return url
 
 
-def ran(program: str, url: str, job: str, *words: str, code: int = 0) -> dict[str, Any]:
-    """What a job that ends with ``code`` says of itself in JSON."""
+def ran(program: str, url: str, verb: str, *words: str, code: int = 0) -> dict[str, Any]:
+    """Return what a verb that ends with ``code`` says of itself in JSON."""
     done = subprocess.run(
-        [program, "spark", job, *words, "--remote", url, "--master", "local[2]", "--json"],
+        [program, "spark", verb, *words, "--remote", url, "--master", "local[2]", "--json"],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == code, (job, done.returncode, done.stderr[-2000:])
+    assert done.returncode == code, (verb, done.returncode, done.stderr[-2000:])
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    print(f"spark-alone: {job}: {json.dumps(found['done'])[:160]}", flush=True)
+    print(f"spark-alone: {verb}: {json.dumps(found)[:160]}", flush=True)
     return found
 
 
@@ -60,19 +60,20 @@ def main() -> int:
     assert [name for name in ABSENT if find_spec(name) is not None] == []
     assert AT_WORK.startswith("compiled"), AT_WORK
     url = filled(folder)
-    ran(program, url, "scrub")
-    ran(program, url, "compact", "users")
+    ran(program, url, "check")
+    ran(program, url, "maintain", "users", "--only", "compact", "--yes")
     assert sorted(values(url, "users"))[-1] == b"user-%06d" % (RECORDS - 1)
     assert len(values(url, "users")) < RECORDS
-    ran(program, url, "reencode", "flights", "--codec", "zstd")
-    ran(program, url, "erase", "flights", "--key", "key-1", "--now", "--yes", code=3)  # the disk has it still
+    ran(program, url, "erase", "flights", "--key", "key-1", "--now", "--yes")
     left = values(url, "flights")
     assert len(left) == RECORDS - RECORDS // KEYS, len(left)
-    ran(program, url, "merge", "flights")
+    ran(program, url, "maintain", "--yes")
     assert values(url, "flights") == left
-    ran(program, url, "retention")
-    ran(program, url, "scrub")
-    print("spark-alone: all jobs with tieredlog[spark] alone, kernels", AT_WORK)
+    where = ("--to", f"{folder}/out", "--checkpoint", f"{folder}/checkpoint")
+    exported = ran(program, url, "export", "flights", "--format", "parquet", *where)
+    assert exported["rows"] == len(left), exported
+    ran(program, url, "check")
+    print("spark-alone: all verbs with tieredlog[spark] alone, kernels", AT_WORK)
     return 0
 
 

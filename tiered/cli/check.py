@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from pathlib import Path
 
 import click
 
-from tiered.care.check import CheckOptions, CheckReport
-from tiered.care.remedies import remedies
+from tiered.care.check import CheckOptions
 from tiered.care.run import check
 from tiered.config import DAY_MS
 from tiered.errors import ConfigError
-from tiered.findings import Finding, Severity
+from tiered.findings import Finding
 from tiered.program.application import Application, Command, pass_application
+from tiered.program.checking import conclude_check, show_finding
 from tiered.program.doors import need_directory
-from tiered.program.output import counted, human_bytes
 from tiered.program.progress import Progress
 from tiered.program.stores import open_remote
 
@@ -91,10 +89,7 @@ def command(  # noqa: PLR0917 - the options
     )
 
     def show(finding: Finding) -> None:
-        if app.out.json_mode:
-            app.out.message("finding", **finding.as_json())
-        elif finding.severity is not Severity.INFO or orphans or app.out.verbosity:
-            app.out.line(str(finding))
+        show_finding(app, finding, everything=orphans)
 
     try:
         with Progress(app, "checking", is_bytes=True) as progress:
@@ -102,7 +97,7 @@ def command(  # noqa: PLR0917 - the options
     finally:
         if store is not None:
             store.close()
-    return _conclude(app, report)
+    return conclude_check(app, report)
 
 
 def _part(text: str, now_ms: int) -> tuple[int, int]:
@@ -120,37 +115,3 @@ def _part(text: str, now_ms: int) -> tuple[int, int]:
         )
     count = math.ceil(100 / share)
     return now_ms // DAY_MS % count + 1, count
-
-
-def _conclude(app: Application, report: CheckReport) -> int:
-    fields = {
-        field.name: getattr(report, field.name)
-        for field in dataclasses.fields(report)
-        if field.name not in ("findings", "unlisted")
-    }
-    advice = remedies(report.findings)
-    app.out.summary(report.exit_code, complete=True, **fields, remedies=advice)
-    if not app.out.json_mode:
-        app.out.line(
-            f"{counted(report.partitions, 'partition')}"
-            f"; local {counted(report.local_segments, 'segment')}, {human_bytes(report.local_bytes)}"
-            f"; remote {counted(report.remote_segments, 'segment')}, {human_bytes(report.remote_bytes)}"
-        )
-        if report.passed_over or report.read_before:
-            app.out.line(
-                f"{counted(report.passed_over, 'segment')} passed over, the run before had looked at them"
-                f"; {human_bytes(report.read_before)} not read again"
-            )
-        for kind, count in sorted(report.archived.items()):
-            app.out.line(f"archived: {counted(count, 'segment')} of storage class {kind}, which no reader gets")
-        if report.unchecked:
-            number, have = counted(report.unchecked, "object"), "has" if report.unchecked == 1 else "have"
-            app.out.line(f"{number} {have} no checksum that the store tells: --read-data judges the bytes")
-        for line in advice:
-            app.out.line(f"next: {line}")
-        app.out.line(
-            "OK"
-            if not report.exit_code
-            else f"{counted(report.errors, 'error')}, {counted(report.warnings, 'warning')}: read them above"
-        )
-    return report.exit_code

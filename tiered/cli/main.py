@@ -67,7 +67,7 @@ COMMANDS = {
     "maintain": Entry("tiered.cli.maintain", "Retention, merging and compaction of what is in the bucket."),
     "gc": Entry("tiered.cli.gc", "Delete what the catalog names no more, once nobody can need it."),
     "erase": Entry("tiered.cli.erase", "Take the records of some keys out of the bucket, for good."),
-    "spark": Entry("tiered.cli.spark", "Bulk jobs over a bucket on Spark, for what outgrows one machine."),
+    "spark": Entry("tiered.cli.spark", "Maintain, check, erase and export on Spark, for what outgrows one machine."),
     "snapshot": Entry(
         "tiered.cli.snapshot",
         "Keep a version of the bucket readable: nothing that it names is collected.",

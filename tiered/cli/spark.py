@@ -1,4 +1,4 @@
-"""``tiered spark JOB``: starts ``python -m tiered.spark JOB`` and ends as it ends.
+"""``tiered spark VERB``: starts ``python -m tiered.spark VERB`` and ends as it ends.
 
 A process of its own: Spark starts a JVM, keeps threads, and is imported by nobody who does not need it.
 """
@@ -21,37 +21,37 @@ WORDS = ("log_dir", "remote", *S3_WORDS, "config", "progress")
 
 
 class Started(Group):
-    """Knows the jobs for its help; hands a command line on as it stands."""
+    """The verbs, for their help; a command line is passed on as it stands."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The jobs."""
+        """Return the verbs."""
         return jobs.list_commands(ctx)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """One of them."""
+        """Return one of them."""
         return jobs.get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> int:
-        """The exit code of the child. What stood before the job's name goes behind it."""
+        """Return the exit code of the child. Global options before the verb are passed after it."""
         name, *rest = [*ctx._protected_args, *ctx.args]
-        self.resolve_command(ctx, [name])  # a misspelt job is told here
+        self.resolve_command(ctx, [name])  # a misspelt verb is an error here
         return start([name, *rest, *_before(ctx.find_root().obj)])
 
 
 @click.group("spark", cls=Started, help=jobs.help)
 def command() -> None:
-    """Bulk jobs on Spark."""
+    """Maintenance, checks, erasures and exports on Spark."""
 
 
 def _before(flags: dict[str, Any]) -> list[str]:
-    """Global options that stood before the job."""
+    """Return the global options that stood before the verb."""
     words = [(word, flags[word]) for word in WORDS if flags.get(word) is not None]
     given = [text for word, value in words for text in ("--" + word.replace("_", "-"), str(value))]
     return given + [f"--{flag}" for flag in FLAGS if flags.get(flag)] + ["-v"] * int(flags.get("verbose") or 0)
 
 
 def start(arguments: list[str]) -> int:
-    """Runs a job in a child of its own process group; hands SIGINT and SIGTERM on, once each, and waits for its end."""
+    """Run a verb in a child of its own process group; pass SIGINT and SIGTERM on, once each, and wait for its end."""
     child = subprocess.Popen([sys.executable, "-m", "tiered.spark", *arguments], process_group=0)  # noqa: S603 - this program
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, lambda number, _frame: child.send_signal(number)) for number in numbers]

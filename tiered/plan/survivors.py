@@ -16,7 +16,6 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -308,7 +307,7 @@ class Survivors:
             path_or_key=self._key,
             position=0,
             offset=self._start,
-            hint="begin the job under another id: --job NAME; nothing of this part was replaced",
+            hint="run the same command again; nothing of this part was replaced",
         )
 
 
@@ -319,79 +318,3 @@ PAIR_BYTES = 22.1
 
 SURVIVOR_BYTES = 5.5
 """What it writes for one survivor: measured over 147,283."""
-
-
-_SHARE = 15
-"""Of digests those without one of these bits are compared between samples: one in 16."""
-
-
-@dataclass(slots=True)
-class Sample:
-    """Phase 1 of one part, as it was tried. ``keys``: those of a fixed share of all digests.
-
-    ``dirty``: the part lies behind ``first_dirty``, where a key is named once; before it each record names its own.
-    """
-
-    records: int = 0
-    dirty: bool = True
-    pairs: int = 0
-    keys: set[int] = field(default_factory=set)
-
-    def take(self, pairs: Pairs) -> None:
-        """More of the part."""
-        self.pairs += len(pairs.codes)
-        self.keys.update(pairs.high[pairs.high & _SHARE == 0].tolist())
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """What the shuffles of a round move: pairs of phase 1, and the survivors among them."""
-
-    pairs: int
-    survivors: int
-
-    @property
-    def shuffle_bytes(self) -> int:
-        """Of both, as Spark writes them."""
-        return round(self.pairs * PAIR_BYTES + self.survivors * SURVIVOR_BYTES)
-
-
-def to_be_tried(wanted: int, kinds: Sequence[bool]) -> list[int]:
-    """Which parts are sampled, by their kinds (dirty or not): all over the log, half of ``wanted`` of each kind.
-
-    At least one of each.
-    """
-    chosen: list[int] = []
-    for kind in (False, True):
-        its = [number for number, each in enumerate(kinds) if each is kind]
-        count = min(len(its), max(1, (wanted + kind) // 2) if not all(kinds) and any(kinds) else wanted)
-        chosen += sorted({its[at * (len(its) - 1) // max(count - 1, 1)] for at in range(count)})
-    return chosen
-
-
-def forecast(clean: int, dirty: int, samples: Sequence[Sample]) -> Forecast:
-    """Of a log with so many ``clean`` and ``dirty`` records; without samples the most that it can be.
-
-    Parts give pairs as the samples of their kind did. How many keys there are in all is told by how many of them two
-    samples share (capture and recapture); where they share none, keys do not come again in another part.
-    """
-    records = clean + dirty
-    seen = sum(sample.records for sample in samples)
-    if not seen:
-        return Forecast(records, records)
-    pairs = round(sum(count * _rate(samples, dirty=kind) for count, kind in ((clean, False), (dirty, True))))
-    couples = list(itertools.combinations(samples, 2))
-    shared = sum(len(one.keys & other.keys) for one, other in couples)
-    if not shared:
-        return Forecast(pairs, pairs)
-    keys = sum(len(one.keys) * len(other.keys) for one, other in couples) / shared * (_SHARE + 1)
-    a_part = sum(len(sample.keys) for sample in samples) * (_SHARE + 1) / len(samples)
-    parts = records * len(samples) / seen
-    met = keys * (1 - (1 - min(a_part / keys, 1)) ** parts)
-    return Forecast(pairs, min(pairs, round(met)))
-
-
-def _rate(samples: Sequence[Sample], *, dirty: bool) -> float:
-    """Pairs for a record of that kind; of all samples where none is of it."""
-    kind = [sample for sample in samples if sample.dirty is dirty and sample.records] or samples
-    return sum(sample.pairs for sample in kind) / sum(sample.records for sample in kind)

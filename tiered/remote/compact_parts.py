@@ -293,7 +293,7 @@ def _need_epoch(snapshot: Snapshot, epoch: int) -> None:
         raise FencedError(
             f"{snapshot.root.where}: {state.owner} claimed role {Role.MAINTAINER.value} with epoch {state.epoch}, the "
             f"work was begun under epoch {epoch}; nothing was written",
-            hint="one maintainer at a time; the job goes on under its id with a claim of its own",
+            hint="one maintainer at a time; the same command again goes on with a claim of its own",
         )
 
 

@@ -1,4 +1,4 @@
-"""``python -m tiered.spark JOB``, and the file that ``spark-submit`` is given: one job, from its command line."""
+"""``python -m tiered.spark VERB``, and the file that ``spark-submit`` is given: one verb, from its command line."""
 
 from __future__ import annotations
 

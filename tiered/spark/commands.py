@@ -1,74 +1,87 @@
-"""``tiered spark JOB``: the command lines of the jobs. Spark itself is imported when a job runs, not for its help."""
+"""``tiered spark VERB``: the command lines. Spark itself is imported when a verb runs, not for its help."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tiered.config import TopicConfig, parse_bytes
+from tiered.care.check import CheckReport
+from tiered.config import parse_bytes
 from tiered.errors import ConfigError
 from tiered.plan.jobs import SPAN_BYTES, TWO_PHASE_BYTES
+from tiered.plan.maintenance import ROUTINE, Kind
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
-from tiered.program.application import (
-    Application,
-    Command,
-    Group,
-    destructive,
-    pass_application,
-    split_topic,
-)
+from tiered.program.application import Application, Command, Group, destructive, pass_application, split_topic
+from tiered.program.checking import conclude_check, show_finding
 from tiered.program.erasure import selection_of, selection_options
 from tiered.program.output import human_bytes
 from tiered.program.stores import location, open_remote, store_options
 from tiered.program.tiers import refuse_internal
 from tiered.spark import lacking
 
+if TYPE_CHECKING:
+    from tiered.spark.jobs.run import Runner
+
 PROGRAM = "tiered spark"
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @click.group("spark", cls=Group)
 def jobs() -> None:
-    """Bulk jobs over a bucket on Spark, for what outgrows one machine.
+    """Maintenance, checks, erasures and exports of a bucket on Spark, for what outgrows one machine.
 
-    Each is planned first, may be killed at any time, and goes on under its id: --job ID. Its receipt is
-    jobs/ID/receipt.json in the bucket. Credentials come from the environment of driver and workers.
+    After a driver was killed, the same command does what is left. Credentials come from the environment of driver and
+    workers.
     """
 
 
-def job_command(name: str) -> Callable[[Callable[..., dict[str, Any]]], click.Command]:
-    """Makes a command of a function that gives the arguments of a job."""
+_SPARK = (
+    click.option("--master", metavar="URL", help="local[4], yarn, k8s://..., spark://..., sc://host: Spark Connect"),
+    click.option("--conf", "settings", multiple=True, metavar="K=V", help="a setting of the Spark session"),
+)
 
-    def make(arguments_of: Callable[..., dict[str, Any]]) -> click.Command:
+
+def _verb(name: str, *, speculative: bool) -> Callable[[Callable[..., int]], click.Command]:
+    """Make a command of a function that takes a runner."""
+
+    def make(function: Callable[..., int]) -> click.Command:
         @pass_application
-        @functools.wraps(arguments_of)
-        def call(
-            app: Application,
-            *,
-            job_id: str | None,
-            only_plan: bool,
-            master: str | None,
-            settings: tuple[str, ...],
-            **options: Any,
-        ) -> int:
-            asks = {word: options.pop(word, False) for word in ("yes", "dry_run")}
-            return _run(app, name, arguments_of(**options), (job_id, only_plan, master, settings), **asks)
+        @functools.wraps(function)
+        def call(app: Application, *, master: str | None, settings: tuple[str, ...], **options: Any) -> int:
+            try:
+                # Heavy, and absent where only the log itself is installed.
+                from tiered.spark.jobs.run import Runner, SparkOptions  # noqa: PLC0415
+            except ImportError as error:
+                raise lacking(f"{PROGRAM} {name}", error) from error
+            spark = SparkOptions(master, pairs("--conf", settings))
+            url = location(app).url
+            store = open_remote(app)
+            try:
+                with Runner(app, store, url, store_options(app, url), spark, speculative=speculative) as runner:
+                    return function(runner, **options)
+            finally:
+                store.close()
 
-        for option in reversed(_SHARED):
+        for option in reversed(_SPARK):
             call = option(call)
         return jobs.command(name, cls=Command)(call)
 
     return make
 
 
-_SHARED = (
-    click.option("--job", "job_id", metavar="ID", help="go on with this job, or begin it under this name"),
-    click.option("--plan", "only_plan", is_flag=True, help="print what is to be done, and do nothing"),
-    click.option("--master", metavar="URL", help="local[4], yarn, k8s://..., spark://..., sc://host: Spark Connect"),
-    click.option("--conf", "settings", multiple=True, metavar="K=V", help="a setting of the Spark session"),
-)
+def pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
+    """Return what ``K=V`` texts say. Raises ConfigError."""
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"{option} {text!r} is not K=V", hint=f"write {option} NAME=VALUE")
+        found[key] = value
+    return found
 
 
 def _bytes(_context: click.Context, parameter: click.Parameter, value: str) -> int:
@@ -78,160 +91,110 @@ def _bytes(_context: click.Context, parameter: click.Parameter, value: str) -> i
     return size
 
 
-_MEMORY = click.option(
-    "--memory",
-    "memory_bytes",
-    callback=_bytes,
-    default="128MiB",
-    show_default=True,
-    metavar="SIZE",
-    help="of a map of keys, 200 bytes each; what does not fit takes another round",
+def _size_option(name: str, default: int, text: str, to: str | None = None) -> Callable[[F], F]:
+    shown = human_bytes(default).replace(".0 ", "")
+    names = (name,) if to is None else (name, to)
+    return click.option(*names, callback=_bytes, default=shown, show_default=True, metavar="SIZE", help=text)
+
+
+_TASK_BYTES = _size_option("--task-bytes", SPAN_BYTES, "what one task reads; a lost task is done again as a whole")
+
+
+def _only(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[Kind, ...]:
+    words = [word.strip() for word in value.split(",")] if value is not None else list(ROUTINE)
+    unknown = [word for word in words if word not in set(Kind)]
+    if unknown:
+        raise ConfigError(f"--only {unknown[0]!r} is no kind of maintenance", hint=f"one of {', '.join(Kind)}")
+    return tuple(Kind(word) for word in words)
+
+
+@_verb("maintain", speculative=False)
+@click.argument("selected", required=False, metavar="[TOPIC[:P]]")
+@click.option(
+    "--only",
+    "kinds",
+    callback=_only,
+    metavar="KINDS",
+    help="retention,merge,compact,collect: all of them by default; reencode: what is there in the topic's "
+    "compression.type, and in the batch format of today",
 )
-
-LEVELLED = ("gzip", "lz4", "zstd")
-CODECS = ("uncompressed", "snappy", *LEVELLED)
-"""Words of ``compression.type``; ``producer`` would leave all of them."""
-
-_TOPICS = click.argument("topics", nargs=-1, metavar="[TOPIC...]")
-_TASK_BYTES = click.option(
-    "--task-bytes",
-    callback=_bytes,
-    default=human_bytes(SPAN_BYTES).replace(".0 ", ""),
-    show_default=True,
-    metavar="SIZE",
-    help="what one task reads; a lost task is done again as a whole",
-)
-
-
-@job_command("scrub")
-@_TOPICS
 @_TASK_BYTES
-def scrub(topics: tuple[str, ...], task_bytes: int) -> dict[str, Any]:
-    """Verify every byte of a bucket, as `tiered check --read-data` does on one machine. Changes nothing of the log.
+@_size_option(
+    "--memory", DEDUPE_BUFFER_BYTES, "of a map of keys; what does not fit takes another round", "memory_bytes"
+)
+@_size_option(
+    "--two-phase-above",
+    TWO_PHASE_BYTES,
+    "a larger log, or one of more than 50 million records, is compacted in two phases over all tasks",
+    "two_phase_bytes",
+)
+@destructive
+def maintain(
+    runner: Runner,
+    *,
+    selected: str | None,
+    kinds: tuple[Kind, ...],
+    task_bytes: int,
+    memory_bytes: int,
+    two_phase_bytes: int,
+    dry_run: bool,
+    yes: bool,
+) -> int:
+    """Retention, merging and compaction of the bucket, as `tiered maintain run` does them on one machine.
+
+    A partition is maintained by one task. A large log is compacted in two phases: all tasks look for keys, Spark
+    shuffles what they found, all tasks write. Readers and writers go on meanwhile.
+
+    \b
+    Examples:
+      tiered spark maintain --remote s3://acme-logs/prod --dry-run
+      tiered spark maintain positions --only compact --remote s3://acme-logs/prod --memory 2GiB --yes
+      tiered spark maintain flights --only reencode --remote s3://acme-logs/prod --yes
+    """
+    from tiered.spark.jobs.maintain import Wanted, maintain  # noqa: PLC0415
+
+    if selected is not None:
+        refuse_internal(split_topic(selected)[0])
+    wanted = Wanted(selected, kinds, task_bytes, two_phase_bytes, memory_bytes)
+    return maintain(runner, wanted, dry_run=dry_run, yes=yes)
+
+
+@_verb("check", speculative=True)
+@click.argument("topics", nargs=-1, metavar="[TOPIC...]")
+@click.option("--read-data", is_flag=True, help="read every byte: on Spark this is always so")
+@_TASK_BYTES
+def check(runner: Runner, *, topics: tuple[str, ...], read_data: bool, task_bytes: int) -> int:
+    """Verify every byte of a bucket, as `tiered check --read-data` does on one machine. Changes nothing.
 
     Exit code 0: nothing wrong; 3: warnings; 13: something is damaged or missing.
 
     \b
     Examples:
-      tiered spark scrub --remote s3://acme-logs/prod
-      tiered spark scrub flights --remote s3://acme-logs/prod --plan
+      tiered spark check --remote s3://acme-logs/prod
+      tiered spark check flights --remote s3://acme-logs/prod --master yarn
     """
-    return {"topics": list(topics), "task_bytes": task_bytes}
+    from tiered.spark.jobs.check import check  # noqa: PLC0415
+
+    del read_data
+    app = runner.app
+    app.out.begin("spark check", complete=False)
+    report: CheckReport = check(runner, topics, task_bytes)
+    for finding in report.findings:
+        show_finding(app, finding)
+    return conclude_check(app, report)
 
 
-@job_command("compact")
-@_TOPICS
-@_TASK_BYTES
-@_MEMORY
-@click.option(
-    "--two-phase-above",
-    "two_phase_bytes",
-    callback=_bytes,
-    default=human_bytes(TWO_PHASE_BYTES).replace(".0 ", ""),
-    show_default=True,
-    metavar="SIZE",
-    help="a larger log, or one of more than 50 million records, is compacted in two phases over all tasks",
-)
-@click.option(
-    "--sample",
-    type=click.IntRange(0),
-    default=0,
-    metavar="N",
-    help="with --plan: read N parts of each such log, to tell what Spark will shuffle and not only the most of it",
-)
-def compact(
-    topics: tuple[str, ...], task_bytes: int, memory_bytes: int, two_phase_bytes: int, sample: int
-) -> dict[str, Any]:
-    """Compact the topics whose cleanup.policy says so: of each key the newest record stays.
-
-    A log is done by one task, or, if it is large, in two phases: all tasks look for keys, Spark shuffles what they
-    found, all tasks write. Either way the rules, the claim and the commits are those of `tiered maintain run --only
-    compact`, and so is what is left; readers and writers go on.
-
-    \b
-    Examples:
-      tiered spark compact --remote s3://acme-logs/prod --plan
-      tiered spark compact positions --remote s3://acme-logs/prod --memory 2GiB
-      tiered spark compact positions --remote s3://acme-logs/prod --plan --two-phase-above 1GiB --sample 3
-    """
-    return {
-        "topics": list(topics),
-        "task_bytes": task_bytes,
-        "memory_bytes": memory_bytes,
-        "two_phase_bytes": two_phase_bytes,
-        "sample": sample,
-    }
-
-
-@job_command("merge")
-@_TOPICS
-@_TASK_BYTES
-def merge(topics: tuple[str, ...], task_bytes: int) -> dict[str, Any]:
-    """Make large segments of small neighbours: of what sinks and quiet topics leave. Bytes of batches stay as they are.
-
-    \b
-    Examples:
-      tiered spark merge --remote s3://acme-logs/prod --plan
-      tiered spark merge flights --remote s3://acme-logs/prod
-    """
-    return {"topics": list(topics), "task_bytes": task_bytes, "memory_bytes": DEDUPE_BUFFER_BYTES}
-
-
-@job_command("retention")
-@_TOPICS
-def retention(topics: tuple[str, ...]) -> dict[str, Any]:
-    """Take what retention.ms and retention.bytes let go out of the catalog; `tiered gc run` deletes it after its grace.
-
-    \b
-    Examples:
-      tiered spark retention --remote s3://acme-logs/prod --plan
-    """
-    return {"topics": list(topics), "task_bytes": SPAN_BYTES, "memory_bytes": DEDUPE_BUFFER_BYTES}
-
-
-@job_command("reencode")
-@_TOPICS
-@_TASK_BYTES
-@click.option("--codec", type=click.Choice(CODECS), help="the topic's compression.type by default")
-@click.option("--level", type=int, metavar="N", help="of gzip, lz4 or zstd; the topic's by default")
-def reencode(topics: tuple[str, ...], task_bytes: int, codec: str | None, level: int | None) -> dict[str, Any]:
-    """Write segments in another codec, and those of message formats 0 and 1 in the batch format of today.
-
-    Records keep their offsets, timestamps, headers, producers and transactions. A segment that is as it shall be is
-    read and left alone. `tiered maintain run --only reencode` does the same on one machine, by compression.type alone.
-
-    \b
-    Examples:
-      tiered spark reencode --remote s3://acme-logs/prod --plan
-      tiered spark reencode flights --codec zstd --level 12 --remote s3://acme-logs/prod
-    """
-    settings = {} if codec is None else {"compression.type": codec}
-    if level is not None:
-        if codec not in LEVELLED:
-            raise ConfigError(f"--level {level} needs one of --codec {', '.join(LEVELLED)}", hint="--codec zstd")
-        settings[f"compression.{codec}.level"] = str(level)
-    TopicConfig.from_properties(settings)  # raises ConfigError for a level that there is not
-    return {
-        "topics": list(topics),
-        "task_bytes": task_bytes,
-        "memory_bytes": DEDUPE_BUFFER_BYTES,
-        "settings": settings,
-    }
-
-
-@job_command("erase")
+@_verb("erase", speculative=False)
 @click.argument("selected", metavar="TOPIC[:P]")
 @selection_options
 @click.option("--now", is_flag=True, help="delete the old objects without gc.grace.ms; refused under pins, snapshots")
 @_TASK_BYTES
 @destructive
-@pass_application
-def erase(app: Application, *, selected: str, now: bool, task_bytes: int, **asked: Any) -> dict[str, Any]:
+def erase(runner: Runner, *, selected: str, now: bool, task_bytes: int, dry_run: bool, yes: bool, **asked: Any) -> int:
     """Take the records of some keys out of a topic for good, as `tiered erase` does on one machine.
 
-    Reads every segment, asks, writes those that hold them anew without them, and reads all that is left. Keys stand in
-    the bucket and in Spark's logs as hashes alone. --plan tells what is read; --dry-run reads it, and tells which
-    segments hold them: --job ID goes on from there.
+    All tasks look for the keys. Then one task for each partition writes the segments that hold them anew without them,
+    and reads all that is left. Spark sees keys as hashes alone. What stays on disks is for `tiered erase --log-dir`.
 
     Exit code 0: no object holds them any more; 3: some still do, the receipt names them.
 
@@ -240,41 +203,74 @@ def erase(app: Application, *, selected: str, now: bool, task_bytes: int, **aske
       tiered spark erase users --key alice@example.org --remote s3://acme-logs/prod --dry-run
       tiered spark erase users --keys gone.txt --now --remote s3://acme-logs/prod --yes
     """
+    from tiered.spark.jobs.erase import erase  # noqa: PLC0415
+
     topic, partition = split_topic(selected)
     refuse_internal(topic)
-    selection = selection_of(app, **asked)
-    return {"topic": topic, "partition": partition, "selection": selection, "now": now, "task_bytes": task_bytes}
+    selection = selection_of(runner.app, **asked)
+    return erase(runner, topic, partition, selection, now=now, task_bytes=task_bytes, dry_run=dry_run, yes=yes)
 
 
-def _run(
-    app: Application,
-    job: str,
-    arguments: dict[str, Any],
-    how: tuple[str | None, bool, str | None, tuple[str, ...]],
-    **asks: bool,
+@_verb("export", speculative=True)
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option(
+    "--format", "kind", required=True, metavar="NAME", help="parquet, delta, iceberg, or any other of Spark's"
+)
+@click.option("--to", metavar="URL", help="folder: s3a://bucket/prefix, file:///dir")
+@click.option("--table", metavar="NAME", help="table of a Spark catalog, instead of --to")
+@click.option("--checkpoint", required=True, metavar="URL", help="folder in which Spark notes how far the export is")
+@click.option("--option", "options", multiple=True, metavar="K=V", help="an option of the format")
+@click.option("--isolation", type=click.Choice(("read_committed", "read_uncommitted")), default="read_committed")
+@click.option("--headers", is_flag=True, help="add the column headers")
+@click.option("--skip-lost", is_flag=True, help="go on where retention took records before they were exported")
+@click.option(
+    "--batch-bytes", callback=_bytes, default="10GiB", show_default=True, metavar="SIZE", help="of one commit"
+)
+def export(
+    runner: Runner,
+    *,
+    topics: tuple[str, ...],
+    kind: str,
+    to: str | None,
+    table: str | None,
+    checkpoint: str,
+    options: tuple[str, ...],
+    isolation: str,
+    headers: bool,
+    skip_lost: bool,
+    batch_bytes: int,
 ) -> int:
-    job_id, only_plan, master, settings = how
-    pairs = dict(_pair(text) for text in settings)
-    url = location(app).url
-    try:
-        # Heavy, and absent where only the log itself is installed.
-        from tiered.spark.jobs.erase import blind_arguments  # noqa: PLC0415
-        from tiered.spark.jobs.runner import Asks, Order, SparkOptions, Where, run_job  # noqa: PLC0415
-    except ImportError as error:
-        raise lacking(f"the job {job}", error) from error
-    store = open_remote(app)
-    try:
-        where = Where(store, url, store_options(app, url))
-        if job == "erase":
-            arguments = blind_arguments(store, arguments)
-        order = Order(job, arguments, job_id, only_plan, Asks(**asks))
-        return run_job(app, where, order, SparkOptions(master, pairs))
-    finally:
-        store.close()
+    """Write records in a format of Spark's or of its connectors, each once. A run continues where the last one ended.
+
+    Spark's checkpoint notes how far it is, with the transaction of the format. Delta and Iceberg need the jars of their
+    connectors (--conf spark.jars.packages=...). A folder of Parquet files is exactly once for readers that heed its
+    _spark_metadata, as Spark does.
+
+    \b
+    Examples:
+      tiered spark export flights --format parquet --to file:///data/flights --checkpoint file:///data/flights.done \\
+        --remote s3://acme-logs/prod
+      tiered spark export flights --format delta --to s3a://acme-lake/flights \\
+        --checkpoint s3a://acme-lake/checkpoints/flights --remote s3://acme-logs/prod
+    """
+    from tiered.spark.jobs.export import Target, export  # noqa: PLC0415
+
+    for topic in topics:
+        refuse_internal(topic)
+    target = Target(kind, _absolute(checkpoint), _absolute(to) if to else None, table, pairs("--option", options))
+    read = {
+        "isolation.level": isolation,
+        "includeHeaders": str(headers).lower(),
+        "failOnDataLoss": str(not skip_lost).lower(),
+        "maxBytesPerTrigger": str(batch_bytes),
+    }
+    fields = export(runner, tuple(sorted(set(topics))), target, read)
+    line = f"{fields['rows']} records exported in {fields['batches']} batches"
+    return runner.app.out.result(
+        "spark export", fields, [line if fields["rows"] else "nothing new was there to export"]
+    )
 
 
-def _pair(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"--conf {text!r} is not K=V", hint="for example --conf spark.driver.memory=4g")
-    return key, value
+def _absolute(place: str) -> str:
+    """Return a URL as it is, and a path as it is from any folder: executors have others."""
+    return place if "://" in place else str(Path(place).absolute())

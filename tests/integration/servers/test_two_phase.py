@@ -15,9 +15,6 @@ from tests.spark.conftest import REPOSITORY, SETTINGS, need_java
 from tests.spark.jobs.building import records
 from tiered.care.check import CheckOptions
 from tiered.care.run import check
-from tiered.spark.jobs.receipts import JobFolder
-from tiered.store.base import list_all
-from tiered.store.driver import drive
 from tiered.store.location import open_store
 
 REGION = "us-east-1"
@@ -30,23 +27,42 @@ os.environ.setdefault("TEST_DRIVER", str(os.getpid()))
 import tiered.spark.jobs.two_phase as two_phase
 two_phase.WAVE_PARTS = 3
 if os.environ["TEST_DRIVER"] != str(os.getpid()):
-    import tiered.spark.jobs.receipts as receipts
-    keep = receipts.JobFolder.keep_receipt
-    def keep_and_kill(self, phase, number, receipt):
-        kept = keep(self, phase, number, receipt)
-        if phase.startswith(os.environ["TEST_KILL"]) and number % 3 == 1:
+    import tiered.spark.jobs.rounds as rounds
+    import tiered.spark.jobs.shuffle as shuffle
+    def killing(function):
+        def call(*args):
+            done = yield from function(*args)
             os.kill(int(os.environ["TEST_DRIVER"]), signal.SIGKILL)
-        return kept
-    if os.environ["TEST_KILL"]:
-        receipts.JobFolder.keep_receipt = keep_and_kill
+            return done
+        return call
+    if os.environ["TEST_KILL"] == "scan":
+        shuffle.scan = killing(rounds.scan)
+    rewrite, calls = rounds.rewrite, []
+    def rewrite_and_kill(store, task, bitmap):
+        done = rewrite(store, task, bitmap)
+        if os.environ["TEST_KILL"] == "rewrite" and task["part"] >= 3:
+            os.kill(int(os.environ["TEST_DRIVER"]), signal.SIGKILL)
+        return done
+    two_phase.rewrite = rewrite_and_kill
 """
 
 
 def compact(server: S3Server, folder: Path, kill: str) -> subprocess.CompletedProcess[str]:
-    """A driver of its own, whose workers kill it once one has its receipt in a phase named ``kill...``."""
+    """A driver of its own, whose workers kill it after a part of the phase ``kill``."""
     (folder / "sitecustomize.py").write_text(HOOK)
     settings = [text for key, value in SETTINGS.items() for text in ("--conf", f"{key}={value}")]
-    line = [sys.executable, "-m", "tiered.spark", "compact", "latest", "--job", "large", "--master", "local[2,4]"]
+    line = [
+        sys.executable,
+        "-m",
+        "tiered.spark",
+        "maintain",
+        "latest",
+        "--only",
+        "compact",
+        "--yes",
+        "--master",
+        "local[2,4]",
+    ]
     line += ["--two-phase-above", "1", "--task-bytes", "3KiB", "--memory", "2KiB", "--json", *settings]
     line += ["--remote", URL, "--endpoint-url", server.url, "--region", REGION]
     line += ["--conf", f"spark.sql.warehouse.dir={folder}/warehouse"]
@@ -66,13 +82,9 @@ def test_killed_in_both_phases_it_ends_with_the_newest_of_each_key(minio: S3Serv
             topic.append_many(records(at, 20, keys=KEYS))
         log.sync(timeout=60)
     store = open_store(URL, **words)
-    folder = JobFolder(store, "large")
-    for kill in ("round-0-0-keys", "round-0-0-wave-2"):
+    for kill in ("scan", "rewrite"):
         killed = compact(minio, tmp_path, kill)
         assert killed.returncode == -9, (kill, killed.stderr)
-        assert folder.receipt() is None
-    assert folder.read("round-0-0-survivors") is not None  # phase 1 is not done again
-    assert folder.read("round-0-0-wave-0") is not None  # nor are groups that were committed
     with tiered.open(tmp_path / "log", URL, **words) as log:
         log.topic("latest").append_many(records(END, 20, keys=KEYS))
         log.sync(timeout=60)
@@ -86,4 +98,3 @@ def test_killed_in_both_phases_it_ends_with_the_newest_of_each_key(minio: S3Serv
     assert len(found) == len(newest) + 20
     assert check(None, store, CheckOptions(read_data=True)).findings == ()
     assert minio.credentials["AWS_SECRET_ACCESS_KEY"] not in done.stdout + done.stderr
-    assert [entry.key for entry in drive(store, list_all("jobs/large/")) if entry.key.endswith("receipt.json")]

@@ -1,18 +1,16 @@
-"""Buckets for the jobs, and a job run as its command line runs it, in the session that is there."""
+"""Buckets for the verbs, and a verb run as its command line runs it, in the session that is there."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import json
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.types import BooleanType, IntegerType, StringType, StructType
 
 import tiered
 from tiered.model import NewRecord, Row
@@ -20,20 +18,15 @@ from tiered.program.command_line import run_command
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import load_topic
 from tiered.spark.commands import PROGRAM, jobs
-from tiered.spark.jobs.plan import Receipt
-from tiered.spark.jobs.receipts import JobFolder
-from tiered.spark.jobs.runner import JobRun
-from tiered.spark.jobs.source import TaskReader
+from tiered.spark.jobs.run import Runner, Task, TaskCall, Work
 from tiered.store.driver import drive
 from tiered.store.location import open_store
 from tiered.testing.clock import START_MS
 
-SCHEMA_TYPE = StructType().add("task", IntegerType()).add("receipt", StringType()).add("failed", BooleanType())
-
 
 @dataclass(frozen=True)
 class Result:
-    """What a job left."""
+    """What a verb left."""
 
     code: int
     out: str
@@ -43,12 +36,6 @@ class Result:
     def summary(self) -> dict[str, Any]:
         """The last JSON line."""
         found: dict[str, Any] = json.loads(self.out.splitlines()[-1])
-        return found
-
-    @property
-    def done(self) -> dict[str, Any]:
-        """What its receipt says was done."""
-        found: dict[str, Any] = self.summary["done"]
         return found
 
 
@@ -116,50 +103,11 @@ def shape(found: list[Row]) -> list[tuple[int, int, int, int, int, int]]:
 
 @pytest.fixture
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tasks of a job one after the other in this process: the source's own code, without a session."""
+    """The tasks of a verb one after the other in this process: what a worker calls, without a session."""
 
-    def collect(self: JobRun, phase: str, show: Any) -> list[tuple[int, str, bool]]:
-        words = {"url": self._where.url, "job": self.job_id, "phase": phase, "run": self._run}
-        reader = TaskReader(words, self._where.s3, SCHEMA_TYPE)
-        rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
-        show(len(rows))
-        return [(row["task"], row["receipt"], row["failed"]) for row in rows]
+    def collect(self: Runner, title: str, work: Work, tasks: Sequence[Task]) -> list[tuple[int, str]]:
+        del title
+        call = TaskCall(work, self.url, self.s3)
+        return [(number, call(json.dumps(task))) for number, task in enumerate(tasks)]
 
-    monkeypatch.setattr(JobRun, "_collect", collect)
-
-
-@pytest.fixture
-def in_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As :func:`inline`, but of each task two attempts run side by side, and both have done their work before either
-    keeps its receipt; the second to end is the one that Spark does not hear of."""
-
-    def collect(self: JobRun, phase: str, show: Any) -> list[tuple[int, str, bool]]:
-        words = {"url": self._where.url, "job": self.job_id, "phase": phase, "run": self._run}
-        reader = TaskReader(words, self._where.s3, SCHEMA_TYPE)
-        rows: list[tuple[int, str, bool]] = []
-        keep = JobFolder.keep_receipt
-        for part in reader.partitions():
-            both = threading.Barrier(2)
-
-            def kept(self: JobFolder, phase: str, number: int, receipt: Receipt, both: Any = both) -> Receipt:
-                both.wait(60)
-                return keep(self, phase, number, receipt)
-
-            ended: list[dict[str, Any]] = []
-
-            def attempt(part: Any = part, ended: list[dict[str, Any]] = ended) -> None:
-                ended.extend(row for batch in reader.read(part) for row in batch.to_pylist())
-
-            with monkeypatch.context() as patch:
-                patch.setattr(JobFolder, "keep_receipt", kept)
-                attempts = [threading.Thread(target=attempt) for _ in range(2)]
-                for each in attempts:
-                    each.start()
-                for each in attempts:
-                    each.join()
-            assert len(ended) == 2
-            rows.append((ended[0]["task"], ended[0]["receipt"], ended[0]["failed"]))
-        show(len(rows))
-        return rows
-
-    monkeypatch.setattr(JobRun, "_collect", collect)
+    monkeypatch.setattr(Runner, "_collect", collect)

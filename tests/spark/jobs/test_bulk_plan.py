@@ -6,33 +6,22 @@ import itertools
 
 from bench.bulk_plan import SEGMENT_BYTES, SEGMENT_RECORDS, SEGMENTS, make_catalog, plan_round_of
 from tiered.plan.jobs import SPAN_BYTES, TWO_PHASE_BYTES
-from tiered.plan.survivors import PAIR_BYTES, SURVIVOR_BYTES
-from tiered.spark.jobs.compact import Compact
+from tiered.plan.maintenance import Kind
+from tiered.spark.jobs.maintain import Wanted, _due
 from tiered.store.memory import MemoryStore
-
-NOW_MS = 1_700_000_000_000
-ARGUMENTS = {
-    "topics": [],
-    "task_bytes": SPAN_BYTES,
-    "memory_bytes": 128 * 1024**2,
-    "two_phase_bytes": TWO_PHASE_BYTES,
-    "sample": 0,
-}
 
 
 def test_every_log_is_planned_in_two_phases_and_every_row_is_counted() -> None:
     store, partitions = MemoryStore(), 100
     make_catalog(store, partitions=partitions, segments=SEGMENTS // partitions)
-    plan = Compact().plan(store, ARGUMENTS, NOW_MS)
-    assert (plan.tasks, plan.facts["notes"]) == ((), [])
     rows = SEGMENTS // partitions
-    records = rows * SEGMENT_RECORDS
-    told = [
-        (log["partition"], log["rows_in"], log["records"], log["bytes_written"], log["shuffle_bytes"])
-        for log in plan.facts["two_phase"]
+    due = _due(store, Wanted(None, (Kind.COMPACT,), SPAN_BYTES, TWO_PHASE_BYTES))
+    found = [
+        (each.plan.tp.partition, each.in_two_phases, *map(each.total, ("rows_in", "records", "bytes_written")))
+        for each in due
     ]
-    most = round(records * PAIR_BYTES + records * SURVIVOR_BYTES)
-    assert told == [(number, rows, records, rows * SEGMENT_BYTES, most) for number in range(partitions)]
+    wanted = (True, rows, rows * SEGMENT_RECORDS, rows * SEGMENT_BYTES)
+    assert found == [(number, *wanted) for number in range(partitions)]
 
 
 def test_a_round_has_each_segment_of_one_log_in_one_group_and_parts_without_a_gap() -> None:

@@ -1,10 +1,11 @@
-"""Erasure as a job: it leaves what ``tiered erase`` leaves, whoever is killed, and tells nobody a key."""
+"""Erasure on Spark: it leaves what ``tiered erase`` leaves, whoever is killed, and Spark sees no key."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -15,7 +16,7 @@ from pyspark.sql import SparkSession
 import tiered
 from tests.spark.jobs.building import Result, Stream, bucket, inline, log, records, rows, run, shape
 from tiered.care.check import CheckOptions
-from tiered.care.erase_parts import Committer
+from tiered.care.erase import Eraser
 from tiered.care.run import check
 from tiered.cli.main import run as run_tiered
 from tiered.config import TopicConfig
@@ -28,9 +29,9 @@ from tiered.plan.maintenance import Kind
 from tiered.remote.catalog import Catalog
 from tiered.remote.maintain import Maintainer
 from tiered.remote.topics import TopicEntry, load_topic
-from tiered.spark.jobs.erase import Erase
-from tiered.spark.jobs.receipts import JobFolder
-from tiered.store.base import Get, Object, list_all
+from tiered.spark.jobs import erase as erasing
+from tiered.spark.jobs.run import Receipt, Runner, Task, Work
+from tiered.store.base import Get, Object, Store, list_all
 from tiered.store.driver import drive
 from tiered.store.location import open_store
 from tiered.store.probe import probe
@@ -106,113 +107,92 @@ def test_a_job_leaves_what_one_machine_leaves(now: tuple[str, ...], tmp_path: Pa
     assert content(one) == content(other) == [record for record in before if not meant(record)]
     for partition in range(PARTITIONS):
         assert shape(rows(bucket(one), "users", partition)) == shape(rows(bucket(other), "users", partition))
-    assert told(done.done) == told(alone.summary)
-    assert done.done["proven"] == alone.summary["proven"] == bool(now)
-    assert sum(one["records"] for one in done.done["partitions"]) == 24
+    assert told(done.summary) == told(alone.summary)
+    assert done.summary["proven"] == alone.summary["proven"] == bool(now)
+    assert sum(one["records"] for one in done.summary["partitions"]) == 24
     whole(one)
     again = erase(one, *KEY, "--yes")
-    assert sum(each["records_now"] for each in again.done["partitions"]) == 0
+    assert sum(each["records_now"] for each in again.summary["partitions"]) == 0
 
 
-def test_no_key_is_kept_or_told(tmp_path: Path, inline: None) -> None:
+def test_spark_and_the_bucket_see_hashes_alone(tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path)
+    collect, seen = Runner._collect, list[str]()
+
+    def noted(self: Runner, title: str, work: Work, tasks: Any) -> Any:
+        rows = collect(self, title, work, tasks)
+        seen.extend([*map(json.dumps, tasks), *(receipt for _, receipt in rows)])
+        return rows
+
+    monkeypatch.setattr(Runner, "_collect", noted)
     for line in (("--key", "key-3"), ("--key-prefix", "key-4"), ("--hex", "--key", b"key-5".hex())):
-        done = erase(tmp_path, "users", *line, "--now", "--yes", "--job", "secret")
-        assert done.code in {0, 2}
         assert erase(tmp_path, "users", *line, "--now", "--yes").code == 0
     store = open_store(bucket(tmp_path))
-    keys = [entry.key for entry in drive(store, list_all("jobs/"))]
-    assert len(keys) > 20
+    keys = [entry.key for entry in drive(store, list_all("erasures/"))]
+    assert len(keys) > 5
     for key in keys:
         found = store.execute(Get(key))
         assert isinstance(found, Object)
-        for secret in (b"key-3", b"key-4", b"key-5", b"key-5".hex().encode()):
-            assert secret not in found.data, key
+        seen.append(found.data.decode())
+    assert not [text for text in seen for secret in ("key-3", "key-4", "key-5", b"key-5".hex()) if secret in text]
     assert {record.key for record in content(tmp_path)} == {b"key-%d" % at for at in (0, 1, 2, 6, 7, 8, 9)}
 
 
-def test_a_plan_reads_nothing_and_a_dry_run_is_gone_on_with(tmp_path: Path, inline: None) -> None:
+def test_a_dry_run_shows_the_plan_of_one_machine_and_changes_nothing(tmp_path: Path, inline: None) -> None:
     fill(tmp_path)
     before = content(tmp_path)
-    planned = erase(tmp_path, *KEY, "--plan")
-    assert (planned.code, planned.summary["tasks"]) == (0, 4)
-    dry = erase(tmp_path, *KEY, "--dry-run", "--job", "mine")
+    dry, alone = erase(tmp_path, *KEY, "--dry-run"), on_one_machine(tmp_path, *KEY, "--dry-run")
     assert dry.code == 0, dry.err
-    assert sum(each["records"] for each in dry.done["partitions"]) == 24
-    assert content(tmp_path) == before
-    folder = JobFolder(open_store(bucket(tmp_path)), "mine")
-    looked = folder.done("tasks")
-    assert (len(looked), folder.receipt()) == (planned.summary["tasks"], None)
-    refused = erase(tmp_path, *KEY, "--job", "mine")
+    assert dry.summary["partitions"] == alone.summary["partitions"]
+    assert dry.summary["job"] == alone.summary["job"]
+    refused = erase(tmp_path, *KEY)
     assert (refused.code, "asks before it acts" in refused.err) == (2, True)
     assert content(tmp_path) == before
-    done = erase(tmp_path, *KEY, "--yes", "--job", "mine")
-    assert done.code == 3
-    assert [record for record in before if not meant(record)] == content(tmp_path)
-    assert erase(tmp_path, *KEY, "--job", "mine").summary == done.summary
 
 
-@contextlib.contextmanager
-def killed(where: str) -> Iterator[list[int]]:
-    """Ends the driver at the second call of one of its steps."""
-    calls: list[int] = []
-
-    def counted(original: Callable[..., Any], after: bool) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            calls.append(1)
-            if len(calls) == 2 and not after:
-                raise KeyboardInterrupt
-            result = yield from original(*args, **kwargs)
-            if len(calls) == 2:
-                raise KeyboardInterrupt
-            return result
-
-        return call
-
-    with pytest.MonkeyPatch.context() as patch:
-        name, _, when = where.partition(" ")
-        patch.setattr(Committer, name, counted(getattr(Committer, name), when == "after"))
-        yield calls
-
-
-@pytest.mark.parametrize(
-    "where", ["claim before", "commit before", "commit after", "others before", "ended before", "collect after"]
-)
-def test_a_driver_that_is_killed_goes_on(where: str, tmp_path: Path, inline: None) -> None:
+@pytest.mark.parametrize("after", [True, False])
+@pytest.mark.parametrize("step", ["claim", "_rewrite", "_note", "notes", "collect", "_prove"])
+def test_a_driver_that_is_killed_and_started_again_ends_right(
+    step: str, after: bool, tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(tmp_path)
-    before = content(tmp_path)
-    line = (*KEY, "--now", "--yes", "--job", "mine")
-    with killed(where) as calls:
-        assert erase(tmp_path, *line).code == 130
-    assert len(calls) == 2
-    done = erase(tmp_path, *line)
-    assert done.code == 0, done.err
-    assert content(tmp_path) == [record for record in before if not meant(record)]
-    assert [one["records"] for one in done.done["partitions"]] == [12, 12]
-    whole(tmp_path)
+    before, original, calls = content(tmp_path), getattr(Eraser, step), list[int]()
 
-
-def test_one_that_is_killed_in_a_task_goes_on(tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(tmp_path)
-    before, work, calls = content(tmp_path), Erase.work, list[str]()
-
-    def cut(self: Erase, store: Any, plan: Any, task: Any) -> Any:
-        calls.append(task["do"])
-        if calls.count("rewrite") == 2:
+    def killed(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2 and not after:
             raise KeyboardInterrupt
-        return work(self, store, plan, task)
+        result = yield from original(*args, **kwargs)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return result
 
     with monkeypatch.context() as patch:
-        patch.setattr(Erase, "work", cut)
-        assert erase(tmp_path, *KEY, "--now", "--yes", "--job", "mine").code == 130
-        looks = calls.count("look")
-        calls.clear()
-        done = erase(tmp_path, *KEY, "--now", "--yes", "--job", "mine")
-        assert done.code == 130  # killed again, behind what the first run had looked at
-        assert calls.count("look") == 0 < looks
-    assert erase(tmp_path, *KEY, "--now", "--yes", "--job", "mine").code == 0
+        patch.setattr(Eraser, step, killed)
+        assert erase(tmp_path, *KEY, "--now", "--yes").code == 130
+    assert len(calls) == 2
+    done = erase(tmp_path, *KEY, "--now", "--yes")
+    assert done.code == 0, done.err
     assert content(tmp_path) == [record for record in before if not meant(record)]
+    assert [one["records"] for one in done.summary["partitions"]] == [12, 12]
     whole(tmp_path)
+
+
+def test_what_spark_began_one_machine_ends(tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path)
+    before, work, calls = content(tmp_path), erasing.erase_partition, list[Receipt]()
+
+    def cut(store: Store, task: Task) -> Receipt:
+        calls.append(work(store, task))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(erasing, "erase_partition", cut)
+        assert erase(tmp_path, *KEY, "--now", "--yes").code == 130
+    done = on_one_machine(tmp_path, *KEY, "--now")
+    assert done.code == 0, done.err
+    assert content(tmp_path) == [record for record in before if not meant(record)]
+    assert [one["records"] for one in done.summary["partitions"]] == [12, 12]
 
 
 def claim_by_another(place: Path, partition: int) -> None:
@@ -233,81 +213,80 @@ def merge(place: Path, partition: int) -> None:
 
 
 @pytest.mark.parametrize("meanwhile", [claim_by_another, merge])
-def test_another_maintainer_takes_the_partition_and_it_goes_on_when_asked(
+def test_another_maintainer_takes_the_partition_and_the_same_command_goes_on(
     meanwhile: Callable[[Path, int], None], tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(tmp_path)
-    before, commit, work, written = content(tmp_path), Committer.commit, Erase.work, list[tuple[int, int]]()
+    before, rewritten, calls = content(tmp_path), Eraser.rewritten, list[int]()
 
-    def noted(self: Erase, store: Any, plan: Any, task: Any) -> Any:
-        written.extend((task["partition"], row[0]) for row in task.get("rows", ()))
-        return work(self, store, plan, task)
-
-    def raced(self: Committer, made: Any) -> Any:
-        if self.tp.partition == 1:
+    def raced(self: Eraser, row: Any) -> Any:
+        made = yield from rewritten(self, row)
+        if self.tp.partition == 1 and not calls:
+            calls.append(1)
             meanwhile(tmp_path, 1)
-        return (yield from commit(self, made))
+        return made
 
     with monkeypatch.context() as patch:
-        patch.setattr(Committer, "commit", raced)
-        patch.setattr(Erase, "work", noted)
-        fenced = erase(tmp_path, *KEY, "--now", "--yes", "--job", "mine")
+        patch.setattr(Eraser, "rewritten", raced)
+        fenced = erase(tmp_path, *KEY, "--now", "--yes")
     assert fenced.code == FencedError.exit_code, fenced.err
-    assert len(written) == len(set(written)) == 12  # what cannot be committed is not written again
-    done = erase(tmp_path, *KEY, "--now", "--yes", "--job", "mine")
-    assert done.code == 0, done.err
+    done = erase(tmp_path, *KEY, "--now", "--yes")
+    assert done.code == (0 if meanwhile is claim_by_another else 3), done.err
+    left = [each for one in done.summary["partitions"] for each in one["left"]]  # what the other one replaced
+    assert {each["why"] for each in left} <= {"it waits for gc.grace.ms: `tiered gc run` deletes it then"}
     assert content(tmp_path) == [record for record in before if not meant(record)]
     whole(tmp_path)
 
 
-def test_what_is_merged_between_look_and_claim_is_looked_at_again(
-    tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("when", ["before its look", "between look and claim"])
+def test_what_is_merged_meanwhile_is_looked_at_again(
+    when: str, tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(tmp_path)
-    before, claim = content(tmp_path), Committer.claim
+    before = content(tmp_path)
+    name = "look_at_part" if when == "before its look" else "erase_partition"
+    work, calls = getattr(erasing, name), list[int]()
 
-    def raced(self: Committer) -> Any:
-        if not self.claim_epoch and self.tp.partition == 0:
+    def raced(store: Store, task: Task) -> Receipt:
+        if not calls:
+            calls.append(1)
             merge(tmp_path, 0)
-        yield from claim(self)
+        return work(store, task)  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(Committer, "claim", raced)
+    monkeypatch.setattr(erasing, name, raced)
     done = erase(tmp_path, *KEY, "--now", "--yes")
     assert done.code == 3, done.err
-    left = [each for one in done.done["partitions"] for each in one["left"]]
+    left = [each for one in done.summary["partitions"] for each in one["left"]]
     assert {each["why"] for each in left} == {"it waits for gc.grace.ms: `tiered gc run` deletes it then"}
     assert sum(each["records"] for each in left) == 12  # in what the other maintainer replaced
     assert content(tmp_path) == [record for record in before if not meant(record)]
     whole(tmp_path)
 
 
-def test_what_is_appended_meanwhile_is_left_to_the_next_one(
-    tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_appended_meanwhile_goes_too(tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path)
-    claim = Committer.claim
+    work, calls = erasing.erase_partition, list[int]()
 
-    def busy(self: Committer) -> Any:
-        with tiered.open(tmp_path / "log", remote=bucket(tmp_path)) as opened:
-            opened.topic("users").append_many(records(1000, 20), partition=0)
-            opened.sync(timeout=60)
-        yield from claim(self)
+    def busy(store: Store, task: Task) -> Receipt:
+        if not calls:
+            calls.append(1)
+            with tiered.open(tmp_path / "log", remote=bucket(tmp_path)) as opened:
+                opened.topic("users").append_many(records(1000, 20), partition=0)
+                opened.sync(timeout=60)
+        return work(store, task)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Committer, "claim", busy)
-        assert erase(tmp_path, *KEY, "--yes").code == 3
-    assert sum(map(meant, content(tmp_path))) == 4  # two of each of the two appends
+    monkeypatch.setattr(erasing, "erase_partition", busy)
     assert erase(tmp_path, *KEY, "--yes").code == 3
     assert sum(map(meant, content(tmp_path))) == 0
 
 
-def test_what_is_meanwhile_rewritten_again_and_again_is_an_error(
+def test_what_others_rewrite_again_and_again_is_an_error(
     tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(tmp_path)
-    monkeypatch.setattr("tiered.spark.jobs.erase.MAX_LOOKS", 1)
-    done = erase(tmp_path, *KEY, "--yes", "--job", "mine")
-    assert (done.code, "--job mine" in done.err) == (2, True)
+    monkeypatch.setattr("tiered.care.erase_parts.MAX_LOOKS", 0)
+    done = erase(tmp_path, *KEY, "--yes")
+    assert (done.code, "run the same command again" in done.err) == (2, True)
 
 
 def test_words_that_are_wrong(tmp_path: Path, inline: None) -> None:
@@ -341,5 +320,5 @@ def test_in_a_session(tmp_path: Path, spark: SparkSession) -> None:
     del spark
     fill(tmp_path)
     done = erase(tmp_path, *KEY, "--now", "--yes")
-    assert (done.code, done.done["proven"]) == (0, True), done.err
+    assert (done.code, done.summary["proven"]) == (0, True), done.err
     assert sum(map(meant, content(tmp_path))) == 0

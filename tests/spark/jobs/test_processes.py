@@ -1,4 +1,4 @@
-"""Jobs as processes: killed for real, and without pandas anywhere."""
+"""Verbs as processes: killed for real, and without pandas anywhere."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+import tiered
 from tests.spark.conftest import REPOSITORY, SETTINGS
 from tests.spark.jobs.building import bucket, log, records
-from tiered.spark.jobs.receipts import JobFolder
+from tiered.care.check import CheckOptions
+from tiered.care.run import check
 from tiered.store.location import open_store
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -30,14 +32,13 @@ KILL = """
 import os, signal
 os.environ.setdefault("TIERED_TEST_DRIVER", str(os.getpid()))
 if os.environ["TIERED_TEST_DRIVER"] != str(os.getpid()):
-    import tiered.spark.jobs.receipts as receipts
-    keep = receipts.JobFolder.keep_receipt
-    def keep_and_kill(self, phase, number, receipt):
-        kept = keep(self, phase, number, receipt)
-        if number == 2:
-            os.kill(int(os.environ["TIERED_TEST_DRIVER"]), signal.SIGKILL)
-        return kept
-    receipts.JobFolder.keep_receipt = keep_and_kill
+    import tiered.spark.jobs.maintain as maintain
+    work = maintain._maintained
+    def maintained_and_kill(store, each, task, capabilities):
+        done = work(store, each, task, capabilities)
+        os.kill(int(os.environ["TIERED_TEST_DRIVER"]), signal.SIGKILL)
+        return done
+    maintain._maintained = maintained_and_kill
 """
 
 
@@ -70,17 +71,16 @@ def spark_job(folder: Path, startup: str, *arguments: str) -> subprocess.Complet
     return subprocess.run(done, capture_output=True, text=True, check=False, env=environment(folder, startup))
 
 
-def test_a_driver_that_is_killed_goes_on(place: Path) -> None:
-    common = ("scrub", "flights", "--task-bytes", "1KiB", "--json")
-    killed = spark_job(place, KILL, *common, "--job", "mine")
+def test_a_driver_that_is_killed_and_started_again_does_what_is_left(place: Path) -> None:
+    compact = ("maintain", "latest", "--only", "compact", "--yes", "--json")
+    killed = spark_job(place, KILL, *compact)
     assert killed.returncode == -9, killed.stderr
-    folder = JobFolder(open_store(bucket(place)), "mine")
-    plan = folder.plan()
-    assert plan is not None
-    assert 0 < len(folder.done("tasks")) < len(plan.tasks)
-    assert folder.receipt() is None
-    done = spark_job(place, "", *common, "--job", "mine")
+    done = spark_job(place, "", *compact)
     assert done.returncode == 0, done.stderr
+    with tiered.open_reader(bucket(place)) as reader:
+        found = [record.key for record in reader.topic("latest").read()]
+    assert len(found) == len(set(found)) == 10
+    assert check(None, open_store(bucket(place)), CheckOptions(read_data=True)).findings == ()
 
 
 ALL = f"""
@@ -94,12 +94,11 @@ for key, value in {SETTINGS!r}.items():
     builder = builder.config(key, value)
 spark = builder.config("spark.sql.warehouse.dir", folder + "/warehouse").getOrCreate()
 LINES = [
-    ["scrub"],
-    ["retention"],
+    ["check"],
     ["erase", "flights", "--key", "key-3", "--yes", "--now"],
-    ["compact"],
-    ["merge"],
-    ["reencode", "--codec", "zstd"],
+    ["maintain", "latest", "--only", "compact", "--yes", "--two-phase-above", "1", "--task-bytes", "3KiB"],
+    ["maintain", "--yes"],
+    ["export", "flights", "--format", "parquet", "--to", folder + "/out", "--checkpoint", folder + "/checkpoint"],
 ]
 missing = set(jobs.commands) - {{line[0] for line in LINES}}
 codes = [run_command(jobs, PROGRAM, [*line, "--remote", remote]) for line in LINES]
@@ -108,7 +107,7 @@ print(codes, sorted(missing), "pandas" in sys.modules)
 """
 
 
-def test_every_job_runs_without_pandas(place: Path) -> None:
+def test_every_verb_runs_without_pandas(place: Path) -> None:
     script = place / "all.py"
     script.write_text(ALL)
     line = [sys.executable, str(script), bucket(place), str(place)]

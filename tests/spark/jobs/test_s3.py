@@ -1,18 +1,18 @@
-"""Jobs over a bucket of an S3 server."""
+"""The verbs over a bucket of an S3 server."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import tiered
 from tests.spark.jobs.building import inline, records, run
-from tiered.store.base import Get, Object, list_all
-from tiered.store.driver import drive
-from tiered.store.location import open_store
+from tiered.spark.jobs.run import Runner, TaskCall, Work
 from tiered.testing.moto import CREDENTIALS, make_bucket
 
 __all__ = ["inline"]
@@ -45,7 +45,7 @@ def endpoint() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def options(endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    """Of a job over a log of several segments."""
+    """Options of a verb over a log of several segments."""
     url = f"s3://{BUCKET}/log"
     with tiered.open(tmp_path_factory.mktemp("s3"), url, endpoint_url=endpoint, region=REGION) as log:
         topic = log.topic("flights", create=True, config={"segment.bytes": 2000})
@@ -55,22 +55,25 @@ def options(endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[st
     return ("--remote", url, "--endpoint-url", endpoint, "--region", REGION, "--json")
 
 
-def test_scrub_and_its_receipt(options: tuple[str, ...], inline: None) -> None:
-    done = run("scrub", *options, "--task-bytes", "4KiB", "--job", "nightly")
-    assert (done.code, done.done["errors"], done.done["remote_segments"] > 3) == (0, 0, True)
-    again = run("scrub", *options, "--task-bytes", "4KiB", "--job", "nightly")
-    assert again.summary == done.summary
+def test_every_verb_but_the_export_without_a_secret(
+    options: tuple[str, ...], inline: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collect, seen = Runner._collect, list[str]()
 
+    def noted(self: Runner, title: str, work: Work, tasks: Any) -> Any:
+        rows = collect(self, title, work, tasks)
+        seen.extend([repr(TaskCall(work, self.url, self.s3)), *map(json.dumps, tasks), *(text for _, text in rows)])
+        return rows
 
-def test_maintenance(options: tuple[str, ...], inline: None) -> None:
-    assert run("merge", *options).code == 0
-    assert run("retention", *options).code == 0
-
-
-def test_no_secret_is_told(options: tuple[str, ...], inline: None) -> None:
-    run("scrub", *options, "--job", "told")
-    store = open_store(options[1], endpoint_url=options[3], region=REGION)
-    for entry in drive(store, list_all("jobs/told/")):
-        found = store.execute(Get(entry.key))
-        assert isinstance(found, Object)
-        assert CREDENTIALS["AWS_SECRET_ACCESS_KEY"].encode() not in found.data
+    monkeypatch.setattr(Runner, "_collect", noted)
+    checked = run("check", *options, "--task-bytes", "4KiB")
+    assert (checked.code, checked.summary["errors"], checked.summary["remote_segments"] > 3) == (0, 0, True), (
+        checked.err
+    )
+    assert run("maintain", *options, "--yes").code == 0
+    erased = run("erase", "flights", "--key", "key-3", "--now", "--yes", *options)
+    assert (erased.code, erased.summary["proven"]) == (0, True), erased.err
+    assert all("--endpoint-url" in line for line in erased.summary["noncurrent_versions"])
+    assert run("check", *options).code == 0
+    assert seen
+    assert not [text for text in seen if CREDENTIALS["AWS_SECRET_ACCESS_KEY"] in text]

@@ -1,4 +1,4 @@
-"""Two attempts of a task side by side: jobs that can have that do it once, others refuse it before they begin."""
+"""Two attempts of a task side by side: verbs whose tasks claim partitions refuse that before they begin."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.conftest import REPOSITORY, SETTINGS
-from tests.spark.jobs.building import bucket, in_pairs, log, records, rows, run
+from tests.spark.jobs.building import bucket, log, records, rows
 from tiered.errors import ConfigError
-from tiered.spark.jobs.kinds import JOBS, SPECULATIVE
-from tiered.spark.jobs.runner import need_no_speculation
-
-__all__ = ["in_pairs"]
+from tiered.spark.jobs.run import need_no_speculation
 
 
 def fill(folder: Path) -> Path:
@@ -26,25 +23,10 @@ def fill(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("line", [["scrub"]], ids=lambda line: line[0])
-def test_what_two_attempts_tell_counts_once(line: list[str], tmp_path: Path, in_pairs: None) -> None:
-    fill(tmp_path)
-    done = run(*line, "--remote", bucket(tmp_path), "--task-bytes", "3KiB", "--json")
-    assert done.code == 0, done.err
-    if line[0] == "scrub":
-        assert (done.done["errors"], done.done["remote_segments"]) == (0, 5)
-    else:
-        assert [(each["records"], each["distinct_keys"]) for each in done.done["topics"]] == [(100, 10)]
-
-
-@pytest.mark.parametrize("job", sorted(JOBS))
-def test_who_refuses_speculation(job: str) -> None:
-    need_no_speculation(job, "false")
-    if job in SPECULATIVE:
-        need_no_speculation(job, "true")
-    else:
-        with pytest.raises(ConfigError, match=f"of a task of {job} would take its partition"):
-            need_no_speculation(job, "TRUE")
+def test_the_setting_as_spark_writes_it() -> None:
+    need_no_speculation("false")
+    with pytest.raises(ConfigError, match="would take the partition from each other"):
+        need_no_speculation("TRUE")
 
 
 SCRIPT = f"""
@@ -56,7 +38,7 @@ builder = SparkSession.builder.master("local[2]").config("spark.speculation", "t
 for key, value in {SETTINGS!r}.items():
     builder = builder.config(key, value)
 spark = builder.config("spark.sql.warehouse.dir", sys.argv[2]).getOrCreate()
-LINES = [["merge"], ["erase", "flights", "--key", "key-3", "--yes"], ["scrub"]]
+LINES = [["maintain", "--yes"], ["erase", "flights", "--key", "key-3", "--yes"], ["check"]]
 print([run_command(jobs, PROGRAM, [*line, "--remote", sys.argv[1]]) for line in LINES])
 spark.stop()
 """

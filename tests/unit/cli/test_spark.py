@@ -25,7 +25,7 @@ signal.pause()
 """
 
 
-def test_what_stood_before_the_job_goes_behind_it(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_stood_before_the_verb_goes_behind_it(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: list[list[str]] = []
 
     def start(arguments: list[str]) -> int:
@@ -33,17 +33,17 @@ def test_what_stood_before_the_job_goes_behind_it(cli: Cli, monkeypatch: pytest.
         return 13
 
     monkeypatch.setattr(spark, "start", start)
-    line = ("--json", "-v", "--remote", "s3://b/p", "spark", "--region", "eu-1", "scrub", "t", "--job", "x", "--plan")
+    line = ("--json", "-v", "--remote", "s3://b/p", "spark", "--region", "eu-1", "check", "t", "--task-bytes", "1KiB")
     assert cli(*line).code == 13
-    assert seen == [["scrub", "t", "--job", "x", "--plan", "--remote", "s3://b/p", "--region", "eu-1", "--json", "-v"]]
-    assert cli("spark", "scrb").code == 2
-    assert "did you mean scrub?" in cli("spark", "scrb").err
-    assert "merge" in cli("spark", "--help").text
+    assert seen == [["check", "t", "--task-bytes", "1KiB", "--remote", "s3://b/p", "--region", "eu-1", "--json", "-v"]]
+    assert cli("spark", "chek").code == 2
+    assert "did you mean check?" in cli("spark", "chek").err
+    assert "maintain" in cli("spark", "--help").text
 
 
 def test_the_exit_code_is_the_childs(cli: Cli) -> None:
-    assert cli("spark", "merge").code == 2
-    assert cli("spark", "merge", "--help").code == 0
+    assert cli("spark", "check").code == 2
+    assert cli("spark", "check", "--help").code == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -54,7 +54,7 @@ def test_signals_are_handed_on_and_the_child_is_waited_for(number: signal.Signal
         "from tiered.cli import spark\n"
         "popen = subprocess.Popen\n"
         f"spark.subprocess.Popen = lambda line, **how: popen([line[0], {str(tmp_path / 'tiered_spark.py')!r}], **how)\n"
-        "sys.exit(spark.start(['scrub']))\n"
+        "sys.exit(spark.start(['check']))\n"
     )
     with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -69,4 +69,4 @@ def test_a_child_that_was_killed_is_128_and_the_signal(tmp_path: Path, monkeypat
     popen = subprocess.Popen
     kill = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     monkeypatch.setattr(spark.subprocess, "Popen", lambda line, **how: popen([line[0], "-c", kill], **how))
-    assert spark.start(["scrub"]) == 128 + 9
+    assert spark.start(["check"]) == 128 + 9

@@ -1,9 +1,8 @@
-"""The pure steps of a compaction in parts: pairs of keys and codes, bitmaps, what is forecast."""
+"""The pure steps of a compaction in parts: pairs of keys and codes, bitmaps."""
 
 from __future__ import annotations
 
 import random
-import struct
 
 import numpy as np
 import pytest
@@ -16,15 +15,11 @@ from tiered.plan.survivors import (
     CHUNK_OFFSETS,
     MAX_PART_OFFSETS,
     OFFSET_BITS,
-    Forecast,
     KeyScan,
     Pairs,
-    Sample,
     Survivors,
     SurvivorsBuilder,
     code_of,
-    forecast,
-    to_be_tried,
     txns_before,
 )
 
@@ -141,63 +136,3 @@ def test_what_a_group_takes_over() -> None:
         TxnsBefore(20, (7,), ()),
         TxnsBefore(30, (), ()),
     ]
-
-
-def sample(dice: random.Random, records: int, keys: int) -> Sample:
-    found = Sample(records)
-    drawn = {dice.randrange(keys) for _ in range(records)}
-    high = np.array([struct.unpack("<q", random.Random(key).randbytes(8))[0] for key in drawn], dtype=np.int64)
-    found.take(Pairs(high, high, np.zeros(len(high), dtype=np.int64)))
-    return found
-
-
-def test_a_forecast_without_samples_is_the_most_that_it_can_be() -> None:
-    assert forecast(0, 1000, []) == forecast(400, 600, []) == Forecast(1000, 1000)
-
-
-@pytest.mark.parametrize("keys", [2_000, 20_000, 60_000])
-def test_a_forecast_tells_keys_that_come_again(keys: int) -> None:
-    """Three parts of 20 are read; the others are drawn to see what there is in all."""
-    dice = random.Random(keys)
-    parts = [sample(dice, 10_000, keys) for _ in range(20)]
-    found = forecast(0, 200_000, [parts[0], parts[9], parts[19]])
-    pairs = sum(part.pairs for part in parts)
-    survivors = min(keys, 200_000)
-    assert abs(found.pairs - pairs) < 0.02 * pairs
-    assert abs(found.survivors - survivors) < 0.15 * survivors
-
-
-@pytest.mark.parametrize(
-    ("wanted", "kinds", "chosen"),
-    [
-        (3, [True] * 7, [0, 3, 6]),
-        (9, [True, True], [0, 1]),
-        (1, [False] * 4, [0]),
-        (4, [False] * 9 + [True] * 3, [0, 8, 9, 11]),
-        (3, [False] * 9 + [True] * 3, [0, 9, 11]),
-        (1, [False] * 2 + [True] * 3, [0, 2]),
-        (5, [], []),
-    ],
-)
-def test_parts_of_both_kinds_are_tried(wanted: int, kinds: list[bool], chosen: list[int]) -> None:
-    assert to_be_tried(wanted, kinds) == chosen
-
-
-def test_clean_and_dirty_parts_are_told_apart() -> None:
-    """Of a cleaned part each record names a key; of a dirty one each key once. Both kinds are not sampled alike."""
-    dice = random.Random(5)
-    clean = [Sample(4_000, dirty=False, pairs=4_000, keys=sample(dice, 4_000, 50_000).keys) for _ in range(12)]
-    dirty = [sample(dice, 10_000, 2_000) for _ in range(3)]
-    pairs = sum(part.pairs for part in (*clean, *dirty))
-    found = forecast(48_000, 30_000, [clean[0], clean[11], dirty[0], dirty[2]])
-    assert abs(found.pairs - pairs) < 0.01 * pairs
-    # Where one kind has no sample the other one speaks for it.
-    assert forecast(48_000, 30_000, clean[:2]).pairs == 78_000
-
-
-def test_keys_that_never_come_again_all_survive() -> None:
-    one, other = Sample(10), Sample(10)
-    for number, each in enumerate((one, other)):
-        codes = np.arange(10, dtype=np.int64)
-        each.take(Pairs(codes * 16 + number * 1600, codes, codes))
-    assert forecast(0, 1000, [one, other]) == Forecast(1000, 1000)

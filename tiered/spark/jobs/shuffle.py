@@ -2,78 +2,48 @@
 
 ::
 
-    tiered_keys ──> high, low, code ── by key ──> newest of each ── by part ──> tiered_survivors ──> a bitmap a part
+    tiered_keys ──> high, low, code ── by key ──> newest of each ── by part ──> a note and a bitmap for each part
+                                                                                        └── rewrite, part by part
 
-Both sources are internal: what they read and write is what the job keeps. A bitmap is created once; every part has one,
-an empty one too, and only then :data:`SURVIVORS` says how many there are. Without that nothing may be rewritten.
+Spark keeps the bitmaps on the disks of its executors until the round ends. A lost one is made again, from the segments.
+What a part does to transactions travels with its pairs, as one row more: its *note*.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping
+import dataclasses
+import json
+import struct
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import SparkSession, Window
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as fn
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceReader,
-    InputPartition,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import StructType
 
 from tiered.config import S3_WORDS, S3Keywords
 from tiered.errors import CorruptionError, NotFoundError
 from tiered.plan.survivors import OFFSET_BITS, PAIR_BYTES, SurvivorsBuilder, code_of
-from tiered.remote.compact_parts import Part
-from tiered.spark.jobs.receipts import JobFolder
-from tiered.spark.jobs.rounds import CHANGED, SURVIVORS, KeptRound, bitmap_name, scan
+from tiered.remote.compact_parts import Part, Scanned
+from tiered.spark.jobs.rounds import PlannedRound, part_of_json, scan
+from tiered.spark.jobs.run import Receipt, Runner, Task, receipts_of
 from tiered.spark.stores import worker_store
-from tiered.store.base import Store
 
-KEYS_SOURCE, SURVIVORS_SOURCE = "tiered_keys", "tiered_survivors"
-COLUMNS = "high long, low long, code long"
+KEYS_SOURCE = "tiered_keys"
+COLUMNS = "high long, low long, code long, note string"
 
 SHUFFLE_BYTES = 128 * 1024 * 1024
 """Of one task behind the shuffle, where every record has a key of its own."""
 
 MAX_SHUFFLE_TASKS = 10_000
 
-
-def shuffle(session: SparkSession, words: Mapping[str, str], kept: KeptRound) -> None:
-    """Phase 1 of a round, and a bitmap of each part. Raises what Spark raises."""
-    for source in (KeySource, SurvivorsSource):
-        session.dataSource.register(source)
-    parts = kept.parts
-    dirty = code_of(kept.round.first_dirty, [part.start for part in parts])
-    expected = sum(part.records for part in parts) * PAIR_BYTES
-    tasks = int(min(max(expected // SHUFFLE_BYTES + 1, min(len(parts), 8)), MAX_SHUFFLE_TASKS))
-    pairs = session.read.format(KEYS_SOURCE).options(**words, round=kept.name).load()
-    newest = fn.max("code").over(Window.partitionBy("high", "low"))
-    known = pairs.repartition(tasks, "high", "low").withColumn("newest", newest)
-    alive = known.where((fn.col("newest") == fn.col("code")) | (fn.col("newest") < fn.lit(dirty))).select("code")
-    by_part = alive.repartition(min(tasks, len(parts)), fn.shiftright("code", OFFSET_BITS))
-    rows = by_part.sortWithinPartitions("code")
-    rows.write.format(SURVIVORS_SOURCE).options(**words, round=kept.name).mode("append").save()
-
-
-class _Options:
-    """The round that a source belongs to. Holds no credentials."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self.url, self.job, self.name = options["url"], options["job"], options["round"]
-        self._s3: S3Keywords = {word: options[word] for word in S3_WORDS if word in options}  # type: ignore[assignment]
-
-    def store(self) -> Store:
-        return worker_store(self.url, **self._s3)
-
-    def folder(self) -> JobFolder:
-        return JobFolder(self.store(), self.job)
+_NOTE_LENGTH = struct.Struct("<I")
 
 
 @dataclass(frozen=True)
@@ -85,125 +55,180 @@ class KeyPartition(InputPartition):
 
 
 class KeySource(DataSource):
-    """Digests of the keys of a round, and codes."""
+    """Digests of the keys of a round, and codes. Options: ``url``, words of S3, ``round`` as JSON."""
 
     @classmethod
     def name(cls) -> str:
-        """The word for ``format(...)``."""
+        """Return the word for ``format(...)``."""
         return KEYS_SOURCE
 
     def schema(self) -> str:
-        """One row for a key of a part."""
+        """Return one row for a key of a part, and one with the note of the part."""
         return COLUMNS
 
     def reader(self, schema: StructType) -> KeyReader:
-        """All parts."""
+        """Read all parts."""
         del schema
-        return KeyReader(_Options(self.options))
+        return KeyReader(self.options)
 
 
 class KeyReader(DataSourceReader):
-    """A part is a partition. What it does to transactions is kept beside the rows."""
+    """A part is a partition."""
 
-    def __init__(self, options: _Options) -> None:
-        self._options = options
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._url = options["url"]
+        self._s3: S3Keywords = {word: options[word] for word in S3_WORDS if word in options}  # type: ignore[assignment]
+        fields = json.loads(options["round"])
+        self._parts = [part_of_json(part) for part in fields.pop("parts")]
+        self._facts = fields
 
     def partitions(self) -> list[InputPartition]:
-        """Of the round as it was planned."""
-        kept = KeptRound.load(self._options.folder(), self._options.name)
-        return [KeyPartition(number, part) for number, part in enumerate(kept.parts)]
+        """Return the parts of the round."""
+        return [KeyPartition(number, part) for number, part in enumerate(self._parts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Its pairs. Where the bucket holds other rows by now, that is kept, too: the round is planned anew then."""
+        """Yield the pairs of a part, then its note. The note reports a catalog that holds other rows by now."""
         if not isinstance(partition, KeyPartition):
             return
-        folder = self._options.folder()
+        number, note = partition.number, dict[str, Any]()
         try:
-            for pairs in scan(self._options.store(), folder, self._options.name, partition.number, partition.part):
-                yield pa.RecordBatch.from_arrays(
-                    [pa.array(pairs.high), pa.array(pairs.low), pa.array(pairs.codes)], names=["high", "low", "code"]
-                )
+            found = yield from self._pairs(number, partition.part)
+            note = dataclasses.asdict(found)
         except NotFoundError as changed:
-            if changed.__class__ is NotFoundError:
-                folder.keep(f"{self._options.name}-{CHANGED}", {"message": changed.message})
-            raise
+            if changed.__class__ is not NotFoundError:
+                raise
+            note = {"changed": changed.message}
+        yield _batch([None], [None], [number << OFFSET_BITS], [json.dumps(note)])
+
+    def _pairs(self, number: int, part: Part) -> Generator[pa.RecordBatch, None, Scanned]:
+        pairs = scan(worker_store(self._url, **self._s3), self._facts, number, part)
+        while True:
+            try:
+                each = next(pairs)
+            except StopIteration as end:
+                return cast("Scanned", end.value)
+            yield _batch(each.high, each.low, each.codes, pa.nulls(len(each.codes), pa.string()))
 
 
-@dataclass(frozen=True, slots=True)
-class Told(WriterCommitMessage):
-    """Survivors of the parts that one task made bitmaps of."""
-
-    counts: Mapping[int, int]
+def _batch(high: Any, low: Any, codes: Any, notes: Any) -> pa.RecordBatch:
+    columns = [*(pa.array(each, pa.int64()) for each in (high, low, codes)), pa.array(notes, pa.string())]
+    return pa.RecordBatch.from_arrays(columns, names=["high", "low", "code", "note"])
 
 
-class SurvivorsSource(DataSource):
-    """Takes codes, by part and in order."""
+class Shuffled:
+    """The survivors of one round, for as long as the block lasts."""
 
-    @classmethod
-    def name(cls) -> str:
-        """The word for ``format(...)``."""
-        return SURVIVORS_SOURCE
+    def __init__(self, runner: Runner, planned: PlannedRound) -> None:
+        self._runner = runner
+        self._planned = planned
+        self._live: DataFrame | None = None
 
-    def writer(self, schema: StructType, overwrite: bool) -> SurvivorsWriter:
-        """All parts."""
-        del schema, overwrite
-        return SurvivorsWriter(_Options(self.options))
+    def __enter__(self) -> Shuffled:
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.unpersist()
 
-class SurvivorsWriter(DataSourceArrowWriter):
-    """Bitmaps of whole parts, one after the other."""
+    def notes(self, title: str) -> list[dict[str, Any]]:
+        """Shuffle; return the note of each part, with its number of ``survivors``.
 
-    def __init__(self, options: _Options) -> None:
-        self._options = options
-        kept = KeptRound.load(options.folder(), options.name)
-        self._bounds = [(part.start, part.end) for part in kept.parts]
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Told:
-        """Those of one task."""
-        folder, counts = self._options.folder(), dict[int, int]()
-        number, builder = -1, None
-        for batch in iterator:
-            codes = batch.column(0).to_numpy(zero_copy_only=False)
-            numbers = codes >> OFFSET_BITS
-            bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(codes)]
-            for low, high in itertools.pairwise(bounds):
-                if low == high:
-                    continue
-                if builder is None or int(numbers[low]) != number:
-                    self._keep(folder, number, builder)
-                    number = int(numbers[low])
-                    builder = self._builder(number)
-                builder.add(codes[low:high])
-                counts[number] = counts.get(number, 0) + high - low
-        self._keep(folder, number, builder)
-        return Told(counts)
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Bitmaps of the parts without a survivor, then how many there are in all."""
-        folder, counts = self._options.folder(), dict[int, int]()
-        for message in messages:
-            if isinstance(message, Told):
-                counts |= message.counts
-        for number in range(len(self._bounds)):
-            if number not in counts:
-                self._keep(folder, number, self._builder(number))
-        found = [counts.get(number, 0) for number in range(len(self._bounds))]
-        folder.keep(f"{self._options.name}-{SURVIVORS}", {"counts": found})
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What there is stays: another attempt makes the same."""
-
-    def _builder(self, number: int) -> SurvivorsBuilder:
-        return SurvivorsBuilder(number, *self._bounds[number])
-
-    def _keep(self, folder: JobFolder, number: int, builder: SurvivorsBuilder | None) -> None:
-        if builder is None:
-            return
-        made, name = builder.finish(), bitmap_name(self._options.name, number)
-        if folder.keep_bytes(name, made) != made:
+        Raises NotFoundError where the catalog holds other rows than those of the plan, CorruptionError if a part is
+        missing: a part without a bitmap is not one without survivors.
+        """
+        count = len(self._planned.parts)
+        found = self._collect_notes(title)
+        if sorted(found) != list(range(count)):
             raise CorruptionError(
-                f"{folder.key(name)}: another attempt found other survivors of the same part",
-                path_or_key=folder.key(name),
+                f"{title}: Spark returned {len(found)} of {count} parts: nothing was replaced",
+                path_or_key=self._planned.round.topic,
                 position=0,
-                hint="begin the job under another id: --job NAME; nothing was replaced",
+                hint="run the same command again",
             )
+        for note in found.values():
+            if "changed" in note:
+                raise NotFoundError(note["changed"], hint="plan again")
+        return [found[number] for number in range(count)]
+
+    def rewrite(
+        self, title: str, work: Callable[..., Receipt], numbers: Sequence[int], tasks: Sequence[Task]
+    ) -> list[Receipt]:
+        """Run ``work`` for the parts of these numbers, each with its bitmap. Raises JobFailedError."""
+        return receipts_of(self._collect_rewritten(title, work, numbers, tasks), len(tasks))
+
+    def _collect_notes(self, title: str) -> dict[int, dict[str, Any]]:
+        def query() -> dict[int, dict[str, Any]]:
+            self._live = survivors(self._runner, self._planned).persist(StorageLevel.DISK_ONLY)
+            note = fn.udf(_note_text, "string", useArrow=False)
+            rows = self._live.select("number", note("live").alias("note")).collect()
+            return {row["number"]: json.loads(row["note"]) for row in rows}
+
+        return self._runner.waited(title, query)
+
+    def _collect_rewritten(
+        self, title: str, work: Callable[..., Receipt], numbers: Sequence[int], tasks: Sequence[Task]
+    ) -> list[tuple[int, str]]:
+        live = cast("DataFrame", self._live)
+
+        def query() -> list[tuple[int, str]]:
+            frame = live.join(fn.broadcast(self._runner.numbered(tasks, numbers)), "number")
+            found = frame.select("number", self._runner.call(work)("task", "live").alias("receipt")).collect()
+            return [(row["number"], row["receipt"]) for row in found]
+
+        return self._runner.waited(title, query, total=len(tasks))
+
+
+def survivors(runner: Runner, planned: PlannedRound) -> DataFrame:
+    """Return a frame of ``number`` and ``live``, a partition for each part."""
+    session, parts = runner.session, planned.parts
+    session.dataSource.register(KeySource)
+    dirty = code_of(planned.round.first_dirty, [part.start for part in parts])
+    expected = sum(part.records for part in parts) * PAIR_BYTES
+    tasks = int(min(max(expected // SHUFFLE_BYTES + 1, min(len(parts), 8)), MAX_SHUFFLE_TASKS))
+    words = {"url": runner.url, **{word: str(value) for word, value in runner.s3.items()}}
+    pairs = session.read.format(KEYS_SOURCE).options(**words, round=json.dumps(planned.as_json())).load()
+    newest = fn.max("code").over(Window.partitionBy("high", "low"))
+    known = pairs.repartition(tasks, "high", "low").withColumn("newest", newest)
+    is_newest = (fn.col("newest") == fn.col("code")) | (fn.col("newest") < fn.lit(dirty))
+    alive = known.where(fn.col("note").isNotNull() | is_newest)
+    number = fn.shiftright("code", OFFSET_BITS).cast("int").alias("number")
+    by_part = alive.select(number, "code", "note").repartition(min(tasks, len(parts)), "number").groupBy("number")
+    grouped: Any = arrow_udf  # its stubs lack a function that takes an iterator and returns one value
+    made = grouped(packer([(part.start, part.end) for part in parts]), "binary")
+    live = by_part.agg(made("code", "note").alias("live"))
+    return live.repartitionById(len(parts), "number")
+
+
+def packer(bounds: Sequence[tuple[int, int]]) -> Callable[[Iterator[tuple[pa.Array, pa.Array]]], bytes]:
+    """Return the function that makes the note and the bitmap of a part of all its rows. ``bounds``: of all parts."""
+
+    def packed(rows: Iterator[tuple[pa.Array, pa.Array]]) -> bytes:
+        return _pack(rows, bounds)  # by its name: Spark ships this function by value, and what it refers to
+
+    return packed
+
+
+def _pack(rows: Iterator[tuple[pa.Array, pa.Array]], bounds: Sequence[tuple[int, int]]) -> bytes:
+    alive, note, number = list[Any](), dict[str, Any](), -1
+    for codes, notes in rows:
+        found = codes.to_numpy(zero_copy_only=False)
+        number = int(found[0]) >> OFFSET_BITS
+        alive.append(found[notes.is_null().to_numpy(zero_copy_only=False)])
+        for text in notes.drop_null().to_pylist():
+            note = json.loads(text)
+    builder = SurvivorsBuilder(number, *bounds[number])
+    codes = np.sort(np.concatenate(alive))
+    builder.add(codes)
+    head = json.dumps({**note, "survivors": len(codes)}).encode()
+    return _NOTE_LENGTH.pack(len(head)) + head + builder.finish()
+
+
+def _note_text(live: bytes) -> str:
+    (length,) = _NOTE_LENGTH.unpack_from(live)
+    return bytes(live[_NOTE_LENGTH.size : _NOTE_LENGTH.size + length]).decode()
+
+
+def bitmap_of(live: bytes) -> bytes:
+    """Return the bitmap without the note before it."""
+    (length,) = _NOTE_LENGTH.unpack_from(live)
+    return bytes(live[_NOTE_LENGTH.size + length :])

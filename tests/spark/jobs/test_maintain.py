@@ -1,4 +1,4 @@
-"""Maintenance as jobs: what the library's maintainer leaves, however often a task is begun."""
+"""Maintenance on Spark: what the library's maintainer leaves, however often a task is begun."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 import tiered
-from tests.spark.jobs.building import bucket, inline, log, records, rows, run, shape
+from tests.spark.jobs.building import Result, bucket, inline, log, records, rows, run, shape
 from tests.spark.jobs.shuffling import inline_shuffle
 from tiered.care.check import CheckOptions
 from tiered.care.run import check
+from tiered.cli.main import run as tiered_run
 from tiered.config import TopicConfig
 from tiered.errors import FencedError
 from tiered.format.kernels import Record
@@ -23,8 +24,9 @@ from tiered.plan.maintenance import Kind
 from tiered.remote.catalog import Catalog
 from tiered.remote.maintain import Maintainer
 from tiered.remote.topics import load_topic
-from tiered.spark.jobs.upkeep import MaintenanceJob
-from tiered.store.base import Get, Match, Object, Put
+from tiered.spark.jobs import maintain
+from tiered.spark.jobs.run import Receipt, Task
+from tiered.store.base import Get, Match, Object, Put, Store
 from tiered.store.driver import drive
 from tiered.store.location import open_store
 from tiered.store.probe import probe
@@ -37,6 +39,10 @@ SETTINGS = {
     "old": {"retention.ms": "1000"},
 }
 KINDS = {"compact": Kind.COMPACT, "merge": Kind.MERGE, "retention": Kind.RETENTION, "reencode": Kind.REENCODE}
+
+
+def only(kind: str, folder: Path, *more: str) -> Result:
+    return run("maintain", "--only", kind, "--remote", bucket(folder), "--json", *(more or ("--yes",)))
 
 
 def fill(folder: Path, end: int = 240) -> Path:
@@ -52,13 +58,13 @@ def content(url: str, topic: str) -> list[list[Record]]:
         return [list(reader.topic(topic).read(partition=partition)) for partition in range(2)]
 
 
-def by_the_library(url: str, kind: Kind, settings: dict[str, str]) -> None:
+def by_the_library(url: str, kind: Kind) -> None:
     """As ``tiered maintain run --only`` does it."""
     store = open_store(url)
     for topic in SETTINGS:
         entry = drive(store, load_topic(topic))
         assert entry is not None
-        config = TopicConfig.from_properties({**entry.config, **settings})
+        config = TopicConfig.from_properties(entry.config)
         for partition in range(entry.partitions):
             maintainer = Maintainer(TopicPartition(topic, partition), entry.topic_id, config, owner="test")
             plan = drive(store, maintainer.plan((kind,)))
@@ -71,17 +77,21 @@ def test_a_job_leaves_what_the_maintainer_leaves(job: str, tmp_path: Path, inlin
     one, other = fill(tmp_path / "one"), fill(tmp_path / "other")
     before = {topic: sum(map(len, content(bucket(one), topic))) for topic in SETTINGS}
     stored = {topic: sum(row.size for row in rows(bucket(one), topic, 0)) for topic in SETTINGS}
-    options = ("--codec", "zstd") if job == "reencode" else ()
-    done = run(job, "--remote", bucket(one), "--json", *options)
+    for place in (one, other) if job == "reencode" else ():
+        for topic in SETTINGS:
+            assert (
+                tiered_run(["topics", "alter", topic, "--set", "compression.type=zstd", "--remote", bucket(place)]) == 0
+            )
+    done = only(job, one)
     assert done.code == 0, done.err
-    by_the_library(bucket(other), KINDS[job], {"compression.type": "zstd"} if job == "reencode" else {})
+    by_the_library(bucket(other), KINDS[job])
     for topic in SETTINGS:
         for partition in range(2):
             assert shape(rows(bucket(one), topic, partition)) == shape(rows(bucket(other), topic, partition))
         assert content(bucket(one), topic) == content(bucket(other), topic)
     counts = {topic: sum(map(len, content(bucket(one), topic))) for topic in SETTINGS}
     touched = {"compact": "latest", "merge": "small", "retention": "old", "reencode": "old"}[job]
-    assert {each["topic"] for each in done.done["partitions"]} >= {touched}
+    assert {each["topic"] for each in done.summary["partitions"]} >= {touched}
     if job in ("merge", "reencode"):
         assert counts == before
         assert len(rows(bucket(one), "small", 0)) == (1 if job == "merge" else 6)
@@ -90,8 +100,8 @@ def test_a_job_leaves_what_the_maintainer_leaves(job: str, tmp_path: Path, inlin
     else:
         assert counts[touched] < before[touched]
     assert check(None, open_store(bucket(one)), CheckOptions(read_data=True)).findings == ()
-    again = run(job, "--remote", bucket(one), "--json", *options)
-    written = [each["bytes_written"] for one in again.done["partitions"] for each in one["actions"]]
+    again = only(job, one)
+    written = [each["bytes_written"] for one in again.summary["partitions"] for each in one["actions"]]
     assert (again.code, written) == (0, [0] * 6 if job == "reencode" else [])  # reencode reads all, to know
 
 
@@ -122,7 +132,7 @@ def test_nothing_is_done_under_an_older_root_that_was_put_back(
     assert isinstance(older, Object)
     assert isinstance(newer, Object)
     store.execute(Put(key, older.data, Match(newer.etag)))
-    done = run(job, topic, "--remote", bucket(place), "--json", *options)
+    done = run("maintain", topic, "--only", job, "--remote", bucket(place), "--json", "--yes", *options)
     assert (done.code, "tells of version" in done.out + done.err) == (13, True)
     kept = store.execute(Get(key))
     assert isinstance(kept, Object)
@@ -133,35 +143,53 @@ def test_nothing_is_done_under_an_older_root_that_was_put_back(
 def test_in_a_session(tmp_path: Path, spark: SparkSession) -> None:
     del spark
     place = fill(tmp_path)
-    plan = run("compact", "--plan", "--remote", bucket(place))
+    plan = run("maintain", "--only", "compact", "--dry-run", "--remote", bucket(place))
     assert [line.split()[0] for line in plan.out.splitlines()[1:3]] == ["latest-0", "latest-1"]
-    done = run("compact", "latest", "--remote", bucket(place), "--task-bytes", "1KiB", "--json")
-    assert (done.code, done.summary["tasks"], len(done.done["partitions"])) == (0, 2, 2)
+    done = run("maintain", "latest", "--remote", bucket(place), "--task-bytes", "1KiB", "--json", "--yes")
+    assert (done.code, len(done.summary["partitions"])) == (0, 2), done.err
     keys = [[record.key for record in each] for each in content(bucket(place), "latest")]
     assert all(len(each) == len(set(each)) == 10 for each in keys)
 
 
-def test_a_task_that_is_begun_again_finds_nothing_left(tmp_path: Path, inline: None, monkeypatch: Any) -> None:
+def test_a_driver_that_is_killed_and_started_again_does_what_is_left(
+    tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = fill(tmp_path)
-    work, calls = MaintenanceJob.work, list[Any]()
+    work, calls = maintain.maintain_partitions, list[Any]()
 
-    def killed(self: MaintenanceJob, *args: Any) -> Any:
-        receipt = work(self, *args)
-        calls.append(receipt)
+    def killed(store: Store, task: Task) -> Receipt:
+        calls.append(work(store, task))
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return receipt
+        return calls[-1]  # type: ignore[no-any-return]
 
-    common = ("merge", "--remote", bucket(place), "--task-bytes", "1KiB", "--json", "--job", "again")
     with monkeypatch.context() as patch:
-        patch.setattr(MaintenanceJob, "work", killed)
-        assert run(*common).code == 130
-    done = run(*common)
-    assert done.code == 0
-    first, second, *_ = done.done["partitions"]
-    assert len(first["actions"]) == 1  # by the run that was killed, with a receipt
-    assert second["actions"] == []  # done, and killed before the receipt
+        patch.setattr(maintain, "maintain_partitions", killed)
+        assert only("merge", place, "--task-bytes", "1KiB", "--yes").code == 130
+    merged = [(each["topic"], each["partition"]) for receipt in calls for each in receipt["partitions"]]
+    done = only("merge", place, "--task-bytes", "1KiB", "--yes")
+    assert done.code == 0, done.err
+    assert not [each for each in done.summary["partitions"] if (each["topic"], each["partition"]) in merged]
+    assert all(len(rows(bucket(place), "small", partition)) == 1 for partition in range(2))
     assert check(None, open_store(bucket(place)), CheckOptions(read_data=True)).findings == ()
+
+
+def test_a_task_that_runs_again_finds_nothing_left(tmp_path: Path, inline: None) -> None:
+    place = fill(tmp_path)
+    store, task = open_store(bucket(place)), {"memory_bytes": 2**20, "partitions": [["small", 0, ["merge"]]]}
+    (first,) = maintain.maintain_partitions(store, task)["partitions"]
+    (again,) = maintain.maintain_partitions(store, task)["partitions"]
+    assert (len(first["actions"]), again["actions"]) == (1, [])
+
+
+def test_it_asks_before_it_acts_and_a_dry_run_changes_nothing(tmp_path: Path, inline: None) -> None:
+    place = fill(tmp_path)
+    before = rows(bucket(place), "small", 0)
+    assert "asks before it acts" in only("merge", place, "--memory", "1MiB").err
+    shown = only("merge", place, "--dry-run")
+    assert (shown.code, {each["topic"] for each in shown.summary["partitions"]}) == (0, {"small"})
+    assert rows(bucket(place), "small", 0) == before
+    assert run("maintain", "--only", "tidy", "--remote", bucket(place)).code == 2
 
 
 def test_another_maintainer_is_left_alone_and_said(tmp_path: Path, inline: None, monkeypatch: Any) -> None:
@@ -178,16 +206,16 @@ def test_another_maintainer_is_left_alone_and_said(tmp_path: Path, inline: None,
         return (yield from trim(self, action, *args, **kwargs))
 
     monkeypatch.setattr(Maintainer, "run", raced)
-    done = run("merge", "--remote", bucket(place), "--json")
+    done = only("merge", place)
     assert done.code == FencedError.exit_code
-    failed = [each for each in done.done["partitions"] if "error" in each]
+    failed = [each for each in done.summary["partitions"] if "error" in each]
     assert [(each["topic"], each["partition"]) for each in failed] == [("small", 0)]
     assert len(rows(bucket(place), "small", 1)) == 1
 
 
 def test_an_unknown_topic(tmp_path: Path) -> None:
     fill(tmp_path, 40)
-    assert run("merge", "nobody", "--remote", bucket(tmp_path)).code == 10
+    assert run("maintain", "nobody", "--remote", bucket(tmp_path), "--yes").code == 10
 
 
 def test_large_ones_begin_first_and_small_ones_share_a_task() -> None:

@@ -15,9 +15,9 @@ def test_what_the_sink_wrote_is_erased(minio: S3Server, inline: None) -> None:
     place = f"s3://{BUCKET}/sink"
     need_first_job_alone(job_and_its_repetition(place, minio.url))
     options = ("--remote", place, "--endpoint-url", minio.url, "--region", REGION, "--json")
-    scrubbed = run("scrub", *options)
-    assert (scrubbed.code, scrubbed.done["errors"], scrubbed.done["remote_segments"]) == (0, 0, 6), scrubbed.err
+    scrubbed = run("check", *options)
+    assert (scrubbed.code, scrubbed.summary["errors"], scrubbed.summary["remote_segments"]) == (0, 0, 6), scrubbed.err
     erased = run("erase", "flights", "--key", "first-7", "--now", "--yes", *options)
-    assert (erased.code, erased.done["proven"]) == (0, True), erased.err
-    assert sum(each["records"] for each in erased.done["partitions"]) == 3
-    assert run("scrub", *options).done["errors"] == 0
+    assert (erased.code, erased.summary["proven"]) == (0, True), erased.err
+    assert sum(each["records"] for each in erased.summary["partitions"]) == 3
+    assert run("check", *options).summary["errors"] == 0

@@ -1,0 +1,48 @@
+"""``tiered spark export``: this library's stream source, a checkpoint, and a format of Spark or of its connectors.
+
+Spark's checkpoint and the format's own transaction make it exactly once. Nothing here knows how a table is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tiered.errors import ConfigError
+from tiered.spark import register
+from tiered.spark.jobs.run import Runner
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where records go: ``kind`` names the format, ``path`` or ``table`` the place, ``options`` are the format's."""
+
+    kind: str
+    checkpoint: str
+    path: str | None = None
+    table: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+def export(runner: Runner, topics: tuple[str, ...], target: Target, read: Mapping[str, str]) -> dict[str, Any]:
+    """Write what came since the checkpoint, and return how much that was. Raises ConfigError, JobFailedError."""
+    if (target.path is None) == (target.table is None):
+        raise ConfigError("an export goes to one place", hint="pass --to URL, or --table NAME")
+    register(runner.session)
+    s3 = {word: str(value) for word, value in runner.s3.items() if not word.startswith("sse")}
+    options = {"subscribe": ",".join(topics), "startingOffsets": "earliest", **read}
+
+    def query() -> list[dict[str, Any]]:
+        source = runner.session.readStream.format("tiered").options(**s3, **options).load(runner.url)
+        writer = source.writeStream.format(target.kind).options(**target.options)
+        writer = writer.option("checkpointLocation", target.checkpoint).trigger(availableNow=True)
+        started = writer.toTable(target.table) if target.table is not None else writer.start(target.path)
+        try:
+            started.awaitTermination()
+        finally:
+            started.stop()
+        return [dict(progress) for progress in started.recentProgress]
+
+    batches = runner.waited(f"exporting {', '.join(topics)}", query)
+    return {"batches": len(batches), "rows": sum(max(int(each["numInputRows"]), 0) for each in batches)}

@@ -1,0 +1,283 @@
+"""Run tasks of the library's own steps on Spark, and collect what each of them returns.
+
+::
+
+    driver   tasks ──> createDataFrame, one partition a task ──> receipts, in the order of the tasks
+    workers  task  ──> worker_store(url) ──> work(store, task) ──> receipt
+
+A task and its receipt are small JSON objects. Workers read and write the bucket themselves. Nothing of a run is stored:
+every task finds out by itself what is left to do, so the same command again completes what a killed driver began.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from tiered import errors
+from tiered.config import S3Keywords
+from tiered.errors import ConfigError, TieredError
+from tiered.program.application import Application
+from tiered.program.output import counted
+from tiered.program.progress import Progress
+from tiered.spark.stores import worker_store
+from tiered.spark.worker import begin_task
+from tiered.store.base import Store
+
+MASTER = "local[*,4]"
+"""All cores of this machine; a task is tried four times."""
+
+POLL_SECONDS = 0.25
+"""Between two looks at the tasks that have ended."""
+
+MAX_TASKS = 100_000
+"""Tasks of one run: the driver holds a description and a receipt of each."""
+
+SPECULATION = "spark.speculation"
+AGAIN = "the same command again does what is left"
+
+_SETTINGS = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR", "spark.ui.enabled": "false"}
+_ERRORS = "tiered.errors."
+"""How the traceback of a worker names an error of this library."""
+_PY4J = "An error occurred while calling "
+"""The first line of an error of the JVM that PySpark does not know."""
+
+T = TypeVar("T")
+Task = Mapping[str, Any]
+Receipt = dict[str, Any]
+Work = Callable[[Store, Task], Receipt]
+"""A function of a module, so that workers can import it."""
+
+
+class JobFailedError(TieredError):
+    """Tasks failed. The message is that of the first one."""
+
+    code = "job_failed"
+    exit_code: ClassVar[int] = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOptions:
+    """Where Spark runs. ``master`` None: where ``spark-submit`` says, otherwise this machine."""
+
+    master: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TaskCall:
+    """The function that Spark calls in a worker: a task as JSON in, a receipt as JSON out."""
+
+    work: Callable[..., Receipt]
+    url: str
+    s3: S3Keywords
+
+    def __call__(self, task: str, *more: Any) -> str:
+        """Return the receipt, or the error of the library as a receipt of its own. Other errors end the attempt."""
+        begin_task()
+        try:
+            receipt = self.work(worker_store(self.url, **self.s3), json.loads(task), *more)
+        except TieredError as error:
+            return json.dumps({"failed": error.as_json()}, default=str)
+        return json.dumps(receipt)
+
+
+class Runner:
+    """Runs the tasks of one command. Its Spark session begins at the first use.
+
+    Args:
+        speculative: two attempts of a task may run side by side. Where a task claims a partition they may not: one
+            attempt would take the partition from the other, and neither would end.
+    """
+
+    def __init__(
+        self, app: Application, store: Store, url: str, s3: S3Keywords, spark: SparkOptions, *, speculative: bool
+    ) -> None:
+        self.app, self.store, self.url, self.s3 = app, store, url, s3
+        self._options = spark
+        self._speculative = speculative
+        self._session: SparkSession | None = None
+        self._own = False
+        self._group = f"tieredlog-{app.ids.uid()[:12]}"
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._session is not None and self._own:
+            self._session.stop()
+
+    @property
+    def session(self) -> SparkSession:
+        """The session of the program that calls, or one that ends with this block."""
+        if self._session is None:
+            active = SparkSession.getActiveSession()
+            self._session, self._own = (active, False) if active is not None else (self._begin(), True)
+            if not self._speculative:
+                need_no_speculation(str(self._session.conf.get(SPECULATION, "false")))
+        return self._session
+
+    def _begin(self) -> SparkSession:
+        builder = SparkSession.builder.appName(self._group)
+        master = self._options.master
+        if master is not None and master.startswith("sc://"):
+            return builder.remote(master).getOrCreate()
+        submitted = "SPARK_ENV_LOADED" in os.environ  # spark-submit has said where
+        if master is not None or not submitted:
+            builder = builder.master(master or MASTER)
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers take the python3 on PATH
+        alone = {} if self._speculative else {SPECULATION: "false"}  # a cluster may have it on by default
+        for key, value in {**({} if submitted else _SETTINGS), **alone, **self._options.settings}.items():
+            builder = builder.config(key, value)
+        return builder.getOrCreate()
+
+    def run(self, title: str, work: Work, tasks: Sequence[Task]) -> list[Receipt]:
+        """Run each task on Spark; return the receipts, in the order of ``tasks``.
+
+        Raises JobFailedError after all tasks have ended, if any of them failed.
+        """
+        if not tasks:
+            return []
+        if len(tasks) > MAX_TASKS:
+            raise ConfigError(
+                f"this is cut into {len(tasks)} tasks, {MAX_TASKS} are the most",
+                hint="pass a larger --task-bytes, or fewer topics at once",
+            )
+        return receipts_of(self._collect(title, work, tasks), len(tasks))
+
+    def _collect(self, title: str, work: Work, tasks: Sequence[Task]) -> list[tuple[int, str]]:
+        """Run tasks; return the number of each and its receipt as JSON."""
+
+        def query() -> list[tuple[int, str]]:
+            frame = self.numbered(tasks)
+            found = frame.select("number", self.call(work)("task").alias("receipt")).collect()
+            return [(row["number"], row["receipt"]) for row in found]
+
+        return self.waited(title, query, total=len(tasks))
+
+    def numbered(self, tasks: Sequence[Task], numbers: Sequence[int] | None = None) -> DataFrame:
+        """Return a frame of ``number`` and ``task``, with a partition for each task."""
+        rows = list(zip(numbers or range(len(tasks)), map(json.dumps, tasks), strict=True))
+        frame = self.session.createDataFrame(rows, "number int, task string")
+        return frame if numbers is not None else frame.repartitionById(len(rows), "number")
+
+    def call(self, work: Callable[..., Receipt]) -> Callable[..., Column]:
+        """Return ``work`` as a function of columns. Spark may not call it twice for a row, nor move it."""
+        made = fn.udf(TaskCall(work, self.url, self.s3), "string", useArrow=False)
+        return made.asNondeterministic()
+
+    def waited(self, title: str, query: Callable[[], T], *, total: int = 0) -> T:
+        """Run ``query`` on a thread, so that this one hears signals; show how many tasks have ended.
+
+        Raises JobFailedError for what Spark raises, and errors of the library as they are.
+        """
+        done: list[T] = []
+        raised: list[Exception] = []
+        over = threading.Event()
+        watch = _Watch(self.session, self._group)
+
+        def call() -> None:
+            try:
+                watch.begin(self.session)
+                done.append(query())
+            except Exception as error:  # noqa: BLE001 - raised again by the thread that waits
+                raised.append(error)
+            finally:
+                over.set()
+
+        thread = threading.Thread(target=call, name="tiered-spark", daemon=True)
+        with Progress(self.app, title) as progress:
+            progress.show(0, total)
+            thread.start()
+            try:
+                while not self.app.clock.wait(over, POLL_SECONDS):
+                    ended, known = watch.tasks()
+                    progress.show(min(ended, total or ended), total or known)
+            except BaseException:
+                watch.cancel()
+                raise
+            thread.join()
+        if raised:
+            raise raised[0] if isinstance(raised[0], TieredError) else _failed_query(raised[0]) from raised[0]
+        return done[0]
+
+
+class _Watch:
+    """The Spark jobs of one query, by their group. Spark Connect reports nothing of tasks."""
+
+    def __init__(self, session: SparkSession, group: str) -> None:
+        self._group = group
+        self._context: Any = None
+        with contextlib.suppress(Exception):  # Connect has no context, and each release says so in its own way
+            self._context = session.sparkContext
+
+    def begin(self, session: SparkSession) -> None:
+        """Put the jobs of this thread into the group, and make ``session`` the thread's own."""
+        if self._context is not None:
+            session.createDataFrame([(0,)], "x int")  # Spark finds Python data sources by the session of its thread
+            self._context.setJobGroup(self._group, self._group, interruptOnCancel=True)
+
+    def tasks(self) -> tuple[int, int]:
+        """Return how many tasks have ended, and how many are known by now."""
+        if self._context is None:
+            return 0, 0
+        tracker = self._context.statusTracker()
+        stages = {
+            stage
+            for number in tracker.getJobIdsForGroup(self._group)
+            if (info := tracker.getJobInfo(number)) is not None and info.status == "RUNNING"
+            for stage in info.stageIds
+        }
+        infos = [info for stage in stages if (info := tracker.getStageInfo(stage)) is not None]
+        return sum(info.numCompletedTasks for info in infos), sum(info.numTasks for info in infos)
+
+    def cancel(self) -> None:
+        """End the jobs of the group."""
+        if self._context is not None:
+            self._context.cancelJobGroup(self._group)
+
+
+def receipts_of(rows: Sequence[tuple[int, str]], count: int) -> list[Receipt]:
+    """Return the receipts of ``count`` tasks in their order. Raises JobFailedError if one failed or is missing."""
+    found: dict[int, Receipt] = {number: json.loads(text) for number, text in rows}
+    failed = [receipt["failed"] for _, receipt in sorted(found.items()) if "failed" in receipt]
+    if failed:
+        first = failed[0]
+        hint = "; ".join(part for part in (first.get("hint") or "", AGAIN) if part)
+        error = JobFailedError(f"{counted(len(failed), 'task')} of {count} failed: {first['message']}", hint=hint)
+        error.exit_code = int(first["exit_code"])  # type: ignore[misc]  # that of the first error
+        raise error
+    if len(found) < count:
+        raise JobFailedError(f"{count - len(found)} of {count} tasks returned nothing", hint=AGAIN)
+    return [found[number] for number in sorted(found)]
+
+
+def need_no_speculation(setting: str) -> None:
+    """Raise ConfigError if Spark would run two attempts of a task side by side."""
+    if setting.strip().lower() == "true":
+        raise ConfigError(
+            f"{SPECULATION} is true: two attempts of a task would take the partition from each other; nothing was done",
+            hint=f"--conf {SPECULATION}=false, or a session without it",
+        )
+
+
+def _failed_query(error: Exception) -> JobFailedError:
+    """Return what Spark says without its Java, and the exit code of the library's error that caused it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    ours = [line.removeprefix(_ERRORS).partition(": ") for line in lines if line.startswith(_ERRORS)]
+    if not ours:
+        said = [line for line in lines if not line.startswith(_PY4J)] or [type(error).__name__]
+        return JobFailedError(f"Spark: {said[0].removeprefix(': ')}", hint=AGAIN)
+    name, _, words = ours[-1]
+    failed = JobFailedError(f"Spark: {words}", hint=AGAIN)
+    failed.exit_code = getattr(getattr(errors, name, None), "exit_code", failed.exit_code)  # type: ignore[misc]
+    return failed
