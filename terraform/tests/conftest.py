@@ -18,7 +18,7 @@ from botocore.config import Config
 
 ROOT = Path(__file__).resolve().parents[2]
 BUCKET = "tieredlog-example"
-ROLES = ("reader", "writer", "maintainer", "auditor", "spark", "sink", "jobs")
+ROLES = ("reader", "writer", "maintainer", "auditor", "spark", "sink")
 
 
 @pytest.fixture(scope="session")

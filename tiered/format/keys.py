@@ -13,7 +13,6 @@ Object keys, relative to the URL that the store was opened with::
     {h2}/{topic_id}-{partition}/aside/{uid}
     jobs/gc/{topic_id}-{partition}/{version:016x}-{uid}
     jobs/gc/decisions/{uid}
-    jobs/{job id}/{name}.json
     erasures/{topic_id}-{partition}/{id}/{name}.json
     txn/{id}/{batch}   and {batch}.{generation} after as many aborts: what a batch of a sink decided
     probe/{uid}
@@ -350,11 +349,6 @@ def check_job_id(job_id: str) -> str:
     return job_id
 
 
-def job_key(job_id: str, name: str) -> str:
-    """Something that the bulk job ``job_id`` keeps: its plan, what its tasks have done, its receipt. All are JSON."""
-    return f"jobs/{check_job_id(job_id)}/{name}"
-
-
 def erasure_prefix(topic_id: UUID, partition: int) -> str:
     """Return the common prefix of what all erasures of a partition keep."""
     _check_partition(partition)
@@ -397,7 +391,6 @@ def wildcards(role: Role | None = None) -> dict[str, str]:
         "audit": "jobs/gc/*",
         "decision": f"{DECISIONS_PREFIX}*",
         "erasure": f"{ERASURES_PREFIX}*",
-        "job": "jobs/*.json",
         "probe": f"{PROBE_PREFIX}*",
     }
 

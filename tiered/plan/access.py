@@ -12,9 +12,9 @@ from typing import Any
 
 from tiered.format.keys import Role, wildcards
 
-ROLES = ("reader", "writer", "maintainer", "auditor", "spark", "sink", "jobs")
-"""``spark`` reads with Spark, ``sink`` writes with it; a pipeline from log to log is both. ``jobs`` is what bulk jobs
-keep, beside the role of their work: auditor (scrub), spark, maintainer or sink."""
+ROLES = ("reader", "writer", "maintainer", "auditor", "spark", "sink")
+"""``spark`` reads with Spark, ``sink`` writes with it; a pipeline from log to log is both. Of the commands on Spark,
+``check`` needs auditor, ``export`` spark, ``maintain`` and ``erase`` maintainer."""
 _CREATE = ["s3:PutObject", "s3:PutObjectTagging", "s3:AbortMultipartUpload"]
 """What makes an object that carries tags (lifecycle rules select segments by them)."""
 _ENCRYPT = ["kms:Decrypt", "kms:GenerateDataKey"]
@@ -40,7 +40,7 @@ def policy(
     statements = _STATEMENTS[role](_Keys(f"{bucket_arn}/{prefix}", own))
     # Names for check, restore, repair advice; Spark's are for reading as of a time.
     past = [wildcards()[kind] for kind in ("snapshot", "history")]
-    listed = {"spark": ["topics/*", *past], "sink": [], "jobs": ["jobs/*"]}.get(role, ["", "topics/*", "??/*"])
+    listed = {"spark": ["topics/*", *past], "sink": []}.get(role, ["", "topics/*", "??/*"])
     listed += [wildcards()[kind] for kind in ("audit", "decision")] if role in ("maintainer", "auditor") else []
     listed += [wildcards()["erasure"]] if role in ("reader", "maintainer", "auditor") else []
     if listed:
@@ -54,7 +54,7 @@ def policy(
         statements.append(_allow("Uploads", ["s3:ListBucketMultipartUploads"], bucket_arn))
     if kms_key_arn:
         statements.append(
-            _allow("Key", _ENCRYPT if role in ("writer", "maintainer", "sink", "jobs") else _ENCRYPT[:1], kms_key_arn)
+            _allow("Key", _ENCRYPT if role in ("writer", "maintainer", "sink") else _ENCRYPT[:1], kms_key_arn)
         )
     if role in ("reader", "spark"):
         # A pin is renewed by a PUT with If-Match, for which S3 wants the right to read, too.
@@ -103,10 +103,6 @@ def _write(keys: _Keys) -> list[Policy]:
     ]
 
 
-def _job(keys: _Keys) -> list[Policy]:
-    return [_allow("Jobs", ["s3:GetObject", "s3:PutObject"], keys("job"))]
-
-
 def _sink(keys: _Keys) -> list[Policy]:
     """It reads no record: what it has stored it reads back only from a store that tells no checksum."""
     return [
@@ -143,7 +139,6 @@ _STATEMENTS = {
     "maintainer": _maintain,
     "auditor": _audit,
     "spark": _read,
-    "jobs": _job,
     "sink": _sink,
 }
 

@@ -1,5 +1,5 @@
 output "policies" {
-  description = "Policy documents as JSON, by role: reader, writer, maintainer, auditor, spark, sink, jobs."
+  description = "Policy documents as JSON, by role: reader, writer, maintainer, auditor, spark, sink."
   value       = local.policies
 }
 

@@ -35,7 +35,6 @@ variable "trusted" {
     auditor    = optional(list(string), [])
     spark      = optional(list(string), [])
     sink       = optional(list(string), [])
-    jobs       = optional(list(string), [])
   })
   default = {}
 }

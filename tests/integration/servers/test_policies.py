@@ -119,7 +119,7 @@ def test_the_server_allows_exactly_the_table(minio: S3Server, prefix: str, role:
                 "s3:DeleteObject": not refused(lambda place=place: ours.delete_object(**place)),
             }
             assert found == {action: kind in ALLOWED.get((role, action), ()) for action in found}, kind
-        lists_nothing = role in ("sink", "jobs")  # but for `jobs/`
+        lists_nothing = role == "sink"
         expectations = (("topics/", lists_nothing), ("", lists_nothing or role == "spark"), ("../", True))
         for at, expected in (*expectations, ("../other/", True)):
             listed = f"{prefix}{at}".replace("p/../", "")

@@ -42,8 +42,7 @@ def test_each_kind_of_key_has_a_pattern_that_no_other_kind_matches() -> None:
     for kind, made in samples().items():
         for key in made:
             found = {name for name in patterns if matches(patterns[name], key)}
-            # An erasure is a job, too, that its maintainer may run without the role of all jobs.
-            assert found - ({"job"} if kind == "erasure" else set()) == {kind.removeprefix("maintainer's ")}
+            assert found == {kind.removeprefix("maintainer's ")}
     own = keys.wildcards(Role.MAINTAINER)
     for kind in ("segment", "page"):
         assert all(matches(own[kind], key) for key in samples()[f"maintainer's {kind}"])
@@ -78,13 +77,11 @@ def test_other_prefixes_are_out_of_reach(role: str) -> None:
             for place in ("", "logs/", "logs/prod2/", "other/logs/prod/"):
                 for action in ACTIONS:
                     assert decision(document, action, f"{BUCKET_ARN}/{place}{key}", {}) == "None"
-    topics = "None" if role in ("sink", "jobs") else "Allow"
+    topics = "None" if role == "sink" else "Allow"
     for prefix, expected in (("logs/prod/topics/", topics), ("logs/", "None"), ("", "None"), ("logs/prod2/", "None")):
         assert decision(document, "s3:ListBucket", BUCKET_ARN, {"s3:prefix": prefix}) == expected
     whole = {"s3:prefix": PREFIX}
-    assert (decision(document, "s3:ListBucket", BUCKET_ARN, whole) == "Allow") == (
-        role not in ("spark", "sink", "jobs")
-    )
+    assert (decision(document, "s3:ListBucket", BUCKET_ARN, whole) == "Allow") == (role not in ("spark", "sink"))
     assert len(str(document)) < 6144
 
 

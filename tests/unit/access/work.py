@@ -43,7 +43,6 @@ def samples() -> dict[str, list[str]]:
             keys.erasure_receipt_key(TOPIC_ID, 12, "nightly"),
             keys.erasure_note_key(TOPIC_ID, 12, "nightly", 42, UID),
         ],
-        "job": [keys.job_key("nightly", name) for name in ("plan.json", "tasks/000001.json")],
         "probe": [keys.probe_key(UID)],
     }
 
@@ -62,8 +61,6 @@ ALLOWED = {
     ("writer", "s3:PutObjectTagging"): {"segment"},
     ("writer", "s3:AbortMultipartUpload"): {"segment"},
     ("writer", "s3:DeleteObject"): {"probe"},
-    ("jobs", "s3:GetObject"): {"job"},
-    ("jobs", "s3:PutObject"): {"job"},
     ("sink", "s3:GetObject"): {"topic", "root", "staged", "decision", "history", "probe"},
     ("sink", "s3:PutObject"): {"staged", "decision", "topic", "root", "page", "history", "probe"},
     ("sink", "s3:PutObjectTagging"): {"staged"},

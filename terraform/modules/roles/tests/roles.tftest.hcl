@@ -33,7 +33,7 @@ run "least_privilege" {
     error_message = "a managed policy has at most 6144 characters"
   }
   assert {
-    condition = alltrue([for role, json in output.policies : !contains(["spark", "sink", "jobs"], role) == contains(flatten([
+    condition = alltrue([for role, json in output.policies : !contains(["spark", "sink"], role) == contains(flatten([
       for s in jsondecode(json).Statement : try(s.Condition.StringLike["s3:prefix"], [])
     ]), "logs/")])
     error_message = "check, restore and repair advice list the prefix of the log"
