@@ -26,7 +26,7 @@ def test_tiny_segments_every_few_seconds() -> None:
         "on average; that is 34,560 a day"
     )
     assert "processingTime='1 minute'" in text
-    assert "tiered spark merge flights" in text
+    assert "tiered spark maintain flights --only merge" in text
 
 
 @pytest.mark.parametrize(

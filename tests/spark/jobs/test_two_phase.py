@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ from tiered.remote.topics import load_topic, update_topic
 from tiered.spark.jobs import two_phase
 from tiered.spark.jobs.rounds import PlannedRound
 from tiered.spark.jobs.shuffle import _NOTE_LENGTH, Shuffled
-from tiered.spark.jobs.two_phase import Rewriting
+from tiered.spark.jobs.two_phase import Rewriting, rewrite_part_of
 from tiered.store.base import CompleteUpload, Delete, Outcome, Put, Store, StoreRequest
 from tiered.store.directory import DirectoryStore
 from tiered.store.driver import drive
@@ -260,6 +261,15 @@ def test_another_maintainer_meanwhile(
 def content(url: str) -> list[ConsumerRecord]:
     with tiered.open_reader(url) as reader:
         return list(reader.topic(TOPIC).read(partition=0))
+
+
+def test_a_bitmap_that_was_made_again_over_other_rows_is_not_used(tmp_path: Path) -> None:
+    """Spark makes a lost one again. A part whose rows are gone by then names too few survivors."""
+    note = json.dumps({"changed": "the catalog holds other rows", "survivors": 0}).encode()
+    live = _NOTE_LENGTH.pack(len(note)) + note
+    assert rewrite_part_of(open_store(bucket(fill(tmp_path))), {"part": 2}, live) == {
+        "changed": "the catalog holds other rows"
+    }
 
 
 @pytest.mark.parametrize("what", ["missing", "of another part", "cut short"])

@@ -147,7 +147,9 @@ def test_an_older_root_that_was_put_back_is_not_restored(log: Scenario, tmp_path
     version = decode_root(older, key=log.root_key(partition)).version
     log.replace(log.root_key(partition), older)
     for options in (RestoreOptions(), RestoreOptions(selected=((TOPIC, None),), dry_run=True)):
-        with pytest.raises(CorruptionError, match=f"hist/` tells of version .*, the root has version {version} ") as told:
+        with pytest.raises(
+            CorruptionError, match=f"hist/` tells of version .*, the root has version {version} "
+        ) as told:
             restore(log.store, tmp_path / "new", options)
         assert told.value.path_or_key == log.root_key(partition)
         assert "`tiered repair advice`" in told.value.hint

@@ -223,6 +223,12 @@ def _pack(rows: Iterator[tuple[pa.Array, pa.Array]], bounds: Sequence[tuple[int,
     return _NOTE_LENGTH.pack(len(head)) + head + builder.finish()
 
 
+def note_of(live: bytes) -> dict[str, Any]:
+    """Return the note of a part."""
+    found: dict[str, Any] = json.loads(_note_text(live))
+    return found
+
+
 def _note_text(live: bytes) -> str:
     (length,) = _NOTE_LENGTH.unpack_from(live)
     return bytes(live[_NOTE_LENGTH.size : _NOTE_LENGTH.size + length]).decode()

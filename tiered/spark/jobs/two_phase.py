@@ -32,7 +32,7 @@ from tiered.remote.snapshot import Snapshot
 from tiered.remote.traces import need_newest
 from tiered.spark.jobs.rounds import PlannedRound, compacted_entry, rewrite
 from tiered.spark.jobs.run import Receipt, Runner, Task
-from tiered.spark.jobs.shuffle import Shuffled, bitmap_of
+from tiered.spark.jobs.shuffle import Shuffled, bitmap_of, note_of
 from tiered.store.base import Store
 from tiered.store.driver import drive
 
@@ -81,7 +81,13 @@ def _round(runner: Runner, planned: PlannedRound, why: str) -> dict[str, Any]:
 
 
 def rewrite_part_of(store: Store, task: Task, live: bytes) -> Receipt:
-    """Do phase 2 of one part, in a worker."""
+    """Do phase 2 of one part, in a worker.
+
+    A lost bitmap was made again, perhaps from a catalog that holds other rows by then. Its note reports that.
+    """
+    note = note_of(live)
+    if "effects" not in note:  # the part was not read to its end: a record without a bit is not a superseded one
+        return {"changed": note.get("changed", f"part {task['part']} was not read to its end")}
     return rewrite(store, task, bitmap_of(live))
 
 
