@@ -117,8 +117,9 @@ def _batch(root: Root, entries: Sequence[ListEntry]) -> Steps[_Batch]:
     target = Target(root.topic_id, root.partition)
     ordered, seen = tuple(rows.values()), -1
     if decision is not None:
-        uids = [join_uid(row.id_hi, row.id_lo) for row in decision.partitions.get(target, ())]
-        ordered, seen = tuple([rows[uid] for uid in uids if uid in rows]), decision.seen.get(target, -1)
+        times = {join_uid(row.id_hi, row.id_lo): row.appended_ms for row in decision.partitions.get(target, ())}
+        ordered = tuple([rows[uid]._replace(appended_ms=ms) for uid, ms in times.items() if uid in rows])
+        seen = decision.seen.get(target, -1)
     return _Batch(ordered, stem, max(entry.last_modified_ms for entry in entries), seen)
 
 
@@ -153,4 +154,14 @@ def _placed(found: Sequence[Row], root: Root, rows: Sequence[Row], claims: dict[
             end = at + row.next
             placed.append(row._replace(base=at, next=end, claim_epoch=claims.get(epoch, -1), leader_epoch=epoch))
             at = end
-    return placed
+    return _in_time(placed, rows)
+
+
+def _in_time(placed: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
+    """Return ``placed`` with append times no earlier than that of the row before each, as a commit sets them."""
+    known, before_ms = {row.base for row in rows}, -1
+    found: list[Row] = []
+    for row in sorted([*rows, *placed]):
+        before_ms = row.appended_ms if row.base in known else max(row.appended_ms, before_ms)
+        found += [] if row.base in known else [row._replace(appended_ms=before_ms)]
+    return found

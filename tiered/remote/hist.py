@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from tiered.errors import CorruptionError, RemoteUnavailableError, TieredError
+from tiered.errors import ConfigError, CorruptionError, RemoteUnavailableError, TieredError
 from tiered.format.crc import crc32c
 from tiered.format.keys import Role, hist_key, hist_prefix, parse_hist_key
 from tiered.format.root import STATE_DELETING, Root, decode_root, encode_root
@@ -127,6 +127,16 @@ def history(root: Root) -> Steps[list[int]]:
 def newest_copy(root: Root) -> Steps[int]:
     """Return the newest version of which a copy is stored, 0 without one. List it before ``root`` is read."""
     return max((yield from history(root)), default=0)
+
+
+def copied_commit(root: Root) -> Steps[str]:
+    """Return the commit id in the copy of the version of ``root``, empty without one that can be read."""
+    key = hist_key(root.topic_id, root.partition, root.version)
+    got = yield Get(key)
+    try:
+        return decode_root(got.data, key=key).commit.id if isinstance(got, Object) else ""
+    except (CorruptionError, ConfigError):
+        return ""
 
 
 def prune_history(root: Root) -> Steps[None]:

@@ -16,7 +16,7 @@ from tiered.errors import CorruptionError, RemotePermissionError
 from tiered.format.keys import Role, parse_hist_key, parse_page_key, parse_segment_key, partition_prefix
 from tiered.format.root import Root
 from tiered.remote.audit import audited
-from tiered.remote.hist import newest_copy
+from tiered.remote.hist import copied_commit, newest_copy
 from tiered.remote.past import survey_snapshots
 from tiered.remote.root_view import OLDER_HINT, RootView
 from tiered.store.base import List, Page, Steps, Together, advanced
@@ -27,12 +27,14 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Traces:
     """Versions that are proven to have been there, 0 where nothing tells; ``claims``: by role the newest epoch above
-    the one that the root knows, and a key of it."""
+    the one that the root knows, and a key of it. ``commit``: the commit of the newest copy, if it has the root's
+    version."""
 
     copied: int
     audited: int
     kept: int
     claims: Mapping[Role, tuple[int, str]]
+    commit: str = ""
 
     @property
     def version(self) -> int:
@@ -45,6 +47,10 @@ class Traces:
         for what, version in told.items():
             if root.version < version:
                 return f"{what} tells of version {version}, the root has version {root.version}"
+        if self.commit and root.version == self.copied and root.commit.id != self.commit:
+            return (
+                f"`hist/` has another commit of version {root.version}: the root went back and was committed to"
+            )
         for role, (epoch, key) in self.claims.items():
             known = root.roles[role.value].epoch
             if known < epoch:
@@ -61,7 +67,8 @@ def find_traces(root: Root, refused: list[RemotePermissionError] | None = None) 
     copied = yield from _allowed(newest_copy(root), 0, refused)
     noted = yield from _allowed(audited(root), 0, refused)
     kept = yield from _allowed(_kept(root), 0, refused)
-    return Traces(copied, noted, kept, (yield from _allowed(_claims(root), {}, refused)))
+    commit = (yield from _allowed(copied_commit(root), "", refused)) if copied == root.version else ""
+    return Traces(copied, noted, kept, (yield from _allowed(_claims(root), {}, refused)), commit)
 
 
 def _allowed(steps: Steps[T], otherwise: T, refused: list[RemotePermissionError] | None) -> Steps[T]:

@@ -7,7 +7,7 @@ was taken away is worked out here from the bytes alone, apart from the code that
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -50,7 +50,7 @@ from tiered.format.trash import TRASH_LIST
 from tiered.model import Row, TopicPartition
 from tiered.plan.commit import Shape
 from tiered.plan.invariants import check_root
-from tiered.remote.hist import HIST_KEPT
+from tiered.remote.hist import HIST_AGE_MS, HIST_KEPT
 from tiered.remote.topics import STATE_DELETED, TopicEntry, decode_topic
 
 HIST_ABOVE = 40
@@ -592,9 +592,15 @@ class Ledger:
                 raise Violated(f"{log.where}: {len(log.root.trash)} entries of the trash were not collected")
         if left := self.batches.needless(self._store.all_keys()):
             raise Violated(f"decisions are left that nobody needs: {left[:3]}")
-        copies = Counter(parse_partition_key(key) for key in self._store.all_keys() if parse_hist_key(key) is not None)
-        if copies and copies.most_common(1)[0][1] > HIST_KEPT + HIST_ABOVE:
-            raise Violated(f"{copies.most_common(1)} copies of roots, {HIST_KEPT} are kept")
+        times = self._store.times_ms()
+        copies: defaultdict[object, list[int]] = defaultdict(list)
+        for key in times:
+            if parse_hist_key(key) is not None:
+                copies[parse_partition_key(key)].append(times[key])
+        for partition, made_ms in copies.items():
+            old = sum(each < max(made_ms) - HIST_AGE_MS for each in made_ms)
+            if old and len(made_ms) > HIST_KEPT + HIST_ABOVE:
+                raise Violated(f"{partition}: {len(made_ms)} copies of roots, {old} of them old; {HIST_KEPT} are kept")
 
 
 def batches_of(data: bytes, *, base: int = 0) -> Iterable[tuple[int, Held]]:

@@ -59,6 +59,10 @@ class WatchedStore(MemoryStore):
         found = self._bucket.objects.get(key)
         return None if found is None else found.data
 
+    def times_ms(self) -> dict[str, int]:
+        """Return the time at which each object was stored."""
+        return {key: stored.modified_ms for key, stored in self._bucket.objects.items()}
+
     def all_keys(self) -> list[str]:
         """All keys."""
         return sorted(self._bucket.objects)

@@ -24,7 +24,7 @@ from tiered.format.rows import Rows
 from tiered.format.txn_index import decode_txns, encode_txns
 from tiered.model import AbortedTxn, NewRecord, SealedIndexes, TopicPartition
 from tiered.remote.catalog import Catalog
-from tiered.remote.hist import keep_version
+from tiered.remote.hist import copy_root
 from tiered.remote.topics import load_topic
 from tiered.store.base import ABSENT, Delete, Get, List, Object, Page, Put
 from tiered.store.driver import drive
@@ -428,7 +428,7 @@ def lose_root(store: MemoryStore) -> None:
     assert entry is not None
     root = drive(store, Catalog(entry.topic_id, 0, "t", known=entry.known).load())
     assert root is not None
-    drive(store, keep_version(root))
+    drive(store, copy_root(root))
     store.execute(Delete((root.key,)))
 
 

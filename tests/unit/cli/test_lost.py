@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,7 @@ def test_a_root_is_rebuilt_from_the_objects(cli: Cli, place: Path, damage: bytes
     both = ("--log-dir", place / "log", "--remote", f"file://{place / 'store'}")
     alone = both[2:]
     before = cli("cat", "t", *alone)
+    shutil.rmtree(root_file(place).parent / "hist")
     rebuild = ("repair", "rebuild-catalog", "t:0", *alone)
     assert cli(*rebuild, "--yes").code == 2
     store = open_store(f"file://{place / 'store'}")
@@ -95,6 +97,7 @@ def test_an_older_root_that_was_put_back(cli: Cli, place: Path) -> None:
     before = cli("cat", "t", *alone)
     assert cli("snapshot", "create", "kept", *alone).code == 0
     root_file(place).write_bytes(older)
+    shutil.rmtree(root_file(place).parent / "hist")
     checked, advice = cli("check", *alone), cli("repair", "advice", *alone)
     for seen in (checked, advice):
         assert seen.code == 13

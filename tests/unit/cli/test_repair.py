@@ -14,6 +14,7 @@ from uuid import UUID
 import pytest
 
 import tiered
+from tests.lost_copies import lose_copies
 from tests.unit.cli.conftest import Cli
 from tests.unit.paged.sinks import commit, decide, log_of_sinks, lose
 from tiered.errors import ConfigError
@@ -389,7 +390,10 @@ def test_a_lost_root_and_a_lost_index(cli: Cli, url: str, tmp_path: Path) -> Non
     assert cli("check", *remote, "--read-data").code == 0
 
 
-def test_a_lost_root_of_sinks_that_were_at_work_side_by_side(cli: Cli, tmp_path: Path) -> None:
+def test_a_lost_root_of_sinks_that_were_at_work_side_by_side(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose_copies(monkeypatch)
     url = f"file://{tmp_path / 'store'}"
     log = log_of_sinks(open_store(url))
     lose(log)

@@ -19,6 +19,7 @@ from tiered.format.keys import Role, SegmentName, index_key, segment_key
 from tiered.model import EpochEntry, Row
 from tiered.remote.sweep import sweep
 from tiered.store.base import ABSENT, Delete, Get, Object, Put
+from tiered.testing.clock import START_MS
 
 
 @pytest.fixture
@@ -93,7 +94,9 @@ def test_what_its_batches_prove_is_named_and_told(at: int) -> None:
     plan = bucket.plan()
     assert (plan.bare, plan.lost, plan.root.start_offset, plan.root.next_offset) == ((key,), (), 0, 80)
     bucket.world.run(rebuild_steps(plan))
-    assert bucket.now()[1] == [row._replace(idx_len=0) if row == before[at] else row for row in before]
+    assert bucket.now()[1] == [
+        row._replace(idx_len=0, appended_ms=START_MS) if row == before[at] else row for row in before
+    ]
 
 
 def test_what_its_batches_prove_fills_a_lost_page() -> None:
@@ -105,7 +108,7 @@ def test_what_its_batches_prove_fills_a_lost_page() -> None:
     plan = bucket.plan()
     assert (plan.bare, plan.torn_pages) == ((segment_key(TOPIC_ID, 0, row),), 1)
     bucket.world.run(rebuild_steps(plan))
-    assert bucket.now()[1] == [old._replace(idx_len=0) if old == row else old for old in before]
+    assert bucket.now()[1] == [old._replace(idx_len=0, appended_ms=START_MS) if old == row else old for old in before]
 
 
 def test_more_records_than_a_lost_page_held_do_not_fill_it() -> None:

@@ -32,7 +32,7 @@ from tiered.format.keys import (
 from tiered.format.root import Root, encode_root
 from tiered.model import Row
 from tiered.plan.rebuild import VERSION_STEP
-from tiered.remote.hist import keep_version
+from tiered.remote.hist import copy_root
 from tiered.remote.stage import upload_staged
 from tiered.remote.sweep_staged import DECISION_KEPT_MS
 from tiered.remote.upload import upload_segment
@@ -329,7 +329,7 @@ def test_behind_an_older_root_the_decisions_tell_what_it_has_lost(log: RemoteLog
     for batch in (1, 2):
         stage(log, [seal(batches(0, 9))], batch)
     before = root_of(log)
-    drive(log.store, keep_version(dataclasses.replace(before, version=255)), clock=log.clock, ids=log.ids)
+    drive(log.store, copy_root(dataclasses.replace(before, version=255)), clock=log.clock, ids=log.ids)
     put_back(log, older)
     kept = drive(log.store, list_all(hist_prefix(log.topic_id, 0)), clock=log.clock)
     body = b"damaged"

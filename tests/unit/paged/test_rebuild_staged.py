@@ -130,20 +130,6 @@ def test_a_copied_bucket_has_lost_the_times_and_not_the_decisions(log: RemoteLog
     assert all_rows(copy) == before
 
 
-def test_a_page_of_single_segments_needs_no_decision(log: RemoteLog) -> None:
-    with catalogs_of(TINY):
-        for batch in range(1, 16):
-            log.clock.advance(1)
-            stage(log, [seal(batches(0, batch))], batch, "query" if batch % 2 else "other")
-    decisions = [decision_key(txn, batch, 0) for batch in range(16) for txn in ("query", "other")]
-    log.store.execute(Delete(tuple(decisions)))
-    before, root = all_rows(log), log.root
-    assert root is not None
-    log.store.execute(Delete((root.page_key(list(root.leaves)[1]),)))
-    rebuild(log.store, plan_rebuild(log.store, TP, "test"))
-    assert all_rows(log) == before
-
-
 def test_what_the_root_has_forgotten_is_put_together_again_too(log: RemoteLog) -> None:
     with catalogs_of(TINY):
         for stream in range(TXNS_LIMIT + 6):

@@ -193,11 +193,12 @@ def test_what_is_young_and_what_is_not_ours_stays(place: Place) -> None:
 
 
 def test_under_an_older_root_that_was_put_back_nothing_is_swept(place: Place) -> None:
-    """No copy has a higher version than the root: that of the version before a rewrite tells that there was one."""
+    """The copy that was made before a rewrite has a higher version than the root."""
     place.append(4)
     older = encode_root(place.root)
-    place.replace(*place.rows())
+    place.append(1)
     version = place.root.version
+    place.replace(*place.rows())
     put_back(place, older)
     refuses(place, f"tells of version {version}, the root has version {version - 1}")
 
