@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -10,6 +10,7 @@ from tiered.errors import CorruptionError
 from tiered.format.bundle import HEAD_BYTES, BundleHead, SectionKind, decode_bundle_head
 from tiered.format.keys import (
     FLAG_ABORTED_TXNS,
+    FLAG_MAINTAINER,
     Role,
     SegmentName,
     hist_prefix,
@@ -152,22 +153,26 @@ def list_objects(topic_id: UUID, partition: int) -> Steps[Listed]:
 
 
 def uploads_after(copy: Root, sizes: Mapping[str, int]) -> Steps[list[Row]]:
-    """Return the rows of a writer's uploads behind the end of ``copy``, of its claim or a newer one, both objects of
-    which are there. Their bundles describe them."""
-    names: list[SegmentName] = []
-    for key in sizes:
-        parsed = parse_segment_key(key)
-        if parsed is not None and parsed.suffix == "log" and parsed.name.role is Role.WRITER:
-            late = parsed.name.base >= copy.next_offset and parsed.name.epoch >= copy.writer.epoch
-            names += [parsed.name] if late else []
+    """Return the rows of a writer's uploads behind the end of ``copy``, of its claim or a newer one."""
+
+    def late(name: SegmentName) -> bool:
+        return name.role is Role.WRITER and name.base >= copy.next_offset and name.epoch >= copy.writer.epoch
+
+    return (yield from described(copy, sizes, late))
+
+
+def described(root: Root, sizes: Mapping[str, int], wanted: Callable[[SegmentName], bool]) -> Steps[list[Row]]:
+    """Return the rows of segments of a partition, both objects of which are there, as their bundles describe them."""
+    parsed = [each for each in map(parse_segment_key, sizes) if each is not None and each.suffix == "log"]
+    names = [each.name for each in parsed if wanted(each.name)]
     rows: list[Row] = []
     for at in range(0, len(names), HEADS_TOGETHER):
         group = names[at : at + HEADS_TOGETHER]
-        keys = [index_key(copy.topic_id, copy.partition, name) for name in group]
+        keys = [index_key(root.topic_id, root.partition, name) for name in group]
         answers: Sequence[object] = yield Together(tuple([Get(key, 0, HEAD_BYTES) for key in keys]))
         for name, key, got in zip(group, keys, answers, strict=True):
-            row = _row(copy, name, key, got)
-            log = segment_key(copy.topic_id, copy.partition, name)
+            row = _row(root, name, key, got)
+            log = segment_key(root.topic_id, root.partition, name)
             rows += [row] if row is not None and sizes.get(log) == row.size else []
     return sorted(rows)
 
@@ -180,7 +185,7 @@ def _row(copy: Root, name: SegmentName, key: str, got: object) -> Row | None:
         head = None
     if head is None:
         return None
-    told = head.descriptor
+    told, flags = head.descriptor, FLAG_MAINTAINER if name.role is Role.MAINTAINER else 0
     whose = told.topic_id, told.partition, told.base_offset, head.claim_epoch
     if whose != (copy.topic_id, copy.partition, name.base, name.epoch):
         return None
@@ -195,7 +200,7 @@ def _row(copy: Root, name: SegmentName, key: str, got: object) -> Row | None:
         head.size_bytes,
         name.epoch,
         told.records,
-        FLAG_ABORTED_TXNS if head.section(SectionKind.TXN_INDEX) is not None else 0,
+        flags | (FLAG_ABORTED_TXNS if head.section(SectionKind.TXN_INDEX) is not None else 0),
         told.leader_epoch,
         appended_ms=told.appended_ms,
     )

@@ -9,6 +9,7 @@ from tiered.model import TopicPartition
 from tiered.remote.fence import owner_of
 from tiered.remote.topics import list_topic_names
 from tiered.repair.bench import Workbench
+from tiered.repair.kept import plan_decisions, plan_kept
 from tiered.repair.plan import Action, RepairOptions, RepairPlan
 from tiered.repair.registry import find_unregistered, plan_entry
 from tiered.repair.roots import plan_root, plan_shorter
@@ -24,8 +25,12 @@ def plan_repair_steps(selected: Sequence[str | TopicPartition], options: RepairO
     bench = Workbench(options.from_dir, "")
     actions: list[Action] = []
     try:
-        for each in selected or (yield from _all_topics()):
+        names = selected or (yield from _all_topics())
+        for each in names:
             actions += yield from _plan_topic(each, options, bench)
+        if names and not selected:  # decisions belong to no topic
+            entry, _ = yield from plan_entry(str(names[0]))
+            actions += yield from plan_decisions(Ground(TopicPartition(entry.name, 0), entry, options, None))
     finally:
         bench.close()
     return RepairPlan(options, tuple(actions))
@@ -55,7 +60,8 @@ def _plan_partition(ground: Ground) -> Steps[list[Action]]:
     if not roots and any(each.lost and each.act is None for each in segments):
         roots, pinned = yield from plan_shorter(ground)
         segments = (yield from plan_segments(ground, pinned)) if pinned is not None else segments
-    return [*roots, *segments]
+    kept = (yield from plan_kept(ground)) if ground.options.read_data else []
+    return [*roots, *segments, *kept]
 
 
 def repair_steps(plan: RepairPlan) -> Steps[int]:

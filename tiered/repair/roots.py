@@ -55,6 +55,7 @@ from tiered.remote.stage import read_decision
 from tiered.repair.bench import Workbench
 from tiered.repair.copies import Copies, Listed, believed, find_copies, list_objects, rows_of, uploads_after
 from tiered.repair.judge import judge_index
+from tiered.repair.pages import fill, read_all_pages
 from tiered.repair.plan import Action
 from tiered.repair.segments import Ground, abort_at_hole
 from tiered.store.base import ABSENT, Match, NewId, Now, Object, Put, Steps, list_all, list_page
@@ -102,8 +103,7 @@ def plan_root(ground: Ground) -> Steps[tuple[list[Action], Snapshot | None]]:
         there = yield from _look(ground)  # commits that were made while the copies were listed are no proof
     why = _flaw(ground, there, copies)
     if not why:
-        assert there.root is not None  # noqa: S101  for the type checker: nothing is wrong with it
-        return [], Snapshot.of(there.root)
+        return (yield from _with_pages(ground, there))
     if there.root is not None:
         copies = yield from find_copies(topic_id, tp, there.root, all_of_them=True)
     base = yield from _base(ground, there, copies)
@@ -111,6 +111,27 @@ def plan_root(ground: Ground) -> Steps[tuple[list[Action], Snapshot | None]]:
         remedy = "no copy of the root is kept: what a log directory holds can be uploaded to a new prefix"
         return [ground.action(root_key(topic_id, tp.partition), why, remedy, None)], None
     return (yield from _planned(ground, there, why, base._replace(seen=copies.seen)))
+
+
+def _with_pages(ground: Ground, there: There) -> Steps[tuple[list[Action], Snapshot | None]]:
+    """Return the actions for pages of a whole root, and the catalog that is there after them."""
+    root = there.root
+    if root is None:
+        return [], None
+    pages = yield from read_all_pages(ground, root)
+    if not pages.lost:
+        return pages.actions, Snapshot.of(root, pages.cache)
+    copies = yield from find_copies(ground.entry.topic_id, ground.tp, root, all_of_them=True)
+    rows = yield from fill(root, pages, copies)
+    first = pages.lost[0]
+    why = f"{len(pages.lost)} pages are missing or damaged, the first of offsets {first.base} to {first.next}"
+    if rows is None:
+        versions = ", ".join([str(version) for version in copies.roots if version < root.version][:5])
+        remedy = f"no version, copy or bundle proves what they named: `{ground.command} --from-version V` goes on from"
+        remedy += f" an older copy ({versions or 'none is kept'})"
+        return [Action(ground.tp, root.page_key(first), why, remedy)], None
+    base = Base(root, "itself", rows, [], [], seen=copies.seen, copied_ms=root.commit.ts_ms)
+    return (yield from _planned(ground, there, why, base))
 
 
 def plan_shorter(ground: Ground) -> Steps[tuple[list[Action], Snapshot | None]]:

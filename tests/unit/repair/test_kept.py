@@ -1,0 +1,101 @@
+"""Copies, snapshots, pins and decisions that are damaged come back from versions, or are deleted or named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests.unit.paged.sinks import TP as FLIGHTS
+from tests.unit.paged.sinks import commit, decide, log_of_sinks, lose
+from tests.unit.remote.building import RemoteLog
+from tests.unit.repair.building import Bucket, bucket, write
+from tiered.errors import CorruptionError
+from tiered.format.keys import hist_prefix, parse_hist_key, partition_prefix
+from tiered.model import Row
+from tiered.remote.past import create_snapshot
+from tiered.remote.root_view import RootView
+from tiered.repair.plan import EXIT_LEFT, RepairOptions
+from tiered.repair.run import apply_repair, plan_repair
+from tiered.store.base import ABSENT, Delete, Put, list_all
+from tiered.store.driver import drive
+
+
+@pytest.fixture(params=["versions", "memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bucket]:
+    with bucket(request.param, tmp_path) as made:
+        write(made, steps=30)
+        drive(made.store, create_snapshot(RootView(made.entry.topic_id, 0, "t"), "before"))
+        yield made
+
+
+@pytest.mark.parametrize("part", ["/hist/", "/snap/"])
+def test_a_damaged_copy(place: Bucket, part: str) -> None:
+    key = place.listed(part)[0]
+    right = place.data(key)
+    place.replace(key, right[:-5])
+    plan = place.repair()
+    assert ([action.where for action in plan.actions], plan.exit_code) == ([key], 0)
+    if place.kind == "versions":
+        assert place.data(key) == right
+    else:
+        assert place.listed(part) == [other for other in place.listed(part) if other != key]
+    assert len(place.listed("/aside/")) == 1
+
+
+def test_a_damaged_pin_is_deleted(place: Bucket) -> None:
+    key = f"{partition_prefix(place.entry.topic_id, 0)}pin/{uuid4().hex}"
+    place.store.execute(Put(key, b"no pin", ABSENT))
+    place.repair()
+    assert place.listed("/pin/") == []
+
+
+def test_a_damaged_decision_is_named_with_its_batch() -> None:
+    log = log_of_sinks()
+    decision = decide(log, [10], 1, "query")
+    log.store.execute(Delete((decision.key,)))
+    log.store.execute(Put(decision.key, b"damage", ABSENT))
+    plan = plan_repair(log.store)
+    assert plan.exit_code == EXIT_LEFT
+    assert [action.problem for action in plan.left] == ["the decision of batch 1 of query is damaged"]
+
+
+def rows_of(log: RemoteLog) -> list[Row]:
+    assert log.root is not None
+    return list(log.root.rows)
+
+
+def lose_since(log: RemoteLog, version: int) -> None:
+    """Lose the root, and the copies that are newer than ``version``."""
+    lose(log)
+    copies = [entry.key for entry in drive(log.store, list_all(hist_prefix(log.topic_id, 0)))]
+    log.store.execute(Delete(tuple(key for key in copies if (parse_hist_key(key) or 0) > version)))
+
+
+def test_one_decision_since_the_copy_is_committed() -> None:
+    log = log_of_sinks()
+    assert log.root is not None
+    version = log.root.version
+    commit(log, decide(log, [10, 20], 1, "query"))
+    rows = rows_of(log)
+    lose_since(log, version)
+    plan = plan_repair(log.store, [FLIGHTS])
+    assert plan.actions[0].notes[0] == "batch 1 of query is committed by its decision"
+    apply_repair(log.store, plan)
+    assert [row[:8] for row in rows_of(log)] == [row[:8] for row in rows]
+    assert plan_repair(log.store, [FLIGHTS]).actions == ()
+
+
+def test_several_decisions_have_no_proven_order() -> None:
+    log = log_of_sinks()
+    assert log.root is not None
+    version = log.root.version
+    for txn in ("query", "other"):
+        commit(log, decide(log, [10], 1, txn))
+    lose_since(log, version)
+    with pytest.raises(CorruptionError, match="their order is not known"):
+        plan_repair(log.store, [FLIGHTS])
+    apply_repair(log.store, plan_repair(log.store, [FLIGHTS], RepairOptions(accept_loss=True)))
+    assert len(rows_of(log)) == 4

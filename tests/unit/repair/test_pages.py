@@ -1,0 +1,106 @@
+"""A page that is missing or damaged comes back from a version, from a copy of the root, or from bundles."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.unit.paged.rebuilding import TP, Bucket
+from tiered.format.keys import hist_key, index_key, segment_key
+from tiered.format.page import NO_POINTERS
+from tiered.format.root import encode_root
+from tiered.format.rows import NO_TALLY, NO_TRASH, Rows
+from tiered.model import Row
+from tiered.remote.snapshot import Snapshot
+from tiered.remote.topics import load_topic
+from tiered.repair.bench import Workbench
+from tiered.repair.plan import Action, RepairOptions
+from tiered.repair.roots import plan_root
+from tiered.repair.segments import Ground
+from tiered.store.base import Delete
+
+
+class Paged(Bucket):
+    """A catalog with tiny pages."""
+
+    def plan_root(self) -> tuple[list[Action], Snapshot | None]:
+        entry = self.world.run(load_topic("flights"))
+        assert entry is not None
+        return self.world.run(plan_root(Ground(TP, entry, RepairOptions(), None)))
+
+    def repair(self) -> list[Action]:
+        actions, _ = self.plan_root()
+        for action in actions:
+            assert action.act is not None
+            self.world.run(action.act(Workbench(None, "test")))
+        return actions
+
+    def pages(self) -> list[str]:
+        root = self.root
+        return [root.page_key(pointer) for pointer in (*root.inner, *root.leaves)]
+
+    def lose_pages(self, *keys: str) -> None:
+        self.store.execute(Delete(keys))
+
+    def seen(self) -> list[Row]:
+        self.maintainer = self.desk("other")  # one that has no page in its cache
+        return self.rows()
+
+
+@pytest.fixture
+def bucket() -> Paged:
+    made = Paged()
+    made.store.inner._bucket.versioned = True  # type: ignore[attr-defined]
+    made.append(30)
+    return made
+
+
+def test_whole_pages_need_nothing(bucket: Paged) -> None:
+    assert bucket.plan_root()[0] == []
+
+
+def test_all_pages_come_back_from_versions(bucket: Paged) -> None:
+    before, version, keys = bucket.rows(), bucket.root.version, bucket.pages()
+    bucket.lose_pages(*keys)
+    bucket.put(keys[0], b"other bytes")
+    actions = bucket.repair()
+    assert {action.where for action in actions} >= set(keys)
+    assert (bucket.seen(), bucket.root.version) == (before, version)
+
+
+def test_bundles_that_add_up_tell_what_a_page_named(bucket: Paged) -> None:
+    bucket.store.inner._bucket.versions.clear()  # type: ignore[attr-defined]
+    before, keys = bucket.rows(), bucket.pages()
+    bucket.lose_pages(keys[0], keys[-1])
+    (action,) = bucket.repair()
+    assert "2 pages are missing or damaged" in action.problem
+    assert bucket.seen() == before
+
+
+def test_a_copy_of_the_root_tells_what_a_page_named(bucket: Paged) -> None:
+    """It named the rows itself, before there was a page of them."""
+    root = bucket.root
+    pointer, before = root.leaves.pointer(-1), bucket.rows()
+    inside = [row for row in before if pointer.base <= row.base < pointer.next]
+    rows = Rows.from_rows(inside)
+    kept = dataclasses.replace(
+        root, version=root.version - 1, start_offset=pointer.base, next_offset=pointer.next, rows=rows,
+        inner=NO_POINTERS, leaves=NO_POINTERS, added=rows.tally, removed=NO_TALLY, trash=NO_TRASH, dead=NO_TALLY,
+    )  # fmt: skip
+    bucket.put(hist_key(root.topic_id, 0, kept.version), encode_root(kept))
+    bucket.store.inner._bucket.versions.clear()  # type: ignore[attr-defined]
+    bucket.store.execute(Delete(tuple(index_key(root.topic_id, 0, row) for row in inside)))
+    bucket.lose_pages(bucket.pages()[-1])
+    bucket.repair()
+    assert bucket.seen() == before
+
+
+def test_what_nothing_proves_is_left(bucket: Paged) -> None:
+    root, keys = bucket.root, bucket.pages()
+    bucket.store.inner._bucket.versions.clear()  # type: ignore[attr-defined]
+    row = next(row for row in bucket.rows() if row.base >= root.leaves.pointer(-1).base)
+    bucket.store.execute(Delete((segment_key(root.topic_id, 0, row),)))
+    bucket.lose_pages(keys[-1])
+    (action,), pinned = bucket.plan_root()
+    assert (action.act, action.where, pinned) == (None, keys[-1], None)

@@ -1,0 +1,120 @@
+"""Plans the repair of what is kept beside a root: copies below ``hist/``, snapshots, pins and decisions of sinks.
+
+A damaged one comes back from a version. Without a version a copy, a snapshot or a pin is deleted, after a copy of its
+bytes went to ``aside/``. A decision is named with its batch: only its sink can write it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from tiered.care.aside import keep_copy
+from tiered.errors import CorruptionError
+from tiered.format.container import MAX_OBJECT_BYTES
+from tiered.format.crc import crc32c
+from tiered.format.decision import decode_decision
+from tiered.format.kept import decode_kept
+from tiered.format.keys import (
+    DECISIONS_PREFIX,
+    aside_key,
+    hist_prefix,
+    is_pin_key,
+    parse_decision_key,
+    parse_hist_key,
+    partition_prefix,
+    snap_key,
+)
+from tiered.model import TopicPartition
+from tiered.remote.past import survey_snapshots
+from tiered.remote.pins import read_pin
+from tiered.remote.root_view import RootView
+from tiered.repair.bench import Workbench
+from tiered.repair.copies import believed
+from tiered.repair.plan import Action
+from tiered.repair.segments import Ground
+from tiered.repair.versions import Stored, find_version, put_version
+from tiered.store.base import Delete, Get, NewId, Object, Steps, list_all
+
+Read = Callable[[bytes], object]
+"""Decodes an object; raises CorruptionError for a damaged one."""
+
+
+def plan_kept(ground: Ground) -> Steps[list[Action]]:
+    """Return the actions for copies, snapshots and pins of one partition."""
+    topic_id, tp = ground.entry.topic_id, ground.tp
+    actions: list[Action] = []
+    for entry in (yield from list_all(hist_prefix(topic_id, tp.partition))):
+        version = parse_hist_key(entry.key)
+        if version is not None:
+            read = partial(_read_copy, ground, entry.key, version)
+            actions += yield from _judged(ground, entry.key, "the copy of the root", read)
+    _, damaged = yield from survey_snapshots(RootView(topic_id, tp.partition, tp.topic))
+    for name in damaged:
+        key = snap_key(topic_id, tp.partition, name)
+        actions += yield from _judged(ground, key, f"snapshot {name}", partial(decode_kept, key=key))
+    for entry in (yield from list_all(partition_prefix(topic_id, tp.partition) + "pin/")):
+        if is_pin_key(entry.key):
+            actions += yield from _judged(ground, entry.key, "the pin", partial(read_pin, key=entry.key))
+    return actions
+
+
+def _read_copy(ground: Ground, key: str, version: int, data: bytes) -> None:
+    root = believed(data, key, ground.entry.topic_id, ground.tp)
+    if root is None or root.version != version:
+        raise CorruptionError(f"{key} is not a copy of version {version}", path_or_key=key)
+
+
+def _judged(ground: Ground, key: str, what: str, read: Read) -> Steps[list[Action]]:
+    got = yield Get(key, max_bytes=MAX_OBJECT_BYTES)
+    if not isinstance(got, Object) or _fits(read, got.data):
+        return []
+    restored = yield from _restored(ground.tp, key, got.etag, read, Stored(
+        ground.entry.topic_id, ground.tp.partition, key, 0, 0, got.etag))  # fmt: skip
+    act = partial(_delete, ground, key)
+    return [restored or ground.action(key, f"{what} is damaged", "delete it: no version of it is whole", act)]
+
+
+def _restored(tp: TopicPartition, key: str, etag: str, read: Read, stored: Stored) -> Steps[Action | None]:
+    """Return the action that puts a whole version back, None without one."""
+    version = yield from find_version(key, partial(_fits, read), MAX_OBJECT_BYTES)
+    got = (yield Get(key, max_bytes=MAX_OBJECT_BYTES, version=version)) if version else None
+    if not isinstance(got, Object):
+        return None
+    stored = stored._replace(size=len(got.data), crc=crc32c(got.data), etag=etag)
+    return Action(tp, key, "it is damaged", f"put version {version} back", act=partial(_put, stored, version))
+
+
+def _fits(read: Read, data: bytes) -> bool:
+    try:
+        read(data)
+    except CorruptionError:
+        return False
+    return True
+
+
+def _put(stored: Stored, version: str, _: Workbench) -> Steps[None]:
+    yield from put_version(stored, version, ())
+
+
+def _delete(ground: Ground, key: str, _: Workbench) -> Steps[None]:
+    if (yield from keep_copy(key, aside_key(ground.entry.topic_id, ground.tp.partition, (yield NewId())))):
+        yield Delete((key,))
+
+
+def plan_decisions(ground: Ground) -> Steps[list[Action]]:
+    """Return the actions for damaged decisions of sinks. What a version replaces is kept below ``aside/`` of the
+    partition of ``ground``."""
+    actions: list[Action] = []
+    for entry in (yield from list_all(DECISIONS_PREFIX)):
+        parsed = parse_decision_key(entry.key)
+        got = (yield Get(entry.key, max_bytes=MAX_OBJECT_BYTES)) if parsed is not None else None
+        read = partial(decode_decision, key=entry.key)
+        if parsed is None or not isinstance(got, Object) or _fits(read, got.data):
+            continue
+        stored = Stored(ground.entry.topic_id, ground.tp.partition, entry.key, 0, 0, got.etag)
+        restored = yield from _restored(TopicPartition("", -1), entry.key, got.etag, read, stored)
+        problem = f"the decision of batch {parsed.batch} of {parsed.txn} is damaged"
+        remedy = "put it back from a backup; its sink can commit no later batch before that"
+        actions.append(restored or Action(TopicPartition("", -1), entry.key, problem, remedy))
+    return actions
