@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import click
@@ -42,18 +43,37 @@ from tiered.program.application import (
     destructive,
     one_partition,
     pass_application,
+    split_topic,
 )
 from tiered.program.doors import need_directory, need_topic
 from tiered.program.output import columns, counted
+from tiered.program.settings import suggestion
 from tiered.program.tiers import open_tiers
 from tiered.remote.fence import owner_of
+from tiered.repair.plan import RepairOptions
+from tiered.repair.run import apply_repair, plan_repair
 from tiered.store.base import Store
 
 UNUSED_SHOWN = 20
 """Objects that a rebuilt catalog does not name, of those that are printed."""
 
 
-@click.group("repair", cls=Group)
+class RepairGroup(Group):
+    """Commands of ``tiered repair``. A topic or a partition in the place of a command is repaired."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Take the name of a topic for the argument of the command that repairs it."""
+        name = args[0]
+        is_command = self.get_command(ctx, name) is not None or suggestion(name, self.list_commands(ctx))
+        return super().resolve_command(ctx, args if is_command and ":" not in name else [REPAIR_COMMAND, *args])
+
+
+REPAIR_COMMAND = "run"
+
+
+@click.group("repair", cls=RepairGroup)
 def command() -> None:
     """Bring a log back to work; nothing is ever deleted."""
 
@@ -103,6 +123,51 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...], dry_run: bool
             told = f"{tp}: offsets {end} to {aside.end_offset} are in no bucket; `{reads}` reads them"
             lines.append(told + _other_records(app))
     return app.out.result("repair rejoin", fields, lines)
+
+
+@command.command(REPAIR_COMMAND, cls=Command, hidden=True)
+@click.argument("selected", nargs=-1, metavar="[TOPIC[:P]...]")
+@click.option("--from-dir", type=click.Path(path_type=Path), help="a log directory that may hold what the bucket lost")
+@click.option("--to-version", type=click.IntRange(min=1), help="go back to this version of the catalog")
+@click.option("--from-version", type=click.IntRange(min=1), help="go on from this copy, where two are possible")
+@click.option("--accept-loss", is_flag=True, help="make holes of offsets that no copy holds; the plan names them")
+@destructive
+@pass_application
+def run_command(app: Application, *, selected: tuple[str, ...], dry_run: bool, yes: bool, **chosen: Any) -> int:
+    """Find what is damaged in a bucket, show how it is repaired, ask, and repair it.
+
+    What is replaced is kept below aside/. Exit code 3: something is left, or erased records come back.
+
+    \b
+    Examples:
+      tiered repair flights:0 --remote s3://acme-logs/prod --dry-run
+      tiered repair flights:0 --from-dir data --remote s3://acme-logs/prod --yes
+    """
+    named = [_named(text) for text in selected]
+    versions = chosen["to_version"] is not None or chosen["from_version"] is not None
+    if versions and not (len(named) == 1 and isinstance(named[0], TopicPartition)):
+        raise ConfigError("a version belongs to one partition", hint="name it: TOPIC:P")
+    with _store(app) as store:
+        plan = plan_repair(store, named, RepairOptions(**chosen))
+        for action in plan.actions:
+            show = app.out.warn if action.act is None or action.lost or action.undone else app.out.say
+            show(f"{action.where}: {action.problem}: {action.remedy}")
+            for note in (*action.undone, *action.notes):
+                app.out.say(f"  {note}")
+        done = len(plan.actions) - len(plan.left)
+        if done and not dry_run:
+            confirm(app, "repair", f"Repair {counted(done, 'object')}?", yes=yes)
+            apply_repair(store, plan)
+    verb = "would be" if dry_run else "were" if done != 1 else "was"
+    lines = [f"{'dry run: ' if dry_run else ''}{counted(done, 'object')} {verb} repaired, {len(plan.left)} left"]
+    if not plan.actions:
+        lines = ["nothing is damaged"]
+    return app.out.result("repair", {"dry_run": dry_run, **plan.as_json()}, lines, plan.exit_code)
+
+
+def _named(text: str) -> str | TopicPartition:
+    topic, partition = split_topic(text)
+    return topic if partition is None else TopicPartition(topic, partition)
 
 
 def _without_remote(app: Application) -> str:

@@ -91,4 +91,4 @@ class RepairPlan:
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields for ``--json``."""
-        return {"actions": [action.as_json() for action in self.actions], "exit_code": self.exit_code}
+        return {"actions": [action.as_json() for action in self.actions]}

@@ -1,0 +1,53 @@
+"""``tiered repair TOPIC[:P]`` shows the plan, asks and repairs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import Cli
+from tests.unit.repair.building import Bucket, bucket, write
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Bucket]:
+    with bucket("directory", tmp_path) as made:
+        write(made, steps=40)
+        yield made
+
+
+def test_a_dry_run_shows_the_plan_and_changes_nothing(cli: Cli, place: Bucket) -> None:
+    key = place.log_key(place.rows()[1])
+    place.delete(key)
+    done = cli("repair", "t:0", "--from-dir", str(place.directory), "--remote", place.store.url, "--dry-run")
+    assert done.code == 0
+    assert f"{key}: the .log is missing: put offsets" in done.err
+    assert "dry run: 1 object would be repaired, 0 left" in done.text
+    assert len(place.plan().actions) == 1
+
+
+def test_it_repairs_and_says_what_is_left(cli: Cli, place: Bucket) -> None:
+    before, row = place.committed(), place.rows()[1]
+    place.delete(place.log_key(row))
+    left = cli("repair", "t", "--remote", place.store.url, "--yes", "--json")
+    assert left.code == 3
+    assert left.summary["actions"][0]["lost"] == [[row.base, row.next]]
+    done = cli("repair", "t:0", "--from-dir", str(place.directory), "--remote", place.store.url, "--yes")
+    assert done.code == 0
+    assert place.committed() == before
+    assert "nothing is damaged" in cli("repair", "t:0", "--remote", place.store.url).text
+
+
+def test_a_version_belongs_to_one_partition(cli: Cli, place: Bucket) -> None:
+    refused = cli("repair", "t", "--to-version", "3", "--remote", place.store.url)
+    assert refused.code == 2
+    assert "a version belongs to one partition" in refused.err
+
+
+def test_it_asks(cli: Cli, place: Bucket) -> None:
+    place.delete(place.index_key(place.rows()[1]))
+    refused = cli("repair", "t:0", "--remote", place.store.url)
+    assert refused.code == 2
+    assert "--yes" in refused.err
