@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
 from tiered.arrow.schema import pyarrow
 from tiered.format.pure_kernels import ArrowBinary, ArrowBuffers
 from tiered.model import TopicPartition
@@ -24,8 +26,8 @@ class BufferArrays:
         self._types = types
         self._equal: dict[str, pa.Array] = {}
         self._repeated: dict[str, Callable[[int], pa.Array]] = {
-            "topic": lambda rows: self._pa.repeat(tp.topic, rows),
-            "partition": lambda rows: self._pa.repeat(self._pa.scalar(tp.partition, self._pa.int32()), rows),
+            "topic": lambda rows: self._names(tp.topic.encode(), rows),
+            "partition": lambda rows: self._plain(self._pa.int32(), rows, np.full(rows, tp.partition, np.int32)),
         }
 
     def array(self, name: str, buffers: ArrowBuffers) -> pa.Array:
@@ -39,7 +41,15 @@ class BufferArrays:
             found = cast("ArrowBinary", buffers.keys if name == "key" else buffers.values)
             return self._binary(self._types[name], rows, found)
         whole = {"offset": buffers.offsets, "timestamp": buffers.timestamps, "timestampType": buffers.kinds}[name]
-        return self._pa.Array.from_buffers(self._types[name], rows, [None, self._pa.py_buffer(whole)], 0)
+        return self._plain(self._types[name], rows, whole)
+
+    def _plain(self, kind: pa.DataType, rows: int, values: object) -> pa.Array:
+        return self._pa.Array.from_buffers(kind, rows, [None, self._pa.py_buffer(values)], 0)
+
+    def _names(self, name: bytes, rows: int) -> pa.Array:
+        # Not pa.repeat: Arrow imports pandas (0.3 s of a process) before it converts its first value of Python.
+        ends = self._pa.py_buffer(np.arange(rows + 1, dtype=np.int32) * np.int32(len(name)))
+        return self._pa.Array.from_buffers(self._pa.string(), rows, [None, ends, self._pa.py_buffer(name * rows)], 0)
 
     def _same(self, name: str, rows: int) -> pa.Array:
         """A column of equal values is made once, and shown as far as it is needed."""

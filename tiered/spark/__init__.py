@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from tiered.errors import ConfigError, install_command
-from tiered.spark.worker import tell_warnings
+from tiered.spark.worker import end_quietly, tell_warnings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,3 +65,4 @@ def register(spark: SparkSession) -> None:
 
 
 tell_warnings()  # whatever of this package a worker unpickles imports this first
+end_quietly()

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from tiered.errors import (
@@ -35,8 +36,6 @@ from tiered.format.batch import BatchHeader
 from tiered.format.keys import topic_key
 from tiered.format.root import STATE_DELETING
 from tiered.format.walk import Run
-from tiered.local.directory.manager import LocalLog
-from tiered.local.partition.partition import PartitionLog
 from tiered.plan.read import Tier
 from tiered.read.topic import PartitionStream
 from tiered.remote.fetch import SegmentGone
@@ -51,6 +50,10 @@ from tiered.spark.slices import Piece
 from tiered.store.base import Store
 from tiered.store.driver import drive, drive_stream
 from tiered.store.runner import Runner
+
+if TYPE_CHECKING:
+    from tiered.local.directory.manager import LocalLog
+    from tiered.local.partition.partition import PartitionLog
 
 Batches = Iterator[tuple[BatchHeader, bytes | memoryview] | Run]
 
@@ -73,6 +76,9 @@ class Sources:
         if not self._local_dir:
             return None
         if self._log is None:
+            # A worker that reads the bucket alone starts without the modules of the disk.
+            from tiered.local.directory.manager import LocalLog  # noqa: PLC0415
+
             try:
                 self._log = LocalLog.open(Path(self._local_dir), read_only=True)
             except NotFoundError as error:

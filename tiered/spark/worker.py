@@ -10,8 +10,10 @@ import gc
 import itertools
 import logging
 import sys
+import traceback
+import types
 
-_WORKERS = ("pyspark.daemon", "pyspark.worker", "pyspark.sql.worker.")
+_WORKERS = ("pyspark.daemon", "pyspark.worker", "pyspark.sql.worker.", "tiered.spark.daemon")
 """Modules as which Spark starts its workers, of tasks and of the driver's planner."""
 
 SECOND = 2
@@ -47,6 +49,35 @@ def begin_task() -> None:
     """
     if next(_tasks) == SECOND:
         keep_modules()
+
+
+class ForkTraceback(types.ModuleType):
+    """Stand-in for the module ``traceback`` in Spark's daemon: the end of a reader that left is no error."""
+
+    def print_exc(self) -> None:
+        """Print the exception at hand, unless it is a closed connection to the executor."""
+        if not isinstance(sys.exc_info()[1], BrokenPipeError | ConnectionResetError):
+            traceback.print_exc()
+
+    def __getattr__(self, name: str) -> object:
+        """Return everything else from the real module."""
+        return getattr(traceback, name)
+
+
+def end_quietly() -> None:
+    """Replace the daemon's own reference to ``traceback`` in this worker, once. Do nothing outside of a worker.
+
+    An executor closes the connection of a task that needs no more rows, for instance after ``limit``. Spark's daemon
+    then prints a traceback for each such task. Other modules keep the real ``traceback``.
+    """
+    for name in ("__main__", "pyspark.daemon"):  # the second one where another module runs the daemon
+        daemon = sys.modules.get(name)
+        if is_worker() and hasattr(daemon, "compute_real_exit_code") and not _is_quiet(daemon):
+            vars(daemon)["traceback"] = ForkTraceback("traceback")
+
+
+def _is_quiet(daemon: object) -> bool:
+    return isinstance(getattr(daemon, "traceback", None), ForkTraceback)
 
 
 class WorkerHandler(logging.Handler):

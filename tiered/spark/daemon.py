@@ -1,0 +1,21 @@
+"""Spark's daemon of Python workers, with the modules of a reading task imported before the first fork.
+
+Spark ends the worker of each task that is not read to its end, and a new one imports pyspark, pyarrow and this library
+again. Set ``spark.python.daemon.module`` to ``tiered.spark.daemon`` and workers share what their daemon imported.
+"""
+
+from __future__ import annotations
+
+import pyspark.sql.worker.plan_data_source_read
+import pyspark.worker  # noqa: F401  each worker needs it
+from pyspark.daemon import manager
+
+import tiered.spark.source  # noqa: F401  the reader of each task
+from tiered.spark.worker import end_quietly, keep_modules, tell_warnings
+
+if __name__ == "__main__":
+    # ``-m`` imports the package before this module is known as the program.
+    tell_warnings()
+    end_quietly()
+    keep_modules()
+    manager()
