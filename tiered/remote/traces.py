@@ -48,9 +48,7 @@ class Traces:
             if root.version < version:
                 return f"{what} tells of version {version}, the root has version {root.version}"
         if self.commit and root.version == self.copied and root.commit.id != self.commit:
-            return (
-                f"`hist/` has another commit of version {root.version}: the root went back and was committed to"
-            )
+            return f"`hist/` has another commit of version {root.version}: the root went back and was committed to"
         for role, (epoch, key) in self.claims.items():
             known = root.roles[role.value].epoch
             if known < epoch:
