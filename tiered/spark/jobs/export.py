@@ -14,6 +14,10 @@ from tiered.spark import register
 from tiered.spark.jobs.run import Runner
 
 
+KEPT_BATCHES = ("spark.sql.streaming.numRecentProgressUpdates", "100000")
+"""Batches of which Spark keeps the number of rows. By itself it keeps 100."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """Where records go: ``kind`` names the format, ``path`` or ``table`` the place, ``options`` are the format's."""
@@ -33,7 +37,8 @@ def export(runner: Runner, topics: tuple[str, ...], target: Target, read: Mappin
     s3 = {word: str(value) for word, value in runner.s3.items() if not word.startswith("sse")}
     options = {"subscribe": ",".join(topics), "startingOffsets": "earliest", **read}
 
-    def query() -> list[dict[str, Any]]:
+    def query() -> list[int]:
+        runner.session.conf.set(*KEPT_BATCHES)
         source = runner.session.readStream.format("tiered").options(**s3, **options).load(runner.url)
         writer = source.writeStream.format(target.kind).options(**target.options)
         writer = writer.option("checkpointLocation", target.checkpoint).trigger(availableNow=True)
@@ -42,7 +47,7 @@ def export(runner: Runner, topics: tuple[str, ...], target: Target, read: Mappin
             started.awaitTermination()
         finally:
             started.stop()
-        return [dict(progress) for progress in started.recentProgress]
+        return [max(progress.numInputRows, 0) for progress in started.recentProgress]
 
     batches = runner.waited(f"exporting {', '.join(topics)}", query)
-    return {"batches": len(batches), "rows": sum(max(int(each["numInputRows"]), 0) for each in batches)}
+    return {"batches": len(batches), "rows": sum(batches)}
