@@ -149,11 +149,14 @@ class LocalCheck:
         root = Findings(str(self.directory))
         uploads, claims = self._root_files(root)
         directories = self._partition_directories(root)
-        yield [*root.items, *self._gone(uploads, claims)]
+        gone = [*self._gone(uploads, claims)]
+        yield [*root.items, *gone]
         started = self.directory / LOG_START_NAME
         starts = self._decoded(Findings(""), started, decode_offsets, "checkpoint") or {}
         flushed = self.directory / RECOVERY_POINT_NAME
         points = self._decoded(Findings(""), flushed, decode_offsets, "checkpoint") or {}
+        reported = {TopicPartition(found.topic, found.partition) for found in gone}
+        directories = sorted([*directories, *self._emptied(points, {*dict(directories), *reported})])
         self._uncleaned = self._broker_has_not_cleaned([tp for tp, _ in directories])
         for tp, path in directories:
             partition = PartitionFacts(tp, upload=uploads.get(tp), proof=claims.get(tp))
@@ -210,6 +213,16 @@ class LocalCheck:
             elif not self.topics or folder.tp.topic in self.topics:
                 found.append((folder.tp, self.directory / folder.name))
         return sorted(found)
+
+    def _emptied(
+        self, points: Mapping[TopicPartition, int], seen: Collection[TopicPartition]
+    ) -> Iterator[tuple[TopicPartition, Path]]:
+        """Directories without a file of a log, where a broker's checkpoint says that records were flushed."""
+        for tp, point in points.items():
+            path = self.directory / partition_dir(tp)
+            chosen = not self.topics or tp.topic in self.topics
+            if point > 0 and chosen and tp not in seen and self.files.is_directory(path):
+                yield tp, path
 
     def _gone(
         self, uploads: Mapping[TopicPartition, PartitionUpload], claims: Collection[TopicPartition]
