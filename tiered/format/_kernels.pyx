@@ -35,7 +35,7 @@ import os
 from tiered.format import pure_kernels
 from tiered.format.codecs import MAX_DECOMPRESSED_BYTES, codec_of, decompress
 from tiered.format.records import datetime_of, hash_of, made_again, shown_fields, values_of
-from tiered.format.locks import ABANDONED_AFTER_S, has_ended, reentrant_call
+from tiered.format.locks import has_ended, reentrant_call
 from tiered.model import NO_TIMESTAMP, NewRecord, PackedBatch, RecordMetadata
 from tiered.times import SECONDS_END, SECONDS_FROM
 

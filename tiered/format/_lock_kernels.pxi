@@ -22,7 +22,7 @@ cdef extern from "Python.h":
     PyObject* PyEval_GetFrame()  # borrowed
 
 cdef double MOST_SECONDS = 9e9
-cdef int64_t LOOK_EVERY_US = <int64_t>(ABANDONED_AFTER_S * 1e6)
+cdef int64_t LOOK_EVERY_US = 1_000_000  # a waiting thread looks this often for a holder that has ended
 
 
 cdef int64_t monotonic_us() noexcept nogil:

@@ -14,9 +14,6 @@ from types import FrameType
 
 from tiered.errors import ReentrantCallError
 
-ABANDONED_AFTER_S = 1.0
-"""A waiting thread looks this often for a holder that has ended."""
-
 _POLL_S = 0.05
 _LEAST_DEPTH = 2
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
