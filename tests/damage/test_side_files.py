@@ -108,36 +108,41 @@ def test_an_index_entry_that_points_wrong_costs_a_scan(
                 assert observe(partition, offsets) == right
 
 
+@pytest.mark.parametrize(("lies", "said"), [(0, "index_rebuilt"), (1, "index_wrong")], ids=["first", "in between"])
 def test_an_entry_of_a_later_batch_skips_nothing_and_is_said_to_be_wrong(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, lies: int, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     offsets, right = truth(sparse=True)
     scene = fresh(tmp_path / "log", sparse=True, state=State.CLEAN)
     path = scene.path(scene.bases[SEALED], ".index")
     entries = list(struct.iter_unpack(">ii", path.read_bytes()))
     assert len(entries) > 2
-    relative, _ = entries[0]
+    relative, right_position = entries[lies]
     later = scene.batches(scene.bases[SEALED])
-    wrong = next(place.position for place in later if place.position > entries[0][1])
+    wrong = next(place.position for place in later if place.position > right_position)
     assert wrong < entries[-1][1]
-    path.write_bytes(struct.pack(">ii", relative, wrong) + b"".join(struct.pack(">ii", *entries[-1]) for _ in [0]))
+    kept = [*entries[:lies], (relative, wrong), entries[-1]]
+    path.write_bytes(b"".join(struct.pack(">ii", *entry) for entry in kept))
     with caplog.at_level(logging.WARNING), scene.opened(read_only=True) as partition:
         first = next(iter(partition.read_batches(scene.bases[SEALED] + relative)))
         assert int.from_bytes(bytes(first[:8]), "big") <= scene.bases[SEALED] + relative
         assert observe(partition, offsets) == right
-    assert "index_wrong" in caplog.text
+    assert said in caplog.text
     assert "CorruptionError" not in caplog.text
 
 
-def test_a_time_entry_that_names_a_later_offset_skips_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("lies", "said"), [(0, "index_rebuilt"), (1, "time_index_wrong")], ids=["first", "in between"])
+def test_a_time_entry_that_names_a_later_offset_skips_nothing(
+    tmp_path: Path, lies: int, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
     offsets, right = truth(sparse=False)
     scene = fresh(tmp_path / "log", sparse=False, state=State.CLEAN)
     path = scene.path(scene.bases[SEALED], ".timeindex")
     entries = list(struct.iter_unpack(">qi", path.read_bytes()))
     assert len(entries) > 2
-    entries[0] = entries[0][0], entries[-1][1]
-    entries[1:-1] = []
+    entries[lies] = entries[lies][0], entries[-1][1]
+    entries[lies + 1 : -1] = []
     path.write_bytes(b"".join(struct.pack(">qi", *entry) for entry in entries))
     with caplog.at_level(logging.WARNING), scene.opened(read_only=True) as partition:
         assert observe(partition, offsets) == right
-    assert "time_index_wrong" in caplog.text
+    assert said in caplog.text

@@ -316,11 +316,14 @@ def test_a_write_that_fails_counts_as_in_the_general_way(
 
 def test_an_interrupted_write_is_cut_back(bench: CaseBench) -> None:
     bench.files.fail = on_nth(1, "write", KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt):
-        bench.append(b"v")
-    assert not bench.writer.shared.lock.locked()
-    assert bench.append(b"w") == 0
-    assert bench.values() == [b"w"]
+    before = bench.values()
+    for value in (b"interrupted", b"so is the cut"):  # every effect after the first one fails, too
+        with pytest.raises(KeyboardInterrupt):
+            bench.append(value)
+        assert not bench.writer.shared.lock.locked()
+    bench.files.fail = None
+    assert bench.append(b"w") == 1
+    assert bench.values() == [*before, b"w"]
 
 
 def test_an_index_that_cannot_be_written_costs_nothing(bench: CaseBench) -> None:

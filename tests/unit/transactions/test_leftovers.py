@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -180,8 +181,21 @@ def test_a_fork_neither_waits_for_locks_nor_ends_what_its_parent_began(bench: Tx
 
 def test_close_waits_for_who_is_at_work_but_not_for_ever(bench: TxnBench) -> None:
     write(bench.log, bench.log.transactions.begin("x"), b"1", A)
-    with bench.log.transactions._held("another"):
+    held, closed = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with bench.log.transactions._held("another"):
+            held.set()
+            closed.wait()
+
+    other = threading.Thread(target=hold)
+    other.start()
+    try:
+        held.wait()
         assert bench.log.transactions.close(0.01) is False
+    finally:
+        closed.set()
+        other.join()
     bench.log.close()
     bench.open()
     assert bench.stuck() == []
