@@ -13,7 +13,6 @@ from tiered.errors import ConfigError
 from tiered.spark import register
 from tiered.spark.jobs.run import Runner
 
-
 KEPT_BATCHES = ("spark.sql.streaming.numRecentProgressUpdates", "100000")
 """Batches of which Spark keeps the number of rows. By itself it keeps 100."""
 
