@@ -54,14 +54,15 @@ def begin_task() -> None:
 class ForkTraceback(types.ModuleType):
     """Stand-in for the module ``traceback`` in Spark's daemon: the end of a reader that left is no error."""
 
-    def print_exc(self) -> None:
-        """Print the exception at hand, unless it is a closed connection to the executor."""
-        if not isinstance(sys.exc_info()[1], BrokenPipeError | ConnectionResetError):
-            traceback.print_exc()
-
     def __getattr__(self, name: str) -> object:
-        """Return everything else from the real module."""
-        return getattr(traceback, name)
+        """Return the quiet ``print_exc``, and everything else from the real module."""
+        return _print_unless_closed if name == "print_exc" else getattr(traceback, name)
+
+
+def _print_unless_closed() -> None:
+    """Print the exception at hand, unless it is a closed connection to the executor."""
+    if not isinstance(sys.exc_info()[1], BrokenPipeError | ConnectionResetError):
+        traceback.print_exc()
 
 
 def end_quietly() -> None:
