@@ -24,7 +24,7 @@ KINDS = ["segment", "page and all below", "rows of a leaf", "page", "page of tra
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
 NARROW = st.integers(0, 2**31 - 1)
 ROWS = st.builds(
-    Row, *[NUMBERS] * 8, *[NARROW] * 4, st.integers(-1, 2**31 - 1), reserved=st.just(0)
+    Row, *[NUMBERS] * 8, *[NARROW] * 4, st.integers(-1, 2**31 - 1), reserved=st.just(0), appended_ms=NUMBERS
 )  # any numbers: a page that is damaged is what somebody looks at
 POINTERS = st.builds(
     Pointer, *[NUMBERS] * 11, NARROW, NARROW, NARROW, st.sampled_from([0, POINTER_MAINTAINER]), NARROW, NARROW
