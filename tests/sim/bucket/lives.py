@@ -43,7 +43,7 @@ from tiered.remote.sweep_staged import sweep_decisions
 from tiered.remote.sweep_strays import sweep_strays
 from tiered.remote.topics import STATE_DELETED, TopicEntry, list_topics, load_topic, register_topic
 from tiered.remote.upload import upload_segment
-from tiered.store.base import Now, Steps
+from tiered.store.base import Steps
 
 if TYPE_CHECKING:
     from tests.sim.bucket.ledger import Ledger
@@ -292,12 +292,13 @@ def _maintain(world: World, process: SteppedProcess, entry: TopicEntry, tp: Topi
     if world.rewrites and log.end % len(REENCODED) == 1:
         kinds = (*kinds, Kind.REENCODE)
     plan = yield from maintainer.plan(kinds, begin_at=begin_at)
-    now_ms = (yield Now()).now_ms
+    counted_ms = process.clock.counted_ms
+    now_ms = counted_ms()
     for action in plan.actions if plan is not None else ():
         assert plan is not None
         if action.kind is Kind.RETENTION:
             ledger.planned_trim(log, plan.version, action.end, now_ms)
-        ledger.at_work[str(process)] = now_ms, process.clock.now_ms
+        ledger.at_work[str(process)] = now_ms, counted_ms
         world.note(process, f"{action.kind} {tp} {action.start} {action.end}")
         if world.rewrites and action.kind is Kind.COMPACT and action.end % 3 == 1:
             try:

@@ -29,6 +29,9 @@ from tiered.testing.clock import FakeClock, SeededIds
 RETRY_SECONDS = 5.0
 """How long a request that is safe to repeat is repeated."""
 
+FAR_MS = 3_600_000
+"""A machine's clock that is further from the store's is not used."""
+
 Life = Callable[["SteppedProcess"], Steps[None]]
 
 
@@ -42,6 +45,10 @@ class Skewed:
     def now_ms(self) -> int:
         """The machine's wall clock."""
         return self._clock.now_ms() + self.skew_ms
+
+    def counted_ms(self) -> int:
+        """The time that a maintainer may count ages by: the store's where the wall clock is far from it."""
+        return self.now_ms() if abs(self.skew_ms) <= FAR_MS else self._clock.now_ms()
 
     def monotonic(self) -> float:
         """Of the world."""
