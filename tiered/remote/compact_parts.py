@@ -30,12 +30,13 @@ from tiered.plan.cleaning import GroupScan, SegmentState
 from tiered.plan.maintenance import MAX_GROUP_ROWS, segment_state
 from tiered.plan.offset_map import TxnsBefore
 from tiered.plan.survivors import KeyScan, Survivors
+from tiered.remote.catalog import Catalog
 from tiered.remote.compact import compaction_planner, decode, feed, need_superseded, rewrite_group
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.rewrite import Workshop, in_turn
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshot import Snapshot
-from tiered.store.base import Emit, Now, Steps
+from tiered.store.base import Emit, Steps
 
 CHECKSUM_BYTES = 6
 """Of what tells one row from any other; a commit compares the rows themselves."""
@@ -102,7 +103,7 @@ class Scanned:
 
 
 def plan_round(
-    view: RootView, config: TopicConfig, shop: Workshop, *, part_bytes: int
+    view: Catalog, config: TopicConfig, shop: Workshop, *, part_bytes: int
 ) -> Steps[tuple[Round, list[Part]] | None]:
     """What a round over the newest root covers, whatever the dirty ratio; None where nothing is dirty, and for a
     topic whose ``cleanup.policy`` does not say compact.
@@ -114,16 +115,16 @@ def plan_round(
     if snapshot is None or not config.compacted:
         return None
     try:
-        return (yield from _planned(snapshot, config, shop, part_bytes))
+        return (yield from _planned(snapshot, config, shop, part_bytes, (yield from view.now_ms())))
     except SegmentGone as gone:
         yield from need_superseded(shop.tp, view, gone)
         raise _changed(shop.tp, gone) from gone
 
 
 def _planned(
-    snapshot: Snapshot, config: TopicConfig, shop: Workshop, part_bytes: int
+    snapshot: Snapshot, config: TopicConfig, shop: Workshop, part_bytes: int, now_ms: int
 ) -> Steps[tuple[Round, list[Part]] | None]:
-    start, now_ms, lookup = snapshot.start_offset, (yield Now()).now_ms, shop.lookup
+    start, lookup = snapshot.start_offset, shop.lookup
     stable = yield from lookup.last_stable_offset(snapshot)
     planner = compaction_planner(shop.tp, config, snapshot, start=start, stable=stable, now_ms=now_ms)
     yield from feed(snapshot, start, [planner])

@@ -25,7 +25,6 @@ from tiered.remote.compact_parts import Part, Round, plan_round, rewrite_part, s
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.merge import merge_rows
 from tiered.remote.rewrite import Workshop
-from tiered.remote.root_view import RootView
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.upload import upload_segment
 from tiered.store.base import Get, Object, Steps
@@ -130,7 +129,7 @@ class Rewriter:
         """One round by the steps of many machines, one after the other, and a dictionary for the shuffle between."""
         root = self.log.root
         assert root is not None
-        view, shop = RootView(self.log.topic_id, self.log.partition, self.log.topic), self.shop()
+        view, shop = Catalog(self.log.topic_id, self.log.partition, self.log.topic), self.shop()
         run = Runner(self.log.store, self.log.clock, self.log.ids)
         if self.cleaned is not None and root.cleaned != (Cleaned(self.cleaned, 0),):
             self.log.put_root(root.rows, cleaned=(Cleaned(self.cleaned, 0),))

@@ -27,10 +27,10 @@ from tiered.format.txn_index import decode_txns
 from tiered.format.walk import walk_headers
 from tiered.model import AbortedTxn, BytesSource, EpochEntry, NewRecord, Row
 from tiered.plan.offset_map import ENTRY_BYTES
+from tiered.remote.catalog import Catalog
 from tiered.remote.compact_parts import plan_round
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.rewrite import hole, in_turn
-from tiered.remote.root_view import RootView
 from tiered.remote.snapshot import Snapshot
 from tiered.store.base import (
     AbortUpload,
@@ -408,7 +408,7 @@ def test_who_stops_early_leaves_nothing_under_way(log: RemoteLog) -> None:
     assert tickets.held == []
 
 
-class StoodStill(RootView):
+class StoodStill(Catalog):
     """First of all it gives what was newest a while ago."""
 
     held: Snapshot | None = None

@@ -14,10 +14,10 @@ from tiered.model import TopicPartition
 from tiered.plan.offset_map import TxnsBefore
 from tiered.plan.survivors import Pairs, Survivors
 from tiered.remote.cache import ByteCache
+from tiered.remote.catalog import Catalog
 from tiered.remote.compact_parts import Group, Part, Round, Scanned, plan_round, rewrite_part, scan_part
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.rewrite import Workshop
-from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry, load_topic_to_read
 from tiered.spark.jobs.run import Receipt, Task
 from tiered.spark.stores import capabilities_of
@@ -61,7 +61,7 @@ def part_of_json(fields: Mapping[str, Any]) -> Part:
 class Bench:
     """One partition, to be read, and to be written under the claim ``shop.claim_epoch``."""
 
-    view: RootView
+    view: Catalog
     shop: Workshop
     config: TopicConfig
 
@@ -78,7 +78,7 @@ def bench_of(store: Store, entry: TopicEntry, partition: int, *, epoch: int = 0)
         index_interval_bytes=config.index_interval_bytes,
         lineage=(),
     )
-    return Bench(RootView(entry.topic_id, partition, entry.name, entry.known), shop, config)
+    return Bench(Catalog(entry.topic_id, partition, entry.name, known=entry.known), shop, config)
 
 
 def entry_of(store: Store, topic: str) -> TopicEntry:
