@@ -36,8 +36,14 @@ SEED = int(os.environ.get("TIERED_CRASH_SEED", str(random.SystemRandom().randran
 SAMPLE = 6
 SIGNALS = 5000 if WHOLE else 300
 SOURCES = str(Path(tiered.__file__).parent)
-KINDS = (KeyboardInterrupt, MemoryError, RecursionError)
 VALUE = b"v" * 100
+
+
+class Interrupt(BaseException):
+    """Comes out of a signal handler. KeyboardInterrupt itself would end the whole run of tests."""
+
+
+KINDS = (Interrupt, MemoryError, RecursionError)
 
 
 class World:
@@ -183,7 +189,7 @@ def test_an_exception_at_any_bytecode_leaves_the_log_right_or_offline(tmp_path: 
     world = World(tmp_path / "log", config)
     for _ in range(3):
         append(world)
-    count = Striker(KeyboardInterrupt)
+    count = Striker(Interrupt)
     count.run(lambda: call(world))
     world.end()
     places = range(1, count.seen + 1)
@@ -212,11 +218,11 @@ def test_a_transaction_is_seen_whole_or_not_at_all(tmp_path: Path, nested: bool)
     print(f"TIERED_CRASH_SEED={SEED}")
     dice = random.Random(f"{SEED} transaction {nested}")
     world = World(tmp_path / "log", {})
-    count = Striker(KeyboardInterrupt)
+    count = Striker(Interrupt)
     count.run(lambda: in_transaction(world))
     places = range(1, count.seen + 1)
     for at in places if WHOLE else sorted(dice.sample(places, SAMPLE)):
-        striker = Striker(KeyboardInterrupt, at, *([at + dice.randrange(1, 80)] if nested else []))
+        striker = Striker(Interrupt, at, *([at + dice.randrange(1, 80)] if nested else []))
         striker.run(lambda: in_transaction(world))
         with contextlib.suppress(LocalIOError):
             world.log.close()
@@ -268,10 +274,6 @@ class Alarm:
 def _unraised(found: Any) -> None:
     """Passes over a handler's exception in a weak reference's callback, which the interpreter only reports."""
     assert issubclass(found.exc_type, (Interrupt, TieredError))
-
-
-class Interrupt(BaseException):
-    """Comes out of a signal handler."""
 
 
 def interrupt() -> None:

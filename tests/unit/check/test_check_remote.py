@@ -185,6 +185,8 @@ def _snapshot(log: Scenario) -> str:
         again.sync(timeout=60)
     root = log.root()
     drive(log.store, create_snapshot(RootView(root.topic_id, 0, TOPIC), "kept"))
+    copies = drive(log.store, list_all(hist_prefix(root.topic_id, 0)))
+    log.store.execute(Delete(tuple(entry.key for entry in copies)))
     return f"a snapshot tells of version {root.version}"
 
 
@@ -198,7 +200,8 @@ def _claim(log: Scenario) -> str:
 
 def _copy(log: Scenario) -> str:
     root = log.root()
-    log.replace(hist_key(root.topic_id, 0, root.version), encode_root(root))
+    newer = replace(root, version=root.version + 1)
+    log.replace(hist_key(root.topic_id, 0, newer.version), encode_root(newer))
     return f"`hist/` tells of version {root.version + 1}"
 
 
