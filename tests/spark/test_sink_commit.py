@@ -89,9 +89,9 @@ def test_a_commit_costs_a_get_and_a_swap_of_each_touched_partition_and_one_decis
     store = FaultStore(bucket.store)
     bucket.commit("job", 0, staged, store)
     kinds = Counter(
-        (operation, key.partition("/")[0] if key.startswith("txn") else key[-5:]) for operation, key in store.calls
+        (operation, next(name for name in ("txn/", "/hist/", "/root") if name in key)) for operation, key in store.calls
     )
-    assert kinds == {("get", "/root"): 3, ("put", "txn"): 1, ("put", "/root"): 3}
+    assert kinds == {("get", "/root"): 3, ("put", "txn/"): 1, ("put", "/root"): 3, ("put", "/hist/"): 3}
 
 
 def test_the_same_id_again_adds_nothing_and_asks_nothing_for_untouched_partitions(bucket: Bucket) -> None:
@@ -101,7 +101,7 @@ def test_the_same_id_again_adds_nothing_and_asks_nothing_for_untouched_partition
     landed = bucket.commit("nightly", 0, again, store)
     assert found(bucket) == expected("first")
     assert {(each.base, each.end) for each in landed} == {(-1, -1)}
-    assert all(operation != "put" or key.startswith("txn/") for operation, key in store.calls)
+    assert all(operation != "put" or key.startswith("txn/") or "/hist/" in key for operation, key in store.calls)
     bucket.commit("other", 0, bucket.stage("other", 0, tasks_of("second")))
     assert found(bucket) == sorted(expected("first") + expected("second"))
 

@@ -47,7 +47,7 @@ def commit_batch(
     """
     rows = rows_in_order(tasks)
     decision = drive(store, sink.decide(Decision(txn, batch, COMMITTED, rows)), together=REQUESTS_TOGETHER)
-    adopted = decision.partitions != rows
+    adopted = _objects(decision.partitions) != _objects(rows)
     try:
         landed = drive(store, sink.commit_staged(decision), together=REQUESTS_TOGETHER)
     except LogDestroyedError as error:
@@ -59,6 +59,11 @@ def commit_batch(
     elif adopted and topics is not None:
         _tell_used_before(txn, rows, topics, landed)
     return landed
+
+
+def _objects(rows: StagedRows) -> dict[tuple[UUID, int], list[tuple[int, int]]]:
+    """Return the ids of the staged objects. The decision has fixed other append times than the tasks knew."""
+    return {target: [(row.id_hi, row.id_lo) for row in of_partition] for target, of_partition in rows.items()}
 
 
 def rows_in_order(tasks: StagedTasks) -> dict[tuple[UUID, int], tuple[Row, ...]]:

@@ -21,7 +21,7 @@ from tiered.errors import ConfigError, CorruptionError, RemotePermissionError, R
 from tiered.findings import NEWER_RELEASE, Severity
 from tiered.format.bundle import decode_bundle, encode_bundle
 from tiered.format.crc import crc32c
-from tiered.format.keys import Role, SegmentName, hist_key, partition_prefix, segment_key
+from tiered.format.keys import Role, SegmentName, hist_key, hist_prefix, partition_prefix, segment_key
 from tiered.format.root import encode_root
 from tiered.format.rows import Rows
 from tiered.local.directory.manager import LocalLog
@@ -33,7 +33,7 @@ from tiered.read.topic import PartitionStream
 from tiered.remote.maintain import Maintainer
 from tiered.remote.past import create_snapshot
 from tiered.remote.root_view import RootView
-from tiered.store.base import ABSENT, Get, List, Object, Outcome, Page, Put, Store, StoreRequest
+from tiered.store.base import ABSENT, Delete, Get, List, Object, Outcome, Page, Put, Store, StoreRequest, list_all
 from tiered.store.directory_paths import object_path
 from tiered.store.driver import drive
 from tiered.store.location import open_store
