@@ -46,7 +46,7 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("spark", "s3:GetObject"): LOG | PAST,
     ("spark", "s3:PutObject"): set(),
     ("spark", "s3:DeleteObject"): set(),
-    ("sink", "s3:GetObject"): {"topic", "root", "staged", "decision", "probe"},
+    ("sink", "s3:GetObject"): {"topic", "root", "staged", "decision", "history", "probe"},
     ("sink", "s3:PutObject"): SWAPPED | {"staged", "decision", "page"},
     ("sink", "s3:AbortMultipartUpload"): {"staged"},
     ("sink", "s3:PutObjectTagging"): {"staged"},
@@ -54,7 +54,7 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("auditor", "s3:GetObject"): LOG | PAST | {"pin", "decision", "audit", "receipt"},
     ("auditor", "s3:PutObject"): set(),
     ("auditor", "s3:DeleteObject"): set(),
-    ("writer", "s3:GetObject"): LOG | {"probe"},
+    ("writer", "s3:GetObject"): LOG | {"history", "probe"},
     ("writer", "s3:PutObject"): WRITERS | SWAPPED | {"page"},
     ("writer", "s3:AbortMultipartUpload"): WRITERS,
     ("writer", "s3:PutObjectTagging"): WRITERS,  # a PUT with tags needs both

@@ -642,8 +642,8 @@ def age(bucket: Bucket, key: str, hours: float) -> None:
 
 @pytest.fixture
 def living(bucket: Bucket) -> Bucket:
-    """Its writers and their store are on one clock, a minute ahead of that of the queries."""
-    clock = FakeClock(SystemClock().now_ms() + 60_000)
+    """Its writers and their store are on one clock, which begins with that of the queries."""
+    clock = FakeClock(SystemClock().now_ms())
     store = DirectoryStore(bucket.path, clock=clock)
     ahead = Bucket(bucket.path, store, RemoteLog(store, clock=clock))
     ahead.log.fill(END)
