@@ -624,12 +624,12 @@ def _check_same(
         raise ConfigError(
             f"topic {name} has {partitions} partitions, not {wanted_partitions}",
             hint=f"add_partitions() of the topic or `tiered topics alter {name} --partitions {wanted_partitions}`"
-            " adds some; name fewer, or none, to use the topic's own",
+            " adds some; leave partitions out to use the topic's own",
         )
     have = config.to_properties()
     others = [f"{key} is {have[key]}, not {value}" for key, value in wanted.items() if have[key] != value]
     if others:
         raise ConfigError(
             f"topic {name} exists with other settings: {', '.join(others)}",
-            hint="leave them out to use the topic's own, or change the topic with `tiered topics alter`",
+            hint="leave config out to use the topic's own, or change the topic with `tiered topics alter`",
         )

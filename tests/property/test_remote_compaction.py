@@ -46,7 +46,9 @@ class Twins:
         self.bench.open(cleaner_dedupe_buffer_bytes=max(self.memory, 1024))
         self.memory = max(self.memory, 1024)
         topic_id = self.bench.log.topics()[TP.topic].topic_id
-        store = RemoteLog(MemoryStore(min_part_bytes=1), TP.topic, topic_id, clock=self.bench.clock)
+        store = RemoteLog(
+            MemoryStore(min_part_bytes=1, clock=self.bench.clock), TP.topic, topic_id, clock=self.bench.clock
+        )
         self.remote = Rewriter(store, TopicConfig(**settings), part_bytes=self.dice.choice([300, 1 << 20]))
         self.sequences: dict[int, int] = {}
         self.open: set[int] = set()

@@ -41,7 +41,7 @@ COMMANDS = {
         "tiered.cli.offsets",
         "Print offsets: the earliest, the latest (where the next record goes), and the first at or after a time.",
     ),
-    "status": Entry("tiered.cli.status", "Positions, segments, lag and health of every partition."),
+    "status": Entry("tiered.cli.status", "Say whether the records are safe, and where every partition stands."),
     "segments": Entry("tiered.cli.segments", "List segments: offsets, sizes, times, and which tier holds them."),
     "dump-segment": Entry(
         "tiered.cli.dump_segment",
@@ -67,7 +67,10 @@ COMMANDS = {
     "maintain": Entry("tiered.cli.maintain", "Retention, merging and compaction of what is in the bucket."),
     "gc": Entry("tiered.cli.gc", "Delete what the catalog names no more, once nobody can need it."),
     "erase": Entry("tiered.cli.erase", "Take the records of some keys out of the bucket, for good."),
-    "spark": Entry("tiered.cli.spark", "Maintain, check, erase and export on Spark, for what outgrows one machine."),
+    "spark": Entry(
+        "tiered.cli.spark",
+        "Maintenance, checks, erasures and exports of a bucket on Spark, for what outgrows one machine.",
+    ),
     "snapshot": Entry(
         "tiered.cli.snapshot",
         "Keep a version of the bucket readable: nothing that it names is collected.",

@@ -72,7 +72,7 @@ def test_an_interrupted_append_says_what_was_appended(
     cli: Cli, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Interrupted:
-        drained = False
+        drained = is_one = False
 
         def __init__(self, *_: object, **__: object) -> None:
             self.number = 0
