@@ -43,7 +43,7 @@ def test_a_setting_that_is_named_is_compared_also_with_its_default(place: tuple[
         for config in ({"retention.ms": -1}, {"retention_ms": "1h"}, TopicConfig(retention_ms=3_600_000)):
             with pytest.raises(ConfigError, match=r"settings: retention\.ms is 7776000000, not -?\d+ ") as refused:
                 log.topic("t", create=True, config=config)
-            assert "leave them out" in refused.value.hint
+            assert "leave config out" in refused.value.hint
 
 
 async def test_asyncio(place: tuple[Path, str | None]) -> None:
