@@ -112,7 +112,7 @@ def test_a_file_that_changed_after_the_seal_is_named_as_such(log: RemoteLog) -> 
         log.upload(shorter)
     flipped = bytearray(segment.data)
     flipped[100] ^= 1
-    with pytest.raises(CorruptionError, match="has CRC32C .* was sealed"):
+    with pytest.raises(CorruptionError, match=r"has CRC32C .* was sealed"):
         log.upload(dataclasses.replace(segment, data=bytes(flipped)))
 
 
@@ -127,7 +127,7 @@ def test_a_file_that_changed_is_found_by_reading_back_too(store: RecordingStore,
         return inner()
 
     store.answer = without_checksum
-    with pytest.raises(CorruptionError, match="has CRC32C .* was sealed"):
+    with pytest.raises(CorruptionError, match=r"has CRC32C .* was sealed"):
         log.upload(dataclasses.replace(segment, data=bytes(flipped)), SILENT)
 
 
