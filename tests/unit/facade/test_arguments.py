@@ -311,6 +311,7 @@ def test_several_directories_refuse_absurd_counts_too(tmp_path: Path, partitions
 def test_a_directory_of_an_absurd_partition_is_refused(place: Path) -> None:
     """Its number would be the number of partitions that everything loops over."""
     Path(f"log/t-{MAX_PARTITIONS}").mkdir()
+    Path(f"log/t-{MAX_PARTITIONS}/{0:020d}.log").touch()  # without a segment it is no partition
     assert f"t-{MAX_PARTITIONS}" in refused(lambda: tiered.open("log")).message
     with tiered.open_reader(log_dir="log") as reader:  # a reader passes over it, as over any other stray directory
         assert reader.topic("t").partitions == 2
