@@ -15,8 +15,8 @@ ROUNDS   ?=
 WORKERS  ?= 2
 # They run a second time without the compiled kernels: whatever encodes and decodes records on this disk.
 PURE_TESTS := tests/unit/format tests/unit/local tests/property tests/crash
-# Coverage costs a third of the time: it is measured where it is kept. GitHub, GitLab and others set CI.
-COV      ?= $(CI)
+# Coverage costs a third of the time: it is measured on request.
+COV      ?=
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,7 +30,7 @@ demo: $(STAMP)  ## the main job end to end, then a stream on Spark; on an embedd
 	@scripts/java-check
 	@$(PY) -m demo $(if $(REMOTE),--remote "$(REMOTE)") $(if $(ENDPOINT),--endpoint-url "$(ENDPOINT)") $(if $(KEEP),--keep)
 
-test: $(STAMP)  ## all tests that need no server of their own, on two processes, then those of the pure kernels (WORKERS=n; COV=1 measures coverage, as CI does)
+test: $(STAMP)  ## all tests that need no server of their own, on two processes, then those of the pure kernels (WORKERS=n; COV=1 measures coverage)
 	@scripts/java-check
 	@TIERED_REQUIRE_EXTENSION=1 scripts/quick-temp $(PY) -m pytest -m "not servers" -q -n $(WORKERS) $(if $(CI),--tb=short) \
 	  $(if $(COV),--cov --cov-report=)

@@ -38,6 +38,13 @@ SIGNALS = 5000 if WHOLE else 300
 SOURCES = str(Path(tiered.__file__).parent)
 VALUE = b"v" * 100
 
+pytestmark = [
+    # Coverage holds a lock of its own in each traced call: an exception there leaves it locked for ever.
+    pytest.mark.no_cover,
+    # The signals of these tests come from the timer that the other method of the time limit uses.
+    pytest.mark.timeout(0 if WHOLE else 300, method="thread"),
+]
+
 
 class Interrupt(BaseException):
     """Comes out of a signal handler. KeyboardInterrupt itself would end the whole run of tests."""
