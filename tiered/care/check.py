@@ -23,8 +23,7 @@ from tiered.care.check_decisions import check_decisions
 from tiered.care.check_kept import SnapshotNames, check_kept
 from tiered.care.check_local import LocalCheck, LocalFacts
 from tiered.care.check_registry import survey, unregistered
-from tiered.care.check_remote import RemoteCheck, RemoteFacts, size_steps
-from tiered.care.proven import Proven, Reading
+from tiered.care.check_remote import Reading, RemoteCheck, RemoteFacts, size_steps
 from tiered.config import TopicConfig
 from tiered.errors import (
     ConfigError,
@@ -42,7 +41,7 @@ from tiered.local.disk.volume import expected_topics
 from tiered.model import TopicPartition
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry, list_topic_names, load_topic
-from tiered.store.base import Blocking, Emit, Now, Steps, Time, blocking
+from tiered.store.base import Emit, Steps, blocking
 
 MAX_FINDINGS = 10_000
 """Findings that a report holds; more are counted only."""
@@ -55,16 +54,14 @@ class CheckOptions:
     """What to look at. ``topics`` empty: all. ``read_data``: every byte of the bucket, and every record of both tiers
     is decoded. ``orphans``: list them.
 
-    ``subset`` (n, m): of the bucket only the n-th of m parts is read, which together are all of it. ``resume``: a file
-    that notes what was seen (``care.proven``): a check that was cut short goes on, and what was read once is not read
-    again. ``pin``: no collection takes what ``read_data`` has yet to read; a role that may not pin reads without.
+    ``subset`` (n, m): of the bucket only the n-th of m parts is read, which together are all of it. ``pin``: no
+    collection takes what ``read_data`` has yet to read; a role that may not pin reads without.
     """
 
     topics: tuple[str, ...] = ()
     read_data: bool = False
     orphans: bool = False
     subset: tuple[int, int] | None = None
-    resume: Path | None = None
     pin: bool = True
 
 
@@ -74,9 +71,7 @@ class CheckReport:
 
     ``unchecked`` objects have no checksum that the store tells: only ``read_data`` judges their bytes. ``newer`` counts
     the errors that say only that a newer release wrote something, ``denied`` those that this user may not look.
-    ``passed_over``: segments that the run before, which was cut short, had looked at; ``read_before``: bytes that were
-    to be read and that an earlier run has read. ``archived`` counts the segments that must be restored before they can
-    be read, by storage class.
+    ``archived`` counts the segments that must be restored before they can be read, by storage class.
     """
 
     findings: tuple[Finding, ...]
@@ -92,8 +87,6 @@ class CheckReport:
     warnings: int
     newer: int = 0
     denied: int = 0
-    passed_over: int = 0
-    read_before: int = 0
     archived: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -123,25 +116,8 @@ def check_steps(log_dir: Path | None, url: str | None, options: CheckOptions, fi
         local = yield from run.local(log_dir, files)
     remote = RemoteFacts()
     if url is not None:
-        yield from _remote(run, url, local, remote, files)
+        yield from run.remote(url, local, remote, Reading(options.read_data, options.subset, options.pin))
     return run.report(local, remote)
-
-
-def _remote(run: CheckRun, url: str, local: LocalFacts, facts: RemoteFacts, files: Files) -> Steps[None]:
-    """The bucket, with the file of what was seen before if there is to be one."""
-    options = run.options
-    if options.resume is None:
-        yield from run.remote(url, local, facts, Reading(options.read_data, options.subset, pin=options.pin))
-        return
-    proven = Proven(options.resume, url, files)
-    try:
-        reading = Reading(options.read_data, options.subset, proven, options.pin)
-        now: Time = yield Now()
-        yield Blocking(partial(proven.open, reading.scope(run.log_dir), now.now_ms))
-        yield from run.remote(url, local, facts, reading)
-        yield Blocking(partial(proven.end, everything=not options.topics))
-    finally:
-        proven.close()
 
 
 class CheckRun:
@@ -238,8 +214,6 @@ class CheckRun:
             warnings=self.counts[Severity.WARNING],
             newer=self.newer,
             denied=self.denied,
-            passed_over=remote.passed_over,
-            read_before=remote.read_before,
             archived=dict(remote.archived),
         )
 

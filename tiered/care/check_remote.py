@@ -26,7 +26,6 @@ from tiered.care.inspection import (
     fetch_log,
     inspect_other_indexes,
 )
-from tiered.care.proven import Reading
 from tiered.config import MAX_LONG
 from tiered.errors import ConfigError, CorruptionError, RemotePermissionError, TieredError
 from tiered.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
@@ -38,6 +37,7 @@ from tiered.format.keys import (
     FLAG_STAGED,
     index_key,
     is_staged_by,
+    join_uid,
     parse_segment_key,
     partition_prefix,
     root_key,
@@ -62,7 +62,7 @@ from tiered.remote.snapshot import Snapshot
 from tiered.remote.sweep import drop_named
 from tiered.remote.topics import TopicEntry
 from tiered.remote.traces import find_traces, left_without_root
-from tiered.store.base import Begin, Blocking, Get, Head, Missing, Object, Steps, StoreRequest, Take, blocking, list_all
+from tiered.store.base import Begin, Get, Head, Missing, Object, Steps, StoreRequest, Take, list_all
 
 ROWS_TOGETHER = 8
 """Segments whose objects are asked for at once; their bundles are in memory at the same time."""
@@ -89,10 +89,32 @@ class RemoteFacts:
     size_bytes: int = 0
     unchecked: int = 0
     data_bytes_read: int = 0
-    passed_over: int = 0
-    read_before: int = 0
     may_pin: bool = True
     archived: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The bytes to read of each segment beside its size, its checksum and its indexes.
+
+    ``subset`` (n, m): the n-th of m parts of all segments, counted from 1, by their names: each is in exactly one.
+    ``pin``: data is read under a pin, where one may be made.
+    """
+
+    data: bool = False
+    subset: tuple[int, int] | None = None
+    pin: bool = True
+
+    def chooses(self, row: Row) -> bool:
+        """Return True if every byte of the segment is to be read."""
+        return self.data and (self.subset is None or _number(row) % self.subset[1] == self.subset[0] - 1)
+
+
+def _number(row: Row) -> int:
+    """Return 64 random bits of the object's name. Of a sink's object each half of the name has some of them."""
+    uid = join_uid(row.id_hi, row.id_lo)
+    number = int(uid[16:], 16)
+    return number ^ int(uid[:16], 16) if row.flags & FLAG_STAGED else number
 
 
 class RemoteCheck:
@@ -107,7 +129,6 @@ class RemoteCheck:
         self._state, self._config = entry.state, entry.known_settings
         self._key = root_key(entry.topic_id, tp.partition)
         self._beside = SideFileCheck()
-        self._passed: Row | None = None
 
     def look(self, reading: Reading) -> Steps[None]:
         """Tells everything that was seen. Raises what the store raises when it cannot be asked."""
@@ -126,12 +147,12 @@ class RemoteCheck:
 
     def _look_under_pin(self, pinned: Snapshot, reading: Reading, start: int, end: int) -> Steps[None]:
         if not (reading.data and reading.pin and self._facts.may_pin and pinned.segments):
-            yield from self._look_into(pinned, reading, start, end, None)
+            yield from self.segments(pinned, start, end, reading)
             return
         pin = Pin(self._tp.topic, self._topic_id, self._tp.partition, set())
         try:
             held = yield from self._hold(pin, pinned)
-            yield from self._look_into(held or pinned, reading, start, end, pin if held is not None else None)
+            yield from self.segments(held or pinned, start, end, reading, pin if held is not None else None)
         except (TieredError, ObjectGone):
             yield from pin.drop()
             raise
@@ -150,13 +171,6 @@ class RemoteCheck:
             LOGGER.warning("%s is %s (--no-pin asks for none)", self._tp, what)
             yield from self._tell(found.about(*self._tp))
             return None
-
-    def _look_into(self, pinned: Snapshot, reading: Reading, start: int, end: int, pin: Pin | None) -> Steps[None]:
-        """Segments of ``pinned``, whose pin is renewed on the way."""
-        if reading.proven is not None:
-            seen = yield from blocking(partial(reading.proven.look_at, self._tp, self._topic_id, pinned.version))
-            yield from self._need_seen(pinned.version, seen)
-        yield from self.segments(pinned, start, end, reading, pin)
 
     def catalog(self, *, told: bool = True) -> Steps[Snapshot | None]:
         """Tells what is wrong with the root, if it is to be ``told``; None if there is none to go on with."""
@@ -194,16 +208,6 @@ class RemoteCheck:
                 f"an older root was put back: {older}; `tiered repair advice` says how a newer one is, "
                 f"`tiered repair rebuild-catalog {where}` goes on from what was kept",
             )
-
-    def _need_seen(self, version: int, seen: int) -> Steps[None]:
-        if version < seen:
-            found = Findings(self._key)
-            found.error(
-                "went_back",
-                f"an older root was put back: an earlier check has looked at version {seen}, it has version {version}; "
-                f"`tiered repair advice` says how a newer one is put back",
-            )
-            yield from self._tell(found.about(*self._tp))
 
     def segments(self, pinned: Snapshot, start: int, end: int, reading: Reading, pin: Pin | None = None) -> Steps[None]:
         """Tells what is wrong with the segments whose base lies in ``start`` to ``end`` (exclusive); renews ``pin``."""
@@ -363,50 +367,28 @@ class RemoteCheck:
 
     def _rows(self, rows: list[Row], reading: Reading) -> Steps[None]:
         held = [row for row in rows if not row.flags & FLAG_HOLE]
-        asked = [row for row in held if not reading.passes_over(row)]
         requests: list[StoreRequest] = []
-        for row in asked:
+        for row in held:
             # Of the bundle what the row says, or so much that a wrong row or object shows.
             most_bytes = min(max(row.idx_len, HEAD_BYTES), MAX_CHECKED_BUNDLE_BYTES)
             requests.append(Head(segment_key(self._topic_id, self._tp.partition, row)))
             requests.append(Get(index_key(self._topic_id, self._tp.partition, row), 0, most_bytes))
         outcomes = iter((yield from ask_all(requests)))
-        noted: list[tuple[Row, bool]] = []
         for row in held:
             self._facts.segments += 1
             self._facts.size_bytes += row.size
-            if reading.proven is not None and reading.passes_over(row):
-                self._facts.passed_over += 1
-                self._passed = row
-                reading.proven.pass_over(row)
-                yield from self._tell([Passed(row.size if reading.chooses(row) else 0, str(self._tp))])
-                continue
             findings = Findings(segment_key(self._topic_id, self._tp.partition, row))
             intact = yield from self._log_object(row, next(outcomes), findings)
             bundle = yield from self._bundle(row, next(outcomes), findings)
-            is_read = intact and reading.wants(row)
-            before, self._passed = self._passed, None
-            if is_read:
-                yield from self._recall(before)
+            if intact and reading.chooses(row):
                 yield from self._data(row, bundle, findings)
             else:
                 self._beside.skip(_snapshot(bundle), row.next)
-                self._facts.read_before += row.size if intact and reading.chooses(row) else 0
             self._compare_local(row, findings)
-            if all(found.severity is Severity.INFO for found in findings.items):  # else the next check says it again
-                noted.append((row, is_read))
             if has_wrong_times(row, self._config):
                 findings.add(Severity.WARNING, "timestamps_not_used", wrong_times_text(*times_of(row)), offset=row.base)
             passed = Passed(row.size if reading.chooses(row) else 0, str(self._tp))
             yield from self._tell([passed, *findings.about(*self._tp)])
-        if reading.proven is not None:
-            yield Blocking(partial(reading.proven.note, noted))
-
-    def _recall(self, passed: Row | None) -> Steps[None]:
-        """What producers had done up to the end of the segment that was passed over last: without it a segment behind
-        it that is wrong may look right, and is never read again."""
-        if passed is not None:
-            self._beside.skip(_snapshot((yield from self._silent_bundle(passed))), passed.next)
 
     def _log_object(self, row: Row, found: object, findings: Findings) -> Steps[bool]:
         if isinstance(found, CorruptionError):

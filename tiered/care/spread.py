@@ -21,8 +21,7 @@ from uuid import UUID
 from tiered.care.check import CheckOptions, CheckReport, CheckRun
 from tiered.care.check_kept import check_kept
 from tiered.care.check_local import LocalFacts
-from tiered.care.check_remote import RemoteCheck, RemoteFacts
-from tiered.care.proven import Reading
+from tiered.care.check_remote import Reading, RemoteCheck, RemoteFacts
 from tiered.config import MAX_LONG
 from tiered.errors import CorruptionError
 from tiered.findings import Finding, Passed, Severity
@@ -106,7 +105,7 @@ def part_steps(part: Part) -> Steps[CheckReport]:
     The one that has the root looks at what its partition keeps beside it, too.
     """
     run, facts = CheckRun(CheckOptions(read_data=True)), RemoteFacts()
-    reading = Reading(data=True, pin=True)  # of this part alone: it ends with it
+    reading = Reading(data=True, pin=True)
     yield from _check(part, facts, run.tell).look_at_part(reading, part.start, part.end, with_root=part.with_root)
     if part.with_root:
         tp = TopicPartition(part.topic, part.partition)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import click
 
@@ -34,9 +33,6 @@ MAX_PARTS = 10_000
     metavar="PART",
     help="as --read-data, of a part of the segments: 7/20, or 5%: another one each day, all of them in 20 days",
 )
-@click.option(
-    "--resume", metavar="FILE", help="note there what was seen: go on if cut short, read no byte twice in its life"
-)
 @click.option("--no-pin", is_flag=True, help="make no pin while data is read (a role that may not needs no --no-pin)")
 @click.option("--orphans", is_flag=True, help="list objects that no catalog names (one LIST a partition)")
 @pass_application
@@ -45,7 +41,6 @@ def command(  # noqa: PLR0917 - the options
     topics: tuple[str, ...],
     read_data: bool,
     read_data_subset: str | None,
-    resume: str | None,
     no_pin: bool,
     orphans: bool,
 ) -> int:
@@ -59,13 +54,12 @@ def command(  # noqa: PLR0917 - the options
     Examples:
       tiered check --log-dir data --remote s3://acme-logs/prod
       tiered check --remote s3://acme-logs/prod --read-data flights
-      tiered check --remote s3://acme-logs/prod --read-data-subset 5% --resume check.state
+      tiered check --remote s3://acme-logs/prod --read-data-subset 5%
     """
     app.need_a_tier()
     asked = {
         "--read-data": read_data,
         "--read-data-subset": read_data_subset is not None,
-        "--resume": resume is not None,
         "--orphans": orphans,
     }
     if app.remote is None and any(asked.values()):
@@ -84,7 +78,6 @@ def command(  # noqa: PLR0917 - the options
         read_data=read_data or subset is not None,
         orphans=orphans,
         subset=None if read_data else subset,
-        resume=None if resume is None else Path(resume),
         pin=not no_pin,
     )
 

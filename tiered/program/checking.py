@@ -34,11 +34,6 @@ def conclude_check(app: Application, report: CheckReport) -> int:
             f"; local {counted(report.local_segments, 'segment')}, {human_bytes(report.local_bytes)}"
             f"; remote {counted(report.remote_segments, 'segment')}, {human_bytes(report.remote_bytes)}"
         )
-        if report.passed_over or report.read_before:
-            app.out.line(
-                f"{counted(report.passed_over, 'segment')} passed over, the run before had looked at them"
-                f"; {human_bytes(report.read_before)} not read again"
-            )
         for kind, count in sorted(report.archived.items()):
             app.out.line(f"archived: {counted(count, 'segment')} of storage class {kind}, which no reader gets")
         if report.unchecked:
