@@ -309,7 +309,8 @@ def _stuck(
     if upload is None or upload.fenced or not unsent:
         return None
     try:
-        unsent[0].indexes()
+        if not unsent[0].lacks_producers:  # an uploader takes them from the bucket
+            unsent[0].indexes()
         if budget.take(unsent[0].size_bytes):
             source = unsent[0].open_log()
             try:

@@ -34,12 +34,14 @@ from tiered.errors import (
     TieredError,
 )
 from tiered.format.keys import Role, join_uid
+from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.root import Root
 from tiered.local.disk.uploads import known_of, known_topic
 from tiered.model import ByteSource, Row, SealedIndexes, SegmentDescriptor, TopicPartition
 from tiered.plan.known import held_ids
 from tiered.plan.lifecycle import RestoredFrom, VolumeProof, is_own_claim
 from tiered.plan.lineage import need_same_records
+from tiered.plan.producer_state import Snapshot as ProducerSnapshot
 from tiered.plan.tiering import facts, orders
 from tiered.plan.tiering.facts import SegmentRef
 from tiered.remote.cache import ByteCache
@@ -422,11 +424,12 @@ class BucketSteps:
         journal = self._journal()
         kept = self._kept(tp, ref, claim_epoch, journal) if tp in self._unfinished else None
         uid: str = "" if kept is not None else (yield NewId())
+        before = yield from self._producers_before(tp, ref)
 
         def prepare() -> Prepared:
             """Reads what is to be sent, then writes its names down: what cannot be told leaves no orphan."""
             segment = self._disk.segment(tp, ref)
-            descriptor, indexes = segment.descriptor, segment.indexes()
+            descriptor, indexes = segment.descriptor, segment.indexes(before)
             if kept is not None:
                 return Prepared(descriptor, segment.open_log(), indexes, kept.plan)
             plan = plan_upload(descriptor, uid=uid, claim_epoch=claim_epoch, role=self.role)
@@ -469,6 +472,16 @@ class BucketSteps:
         if work is not None:
             self._finished(tp, ref)
         return row
+
+    def _producers_before(self, tp: TopicPartition, ref: SegmentRef) -> Steps[ProducerSnapshot | None]:
+        """Return the producers at the bucket's end, where the broker keeps no snapshot of them: one before 2.8."""
+        if not (yield Blocking(lambda: self._disk.segment(tp, ref).lacks_producers)):
+            return None
+        root = self._catalogs[tp].root
+        if root is None:
+            return None
+        data = yield from self.producers(tp, root)
+        return ProducerSnapshot(root.next_offset, tuple(decode_snapshot(data)) if data else ())
 
     def _finished(self, tp: TopicPartition, ref: SegmentRef) -> None:
         """Nothing of this segment is gone on with."""

@@ -99,3 +99,25 @@ def test_a_fresh_private_directory_takes_the_producers_of_the_bucket(broker: Bro
     ours = beside(broker.path) / "t-0"
     assert producers_at(ours, broker.bases[3]) == producers_at(finished / "t-0", broker.bases[3])
     assert read(url, "t") == {at: value for at, value in values(finished, "t").items() if at < end}
+
+
+@pytest.mark.parametrize("upload", [sidecar, log_dir])
+@pytest.mark.parametrize("retained", [2, 3])
+def test_segments_after_deleted_uploaded_ones_take_the_producers_of_the_bucket(
+    broker: Broker, finished: Path, url: str, retained: int, upload: Callable[[Path, str], Exit]
+) -> None:
+    broker.roll(3)
+    drop_snapshots(broker, kept=0)
+    assert upload(broker.path, url).code == 0
+    end = broker.roll(5)
+    broker.retain(retained)
+    drop_snapshots(broker, kept=0)
+    ending = upload(broker.path, url)
+    assert ending.code == 0, ending
+    for isolation in ("read_uncommitted", "read_committed"):
+        expected = values(finished, "t", isolation=isolation)
+        assert read(url, "t", isolation=isolation) == {at: value for at, value in expected.items() if at < end}
+    with tiered.open(broker.path.with_name("new"), remote=url) as log:  # resumes with the producers of the bucket
+        log.topic("t")
+    folder = broker.path.with_name("new") / "t-0"
+    assert producers_at(folder, end) == producers_at(finished / "t-0", end)

@@ -27,8 +27,9 @@ from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.segment.indexes import SegmentIndexes, load_indexes, lost_end
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX, measure, read_note
-from tiered.local.segment.side_files import Place, load_side_files, load_txn_index
+from tiered.local.segment.side_files import Place, lacks_producers, load_side_files, load_txn_index
 from tiered.model import AbortedTxn, EpochEntry, SealedIndexes, SegmentDescriptor, TopicPartition
+from tiered.plan.producer_state import Snapshot
 
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SEAL_SUFFIX)
 
@@ -205,12 +206,18 @@ class SealedLocalSegment:
         """The bytes. A reader in another process fsyncs them first: what is uploaded is durable here."""
         return FileSource(self._files, self.path, self.size_bytes, sync=self._read_only)
 
-    def indexes(self) -> SealedIndexes:
+    @property
+    def lacks_producers(self) -> bool:
+        """Return True if :meth:`indexes` needs the producers at the end of the bucket: no file here shows them."""
+        return lacks_producers(self._files, self._place(), self._noted())
+
+    def indexes(self, before: Snapshot | None = None) -> SealedIndexes:
         """Index files as they belong on disk, transaction index and producer snapshot if there are any.
 
         What is lost or damaged is rebuilt from the log. Raises CorruptionError where that cannot be.
+        ``before``: the producers at the end of the bucket, for a directory whose snapshots are gone.
         """
-        beside, lookup = load_side_files(self._files, self._place(), self._noted()), self.lookup
+        beside, lookup = load_side_files(self._files, self._place(), self._noted(), before), self.lookup
         return SealedIndexes(
             offset_index=lookup.offset_bytes(),
             time_index=lookup.time_bytes(),

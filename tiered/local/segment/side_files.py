@@ -87,14 +87,30 @@ class Place(NamedTuple):
     size_bytes: int = -1
 
 
-def load_side_files(files: Files, place: Place, noted: SegmentStats | None) -> SideFiles:
-    """Both files of a segment, as they must be.
+def load_side_files(
+    files: Files, place: Place, noted: SegmentStats | None, before: Snapshot | None = None
+) -> SideFiles:
+    """Both files of a segment, as they must be. ``before``: the producers at the end of the bucket.
 
     Raises CorruptionError if they are lost or damaged and what came before the segment is not known any more;
     NotFoundError if retention took the segment.
     """
-    beside = _Beside(files, place, noted)
+    beside = _Beside(files, place, noted, before)
     return SideFiles(beside.txn_index(), beside.producer_snapshot())
+
+
+def lacks_producers(files: Files, place: Place, noted: SegmentStats | None) -> bool:
+    """Return True if only a bucket may know the producers before the segment, and no file at its end holds them."""
+    if noted is not None and noted.producers >= 0:
+        return False
+    if files.state(place.directory / snapshot_name(place.end_offset)) is not None:
+        return False
+    bases = log_bases(files, place.directory)
+    first = min([place.base_offset, *bases])
+    if first == 0 or files.state(place.directory / PLAIN_NAME) is not None:
+        return False
+    known = _newest_snapshot(files, place.directory, first, place.base_offset)
+    return known is None and _was_uploaded(files, place)
 
 
 def load_txn_index(files: Files, place: Place, noted: SegmentStats | None) -> list[AbortedTxn]:
@@ -127,10 +143,11 @@ def load_growing_txns(files: Files, directory: Path, base_offset: int) -> list[A
 class _Beside:
     """The log is read once, and only if the files are not what was noted."""
 
-    def __init__(self, files: Files, place: Place, noted: SegmentStats | None) -> None:
+    def __init__(self, files: Files, place: Place, noted: SegmentStats | None, before: Snapshot | None = None) -> None:
         self._files = files
         self._place = place
         self._noted = noted
+        self._before = before
         self._told: Followed | None = None
 
     def txn_index(self, *, exact: bool = False, whole: bool = False) -> bytes:
@@ -148,7 +165,7 @@ class _Beside:
             if len(found) == self._noted.aborted * TXN_ENTRY_BYTES and crc32c(found) == noted_crc:
                 return found
         told = self._replayed()
-        if not told.whole and (whole or not self._was_uploaded()):
+        if not told.whole and (whole or not _was_uploaded(self._files, self._place)):
             told = told._replace(whole=True)  # what a transaction wrote before the first segment is nowhere any more
         if exact and told.whole:
             return encode_txns(told.aborted)
@@ -169,7 +186,7 @@ class _Beside:
         told = self._replayed()
         # Brokers before 2.8 kept the newest snapshots only. As they do, the log is replayed from its start on: of
         # producers whose batches are neither on a disk nor in a bucket no record can be shown or hidden.
-        if not told.whole and noted_crc is None and not self._was_uploaded():
+        if not told.whole and noted_crc is None and not _was_uploaded(self._files, self._place):
             told = told._replace(whole=True)
         return self._settled(name, judge_snapshot(found, told, noted_crc, expected=expected))
 
@@ -194,16 +211,16 @@ class _Beside:
         if self._told is None:
             place = self._place
             bases = log_bases(self._files, place.directory)
-            self._told = replay(self._files, place.directory, place.log, place.base_offset, bases, place.size_bytes)
+            log, base = place.log, place.base_offset
+            self._told = replay(self._files, place.directory, log, base, bases, place.size_bytes, before=self._before)
         return self._told
 
-    def _was_uploaded(self) -> bool:
-        """Whether a bucket may hold what came before the first segment; not where the log begins with that."""
-        directory = self._place.directory
-        noted = UploadCheckpoint(directory.parent, self._files).read()
-        upload = noted.get(self._place.tp, PartitionUpload(0))
-        first = min([self._place.base_offset, *log_bases(self._files, directory)])
-        return upload.reaches_below(first)
+
+def _was_uploaded(files: Files, place: Place) -> bool:
+    """Whether a bucket may hold what came before the first segment; not where the log begins with that."""
+    noted = UploadCheckpoint(place.directory.parent, files).read()
+    upload = noted.get(place.tp, PartitionUpload(0))
+    return upload.reaches_below(min([place.base_offset, *log_bases(files, place.directory)]))
 
 
 def _read(files: Files, path: Path) -> bytes | None:
@@ -235,17 +252,26 @@ def snapshot_after(files: Files, directory: Path, base_offset: int, bases: Seque
 
 
 def replay(  # noqa: PLR0917 - where the segment is, and what is around it
-    files: Files, directory: Path, log: Path, base_offset: int, bases: Sequence[int], size_bytes: int = -1
+    files: Files,
+    directory: Path,
+    log: Path,
+    base_offset: int,
+    bases: Sequence[int],
+    size_bytes: int = -1,
+    *,
+    before: Snapshot | None = None,
 ) -> Followed:
     """What the batches of the segment at ``base_offset``, now the file ``log``, tell of transactions and producers.
 
     ``bases``: of the segments of the log. ``size_bytes``: so much of one that grows. Nothing is known of what came
-    before the first of them, unless that is offset 0, or a snapshot or ``tiered-plain`` tells. Raises CorruptionError
-    where a batch is damaged.
+    before the first of them, unless that is offset 0, or a snapshot, ``tiered-plain`` or ``before`` shows it.
+    Raises CorruptionError where a batch is damaged.
     """
     earlier = sorted(base for base in bases if base < base_offset)
     first = earlier[0] if earlier else base_offset
     known = _newest_snapshot(files, directory, first, base_offset)
+    if known is None and before is not None and first <= before.offset <= base_offset:
+        known = before
     plain = known is None and files.state(directory / PLAIN_NAME) is not None
     start = known.offset if known is not None else base_offset if plain else first
     follower = Follower(known, whole=known is not None or plain or first == 0)
