@@ -63,6 +63,10 @@ class Listed(NamedTuple):
         log, index = segment_key(topic_id, partition, row), index_key(topic_id, partition, row)
         return not row.size or (self.sizes.get(log) == row.size and self.sizes.get(index) == row.idx_len)
 
+    def has_any(self, topic_id: UUID, partition: int, row: Row) -> bool:
+        """Return whether an object of a row was listed, of any size."""
+        return any(key(topic_id, partition, row) in self.sizes for key in (segment_key, index_key))
+
 
 def believed(data: bytes, key: str, topic_id: UUID, tp: TopicPartition) -> Root | None:
     """Return the root in ``data`` if it is whole and of this partition, else None.

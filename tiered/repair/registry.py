@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tiered.care.check_registry import Unnamed, find_unnamed, root_states
 from tiered.errors import ConfigError, CorruptionError, TieredError, UnknownTopicError
 from tiered.format.crc import crc32c
-from tiered.format.keys import topic_key
+from tiered.format.keys import partition_prefix, topic_key
 from tiered.format.root import STATE_DELETING
 from tiered.model import TopicPartition
 from tiered.remote.survey import list_partitions
@@ -32,7 +32,7 @@ from tiered.remote.topics import (
 from tiered.repair.bench import Workbench
 from tiered.repair.plan import Action
 from tiered.repair.versions import Stored, put_back
-from tiered.store.base import Get, NewId, Object, Steps, list_versions
+from tiered.store.base import Get, NewId, Object, Steps, list_page, list_versions
 
 
 class Entry(NamedTuple):
@@ -55,9 +55,12 @@ def plan_entry(topic: str) -> Steps[tuple[TopicEntry, list[Action]]]:
     """
     there = yield from _look(topic)
     if there.entry is not None and not there.problem:
+        there = yield from _compared(there, there.entry)
+    if there.entry is not None and not there.problem:
         return there.entry, []
     chosen = _chosen(topic, (yield from _unnamed(topic)), there)
-    known = there.entry or (yield from _settings(topic, chosen))
+    known = there.entry if there.entry is not None and there.entry.topic_id == chosen.topic_id else None
+    known = known or (yield from _settings(topic, chosen))
     config: Mapping[str, str] = known.config if known is not None else {}
     count = max(chosen.partitions[-1] + 1, known.partitions if known is not None else 0)
     number = known.version + 1 if known is not None else 1
@@ -86,6 +89,17 @@ def _look(topic: str) -> Steps[Entry]:
         return Entry((yield from confirm_topic(entry)), "", got.etag)
     except CorruptionError as damage:
         return Entry(entry, damage.message, got.etag)
+
+
+def _compared(there: Entry, entry: TopicEntry) -> Steps[Entry]:
+    """Return ``there`` with the problem that another topic id of this name is in use, where the bucket holds nothing of
+    the one that the entry names."""
+    prefix = partition_prefix(entry.topic_id, 0)
+    if (yield from list_page(prefix, limit=1)).entries:
+        return there
+    used = [one for one in (yield from _unnamed(entry.name)) if one.topic == entry.name and one.in_use]
+    others = [one for one in used if one.topic_id != entry.topic_id]
+    return there._replace(problem=f"it names topic id {entry.topic_id}, which holds nothing") if others else there
 
 
 def _unnamed(topic: str) -> Steps[list[Unnamed]]:

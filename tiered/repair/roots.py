@@ -224,8 +224,9 @@ def _base(ground: Ground, there: There, copies: Copies) -> Steps[Base | None]:
             first, kept = base, rows
             if not missing or ground.options.accept_loss:
                 break
-        elif not any(segment_key(topic_id, tp.partition, row) in listed.sizes for row in kept if row.base >= end):
+        elif not any(listed.has_any(topic_id, tp.partition, row) for row in kept if row.base >= end):
             # The bucket was copied while it was written: the objects behind this end came later than the root.
+            # One of them, without its other half or between those that are missing, says that the others were lost.
             first = base._replace(lost=((end, kept[-1].next),) if end < kept[-1].next else ())
             break
     if first is None:

@@ -100,12 +100,12 @@ def listed(store: MemoryStore) -> tuple[ListEntry, ...]:
 class Place:
     """A bucket and the log directory that wrote it, both a test's own."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, versioned: bool = False) -> None:
         template = _template()
         self.root = root
         self.directory = root / "log"
         shutil.copytree(Path(template.folder.name) / "log", self.directory)
-        self.inner = MemoryStore()
+        self.inner = MemoryStore(versioned=versioned)
         for key, data in template.objects.items():
             self.inner.execute(Put(key, data, ABSENT))
         self.topic_ids = template.topic_ids

@@ -1,4 +1,4 @@
-"""The verbs of ``tiered repair`` on real servers: what they copy, replace and put by compare-and-swap, and list."""
+"""``tiered repair`` on real servers: what they copy, replace and put by compare-and-swap, and list."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import tiered
 from tests.integration.servers.commands import S3Server
 from tests.integration.servers.conftest import OpenPrefix
 from tiered.care.check import CheckOptions
-from tiered.care.run import check, mend, plan_entry, plan_mend, plan_rebuild, put_entry, rebuild
+from tiered.care.run import check
 from tiered.format.keys import index_key, root_key, segment_key, topic_key
 from tiered.format.root import Root, decode_root
-from tiered.model import TopicPartition
 from tiered.remote.topics import decode_topic
+from tiered.repair.plan import RepairOptions, RepairPlan
+from tiered.repair.run import apply_repair, plan_repair
 from tiered.store.base import ABSENT, Delete, Get, Object, Put, Store, list_all
 from tiered.store.driver import drive
 
-TP = TopicPartition("t", 0)
 RECORDS = 60
 
 
@@ -39,9 +39,14 @@ class Damaged:
         topic_id = decode_topic(self.body(topic_key("t")), key=topic_key("t")).topic_id
         return decode_root(self.body(root_key(topic_id, 0)), key=root_key(topic_id, 0))
 
+    def repair(self, *, accept_loss: bool = False) -> RepairPlan:
+        plan = plan_repair(self.store, ["t"], RepairOptions(accept_loss=accept_loss))
+        assert apply_repair(self.store, plan) == len(plan.actions) == 1
+        return plan
+
     def lose_index(self) -> None:
         self.store.execute(Delete((index_key(self.root.topic_id, 0, list(self.root.rows)[1]),)))
-        mend(self.store, plan_mend(self.store, TP), "test")
+        self.repair()
 
     def lose_batch(self) -> None:
         """The one in the middle of the second segment."""
@@ -51,19 +56,18 @@ class Damaged:
         data[len(data) // 2] ^= 1
         self.store.execute(Delete((key,)))
         self.store.execute(Put(key, bytes(data), ABSENT))
-        plan = plan_mend(self.store, TP, [row.base], drop=True)
-        assert [loss.end - loss.start for loss in plan.lost] == [1]
-        mend(self.store, plan, "test")
+        ((start, end),) = self.repair(accept_loss=True).actions[0].lost
+        assert end - start == 1
         asides = drive(self.store, list_all(root_key(self.root.topic_id, 0).rpartition("/")[0] + "/aside/"))
         assert bytes(data) in [self.body(entry.key) for entry in asides]
 
     def lose_root(self) -> None:
         self.store.execute(Delete((self.root.key,)))
-        rebuild(self.store, plan_rebuild(self.store, TP, "test"))
+        self.repair()
 
     def lose_entry(self) -> None:
         self.store.execute(Delete((topic_key("t"),)))
-        put_entry(self.store, plan_entry(self.store, "t"))
+        self.repair()
 
 
 @pytest.mark.parametrize(

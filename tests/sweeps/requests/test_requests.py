@@ -12,9 +12,9 @@ import pytest
 from tests.sweeps.requests.faults import FAULTS
 from tests.sweeps.requests.repairs import DAMAGED, RepairCase, play_repair, repair_cases
 from tests.sweeps.requests.story import SCENARIOS, Broken, Case, cases, play, sample
-from tiered.care import mend, put_back
 from tiered.local.disk.claims import Claims
 from tiered.read.topic import PartitionStream
+from tiered.repair import segments, versions
 from tiered.store.base import Delete, Steps
 from tiered.tiering.run import Tiering
 
@@ -32,14 +32,14 @@ def test_a_sample_of_the_failed_requests_of_repairs_heals(tmp_path: Path) -> Non
     print(f"TIERED_SWEEP_SEED={SEED}")
     every = repair_cases(tmp_path / "count")
     assert len(every) >= 3_000
-    assert {case.verb for case in every} == DAMAGED.keys()
+    assert {case.remedy for case in every} == DAMAGED.keys()
     for case in random.Random(SEED).sample(every, SAMPLE):
         play_repair(case, tmp_path / "case")
 
 
-@pytest.mark.parametrize(("verb", "home"), [("drop-segment", mend), ("put-back", put_back)])
+@pytest.mark.parametrize(("remedy", "home"), [("loss", segments), ("log", versions)])
 def test_a_repair_that_keeps_no_copy_is_caught(
-    verb: str, home: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    remedy: str, home: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The collection takes what it replaced, in the end."""
 
@@ -50,19 +50,19 @@ def test_a_repair_that_keeps_no_copy_is_caught(
 
     monkeypatch.setattr(home, "keep_copy", keeps_nothing)
     with pytest.raises(Broken):
-        play_repair(RepairCase(verb, 0, "500", 1), tmp_path / "case")
+        play_repair(RepairCase(remedy, 0, "500", 1), tmp_path / "case")
 
 
 @pytest.mark.parametrize("fault", ["404", "truncated", "wrong bytes"])
 def test_an_index_that_one_answer_calls_gone_or_damaged_is_not_lost(tmp_path: Path, fault: str) -> None:
     """A catalog that goes on without the bundle would be no rebuilt one."""
-    play_repair(RepairCase("rebuild-catalog", 8, fault, 1), tmp_path / "case")
+    play_repair(RepairCase("root", 8, fault, 1), tmp_path / "case")
 
 
 def test_a_copy_that_is_said_to_be_gone_is_no_copy(tmp_path: Path) -> None:
     """One false 404 for what is to be replaced: nothing would keep what it held."""
     for first in range(12, 24):
-        play_repair(RepairCase("put-back", first, "404", 1), tmp_path / "case")
+        play_repair(RepairCase("log", first, "404", 1), tmp_path / "case")
 
 
 @pytest.mark.parametrize("fault", sorted(FAULTS))
