@@ -31,12 +31,10 @@ if TYPE_CHECKING:
     from tiered.appending.appender import Appender
     from tiered.appending.receipt import Receipt
     from tiered.care.run import (
-        accept_loss,
         advise,
         check,
         mend,
         plan_entry,
-        plan_loss,
         plan_mend,
         plan_put_back,
         plan_rebuild,
@@ -73,7 +71,6 @@ __all__ = [
     "TopicPartition",
     "Transaction",
     "__version__",
-    "accept_loss",
     "advise",
     "aio",
     "apply_repair",
@@ -83,7 +80,6 @@ __all__ = [
     "open_reader",
     "mend",
     "plan_entry",
-    "plan_loss",
     "plan_mend",
     "plan_put_back",
     "plan_rebuild",
@@ -101,12 +97,10 @@ __all__ = [
 _HOMES = {
     **dict.fromkeys(
         (
-            "accept_loss",
             "advise",
             "check",
             "mend",
             "plan_entry",
-            "plan_loss",
             "plan_mend",
             "plan_put_back",
             "plan_rebuild",

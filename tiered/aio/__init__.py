@@ -23,13 +23,11 @@ from __future__ import annotations
 
 from tiered.aio.appender import Appender, Receipt
 from tiered.aio.care import (
-    accept_loss,
     advise,
     apply_repair,
     check,
     mend,
     plan_entry,
-    plan_loss,
     plan_mend,
     plan_put_back,
     plan_rebuild,
@@ -60,7 +58,6 @@ __all__ = [
     "Topic",
     "TopicReads",
     "Transaction",
-    "accept_loss",
     "advise",
     "apply_repair",
     "check",
@@ -68,7 +65,6 @@ __all__ = [
     "open_reader",
     "mend",
     "plan_entry",
-    "plan_loss",
     "plan_mend",
     "plan_put_back",
     "plan_rebuild",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Unpack
 from uuid import UUID
 
 from tiered import arguments
-from tiered.care.accept_loss import LossPlan, accept_loss_steps, plan_loss_steps
 from tiered.care.check import CheckOptions, CheckReport, check_steps
 from tiered.care.enroll import EntryPlan, entry_steps, plan_entry_steps
 from tiered.care.go_back import plan_return_steps
@@ -83,16 +82,6 @@ async def plan_rejoin(
     return await AioRunner().run(
         plan_rejoin_steps(arguments.path("directory", directory), selected, clock or SystemClock())
     )
-
-
-async def plan_loss(directory: str | Path, tp: TopicPartition, *, files: Files | None = None) -> LossPlan:
-    """As ``tiered.care.run.plan_loss``."""
-    return await AioRunner().run(plan_loss_steps(arguments.path("directory", directory), tp, files or PosixFiles()))
-
-
-async def accept_loss(plan: LossPlan, *, clock: Clock | None = None, files: Files | None = None) -> None:
-    """As ``tiered.care.run.accept_loss``; cancelled, it ends first."""
-    await AioRunner().run(accept_loss_steps(plan, clock or SystemClock(), files or PosixFiles()))
 
 
 async def rejoin(plan: RejoinPlan, *, clock: Clock | None = None, files: Files | None = None) -> None:

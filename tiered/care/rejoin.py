@@ -74,7 +74,8 @@ def _planned(directory: Path, selected: Collection[TopicPartition], clock: Clock
         uploads = log.uploads.read()
         present = set(log.partitions())
         usable = present - log.out_of_service.keys()
-        known = present | set(uploads)  # a crash between the steps leaves only the checkpoint's entry
+        # A crash between the steps leaves only the entry of the checkpoint, or of the claims.
+        known = present | set(uploads) | set(log.claims.read())
         unknown = sorted(set(selected) - known)
         if unknown:
             raise UnknownTopicError(f"{directory} holds no partition {unknown[0]}", hint="`tiered status` names them")

@@ -14,7 +14,6 @@ from typing import Unpack
 from uuid import UUID
 
 from tiered import arguments
-from tiered.care.accept_loss import LossPlan, accept_loss_steps, plan_loss_steps
 from tiered.care.check import CheckOptions, CheckReport, check_steps
 from tiered.care.enroll import EntryPlan, entry_steps, plan_entry_steps
 from tiered.care.go_back import plan_return_steps, version_with_steps
@@ -110,22 +109,6 @@ def rejoin(plan: RejoinPlan, *, clock: Clock | None = None, files: Files | None 
     Raises LockedError (the application or an uploader has the directory), NotFoundError, LocalIOError.
     """
     Runner().run(rejoin_steps(plan, clock or SystemClock(), files or PosixFiles()))
-
-
-def plan_loss(directory: str | Path, tp: TopicPartition, *, files: Files | None = None) -> LossPlan:
-    """What a partition has lost whose directory is gone and that no bucket has. Changes nothing.
-
-    Raises UnknownTopicError, ConfigError (its directory is there, nothing was noted of it, or it is tiered).
-    """
-    return Runner().run(plan_loss_steps(arguments.path("directory", directory), tp, files or PosixFiles()))
-
-
-def accept_loss(plan: LossPlan, *, clock: Clock | None = None, files: Files | None = None) -> None:
-    """The partition goes on, empty, behind what it lost. A crash in between is finished by running it again.
-
-    Raises LockedError (the application has the directory), ConfigError (it is another loss by now), LocalIOError.
-    """
-    Runner().run(accept_loss_steps(plan, clock or SystemClock(), files or PosixFiles()))
 
 
 def advise(store: Place, local: LocalLog | str | Path | None, topics: Collection[str] = ()) -> Advised:

@@ -15,11 +15,9 @@ from tiered.care.check import EXIT_WARNINGS
 from tiered.care.mend import MendPlan
 from tiered.care.rebuild import RebuildPlan
 from tiered.care.run import (
-    accept_loss,
     advise,
     mend,
     plan_entry,
-    plan_loss,
     plan_mend,
     plan_put_back,
     plan_rebuild,
@@ -134,21 +132,25 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...], dry_run: bool
 @destructive
 @pass_application
 def run_command(app: Application, *, selected: tuple[str, ...], dry_run: bool, yes: bool, **chosen: Any) -> int:
-    """Find what is damaged in a bucket, show how it is repaired, ask, and repair it.
+    """Find what is damaged in a bucket and a log directory, show how it is repaired, ask, and repair it.
 
-    What is replaced is kept below aside/. Exit code 3: something is left, or erased records come back.
+    What is replaced is kept: below aside/ in a bucket, in DIR.aside-... beside a log directory (--log-dir DIR).
+    Exit code 3: something is left, or erased records come back.
 
     \b
     Examples:
       tiered repair flights:0 --remote s3://acme-logs/prod --dry-run
       tiered repair flights:0 --from-dir data --remote s3://acme-logs/prod --yes
+      tiered repair flights:1 --log-dir data --accept-loss --dry-run
     """
     named = [_named(text) for text in selected]
     versions = chosen["to_version"] is not None or chosen["from_version"] is not None
     if versions and not (len(named) == 1 and isinstance(named[0], TopicPartition)):
         raise ConfigError("a version belongs to one partition", hint="name it: TOPIC:P")
-    with _store(app) as store:
-        plan = plan_repair(store, named, RepairOptions(**chosen))
+    if app.log_dir is not None:
+        need_directory(app)
+    with _store(app) if app.remote is not None or app.log_dir is None else contextlib.nullcontext() as store:
+        plan = plan_repair(store, named, RepairOptions(log_dir=app.log_dir, **chosen))
         for action in plan.actions:
             show = app.out.warn if action.act is None or action.lost or action.undone else app.out.say
             show(f"{action.where}: {action.problem}: {action.remedy}")
@@ -184,38 +186,6 @@ def _other_records(app: Application) -> str:
         f"; without the remote that is named ({app.values['remote'].origin}): the bucket may have other records of "
         "these offsets, and would be read instead"
     )
-
-
-@command.command("accept-loss", cls=Command)
-@click.argument("selected", metavar="TOPIC:P")
-@destructive
-@pass_application
-def accept_loss_command(app: Application, *, selected: str, dry_run: bool, yes: bool) -> int:
-    """Let a partition go on whose directory is gone from the disk, and that no bucket has: empty, behind what it lost.
-
-    Until then it is out of service. Put the directory back instead, if there is a copy of it anywhere.
-
-    \b
-    Examples:
-      tiered repair accept-loss flights:0 --log-dir data --dry-run
-      tiered repair accept-loss flights:0 --log-dir data --yes
-    """
-    directory = app.need_log_dir()
-    need_directory(app)
-    plan = plan_loss(directory, one_partition(selected))
-    text = f"{plan.tp}: all records below offset {plan.end_offset} are lost; the next one gets offset {plan.end_offset}"
-    app.out.say(text)
-    if not dry_run:
-        confirm(app, "repair accept-loss", f"Give up all records of {plan.tp} that were on this disk?", yes=yes)
-        accept_loss(plan, clock=app.clock)
-    fields = {
-        "dry_run": dry_run,
-        "topic": plan.tp.topic,
-        "partition": plan.tp.partition,
-        "end_offset": plan.end_offset,
-    }
-    done = f"dry run: {plan.tp} would be empty" if dry_run else f"{plan.tp} is empty: open the log again"
-    return app.out.result("repair accept-loss", fields, [done])
 
 
 @command.command("rebuild-catalog", cls=Command)

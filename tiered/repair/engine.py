@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tiered.errors import UnknownTopicError
+from tiered.errors import ConfigError, UnknownTopicError
 from tiered.model import TopicPartition
 from tiered.remote.fence import owner_of
 from tiered.remote.topics import list_topic_names
 from tiered.repair.bench import Workbench
+from tiered.repair.disk import plan_disk
 from tiered.repair.kept import plan_decisions, plan_kept
 from tiered.repair.plan import Action, RepairOptions, RepairPlan
 from tiered.repair.registry import find_unregistered, plan_entry
@@ -17,11 +18,25 @@ from tiered.repair.segments import Ground, plan_segments
 from tiered.store.base import Steps
 
 
-def plan_repair_steps(selected: Sequence[str | TopicPartition], options: RepairOptions) -> Steps[RepairPlan]:
+def plan_repair_steps(
+    selected: Sequence[str | TopicPartition], options: RepairOptions, *, remote: bool = True
+) -> Steps[RepairPlan]:
     """Find what is wrong with topics or partitions, all of them if none is named. Changes nothing.
 
-    Raises UnknownTopicError, NotFoundError, CorruptionError where two states are possible and the operator must choose.
+    ``remote``: there is a bucket; else the log directory of the options is all. Raises ConfigError without either,
+    UnknownTopicError, NotFoundError, CorruptionError where two states are possible and the operator must choose.
     """
+    actions: list[Action] = []
+    if not remote and options.log_dir is None:
+        raise ConfigError("there is neither a bucket nor a log directory to repair", hint="name one")
+    if remote:
+        actions += yield from _plan_bucket(selected, options)
+    if options.log_dir is not None:
+        actions += yield from plan_disk(options.log_dir, selected, options, remote=remote)
+    return RepairPlan(options, tuple(actions))
+
+
+def _plan_bucket(selected: Sequence[str | TopicPartition], options: RepairOptions) -> Steps[list[Action]]:
     bench = Workbench(options.from_dir, "")
     actions: list[Action] = []
     try:
@@ -33,7 +48,7 @@ def plan_repair_steps(selected: Sequence[str | TopicPartition], options: RepairO
             actions += yield from plan_decisions(Ground(TopicPartition(entry.name, 0), entry, options, None))
     finally:
         bench.close()
-    return RepairPlan(options, tuple(actions))
+    return actions
 
 
 def _all_topics() -> Steps[list[str]]:

@@ -234,14 +234,18 @@ def test_a_partition_whose_directory_is_gone(cli: Cli, tmp_path: Path, url: str)
         assert (opened.code, "partition_out_of_service partition=t-1 " in opened.err) == (0, True)
         refused = cli("append", "t", "--log-dir", directory, "-p", "1", stdin=b"3\n")
         assert (refused.code, "t-1 is out of service: its directory" in refused.err) == (13, True)
-        assert f"`tiered repair accept-loss t:1 --log-dir {directory}`" in refused.err + "".join(problems)
-    accept = ("repair", "accept-loss", "t:1", "--log-dir", directory)
+        assert f"`tiered repair t:1 --log-dir {directory} --accept-loss`" in refused.err + "".join(problems)
+    accept = ("repair", "t:1", "--log-dir", directory, "--accept-loss")
     planned = cli(*accept, "--dry-run")
-    assert (planned.code, planned.text, (directory / "t-1").exists()) == (0, "dry run: t-1 would be empty\n", False)
-    assert "all records below offset 2 are lost; the next one gets offset 2" in planned.err
+    assert (planned.code, planned.text, (directory / "t-1").exists()) == (
+        0,
+        "dry run: 1 object would be repaired, 0 left\n",
+        False,
+    )
+    assert "go on empty at offset 2" in planned.err
     assert cli(*accept).code == 2  # nobody can answer
-    done = cli(*accept, "--yes", "--json").summary
-    assert (done["topic"], done["partition"], done["end_offset"], done["dry_run"]) == ("t", 1, 2, False)
+    (done,) = cli(*accept, "--yes", "--json").summary["actions"]
+    assert (done["topic"], done["partition"], done["lost"], done["repaired"]) == ("t", 1, [[0, 2]], True)
     assert cli("append", "t", "--log-dir", directory, "-p", "1", stdin=b"3\n").code == 0
     assert cli("cat", "t:1", "--log-dir", directory, "--format", "%o %s\n").text == "2 3\n"
     assert (cli("status", "--log-dir", directory).code, cli("check", "--log-dir", directory).code) == (0, 0)
@@ -254,8 +258,8 @@ def test_a_partition_whose_directory_is_gone_and_that_a_bucket_has(cli: Cli, tmp
     seen = cli("status", "--log-dir", directory, "--remote", url)
     (problem,) = [line for line in seen.text.splitlines() if line.startswith("problem: ")]
     assert f"`tiered repair rejoin t:0 --log-dir {directory}` then lets it go on where the bucket ends" in problem
-    refused = cli("repair", "accept-loss", "t:0", "--log-dir", directory, "--yes")
-    assert (refused.code, "t-0 is in a bucket, too" in refused.err) == (2, True)
+    planned = cli("repair", "t:0", "--log-dir", directory, "--dry-run")
+    assert (planned.code, "go on at offset 2, the bucket's end" in planned.err) == (0, True)
     checked = cli("check", "--log-dir", directory, "--json")
     (found,) = [each for each in checked.messages if each.get("code") == "partition_gone"]
     assert "repair rejoin t:0" in found["message"]

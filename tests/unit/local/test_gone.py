@@ -10,14 +10,19 @@ import pytest
 
 from tests.unit.local.opening import opened
 from tests.unit.local.several import Mortal
-from tiered.care.run import accept_loss, check, plan_loss, plan_rejoin, rejoin
-from tiered.errors import ConfigError, CorruptionError, LocalPermissionError, UnknownTopicError
+from tiered.care.run import check, plan_rejoin, rejoin
+from tiered.errors import ConfigError, CorruptionError, LocalPermissionError
 from tiered.local.directory.directories import LocalTier
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.checkpoints import CLEAN_SHUTDOWN_NAME, RECOVERY_POINT_NAME
 from tiered.local.disk.topics import read_leaving
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.model import NewRecord, TopicPartition
+from tiered.repair.bench import Workbench
+from tiered.repair.disk import plan_disk
+from tiered.repair.plan import EXIT_LEFT, Action, RepairOptions
+from tiered.repair.run import apply_repair, plan_repair
+from tiered.store.runner import Runner
 from tiered.testing.clock import FakeClock
 from tiered.testing.disk import FaultyFiles
 
@@ -48,7 +53,7 @@ def test_it_is_out_of_service_until_it_is_put_back(directory: Path) -> None:
     assert refused.value.message == (
         f"t-1 is out of service: its directory {directory / 't-1'} is gone; it held records up to offset 5"
     )
-    assert f"`tiered repair accept-loss t:1 --log-dir {directory}`" in refused.value.hint
+    assert f"`tiered repair t:1 --log-dir {directory} --accept-loss`" in refused.value.hint
     assert (refused.value.offset, refused.value.path_or_key) == (5, str(directory / "t-1"))
     assert not (directory / "t-1").exists()
     (directory.parent / "kept").rename(directory / "t-1")
@@ -78,16 +83,31 @@ def test_one_that_a_bucket_knows_goes_its_way(directory: Path, known: str) -> No
     with opened(directory) as log:
         assert log.out_of_service == {}
         assert log.partition(GONE).positions().end_offset == 0
-    (directory / "t-1").rename(directory.parent / "again")
-    with pytest.raises(ConfigError, match="t-1 is in a bucket, too"):
-        plan_loss(directory, GONE)
+
+
+@pytest.mark.parametrize(("known", "at"), [("upload", 3), ("claim", 0)])
+def test_one_that_a_bucket_knows_rejoins_it(directory: Path, known: str, at: int) -> None:
+    with opened(directory) as log:
+        if known == "upload":
+            log.uploads.update({GONE: PartitionUpload(3, 1)})
+        else:
+            log.claims.write(GONE, token="a" * 32)
+    (left,) = plan_repair(None, [GONE], RepairOptions(log_dir=directory)).left
+    assert left.lost == ((at, 5),)
+    plan = plan_repair(None, [GONE], RepairOptions(log_dir=directory, accept_loss=True))
+    assert [each.remedy for each in plan.actions] == [f"go on at offset {at}, the bucket's end"]
+    assert apply_repair(None, plan) == 1
+    assert plan_repair(None, [], RepairOptions(log_dir=directory)).actions == ()
 
 
 def test_the_loss_is_accepted(directory: Path) -> None:
-    plan = plan_loss(directory, GONE)
-    assert (plan.tp, plan.end_offset) == (GONE, 5)
+    refused = plan_repair(None, [GONE], RepairOptions(log_dir=directory))
+    assert (refused.exit_code, [each.lost for each in refused.left]) == (EXIT_LEFT, [((0, 5),)])
+    assert f"`tiered repair t:1 --log-dir {directory} --accept-loss`" in refused.left[0].remedy
+    plan = plan_repair(None, [GONE], RepairOptions(log_dir=directory, accept_loss=True))
+    assert [(each.tp, each.lost) for each in plan.actions] == [(GONE, ((0, 5),))]
     assert not (directory / "t-1").exists()
-    accept_loss(plan, clock=FakeClock())
+    apply_repair(None, plan)
     with opened(directory) as log:
         at = log.partition(GONE).positions()
         assert (at.start_offset, at.end_offset) == (5, 5)
@@ -97,33 +117,37 @@ def test_the_loss_is_accepted(directory: Path) -> None:
     assert check(directory, None).findings == ()
     with LocalLog.open(directory, read_only=True) as log:
         assert log.partition(GONE).topic_id == topic_id
-    for tp, why in ((GONE, "its directory is there"), (OTHER, "its directory is there")):
-        with pytest.raises(ConfigError, match=why):
-            plan_loss(directory, tp)
-    with pytest.raises(UnknownTopicError):
-        plan_loss(directory, TopicPartition("t", 2))
+    assert plan_repair(None, [], RepairOptions(log_dir=directory, accept_loss=True)).actions == ()
+
+
+def accepted(directory: Path, files: Mortal) -> Action:
+    options = RepairOptions(log_dir=directory, accept_loss=True)
+    (action,) = Runner().run(plan_disk(directory, [], options, remote=False, files=files))
+    return action
 
 
 @pytest.mark.parametrize("nth", range(1, 25))
 def test_a_crash_while_the_loss_is_accepted(directory: Path, nth: int) -> None:
-    plan, files = plan_loss(directory, GONE), Mortal()
+    files = Mortal()
+    action = accepted(directory, files)
+    assert action.act is not None
     with files.killed(nth):
-        accept_loss(plan, clock=FakeClock(), files=files)
+        Runner().run(action.act(Workbench(None, "test")))
     with opened(directory) as log:
         whole = not log.out_of_service
         assert whole == (directory / "t-1" / "partition.metadata").exists()  # an empty directory is no partition
         assert log.partition(OTHER).positions().end_offset == 5
     if not whole:
-        accept_loss(plan_loss(directory, GONE), clock=FakeClock())
+        apply_repair(None, plan_repair(None, [], RepairOptions(log_dir=directory, accept_loss=True)))
     with opened(directory) as log:
         assert log.partition(GONE).append([NewRecord(b"y")]).offset == 5
 
 
 def test_a_loss_that_was_another_one_by_then(directory: Path) -> None:
-    plan = plan_loss(directory, GONE)
+    plan = plan_repair(None, [], RepairOptions(log_dir=directory, accept_loss=True))
     (directory / RECOVERY_POINT_NAME).write_text("0\n2\nt 0 5\nt 1 9\n")
     with pytest.raises(ConfigError, match="t-1 reached offset 9 by now, not 5"):
-        accept_loss(plan, clock=FakeClock())
+        apply_repair(None, plan)
     assert not (directory / "t-1").exists()
 
 

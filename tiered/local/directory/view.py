@@ -491,8 +491,8 @@ def gone_told(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: b
 
 def _accepted(directory: Path, tp: TopicPartition, end_offset: int) -> str:
     return (
-        f"`tiered repair accept-loss {tp.topic}:{tp.partition} --log-dir {directory}` gives its records up and goes on"
-        f" at offset {end_offset}"
+        f"`tiered repair {tp.topic}:{tp.partition} --log-dir {directory} --accept-loss` gives its records up and "
+        f"goes on at offset {end_offset}"
     )
 
 
