@@ -101,6 +101,8 @@ def _rejoin(plan: RejoinPlan, clock: Clock, files: Files) -> None:
         for lock in (DirectoryLock(plan.directory, files), uploader_lock(plan.directory, files)):
             lock.acquire(clock)
             held.callback(lock.release)
+        # Without this point an open after a crash does not take the directory that has moved for a lost one.
+        _forget_offsets(plan, files, RECOVERY_POINT_NAME)
         _move(plan, files)
         _forget(plan, files)
 
@@ -141,8 +143,13 @@ def _forget(plan: RejoinPlan, files: Files) -> None:
     checkpoint, claims = UploadCheckpoint(plan.directory, files), Claims(plan.directory, files)
     for tp in sorted(gone & set(claims.read())):
         claims.write(tp, token=None, last_append=None, restored_from=None)
-    for name in (RECOVERY_POINT_NAME, LOG_START_NAME, REPLICATION_NAME):
+    _forget_offsets(plan, files, LOG_START_NAME, REPLICATION_NAME)
+    checkpoint.write({tp: upload for tp, upload in checkpoint.read().items() if tp not in gone})
+
+
+def _forget_offsets(plan: RejoinPlan, files: Files, *names: str) -> None:
+    gone = {aside.tp for aside in plan.partitions}
+    for name in names:
         offsets = OffsetsFile(plan.directory, name, files)
         if files.state(offsets.path) is not None:
             offsets.write({tp: at for tp, at in offsets.read().items() if tp not in gone})
-    checkpoint.write({tp: upload for tp, upload in checkpoint.read().items() if tp not in gone})

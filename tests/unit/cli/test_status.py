@@ -257,18 +257,23 @@ def test_a_partition_whose_directory_is_gone_and_that_a_bucket_has(cli: Cli, tmp
     shutil.rmtree(directory / "t-0")
     seen = cli("status", "--log-dir", directory, "--remote", url)
     (problem,) = [line for line in seen.text.splitlines() if line.startswith("problem: ")]
-    assert f"`tiered repair rejoin t:0 --log-dir {directory}` then lets it go on where the bucket ends" in problem
+    assert f"`tiered repair t:0 --log-dir {directory}` shows what is lost" in problem
     planned = cli("repair", "t:0", "--log-dir", directory, "--dry-run")
     assert (planned.code, "go on at offset 2, the bucket's end" in planned.err) == (0, True)
     checked = cli("check", "--log-dir", directory, "--json")
     (found,) = [each for each in checked.messages if each.get("code") == "partition_gone"]
-    assert "repair rejoin t:0" in found["message"]
+    assert f"`tiered repair t:0 --log-dir {directory}`" in found["message"]
     asked = cli("doctor", "--log-dir", directory, "--json")
     (failed,) = [each for each in asked.summary["checks"] if each["state"] == "fail"]
     assert (asked.code, failed["name"]) == (13, "partition gone")
     assert failed["hint"] == problem.partition("up to offset 2: ")[2]
-    opened = cli("append", "t", "--log-dir", directory, "--remote", url, stdin=b"3\n")
-    assert "partition_gone partition=t-0 end_offset=2" in opened.err
+    for _ in range(2):
+        refused = cli("append", "t", "--log-dir", directory, "--remote", url, stdin=b"3\n")
+        assert (refused.code, "t-0 is out of service: its directory" in refused.err) == (13, True)
+        assert f"`tiered repair t:0 --log-dir {directory}` shows what is lost" in refused.err
+    assert cli("repair", "t:0", "--log-dir", directory, "--yes").code == 0
+    assert cli("append", "t", "--log-dir", directory, "--remote", url, stdin=b"3\n").code == 0
+    assert cli("cat", "t:0", "--log-dir", directory, "--remote", url, "--format", "%o %s\n").text == "0 1\n1 2\n2 3\n"
 
 
 def test_a_partition_that_another_directory_holds_is_not_gone(cli: Cli, tmp_path: Path) -> None:

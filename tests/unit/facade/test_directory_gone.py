@@ -144,3 +144,31 @@ def test_a_sleeping_partition_is_not_made_again(tmp_path: Path) -> None:
         with pytest.raises(CorruptionError, match="t-0 was removed while the log was open"):
             log.topic("t")
     assert not (directory / "t-0").exists()
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+def test_a_tiered_partition_that_is_gone_gives_no_offset_again(tmp_path: Path, emptied: bool) -> None:
+    directory, url = tmp_path / "log", f"file://{tmp_path / 'bucket'}"
+    with tiered.open(directory, remote=url) as log:  # claimed, and none of its records is in the bucket
+        log.topic("t", create=True, partitions=2).append_many([b"1", b"2"], partition=0)
+    shutil.rmtree(directory / "t-0")
+    if emptied:
+        (directory / "t-0").mkdir()
+    words = "t-0 is out of service: its directory .* is gone; it held records up to offset 2"
+    with tiered.open(directory, remote=url) as log:
+        with pytest.raises(CorruptionError, match=words) as refused:
+            log.topic("t").append(b"3", partition=0)
+        log.topic("t").append(b"3", partition=1)
+    assert f"`tiered repair t:0 --log-dir {directory}` shows what is lost" in refused.value.hint
+
+    async def use() -> None:
+        async with aio.open(directory, remote=url) as log:
+            topic = await log.topic("t")
+            with pytest.raises(CorruptionError, match=words):
+                await topic.append(b"3", partition=0)
+            assert (await topic.append(b"3", partition=1)).offset == 1
+
+    asyncio.run(use())
+    tiered.rejoin(tiered.plan_rejoin(directory, [tiered.TopicPartition("t", 0)]))
+    with tiered.open(directory, remote=url) as log:
+        assert log.topic("t").append(b"3", partition=0).offset == 0

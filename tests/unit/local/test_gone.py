@@ -74,12 +74,20 @@ def test_one_that_held_nothing_is_made_anew(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("known", ["upload", "claim"])
-def test_one_that_a_bucket_knows_goes_its_way(directory: Path, known: str) -> None:
+def test_one_that_a_bucket_knows_goes_on_after_a_rejoin(directory: Path, known: str) -> None:
     with opened(directory) as log:
         if known == "upload":
             log.uploads.update({GONE: PartitionUpload(3, 1)})
         else:
             log.claims.write(GONE, token="a" * 32)
+    for _ in range(2):
+        with opened(directory) as log:
+            assert list(log.out_of_service) == [GONE]
+            with pytest.raises(CorruptionError) as refused:
+                log.partition(GONE)
+    assert f"`tiered repair t:1 --log-dir {directory}` shows what is lost" in refused.value.hint
+    assert not (directory / "t-1").exists()
+    rejoin(plan_rejoin(directory, [GONE]))
     with opened(directory) as log:
         assert log.out_of_service == {}
         assert log.partition(GONE).positions().end_offset == 0

@@ -90,26 +90,21 @@ def finish_deletions(directory: Path, files: Files, leaving: LeavingDirectories)
     return moved
 
 
-def put_gone_aside(
-    directory: Path, found: Inventory, noted: Noted, tiered: Collection[TopicPartition]
-) -> dict[TopicPartition, int]:
-    """Takes partitions out of service that held records and whose directory is gone; returns those that it leaves.
+def put_gone_aside(directory: Path, found: Inventory, noted: Noted, tiered: Collection[TopicPartition]) -> None:
+    """Take partitions out of service that held records and whose directory is gone.
 
-    Those are ``tiered``: the bucket knows their end, below which nobody appends, and `tiered repair rejoin` is their
-    way on. A deletion and a move that were killed leave none: ``tiered-topics.json`` forgets a partition before its
-    directory leaves its name; nor does a rejoin: a partition that was claimed once stays in the file of claims.
+    An empty one would give offsets again that its records had. A deletion and a move that were killed leave none:
+    ``tiered-topics.json`` forgets a partition before its directory leaves its name. A rejoin forgets its end.
     """
-    gone = gone_partitions(found.topics.values(), found.present, noted.points)
-    for tp in gone.keys() - set(tiered):
-        found.broken[tp] = gone_error(directory, tp, gone[tp])
-    return {tp: end for tp, end in gone.items() if tp in tiered}
+    for tp, end in gone_partitions(found.topics.values(), found.present, noted.points).items():
+        found.broken[tp] = gone_error(directory, tp, end, tiered=tp in tiered)
 
 
 def open_partitions(
     roster: Roster, found: Inventory, noted: Noted, *, clean: bool, tiered: Collection[TopicPartition]
 ) -> None:
     """After a clean shutdown those partitions sleep whose end a checkpoint knows; all others are opened."""
-    gone = put_gone_aside(roster.directory, found, noted, tiered)
+    put_gone_aside(roster.directory, found, noted, tiered)
     for topic in found.topics.values():
         for number in topic.here:
             tp = TopicPartition(topic.name, number)
@@ -120,10 +115,4 @@ def open_partitions(
             elif clean and tp in found.present and point >= 0:
                 roster.put_to_sleep(tp, Sleeper(point, start, mark))
             else:
-                if tp in gone:
-                    LOGGER.warning(
-                        "partition_gone partition=%s end_offset=%d hint=its directory is gone: an empty one is made",
-                        tp,
-                        gone[tp],
-                    )
                 roster.adopt(tp, clean=clean, recovery_point=point, start=start, high_watermark=mark)

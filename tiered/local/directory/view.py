@@ -467,26 +467,35 @@ def find_gone(
     return gone_partitions(topics, present, noted_ends(directory, files, uploads))
 
 
-def gone_error(directory: Path, tp: TopicPartition, end_offset: int) -> CorruptionError:
-    """Why a partition that no bucket has is out of service: an empty one would give its offsets again."""
+def gone_error(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: bool = False) -> CorruptionError:
+    """Return the error of a partition that is out of service: an empty one would give its offsets again.
+
+    ``tiered``: a bucket knows it.
+    """
     path = directory / partition_dir(tp)
     return CorruptionError(
         f"{tp} is out of service: its directory {path} is gone; it held records up to offset {end_offset}",
         path_or_key=str(path),
         offset=end_offset,
-        hint=f"put it back and open the log again; {_accepted(directory, tp, end_offset)}",
+        hint=f"put it back and open the log again; {_way_on(directory, tp, end_offset, tiered=tiered)}",
     )
 
 
 def gone_told(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: bool) -> str:
-    """What whoever looks at a directory says of a partition that is gone from it; ``tiered``: a bucket knows it."""
-    after = (
-        "before anybody opens the log for writing, which makes an empty one; `tiered repair rejoin"
-        f" {tp.topic}:{tp.partition} --log-dir {directory}` then lets it go on where the bucket ends"
-        if tiered
-        else f"and open the log again; until then it is out of service; {_accepted(directory, tp, end_offset)}"
+    """Return what a check says of a partition that is gone from a directory; ``tiered``: a bucket knows it."""
+    return (
+        f"it held records up to offset {end_offset}: put it back and open the log again; until then it is out of"
+        f" service; {_way_on(directory, tp, end_offset, tiered=tiered)}"
     )
-    return f"it held records up to offset {end_offset}: put it back {after}"
+
+
+def _way_on(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: bool) -> str:
+    if not tiered:
+        return _accepted(directory, tp, end_offset)
+    return (
+        f"`tiered repair {tp.topic}:{tp.partition} --log-dir {directory}` shows what is lost, and goes on where the"
+        " bucket ends"
+    )
 
 
 def _accepted(directory: Path, tp: TopicPartition, end_offset: int) -> str:
