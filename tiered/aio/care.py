@@ -1,4 +1,4 @@
-"""``check``, ``restore``, ``rejoin`` and advice for asyncio: the same steps, the disk on threads."""
+"""``check``, ``restore``, ``rejoin`` and ``repair`` for asyncio: the same steps, the disk on threads."""
 
 from __future__ import annotations
 
@@ -7,20 +7,13 @@ import os
 from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
-from uuid import UUID
 
 from tiered import arguments
 from tiered.care.check import CheckOptions, CheckReport, check_steps
-from tiered.care.enroll import EntryPlan, entry_steps, plan_entry_steps
-from tiered.care.go_back import plan_return_steps
-from tiered.care.mend import MendPlan, mend_steps, plan_mend_steps
-from tiered.care.put_back import PutBackPlan, plan_put_back_steps, put_back_steps
-from tiered.care.rebuild import RebuildPlan, plan_rebuild_steps, rebuild_steps
 from tiered.care.rejoin import RejoinPlan, plan_rejoin_steps, rejoin_steps
-from tiered.care.repair_advice import Advised, advise_steps
 from tiered.care.restore import RestoreReport, restore_steps
 from tiered.care.restore_plan import RestoreOptions
-from tiered.care.run import LOOK, OnFinding, Progress, handed_on, locate, open_disk
+from tiered.care.run import LOOK, OnFinding, Progress, handed_on, locate
 from tiered.clock import SystemClock, SystemIds
 from tiered.local.disk.files import PosixFiles
 from tiered.repair.engine import plan_repair_steps, repair_steps
@@ -30,7 +23,6 @@ from tiered.store.aio_runner import AioRunner
 if TYPE_CHECKING:
     from tiered.clock import Clock, IdSource
     from tiered.config import S3Keywords
-    from tiered.local.directory.manager import LocalLog
     from tiered.local.disk.files import Files
     from tiered.model import TopicPartition
     from tiered.store.base import AioStore
@@ -87,75 +79,6 @@ async def plan_rejoin(
 async def rejoin(plan: RejoinPlan, *, clock: Clock | None = None, files: Files | None = None) -> None:
     """As ``tiered.rejoin``; cancelled, it ends first."""
     await AioRunner().run(rejoin_steps(plan, clock or SystemClock(), files or PosixFiles()))
-
-
-async def advise(store: Place, local: LocalLog | str | Path | None, topics: Collection[str] = ()) -> Advised:
-    """As ``tiered.advise``."""
-    with open_disk(local) as log:
-        async with open_place(store) as asked:
-            return await AioRunner(asked).run(advise_steps(asked.url, log, topics))
-
-
-async def plan_rebuild(
-    store: Place, tp: TopicPartition, owner: str, *, accept_loss: bool = False, accept_order: bool = False
-) -> RebuildPlan:
-    """As ``tiered.plan_rebuild``."""
-    steps = plan_rebuild_steps(tp, owner, accept_loss=accept_loss, accept_order=accept_order)
-    async with open_place(store) as asked:
-        return await AioRunner(asked).run(steps)
-
-
-async def plan_return(store: Place, tp: TopicPartition, version: int, owner: str) -> RebuildPlan:
-    """As ``tiered.plan_return``."""
-    async with open_place(store) as asked:
-        return await AioRunner(asked).run(plan_return_steps(tp, version, owner))
-
-
-async def plan_mend(
-    store: Place, tp: TopicPartition, offsets: Sequence[int] = (), *, drop: bool = False, accept_loss: bool = False
-) -> MendPlan:
-    """As ``tiered.plan_mend``."""
-    async with open_place(store) as asked:
-        steps = plan_mend_steps(tp, offsets, drop=drop, accept_loss=accept_loss, url=asked.url)
-        return await AioRunner(asked).run(steps)
-
-
-async def mend(store: Place, plan: MendPlan, owner: str) -> int:
-    """As ``tiered.mend``."""
-    async with open_place(store) as asked:
-        return await AioRunner(asked).run(mend_steps(plan, owner))
-
-
-async def plan_put_back(
-    store: Place, tp: TopicPartition, directory: str | Path, offsets: Sequence[int] = ()
-) -> PutBackPlan:
-    """As ``tiered.plan_put_back``."""
-    async with open_place(store) as asked:
-        return await AioRunner(asked).run(plan_put_back_steps(tp, arguments.path("directory", directory), offsets))
-
-
-async def put_back(store: Place, plan: PutBackPlan) -> int:
-    """As ``tiered.put_back``."""
-    async with open_place(store) as asked:
-        return await AioRunner(asked).run(put_back_steps(plan))
-
-
-async def plan_entry(store: Place, topic: str, topic_id: UUID | None = None) -> EntryPlan:
-    """As ``tiered.plan_entry``."""
-    async with open_place(store) as asked:
-        return await AioRunner(asked).run(plan_entry_steps(topic, topic_id))
-
-
-async def put_entry(store: Place, plan: EntryPlan) -> None:
-    """As ``tiered.put_entry``."""
-    async with open_place(store) as asked:
-        await AioRunner(asked).run(entry_steps(plan))
-
-
-async def rebuild(store: Place, plan: RebuildPlan) -> None:
-    """As ``tiered.rebuild``."""
-    async with open_place(store) as asked:
-        await AioRunner(asked).run(rebuild_steps(plan))
 
 
 async def plan_repair(

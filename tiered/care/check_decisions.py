@@ -159,7 +159,7 @@ class _Check:
                 what = (
                     f"{told.what} is not in {self._tp(target)}: all that it staged there waits, although a later batch "
                     f"was carried out, which a sink begins once the one before is in every partition; an older root "
-                    f"was put back, perhaps: `tiered repair advice` says how a newer one is"
+                    f"was put back, perhaps: see `tiered repair --dry-run`"
                 )
                 self._tell(told.key, target, "decision_half", what)
 
@@ -172,7 +172,7 @@ class _Check:
         version = seen.decision.seen.get(target, 0)
         if pinned.version < version:
             what = f"an older root was put back: {seen.key} has seen version {version}, it has version {pinned.version}"
-            what += "; `tiered repair advice` says what can be done"
+            what += f"; see `tiered repair {self._tp(target).topic}:{target[1]} --dry-run`"
             self._tell(root_key(*target), target, "went_back", what)
             return
         places = yield from _places(pinned, {told.stem for told in there})

@@ -106,7 +106,7 @@ def _on_disk(entries: Mapping[str, TopicEntry], unreadable: Collection[str], loc
             continue
         found = Findings(topic_key(tp.topic))
         names = "there is no registry entry" if entry is None else f"it names {entry.partitions} partitions"
-        found.error("unregistered", f"{names}, and {facts.known.absent()}; `tiered repair advice` says what to do")
+        found.error("unregistered", f"{names}, and {facts.known.absent()}; see `tiered repair {tp.topic} --dry-run`")
         yield from found.about(*tp)
 
 
@@ -232,7 +232,7 @@ def describe(unnamed: Unnamed, entries: Mapping[str, TopicEntry]) -> str:
         what = "no registry entry names that id"
     return (
         f"the bucket holds {_listed(unnamed.partitions)} of topic {unnamed.topic or 'of unknown name'}, id "
-        f"{unnamed.topic_id}, and {what}; `tiered repair advice` says what can be done"
+        f"{unnamed.topic_id}, and {what}; see `tiered repair {unnamed.topic or ''} --dry-run`"
     )
 
 

@@ -59,9 +59,9 @@ from tiered.plan.visibility import open_firsts
 from tiered.remote.pins import Pin
 from tiered.remote.root_view import root_get, two_names
 from tiered.remote.snapshot import Snapshot
+from tiered.remote.stale_root_check import find_newest_copy, left_without_root
 from tiered.remote.sweep import drop_named
 from tiered.remote.topics import TopicEntry
-from tiered.remote.traces import find_traces, left_without_root
 from tiered.store.base import Begin, Get, Head, Missing, Object, Steps, StoreRequest, Take, list_all
 
 ROWS_TOGETHER = 8
@@ -183,8 +183,8 @@ class RemoteCheck:
                     Severity.WARNING,
                     "deletion",
                     f"the registry entry says that the topic is being deleted, and this root is {pinned.root.state}: "
-                    f"nobody reads it, and the next maintainer goes on with the deletion. If nobody has asked for one: "
-                    f"`tiered repair registry {self._tp.topic}` makes the entry anew",
+                    f"readers refuse it, and the next maintainer goes on with the deletion. If that is wrong, put a "
+                    f"version of topics/{self._tp.topic} back",
                 )
             if told:
                 yield from self._need_newest(pinned.root, catalog)
@@ -192,22 +192,23 @@ class RemoteCheck:
             yield from self._tell(catalog.about(*self._tp))
         return pinned
 
+    @property
+    def _repair(self) -> str:
+        """Return the command that shows how the partition is repaired."""
+        return f"tiered repair {self._tp.topic}:{self._tp.partition} --dry-run"
+
     def _need_newest(self, root: Root, catalog: Findings) -> Steps[None]:
-        """Tells if something proves that there was a newer root: what only that named would look like orphans."""
-        refused: list[RemotePermissionError] = []
-        traces = yield from find_traces(root, refused)
-        for each in refused:
-            catalog.add(Severity.INFO, "not_listed", f"a trace of newer roots is not looked for: {each.message}")
-        if not traces.older(root):
+        """Report if ``hist/`` proves a newer root: what only that named would look like orphans."""
+        try:
+            newest = yield from find_newest_copy(root)
+        except RemotePermissionError as refused:
+            catalog.add(Severity.INFO, "not_listed", f"copies of newer roots are not looked for: {refused.message}")
             return
-        pinned = yield from self._pin(Findings(self._key))  # what was committed meanwhile leaves traces, too
-        if pinned is not None and (older := traces.older(pinned.root)):
-            where = f"{self._tp.topic}:{self._tp.partition}"
-            catalog.error(
-                "went_back",
-                f"an older root was put back: {older}; `tiered repair advice` says how a newer one is, "
-                f"`tiered repair rebuild-catalog {where}` goes on from what was kept",
-            )
+        if not newest.contradicts(root):
+            return
+        pinned = yield from self._pin(Findings(self._key))  # commits that were made meanwhile leave copies, too
+        if pinned is not None and (older := newest.contradicts(pinned.root)):
+            catalog.error("went_back", f"an older root was put back: {older}; see `{self._repair}`")
 
     def segments(self, pinned: Snapshot, start: int, end: int, reading: Reading, pin: Pin | None = None) -> Steps[None]:
         """Tells what is wrong with the segments whose base lies in ``start`` to ``end`` (exclusive); renews ``pin``."""
@@ -273,7 +274,7 @@ class RemoteCheck:
         except CorruptionError as damage:
             found = Findings(damage.path_or_key)
             what = f"{damage.message}; what offsets from {max(damage.offset, at)} on are in is not known without it"
-            what += f"; `tiered repair rebuild-catalog {self._tp.topic}:{self._tp.partition}` asks the objects"
+            what += f"; see `{self._repair}`"
             found.error("page", what, position=damage.position, offset=damage.offset)
             yield from self._tell(found.about(*self._tp))
             return NO_ROWS
@@ -318,7 +319,7 @@ class RemoteCheck:
         if isinstance(found, Missing):
             why = self._known.absent() or (yield from self._left_without_root(catalog))
             if why:
-                catalog.error("root_missing", f"the root is gone; {why}; `tiered repair advice` says what can be done")
+                catalog.error("root_missing", f"the root is gone; {why}; see `{self._repair}`")
             else:
                 catalog.add(Severity.INFO, "no_root", "nothing was ever uploaded of this partition")
             return None
@@ -355,7 +356,7 @@ class RemoteCheck:
         if local is None:
             return
         for older in self._known.contradictions(root):
-            catalog.error("went_back", f"{older}; `tiered repair advice` says what can be done")
+            catalog.error("went_back", f"{older}; see `{self._repair}`")
         if local.segments and local.start_offset > root.next_offset:
             catalog.error(
                 "tier_gap",

@@ -54,9 +54,9 @@ from tiered.remote.pins import live_pins
 from tiered.remote.rewrite import Rows, SegmentOutput, Spend, Workshop, in_turn, spend_nothing
 from tiered.remote.settle import COMMIT_DEADLINE_MS, deadline_after, settle
 from tiered.remote.snapshot import Snapshot
+from tiered.remote.stale_root_check import need_newest
 from tiered.remote.sweep import drop_kept, drop_named
 from tiered.remote.topics import TopicEntry
-from tiered.remote.traces import need_newest
 from tiered.store.base import (
     ABSENT,
     INCAPABLE,
@@ -378,7 +378,7 @@ class Eraser:
 
     def claim(self, owner: str) -> Steps[None]:
         """Takes the role ``m``. Raises CorruptionError under an older root: what an erasure commits would hide that."""
-        yield from need_newest(self.catalog, all_traces=False)
+        yield from need_newest(self.catalog, must_list=False)
         yield from self.catalog.claim(Role.MAINTAINER, owner)
 
     def _rewrite(self, row: Row) -> Steps[None]:

@@ -39,8 +39,8 @@ from tiered.remote.past import AsOf, Past, Taken, load_snapshot
 from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshot import Snapshot
+from tiered.remote.stale_root_check import left_without_root, need_newest
 from tiered.remote.topics import TopicEntry, list_topics, load_topic
-from tiered.remote.traces import left_without_root, need_newest
 from tiered.store.base import Now, Steps
 from tiered.times import Time
 
@@ -247,7 +247,7 @@ class _Partition:
         pinned: Snapshot | None = None
         try:
             if past is None:
-                yield from need_newest(view, all_traces=False)  # else the disk would give offsets of the bucket again
+                yield from need_newest(view, must_list=False)  # else the disk would give offsets of the bucket again
                 pinned = yield from view.pin()
             elif not (yield from self._was_absent(view)):
                 taken, pinned = (yield from past.take()), (yield from past.pin())
@@ -290,7 +290,7 @@ class _Partition:
             raise CorruptionError(
                 f"{self.tp}: its root is gone: {key} is there, and comes after it",
                 path_or_key=root_key(self.source.topic_id, self.tp.partition),
-                hint="`tiered repair advice` says what can be done; name the other topics to restore them",
+                hint=f"`tiered repair {self.tp.topic}:{self.tp.partition}` is the way; or name the other topics",
             )
 
     def _was_absent(self, view: RootView) -> Steps[bool]:

@@ -1,4 +1,4 @@
-"""``check``, ``restore``, ``rejoin`` and advice: the steps driven on the calling thread.
+"""``check``, ``restore`` and ``rejoin``: the steps driven on the calling thread.
 
 A store is named as ``tiered.open`` names it (``s3://bucket/prefix``, ``file:///dir``, a path), or is an open ``Store``.
 What is not said of S3 comes from the environment (``TIERED_ENDPOINT_URL``, ``AWS_REGION`` and so on).
@@ -8,28 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Unpack
-from uuid import UUID
 
 from tiered import arguments
 from tiered.care.check import CheckOptions, CheckReport, check_steps
-from tiered.care.enroll import EntryPlan, entry_steps, plan_entry_steps
-from tiered.care.go_back import plan_return_steps, version_with_steps
-from tiered.care.mend import MendPlan, mend_steps, plan_mend_steps
-from tiered.care.put_back import PutBackPlan, plan_put_back_steps, put_back_steps
-from tiered.care.rebuild import RebuildPlan, plan_rebuild_steps, rebuild_steps
 from tiered.care.rejoin import RejoinPlan, plan_rejoin_steps, rejoin_steps
-from tiered.care.repair_advice import Advised, advise_steps
 from tiered.care.restore import RestoreReport, restore_steps
 from tiered.care.restore_plan import RestoreOptions
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.config import S3Keywords
 from tiered.findings import Finding, Passed
-from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import Files, PosixFiles
-from tiered.model import Row, TopicPartition
+from tiered.model import TopicPartition
 from tiered.store.base import Store
 from tiered.store.location import StoreLocation
 from tiered.store.options import StoreOptions
@@ -111,115 +103,6 @@ def rejoin(plan: RejoinPlan, *, clock: Clock | None = None, files: Files | None 
     Runner().run(rejoin_steps(plan, clock or SystemClock(), files or PosixFiles()))
 
 
-def advise(store: Place, local: LocalLog | str | Path | None, topics: Collection[str] = ()) -> Advised:
-    """Everything that is lost, of ``topics`` or of all, and what ``store`` refused to show.
-
-    Lists the bucket. Raises what the store raises, RemotePermissionError only if nothing may be looked at.
-    """
-    with open_place(store) as asked, open_disk(local) as log:
-        return Runner(asked).run(advise_steps(asked.url, log, topics))
-
-
-def plan_rebuild(
-    store: Place, tp: TopicPartition, owner: str, *, accept_loss: bool = False, accept_order: bool = False
-) -> RebuildPlan:
-    """The catalog that a partition's root would be made anew as, from ``hist/`` and the objects. Changes nothing.
-
-    ``accept_loss``: offsets that are in no object become holes, which the plan names. ``accept_order``: batches of
-    sinks come in the order of their decisions where nothing tells in which they were committed; the plan names their
-    offsets. Lists the partition, and reads the decisions of sinks. Raises UnknownTopicError, ConfigError if the root is
-    whole, CorruptionError where the objects contradict each other, offsets are in none of them, or an order is not
-    proven.
-    """
-    with open_place(store) as asked:
-        return Runner(asked).run(plan_rebuild_steps(tp, owner, accept_loss=accept_loss, accept_order=accept_order))
-
-
-def plan_return(store: Place, tp: TopicPartition, version: int, owner: str) -> RebuildPlan:
-    """An older version of a partition's catalog, with what was appended since: :func:`rebuild` makes it the newest.
-
-    Changes nothing; lists the partition. Raises UnknownTopicError, NotFoundError (not kept, or collected since),
-    ConfigError (not older, or what came since does not continue it), CorruptionError (an object of it is lost).
-    """
-    with open_place(store) as asked:
-        return Runner(asked).run(plan_return_steps(tp, version, owner))
-
-
-def version_with(store: Place, tp: TopicPartition, lost: Sequence[Row]) -> int:
-    """The newest version for :func:`plan_return` that has other segments in place of all of ``lost``, which a rewrite
-    made and no object holds; 0 without one."""
-    with open_place(store) as asked:
-        return Runner(asked).run(version_with_steps(tp, lost))
-
-
-def plan_mend(
-    store: Place, tp: TopicPartition, offsets: Sequence[int] = (), *, drop: bool = False, accept_loss: bool = False
-) -> MendPlan:
-    """Segments that would be written anew: those that hold ``offsets``, or all that are not what the catalog names.
-
-    ``drop``: what cannot be read of them is given up, which the plan names; ``accept_loss``: where an object of the
-    same name and size lies under another prefix, too. Lists the bucket where something is lost; changes nothing. Raises
-    UnknownTopicError, NotFoundError, ConfigError if nothing is wrong, such an object lies elsewhere, or ``accept_loss``
-    is asked for without ``drop``, CorruptionError if something would be lost without ``drop``.
-    """
-    with open_place(store) as asked:
-        return Runner(asked).run(plan_mend_steps(tp, offsets, drop=drop, accept_loss=accept_loss, url=asked.url))
-
-
-def mend(store: Place, plan: MendPlan, owner: str) -> int:
-    """Carries the plan out, as a maintainer; gives the version of the catalog that names the new objects.
-
-    Raises FencedError, ConfigError if the catalog is another one by now; what was mended by then stays so.
-    """
-    with open_place(store) as asked:
-        return Runner(asked).run(mend_steps(plan, owner))
-
-
-def plan_put_back(store: Place, tp: TopicPartition, directory: str | Path, offsets: Sequence[int] = ()) -> PutBackPlan:
-    """Segments whose object is gone or damaged, and which of them a log directory still holds. Changes nothing.
-
-    ``offsets`` name segments whose bytes are read. Raises UnknownTopicError, NotFoundError, ConfigError if nothing is
-    wrong, CorruptionError if the directory is another topic's.
-    """
-    with open_place(store) as asked:
-        return Runner(asked).run(plan_put_back_steps(tp, arguments.path("directory", directory), offsets))
-
-
-def put_back(store: Place, plan: PutBackPlan) -> int:
-    """Puts the bytes that the directory holds under the names that the catalog has for them; gives how many objects.
-
-    Raises ConfigError if bucket or disk hold other bytes by now, CorruptionError; what was put back by then stays so.
-    """
-    with open_place(store) as asked:
-        return Runner(asked).run(put_back_steps(plan))
-
-
-def plan_entry(store: Place, topic: str, topic_id: UUID | None = None) -> EntryPlan:
-    """The registry entry that the roots of a topic tell of. Changes nothing; lists the bucket.
-
-    Raises NotFoundError (there is no root of it), ConfigError if the entry is right, CorruptionError if several topic
-    ids are in use under the name: ``topic_id`` chooses.
-    """
-    with open_place(store) as asked:
-        return Runner(asked).run(plan_entry_steps(topic, topic_id))
-
-
-def put_entry(store: Place, plan: EntryPlan) -> None:
-    """Carries the plan out, by compare-and-swap; what lies there is copied aside first. Raises ConfigError if that is
-    another one by now, CommitUnknown."""
-    with open_place(store) as asked:
-        Runner(asked).run(entry_steps(plan))
-
-
-def rebuild(store: Place, plan: RebuildPlan) -> None:
-    """Carries the plan out, by compare-and-swap; a root that is damaged is copied aside first.
-
-    Raises ConfigError if the root is not what the plan saw, CommitUnknown, RemoteUnavailableError.
-    """
-    with open_place(store) as asked:
-        Runner(asked).run(rebuild_steps(plan))
-
-
 @contextlib.contextmanager
 def open_place(place: Place, s3: S3Keywords | None = None) -> Iterator[Store]:
     """Opens a store that a URL or path names, and closes it. Raises NotFoundError for a folder that is no store."""
@@ -238,16 +121,6 @@ def locate(place: str | Path, s3: S3Keywords) -> StoreLocation:
     location = StoreLocation.parse(place, **s3)
     location.require_folder()
     return location
-
-
-@contextlib.contextmanager
-def open_disk(local: LocalLog | str | Path | None) -> Iterator[LocalLog | None]:
-    """Opens a log directory to look at it, and closes it; one that is open stays so."""
-    if not isinstance(local, str | os.PathLike):
-        yield local
-        return
-    with LocalLog.open(arguments.path("local", local), read_only=True) as log:
-        yield log
 
 
 def handed_on(progress: Progress | None, on_finding: OnFinding | None = None) -> Callable[[Finding | Passed], None]:

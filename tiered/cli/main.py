@@ -63,7 +63,7 @@ COMMANDS = {
         "tiered.cli.restore",
         "Build a log directory from the bucket alone, ready to be opened for writing.",
     ),
-    "repair": Entry("tiered.cli.repair", "Bring a log back to work; nothing is ever deleted."),
+    "repair": Entry("tiered.cli.repair", "Repair a log. What is replaced is kept."),
     "maintain": Entry("tiered.cli.maintain", "Retention, merging and compaction of what is in the bucket."),
     "gc": Entry("tiered.cli.gc", "Delete what the catalog names no more, once nobody can need it."),
     "erase": Entry("tiered.cli.erase", "Take the records of some keys out of the bucket, for good."),

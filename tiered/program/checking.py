@@ -3,12 +3,50 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 from tiered.care.check import CheckReport
-from tiered.care.remedies import remedies
 from tiered.findings import Finding, Severity
+from tiered.format.keys import (
+    is_pin_key,
+    parse_hist_key,
+    parse_page_key,
+    parse_root_key,
+    parse_segment_key,
+    parse_snap_key,
+    parse_staged_key,
+)
 from tiered.program.application import Application
 from tiered.program.output import counted, human_bytes
+
+MAX_REMEDIES = 20
+"""Commands that are printed."""
+_TOPIC = frozenset({"topic_entry", "two_names", "unregistered"})
+"""Findings about an entry of the registry."""
+_WRITTEN_SO = frozenset({"offset_index", "time_index", "txn_index_lost", "producer_snapshot_lost"})
+"""Findings about an object with the right checksum: its writer was wrong, and no copy is better."""
+_PARSERS = (parse_root_key, parse_segment_key, parse_staged_key, parse_page_key, parse_hist_key, parse_snap_key)
+
+
+def remedies(findings: Iterable[Finding]) -> list[str]:
+    """Return one command for each topic and each partition of which something in the bucket is damaged."""
+    selected = dict[str, None]()
+    for found in findings:
+        if found.code in _TOPIC and found.topic:
+            selected[found.topic] = None
+        elif (
+            found.severity is Severity.ERROR
+            and found.code not in _WRITTEN_SO
+            and found.partition >= 0
+            and _is_key(found.where)
+        ):
+            selected[f"{found.topic}:{found.partition}"] = None
+    lines = [f"{name}: `tiered repair {name} --dry-run` shows what can be repaired, and from what" for name in selected]
+    return lines[:MAX_REMEDIES]
+
+
+def _is_key(where: str) -> bool:
+    return is_pin_key(where) or any(parse(where) is not None for parse in _PARSERS)
 
 
 def show_finding(app: Application, finding: Finding, *, everything: bool = False) -> None:

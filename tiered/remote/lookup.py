@@ -98,8 +98,8 @@ class SegmentLookup:
     def section(self, row: Row, kind: SectionKind) -> Steps[bytes]:
         """One verified section of the bundle of ``row``; empty if the bundle has none of this kind.
 
-        A hole has no bundle, nor has a row of a rebuilt catalog before `repair index`: its offset and time index are
-        empty, and what only the bundle tells is CorruptionError. Raises SegmentGone, CorruptionError.
+        A hole has no bundle: its indexes are empty. Raises SegmentGone, CorruptionError also for a segment without a
+        bundle whose section has no default.
         """
         key = index_key(self._topic_id, self._tp.partition, row)
         if not row.idx_len:
@@ -108,7 +108,7 @@ class SegmentLookup:
                     f"{self._tp}: the catalog names no index bundle of offsets {row.base} to {row.next}",
                     path_or_key=key,
                     offset=row.base,
-                    hint=f"`tiered repair index {self._tp.topic}:{self._tp.partition}` makes it from the .log",
+                    hint=f"`tiered repair {self._tp.topic}:{self._tp.partition}` makes it from the .log",
                 )
             return b""
         prefix_bytes = row.idx_len if row.idx_len <= self.limits.bundle_bytes else HEAD_BYTES

@@ -49,8 +49,8 @@ from tiered.remote.pins import Pins, read_pins
 from tiered.remote.reencode import Encoding, TooLarge, reencode_row
 from tiered.remote.rewrite import Spend, Workshop, spend_nothing
 from tiered.remote.snapshot import Snapshot
+from tiered.remote.stale_root_check import need_newest
 from tiered.remote.sweep import Swept, sweep
-from tiered.remote.traces import need_newest
 from tiered.store.base import Capabilities, Now, Steps
 from tiered.times import format_time
 
@@ -248,11 +248,11 @@ class Maintainer:
         return self._catalog.root.version if self._catalog.root is not None else -1
 
     def need_newest(self, *, sweeps: bool = True) -> Steps[None]:
-        """Before the first action of a run. Raises CorruptionError under an older root.
+        """Raise CorruptionError under an older root. Call it before the first action of a run.
 
-        What ``sweeps`` must be able to list all that proves one.
+        A run that ``sweeps`` needs the right to list ``hist/``.
         """
-        yield from need_newest(self._catalog, all_traces=sweeps)
+        yield from need_newest(self._catalog, must_list=sweeps)
 
     def _claimed(self) -> Steps[None]:
         if not self._catalog.claim_epoch:

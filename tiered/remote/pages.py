@@ -43,7 +43,7 @@ class PageGone(SegmentGone, CorruptionError):
             f"{root.where}: its page {key} (offsets {pointer.base} to {pointer.next}) is gone",
             path_or_key=key,
             offset=pointer.base,
-            hint="run check; `tiered repair advice` says what can be done; nothing was changed",
+            hint=f"`tiered repair {root.topic}:{root.partition} --dry-run` shows its repair; nothing was changed",
         )
         self.key = key
         self.row = Row(pointer.base, pointer.next, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1)

@@ -25,10 +25,10 @@ ROOT_CACHE_BYTES = 4 * 1024 * 1024
 
 _CHECK_HINT = "run `tiered check`; nothing was written"
 _LOST_HINT = (
-    "an expiry rule or a person removed it, or this is another bucket: correct the URL; `tiered repair advice` says "
-    "what can be done; nothing was deleted"
+    "an expiry rule or a person removed it, or this is another bucket: correct the URL, or see `tiered repair "
+    "TOPIC:P --dry-run`; nothing was deleted"
 )
-OLDER_HINT = "an older root was put back, or this is another bucket: `tiered repair advice` says what can be done"
+OLDER_HINT = "an older root was put back, or this is another bucket: `tiered repair TOPIC:P --dry-run` shows the way"
 
 
 def root_get(key: str, if_none_match: str | None = None) -> Get:
@@ -43,8 +43,7 @@ def two_names(root: Root, topic: str) -> CorruptionError:
         f"{root.topic_id}",
         path_or_key=topic_key(topic),
         hint=f"nothing was changed; if {topic_key(topic)} is a copy of {topic_key(root.topic)}, delete that one "
-        f"object; else put the entry of {topic} back from a version or a backup of the bucket, or `tiered repair "
-        f"registry {topic}` makes it anew from the roots that are called so",
+        f"object; else put the entry of {topic} back from a version or a backup of the bucket",
     )
 
 

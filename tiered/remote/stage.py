@@ -70,9 +70,8 @@ MAX_GENERATIONS = 10_000
 """Aborts of one batch that a sink steps over: a collector makes one at most per partition and collection."""
 
 _WAY_OUT = (
-    "put the decision back from a version or a backup of the bucket. Without one, `tiered repair advice` says whether "
-    "its batch is committed. If that is in some of its partitions only, go on under another `txnId` or checkpoint, and "
-    "delete the object once nothing writes under this id any more"
+    "`tiered repair` puts a version of it back; else put it back from a backup of the bucket. Without one, go on under "
+    "another `txnId` or checkpoint, and delete the object once nothing writes under this id any more"
 )
 
 

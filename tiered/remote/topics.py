@@ -85,7 +85,7 @@ _OPTION = Kind(str, 0, MAX_CONFIG_CHARS)
 STATE_DELETED = "deleted"
 """Of an entry whose topic has no object any more: to everybody as if there were none, but the next one replaces it."""
 
-REPAIR_HINT = "`tiered repair advice` says what can be done; nothing was deleted"
+REPAIR_HINT = "`tiered repair TOPIC --dry-run` shows how it is repaired; nothing was deleted"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tiered.errors import ConfigError, UnknownTopicError
+from tiered.errors import ConfigError, CorruptionError, NotFoundError, TieredError, UnknownTopicError
+from tiered.format.root import STATE_DELETING
 from tiered.model import TopicPartition
 from tiered.remote.fence import owner_of
-from tiered.remote.topics import list_topic_names
+from tiered.remote.topics import list_topics
 from tiered.repair.bench import Workbench
 from tiered.repair.disk import plan_disk
 from tiered.repair.kept import plan_decisions, plan_kept
@@ -25,6 +26,7 @@ def plan_repair_steps(
 
     ``remote``: there is a bucket; else the log directory of the options is all. Raises ConfigError without either,
     UnknownTopicError, NotFoundError, CorruptionError where two states are possible and the operator must choose.
+    Where more than one partition is looked at, such a partition is an action without a remedy, and the others go on.
     """
     actions: list[Action] = []
     if not remote and options.log_dir is None:
@@ -41,31 +43,47 @@ def _plan_bucket(selected: Sequence[str | TopicPartition], options: RepairOption
     actions: list[Action] = []
     try:
         names = selected or (yield from _all_topics())
+        alone = len(names) == 1 and isinstance(names[0], TopicPartition)
         for each in names:
-            actions += yield from _plan_topic(each, options, bench)
-        if names and not selected:  # decisions belong to no topic
-            entry, _ = yield from plan_entry(str(names[0]))
-            actions += yield from plan_decisions(Ground(TopicPartition(entry.name, 0), entry, options, None))
+            steps = _plan_topic(each, options, bench, alone=alone)
+            actions += yield from (steps if selected else _or_refused(steps, TopicPartition(str(each), -1)))
+        if not selected:  # decisions belong to no topic
+            actions += yield from plan_decisions()
     finally:
         bench.close()
     return actions
 
 
 def _all_topics() -> Steps[list[str]]:
-    """Return the names of all topics, also of those whose registry entry is missing."""
-    names = yield from list_topic_names()
-    return sorted({*names, *(yield from find_unregistered())})
+    """Return the names of all topics, also of those whose registry entry is missing or cannot be read."""
+    unreadable: dict[str, TieredError] = {}
+    entries = yield from list_topics(unreadable)
+    return sorted({*unreadable, *(entry.name for entry in entries), *(yield from find_unregistered())})
 
 
-def _plan_topic(selected: str | TopicPartition, options: RepairOptions, bench: Workbench) -> Steps[list[Action]]:
+def _or_refused(steps: Steps[list[Action]], tp: TopicPartition) -> Steps[list[Action]]:
+    """Return the actions of ``steps``, or one without a remedy that says why they are refused."""
+    try:
+        return (yield from steps)
+    except (CorruptionError, ConfigError, NotFoundError) as refused:
+        where = refused.path_or_key if isinstance(refused, CorruptionError) else str(tp)
+        return [Action(tp, where, refused.message, refused.hint or "nothing was changed")]
+
+
+def _plan_topic(
+    selected: str | TopicPartition, options: RepairOptions, bench: Workbench, *, alone: bool
+) -> Steps[list[Action]]:
     name = selected if isinstance(selected, str) else selected.topic
     entry, actions = yield from plan_entry(name)
     if isinstance(selected, TopicPartition) and selected.partition >= entry.partitions:
         raise UnknownTopicError(f"{selected} is not in the registry", hint="`tiered topics list` names the topics")
+    if entry.state == STATE_DELETING:
+        return actions  # its partitions go, one after the other
     partitions = range(entry.partitions) if isinstance(selected, str) else [selected.partition]
     for partition in partitions:
         ground = Ground(TopicPartition(name, partition), entry, options, (yield from bench.view()))
-        actions += yield from _plan_partition(ground)
+        steps = _plan_partition(ground)
+        actions += yield from (steps if alone else _or_refused(steps, ground.tp))
     return actions
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from uuid import UUID
 
-from tiered.care.aside import keep_copy
 from tiered.errors import CorruptionError
 from tiered.format.container import MAX_OBJECT_BYTES
 from tiered.format.crc import crc32c
@@ -29,6 +29,8 @@ from tiered.model import TopicPartition
 from tiered.remote.past import survey_snapshots
 from tiered.remote.pins import read_pin
 from tiered.remote.root_view import RootView
+from tiered.remote.topics import list_topics
+from tiered.repair.aside import keep_copy
 from tiered.repair.bench import Workbench
 from tiered.repair.copies import believed
 from tiered.repair.plan import Action
@@ -102,17 +104,21 @@ def _delete(ground: Ground, key: str, _: Workbench) -> Steps[None]:
         yield Delete((key,))
 
 
-def plan_decisions(ground: Ground) -> Steps[list[Action]]:
-    """Return the actions for damaged decisions of sinks. What a version replaces is kept below ``aside/`` of the
-    partition of ``ground``."""
+def plan_decisions() -> Steps[list[Action]]:
+    """Return the actions for damaged decisions of sinks. They belong to no partition.
+
+    What a version replaces is kept below ``aside/`` of the first topic.
+    """
     actions: list[Action] = []
+    entries = yield from list_topics({})
+    topic_id = entries[0].topic_id if entries else UUID(int=0)
     for entry in (yield from list_all(DECISIONS_PREFIX)):
         parsed = parse_decision_key(entry.key)
         got = (yield Get(entry.key, max_bytes=MAX_OBJECT_BYTES)) if parsed is not None else None
         read = partial(decode_decision, key=entry.key)
         if parsed is None or not isinstance(got, Object) or _fits(read, got.data):
             continue
-        stored = Stored(ground.entry.topic_id, ground.tp.partition, entry.key, 0, 0, got.etag)
+        stored = Stored(topic_id, 0, entry.key, 0, 0, got.etag)
         restored = yield from _restored(TopicPartition("", -1), entry.key, got.etag, read, stored)
         problem = f"the decision of batch {parsed.batch} of {parsed.txn} is damaged"
         remedy = "put it back from a backup; its sink can commit no later batch before that"

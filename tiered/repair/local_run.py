@@ -8,12 +8,13 @@ from functools import partial
 from typing import NamedTuple
 
 from tiered.care.inspection import BatchFeed, batches
-from tiered.care.put_back import JoinedSource, find_bytes
 from tiered.errors import CorruptionError, TieredError, UnknownTopicError
 from tiered.format.batch import least_timestamp, verify_batch
+from tiered.format.crc import crc32c
 from tiered.format.keys import FLAG_MAINTAINER
 from tiered.format.txn_index import decode_txns, encode_txns
 from tiered.local.directory.view import LogView
+from tiered.local.partition.partition import PartitionLog
 from tiered.model import ByteSource, EpochEntry, Row, SealedIndexes, TopicPartition
 from tiered.plan.maintenance import READ_BYTES
 from tiered.remote.rewrite import SegmentOutput, Workshop
@@ -23,8 +24,87 @@ from tiered.store.base import Blocking, NewId, Steps
 
 def held_bytes(view: LogView, tp: TopicPartition, entry: TopicEntry, row: Row) -> Steps[ByteSource | None]:
     """Return the bytes that a row was uploaded with, None if the directory does not hold them."""
-    source: ByteSource | None = yield Blocking(partial(find_bytes, view, tp, entry, row))
+    source: ByteSource | None = yield Blocking(partial(_find_bytes, view, tp, entry, row))
     return source
+
+
+def _find_bytes(view: LogView, tp: TopicPartition, entry: TopicEntry, row: Row) -> ByteSource | None:
+    """Return the bytes that a row was uploaded with: sealed segments of a log directory, one after the other.
+
+    Returns None if the directory has no such segments, or other bytes at their offsets. Raises CorruptionError if it
+    holds another topic of that name.
+    """
+    info = view.topics().get(tp.topic)
+    if info is not None and info.topic_id != entry.topic_id:
+        raise CorruptionError(
+            f"{view.directory} holds topic {tp.topic} under the topic id {info.topic_id}, the bucket under "
+            f"{entry.topic_id}",
+            path_or_key=str(view.directory),
+            hint="name the directory that wrote this topic",
+        )
+    try:
+        partition = view.partition(tp)
+    except UnknownTopicError:
+        return None
+    opened = _opened(partition, row)
+    source = JoinedSource(opened) if opened else None
+    if source is not None and source.size == row.size and _sum(source) == row.crc:
+        return source
+    for each in opened:
+        each.close()
+    return None
+
+
+def _opened(partition: PartitionLog, row: Row) -> list[ByteSource]:
+    """Return the segments from the row's first offset on whose bytes fit into it."""
+    found: list[ByteSource] = []
+    expected, left = row.base, row.size
+    for segment in partition.sealed_segments(row.base):
+        if segment.base_offset != expected or segment.size_bytes > left:
+            break
+        found.append(segment.open_log())
+        expected, left = segment.end_offset, left - segment.size_bytes
+    return found
+
+
+def _sum(source: ByteSource) -> int:
+    crc = 0
+    try:
+        for at in range(0, source.size, READ_BYTES):
+            crc = crc32c(source.read_at(at, min(READ_BYTES, source.size - at)), crc)
+    except TieredError:  # it is damaged on the disk, too
+        return -1
+    return crc
+
+
+class JoinedSource:
+    """Byte sources one after the other, as one. Thread-safe as they are."""
+
+    def __init__(self, sources: Sequence[ByteSource]) -> None:
+        self._sources = tuple(sources)
+        self.size = sum(source.size for source in sources)
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Return exactly ``length`` bytes. Raises CorruptionError if there are fewer."""
+        pieces: list[bytes] = []
+        start, end = position, position + length
+        for source in self._sources:
+            if start < min(source.size, end):
+                stop = min(source.size, end)
+                pieces.append(source.read_at(start, stop - start))
+                start = stop
+            start, end = max(0, start - source.size), end - source.size
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if len(data) != length:
+            raise CorruptionError(
+                f"{length} bytes at byte {position} are not there: {self.size} are", position=position
+            )
+        return data
+
+    def close(self) -> None:
+        """Close all of them."""
+        for source in self._sources:
+            source.close()
 
 
 class LocalRun(NamedTuple):

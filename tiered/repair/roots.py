@@ -16,7 +16,6 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from tiered.care.go_back import left_behind
 from tiered.care.undone import Undone, undone_steps
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
 from tiered.format.crc import crc32c
@@ -54,6 +53,7 @@ from tiered.remote.snapshot import Snapshot
 from tiered.remote.stage import read_decision
 from tiered.repair.bench import Workbench
 from tiered.repair.copies import Copies, Listed, believed, find_copies, list_objects, rows_of, uploads_after
+from tiered.repair.garbage import left_behind
 from tiered.repair.judge import judge_index
 from tiered.repair.pages import fill, read_all_pages
 from tiered.repair.plan import Action
@@ -72,7 +72,8 @@ class There(NamedTuple):
 class Base(NamedTuple):
     """What a new root goes on from: a copy, the rows that it names, those that follow, and holes between these.
 
-    ``lost``: offsets up to the end of a newer copy whose objects are missing. ``seen``: the newest version that is
+    ``lost``: offsets up to the end of a newer copy whose objects are missing. ``gap``: offsets without an object before
+    uploads that the new root does not name. ``seen``: the newest version that is
     proven. ``now``: the whole root that goes back to an earlier version, if any. ``copied_ms``: the time of the copy.
     """
 
@@ -82,6 +83,7 @@ class Base(NamedTuple):
     since: list[Row]
     holes: list[Row]
     lost: tuple[tuple[int, int], ...] = ()
+    gap: tuple[int, int] = (0, 0)
     notes: tuple[str, ...] = ()
     seen: int = 0
     now: Root | None = None
@@ -276,13 +278,7 @@ def _with_since(ground: Ground, copy: Root, where: str, rows: list[Row], listed:
             break
         holes.append(hole(end, behind[0].base, (yield NewId()), 1, epoch))
         since += [holes[-1], *chain(found, behind[0].base, claim, key_of)]
-    notes = ()
-    if behind:
-        notes = (
-            f"{len(behind)} uploads from offset {behind[0].base} on follow offset {end} with a gap: they are not "
-            f"named, as uploads that never ended; `{ground.command} --accept-loss` makes a hole of the gap",
-        )
-    return Base(copy, where, rows, since, holes, notes=notes)
+    return Base(copy, where, rows, since, holes, gap=(end, behind[0].base) if behind else (0, 0))
 
 
 def _decided(ground: Ground, copy: Root) -> Steps[tuple[Root, list[Row], tuple[str, ...]]]:
@@ -296,7 +292,16 @@ def _decided(ground: Ground, copy: Root) -> Steps[tuple[Root, list[Row], tuple[s
         parsed = parse_decision_key(entry.key)
         if parsed is None or parsed.batch <= copy.last_batch(parsed.txn):
             continue
-        decision = yield from read_decision(entry.key)
+        try:
+            decision = yield from read_decision(entry.key)
+        except CorruptionError as damage:
+            raise CorruptionError(
+                f"{ground.tp}: the decision of batch {parsed.batch} of {parsed.txn} is damaged: nothing proves whether "
+                f"it was committed since version {copy.version}, from which the root goes on",
+                path_or_key=entry.key,
+                offset=copy.next_offset,
+                hint=damage.hint,
+            ) from damage
         if decision is not None and decision.state == COMMITTED and decision.partitions.get(target):
             waiting.append(decision)
     waiting.sort(key=lambda each: (each.seen.get(target, 0), each.txn, each.batch))
@@ -405,10 +410,20 @@ def _planned(ground: Ground, there: There, why: str, base: Base) -> Steps[tuple[
         partial(_put_root, ground, root, there),
     )  # fmt: skip
     pinned = Snapshot.of(root)
-    aborts = []
+    actions = [action, *_gap(ground, base)]
     for row in base.holes:
-        aborts += yield from abort_at_hole(ground, pinned, row)
-    return [action, *aborts], pinned
+        actions += yield from abort_at_hole(ground, pinned, row)
+    return actions, pinned
+
+
+def _gap(ground: Ground, base: Base) -> list[Action]:
+    """Return the action, without a remedy, for uploads that follow the end of the new root with a gap, if any do."""
+    start, end = base.gap
+    if not end:
+        return []
+    problem = f"no object holds offsets {start} to {end}, and uploads follow them"
+    remedy = f"they count as uploads that never ended: `{ground.command} --accept-loss` makes a hole of the gap"
+    return [ground.action(root_key(ground.entry.topic_id, ground.tp.partition), problem, remedy, None)]
 
 
 def _claims(root: Root | None, role: Role) -> list[int]:

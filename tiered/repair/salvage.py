@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from tiered.care.batch_walk import BatchWalk, Loss, Take, take_nothing
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, empty_batch, encode_batch, least_timestamp, read_header, rebased
 from tiered.format.bundle import Bundle
@@ -32,6 +31,7 @@ from tiered.plan.side_files import NO_PRODUCERS, Follower
 from tiered.plan.visibility import open_firsts
 from tiered.remote.rewrite import SegmentOutput, Workshop
 from tiered.remote.snapshot import Snapshot
+from tiered.repair.batch_walk import BatchWalk, Loss, Take, take_nothing
 from tiered.repair.judge import judge_index, own_row
 from tiered.store.base import NewId, Steps
 

@@ -17,19 +17,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tiered.care.aside import keep_copy
-from tiered.care.batch_walk import Loss
 from tiered.care.undone import undone_steps
 from tiered.errors import ConfigError
 from tiered.format.bundle import MAX_BUNDLE_BYTES
 from tiered.format.crc import crc32c
-from tiered.format.keys import FLAG_HOLE, FLAG_STAGED, aside_key, segment_key
+from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, FLAG_STAGED, aside_key, segment_key
 from tiered.local.directory.view import LogView
 from tiered.model import Row, TopicPartition
 from tiered.plan.rewrite import ReplaceIntent
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.topics import TopicEntry
 from tiered.remote.upload import INDEX_TAGS, SEGMENT_TAGS
+from tiered.repair.aside import keep_copy
+from tiered.repair.batch_walk import Loss
 from tiered.repair.bench import Desk, Workbench
 from tiered.repair.judge import Judged, judge_index, judge_log, read_index
 from tiered.repair.local_run import find_run, held_bytes, write_run
@@ -175,6 +175,8 @@ def _lost(ground: Ground, pinned: Snapshot, row: Row, log: Judged, index: Judged
     words = ", ".join([f"{start} to {end}" for start, end in ranges])
     if not ground.options.accept_loss:
         remedy = f"no copy holds offsets {words}: `{ground.command} --accept-loss` makes a hole of them"
+        if row.flags & FLAG_MAINTAINER:
+            remedy += "; within the grace `--to-version` goes back before the rewrite that made this segment"
         return Action(ground.tp, log.key, log.problem, remedy, lost=ranges)
     notes = [
         f"the transaction of producer {producer_id} from offset {first} on counts as aborted"

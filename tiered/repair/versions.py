@@ -13,12 +13,12 @@ from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
-from tiered.care.aside import keep_copy
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.crc import crc32c
 from tiered.format.keys import aside_key
 from tiered.plan.maintenance import READ_BYTES
 from tiered.remote.settle import deadline_after, settle
+from tiered.repair.aside import keep_copy
 from tiered.store.base import ABSENT, Blocking, Body, Get, Match, NewId, Object, Put, Steps, list_versions
 from tiered.store.puts import Tags
 

@@ -165,7 +165,7 @@ def test_a_reader_and_an_auditor(tmp_path: Path, url: str, become: Become, cli: 
     for line in (
         ("topics", "list"), ("topics", "describe", "orders"), ("status",), ("segments", "orders"),
         ("offsets", "orders"), ("cat", "orders", "--isolation", "read_committed"), ("doctor",),
-        ("check", "--read-data", "--orphans", "--no-pin"), ("repair", "advice"), ("maintain", "plan"),
+        ("check", "--read-data", "--orphans", "--no-pin"), ("maintain", "plan"),
         ("restore", "--to", tmp_path / "restored"), ("snapshot", "list"), ("cat", "orders", "--as-of", "release"),
     ):  # fmt: skip
         seen = cli(*line, "--remote", url)

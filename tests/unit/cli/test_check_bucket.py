@@ -63,8 +63,7 @@ def test_what_has_rotted_below_its_checksum_is_replaced(cli: Cli, url: str, part
     assert cli("snapshot", "delete", "kept", "t:0", "--yes", "--remote", url).code == 0
     rot(url, part)
     assert cli("check", "--remote", url).code == 13
-    verb = ("index", "t:0") if part == ".idx" else ("registry", "t")
-    assert cli("repair", *verb, "--yes", "--remote", url).code == (0 if part == ".idx" else 3)
+    assert cli("repair", "t", "--yes", "--remote", url).code == 0
     assert cli("check", "--read-data", "--remote", url).code == 0
     assert cli("cat", "t", "--json", "--remote", url).messages == before
 
@@ -75,8 +74,8 @@ def test_a_log_that_has_rotted_below_its_checksum_is_named_with_its_offset(cli: 
     rot(url, ".log")
     assert cli("check", "--remote", url).code == 0  # the store tells the checksum that it was given
     (told,) = cli("check", "--read-data", "--remote", url, "--json").summary["remedies"]
-    verb = next(word for word in told.split("`") if word.startswith("tiered repair drop-segment t:0 "))
-    assert cli(*verb.split()[1:], "--yes", "--remote", url).code == 3
+    assert told == "t:0: `tiered repair t:0 --dry-run` shows what can be repaired, and from what"
+    assert cli("repair", "t:0", "--accept-loss", "--yes", "--remote", url).code == 0
     assert cli("check", "--read-data", "--remote", url).code == 0
     kept = [each.get("offset") for each in cli("cat", "t", "--json", "--remote", url).messages]
     assert kept == [each.get("offset") for each in before[1:]]
@@ -88,9 +87,11 @@ def test_a_root_and_the_last_bundle_are_made_anew_from_a_copy_and_the_log(cli: C
         keys = [entry.key for entry in drive(store, list_all("")) if entry.key.endswith((".idx", "/root"))]
         last = max((key for key in keys if key.endswith(".idx")), key=lambda key: key.rpartition("/")[2])
         store.execute(Delete((last, *(key for key in keys if key.endswith("/root")))))
-    made = cli("repair", "rebuild-catalog", "t:0", "--yes", "--json", "--remote", url)
-    assert (made.code, made.summary["bare"], made.summary["lost"]) == (3, [last[:-3] + "log"], [])
-    assert cli("repair", "index", "t:0", "--yes", "--remote", url).code == 0
+    made = cli("repair", "t:0", "--yes", "--json", "--remote", url)
+    assert (made.code, [action["where"].rpartition("/")[2] for action in made.summary["actions"]]) == (
+        0,
+        ["root", last.rpartition("/")[2]],
+    )
     let_go = cli("snapshot", "delete", "kept", "t:0", "--yes", "--remote", url)  # it names the bundle that is gone
     assert let_go.code == 0
     assert cli("check", "--read-data", "--remote", url).code == 0
@@ -106,7 +107,10 @@ def test_an_entry_that_cannot_be_read_hinders_nobody_who_reads_another_topic(
     hurt(url, "topics/other", lambda data: data[:-1])
     assert [cli(*each, "--json", "--remote", url).messages for each in commands] == before
     refused = cli("restore", "--to", tmp_path / "all", "--remote", url)
-    assert (refused.code, "name the other topics to go on without it; `tiered repair advice`" in refused.err) == (
+    assert (
+        refused.code,
+        "name the other topics to go on without it; `tiered repair TOPIC --dry-run`" in refused.err,
+    ) == (
         13,
         True,
     )
@@ -116,12 +120,9 @@ def test_an_entry_that_cannot_be_read_hinders_nobody_who_reads_another_topic(
 def test_the_verb_for_a_registry_entry_is_named(cli: Cli, url: str) -> None:
     hurt(url, "topics/t", lambda data: data[:-1])
     told = cli("check", "--remote", url, "--json").summary["remedies"]
-    assert told == [
-        "topics/t: `tiered repair advice t` says how a kept entry is put back, `tiered repair registry t` makes it "
-        "anew from the topic's roots"
-    ]
-    assert cli("repair", "advice", "t", "--remote", url).code == 13
-    assert cli("repair", "registry", "t", "--yes", "--remote", url).code == 3  # its settings are not known
+    assert told == ["t: `tiered repair t --dry-run` shows what can be repaired, and from what"]
+    made = cli("repair", "t", "--yes", "--remote", url)
+    assert (made.code, "the settings are lost: `tiered topics alter t`" in made.err) == (0, True)
     assert cli("check", "--remote", url).code == 0
 
 
@@ -172,8 +173,8 @@ def test_the_verbs_for_roots_and_segments_are_named(cli: Cli, url: str) -> None:
     hurt(url, ".idx", lambda data: data[:-1])
     checked = cli("check", "--remote", url)
     assert checked.code == 13
-    assert "next: t-0: `tiered repair index t:0` mends" in checked.text
-    assert cli("repair", "index", "t:0", "--yes", "--remote", url).code == 0
+    assert "next: t:0: `tiered repair t:0 --dry-run` shows" in checked.text
+    assert cli("repair", "t:0", "--yes", "--remote", url).code == 0
     mended = cli("check", "--remote", url)
     assert mended.code == 3  # the snapshot goes on naming the damaged one
     assert "snapshot kept: " in mended.text
@@ -183,11 +184,8 @@ def test_the_verbs_for_roots_and_segments_are_named(cli: Cli, url: str) -> None:
     assert cli("check", "--remote", url).code == 0
     hurt(url, "/root", lambda data: data[:-1])
     told = cli("check", "--remote", url, "--json").summary["remedies"]
-    assert told == [
-        "t-0: `tiered repair advice t` says how a kept root is put back, "
-        "`tiered repair rebuild-catalog t:0` makes one anew"
-    ]
-    assert cli("repair", "rebuild-catalog", "t:0", "--yes", "--remote", url).code == 0
+    assert told == ["t:0: `tiered repair t:0 --dry-run` shows what can be repaired, and from what"]
+    assert cli("repair", "t:0", "--yes", "--remote", url).code == 0
     assert cli("check", "--remote", url).code == 0
 
 
@@ -203,13 +201,13 @@ def test_a_damaged_decision_is_told_and_ends_nothing_else(cli: Cli, url: str, ch
     assert checked.code == 13
     (told,) = [each for each in checked.messages if each.get("severity") == "error"]
     assert (told["code"], told["where"]) == ("decision", "txn/nightly/2")
-    assert "put the decision back from a version or a backup of the bucket" in told["message"]
+    assert "`tiered repair` puts a version of it back" in told["message"]
     assert cli("check", "t", "--remote", url).code == 0  # decisions are of no topic
     for command in ("gc plan --orphans", "gc run --orphans --yes"):
         swept = cli(*command.split(), "--remote", url)
         assert (swept.code, "orphan" in swept.text) == (13, True), command
         assert "txn/nightly/2 cannot be read" in swept.err
-        assert "put the decision back from a version" in swept.err
+        assert "`tiered repair` puts a version of it back" in swept.err
     with opened(url) as store:
         assert {entry.key for entry in drive(store, list_all("txn/"))} == before
 
@@ -229,7 +227,7 @@ def test_two_names_of_one_topic_are_told_and_neither_destroys(cli: Cli, url: str
     assert "if topics/u is a copy of topics/t, delete that one object" in checked.text
     for line in (
         ("topics", "delete", "u", "--yes", "--force"), ("erase", "u", "--before", "2999-01-01", "--yes"),
-        ("cat", "u"), ("repair", "rebuild-catalog", "u:0", "--yes"), ("repair", "index", "u:0", "--yes"),
+        ("cat", "u"), ("repair", "u:0", "--yes"),
         ("gc", "run", "u", "--orphans", "--yes"), ("snapshot", "create", "more", "u"),
     ):  # fmt: skip
         refused = cli(*line, "--remote", url)
@@ -292,16 +290,9 @@ def test_a_setting_that_nobody_can_go_by_is_set_again(cli: Cli, url: str) -> Non
 
 
 @pytest.mark.parametrize("left", [0, 40, -10])
-@pytest.mark.parametrize(
-    ("part", "verb"),
-    [
-        ("*/*/root.obj", "repair rebuild-catalog t:0"),
-        ("*/*/s/*/*.idx.obj", "repair index t:0"),
-        ("topics/t.obj", "repair registry t"),
-    ],
-)
+@pytest.mark.parametrize("part", ["*/*/root.obj", "*/*/s/*/*.idx.obj", "topics/t.obj"])
 def test_a_torn_file_of_a_folder_is_told_and_mended_as_an_object_is(
-    cli: Cli, url: str, tmp_path: Path, part: str, verb: str, left: int
+    cli: Cli, url: str, tmp_path: Path, part: str, left: int
 ) -> None:
     """As a power cut under a file system without journal, or a full disk behind a copy, leaves it."""
     assert cli("snapshot", "delete", "kept", "t:0", "--yes", "--remote", url).code == 0
@@ -312,7 +303,7 @@ def test_a_torn_file_of_a_folder_is_told_and_mended_as_an_object_is(
     checked = cli("check", "--remote", url)
     assert checked.code == 13
     assert str(torn) in checked.err
-    assert cli(*verb.split(), "--yes", "--remote", url).code in {0, 3}  # 3: what it mends it with tells less
+    assert cli("repair", "t", "--yes", "--remote", url).code == 0
     mended = cli("check", "--read-data", "--remote", url)
     assert mended.code == 0, mended
     assert cli("cat", "t", "--remote", url) == before
@@ -325,7 +316,7 @@ def test_a_segment_whose_file_lost_its_end_keeps_all_records(cli: Cli, url: str,
     torn.write_bytes(torn.read_bytes()[:-10])  # of what stands behind the records
     stopped = cli("cat", "t", "--remote", url)
     assert (stopped.code, torn.name.removesuffix(".obj") in stopped.err) == (13, True)
-    assert cli("repair", "index", "t:0", "--yes", "--remote", url).code == 0
+    assert cli("repair", "t:0", "--yes", "--remote", url).code == 0
     assert cli("check", "--read-data", "--remote", url).code == 0
     assert cli("cat", "t", "--remote", url) == before
 

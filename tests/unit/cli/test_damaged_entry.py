@@ -57,7 +57,7 @@ def test_topics_list_shows_the_others_and_names_it(cli: Cli, place: Path, data: 
         [("a", "remote"), ("b", "unreadable"), ("c", "remote")],
     )
     assert "warning: topics/b cannot be read: " in seen.err
-    assert ("upgrade" if code == 2 else "`tiered repair advice`") in seen.err
+    assert ("upgrade" if code == 2 else "`tiered repair TOPIC --dry-run`") in seen.err
     summary = cli("topics", "list", *alone, "--json").summary
     assert [entry["topic"] for entry in summary["topics"]] == ["a", "c"]
     assert [(each["topic"], each["error"]["exit_code"]) for each in summary["unreadable"]] == [("b", code)]
@@ -74,7 +74,7 @@ def test_status_shows_the_others_and_names_it(cli: Cli, place: Path, data: bytes
     assert (seen.code, [line[:3] for line in lines if "end 40" in line]) == (code, ["a-0", "c-0"])
     (problem,) = [line for line in lines if line.startswith("problem: ")]
     assert problem.startswith("problem: topics/b cannot be read: ")
-    assert ("upgrade" if code == 3 else "`tiered repair advice`") in problem
+    assert ("upgrade" if code == 3 else "`tiered repair TOPIC --dry-run`") in problem
     summary = cli("status", *alone, "--json").summary
     assert [entry["topic"] for entry in summary["partitions"]] == ["a", "c"]
     assert ([each["topic"] for each in summary["unreadable"]], summary["safe"]) == (["b"], False)

@@ -121,7 +121,7 @@ CASES: list[tuple[str, str, int, str, bytes]] = [
     ("negative count", "cat t --log-dir {d} -n -1", 2, "invalid value for '-n' / '--count'", b""),
     ("count of a bigger number", "cat t --log-dir {d} -n 9223372036854775808", 2, "invalid value for '-n'", b""),
     ("rejoin an unknown partition", "repair rejoin t:77 --log-dir {d} --yes", 10, "holds no partition t-77", b""),
-    ("advice on an unknown topic", "repair advice tt --log-dir {d} --remote {b}", 10, "there is no topic 'tt'", b""),
+    ("repair an unknown topic", "repair tt --remote {b}", 10, "tt is not in the registry", b""),
     ("unknown progress mode", "status --log-dir {d} --progress pretty", 2, "invalid value for '--progress'", b""),
     ("unknown isolation", "cat t --log-dir {d} --isolation dirty", 2, "invalid value for '--isolation'", b""),
     # topics and partitions

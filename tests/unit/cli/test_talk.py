@@ -37,7 +37,7 @@ def test_examples_stand_on_lines_of_their_own(cli: Cli) -> None:
     names = [[name] for name in COMMANDS]
     names += [["topics", name] for name in ("list", "create", "describe")] + [
         ["repair", "rejoin"],
-        ["repair", "advice"],
+        ["repair", "TOPIC[:P]"],
         ["config", "show"],
     ]
     for line in names:

@@ -171,7 +171,6 @@ def test_the_part_of_the_bucket_is_told(
     assert (seen.code, lines[2]) == (3, "  local    out of service")
     assert lines[1].startswith("a-0   end 30   uploaded 30 ")
     assert lines[3].startswith("  remote   ")
-    assert cli("repair", "advice", "--log-dir", directory, "--remote", url).text == "nothing is lost\n"
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])

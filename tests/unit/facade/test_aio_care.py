@@ -1,4 +1,4 @@
-"""check, restore, rejoin and advice for asyncio: what the sync functions give, the disk on threads, nothing left."""
+"""check, restore, rejoin and repair for asyncio: what the sync functions give, the disk on threads, nothing left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from tiered.care.restore_plan import RestoreOptions
 from tiered.clock import SystemClock
 from tiered.errors import CorruptionError, DiskFullError, FencedError
 from tiered.findings import Finding
-from tiered.local.directory.manager import LocalLog
 from tiered.model import TopicPartition
 from tiered.testing.clock import SeededIds
 from tiered.testing.disk import FaultyFiles
@@ -141,11 +140,12 @@ async def test_a_fenced_log_rejoins(log: Scenario, tmp_path: Path) -> None:
         assert (await (await again.topic(TOPIC)).append(b"new", partition=0)).offset == RECORDS + 1
 
 
-async def test_advice_is_the_same(log: Scenario) -> None:
+async def test_a_repair_is_the_same(log: Scenario) -> None:
     store = OnTheLoop(log.store)
-    assert (await aio.advise(store, None)).lost == ()
+    assert (await aio.plan_repair(store)).actions == ()
     log.delete(log.root_key())
-    with LocalLog.open(log.directory, read_only=True) as local:
-        advised = await aio.advise(store, local)
-        assert advised == tiered.advise(log.store, local)
-    assert [lost.key[-5:] for lost in advised.lost] == ["/root"]
+    plan = await aio.plan_repair(store)
+    assert [action.where for action in plan.actions] == [log.root_key()]
+    assert [action.remedy for action in tiered.plan_repair(log.store).actions] == [plan.actions[0].remedy]
+    assert await aio.apply_repair(store, plan) == 1
+    assert tiered.plan_repair(log.store).actions == ()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import tiered
 from tiered import aio
-from tiered.errors import ConfigError, NotFoundError, TieredError
+from tiered.errors import ConfigError, NotFoundError
 from tiered.model import TopicPartition
 
 TP = TopicPartition("t", 0)
@@ -37,7 +35,7 @@ def test_the_library(log: Path) -> None:
         assert tiered.restore(place, str(log / f"copy{number}")).segments == 1
         with tiered.open_reader(log_dir=log / f"copy{number}") as reader:
             assert [record.value for record in reader.topic("t").read()] == [b"v"]
-        assert tiered.advise(place, str(log / "log")).lost == ()
+        assert tiered.plan_repair(place).actions == ()
     assert [plan.tp for plan in tiered.plan_rejoin(str(log / "log"), [TP]).partitions] == [TP]
     tiered.rejoin(tiered.plan_rejoin(log / "log", [TP]))
 
@@ -46,27 +44,8 @@ async def test_asyncio(log: Path) -> None:
     for number, place in enumerate(places(log)):
         assert (await aio.check(str(log / "log"), place)).errors == 0
         assert (await aio.restore(place, str(log / f"copy{number}"))).segments == 1
-        assert (await aio.advise(place, log / "log")).lost == ()
+        assert (await aio.plan_repair(place, [TP])).actions == ()
     await aio.rejoin(await aio.plan_rejoin(str(log / "log"), [TP]))
-
-
-PLANS: list[Callable[[Any, Any], Any]] = [
-    lambda face, place: face.plan_rebuild(place, TP, "me"),
-    lambda face, place: face.plan_return(place, TP, 99, "me"),
-    lambda face, place: face.plan_mend(place, TP),
-    lambda face, place: face.plan_put_back(place, TP, "log"),
-    lambda face, place: face.plan_entry(place, "t"),
-]
-
-
-@pytest.mark.parametrize("plan", PLANS)
-async def test_plans_of_what_is_whole_say_so(log: Path, plan: Callable[[Any, Any], Any]) -> None:
-    for place in places(log):
-        with pytest.raises(TieredError) as expected:
-            plan(tiered, place)
-        with pytest.raises(type(expected.value), match=r".") as refused:
-            await plan(aio, place)
-        assert refused.value.message == expected.value.message
 
 
 async def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_a_lost_root_is_an_error_for_everybody(
     bucket.lose(bucket.key)
     with pytest.raises(error, match="t-0") as raised:
         act(bucket)
-    assert "repair advice" in str(raised.value)
+    assert "tiered repair" in str(raised.value)
     assert isinstance(bucket.store.execute(Get(bucket.key)), type(bucket.store.execute(Get("absent"))))
 
 
@@ -453,7 +453,7 @@ def test_a_folder_that_is_no_store_is_not_found(tmp_path: Path) -> None:
 
 
 def test_what_rejoin_sets_aside_can_be_uploaded_to_a_prefix_of_its_own(bucket: Bucket, tmp_path: Path) -> None:
-    """The last step of ``tiered repair advice`` for a root that nobody kept."""
+    """The last step for a root of which no copy is kept."""
     bucket.lose(bucket.key)
     plan = plan_rejoin(bucket.directory, [TP], clock=SystemClock())
     rejoin(plan, clock=SystemClock())

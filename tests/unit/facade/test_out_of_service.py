@@ -148,19 +148,6 @@ def test_several_directories(tmp_path: Path) -> None:
             topic.append(b"v", partition=2)
 
 
-def test_advice_is_given_about_all_others(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    url = f"file://{damaged / 'bucket'}"
-    with tiered.open(damaged / "log", remote=url) as log, pytest.raises(CorruptionError):
-        log.sync(timeout=60)
-    roots = sorted((damaged / "bucket").glob("*/*-2/root.obj"))
-    assert len(roots) == 2
-    for root in roots:
-        root.unlink()
-    assert run(["repair", "advice", "--log-dir", str(damaged / "log"), "--remote", url]) == 13
-    told = capsys.readouterr().out
-    assert [name for name in ("a-1", "a-2", "b-2") if name in told] == ["a-2", "b-2"]
-
-
 def test_a_request_to_seal_concerns_all_others(damaged: Path) -> None:
     with LocalLog.open(damaged / "log") as log:
         SealRequest(damaged / "log", PosixFiles()).write("a request")

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from tests.unit.paged.rebuilding import TP, Bucket
+from tests.unit.repair.paged import TP, Bucket
 from tiered.format.keys import hist_key, index_key, segment_key
 from tiered.format.page import NO_POINTERS
 from tiered.format.root import encode_root

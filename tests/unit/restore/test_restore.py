@@ -17,7 +17,7 @@ import tiered
 from tests.unit.check.building import RECORDS, SETTINGS, TOPIC, Scenario, record, scenario
 from tiered.care.restore import leaves_out
 from tiered.care.restore_plan import PartitionPlan, RestoreOptions, choose_rows
-from tiered.care.run import check, mend, plan_mend, restore
+from tiered.care.run import check, restore
 from tiered.clock import SystemClock
 from tiered.config import TopicConfig
 from tiered.errors import (
@@ -45,6 +45,8 @@ from tiered.plan.maintenance import Kind
 from tiered.remote.maintain import Maintainer
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.topics import load_topic
+from tiered.repair.plan import RepairOptions
+from tiered.repair.run import apply_repair, plan_repair
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
 from tiered.store.memory import MemoryStore
@@ -148,11 +150,11 @@ def test_an_older_root_that_was_put_back_is_not_restored(log: Scenario, tmp_path
     log.replace(log.root_key(partition), older)
     for options in (RestoreOptions(), RestoreOptions(selected=((TOPIC, None),), dry_run=True)):
         with pytest.raises(
-            CorruptionError, match=f"hist/` tells of version .*, the root has version {version} "
+            CorruptionError, match=f"hist/` has a copy of version .*, the root has version {version} "
         ) as told:
             restore(log.store, tmp_path / "new", options)
         assert told.value.path_or_key == log.root_key(partition)
-        assert "`tiered repair advice`" in told.value.hint
+        assert "`tiered repair TOPIC:P --dry-run`" in told.value.hint
     assert not (tmp_path / "new").exists()
 
 
@@ -414,12 +416,12 @@ def test_an_object_that_is_gone_is_named(log: Scenario, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [1, -1])
 def test_what_was_given_up_in_the_bucket_hides_nothing_behind_it(tmp_path: Path, number: int) -> None:
-    """The last segment may go where its bundle is there and says that no producer is forgotten."""
+    """Its bundle says who wrote, if it is there."""
     with scenario(tmp_path) as log:  # another partition of the same records would have its bytes
         lost = log.rows()[number]
         for key in (log.log_key(lost), log.index_key(lost))[: 1 if number < 0 else 2]:
             log.delete(key)
-        mend(log.store, plan_mend(log.store, TP, drop=True), "test")
+        apply_repair(log.store, plan_repair(log.store, [TP], RepairOptions(accept_loss=True)))
         restore(log.store, tmp_path / "new")
         assert check(tmp_path / "new", None).findings == ()
         kept = [at for at in range(RECORDS) if not lost.base <= at < lost.next]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.unit.remote.building import TRUSTED
 from tiered.care.check import CheckOptions
-from tiered.care.run import check, mend, plan_mend
+from tiered.care.run import check
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.format.keys import index_key
@@ -17,6 +17,7 @@ from tiered.model import BytesSource, TopicPartition
 from tiered.plan.maintenance import Kind
 from tiered.remote.maintain import Maintainer
 from tiered.remote.topics import load_topic
+from tiered.repair.run import apply_repair, plan_repair
 from tiered.store.base import ABSENT, MIN_PART_BYTES, Delete, Get, Object, Outcome, Put, StartUpload, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
@@ -79,7 +80,7 @@ def test_no_object_of_a_log_is_made_without_its_key(tmp_path: Path) -> None:
     assert isinstance(found, Object)
     store.inner.execute(Delete((key,)))
     store.inner.execute(Put(key, found.data[:-1] + b"x", ABSENT))
-    mend(store, plan_mend(store, TP), "test")
+    apply_repair(store, plan_repair(store, [TP]))
     assert check(None, store, CheckOptions(read_data=True)).exit_code == 0
     begun = {method: count for (method, carries), count in store.calls.items() if carries}
     assert begun.keys() == BEGINS

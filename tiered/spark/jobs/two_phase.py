@@ -29,7 +29,7 @@ from tiered.remote.catalog import Catalog
 from tiered.remote.compact_parts import Group, Part, inputs_of
 from tiered.remote.fence import owner_of
 from tiered.remote.snapshot import Snapshot
-from tiered.remote.traces import need_newest
+from tiered.remote.stale_root_check import need_newest
 from tiered.spark.jobs.rounds import PlannedRound, compacted_entry, rewrite
 from tiered.spark.jobs.run import Receipt, Runner, Task
 from tiered.spark.jobs.shuffle import Shuffled, bitmap_of, note_of
@@ -106,7 +106,7 @@ class Rewriting:
         self._before = dict(zip(groups, txns_before([group.start for group in groups], effects), strict=True))
         entry = compacted_entry(runner.store, planned.round.topic)
         self._catalog = Catalog(entry.topic_id, planned.round.partition, entry.name, known=entry.known)
-        drive(runner.store, need_newest(self._catalog, all_traces=False))  # what is committed to an older root hides it
+        drive(runner.store, need_newest(self._catalog, must_list=False))  # what is committed to an older root hides it
         self._epoch = drive(runner.store, self._catalog.claim(Role.MAINTAINER, owner_of("tiered spark maintain"))).epoch
         self._waiting: tuple[list[Row], Row] | None = None  # the last group of all notes the clean end
         self._done = Done(pairs=sum(note["pairs"] for note in notes), survivors=sum(n["survivors"] for n in notes))

@@ -1,5 +1,4 @@
-"""What a repair replaces, kept: a copy below ``aside/`` of its partition. Nothing ever deletes it but the topic's
-deletion."""
+"""Copies of replaced objects, below ``aside/`` of their partition. Only the deletion of the topic deletes them."""
 
 from __future__ import annotations
 
@@ -11,9 +10,9 @@ from tiered.store.puts import ObjectWriter
 
 
 def keep_copy(key: str, to: str) -> Steps[bool]:
-    """An object as it is, under another name; False if it has gone by now.
+    """Copy an object as it is under another name. Return False if it is missing by now.
 
-    Raises CorruptionError if the copy would not be all of it: what it is copied for must not be replaced then.
+    Raises CorruptionError if the copy would not be all of it: the object must not be replaced then.
     """
     head = yield Head(key)
     if not isinstance(head, Object):
@@ -30,7 +29,7 @@ def keep_copy(key: str, to: str) -> Steps[bool]:
             f"{key} has {head.size} bytes, {output.size} of them could be copied as they are: nothing was replaced",
             path_or_key=key,
             position=output.size,
-            hint="try again; if it stays so, somebody else writes this key",
+            hint="try again; if it stays so, another program writes this key",
         )
     yield from output.finish()
     copy = yield Head(to)
@@ -45,7 +44,7 @@ def keep_copy(key: str, to: str) -> Steps[bool]:
 
 
 def _sum_again(key: str, head: Object) -> Steps[int | None]:
-    """The checksum of the bytes that a store gives for an object, None if it is another one by now."""
+    """Return the checksum of the bytes that a store gives for an object, None if it is another one by now."""
     crc = 0
     for at in range(0, head.size, READ_BYTES):
         got = yield Get(key, at, min(at + READ_BYTES, head.size))

@@ -1,18 +1,16 @@
-"""The batches of one ``.log`` as a repair reads them, some of which may be damaged: those that are whole, and what is
-lost between them.
+"""Batches of one ``.log``, some of which may be damaged: those that are whole, and the losses between them.
 
 ::
 
-    bytes, of one object or of several ── BatchFeed ── CRC, records, place, index ──> take(batch) or Loss
-                                 ↑ behind damage: the next place that the offset index names
+    bytes of the object ── BatchFeed ── CRC, records, place, index ──> take(batch) or Loss
+                                 ↑ after damage: the next place that the offset index names
 """
 
 from __future__ import annotations
 
 import bisect
-import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tiered.care.inspection import BatchFeed
@@ -30,7 +28,7 @@ Take = Callable[[BatchHeader, memoryview], Steps[None]]
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Offsets ``start`` to ``end`` that are given up, and why."""
+    """Offsets ``start`` to ``end`` that are lost, and why."""
 
     start: int
     end: int
@@ -38,20 +36,10 @@ class Loss:
 
 
 class BatchWalk:
-    """The batches of one ``.log``, some of which may be damaged. Goes on behind damage where the offset index says."""
+    """Batches of one ``.log``. Goes on after damage at the next place that the offset index names."""
 
-    def __init__(
-        self,
-        tp: TopicPartition,
-        key: str,
-        row: Row,
-        size: int,
-        bundle: Bundle | None,
-        *,
-        pieces: Sequence[tuple[str, int]] = (),
-    ) -> None:
-        self._tp, self._row, self._size = tp, row, size
-        self._pieces = pieces or ((key, size),)
+    def __init__(self, tp: TopicPartition, key: str, row: Row, size: int, bundle: Bundle | None) -> None:
+        self._tp, self._key, self._row, self._size = tp, key, row, size
         self._places: list[int] = []
         self._offsets: dict[int, int] = {}
         self.strange = False
@@ -64,7 +52,7 @@ class BatchWalk:
             self._offsets = {position: offset for offset, position in index.entries}
 
     def is_right(self) -> Steps[bool]:
-        """Whether the bytes are those of the catalog, or of the bundle; bytes behind them are left out."""
+        """Return whether the bytes are those of the catalog or of the bundle. Bytes after them are left out."""
         crc, at = 0, 0
         for end in sorted(size for size, _ in self._right if size <= self._size):
             while at < end:
@@ -76,21 +64,18 @@ class BatchWalk:
         return False
 
     def _bytes(self, at: int, end: int) -> Steps[bytes]:
-        ends = list(itertools.accumulate(size for _, size in self._pieces))
-        number = bisect.bisect_right(ends, at)
-        (key, size), start = self._pieces[number], ends[number] - self._pieces[number][1]
-        got = yield Get(key, at - start, min(at - start + READ_BYTES, end - start, size))
+        got = yield Get(self._key, at, min(at + READ_BYTES, end))
         if not isinstance(got, Object) or not got.data:
             raise CorruptionError(
-                f"{self._tp}: {key} ends at byte {at - start} by now",
-                path_or_key=key,
+                f"{self._tp}: {self._key} ends at byte {at} by now",
+                path_or_key=self._key,
                 position=at,
                 hint="plan again",
             )
         return got.data
 
     def run(self, take: Take) -> Steps[list[Loss]]:
-        """Batch by batch; gives what is lost between them."""
+        """Hand each batch to ``take``; return what is lost between them."""
         self._lost: list[Loss] = []
         self.strange = False  # whether the offset index tells other things of batches that are whole
         self._expected, self._why, self._epoch = self._row.base, "", -1
@@ -139,8 +124,10 @@ class BatchWalk:
         yield from take(header, batch)
 
     def _is_indexed(self, position: int, size_bytes: int, header: BatchHeader) -> bool:
-        """Whether the offset index can be of a log with this batch. A broker's entry is of all that was appended with
-        the batch."""
+        """Return whether the offset index can be of a log with this batch.
+
+        An entry of a broker is of all batches that were appended together.
+        """
         behind = bisect.bisect_right(self._places, position)
         if behind < len(self._places) and self._places[behind] < position + size_bytes:
             return False
@@ -148,10 +135,5 @@ class BatchWalk:
 
 
 def take_nothing(_: BatchHeader, __: memoryview) -> Steps[None]:
-    """For who only asks what is lost."""
+    """Ignore a batch: only the losses are asked for."""
     yield from ()
-
-
-def reads_right(tp: TopicPartition, key: str, row: Row) -> Steps[bool]:
-    """Whether an object holds the bytes of ``row``. All of it is read. Raises CorruptionError if it is too short."""
-    return (yield from BatchWalk(tp, key, row, row.size, None).is_right())
