@@ -82,16 +82,20 @@ async def rejoin(plan: RejoinPlan, *, clock: Clock | None = None, files: Files |
 
 
 async def plan_repair(
-    store: Place, selected: Sequence[str | TopicPartition] = (), options: RepairOptions = RepairOptions()
+    store: Place | None = None,
+    selected: Sequence[str | TopicPartition] = (),
+    options: RepairOptions = RepairOptions(),
 ) -> RepairPlan:
     """As ``tiered.plan_repair``."""
-    async with open_place(store) as asked:
-        return await AioRunner(asked).run(plan_repair_steps(selected, options))
+    async with contextlib.AsyncExitStack() as opened:
+        asked = None if store is None else await opened.enter_async_context(open_place(store))
+        return await AioRunner(asked).run(plan_repair_steps(selected, options, remote=store is not None))
 
 
-async def apply_repair(store: Place, plan: RepairPlan) -> int:
+async def apply_repair(store: Place | None, plan: RepairPlan) -> int:
     """As ``tiered.apply_repair``; cancelled, it leaves whole what was repaired by then."""
-    async with open_place(store) as asked:
+    async with contextlib.AsyncExitStack() as opened:
+        asked = None if store is None else await opened.enter_async_context(open_place(store))
         return await AioRunner(asked).run(repair_steps(plan))
 
 

@@ -152,15 +152,6 @@ def _destroyed(topic_id: UUID, partitions: Sequence[int]) -> Steps[set[int]]:
     return found
 
 
-def need_own(entries: Collection[TopicEntry]) -> Steps[list[TopicEntry]]:
-    """The entries without those that name the topic id of another topic, by the first of its roots that tells."""
-    own: list[TopicEntry] = []
-    for entry in entries:
-        seen = yield from _look(entry.topic_id, range(entry.partitions))
-        own += [entry] if seen.topic in ("", entry.name) else []
-    return own
-
-
 def root_states(unnamed: Unnamed) -> Steps[set[str]]:
     """The states of those roots of its partitions that can be read. Reads what nobody has looked at."""
     found = set(unnamed.states)

@@ -38,7 +38,7 @@ def policy(
     """
     own = Role.MAINTAINER if role == "maintainer" else Role.WRITER
     statements = _STATEMENTS[role](_Keys(f"{bucket_arn}/{prefix}", own))
-    # Names for check, restore, repair advice; Spark's are for reading as of a time.
+    # Names for check, restore, repair; Spark's are for reading as of a time.
     past = [wildcards()[kind] for kind in ("snapshot", "history")]
     listed = {"spark": ["topics/*", *past], "sink": []}.get(role, ["", "topics/*", "??/*"])
     listed += [wildcards()[kind] for kind in ("audit", "decision")] if role in ("maintainer", "auditor") else []

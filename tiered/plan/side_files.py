@@ -150,29 +150,6 @@ def producers_flaw(entries: Sequence[ProducerEntry], followed: Followed) -> str 
     return None
 
 
-def hole_flaw(
-    before: Sequence[ProducerEntry] | None, after: Sequence[ProducerEntry] | None, *, aborted: bool, last: bool
-) -> str | None:
-    """Why a segment must not become a hole, whose own records are lost; None if all that stays is shown as before.
-
-    ``before``, ``after``: the producers at its start and at its end, None if nothing tells them. ``aborted``: it holds
-    ABORT markers. ``last``: no segment behind it has objects, so that only its own snapshot tells the producers.
-    """
-    if aborted:
-        return "its index holds aborted transactions, whose records in older segments would be shown as committed"
-    if last and after is None:
-        return "it is the last segment, and nothing tells the producers and the open transactions at its end"
-    if last and after:
-        return f"it is the last segment, and the producers at its end ({len(after)}) would be forgotten"
-    if before is None:
-        return "nothing tells which transactions were open before it"
-    still = open_firsts(after or ())
-    for producer_id, first in open_firsts(before).items():
-        if still.get(producer_id) != first:
-            return f"the transaction of producer {producer_id} that begins at offset {first} may have its marker there"
-    return None
-
-
 class Judged(NamedTuple):
     """A file beside a segment. ``flaw`` None: it is right, and ``data`` is its bytes.
 

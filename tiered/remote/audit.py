@@ -19,7 +19,7 @@ from tiered.format.crc import crc32c
 from tiered.format.keys import MAX_INT64, decisions_audit_key, gc_audit_key, gc_audit_prefix, parse_gc_audit_key
 from tiered.format.root import Root
 from tiered.remote.settle import COMMIT_DEADLINE_MS, deadline_after, settle
-from tiered.store.base import ABSENT, Get, NewId, Now, Object, Put, Steps, list_all, list_page
+from tiered.store.base import ABSENT, NewId, Now, Put, Steps, list_all, list_page
 
 MAX_LINE_BYTES = 1024 * 1024
 """No line is longer."""
@@ -88,22 +88,6 @@ def was_destroyed(topic_id: UUID, partition: int) -> Steps[bool]:
     prefix = gc_audit_prefix(topic_id, partition)
     page = yield from list_page(prefix, gc_audit_key(topic_id, partition, DESTROYED - 1, "f" * 32), 1)
     return any(parse_gc_audit_key(entry.key) == DESTROYED for entry in page.entries)
-
-
-def was_collected(topic_id: UUID, partition: int) -> Steps[bool]:
-    """Whether a line tells that objects which a catalog had named were deleted. One that cannot be read may tell so.
-
-    The lines of sweeps do not count: what a sweep took was never committed.
-    """
-    for entry in (yield from list_all(gc_audit_prefix(topic_id, partition))):
-        got = yield Get(entry.key)
-        try:
-            line = json.loads(bytes(got.data)) if isinstance(got, Object) else None
-        except ValueError:
-            return True
-        if not isinstance(line, dict) or "orphans" not in line:
-            return True
-    return False
 
 
 def read_line(data: bytes, topic_id: UUID, partition: int, *, key: str) -> None:

@@ -200,11 +200,6 @@ class ObjectInfo:
     crc32c: int | None
 
 
-def tail_bytes(key: str) -> int:
-    """What stands behind the body in the file of ``key``: a copy of that file under another name shows it, too."""
-    return len(key.encode()) + TRAILER_BYTES
-
-
 def encode_tail(info: ObjectInfo) -> bytes:
     """Key and trailer, to be written after the body."""
     assert info.crc32c is not None  # noqa: S101 - what is written was summed

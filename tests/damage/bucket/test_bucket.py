@@ -66,7 +66,8 @@ def test_its_repair_mends_it_and_keeps_what_it_replaces(damage: Damage, source: 
     place = Place(tmp_path, versioned=source == "versions")
     damage.hurt(place)
     before = objects(place)
-    options: dict[str, object] = {"disk": {"from_dir": place.directory}, "loss": {"accept_loss": True}}.get(source, {})
+    choices: dict[str, dict[str, object]] = {"disk": {"from_dir": place.directory}, "loss": {"accept_loss": True}}
+    options = choices.get(source, {})
     planned = repair(place, **options)
     gone = REPAIRS[damage.name].lost if source == "loss" else {}
     assert {action.tp for action in planned.actions if action.lost} == gone.keys()

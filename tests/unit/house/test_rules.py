@@ -260,16 +260,8 @@ def test_6_both_faces_have_the_same_signatures() -> None:
         "restore",
         "plan_rejoin",
         "rejoin",
-        "plan_rebuild",
-        "plan_return",
-        "rebuild",
-        "plan_mend",
-        "mend",
-        "plan_put_back",
-        "put_back",
-        "plan_entry",
-        "put_entry",
-        "advise",
+        "plan_repair",
+        "apply_repair",
     ):
         if shape(getattr(tiered, name)) != shape(getattr(tiered.aio, name)):
             found.add(name)

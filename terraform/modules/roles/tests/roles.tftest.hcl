@@ -36,7 +36,7 @@ run "least_privilege" {
     condition = alltrue([for role, json in output.policies : !contains(["spark", "sink"], role) == contains(flatten([
       for s in jsondecode(json).Statement : try(s.Condition.StringLike["s3:prefix"], [])
     ]), "logs/")])
-    error_message = "check, restore and repair advice list the prefix of the log"
+    error_message = "check, restore and repair list the prefix of the log"
   }
   assert {
     condition = alltrue([for json in output.policies : alltrue(flatten([
