@@ -77,7 +77,7 @@ CASES = {
     52: "coordinator fencing",
     53: "interleaved transactions: index and stable offset",
     54: "log start inside an open transaction",
-    55: "invalid transaction states, verification",
+    55: "invalid transaction states",
     56: "transaction index write fails",
     57: "snapshots truncated and reloaded",
     58: "damaged snapshots",

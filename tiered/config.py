@@ -279,8 +279,6 @@ class LogConfig:
     ``initial_task_delay_ms`` after the open each background task has run, or earlier where its period is shorter.
     ``close_timeout_ms`` bounds what ``close`` waits for: a round of compaction that is to end, a write or an fsync.
     ``max_open_files`` bounds the descriptors of active segments; None: the process's limit without a reserve.
-    ``transaction_partition_verification``: transactional batches that begin a transaction need a guard
-    (``PartitionLog.start_verification``), as with Kafka's setting of that name.
     ``limits`` of what this process asks of the store: in ``sync``, in reads of both faces and in the uploader that is
     passed to ``open``, for all of them together. None: no limit, and the uploader has those of its own settings.
     """
@@ -301,7 +299,6 @@ class LogConfig:
     cleaner_dedupe_buffer_bytes: int = 128 * MIB
     cleaner_max_bytes_per_second: int | None = None
     max_open_files: int | None = None
-    transaction_partition_verification: bool = False
     limits: StoreLimits | None = None
     cluster_id: str = ""
     node_id: int = 0

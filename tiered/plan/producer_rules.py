@@ -1,15 +1,9 @@
 """What a producer's next batch must look like. The rules raise, or return a note on what they accept.
 
-A guard (Kafka's ``transaction.partition.verification.enable``, optional) keeps transactional data out of a partition
-that the coordinator does not know to be in the transaction. A caller takes a guard, asks the coordinator, and presents
-the guard with the append. A marker in between clears it: a late batch cannot open a transaction that nobody would end.
-
 Kafka's rules: docs/kafka-semantics.md#append-validation, #producer-state and #markers.
 """
 
 from __future__ import annotations
-
-import itertools
 
 from tiered.errors import InvalidRecordError, InvalidTxnStateError, OutOfOrderSequenceError, ProducerFencedError
 from tiered.plan.producer import (
@@ -22,63 +16,6 @@ from tiered.plan.producer import (
     ProducerBatch,
     follows,
 )
-
-NO_GUARD = 0
-"""Never a valid guard: what a caller has that did not ask, or that need not ask."""
-
-
-class _Entry:
-    __slots__ = ("epoch", "guard", "lowest_sequence", "timestamp")
-
-    def __init__(self, guard: int, sequence: int, epoch: int, timestamp: int) -> None:
-        self.guard = guard
-        self.lowest_sequence = sequence
-        self.epoch = epoch
-        self.timestamp = timestamp
-
-
-class Verification:
-    """The guards that are out, by producer id."""
-
-    __slots__ = ("_entries", "_numbers")
-
-    def __init__(self) -> None:
-        self._entries: dict[int, _Entry] = {}
-        self._numbers = itertools.count(NO_GUARD + 1)
-
-    def start(self, producer_id: int, sequence: int, epoch: int, now_ms: int) -> int:
-        """The guard of this producer; the same one until it is cleared. Remembers the lowest sequence of its epoch."""
-        entry = self._entries.get(producer_id)
-        if entry is None:
-            entry = self._entries[producer_id] = _Entry(next(self._numbers), sequence, epoch, now_ms)
-        elif epoch > entry.epoch:
-            entry.epoch, entry.lowest_sequence = epoch, sequence
-        elif epoch == entry.epoch:
-            entry.lowest_sequence = min(entry.lowest_sequence, sequence)
-        return entry.guard
-
-    def accepts(self, producer_id: int, guard: int) -> bool:
-        entry = self._entries.get(producer_id)
-        return entry is not None and guard == entry.guard
-
-    def lowest_sequence(self, producer_id: int) -> int | None:
-        """A first append with a higher sequence overtook another; None without a guard."""
-        entry = self._entries.get(producer_id)
-        return None if entry is None else entry.lowest_sequence
-
-    def clear(self, producer_id: int) -> None:
-        """The transaction began, or is over."""
-        self._entries.pop(producer_id, None)
-
-    def clear_all(self) -> None:
-        self._entries.clear()
-
-    def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Drops guards that were not presented within ``expiration_ms``."""
-        self._entries = {p: e for p, e in self._entries.items() if now_ms - e.timestamp < expiration_ms}
-
-    def __len__(self) -> int:
-        return len(self._entries)
 
 
 class Draft:
@@ -112,19 +49,9 @@ def check_form(batch: ProducerBatch, origin: Origin, index: int) -> None:
         raise InvalidRecordError(f"producer {batch.producer_id} has an epoch but no sequence", index=index)
 
 
-def check_data(
-    draft: Draft,
-    batch: ProducerBatch,
-    origin: Origin,
-    *,
-    index: int,
-    verification: Verification | None,
-    guard: int,
-) -> str:
+def check_data(draft: Draft, batch: ProducerBatch, origin: Origin, index: int) -> str:
     """Epoch, sequence and transaction of a data batch."""
     who = f"producer {batch.producer_id}"
-    if verification is not None and origin is not Origin.REPLICATION:
-        _check_verified(draft, batch, index, verification, guard)
     note = _check_epoch(draft, batch, origin)
     if origin is Origin.CLIENT:
         _check_sequence(draft, batch, index)
@@ -180,21 +107,3 @@ def _check_sequence(draft: Draft, batch: ProducerBatch, index: int) -> None:
         index=index,
         hint="an earlier batch is missing, or this one was repeated too late to be recognised",
     )
-
-
-def _check_verified(draft: Draft, batch: ProducerBatch, index: int, verification: Verification, guard: int) -> None:
-    lowest = verification.lowest_sequence(batch.producer_id)
-    if batch.transactional and not (draft.in_txn and draft.epoch == batch.producer_epoch):
-        if not verification.accepts(batch.producer_id, guard):
-            raise InvalidTxnStateError(
-                f"producer {batch.producer_id}: transactional data that the coordinator was not asked about",
-                index=index,
-                hint="add the partition to the transaction first",
-            )
-        if lowest is not None and batch.base_sequence > lowest:
-            raise OutOfOrderSequenceError(
-                f"producer {batch.producer_id}: first sequence {batch.base_sequence}, but {lowest} was announced",
-                expected=lowest,
-                index=index,
-                hint="the batch that was announced first has not arrived",
-            )

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from tiered.errors import ConfigError
 from tiered.format.producer_snapshot import ProducerEntry
 from tiered.plan.producer import NO_OFFSET, BatchSpan, Origin, Producer, ProducerBatch
-from tiered.plan.producer_rules import NO_GUARD, Draft, Verification, check_data, check_form, check_marker
+from tiered.plan.producer_rules import Draft, check_data, check_form, check_marker
 from tiered.plan.visibility import CompletedTxn, OpenTxn, OpenTxns
 
 DEFAULT_EXPIRATION_MS = 86_400_000
@@ -63,19 +63,16 @@ class Snapshot:
 class ProducerState:
     """Not thread-safe: the partition's lock is held around every call. No I/O; ``now_ms`` is told."""
 
-    def __init__(self, log_start: int = 0, *, expiration_ms: int = DEFAULT_EXPIRATION_MS, verify: bool = False) -> None:
+    def __init__(self, log_start: int = 0, *, expiration_ms: int = DEFAULT_EXPIRATION_MS) -> None:
         self._producers: dict[int, Producer] = {}
         self._txns = OpenTxns()
-        self._verification = Verification() if verify else None
         self._expiration_ms = expiration_ms
         self._generation = 0
         self._log_start = self._map_end = self._snapshot_offset = log_start
 
     # -- append ----------------------------------------------------------------------------------------------------
 
-    def prepare(
-        self, batches: Sequence[ProducerBatch], origin: Origin = Origin.CLIENT, *, guard: int = NO_GUARD
-    ) -> Prepared | Duplicate:
+    def prepare(self, batches: Sequence[ProducerBatch], origin: Origin = Origin.CLIENT) -> Prepared | Duplicate:
         """Checks the batches of one append, in order; changes nothing.
 
         A client's set is a Duplicate if every batch of it is one; if only some are, it is out of order: to answer
@@ -97,7 +94,7 @@ class ProducerState:
             if batch.control:
                 note = check_marker(draft, batch, origin)
             else:
-                note = check_data(draft, batch, origin, index=index, verification=self._verification, guard=guard)
+                note = check_data(draft, batch, origin, index)
             if note:
                 notes.append(note)
             index += batch.offset_delta + 1
@@ -162,8 +159,6 @@ class ProducerState:
         producer = self._producers.get(batch.producer_id)
         if producer is None:
             producer = self._producers[batch.producer_id] = Producer()
-        if batch.transactional and self._verification is not None:
-            self._verification.clear(batch.producer_id)
         producer.enter_epoch(batch.producer_epoch)
         if batch.marker is None:
             last = base + batch.offset_delta
@@ -183,14 +178,6 @@ class ProducerState:
             ended.add(first)
         stable = self._txns.stable_after(base, over)
         return CompletedTxn(batch.producer_id, first, base, batch.marker.abort, stable)
-
-    def start_verification(self, producer_id: int, sequence: int, epoch: int, now_ms: int) -> int:
-        """A guard to present to ``prepare``; NO_GUARD if none is needed: off, or the transaction is open already."""
-        producer = self._producers.get(producer_id)
-        is_open = producer is not None and producer.txn_first_offset != NO_OFFSET and producer.epoch == epoch
-        if self._verification is None or is_open:
-            return NO_GUARD
-        return self._verification.start(producer_id, sequence, epoch, now_ms)
 
     # -- what is stable --------------------------------------------------------------------------------------------
 
@@ -221,8 +208,6 @@ class ProducerState:
         gone = [p for p, producer in self._producers.items() if producer.is_expired(now_ms, self._expiration_ms)]
         for producer_id in gone:
             del self._producers[producer_id]
-        if self._verification is not None:
-            self._verification.expire(now_ms, self._expiration_ms)
         self._generation += bool(gone)
         return gone
 
@@ -261,8 +246,6 @@ class ProducerState:
             if not producer.is_expired(now_ms, self._expiration_ms)
         }
         self._txns.load((p.txn_first_offset, i) for i, p in self._producers.items() if p.txn_first_offset != NO_OFFSET)
-        if self._verification is not None:
-            self._verification.clear_all()
         self._log_start = log_start
         self._map_end = self._snapshot_offset = log_start if snapshot is None else snapshot.offset
 

@@ -23,7 +23,6 @@ from tiered.format.codecs import Codec
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 from tiered.local.partition.replica import Replica
 from tiered.model import AbortedTxn, NewRecord
-from tiered.plan.producer import ProducerStamp
 from tiered.plan.producer_state import DEFAULT_EXPIRATION_MS, Snapshot
 from tiered.testing.clock import START_MS
 from tiered.testing.disk import PowerCut, on_nth
@@ -219,50 +218,6 @@ def test_case_55_a_batch_outside_of_the_open_transaction(bench: ProducerBench) -
         bench.send(1)
     bench.mark()
     bench.send(1)
-
-
-def test_case_55_with_verification_a_transaction_begins_with_a_guard(tmp_path: Path) -> None:
-    bench = ProducerBench(tmp_path / "log")
-    assert Replica(bench.partition).start_verification(PID, 0, 0) == 0  # not asked for
-    bench.log.close()
-    bench.open(transaction_partition_verification=True)
-    with pytest.raises(InvalidTxnStateError):
-        bench.send(0, txn=True)
-    assert (bench.end, bench.snapshots) == (0, [])
-    guard = Replica(bench.partition).start_verification(PID, 0, 0)
-    assert guard > 0
-    assert Replica(bench.partition).start_verification(PID, 0, 0) == guard
-    bench.mark(abort=True)  # of an empty transaction: it clears the guard
-    with pytest.raises(InvalidTxnStateError):
-        bench.partition.append_batches(data(0, txn=True), guard=guard)
-    again = Replica(bench.partition).start_verification(PID, 0, 0)
-    assert again != guard
-    assert bench.partition.append_batches(data(0, txn=True), guard=again).offset == 1
-    assert Replica(bench.partition).start_verification(PID, 1, 0) == 0  # the transaction is open
-    assert bench.send(1, txn=True).offset == 2
-    bench.mark()
-    with pytest.raises(InvalidTxnStateError):
-        bench.send(2, txn=True)
-    assert bench.send(2).offset == 4  # without a transaction none is needed
-    stamp = ProducerStamp(9, 0, 0)
-    assert bench.partition.append_as_producer([NewRecord(b"v")], stamp).offset == 5
-
-
-def test_a_guard_that_nobody_used_leaves_no_producer_behind(tmp_path: Path) -> None:
-    bench = ProducerBench(tmp_path / "log", per_segment=3)
-    bench.log.close()
-    bench.open(transaction_partition_verification=True)
-    bench.fill(4)
-    Replica(bench.partition).start_verification(PID, 0, 0)
-    bench.fill(4)
-    assert {(bench.folder / name).read_bytes() for name in bench.names(".snapshot")} == {encode_snapshot(())}
-    guard = Replica(bench.partition).start_verification(PID, 3, 0)
-    with pytest.raises(OutOfOrderSequenceError):  # the one that was announced first has not arrived
-        bench.partition.append_batches(data(3, txn=True), guard=guard)
-    bench.partition.append_batches(data(0, txn=True), guard=guard)
-    assert not (bench.folder / "tiered-plain").exists()
-    bench.unclean()
-    assert bench.lso == 8
 
 
 @pytest.mark.parametrize("torn", [0.0, 0.5, 1.0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tiered.plan.producer import SEQUENCES, Marker, Origin, ProducerBatch
-from tiered.plan.producer_rules import NO_GUARD
 from tiered.plan.producer_state import Duplicate, Prepared, ProducerState
 from tiered.plan.visibility import CompletedTxn
 
@@ -31,10 +30,8 @@ class Log:
         self.end = end
         self.completed: list[CompletedTxn] = []
 
-    def append(
-        self, *batches: ProducerBatch, origin: Origin = Origin.CLIENT, guard: int = NO_GUARD
-    ) -> Prepared | Duplicate:
-        answer = self.state.prepare(batches, origin, guard=guard)
+    def append(self, *batches: ProducerBatch, origin: Origin = Origin.CLIENT) -> Prepared | Duplicate:
+        answer = self.state.prepare(batches, origin)
         if isinstance(answer, Duplicate):
             return answer
         offsets = []

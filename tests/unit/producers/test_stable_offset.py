@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.producers.building import PID, Log, data, marker
-from tiered.errors import InvalidTxnStateError, OutOfOrderSequenceError, ProducerFencedError
+from tiered.errors import InvalidTxnStateError, ProducerFencedError
 from tiered.model import AbortedTxn
 from tiered.plan.producer import Origin, ProducerBatch
-from tiered.plan.producer_rules import NO_GUARD
 from tiered.plan.producer_state import Prepared, ProducerState, Snapshot
 
 
@@ -130,39 +129,6 @@ def test_case_55_a_batch_outside_of_the_open_transaction() -> None:
     log.append(data(1))
 
 
-def test_case_55_without_a_guard_no_transaction_begins() -> None:
-    log = Log(ProducerState(verify=True))
-    with pytest.raises(InvalidTxnStateError, match="was not asked"):
-        log.append(data(0, txn=True))
-    log.append(data(0))  # not transactional: needs none
-    guard = log.state.start_verification(PID, 1, 0, 1000)
-    assert guard == log.state.start_verification(PID, 1, 0, 1001) != NO_GUARD
-    log.mark(marker())  # of an empty transaction
-    with pytest.raises(InvalidTxnStateError):
-        log.append(data(1, txn=True), guard=guard)
-    newer = log.state.start_verification(PID, 1, 0, 1000)
-    assert newer != guard
-    log.append(data(1, txn=True), guard=newer)
-    assert log.state.start_verification(PID, 2, 0, 1000) == NO_GUARD
-    log.append(data(2, txn=True))  # inside
-
-
-def test_the_first_append_is_the_lowest_sequence_that_was_announced() -> None:
-    log = Log(ProducerState(verify=True, expiration_ms=100))
-    guard = log.state.start_verification(PID, 3, 0, 1000)
-    log.state.start_verification(PID, 2, 0, 1000)
-    log.state.start_verification(PID, 5, 0, 1000)
-    log.state.start_verification(PID, 0, -1, 1000)  # of an older epoch: says nothing about this one
-    with pytest.raises(OutOfOrderSequenceError, match="first sequence 3, but 2 was announced"):
-        log.append(data(3, txn=True), guard=guard)
-    assert log.state.start_verification(PID, 9, 1, 1000) == guard  # a newer epoch counts anew
-    log.append(data(9, txn=True, epoch=1), guard=guard)
-    other = log.state.start_verification(8, 0, 0, 1000)
-    log.state.expire(1100)
-    with pytest.raises(InvalidTxnStateError):
-        log.append(data(0, pid=8, txn=True), guard=other)
-
-
 def test_case_56_an_index_that_cannot_be_written_holds_the_stable_offset() -> None:
     log = Log()
     log.append(data(0, 3, txn=True))
@@ -177,19 +143,6 @@ def test_case_56_an_index_that_cannot_be_written_holds_the_stable_offset() -> No
     again = ProducerState()
     replayed = [again.replay(data(0, 3, txn=True)), again.replay(marker(abort=True, base=3))]
     assert [None if t is None else t.index_entry for t in replayed] == [None, completed.index_entry]
-
-
-def test_a_guard_is_of_one_epoch_and_of_one_load() -> None:
-    log = Log(ProducerState(verify=True))
-    first = log.state.start_verification(PID, 0, 0, 1000)
-    log.append(data(0, txn=True), guard=first)
-    with pytest.raises(InvalidTxnStateError, match="was not asked"):
-        log.append(data(0, txn=True, epoch=1))  # the open transaction is of epoch 0
-    guard = log.state.start_verification(PID, 0, 1, 1000)
-    assert guard != NO_GUARD
-    log.state.load(Snapshot(1, log.state.entries()), log_start=0, now_ms=1000)
-    with pytest.raises(InvalidTxnStateError, match="was not asked"):
-        log.append(data(0, txn=True, epoch=1), guard=guard)
 
 
 def test_a_set_that_ends_a_transaction_may_go_on_outside_of_it() -> None:

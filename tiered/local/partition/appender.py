@@ -32,7 +32,6 @@ from tiered.local.partition.validation import RecordRules
 from tiered.local.segment.active import BatchFacts, BatchTuple
 from tiered.model import NewRecord, PackedBatch, RecordMetadata
 from tiered.plan.producer import Origin, ProducerBatch, ProducerStamp, read_producer
-from tiered.plan.producer_rules import NO_GUARD
 from tiered.plan.producer_state import Duplicate, Prepared
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
@@ -123,14 +122,13 @@ class Appender:
         now_ms = self._clock.now_ms()
         data, first, least, greatest = self._rules.encode(records, now_ms, stamp)
         facts = BatchFacts(len(data), len(records) - 1, len(records), least, greatest)
-        guard = self.start_verification(stamp.producer_id, stamp.base_sequence, stamp.producer_epoch)
-        written = self._append_settled([(data, facts)], Origin.CLIENT, now_ms, guard)
+        written = self._append_settled([(data, facts)], Origin.CLIENT, now_ms)
         return written._replace(timestamp=first)
 
-    def append_batches(self, data: bytes, guard: int = NO_GUARD) -> RecordMetadata:
+    def append_batches(self, data: bytes) -> RecordMetadata:
         """A producer's batches, all or none; offsets and leader epoch are assigned here."""
         now_ms = self._clock.now_ms()
-        return self._append_settled(settle_batches(self._rules, data, now_ms), Origin.CLIENT, now_ms, guard)
+        return self._append_settled(settle_batches(self._rules, data, now_ms), Origin.CLIENT, now_ms)
 
     def append_columns(self, records: RecordColumns) -> RecordMetadata:
         """One atomic batch."""
@@ -157,12 +155,6 @@ class Appender:
         written = self._append_settled([(data, facts)], Origin.CLIENT, now_ms)
         return written._replace(timestamp=now_ms if stamped else int(times[0]))
 
-    def start_verification(self, producer_id: int, sequence: int, epoch: int) -> int:
-        """A guard for the first batch of a transaction; NO_GUARD if none is needed."""
-        with self._lock:
-            self._condition.check_writable()
-            return self._producers.start_verification(producer_id, sequence, epoch)
-
     def append_as_coordinator(self, data: bytes) -> RecordMetadata:
         """One batch of a transaction or group coordinator, as a rule a marker; offset and leader epoch are assigned."""
         now_ms = self._clock.now_ms()
@@ -173,7 +165,6 @@ class Appender:
         settled: Sequence[tuple[bytes | bytearray, BatchFacts]],
         origin: Origin,
         now_ms: int,
-        guard: int = NO_GUARD,
     ) -> RecordMetadata:
         """Gives offsets; ``last_offset`` of the facts is relative to each batch."""
         buffer = bytearray(b"".join(piece for piece, _ in settled))
@@ -188,7 +179,7 @@ class Appender:
             self._beginning.wait()
         with self._lock:
             self._condition.check_writable()
-            answer = self._producers.prepare(batches, origin, guard)
+            answer = self._producers.prepare(batches, origin)
             if isinstance(answer, Duplicate):
                 return self._metadata(answer.first_offset, answer.timestamp, answer.last_offset + 1)
             base = end = self._segments.end

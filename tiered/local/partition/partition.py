@@ -29,7 +29,6 @@ from tiered.local.segment.scan import BUFFER_BYTES
 from tiered.local.segment.sealed import END_OFFSET, SealedLocalSegment
 from tiered.model import AbortedTxn, EpochEntry, NewRecord, PackedBatch, Positions, RecordMetadata, TopicPartition
 from tiered.plan.producer import ProducerStamp
-from tiered.plan.producer_rules import NO_GUARD
 from tiered.plan.visibility import OpenTxn
 
 if TYPE_CHECKING:
@@ -133,7 +132,7 @@ class PartitionLog:
             return self._writer.open_txns()
         return steadily(self.view, lambda view: open_txns(self.files, self.source.directory, view))
 
-    def append_batches(self, data: bytes, *, guard: int = NO_GUARD) -> RecordMetadata:
+    def append_batches(self, data: bytes) -> RecordMetadata:
         """Encoded batches, one after the other, all or none. Offsets and leader epoch are reassigned.
 
         Bytes stay as sent unless the topic asks for another codec or timestamp type; v0 and v1 becomes v2. A record
@@ -143,7 +142,7 @@ class PartitionLog:
         newest) changes nothing and is answered with the offsets it has. OutOfOrderSequenceError, ProducerFencedError
         or InvalidTxnStateError where a producer breaks its order.
         """
-        return self.to_write().appender.append_batches(data, guard)
+        return self.to_write().appender.append_batches(data)
 
     def append_columns(self, records: RecordColumns) -> RecordMetadata:
         """One atomic batch of checked columns (``tiered.arrow.rows``). Errors as for :meth:`append`."""

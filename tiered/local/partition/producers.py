@@ -24,7 +24,6 @@ from tiered.local.segment.indexes import SegmentIndexes
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.side_files import UNKNOWN_SNAPSHOT, SnapshotFacts
 from tiered.plan.producer import Origin, ProducerBatch, read_producer
-from tiered.plan.producer_rules import NO_GUARD
 from tiered.plan.producer_state import (
     Duplicate,
     Prepared,
@@ -67,7 +66,6 @@ class PartitionProducers:
         "_on_disk",
         "_plain_end",
         "_segments",
-        "_verify",
         "_watermark",
         "state",
         "unsure",
@@ -76,7 +74,6 @@ class PartitionProducers:
     def __init__(self, shared: Shared) -> None:
         self.state: ProducerState | None = None
         self.unsure: CorruptionError | None = None  # the damage that kept the state from being what was written
-        self._verify = shared.around.config.transaction_partition_verification
         self._clock = shared.around.clock
         self._condition = shared.condition
         self._segments = shared.segments
@@ -113,14 +110,12 @@ class PartitionProducers:
         floor = min(start, segments.first_base - 1) if tiered else start
         self._replay_all(segments.all, floor=floor, whole=not tiered or segments.first_base == 0, afresh=afresh)
 
-    def prepare(
-        self, batches: Sequence[ProducerBatch], origin: Origin, guard: int = NO_GUARD
-    ) -> Prepared | Duplicate | None:
+    def prepare(self, batches: Sequence[ProducerBatch], origin: Origin) -> Prepared | Duplicate | None:
         """As ``ProducerState.prepare``; None without a batch. Afterwards the next recovery will look for producers."""
         if not batches:
             return None
         state = self._fresh() if self.state is None else self.state
-        answer = state.prepare(batches, origin, guard=guard)
+        answer = state.prepare(batches, origin)
         if isinstance(answer, Prepared):
             for note in answer.notes:
                 LOGGER.warning("producer_rule_broken directory=%s %s", self._directory, note)
@@ -129,18 +124,10 @@ class PartitionProducers:
             self.state = state
         return answer
 
-    def start_verification(self, producer_id: int, sequence: int, epoch: int) -> int:
-        """As ``ProducerState.start_verification``; NO_GUARD where guards are not asked for."""
-        if not self._verify:
-            return NO_GUARD
-        if self.state is None:  # one without producers counts as nothing, too
-            self.state = self._fresh()
-        return self.state.start_verification(producer_id, sequence, epoch, self._clock.now_ms())
-
     def _fresh(self) -> ProducerState:
         """Of a log without producers so far."""
         start = self._segments.log_start
-        state = ProducerState(start, verify=self._verify)
+        state = ProducerState(start)
         state.load(Snapshot(self._segments.end), log_start=start, now_ms=0)
         return state
 
@@ -291,7 +278,7 @@ class PartitionProducers:
         state = None if afresh else self.state
         if state is not None and state.is_current(log_start, end):
             return
-        state = self.state = ProducerState(log_start, verify=self._verify) if state is None else state
+        state = self.state = ProducerState(log_start) if state is None else state
         found = self._newest(loadable(set(offsets) - gone, floor, end))
         state.load(found, log_start=log_start, now_ms=self._clock.now_ms())
         self.unsure = None

@@ -203,14 +203,6 @@ class Replica:
             self.update_high_watermark(leader_high_watermark)
         return written
 
-    def start_verification(self, producer_id: int, sequence: int, epoch: int) -> int:
-        """A guard that a producer's first batch of a transaction presents; 0 where none is asked for.
-
-        Take it, ask the coordinator whether the transaction goes on, append with it: a marker in between makes it
-        worthless. Only with ``LogConfig.transaction_partition_verification``.
-        """
-        return self._log.to_write().appender.start_verification(producer_id, sequence, epoch)
-
     def update_high_watermark(self, offset: int | None) -> int:
         """Records below ``offset`` are on every replica: takes it over, between log start and end, and returns it.
 
