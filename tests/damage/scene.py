@@ -12,9 +12,10 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import NamedTuple
 
+from tests.given import append_given
 from tiered.config import LogConfig, TopicConfig
-from tiered.errors import OffsetGapError, TieredError
-from tiered.format.batch import decode_records, encode_batch, verify_batch
+from tiered.errors import TieredError
+from tiered.format.batch import decode_records, encode_batch
 from tiered.format.control import ControlType, marker
 from tiered.format.header import BatchHeader
 from tiered.format.kernels import ConsumerRecord
@@ -23,7 +24,6 @@ from tiered.format.walk import walk_headers
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.partition.partition import PartitionLog
-from tiered.local.partition.replica import Replica
 from tiered.model import NewRecord, TopicPartition
 from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream
@@ -143,7 +143,7 @@ def template(*, sparse: bool, state: State) -> Path:
         if number and number % PER_SEGMENT == 0:
             partition.roll()
         end = partition.positions().end_offset
-        Replica(partition).append_as_follower(batch_at(number, end + (3 if sparse and number % 2 else 0)))
+        append_given(partition, batch_at(number, end + (3 if sparse and number % 2 else 0)))
     partition.flush()
     log.checkpoint()
     if state is State.CLEAN:
@@ -212,23 +212,7 @@ def observe(partition: PartitionLog, offsets: tuple[int, ...]) -> dict[str, Seen
         "since": outcome(lambda: _records(stream, ReadRange(since_ms=middle), "read_uncommitted")),
         "times": outcome(lambda: tuple(partition.offset_for_time(stamp) for stamp in stamps)),
         "middle": outcome(lambda: _from_the_middle(partition, offsets[::EVERY])),
-        "fetched": outcome(lambda: _fetched(partition)),
     }
-
-
-def _fetched(partition: PartitionLog) -> tuple[object, ...]:
-    """Raw, as a follower reads: the offsets of the batches."""
-    found: list[object] = []
-    positions = partition.positions()
-    at = positions.start_offset
-    while at < positions.end_offset:
-        data = Replica(partition).fetch(at, 500).data
-        headers = [verify_batch(data[at : at + header.size_bytes]) for at, header in walk_headers(data)]
-        if not headers:
-            raise OffsetGapError("nothing comes", start=at, end=positions.end_offset)
-        found += [header.base_offset for header in headers]
-        at = headers[-1].next_offset
-    return tuple(found)
 
 
 @functools.cache

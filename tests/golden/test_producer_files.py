@@ -1,4 +1,4 @@
-"""A follower that is fed a broker's batches ends with the broker's own producer snapshots and transaction indexes."""
+"""A log that is fed a broker's batches ends with the broker's own producer snapshots and transaction indexes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.given import append_given
 from tests.golden.fixtures import MAIN, base_offset, expected_offsets, partition_dir, partitions
 from tests.golden.producers import LEFT_ALONE, MADE_MS, is_cleaned, snapshots_of
 from tiered.config import LogConfig, TopicConfig
@@ -13,14 +14,13 @@ from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.walk import walk_headers
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
-from tiered.local.partition.replica import Replica
 from tiered.model import TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 
 TP = TopicPartition("t", 0)
 
 
-class Follower:
+class Fed:
     """A log directory whose segments begin where the broker's began, and which is restarted when the broker was."""
 
     def __init__(self, directory: Path) -> None:
@@ -40,7 +40,7 @@ class Follower:
     def folder(self) -> Path:
         return self.directory / str(TP)
 
-    def follow(self, source: Path) -> dict[int, bytes]:
+    def feed(self, source: Path) -> dict[int, bytes]:
         """Every snapshot that was there at any time."""
         seen: dict[int, bytes] = {}
         epoch = -1
@@ -54,7 +54,7 @@ class Follower:
                     seen |= snapshots_of(self.folder)
                     self.open()
                 epoch = header.leader_epoch
-                Replica(self.partition).append_as_follower(data[position : position + header.size_bytes])
+                append_given(self.partition, data[position : position + header.size_bytes])
             seen |= snapshots_of(self.folder)
         self.log.close()
         return seen | snapshots_of(self.folder)
@@ -76,12 +76,12 @@ def entries(path: Path) -> bytes:
     return path.read_bytes() if path.exists() else b""
 
 
-def test_a_follower_writes_the_brokers_files(kafka_fixtures: Path, tmp_path: Path) -> None:
+def test_a_log_that_is_fed_writes_the_brokers_files(kafka_fixtures: Path, tmp_path: Path) -> None:
     compared = aborted = 0
     for name in with_producers(kafka_fixtures):
         source = partition_dir(kafka_fixtures, name)
-        follower = Follower(tmp_path / name)
-        seen = follower.follow(source)
+        fed = Fed(tmp_path / name)
+        seen = fed.feed(source)
         for offset, expected in snapshots_of(source).items():
             if offset not in seen:
                 assert decode_snapshot(expected) == [], (name, offset)
@@ -90,14 +90,14 @@ def test_a_follower_writes_the_brokers_files(kafka_fixtures: Path, tmp_path: Pat
             compared += bool(decode_snapshot(expected))
         for log in sorted(source.glob("*.log")):
             name_there = log.with_suffix(".txnindex").name
-            theirs, ours = entries(source / name_there), entries(follower.folder / name_there)
+            theirs, ours = entries(source / name_there), entries(fed.folder / name_there)
             assert ours == theirs, log
             aborted += bool(ours)
         answer = expected_offsets(kafka_fixtures, name)
-        follower.open()
-        if answer is not None and answer.latest == follower.partition.positions().end_offset:
-            assert follower.partition.last_stable_offset() == answer.lso, name
-        follower.log.close()
+        fed.open()
+        if answer is not None and answer.latest == fed.partition.positions().end_offset:
+            assert fed.partition.last_stable_offset() == answer.lso, name
+        fed.log.close()
     assert compared >= 5
     assert aborted >= 2
 
@@ -106,16 +106,16 @@ def test_a_follower_writes_the_brokers_files(kafka_fixtures: Path, tmp_path: Pat
 def test_a_broker_directory_without_snapshots_after_a_kill(kafka_fixtures: Path, tmp_path: Path, name: str) -> None:
     """Read again from its first batch, it has the last snapshot that the broker wrote."""
     source = partition_dir(kafka_fixtures, name)
-    follower = Follower(tmp_path / "log")
-    follower.follow(source)
-    ends = snapshots_of(follower.folder)
-    (follower.directory / ".kafka_cleanshutdown").unlink()
-    (follower.directory / "recovery-point-offset-checkpoint").unlink()
-    for path in (*follower.folder.glob("*.snapshot"), *follower.folder.glob("*.txnindex")):
+    fed = Fed(tmp_path / "log")
+    fed.feed(source)
+    ends = snapshots_of(fed.folder)
+    (fed.directory / ".kafka_cleanshutdown").unlink()
+    (fed.directory / "recovery-point-offset-checkpoint").unlink()
+    for path in (*fed.folder.glob("*.snapshot"), *fed.folder.glob("*.txnindex")):
         path.unlink()
-    follower.open()
-    follower.partition.positions()
-    follower.log.close()
-    assert snapshots_of(follower.folder)[max(ends)] == ends[max(ends)]
+    fed.open()
+    fed.partition.positions()
+    fed.log.close()
+    assert snapshots_of(fed.folder)[max(ends)] == ends[max(ends)]
     for path in source.glob("*.txnindex"):
-        assert entries(follower.folder / path.name) == path.read_bytes()
+        assert entries(fed.folder / path.name) == path.read_bytes()

@@ -64,7 +64,6 @@ from tiered.local.disk.checkpoints import (
     LOG_START_NAME,
     META_PROPERTIES_NAME,
     RECOVERY_POINT_NAME,
-    REPLICATION_NAME,
     OffsetsFile,
     mark_clean,
 )
@@ -346,7 +345,6 @@ class _Build:
         UploadCheckpoint(root, files).write(uploads)
         ends = {plan.tp: plan.end_offset for plan in self.plans}
         OffsetsFile(root, RECOVERY_POINT_NAME, files).write(ends)
-        OffsetsFile(root, REPLICATION_NAME, files).write(ends)
         OffsetsFile(root, LOG_START_NAME, files).write({plan.tp: plan.start_offset for plan in self.plans})
         mark_clean(root, files)
         return str(volume)

@@ -16,8 +16,7 @@
         00000000000000004711.log .index .timeindex      active: indexes preallocated
         *.txnindex *.snapshot                           where there are producers: aborted transactions, producer state
         leader-epoch-checkpoint  partition.metadata
-        tiered-sparse tiered-plain tiered-follows       empty: offsets were left out; no producer ever wrote; the high
-                                                        watermark is told by a leader
+        tiered-sparse tiered-plain                      empty: offsets were left out; no producer ever wrote
       weather-0.{uuid}-delete/         a deleted topic's, removed after file.delete.delay.ms or at the next open
       weather-1.{uuid}-future/         a partition on its way here from another log directory
       weather-2.{uuid}-stray/          a broker's; kept, never loaded

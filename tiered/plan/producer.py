@@ -26,7 +26,6 @@ class Origin(enum.Enum):
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
-    REPLICATION = "replication"
 
 
 class Marker(NamedTuple):

@@ -1,4 +1,4 @@
-"""What a producer's next batch must look like. The rules raise, or return a note on what they accept.
+"""The rules for a producer's next batch. They raise, or change the draft.
 
 Kafka's rules: docs/kafka-semantics.md#append-validation, #producer-state and #markers.
 """
@@ -49,10 +49,10 @@ def check_form(batch: ProducerBatch, origin: Origin, index: int) -> None:
         raise InvalidRecordError(f"producer {batch.producer_id} has an epoch but no sequence", index=index)
 
 
-def check_data(draft: Draft, batch: ProducerBatch, origin: Origin, index: int) -> str:
+def check_data(draft: Draft, batch: ProducerBatch, origin: Origin, index: int) -> None:
     """Epoch, sequence and transaction of a data batch."""
     who = f"producer {batch.producer_id}"
-    note = _check_epoch(draft, batch, origin)
+    _check_epoch(draft, batch)
     if origin is Origin.CLIENT:
         _check_sequence(draft, batch, index)
     if draft.in_txn and not batch.transactional:
@@ -64,33 +64,30 @@ def check_data(draft: Draft, batch: ProducerBatch, origin: Origin, index: int) -
     draft.epoch = batch.producer_epoch
     draft.last_sequence = batch.last_sequence
     draft.in_txn = batch.transactional
-    return note
 
 
-def check_marker(draft: Draft, batch: ProducerBatch, origin: Origin) -> str:
+def check_marker(draft: Draft, batch: ProducerBatch) -> None:
     """Epochs of a marker; an empty control batch is what cleaning left of a transaction, and means nothing."""
     if batch.marker is None:
-        return ""
-    note = _check_epoch(draft, batch, origin)
+        return
+    _check_epoch(draft, batch)
     epoch = batch.marker.coordinator_epoch
     if epoch < draft.coordinator_epoch:
-        found = f"producer {batch.producer_id}: marker of coordinator epoch {epoch}, {draft.coordinator_epoch} was seen"
-        if origin is not Origin.REPLICATION:
-            raise ProducerFencedError(found, hint="a newer transaction coordinator has taken over: stop this one")
-        note = found
+        raise ProducerFencedError(
+            f"producer {batch.producer_id}: marker of coordinator epoch {epoch}, {draft.coordinator_epoch} was seen",
+            hint="a newer transaction coordinator has taken over: stop this one",
+        )
     draft.epoch = batch.producer_epoch
     draft.coordinator_epoch = epoch
     draft.in_txn = False
-    return note
 
 
-def _check_epoch(draft: Draft, batch: ProducerBatch, origin: Origin) -> str:
-    if batch.producer_epoch >= draft.epoch:
-        return ""
-    found = f"producer {batch.producer_id}: epoch {batch.producer_epoch} is below {draft.epoch}"
-    if origin is Origin.REPLICATION:
-        return found
-    raise ProducerFencedError(found, hint="another instance has taken this producer over: stop this one")
+def _check_epoch(draft: Draft, batch: ProducerBatch) -> None:
+    if batch.producer_epoch < draft.epoch:
+        raise ProducerFencedError(
+            f"producer {batch.producer_id}: epoch {batch.producer_epoch} is below {draft.epoch}",
+            hint="another instance has taken this producer over: stop this one",
+        )
 
 
 def _check_sequence(draft: Draft, batch: ProducerBatch, index: int) -> None:

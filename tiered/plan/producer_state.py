@@ -36,11 +36,10 @@ DEFAULT_EXPIRATION_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Batches that may be appended now. ``notes`` say what was accepted although it breaks a rule (replication)."""
+    """Batches that may be appended now."""
 
     batches: tuple[ProducerBatch, ...]
     generation: int
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,6 @@ class ProducerState:
             if duplicate is not None:
                 return duplicate
         drafts: dict[int, Draft] = {}
-        notes: list[str] = []
         index = 0
         for batch in batches:
             draft = drafts.get(batch.producer_id)
@@ -92,13 +90,11 @@ class ProducerState:
                 draft = drafts[batch.producer_id] = Draft.of(self._producers.get(batch.producer_id))
             check_form(batch, origin, index)
             if batch.control:
-                note = check_marker(draft, batch, origin)
+                check_marker(draft, batch)
             else:
-                note = check_data(draft, batch, origin, index)
-            if note:
-                notes.append(note)
+                check_data(draft, batch, origin, index)
             index += batch.offset_delta + 1
-        return Prepared(tuple(batches), self._generation, tuple(notes))
+        return Prepared(tuple(batches), self._generation)
 
     def _duplicate(self, batches: Sequence[ProducerBatch]) -> Duplicate | None:
         found: list[BatchSpan] = []
@@ -183,23 +179,18 @@ class ProducerState:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """The earliest offset that a transaction without replicated marker began at; not below the log's start."""
+        """The earliest offset that a transaction without marker began at; not below the log's start."""
         first = self._txns.first_unstable
         return None if first is None else max(first, self._log_start)
 
-    def last_stable_offset(self, high_watermark: int) -> int:
+    def last_stable_offset(self, end: int) -> int:
         """The end for ``read_committed``: every transaction below it is decided (exclusive)."""
         first = self.first_unstable_offset
-        return high_watermark if first is None else min(first, high_watermark)
-
-    def advance_high_watermark(self, high_watermark: int) -> None:
-        """Markers below it are safe. A log without replicas passes its end."""
-        self._txns.replicated(high_watermark)
+        return end if first is None else min(first, end)
 
     def raise_log_start(self, log_start: int) -> None:
         """Records below ``log_start`` are gone, producers stay: they expire by time only."""
         self._log_start = max(self._log_start, log_start)
-        self._txns.replicated(self._log_start)
         self._map_end = max(self._map_end, self._log_start)
         self._snapshot_offset = max(self._snapshot_offset, self._log_start)
 

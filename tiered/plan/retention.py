@@ -127,13 +127,11 @@ def plan_local_retention(
     log_start_offset: int,
     committed_end: int | None,
     active: LocalSegmentFacts | None = None,
-    high_watermark: int | None = None,
 ) -> LocalRetention:
     """What may leave the disk at ``now_ms``. ``sealed`` ascending; ``committed_end`` None: there is no remote tier.
 
     Kafka's order and comparisons: log start, size (never below the limit), time (strictly older). An
-    ``active`` segment that is not given, or empty, stays; it never goes because of the log start alone. Nothing goes
-    that ends above the ``high_watermark`` (None: it is the end).
+    ``active`` segment that is not given, or empty, stays; it never goes because of the log start alone.
 
     Kafka's rule: docs/kafka-semantics.md#retention.
     """
@@ -144,9 +142,8 @@ def plan_local_retention(
         retention_ms = _local(config.local_retention_ms, config.retention_ms)
         retention_bytes = _local(config.local_retention_bytes, config.retention_bytes)
     excess = sum(segment.size_bytes for segment in sealed) + active_bytes - retention_bytes
-    safe = [s for s in sealed if high_watermark is None or s.end_offset <= high_watermark]
     bases: list[int] = []
-    for segment in safe:
+    for segment in sealed:
         goes = (
             segment.end_offset <= log_start_offset
             or (retention_bytes >= 0 and excess >= segment.size_bytes)
@@ -157,7 +154,7 @@ def plan_local_retention(
         excess -= segment.size_bytes
         bases.append(segment.base_offset)
     below = sealed[len(bases) - 1].end_offset if bases else (sealed[0].base_offset if sealed else log_start_offset)
-    if active is None or active.size_bytes == 0 or (high_watermark is not None and active.end_offset > high_watermark):
+    if active is None or active.size_bytes == 0:
         return LocalRetention(below, tuple(bases))
     if committed_end is not None:
         return LocalRetention(below, tuple(bases), active.is_older(retention_ms, now_ms, config))

@@ -5,8 +5,6 @@
     batches, in order ─> ProducerState ─> OpenTxns ─> the last stable offset: nothing at or above it is shown
     transaction indexes ─> aborted_within ─> Hidden ─> below it, what was aborted is not
 
-*Ongoing* transactions have no marker yet; *unreplicated* ones have, but at or above the high watermark.
-
 Kafka's rules: docs/kafka-semantics.md#read-committed and #last-stable-offset.
 """
 
@@ -107,16 +105,14 @@ class OpenTxn(NamedTuple):
 class OpenTxns:
     """By first offset. Offsets are given out in rising order, so insertion keeps ``_ongoing`` sorted."""
 
-    __slots__ = ("_ongoing", "_unreplicated")
+    __slots__ = ("_ongoing",)
 
     def __init__(self) -> None:
         self._ongoing: OrderedDict[int, int] = OrderedDict()
-        self._unreplicated: list[tuple[int, int]] = []
 
     def load(self, open_txns: Iterable[tuple[int, int]]) -> None:
         """(first offset, producer id) of the ongoing ones; replaces everything."""
         self._ongoing = OrderedDict(sorted(open_txns))
-        self._unreplicated = []
 
     def begin(self, first_offset: int, producer_id: int) -> None:
         """``first_offset`` is above all that were given before."""
@@ -127,23 +123,13 @@ class OpenTxns:
         return next((first for first in self._ongoing if first not in ended), marker_offset + 1)
 
     def end(self, txn: CompletedTxn) -> None:
-        """The marker and its index entry are written; the high watermark is not there yet."""
-        if self._ongoing.pop(txn.first_offset, None) is not None:
-            bisect.insort(self._unreplicated, (txn.first_offset, txn.last_offset))
-
-    def replicated(self, high_watermark: int) -> None:
-        """Markers below ``high_watermark`` hold nothing back any more."""
-        if self._unreplicated:
-            self._unreplicated = [txn for txn in self._unreplicated if txn[1] >= high_watermark]
+        """Forget a transaction whose marker and index entry are written."""
+        self._ongoing.pop(txn.first_offset, None)
 
     @property
     def first_unstable(self) -> int | None:
-        """First offset of the earliest transaction, ongoing or unreplicated."""
-        first = next(iter(self._ongoing), None)
-        if not self._unreplicated:
-            return first
-        unreplicated = self._unreplicated[0][0]
-        return unreplicated if first is None else min(first, unreplicated)
+        """First offset of the earliest ongoing transaction."""
+        return next(iter(self._ongoing), None)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """(first offset, producer id) of the ongoing transactions, in order."""

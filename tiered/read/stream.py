@@ -91,7 +91,7 @@ class LocalPartition(Protocol):
         """Where ``read_committed`` ends."""
 
     def high_watermark(self) -> int:
-        """Where ``read_uncommitted`` ends: the end, unless a leader or followers say otherwise."""
+        """Where ``read_uncommitted`` ends: the end, or a broker's high watermark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ class TierStream:
         return (yield from self._remote.last_stable_offset())
 
     def _high_watermark(self) -> int | None:
-        """Where ``read_uncommitted`` ends if not at the latest offset: a log that follows has records to come."""
+        """Where ``read_uncommitted`` ends if not at the latest offset: a broker has not replicated the rest."""
         if self._local is None:
             return None
         end = self._local.positions().end_offset  # first: it may grow

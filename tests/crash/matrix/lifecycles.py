@@ -152,15 +152,7 @@ def new_epochs(world: World) -> None:
     world.flush()
 
 
-def follow(world: World) -> None:
-    world.follow(3, 2, epoch=2)
-    world.follow(9, 1, epoch=5)
-    world.flush()
-    world.follow(10, 3, epoch=5)
-
-
 LIFECYCLES = (
-    Operation("append, as a follower", two_topics, follow),
     Operation("new leader epochs", two_topics, new_epochs),
     Operation("expiry of producers, roll", old_producers, expire_producers),
     Operation("all background tasks", segments, tick_everything),

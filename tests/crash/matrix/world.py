@@ -16,7 +16,6 @@ from tiered.format.control import ControlType, marker
 from tiered.local.directory.directories import LocalTier
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
-from tiered.local.partition.replica import Replica
 from tiered.local.partition.writer import PartitionWriter
 from tiered.model import NewRecord, RecordMetadata, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
@@ -137,15 +136,6 @@ class World:
         data = encode_batch([record], producer_id=pid, producer_epoch=0, transactional=True, control=True)
         fields = {"pid": pid, "transactional": True, "marker": "abort" if abort else "commit"}
         self._send(tp, [record], lambda _: self.partition(tp).append_as_coordinator(data), **fields)
-
-    def follow(self, base: int, count: int = 1, *, epoch: int = 0, tp: TopicPartition = T) -> None:
-        """A leader's batch at a given offset."""
-        records = self._records(["f"] * count)
-        data = encode_batch(records, base_offset=base, leader_epoch=epoch)
-        end = self.partition(tp).positions().end_offset
-        if base > end:
-            self.ledger.note(tp, Kind.GAP, base)
-        self._run(tp, [Sent(base, values(records))], lambda: Replica(self.partition(tp)).append_as_follower(data))
 
     def _send(
         self, tp: TopicPartition, records: list[NewRecord], call: Callable[[int], RecordMetadata], **fields: Any

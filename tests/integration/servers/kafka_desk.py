@@ -8,13 +8,13 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from tests.given import append_given
 from tests.integration.servers.kafka import Seen
 from tiered.format.batch import encode_batch
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, marker
 from tiered.local.directory.directories import LocalTier
 from tiered.local.partition.partition import PartitionLog
-from tiered.local.partition.replica import Replica
 from tiered.model import NewRecord, RecordMetadata, TopicPartition
 from tiered.testing.clock import FakeClock
 
@@ -93,11 +93,9 @@ class Desk:
         )
 
     def follow(self, base: int, count: int = 1, *, epoch: int = 0) -> None:
-        """A batch with an offset of its own, as a leader sends it."""
+        """A batch with an offset of its own, as a broker gave it."""
         records = self.records(count)
-        told = Replica(self.partition).append_as_follower(encode_batch(records, base_offset=base, leader_epoch=epoch))
-        assert told is not None
-        self.note(records, told)
+        self.note(records, append_given(self.partition, encode_batch(records, base_offset=base, leader_epoch=epoch)))
 
     def clean(self) -> None:
         """Seals what there is and cleans it once."""

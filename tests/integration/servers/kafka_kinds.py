@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from tests.given import append_given
 from tests.integration.servers.kafka import Seen
 from tests.integration.servers.kafka_desk import LAST_SEQUENCE, Desk
 from tests.unit.format.legacy import message, wrapper
 from tiered.format.batch import encode_batch
 from tiered.format.codecs import Codec
-from tiered.local.partition.replica import Replica
 from tiered.model import NO_TIMESTAMP, NewRecord
 from tiered.plan.producer import ProducerStamp
 
@@ -135,7 +135,7 @@ def old_formats(desk: Desk) -> None:
             inner = b"".join(message(magic, number + (base + 1) * (1 - magic), b"k", b"v", at) for number in range(3))
             data = message(magic, base, b"k", b"single", at)
             data += wrapper(magic, base + 3, inner, Codec.GZIP, at)
-            assert Replica(desk.partition).append_as_follower(data) is not None
+            append_given(desk.partition, data)
             for offset, value in enumerate((b"single", b"v", b"v", b"v"), base):
                 desk.wrote[offset] = Seen(offset, at if magic else NO_TIMESTAMP, 0, b"k", value, [])
     desk.append(20)

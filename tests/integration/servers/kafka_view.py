@@ -13,8 +13,8 @@ from tiered.format.producer_snapshot import decode_snapshot
 from tiered.local.directory.directories import LocalTier
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import Files
+from tiered.local.partition.list_offsets import offset_for_leader_epoch
 from tiered.local.partition.partition import PartitionLog
-from tiered.local.partition.replica import Replica
 from tiered.model import TopicPartition
 from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream
@@ -65,7 +65,7 @@ def told_by(partition: PartitionLog) -> Told:
         found = partition.offset_for_time(timestamp)
         times[timestamp] = -1 if found is None else found[0]
     committed = Heard(start, stable, _seen(stream, "read_committed"))
-    epochs = {entry.epoch: Replica(partition).end_offset_for(entry.epoch) for entry in partition.leader_epochs()}
+    epochs = {entry.epoch: offset_for_leader_epoch(partition, entry.epoch) for entry in partition.leader_epochs()}
     return Told(everything, committed, times, epochs)
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from tests.property.history.checks import same
 from tests.property.history.geometry import roll_facts, roll_reasons
 from tests.property.history.world import HOUR_MS, Raised, Subject, World, outcome
-from tiered.errors import CorruptionError, InvalidRecordError, RecordTooLargeError
+from tiered.errors import InvalidRecordError, RecordTooLargeError
 from tiered.format.batch import encode_batch
 from tiered.format.codecs import Codec
-from tiered.local.partition.replica import Replica
 from tiered.model import NewRecord
 
 KEYS = b"abcdefgh"
@@ -83,8 +82,3 @@ def append_too_much(world: World, subject: Subject) -> None:
     junk = bytearray(encode_batch([NewRecord(b"v", b"k", world.clock.now_ms())]))
     junk[world.dice.randrange(17, len(junk))] ^= 0x10
     same(outcome(lambda: partition.append_batches(junk)), Raised(InvalidRecordError), f"junk for {subject.name}")
-    same(
-        outcome(lambda: Replica(partition).append_as_follower(junk)),
-        Raised(CorruptionError),
-        f"junk for {subject.name}",
-    )

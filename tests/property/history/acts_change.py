@@ -9,8 +9,6 @@ from tests.property.history.settle import settle_producers
 from tests.property.history.world import HOUR_MS, Raised, Subject, World, outcome
 from tiered.errors import ConfigError, OffsetOutOfRangeError
 from tiered.local.disk.uploads import PartitionUpload
-from tiered.local.partition.replica import Replica
-from tiered.model import EpochEntry
 
 
 def flush(world: World, subject: Subject) -> None:
@@ -121,32 +119,6 @@ def start_over(world: World, subject: Subject, offset: int) -> None:
     subject.model.start_over(offset)
     subject.starts.add(offset)
     subject.dirty = None if subject.dirty is None else min(subject.dirty, offset)
-
-
-def truncate_by_epoch(world: World, subject: Subject) -> None:
-    """A leader tells where its epoch ends; we cut what it does not have (docs/kafka-semantics.md#leader-epochs)."""
-    model, dice = subject.model, world.dice
-    known = [entry.epoch for entry in model.epochs] or [0]
-    epoch = dice.choice([known[-1], known[-1], dice.choice(known), known[-1] + 1, known[0] - 1])
-    leaders_end = dice.choice([-1, model.end, max(model.end - dice.randint(0, 9), 0)])
-    ours, our_end = model.end_offset_for(epoch)
-    same(
-        Replica(world.partition(subject)).end_offset_for(epoch),
-        (ours, our_end),
-        f"end of epoch {epoch} in {subject.name}",
-    )
-    target: int | None = leaders_end if ours < 0 else min(leaders_end, our_end)
-    if epoch < 0 or leaders_end < 0 or (ours < 0 and not model.epochs):
-        target = None
-    found = outcome(lambda: Replica(world.partition(subject)).truncate_by_epoch(epoch, leaders_end))
-    world.say(f"truncate {subject.name} by epoch {epoch}, {leaders_end}: {found}")
-    if target is not None and subject.uploaded is not None and target < subject.uploaded:
-        same(found, Raised(ConfigError), f"truncation of {subject.name}")
-        return
-    if target is not None:
-        cut(world, subject, target)
-    latest = model.epochs[-1].epoch if model.epochs else -1
-    same(found, EpochEntry(latest, model.end), f"truncation of {subject.name}")
 
 
 def truncate_fully(world: World, subject: Subject) -> None:

@@ -12,7 +12,6 @@ import pytest
 import tiered
 from tests.unit.cli.conftest import Cli
 from tiered.local.directory.manager import LocalLog
-from tiered.local.disk.names import WATERMARK_NAME
 from tiered.model import TopicPartition
 from tiered.testing.disk import UnreadableFiles
 
@@ -119,15 +118,14 @@ def test_what_is_lost_without_it_is_said_and_the_way_on_is_one(cli: Cli, directo
     assert cli("check", "--log-dir", directory).code == 0
 
 
-def test_a_log_that_follows_and_whose_replicated_end_is_not_known_is_not_read(cli: Cli, directory: Path) -> None:
-    """It would read as empty."""
-    (directory / "t-0" / WATERMARK_NAME).touch()
+def test_a_brokers_log_whose_replicated_end_is_not_known_is_not_read(cli: Cli, directory: Path) -> None:
+    (directory / TOPICS).unlink()
     (directory / MARKS).write_text("0\n1\nt 0 8\n")
     assert cli("cat", "t", "--log-dir", directory).text.split() == ["5", "6", "7"]
     (directory / MARKS).write_bytes(GARBAGE)
     seen = cli("cat", "t", "--log-dir", directory)
     assert (seen.code, seen.text, str(directory / MARKS) in seen.err) == (13, "", True)
-    assert "nothing of those logs is read before their leader has told it anew" in seen.err
+    assert "move it away to read up to the end of each log" in seen.err
 
 
 def test_a_file_of_a_newer_release_is_no_damage(cli: Cli, directory: Path) -> None:

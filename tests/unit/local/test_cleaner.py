@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.given import append_given
 from tests.unit.local.bench import TP
 from tests.unit.local.cleaning_bench import CLEANED, DIRTY, KEYED_BYTES, OTHER, CleaningBench, dirty, stored
 from tiered.config import LogConfig
@@ -16,7 +17,6 @@ from tiered.format.checkpoint import encode_offsets
 from tiered.local.cleaning.cleaner import Throttle
 from tiered.local.cleaning.subjects import FENCED, NOT_COMPACTED, TIERED
 from tiered.local.disk.checkpoints import CLEANER_NAME
-from tiered.local.partition.replica import Replica
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock
 
@@ -75,7 +75,7 @@ def test_records_of_an_open_transaction_and_behind_it_are_not_cleaned(bench: Cle
     batch = encode_batch(
         [NewRecord(b"t", b"a", 5)], base_offset=9, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True
     )
-    Replica(bench.partition).append_as_follower(batch)
+    append_given(bench.partition, batch)
     bench.seal()
     bench.put("a8")
     bench.seal()

@@ -15,7 +15,6 @@ from tiered.errors import CorruptionError, OutOfOrderSequenceError
 from tiered.format.batch import encode_batch, read_header
 from tiered.format.control import ControlType, marker
 from tiered.local.cleaning.rounds import BUFFER_BYTES
-from tiered.local.partition.replica import Replica
 from tiered.model import AbortedTxn, NewRecord, RecordMetadata
 from tiered.plan.batch_filter import Dropped
 from tiered.testing.clock import START_MS
@@ -76,20 +75,6 @@ class TxnBench(CleaningBench):
 @pytest.fixture
 def bench(tmp_path: Path) -> TxnBench:
     return TxnBench(tmp_path / "log")
-
-
-def test_a_marker_that_is_replicated_later_holds_nothing_back(bench: TxnBench) -> None:
-    """Nothing is appended in between: what held a round back is over by the high watermark alone."""
-    bench.send(1, 1, 2, txn=True)
-    bench.send(2, 1, 2)
-    bench.seal()
-    replica, cleaner = Replica(bench.partition), bench.log.cleaner
-    replica.update_high_watermark(4)
-    assert bench.mark(1) == 4
-    assert [cleaner.run(bench.clock.now_ms()).rounds for _ in range(2)] == [0, 0]
-    replica.update_high_watermark(5)
-    assert cleaner.run(bench.clock.now_ms()).rounds == 1
-    assert bench.keys == [(2, 1), (3, 2)]
 
 
 @pytest.mark.parametrize("unclean", [False, True])

@@ -11,13 +11,13 @@ from uuid import UUID
 
 import pytest
 
+from tests.given import append_given
 from tests.unit.local.several import SMALL, TP, Mortal, opened, values
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, LocalIOError, LockedError, TieredError, UnknownTopicError
 from tiered.format.batch import decode_records, encode_batch
 from tiered.local.directory.directories import LocalTier
 from tiered.local.directory.manager import LocalLog
-from tiered.local.partition.replica import Replica
 from tiered.model import EpochEntry, NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.testing.disk import FaultyFiles, PowerCut, on_nth
@@ -208,7 +208,7 @@ def test_a_move_leaves_the_leader_epochs_as_they_are(tmp_path: Path) -> None:
         logs.partition(TP).new_leader_epoch(2)
         logs.partition(TP).append([NewRecord(b"20")])
         older = encode_batch([NewRecord(b"21", timestamp=1)], base_offset=21, leader_epoch=1)
-        Replica(logs.partition(TP)).append_as_follower(older)
+        append_given(logs.partition(TP), older)
         logs.move(TP, tmp_path / "b")
         assert logs.partition(TP).leader_epochs() == (EpochEntry(0, 0), EpochEntry(1, 21))
         assert values(logs) == [b"%d" % i for i in range(22)]
@@ -348,7 +348,7 @@ def meanwhile(files: FaultyFiles, begin: str, work: Callable[[], object]) -> Non
 
 @pytest.mark.parametrize("count", [15, 30])
 def test_a_log_that_is_cut_while_it_moves_arrives_as_it_was_left(tmp_path: Path, count: int) -> None:
-    """What was copied before the cut is not what is appended behind it, nor was that cleaned or replicated.
+    """What was copied before the cut is not what is appended behind it, nor was that cleaned.
 
     ``count`` 15: it ends where it did.
     """
@@ -357,7 +357,6 @@ def test_a_log_that_is_cut_while_it_moves_arrives_as_it_was_left(tmp_path: Path,
         source = logs.logs()[tmp_path / "a"]
         others = [NewRecord(b"other %d" % i) for i in range(count)]
         source.cleaner.checkpoint.store(TP, 18, source.roster.names())
-        Replica(logs.partition(TP)).update_high_watermark(19)
 
         def cut() -> None:
             logs.partition(TP).truncate_to(5)
@@ -368,7 +367,6 @@ def test_a_log_that_is_cut_while_it_moves_arrives_as_it_was_left(tmp_path: Path,
         files.fail = None
         assert values(logs) == [b"%d" % i for i in range(5)] + [record.value for record in others]
         assert logs.logs()[tmp_path / "b"].cleaner.checkpoint.offset(TP) == 5
-        assert logs.partition(TP).high_watermark() == 5
     with opened(tmp_path) as logs:
         assert values(logs) == [b"%d" % i for i in range(5)] + [record.value for record in others]
 
@@ -376,17 +374,16 @@ def test_a_log_that_is_cut_while_it_moves_arrives_as_it_was_left(tmp_path: Path,
 def test_what_is_told_while_a_partition_moves_is_known_afterwards(tmp_path: Path) -> None:
     files = FaultyFiles()
     with filled(tmp_path, files) as logs:
-        Replica(logs.partition(TP)).update_high_watermark(12)
 
         def told() -> None:
-            logs.partition(TP).new_leader_epoch(3)  # whoever leads, leads alone
+            logs.partition(TP).new_leader_epoch(3)
             logs.partition(TP).delete_records(9)
 
         meanwhile(files, "recovery-point-offset-checkpoint", told)
         logs.move(TP, tmp_path / "b")
         files.fail = None
         logs.partition(TP).append([NewRecord(b"20")])
-        assert (logs.partition(TP).high_watermark(), logs.partition(TP).positions().start_offset) == (21, 9)
+        assert logs.partition(TP).positions().start_offset == 9
 
 
 def test_a_topic_that_is_altered_while_a_partition_moves_opens_it_nowhere(tmp_path: Path) -> None:
@@ -412,17 +409,6 @@ def test_a_topic_that_is_altered_while_a_partition_moves_opens_it_nowhere(tmp_pa
         assert values(logs) == [*(b"%d" % i for i in range(20)), b"later"]
         assert logs.partitions() == [TopicPartition("t", number) for number in range(3)]
         assert {log.topics()["t"].config.retention_ms for log in logs.logs().values()} == {7_000}
-
-
-def test_a_move_that_fails_leaves_the_high_watermark_where_it_was(tmp_path: Path) -> None:
-    files = FaultyFiles()
-    with filled(tmp_path, files) as logs:
-        Replica(logs.partition(TP)).update_high_watermark(12)
-        files.fail = lambda operation, path: errno.EACCES if path.name.startswith("tiered-move-ready") else 0
-        with pytest.raises(TieredError):
-            logs.move(TP, tmp_path / "b")
-        files.fail = None
-        assert (logs.directory_of(TP), logs.partition(TP).high_watermark()) == (tmp_path / "a", 12)
 
 
 @pytest.mark.parametrize("records", [0, 3])

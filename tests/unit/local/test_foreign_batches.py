@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.given import append_given
 from tests.golden.foreign import batch, field, lz4_block, lz4_frame, named, plain_records, record
 from tests.unit.local.cleaning_bench import CleaningBench
 from tiered.arrow import ArrowDecoder
@@ -21,7 +22,6 @@ from tiered.format.codecs import Codec
 from tiered.format.kernels import Record
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition import incoming
-from tiered.local.partition.replica import Replica
 from tiered.model import HeaderName, NewRecord, TopicPartition
 
 TP = TopicPartition("t", 0)
@@ -41,7 +41,7 @@ def test_a_name_that_is_not_utf_8_is_appended_with_its_bytes(tmp_path: Path, cod
         partition = log.partition(TP)
         partition.append([NewRecord(b"before")])
         partition.append_batches(ODD)
-        Replica(partition).append_as_follower(struct.pack(">q", 2) + ODD[8:])
+        append_given(partition, struct.pack(">q", 2) + ODD[8:])
         partition.append([NewRecord(b"after")])
         records = [one for data in partition.read_batches(0) for one in decode_records(bytes(data))]
         assert [one.value for one in records] == [b"before", b"v", b"v", b"after"]
@@ -74,9 +74,9 @@ def test_a_follower_stores_what_nobody_can_decode(tmp_path: Path) -> None:
         log.create_topic("t", 1)
         partition = log.partition(TP)
         partition.append([NewRecord(b"before", None, header.max_timestamp)])
-        assert Replica(partition).append_as_follower(sent).end_offset == 3
-        Replica(partition).append_as_follower(
-            encode_batch([NewRecord(b"after", None, header.max_timestamp)], base_offset=3, leader_epoch=0)
+        assert append_given(partition, sent).end_offset == 3
+        append_given(
+            partition, encode_batch([NewRecord(b"after", None, header.max_timestamp)], base_offset=3, leader_epoch=0)
         )
         assert [bytes(data) for data in partition.read_batches(0)][1] == sent
         partition.roll()
@@ -102,7 +102,7 @@ def test_a_batch_of_too_many_records_is_refused_before_they_are_decoded(
             partition.append_batches(sent)
         assert "batch.num.messages" in caught.value.hint
         assert partition.append_batches(encode_batch([NewRecord(b"v")] * 3)).end_offset == 3
-        Replica(partition).append_as_follower(struct.pack(">q", 3) + sent[8:])  # its leader has taken it
+        append_given(partition, struct.pack(">q", 3) + sent[8:])  # its leader has taken it
         assert partition.positions().end_offset == 7
 
 
@@ -158,7 +158,7 @@ def test_check_finds_records_that_nobody_can_decode(tmp_path: Path) -> None:
     directory = tmp_path / "log"
     with LocalLog.open(directory) as log:
         log.create_topic("t", 1)
-        Replica(log.partition(TP)).append_as_follower(of_integers())
+        append_given(log.partition(TP), of_integers())
         log.partition(TP).roll()
     assert check(directory, None).findings == ()
     (found,) = check(directory, None, CheckOptions(read_data=True)).findings

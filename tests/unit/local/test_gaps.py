@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.given import append_given
 from tests.unit.local.bench import TP, CaseBench, batch
 from tests.unit.local.cleaning_bench import CleaningBench
 from tests.unit.local.producer_bench import PID, ProducerBench
@@ -15,7 +16,6 @@ from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.checkpoints import RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
-from tiered.local.partition.replica import Replica
 from tiered.model import AbortedTxn
 from tiered.testing.disk import FaultyFiles
 
@@ -202,16 +202,6 @@ def test_what_is_stable_is_not_below_the_start_after_a_kill(tmp_path: Path) -> N
     assert (bench.writer.log_start, bench.lso) == (2, 2)
 
 
-def test_who_leads_after_an_older_leader_notes_the_epoch_again(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log")
-    bench.partition.new_leader_epoch(5)
-    bench.fill(1)
-    Replica(bench.partition).append_as_follower(batch(1, epoch=3))
-    assert bench.epochs == [(3, 1)]
-    bench.fill(1)
-    assert bench.epochs == [(3, 1), (5, 2)]
-
-
 def test_aborted_transactions_survive_a_power_cut_after_a_cut(tmp_path: Path) -> None:
     bench = ProducerBench(tmp_path / "log")
     bench.send(0, txn=True)
@@ -229,7 +219,7 @@ def test_aborted_transactions_survive_a_power_cut_after_a_cut(tmp_path: Path) ->
 @pytest.mark.parametrize("data", [bytes(12), bytes(8) + b"\0\0\0\x01"])
 def test_a_time_index_that_names_no_batch_is_made_again(tmp_path: Path, data: bytes) -> None:
     bench = CaseBench(tmp_path / "log")
-    Replica(bench.partition).append_as_follower(batch(0, -1) + batch(1, 70))
+    append_given(bench.partition, batch(0, -1) + batch(1, 70))
     bench.partition.roll()
     bench.log.close()
     (bench.folder / f"{0:020d}.timeindex").write_bytes(data)
@@ -240,7 +230,7 @@ def test_a_time_index_that_names_no_batch_is_made_again(tmp_path: Path, data: by
 
 def test_a_time_index_that_lost_its_last_entries_is_made_again(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log", index_interval_bytes=0)
-    Replica(bench.partition).append_as_follower(batch(0, 10) + batch(1, 20) + batch(2, 30))
+    append_given(bench.partition, batch(0, 10) + batch(1, 20) + batch(2, 30))
     bench.partition.roll()
     bench.log.close()
     path = bench.folder / f"{0:020d}.timeindex"

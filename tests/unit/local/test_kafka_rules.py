@@ -12,7 +12,6 @@ from tests.unit.local.producer_bench import ProducerBench, data, end
 from tiered.errors import ConfigError
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import PosixFiles
-from tiered.local.partition.replica import Replica
 from tiered.model import NewRecord
 from tiered.testing.clock import START_MS
 
@@ -84,8 +83,8 @@ def test_an_entry_is_due_strictly_beyond_the_interval(tmp_path: Path, interval: 
 
 def test_several_batches_of_one_append_are_indexed_each(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log", index_interval_bytes=0)
-    Replica(bench.partition).append_as_follower(batch(0) + batch(1) + batch(2))
-    Replica(bench.partition).append_as_follower(batch(3))
+    bench.partition.append_batches(batch(0) + batch(1) + batch(2))
+    bench.partition.append_batches(batch(3))
     bench.partition.roll()
     assert [offset for offset, _ in bench.index(0).entries] == [1, 2, 3]
 
@@ -202,13 +201,6 @@ def test_a_log_start_below_the_first_segment_is_raised_with_its_epochs(tmp_path:
     assert (bench.partition.positions().start_offset, bench.writer.log_start, bench.epochs) == (4, 4, [(1, 4)])
 
 
-def test_a_follower_with_an_older_epoch_rewrites_the_newer(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log")
-    Replica(bench.partition).append_as_follower(batch(0, epoch=5))
-    Replica(bench.partition).append_as_follower(batch(1, epoch=3))
-    assert bench.epochs == [(3, 1)]
-
-
 def test_lookups_by_time_with_equal_and_falling_timestamps(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log", per_segment=3, index_interval_bytes=0)
     for timestamp in (10, 5, 20, 20, 15, 30, 3, 2, 1):
@@ -257,16 +249,6 @@ def test_changed_settings_hold_at_once_those_of_indexes_with_the_next_segment(tm
     assert [len(index.index(base)) for base in (0, 3)] == [0, 2]
 
 
-def test_what_lies_above_the_high_watermark_is_not_offered_for_upload(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log", per_segment=2)
-    bench.fill(7)
-    bench.partition.flush()
-    Replica(bench.partition).update_high_watermark(5)
-    assert [s.base_offset for s in bench.partition.sealed_segments()] == [0, 2]
-    Replica(bench.partition).update_high_watermark(None)
-    assert [s.base_offset for s in bench.partition.sealed_segments()] == [0, 2, 4]
-
-
 def epochs(directory: Path, *entries: tuple[int, int]) -> LeaderEpochs:
     directory.mkdir(exist_ok=True)
     made = LeaderEpochs(directory, PosixFiles())
@@ -275,7 +257,7 @@ def epochs(directory: Path, *entries: tuple[int, int]) -> LeaderEpochs:
     return made
 
 
-def test_where_a_leaders_epoch_ends(tmp_path: Path) -> None:
+def test_where_a_leader_epoch_ends(tmp_path: Path) -> None:
     known = epochs(tmp_path, (1, 5), (3, 8))
     wanted = {-1: (-1, -1), 0: (0, 5), 1: (1, 8), 2: (1, 8), 3: (3, 10), 4: (-1, -1)}
     assert {epoch: known.end_offset_for(epoch, 10) for epoch in wanted} == wanted

@@ -94,25 +94,6 @@ def test_a_tiered_log_keeps_what_the_bucket_does_not_hold() -> None:
     assert bases(facts(100, 100, 100), config, 30) == (0, 10, 20)
 
 
-@pytest.mark.parametrize(
-    ("mark", "gone", "rolls"),
-    [(0, (), False), (19, (0,), False), (20, (0, 10), False), (24, (0, 10), False), (25, (0, 10, 20), True)],
-)
-def test_nothing_goes_that_ends_above_the_high_watermark(mark: int, gone: tuple[int, ...], rolls: bool) -> None:
-    for config in (TopicConfig(retention_ms=10), TopicConfig(retention_bytes=0)):
-        plan = plan_local_retention(
-            facts(100, 100),
-            active_bytes=50,
-            active=LocalSegmentFacts(20, 25, 50, 1000, 1000),
-            config=config,
-            now_ms=5000,
-            log_start_offset=0,
-            high_watermark=mark,
-            committed_end=None,
-        )
-        assert (plan.bases, plan.roll_active) == (gone, rolls)
-
-
 def test_retention_of_the_topic_does_not_touch_a_tiered_disk_unless_local_says_the_same() -> None:
     assert bases(facts(100, 100), TopicConfig(retention_ms=10), 20) == ()
     assert bases(facts(100, 100), TopicConfig(retention_ms=10, local_retention_ms=-2), 20) == (0, 10)

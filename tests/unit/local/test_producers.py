@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.given import append_given
 from tests.unit.local.producer_bench import PID, ProducerBench, data, end
 from tiered.errors import (
     InvalidRecordError,
@@ -21,7 +22,6 @@ from tiered.errors import (
 from tiered.format.batch import encode_batch, read_header
 from tiered.format.codecs import Codec
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
-from tiered.local.partition.replica import Replica
 from tiered.model import AbortedTxn, NewRecord
 from tiered.plan.producer_state import DEFAULT_EXPIRATION_MS, Snapshot
 from tiered.testing.clock import START_MS
@@ -82,12 +82,6 @@ def test_case_49_sequences_wrap(bench: ProducerBench) -> None:
     assert bench.send(2, pid=8).offset == 6
 
 
-def test_case_50_a_follower_takes_what_its_leader_has(bench: ProducerBench) -> None:
-    Replica(bench.partition).append_as_follower(data(0) + data(1, base=1))
-    Replica(bench.partition).append_as_follower(data(0, base=2) + data(1, base=3))
-    assert bench.end == 4
-
-
 def test_case_51_a_marker_with_a_higher_epoch(bench: ProducerBench) -> None:
     bench.send(0, 3, txn=True)
     bench.mark(epoch=1)
@@ -126,7 +120,7 @@ STEPS: list[tuple[int, int]] = [
 ENTRIES = [AbortedTxn(1, 0, 29, 8), AbortedTxn(2, 8, 74, 36)]
 
 
-def case_53(bench: ProducerBench, *, follower: bool) -> list[int]:
+def case_53(bench: ProducerBench, *, given: bool) -> list[int]:
     """The last stable offset after each step."""
     sequences = dict.fromkeys(range(1, 5), 0)
     stable = []
@@ -140,8 +134,8 @@ def case_53(bench: ProducerBench, *, follower: bool) -> list[int]:
         else:
             bench.plain(count)
             continue
-        if follower:
-            Replica(bench.partition).append_as_follower(sent)
+        if given:
+            append_given(bench.partition, sent)
         elif who < 0:
             bench.partition.append_as_coordinator(sent)
         else:
@@ -150,11 +144,11 @@ def case_53(bench: ProducerBench, *, follower: bool) -> list[int]:
     return stable
 
 
-@pytest.mark.parametrize("follower", [False, True])
+@pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize("per_segment", [None, 12])
-def test_case_53_the_transaction_index(tmp_path: Path, follower: bool, per_segment: int | None) -> None:
+def test_case_53_the_transaction_index(tmp_path: Path, given: bool, per_segment: int | None) -> None:
     bench = ProducerBench(tmp_path / "log", per_segment=per_segment)
-    stable = case_53(bench, follower=follower)
+    stable = case_53(bench, given=given)
     assert sorted(stable) == stable
     assert set(stable) == {0, 8, 36, bench.end}
     assert (bench.end, bench.lso, bench.aborted()) == (90, 90, ENTRIES)
@@ -171,21 +165,10 @@ def test_case_53_the_transaction_index(tmp_path: Path, follower: bool, per_segme
     assert [p for p in range(1, 5) if bench.state.producer(p) is not None] == [1, 2, 3, 4]
 
 
-def test_case_53_the_first_unstable_offset_follows_the_high_watermark(tmp_path: Path) -> None:
-    bench = ProducerBench(tmp_path / "log")
-    Replica(bench.partition).update_high_watermark(0)
-    case_53(bench, follower=False)
-    for mark, unstable in ((30, 8), (75, 36), (bench.end, None)):
-        Replica(bench.partition).update_high_watermark(mark)
-        assert (mark, bench.state.first_unstable_offset) == (mark, unstable)
-        assert bench.lso == (mark if unstable is None else unstable)
-    assert bench.aborted() == ENTRIES
-
-
 @pytest.mark.parametrize("only_the_last", [True, False])
 def test_case_53_recovery_of_all_or_of_the_last_segment(tmp_path: Path, only_the_last: bool) -> None:
     bench = ProducerBench(tmp_path / "log", per_segment=12)
-    case_53(bench, follower=False)
+    case_53(bench, given=False)
     bases = bench.bases
     assert len(bases) > 2
     bench.partition.flush()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.local.bench import TP
-from tests.unit.local.producer_bench import PID, ProducerBench, data, end
+from tests.unit.local.producer_bench import PID, ProducerBench
 from tiered.care.run import check as check_directory
 from tiered.errors import OutOfOrderSequenceError
 from tiered.format.batch import read_header
@@ -18,7 +18,6 @@ from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.txn_index import decode_txns
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
-from tiered.local.partition.replica import Replica
 from tiered.model import AbortedTxn
 from tiered.testing.clock import START_MS
 from tiered.testing.disk import PowerCut, on_nth
@@ -410,23 +409,6 @@ def test_snapshots_of_nobody_go(bench: ProducerBench) -> None:
     bench.open()
     check(bench, window=1)
     assert bench.snapshots == [13]
-
-
-def test_a_follower_and_its_leader_have_the_same_files(tmp_path: Path) -> None:
-    leader, follower = ProducerBench(tmp_path / "a"), ProducerBench(tmp_path / "b")
-    for sent in (data(0, 2, txn=True), end(abort=True), data(2, txn=True)):
-        if sent == end(abort=True):
-            leader.partition.append_as_coordinator(sent)
-        else:
-            leader.partition.append_batches(sent)
-    Replica(follower.partition).append_as_follower(b"".join(leader.partition.read_batches(0)))
-    for bench in (leader, follower):
-        bench.log.close()
-    names = [path.name for path in sorted(leader.folder.iterdir())]
-    assert [path.name for path in sorted(follower.folder.iterdir())] == names
-    for name in names:
-        if name.endswith((".snapshot", ".txnindex")):
-            assert (leader.folder / name).read_bytes() == (follower.folder / name).read_bytes()
 
 
 @pytest.mark.parametrize("lost", [(".txnindex",), (".txnindex", ".index"), (".index",), (".txnindex", ".timeindex")])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.given import append_given
 from tests.unit.local.bench import batch
 from tests.unit.local.old_batches import message, wrapper
 from tiered.errors import CorruptionError, OffsetOutOfRangeError
@@ -20,7 +21,6 @@ from tiered.format.walk import Offsets, Run, walk_headers
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.partition.partition import PartitionLog
-from tiered.local.partition.replica import Replica
 from tiered.local.segment.reading import read_batches, read_runs
 from tiered.local.segment.scan import LogFile
 from tiered.model import NewRecord, TopicPartition
@@ -134,7 +134,7 @@ def test_an_old_compressed_message_is_read_from_the_first_offset_inside(tmp_path
     with LocalLog.open(tmp_path / "log") as opened:
         opened.create_topic("t", 1)
         partition = opened.partition(TP)
-        Replica(partition).append_as_follower(old)
+        append_given(partition, old)
         view = partition.view()._replace(dense=dense)
         for start in range(12):
             for end in range(start + 1, 13):

@@ -51,13 +51,6 @@ def test_case_49_sequences_wrap() -> None:
     assert (producer.batches[0].first_sequence, producer.last_sequence) == (LAST - 1, 2)
 
 
-def test_case_50_a_follower_accepts_repeated_sequences_at_new_offsets() -> None:
-    log = Log()
-    log.append(data(0, 2), origin=Origin.REPLICATION)
-    log.append(data(0, 2), origin=Origin.REPLICATION)
-    assert log.end == 4
-
-
 def test_case_51_a_marker_that_raises_the_epoch_empties_the_window() -> None:
     log = Log()
     log.append(data(0, 5, txn=True))
@@ -94,14 +87,6 @@ def test_a_new_epoch_begins_at_zero_and_the_old_one_is_fenced() -> None:
     with pytest.raises(ProducerFencedError):  # also with the sequence of a batch that is known
         log.append(data(0, epoch=0))
     assert log.append(data(0, epoch=1)) == Duplicate(1, 1, 1000)
-
-
-def test_replication_accepts_an_old_epoch_and_says_so() -> None:
-    log = Log()
-    log.append(data(0, epoch=3))
-    answer = log.append(data(1, epoch=2), origin=Origin.REPLICATION)
-    assert isinstance(answer, Prepared)
-    assert answer.notes == ("producer 7: epoch 2 is below 3",)
 
 
 def test_the_group_coordinator_repeats_sequence_zero() -> None:

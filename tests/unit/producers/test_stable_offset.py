@@ -23,9 +23,6 @@ def test_case_52_an_older_coordinator_is_fenced(reload: bool, empty: bool) -> No
         log.state.load(Snapshot(log.end, log.state.entries()), log_start=0, now_ms=2000)
     with pytest.raises(ProducerFencedError, match="coordinator epoch 1, 2 was seen"):
         log.mark(marker(coordinator=1))
-    answer = log.append(marker(coordinator=1), origin=Origin.REPLICATION)
-    assert isinstance(answer, Prepared)
-    assert len(answer.notes) == 1
 
 
 class Writer:
@@ -80,11 +77,7 @@ def test_case_53_interleaved_transactions() -> None:
     log = interleaved().log
     assert [t.index_entry for t in log.completed if t.is_aborted] == EXPECTED
     assert [t.index_entry for t in log.completed if not t.is_aborted] == [None, None]
-    found = []
-    for high_watermark in (29, 30, 75, log.end):
-        log.state.advance_high_watermark(high_watermark)
-        found.append(log.state.first_unstable_offset)
-    assert found == [0, 8, 36, None]
+    assert log.state.first_unstable_offset is None
     assert log.state.last_stable_offset(log.end) == log.end
 
 
@@ -137,7 +130,6 @@ def test_case_56_an_index_that_cannot_be_written_holds_the_stable_offset() -> No
     (completed,) = log.state.apply(answer, [3])
     assert completed.index_entry == AbortedTxn(PID, 0, 3, 4)
     # The write fails here: nobody settles.
-    log.state.advance_high_watermark(4)
     assert log.state.map_end_offset == 3
     assert log.state.last_stable_offset(4) == 0
     again = ProducerState()
@@ -151,17 +143,6 @@ def test_a_set_that_ends_a_transaction_may_go_on_outside_of_it() -> None:
     with pytest.raises(InvalidTxnStateError) as caught:
         log.append(data(2, 3, txn=True), data(5), origin=Origin.COORDINATOR)
     assert caught.value.index == 3
-
-
-def test_the_earlier_of_ongoing_and_unreplicated_is_unstable() -> None:
-    log = Log()
-    log.append(data(0, pid=1, txn=True))
-    log.append(data(0, pid=2, txn=True))
-    log.mark(marker(pid=2))
-    assert log.state.first_unstable_offset == 0
-    log.mark(marker(pid=1))
-    log.append(data(0, pid=3, txn=True))
-    assert log.state.first_unstable_offset == 0
 
 
 def test_what_lies_below_the_start_of_the_log_is_decided() -> None:
@@ -205,23 +186,7 @@ def test_two_transactions_that_end_in_one_append() -> None:
 def test_a_transaction_that_begins_and_ends_in_one_append() -> None:
     log = Log()
     batches = (data(0, txn=True), marker(abort=True), data(1, txn=True))
-    log.append(*batches, origin=Origin.REPLICATION)
+    log.append(*batches, origin=Origin.COORDINATOR)
     assert [t.index_entry for t in log.completed] == [AbortedTxn(PID, 0, 1, 2)]
-    assert log.state.first_unstable_offset == 0
-    log.state.advance_high_watermark(1)
-    assert log.state.first_unstable_offset == 0  # the marker at 1 is not below
-    log.state.advance_high_watermark(2)
     assert log.state.first_unstable_offset == 2
     assert log.state.last_stable_offset(1) == 1
-
-
-def test_markers_complete_out_of_order() -> None:
-    log = Log()
-    for pid in (1, 2, 3):
-        log.append(data(0, pid=pid, txn=True))
-    for pid in (3, 1, 2):
-        log.mark(marker(pid=pid))
-    log.state.advance_high_watermark(5)
-    assert log.state.first_unstable_offset == 1
-    log.state.advance_high_watermark(6)
-    assert log.state.first_unstable_offset is None

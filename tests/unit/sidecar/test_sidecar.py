@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.given import append_given
 from tests.unit.sidecar.broker import Broker, batch_starts, finished_log, mirror_of, read, sidecar, values
 from tests.unit.sidecar.killing import killed_at_each_effect
 from tiered.care.check import CheckOptions
@@ -37,7 +38,6 @@ from tiered.local.disk.checkpoints import CLEANER_NAME, LOG_START_NAME, RECOVERY
 from tiered.local.disk.claims import CLAIMS_NAME, Claims
 from tiered.local.disk.files import FileState, PosixFiles, translate
 from tiered.local.disk.names import log_bases
-from tiered.local.partition.replica import Replica
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import SealedIndexes, TopicPartition
@@ -435,9 +435,8 @@ def replica_of(finished: Path, tmp_path: Path) -> Broker:
     path = tmp_path / "finished-2"
     with tiered.open(path) as log, tiered.open_reader(log_dir=finished) as reader:
         log.topic("t", create=True, config={"segment.bytes": 2300, "index.interval.bytes": 200})
-        replica = Replica(log._local.partition(T))
         for batch in reader.topic("t").stream(0).batches(0):
-            replica.append_as_follower(bytes(batch.data))
+            append_given(log._local.partition(T), bytes(batch.data))
     shutil.copy(finished / "t-0" / "partition.metadata", path / "t-0")
     return Broker(path, tmp_path / "broker-2", T)
 

@@ -111,7 +111,7 @@ class Subjects:
             segments=tuple(self._segment(segment) for segment in sealed),
             log_start_offset=writer.log_start,
             end_offset=end,
-            last_stable_offset=min(end, writer.watermark.offset),
+            last_stable_offset=end,
             active_base_offset=sealed[-1].end_offset if sealed else writer.segments.first_base,
             checkpoint=self._checkpoint.offset(writer.tp),
         )

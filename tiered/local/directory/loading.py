@@ -108,11 +108,11 @@ def open_partitions(
     for topic in found.topics.values():
         for number in topic.here:
             tp = TopicPartition(topic.name, number)
-            point, start, mark = noted.point(tp), noted.starts.get(tp), noted.watermarks.get(tp)
+            point, start = noted.point(tp), noted.starts.get(tp)
             if tp in found.broken:
                 LOGGER.error("partition_out_of_service partition=%s error=%s", tp, found.broken[tp])
-                roster.put_aside(tp, found.broken[tp], Sleeper(point, start, mark))
+                roster.put_aside(tp, found.broken[tp], Sleeper(point, start))
             elif clean and tp in found.present and point >= 0:
-                roster.put_to_sleep(tp, Sleeper(point, start, mark))
+                roster.put_to_sleep(tp, Sleeper(point, start))
             else:
-                roster.adopt(tp, clean=clean, recovery_point=point, start=start, high_watermark=mark)
+                roster.adopt(tp, clean=clean, recovery_point=point, start=start)

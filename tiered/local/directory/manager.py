@@ -411,7 +411,7 @@ class LocalLog:
         try:
             if clean and lost is None:
                 self.checkpoint()
-                self.notes.write_watermarks()
+                self.notes.give_watermarks()
                 self.note_status()
                 # Of a partition that is out of service nobody has looked what a crash left in it.
                 if settled and not self.roster.broken:
@@ -445,6 +445,7 @@ class LocalLog:
         self._leaving.found(found.leaving)
         self._proven = frozenset(self.claims.read())
         open_partitions(self.roster, found, self.notes.read(), clean=clean, tiered=tiered)
+        self.notes.take_watermarks()
         self.registry.forget(gone)
         try:
             self._leaving.remove_due(0)

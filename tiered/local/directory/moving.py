@@ -63,14 +63,6 @@ class Ready(NamedTuple):
     end_offset: int = 0
 
 
-class Left(NamedTuple):
-    """What a directory knew of a partition beside its files: the high watermark that was told, and how far it was
-    cleaned."""
-
-    high_watermark: int | None
-    cleaned: int | None
-
-
 def copy_partition(log: LocalLog, tp: TopicPartition, target: Path, *, grown: bool, closed: bool = False) -> None:
     """Makes ``target`` what the directory of ``tp`` is now, as far as files stand still.
 
@@ -123,15 +115,16 @@ def move(source: LocalLog, target: LocalLog, tp: TopicPartition, *, uid: str, ti
     future = target.directory / renamed_dir(tp, uid, "future")
     make_inside(target.files, future)
     with source.cleaner.paused(tp):
-        left = _move(source, target, writer, future, timeout_seconds=timeout_seconds)
-    target.cleaner.checkpoint.adopt(tp, left.cleaned)
-    if left.high_watermark is not None:
-        target.roster.writers[tp].tell_high_watermark(left.high_watermark)
+        cleaned = _move(source, target, writer, future, timeout_seconds=timeout_seconds)
+    target.cleaner.checkpoint.adopt(tp, cleaned)
     source.cleaner.forget_gone()
     LOGGER.info("partition_moved partition=%s from=%s to=%s", tp, source.directory, target.directory)
 
 
-def _move(source: LocalLog, target: LocalLog, writer: PartitionWriter, future: Path, *, timeout_seconds: float) -> Left:
+def _move(
+    source: LocalLog, target: LocalLog, writer: PartitionWriter, future: Path, *, timeout_seconds: float
+) -> int | None:
+    """Return how far the partition was cleaned, None if it was not."""
     files, tp = target.files, writer.tp
     partition = source.partition(tp)
     filled_in, cuts = False, writer.cuts
@@ -148,8 +141,8 @@ def _move(source: LocalLog, target: LocalLog, writer: PartitionWriter, future: P
     with source.registry.moving(tp):
         source.roster.forget(tp, timeout_seconds)
         # What may change until it is closed is asked now.
-        start, point, told = writer.log_start, writer.flusher.recovery_point, writer.watermark.told
-        left = Left(told, source.cleaner.checkpoint.offset(tp))
+        start, point = writer.log_start, writer.flusher.recovery_point
+        cleaned = source.cleaner.checkpoint.offset(tp)
         try:
             copy_partition(source, tp, future, grown=not filled_in and writer.cuts == cuts, closed=True)
             files.sync_directory(future)
@@ -159,10 +152,10 @@ def _move(source: LocalLog, target: LocalLog, writer: PartitionWriter, future: P
             topic = source.registry.release(tp)
         except TieredError:
             if files.is_directory(source.directory / partition_dir(tp)):  # it stays; the copy goes with the next open
-                source.roster.adopt(tp, clean=True, recovery_point=point, start=start, high_watermark=told)
+                source.roster.adopt(tp, clean=True, recovery_point=point, start=start)
             raise
     swap_in(target, future.name, tp, topic, ready)
-    return left
+    return cleaned
 
 
 def swap_in(target: LocalLog, name: str, tp: TopicPartition, topic: TopicInfo, ready: Ready) -> None:

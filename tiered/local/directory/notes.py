@@ -26,14 +26,13 @@ LOGGER = logging.getLogger("tiered.local")
 
 
 class Noted(NamedTuple):
-    """Recovery points, log starts and high watermarks as the checkpoints had them at the open.
+    """Recovery points and log starts as the checkpoints had them at the open.
 
     ``points_lost``: the recovery points were noted once, and the file is gone or damaged.
     """
 
     points: Mapping[TopicPartition, int]
     starts: Mapping[TopicPartition, int]
-    watermarks: Mapping[TopicPartition, int]
     points_lost: bool = False
 
     def point(self, tp: TopicPartition) -> int:
@@ -52,8 +51,8 @@ class DirectoryNotes:
         self.files = files
         self._roster = roster
         self._lock = PlainLock()
+        self._is_brokers = False
         self._coming: dict[TopicPartition, int] = {}
-        self._written: dict[TopicPartition, int] | None = None
         self._starts_written: dict[TopicPartition, int] | None = None
 
     def read(self) -> Noted:
@@ -63,7 +62,7 @@ class DirectoryNotes:
             if self.files.state(self.directory / name) is None:
                 self.files.close(self.files.open_write(self.directory / name))
         points = self.points.read()
-        return Noted(points, self.starts.read(), self.watermarks.read(), gone or self.points.damaged)
+        return Noted(points, self.starts.read(), gone or self.points.damaged)
 
     def write_points(self) -> int:
         """Recovery points: below which every record is durable. Returns how many there are."""
@@ -109,14 +108,27 @@ class DirectoryNotes:
                 self._starts_written = starts
             return len(starts)
 
-    def write_watermarks(self) -> int:
-        """High watermarks; nothing is written while none has moved. Returns how many there are."""
-        with self._lock:
-            marks = self._roster.high_watermarks()
-            if marks != self._written:
-                self.watermarks.write(marks)
-                self._written = marks
-            return len(marks)
+    def take_watermarks(self) -> None:
+        """Forget the high watermarks of a broker: a log without replicas ends at its end. Log once what that shows."""
+        marks = self.watermarks.read()
+        if not marks:
+            return
+        above = [tp for tp, end in self._roster.ends().items() if end > marks.get(tp, end)]
+        if above:
+            LOGGER.warning(
+                "records_above_high_watermark path=%s partitions=%d first=%s hint=the broker had not replicated these "
+                "records; they are readable from now on",
+                self.directory,
+                len(above),
+                min(above),
+            )
+        self.watermarks.write({})
+        self._is_brokers = True
+
+    def give_watermarks(self) -> None:
+        """Write the ends into the high watermarks of a broker's directory, for its next start."""
+        if self._is_brokers:
+            self.watermarks.write(self._roster.ends())
 
 
 class SealNotes:

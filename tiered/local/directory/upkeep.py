@@ -15,7 +15,6 @@ cleaning (on workers)      cleaner_backoff_ms             compaction of what no 
 transactions               tick                           aborts those open beyond their timeout, forgets unused ids
 recovery-point-checkpoint  checkpoint_interval_ms         below which offsets a crash costs no reading
 log-start-checkpoint       checkpoint_interval_ms         log starts that segments do not tell
-high-watermark-checkpoint  5 s                            where readers end, for the next open of a log that follows
 =========================  =============================  =========================================================
 
 Others are added by name: ``tasks.add(Task(name, period_ms, run))``.
@@ -37,9 +36,6 @@ from tiered.local.partition.roster import Roster
 from tiered.local.partition.surroundings import Surroundings
 from tiered.local.partition.writer import PartitionWriter
 from tiered.model import TopicPartition
-
-HIGH_WATERMARK_CHECKPOINT_MS = 5000
-"""Kafka's ``replica.high.watermark.checkpoint.interval.ms``."""
 
 
 class Upkeep:
@@ -88,11 +84,6 @@ class Upkeep:
                 Task("cleaning", config.cleaner_backoff_ms, self._clean, workers=config.cleaner_threads),
                 Task("recovery-point-checkpoint", every, lambda _: self._write_points(notes, note_status)),
                 Task("log-start-checkpoint", every, lambda _: Done(partitions=notes.write_starts())),
-                Task(
-                    "high-watermark-checkpoint",
-                    HIGH_WATERMARK_CHECKPOINT_MS,
-                    lambda _: Done(partitions=notes.write_watermarks()),
-                ),
             ),
             workers=workers,
             initial_ms=config.initial_task_delay_ms,

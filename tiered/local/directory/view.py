@@ -40,7 +40,6 @@ from tiered.local.disk.checkpoints import (
 )
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files, PosixFiles, no_directory
-from tiered.local.disk.names import WATERMARK_NAME
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
 from tiered.local.disk.volume import (
@@ -55,7 +54,7 @@ from tiered.local.disk.volume import (
     without_absent,
 )
 from tiered.local.partition.foreign import ForeignPartition, need_topic_id
-from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.partition import PartitionLog, no_mark
 from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
@@ -65,10 +64,7 @@ _WITHOUT_STARTS = (
     "that knowledge up, move it away: logs then start with the first record that is left, and what was deleted of "
     "their first segments is there again"
 )
-_WITHOUT_WATERMARKS = (
-    "put it back from a copy: without it nobody knows how far a log that follows another one is replicated. To give "
-    "that knowledge up, move it away: nothing of those logs is read before their leader has told it anew"
-)
+_WITHOUT_WATERMARKS = "move it away to read up to the end of each log; the broker writes it again"
 
 STRANGE_HINT = "rename them to topic-partition if they belong to this log; otherwise move them out of the log directory"
 STRANGE_SHOWN = 5
@@ -330,7 +326,7 @@ class Survey:
             start=start,
             upload=partial(self._upload_of, tp),
             recovery_point=partial(self._recovery_point_of, tp),
-            high_watermark=partial(self._watermark_of, tp, path),
+            high_watermark=no_mark if ours else partial(self._watermark_of, tp),
             buffer_bytes=self._buffer_bytes,
         )
 
@@ -355,11 +351,9 @@ class Survey:
             self._tell_unread(RECOVERY_POINT_NAME, error)
             return 0
 
-    def _watermark_of(self, tp: TopicPartition, path: Path) -> int | None:
-        """As its writer noted it last, if the partition follows; None: it is the end."""
-        if self._files.state(path / WATERMARK_NAME) is None:
-            return None
-        return self._watermarks.read_whole(_WITHOUT_WATERMARKS).get(tp, 0)
+    def _watermark_of(self, tp: TopicPartition) -> int | None:
+        """Return the high watermark that a broker noted of its partition, None without one."""
+        return self._watermarks.read_whole(_WITHOUT_WATERMARKS).get(tp)
 
 
 class LogView:

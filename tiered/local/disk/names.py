@@ -19,9 +19,6 @@ PLAIN_NAME = "tiered-plain"
 SPARSE_NAME = "tiered-sparse"
 """Empty file in a partition that legitimately has offsets without records: a missing record is then no damage."""
 
-WATERMARK_NAME = "tiered-follows"
-"""Empty file in a partition whose high watermark somebody else tells; in all others it is the end."""
-
 
 def local_files(files: Files, directory: Path) -> list[LocalFile]:
     """The files of its segments, by name; all others are ignored, as Kafka ignores them."""

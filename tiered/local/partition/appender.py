@@ -223,35 +223,30 @@ class Appender:
         end: int,
         now_ms: int,
         *,
-        base: int | None = None,
-        epoch: int | None = None,
         answer: Prepared | None = None,
         bases: Sequence[int] | None = None,
         reserved: bool = False,
     ) -> bool:
         """Writes, rolling first if it is time; returns whether it rolled. The lock is held, ``check_writable`` passed.
 
-        ``base`` and ``epoch`` are a follower's: where a new segment would begin, and the epoch of the last batch.
         ``answer`` is what the producer state said, ``bases`` the offsets of its batches (None: those that they had).
         ``reserved``: the end of a transaction, for which the disk reserve is kept, too.
         """
         condition, segments = self._condition, self._segments
-        token, follows = None, epoch is not None
+        token = None
         first = not self._beginning.begun and segments.empty
-        if epoch is None:  # offsets are given here: a follower's are its leader's, who has given them before
-            if condition.upload is not None:
-                condition.check_continues(segments.end)
-            if first:
-                token = self._beginning.need()
-            epoch = self._leadership.epoch
-            if self._leadership.unassigned:  # a cut, or an older leader, took the entry of the epoch that goes on
-                self._leadership.assign(segments.end)
+        if condition.upload is not None:
+            condition.check_continues(segments.end)
+        if first:
+            token = self._beginning.need()
+        if self._leadership.unassigned:  # a cut took the entry of the epoch that goes on
+            self._leadership.assign(segments.end)
         active = segments.active
         if not reserved and self._keeps_reserve:
             self._reserve.take(len(data))
         reason = active.roll_reason(len(data), greatest, end - 1, now_ms)
         if reason is not None:
-            self._roller.roll_now(reason, now_ms, base)
+            self._roller.roll_now(reason, now_ms)
             active = segments.active
             if end - 1 - active.base_offset > MAX_RELATIVE_OFFSET:
                 raise InvalidRecordError(
@@ -261,12 +256,12 @@ class Appender:
         condition.resume_at = segments.end
         condition.under_way = APPEND
         try:
-            active.append(data, facts, epoch, now_ms)
+            active.append(data, facts, self._leadership.epoch, now_ms)
             segments.end = end
             if self._producers.state is not None:
                 self._settle_producers(answer, bases)
             if first:
-                self._beginning.settle(token, follows=follows)
+                self._beginning.settle(token)
         except BaseException as error:
             self._break_off(error)
             raise

@@ -77,13 +77,13 @@ class Beginning:
             raise self.refusal(end, why)
         return token
 
-    def settle(self, token: str | None, *, follows: bool) -> None:
+    def settle(self, token: str | None) -> None:
         """Checks, with the first record written, that no uploader has claimed the log as empty since.
 
         The lock is held. Raises FencedError: the caller cuts the record back. What the uploader reports of its claim
         says whether appends go on.
         """
-        if not follows and self.token() != token:
+        if self.token() != token:
             condition = self._condition
             condition.upload = replace(condition.upload or PartitionUpload(0), fenced=True)
             raise self.lost(self._segments.active.base_offset)

@@ -26,7 +26,6 @@ class Flusher:
         "_partition_lock",
         "_sealed",
         "_segments",
-        "_watermark",
         "flushed",
         "gaps",
         "interval_ms",
@@ -42,7 +41,6 @@ class Flusher:
         self._files = shared.around.files
         self._partition_lock = shared.lock
         self._condition = shared.condition
-        self._watermark = shared.watermark
         self._sealed = shared.around.sealed
         self._last_ms = shared.around.clock.now_ms()
 
@@ -63,10 +61,9 @@ class Flusher:
 
     @property
     def durable_segments(self) -> tuple[SealedLocalSegment, ...]:
-        """Sealed segments whose files are durable, and whose records are on every replica."""
-        bound = min(self.flushed, self._watermark.offset)
+        """Sealed segments whose files are durable."""
         sealed = self._segments.sealed
-        return sealed[: bisect_right(sealed, bound, key=END_OFFSET)]
+        return sealed[: bisect_right(sealed, self.flushed, key=END_OFFSET)]
 
     def flush(self) -> None:
         """All records appended so far survive a power cut when this returns."""

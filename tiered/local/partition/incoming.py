@@ -1,4 +1,4 @@
-"""Encoded batches on their way into the log: from a producer, whose offsets we give, or from a leader, who gave them.
+"""Encoded batches of producers and coordinators on their way into the log, where they get their offsets.
 
 A producer's batch stays byte for byte what was sent where Kafka leaves it so: same codec, offsets
 0, 1, 2, ...; then only these fields of its header change, and the CRC with the last two of them::
@@ -7,7 +7,7 @@ A producer's batch stays byte for byte what was sent where Kafka leaves it so: s
     12  leader_epoch   i32   given under the lock        35  max_timestamp  i64
     17  crc            u32   of bytes 21 to the end
 
-Anything else is decoded and encoded anew. Format v0 and v1 becomes v2; a follower keeps it as its leader has it.
+Anything else is decoded and encoded anew. Format v0 and v1 becomes v2.
 
 Kafka's rule: docs/kafka-semantics.md#append-validation.
 """
@@ -17,7 +17,6 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from tiered.errors import CorruptionError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
 from tiered.format.batch import (
@@ -50,19 +49,6 @@ _V2 = 2
 _CRC_AT, _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 17, 21, 35
 
 Piece = tuple[bytes, BatchHeader]
-
-
-class GivenBatches(NamedTuple):
-    """What a leader sent: whole batches, offsets and epochs as they are. ``first_offset`` as far as a header tells it.
-
-    ``contiguous``: each batch begins, by its header, where the one before ended.
-    """
-
-    data: bytes
-    headers: list[BatchHeader]
-    facts: list[BatchFacts]
-    first_offset: int | None
-    contiguous: bool
 
 
 def settle_batches(rules: RecordRules, data: bytes, now_ms: int) -> list[tuple[bytes, BatchFacts]]:
@@ -205,49 +191,12 @@ def coordinator_batch(rules: RecordRules, data: bytes, now_ms: int) -> tuple[byt
 
     Its bytes stay, but for the log's time where the topic wants that. Raises InvalidRecordError, CorruptionError.
     """
-    given = given_batches(data)
-    if given is None or len(given.headers) != 1 or given.headers[0].producer_id < 0:
+    pieces = [bytes(piece) for _, piece in BatchWalk(corrupt_at).whole(memoryview(data))]
+    header = verify_batch(pieces[0]) if len(pieces) == 1 else None
+    if header is None or header.producer_id < 0:
         raise InvalidRecordError("a coordinator appends one batch of a producer at a time")
-    header, fact = given.headers[0], given.facts[0]._replace(last_offset=given.headers[0].last_offset_delta)
-    if not rules.timestamp_type:
-        return given.data, fact
-    stamped = _patched(given.data, header, header.attributes | LOG_APPEND_TIME_BIT, now_ms)
-    return stamped, fact._replace(min_timestamp=now_ms, max_timestamp=now_ms)
-
-
-def given_batches(data: bytes) -> GivenBatches | None:
-    """What a leader sent, checked; a partial batch at the end is left out. None if nothing whole is there.
-
-    Raises CorruptionError for a damaged batch, InvalidRecordError for offsets that do not rise.
-    """
-    headers: list[BatchHeader] = []
-    facts: list[BatchFacts] = []
-    contiguous = True
-    end = 0
-    for _, piece in BatchWalk(corrupt_at).whole(memoryview(data)):
-        header = verify_batch(piece)
-        if headers and header.base_offset <= headers[-1].last_offset:
-            raise InvalidRecordError(
-                f"a batch at offset {header.base_offset} follows one that ends at {headers[-1].last_offset}",
-                index=len(headers),
-                hint="ask the leader again, from the end of this log",
-            )
-        contiguous = contiguous and (not headers or header.base_offset == headers[-1].last_offset + 1)
-        contiguous = contiguous and not _hides_its_start(header)
-        headers.append(header)
-        facts.append(_facts(piece, header))
-        end += len(piece)
-    if not headers:
-        return None
-    first = None if _hides_its_start(headers[0]) else headers[0].base_offset
-    return GivenBatches(bytes(data[:end]), headers, facts, first, contiguous)
-
-
-def _hides_its_start(header: BatchHeader) -> bool:
-    """A compressed v0/v1 wrapper says only where it ends."""
-    return header.magic < 2 and header.codec is not Codec.NONE
-
-
-def _facts(piece: memoryview, header: BatchHeader) -> BatchFacts:
-    least = least_timestamp(header, piece)
-    return BatchFacts(len(piece), header.last_offset, header.records_count, least, header.max_timestamp)
+    batch, least, greatest = pieces[0], least_timestamp(header, pieces[0]), header.max_timestamp
+    if rules.timestamp_type:
+        batch = _patched(batch, header, header.attributes | LOG_APPEND_TIME_BIT, now_ms)
+        least = greatest = now_ms
+    return batch, BatchFacts(len(batch), header.last_offset_delta, header.records_count, least, greatest)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from tiered.errors import ConfigError, TieredError
-from tiered.format.batch import BatchHeader
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.partition.condition import Condition
 from tiered.model import TopicPartition
@@ -15,8 +14,7 @@ from tiered.model import TopicPartition
 class Leadership:
     """Changed under the partition's lock. ``epoch``: what the next record carries.
 
-    ``unassigned``: that epoch has no entry in the list. A cut took it, or an older leader's records came after it; the
-    next record that is given its offset here makes the entry.
+    ``unassigned``: that epoch has no entry in the list, because a cut took it. The next record makes the entry.
     """
 
     __slots__ = ("_condition", "_tp", "epoch", "epochs", "unassigned")
@@ -60,16 +58,8 @@ class Leadership:
         self.epoch = epoch
         self.unassigned = False
 
-    def follow(self, headers: Iterable[BatchHeader]) -> None:
-        """The epochs of a leader's batches; called within :meth:`or_none`."""
-        for header in headers:
-            if header.magic >= 2 and header.leader_epoch >= 0:
-                self.epochs.assign(header.leader_epoch, header.base_offset)
-        self.epoch = max(self.epoch, self.epochs.latest)
-        self.look_for_entry()  # that leader's epoch may be an older one
-
     def look_for_entry(self) -> None:
-        """After entries were taken away or came from elsewhere."""
+        """Note whether entries were taken away."""
         self.unassigned = self.epochs.latest < self.epoch
 
     def begin(self, epoch: int, offset: int) -> None:

@@ -7,12 +7,11 @@ as they like and change it only here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from tiered.config import TopicConfig
 from tiered.format.keys import index_name, log_name, time_index_name
 from tiered.local.disk.files import Files
-from tiered.local.disk.names import SPARSE_NAME, WATERMARK_NAME
+from tiered.local.disk.names import SPARSE_NAME
 from tiered.local.segment.active import ActiveSegment
 from tiered.local.segment.extents import Extent, SealedExtents
 from tiered.local.segment.factory import FoundSegment, SegmentFactory
@@ -202,45 +201,3 @@ class LogSegments:
         }
         states = {name: self._files.state(self.directory / name) for name in sizes}
         return all(state is not None and state.size == sizes[name] for name, state in states.items())
-
-
-class HighWatermark:
-    """Below it every record is on every replica. Changed under the partition's lock.
-
-    ``told``: as a leader or followers told it; None: the log is alone.
-    """
-
-    __slots__ = ("_files", "_mark", "_segments", "told")
-
-    def __init__(self, files: Files, directory: Path, segments: LogSegments, *, noted: int | None) -> None:
-        """``noted``: as it was checkpointed, None if it was not."""
-        self.told: int | None = None
-        self._files = files
-        self._mark = directory / WATERMARK_NAME
-        self._segments = segments
-        if files.state(self._mark) is not None:
-            self.told = segments.log_start if noted is None else noted
-
-    @property
-    def offset(self) -> int:
-        """The end of the log, unless a leader or followers have told a lower offset."""
-        told, segments = self.told, self._segments
-        return segments.end if told is None else max(min(told, segments.end), segments.log_start)
-
-    def tell(self, offset: int | None) -> None:
-        """From now on it moves only by being told, between log start and end. None: it is the end again."""
-        if offset is None and self.told is not None:
-            self._files.unlink(self._mark)
-        elif offset is not None and self.told is None:
-            self._files.replace(self._mark, b"")
-        self.told = None if offset is None else max(min(offset, self._segments.end), self._segments.log_start)
-
-    def cut(self, offset: int) -> None:
-        """The log ends at ``offset`` now."""
-        if self.told is not None:
-            self.told = min(self.told, offset)
-
-    def start_again(self, offset: int) -> None:
-        """The log is empty and begins at ``offset``."""
-        if self.told is not None:
-            self.told = offset

@@ -26,10 +26,9 @@ def open_writer(
     clean: bool,
     recovery_point: int = UNKNOWN_POINT,
     start: int | None = None,
-    high_watermark: int | None = None,
     upload: PartitionUpload | None = None,
 ) -> PartitionWriter:
-    """``start`` and ``high_watermark`` were checkpointed, None if they were not. A missing directory is created.
+    """``start`` was checkpointed, None if it was not. A missing directory is created.
 
     ``upload``: what is known of the bucket; without it a load of the producers would take the disk for all there is.
     """
@@ -63,7 +62,6 @@ def open_writer(
         loaded=loaded,
         start_offset=start,
         recovery_point=end if clean else max(recovery_point, 0),
-        high_watermark=high_watermark,
     )
     if upload is not None:
         writer.set_uploaded(upload)
@@ -84,6 +82,5 @@ def writable_log(around: Surroundings, writer: PartitionWriter) -> PartitionLog:
         clock=around.clock,
         upload=lambda: writer.upload,
         recovery_point=lambda: writer.flusher.flushed,
-        high_watermark=lambda: writer.watermark.offset,
         buffer_bytes=around.config.read_buffer_bytes,
     )

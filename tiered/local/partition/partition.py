@@ -36,6 +36,11 @@ if TYPE_CHECKING:
     from tiered.local.partition.writer import PartitionWriter
 
 
+def no_mark() -> int | None:
+    """Return None: the log is not a broker's."""
+    return None
+
+
 class PartitionLog:
     """Thread-safe. A forked child gets ForkedLogError from every call; a read-only one ConfigError from writing."""
 
@@ -48,7 +53,7 @@ class PartitionLog:
         clock: Clock,
         upload: Callable[[], PartitionUpload | None],
         recovery_point: Callable[[], int],
-        high_watermark: Callable[[], int | None],
+        high_watermark: Callable[[], int | None] = no_mark,
         buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
         self.tp: TopicPartition = source.tp
@@ -60,7 +65,7 @@ class PartitionLog:
         self._clock = clock
         self._upload = upload
         self._recovery_point = recovery_point
-        self._told_watermark = high_watermark
+        self._noted_watermark = high_watermark
         self._buffer_bytes = buffer_bytes
         self._pid = os.getpid()
 
@@ -207,16 +212,14 @@ class PartitionLog:
         return last_stable_offset(self.files, self.source.directory, view, log_start)
 
     def high_watermark(self) -> int:
-        """Where ``read_uncommitted`` ends: the end, unless a leader or followers told (``replica``).
+        """Return where ``read_uncommitted`` ends: the end, or the mark that a broker noted of its partition.
 
-        Kept in ``replication-offset-checkpoint``, from which a partition that is only read has it, some seconds late.
+        A broker's ``replication-offset-checkpoint`` is some seconds late.
         """
-        self._check_process()
-        told = self._told_watermark()
-        if self._writer is not None and told is not None:
-            return told
-        view = self.view()
-        return view.end_offset if told is None else max(min(told, view.end_offset), view.start_offset)
+        if self._writer is not None:
+            return self.end_offset
+        noted, view = self._noted_watermark(), self.view()
+        return view.end_offset if noted is None else max(min(noted, view.end_offset), view.start_offset)
 
     def flush(self) -> None:
         """All records appended before this call survive a power cut when it returns. Threads share one fsync.

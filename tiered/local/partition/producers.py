@@ -66,7 +66,6 @@ class PartitionProducers:
         "_on_disk",
         "_plain_end",
         "_segments",
-        "_watermark",
         "state",
         "unsure",
     )
@@ -77,7 +76,6 @@ class PartitionProducers:
         self._clock = shared.around.clock
         self._condition = shared.condition
         self._segments = shared.segments
-        self._watermark = shared.watermark
         self._files = shared.around.files
         self._directory = shared.segments.directory
         self._on_disk = False  # a snapshot tells a recovery that there are producers
@@ -117,8 +115,6 @@ class PartitionProducers:
         state = self._fresh() if self.state is None else self.state
         answer = state.prepare(batches, origin)
         if isinstance(answer, Prepared):
-            for note in answer.notes:
-                LOGGER.warning("producer_rule_broken directory=%s %s", self._directory, note)
             if not self._on_disk:
                 self._begin(self._segments.end)
             self.state = state
@@ -152,21 +148,15 @@ class PartitionProducers:
         """The append is complete, up to the end."""
         if self.state is not None:
             self.state.settle(completed, self._segments.end)
-            self.state.advance_high_watermark(self._watermark.offset)
-
-    def advance_high_watermark(self) -> None:
-        """Markers below hold nothing back any more."""
-        if self.state is not None:
-            self.state.advance_high_watermark(self._watermark.offset)
 
     def stable_offset(self) -> int | None:
-        """The first offset of the oldest open transaction, else the high watermark; None: no producer was ever seen.
+        """The first offset of the oldest open transaction, else the end; None: no producer was ever seen.
 
         Raises CorruptionError where damage hides which transactions are open.
         """
         if self.unsure is not None:
             raise self.unsure
-        return None if self.state is None else self.state.last_stable_offset(self._watermark.offset)
+        return None if self.state is None else self.state.last_stable_offset(self._segments.end)
 
     def entries(self) -> tuple[ProducerEntry, ...]:
         """What each producer wrote last, by rising id, as this log would tell it its next sequence."""
@@ -295,7 +285,6 @@ class PartitionProducers:
         if found is not None and found.offset not in bases:  # stray now that there is one at the end
             for offset in stray(snapshot_offsets(self._files, self._directory), bases):
                 self._files.unlink(self._directory / snapshot_name(offset))
-        state.advance_high_watermark(self._watermark.offset)
 
     def _newest(self, offsets: Iterable[int]) -> Snapshot | None:
         for offset in offsets:

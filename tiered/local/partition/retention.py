@@ -19,7 +19,7 @@ from tiered.plan.roll import RollReason
 LOGGER = logging.getLogger("tiered.local")
 
 END = -1
-"""``delete_records``: all records below the high watermark."""
+"""``delete_records``: all records."""
 
 
 class Retention:
@@ -32,7 +32,6 @@ class Retention:
         self._segments = shared.segments
         self._flusher = flusher
         self._roller = roller
-        self._watermark = shared.watermark
         self._epochs = shared.leadership.epochs
         self._producers = producers
         self._trash = shared.trash
@@ -42,7 +41,7 @@ class Retention:
         condition, segments = self._condition, self._segments
         with self._lock:
             condition.check_writable(fenced_too=False)
-            limit = min(offset, self._watermark.offset)
+            limit = min(offset, segments.end)
             if condition.upload is not None:
                 # mutant local-bytes-wait-for-commit
                 limit = min(limit, condition.upload.end_offset)
@@ -88,12 +87,11 @@ class Retention:
                     f"{segments.tp} is tiered: its start lies in the bucket",
                     hint="trim the remote log; local.retention.* lets local files go",
                 )
-            bound = self._watermark.offset
+            bound = segments.end
             wanted = bound if offset == END else offset
             if not 0 <= wanted <= bound:
-                what = "the log ends" if bound == segments.end else "the high watermark lies"
                 raise OffsetOutOfRangeError(
-                    f"{segments.tp}: records below {offset} cannot be deleted, {what} at {bound}",
+                    f"{segments.tp}: records below {offset} cannot be deleted, the log ends at {bound}",
                     requested=offset,
                     earliest=segments.log_start,
                     latest=bound,
@@ -139,7 +137,6 @@ class Retention:
             config=config,
             now_ms=now_ms,
             log_start_offset=segments.log_start,
-            high_watermark=self._watermark.offset,
             committed_end=None if upload is None else upload.end_offset,
         )
         if plan.roll_active:

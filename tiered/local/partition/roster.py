@@ -29,11 +29,10 @@ WAKE_AT_ONCE = 64
 
 
 class Sleeper(NamedTuple):
-    """A partition as a clean shutdown left it: its end, all of it durable; log start and high watermark if noted."""
+    """A partition as a clean shutdown left it: its end, all of it durable; its log start if noted."""
 
     end_offset: int
     log_start: int | None
-    high_watermark: int | None = None
 
 
 class _Writers(dict[TopicPartition, PartitionWriter]):
@@ -114,7 +113,6 @@ class Roster:
         clean: bool,
         recovery_point: int,
         start: int | None,
-        high_watermark: int | None = None,
     ) -> PartitionWriter:
         """Opens a partition, recovered if ``clean`` is not known of it; a missing directory is created."""
         with self._lock:
@@ -126,7 +124,6 @@ class Roster:
                 clean=clean,
                 recovery_point=recovery_point,
                 start=start,
-                high_watermark=high_watermark,
                 upload=self._upload_of(tp),
             )
             writer.retention.settle_start()
@@ -198,15 +195,11 @@ class Roster:
             slept = {tp: s.log_start for tp, s in others if s.log_start is not None}
             return starts | slept
 
-    def high_watermarks(self) -> dict[TopicPartition, int]:
-        """Below which every record is on every replica: as a rule the ends."""
+    def ends(self) -> dict[TopicPartition, int]:
+        """Return the end of each partition that is in service."""
         with self._lock:
-            marks = {tp: writer.watermark.offset for tp, writer in self.writers.items()}
-            slept = {tp: s.high_watermark for tp, s in self._aside.items() if s.high_watermark is not None}
-            slept |= {
-                tp: s.end_offset if s.high_watermark is None else s.high_watermark for tp, s in self._sleeping.items()
-            }
-            return marks | slept
+            awake = {tp: writer.end_offset for tp, writer in self.writers.items()}
+            return awake | {tp: sleeper.end_offset for tp, sleeper in self._sleeping.items()}
 
     def sleeping_count(self) -> int:
         """The number of partitions that sleep."""
@@ -227,7 +220,7 @@ class Roster:
             why = self.broken.get(tp)
             if why is not None:
                 raise why.with_traceback(None)
-            end, start, mark = self._sleeping[tp]  # KeyError: its topic is being deleted, or there is none
+            end, start = self._sleeping[tp]  # KeyError: its topic is being deleted, or there is none
             path = self.directory / partition_dir(tp)
             if not self._around.files.is_directory(path):  # it was there at the open; an empty one would lose records
                 raise CorruptionError(
@@ -235,7 +228,7 @@ class Roster:
                     path_or_key=str(path),
                     hint="put it back, then open the log again",
                 )
-            writer = self.adopt(tp, clean=True, recovery_point=end, start=start, high_watermark=mark)
+            writer = self.adopt(tp, clean=True, recovery_point=end, start=start)
             if self.offline is not None:
                 writer.condition.go_offline_with_directory(self.offline)
             return writer

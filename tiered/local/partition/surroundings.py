@@ -16,7 +16,7 @@ from tiered.local.disk.space import DiskReserve
 from tiered.local.disk.uploads import UploadCheckpoint
 from tiered.local.partition.condition import Condition
 from tiered.local.partition.leadership import Leadership
-from tiered.local.partition.log_segments import HighWatermark, LogSegments
+from tiered.local.partition.log_segments import LogSegments
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import TopicPartition
 
@@ -110,6 +110,5 @@ class Shared:
     lock: PlainLock
     condition: Condition
     segments: LogSegments
-    watermark: HighWatermark
     leadership: Leadership
     trash: Trash

@@ -1,4 +1,4 @@
-"""Cuts the end of one partition off: of a follower that differs from its leader, of a log that starts again elsewhere.
+"""Cuts the end of one partition off: by request, or because its log starts again elsewhere.
 
 The cut is looked for first; then segments above it go, the last one first, so that a crash between two steps leaves a
 log without a hole; then the file that stays is cut and its indexes are written anew.
@@ -27,7 +27,7 @@ from tiered.local.segment.indexes import SegmentIndexes, cut_txn_index, store_in
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX
 from tiered.local.segment.sealed import SealedLocalSegment, rename_away
-from tiered.model import AbortedTxn, EpochEntry
+from tiered.model import AbortedTxn
 
 LOGGER = logging.getLogger("tiered.local")
 
@@ -36,7 +36,7 @@ NO_PRODUCERS_END = -1
 
 
 class Truncation:
-    """Cuts at an offset, by leader epoch, or to nothing. Takes the flush lock, then the partition's lock.
+    """Cuts at an offset, or to nothing. Takes the flush lock, then the partition's lock.
 
     ``cut`` is told before anything is cut where the log will end, and the lowest end that a crash may leave; ``sealed``
     when all is done.
@@ -51,7 +51,6 @@ class Truncation:
         self._condition = shared.condition
         self._segments = shared.segments
         self._flusher = flusher
-        self._watermark = shared.watermark
         self._leadership = shared.leadership
         self._producers = producers
         self._beginning = beginning
@@ -84,19 +83,6 @@ class Truncation:
             self._restart(offset, offset if log_start is None else log_start)
             self._leadership.unassigned = True
         self._around.sealed()
-
-    def truncate_by_epoch(self, epoch: int, end_offset: int, *, below_uploaded: bool = False) -> EpochEntry:
-        """Cuts what a leader does not have, whose records of ``epoch`` end at ``end_offset`` (its end_offset_for).
-
-        Returns our (epoch, end offset) after it. If that epoch is not ``epoch``, the leader has to be asked again, for
-        the one returned. (-1, -1) from the leader, or no epoch of ours to compare with: nothing is known, nothing cut.
-        """
-        epochs, segments = self._leadership.epochs, self._segments
-        ours, our_end = epochs.end_offset_for(epoch, segments.end)
-        if epoch < 0 or end_offset < 0 or (ours < 0 and epochs.latest < 0):
-            return EpochEntry(epochs.latest, segments.end)
-        self.truncate_to(end_offset if ours < 0 else min(end_offset, our_end), below_uploaded=below_uploaded)
-        return EpochEntry(epochs.latest, segments.end)
 
     def start_at(self, offset: int, leader_epoch: int, producers: bytes = b"") -> None:
         """An empty log resumes at ``offset`` under ``leader_epoch``. ConfigError if it holds records.
@@ -163,7 +149,6 @@ class Truncation:
             segments.end = offset
             self._flusher.flushed = min(self._flusher.flushed, offset)
             segments.log_start = min(segments.log_start, offset)
-            self._watermark.cut(offset)
             self._leadership.epochs.truncate_from_end(offset)
             remove_snapshots_above(self._files, directory, offset)
             self._producers.rebuild(some=self._producers.state is not None)
@@ -245,7 +230,6 @@ class Truncation:
             self._beginning.begun = False
             self._flusher.gaps = ()
             segments.log_start = log_start
-            self._watermark.start_again(offset)
             self._leadership.epochs.clear()
             remove_snapshots_above(self._files, directory, NO_PRODUCERS_END)
             self._producers.forget(offset)

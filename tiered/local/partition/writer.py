@@ -23,7 +23,7 @@ from tiered.local.partition.condition import Condition
 from tiered.local.partition.exchange import Exchange
 from tiered.local.partition.flusher import Flusher
 from tiered.local.partition.leadership import Leadership
-from tiered.local.partition.log_segments import HighWatermark, LogSegments
+from tiered.local.partition.log_segments import LogSegments
 from tiered.local.partition.producers import PartitionProducers
 from tiered.local.partition.retention import Retention
 from tiered.local.partition.roller import Roller
@@ -54,7 +54,6 @@ class PartitionWriter:
         loaded: list[FoundSegment],
         start_offset: int | None,
         recovery_point: int,
-        high_watermark: int | None = None,
     ) -> None:
         self.tp = tp
         self.topic_id = topic_id
@@ -71,13 +70,11 @@ class PartitionWriter:
         self.segments = LogSegments(
             around.files, factory, loaded, start_offset=start_offset, now_ms=around.clock.now_ms()
         )
-        self.watermark = HighWatermark(around.files, directory, self.segments, noted=high_watermark)
         self.shared = shared = Shared(
             around,
             self._lock,
             self.condition,
             self.segments,
-            self.watermark,
             Leadership(tp, epochs, self.condition, self.segments.end),
             Trash(around.files, around.clock, self._lock),
         )
@@ -114,7 +111,7 @@ class PartitionWriter:
 
     @property
     def sealed(self) -> tuple[SealedLocalSegment, ...]:
-        """Sealed segments whose files are durable, and whose records are on every replica."""
+        """Sealed segments whose files are durable."""
         return self.flusher.durable_segments
 
     @property
@@ -170,29 +167,11 @@ class PartitionWriter:
         with self._lock:
             self.condition.tell_upload(upload)
 
-    def tell_high_watermark(self, offset: int | None) -> int:
-        """What the leader told, or the slowest of those that follow; bounded by log start and end. Returns it.
-
-        From then on it moves only by being told. None: nobody follows and nobody leads, it is the end again.
-        """
-        with self._lock:
-            self.condition.check_writable(fenced_too=False)
-            self._tell_high_watermark(offset)
-            return self.watermark.offset
-
     def new_leader_epoch(self, epoch: int) -> None:
-        """Records appended from here on carry ``epoch``, which must be greater than all before; who leads, leads alone.
-
-        The high watermark is the end again, until it is told.
-        """
+        """Records appended from here on carry ``epoch``, which must be greater than all before."""
         with self._lock:
             self.condition.check_writable(fenced_too=False)
             self.shared.leadership.lead(epoch, self.segments.end)
-            self._tell_high_watermark(None)
-
-    def _tell_high_watermark(self, offset: int | None) -> None:
-        self.watermark.tell(offset)
-        self.producers.advance_high_watermark()
 
     def configure(self, config: TopicConfig) -> None:
         """Takes over changed settings at once; those of index files begin with the next segment."""

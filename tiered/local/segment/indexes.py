@@ -116,17 +116,6 @@ class SegmentIndexes:
             found = self._offsets.upper_bound(position, size)
             return None if found is None else found[0]
 
-    def seek_upper(self, log: LogFile, position: int, size: int, size_bytes: int, offsets: Offsets) -> int | None:
-        """An offset above all that lie in ``size`` bytes from ``position`` on, as :meth:`seek` asks; None: no entry."""
-        while True:
-            with self._lock:
-                found = self._offsets.upper_bound(position, size)
-            if found is None:
-                return None
-            if log.starts_batch(found[1], size_bytes, offsets, at_or_below=found[0]):
-                return found[0]
-            self._forget(log, *found)
-
     def _forget(self, log: LogFile, offset: int, position: int) -> None:
         LOGGER.warning(
             "index_wrong path=%s offset=%d position=%d hint=the log is read from an earlier entry on",
