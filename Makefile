@@ -51,7 +51,7 @@ format: $(STAMP)  ## let ruff format the tree
 
 test-servers: $(STAMP)  ## the contract on real MinIO, SeaweedFS and LocalStack, and files against a real Kafka
 	@localstack/setup
-	@$(PY) -m pytest -m servers tests/integration -q
+	@$(PY) -m pytest -m servers tests/integration tests/damage -q
 
 test-terraform:  ## validate, test and apply the modules against a local endpoint
 	@$(MAKE) --no-print-directory $(STAMP)

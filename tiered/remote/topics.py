@@ -140,12 +140,13 @@ class TopicEntry:
 @dataclass(frozen=True, slots=True)
 class Registrant:
     """Who registers a topic. ``here``: the partitions on its disk, None for all. ``seen``: those whose roots that disk
-    has seen, by number: they are never made anew.
+    has seen, by number: they are never made anew. ``first``: steps before the first write, which may refuse it.
     """
 
     owner: str = ""
     here: Collection[int] | None = None
     seen: Collection[int] = ()
+    first: Callable[[], Steps[object]] | None = None
 
 
 ANYBODY = Registrant()
@@ -259,6 +260,8 @@ def _made(
     wanted = sorted(partitions)
     seen = sorted(set(wanted).intersection(registrant.seen))
     roots = yield from load_roots(ids, seen)
+    if registrant.first is not None:
+        yield from registrant.first()
     for partition in seen:
         if roots[partition] is None:
             raise LogDestroyedError(

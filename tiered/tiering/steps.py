@@ -197,7 +197,7 @@ class BucketSteps:
         if seen:
             yield from self._need_topic(topic)
         settings = info.config.to_text(changed_only=True)
-        who = Registrant(self._owner, frozenset(info.here), seen)
+        who = Registrant(self._owner, frozenset(info.here), seen, self.probe)
         entry = yield from register_topic(topic, info.topic_id, count, settings, who)
         if entry.topic_id != info.topic_id:
             raise ConfigError(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.buckets import Bucket, bucket, write
 from tests.unit.cli.conftest import Cli
-from tests.unit.repair.building import Bucket, bucket, write
 
 
 @pytest.fixture

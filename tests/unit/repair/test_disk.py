@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tiered
-from tests.unit.repair.building import SETTINGS, TP, Bucket, bucket, write
+from tests.support.buckets import SETTINGS, TP, Bucket, bucket, write
 from tiered.care.run import check
 from tiered.errors import NewerFormatError
 from tiered.findings import Severity

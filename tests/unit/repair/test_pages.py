@@ -6,46 +6,12 @@ import dataclasses
 
 import pytest
 
-from tests.unit.repair.paged import TP, Bucket
+from tests.support.paged import Paged
 from tiered.format.keys import hist_key, index_key, segment_key
 from tiered.format.page import NO_POINTERS
 from tiered.format.root import encode_root
 from tiered.format.rows import NO_TALLY, NO_TRASH, Rows
-from tiered.model import Row
-from tiered.remote.snapshot import Snapshot
-from tiered.remote.topics import load_topic
-from tiered.repair.bench import Workbench
-from tiered.repair.plan import Action, RepairOptions
-from tiered.repair.roots import plan_root
-from tiered.repair.segments import Ground
 from tiered.store.base import Delete
-
-
-class Paged(Bucket):
-    """A catalog with tiny pages."""
-
-    def plan_root(self) -> tuple[list[Action], Snapshot | None]:
-        entry = self.world.run(load_topic("flights"))
-        assert entry is not None
-        return self.world.run(plan_root(Ground(TP, entry, RepairOptions(), None)))
-
-    def repair(self) -> list[Action]:
-        actions, _ = self.plan_root()
-        for action in actions:
-            assert action.act is not None
-            self.world.run(action.act(Workbench(None, "test")))
-        return actions
-
-    def pages(self) -> list[str]:
-        root = self.root
-        return [root.page_key(pointer) for pointer in (*root.inner, *root.leaves)]
-
-    def lose_pages(self, *keys: str) -> None:
-        self.store.execute(Delete(keys))
-
-    def seen(self) -> list[Row]:
-        self.maintainer = self.desk("other")  # one that has no page in its cache
-        return self.rows()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tiered
-from tests.unit.repair.building import SETTINGS, STORES, Bucket, bucket, write
+from tests.support.buckets import SETTINGS, STORES, Bucket, bucket, write
 from tiered.errors import UnknownTopicError
 from tiered.format.keys import topic_key
 from tiered.repair.run import apply_repair, plan_repair

@@ -9,17 +9,14 @@ from pathlib import Path
 import pytest
 
 import tiered
-from tests.unit.repair.building import STORES, TP, Bucket, bucket, write
+from tests.support.buckets import STORES, TP, Bucket, bucket, write
 from tiered.care.run import plan_rejoin, rejoin
 from tiered.clock import SystemClock
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
-from tiered.format.keys import Role, hist_key, parse_hist_key
-from tiered.format.root import Root, decode_root
-from tiered.plan.rewrite import TrimIntent
-from tiered.remote.catalog import Catalog
+from tiered.format.keys import hist_key, parse_hist_key
+from tiered.format.root import decode_root
 from tiered.repair.plan import EXIT_LEFT
-from tiered.store.base import ABSENT, Put, Steps
-from tiered.store.driver import drive
+from tiered.store.base import ABSENT, Put
 
 Damage = Callable[[Bucket], None]
 
@@ -58,15 +55,6 @@ def goes_on(place: Bucket) -> None:
     place.continues()
 
 
-def trim(place: Bucket, offset: int) -> None:
-    def steps() -> Steps[Root]:
-        catalog = Catalog(place.entry.topic_id, 0, "t", known=place.entry.known)
-        yield from catalog.claim(Role.MAINTAINER, "test")
-        return (yield from catalog.commit(TrimIntent(offset)))
-
-    drive(place.store, steps())
-
-
 @pytest.mark.parametrize("damage", [lose, flip, empty])
 def test_all_records_are_there_again(place: Bucket, damage: Damage) -> None:
     before, root, rows = place.committed(), place.root, place.rows()
@@ -87,7 +75,7 @@ def test_all_records_are_there_again(place: Bucket, damage: Damage) -> None:
 def test_a_version_of_the_object_needs_no_history(tmp_path: Path) -> None:
     with bucket("versions", tmp_path) as place:
         write(place)
-        trim(place, place.rows()[2].base)
+        place.trim(place.rows()[2].base)
         rows = place.rows()
         place.delete(place.root_key, *place.listed("/hist/"))
         assert place.repair().exit_code == 0
@@ -112,8 +100,8 @@ def test_a_partition_without_objects_begins_empty(tmp_path: Path) -> None:
 
 def test_an_older_root_that_was_put_back(place: Bucket) -> None:
     before, old, rows = place.committed(), place.data(place.root_key), place.rows()
-    trim(place, rows[3].base)
-    trim(place, rows[4].base)  # a copy is kept of the first trim
+    place.trim(rows[3].base)
+    place.trim(rows[4].base)  # a copy is kept of the first trim
     place.replace(place.root_key, old)
     plan = place.repair()
     assert "an older root was put back" in plan.actions[0].problem
@@ -126,8 +114,8 @@ def test_an_older_root_that_was_put_back(place: Bucket) -> None:
 
 def test_two_commits_of_one_version_are_refused(plain: Bucket) -> None:
     old, rows = plain.data(plain.root_key), plain.rows()
-    trim(plain, rows[1].base)
-    trim(plain, rows[2].base)
+    plain.trim(rows[1].base)
+    plain.trim(rows[2].base)
     key = plain.root_key
     plain.replace(key, old)
     version = decode_root(old, key=key).version
@@ -135,7 +123,7 @@ def test_two_commits_of_one_version_are_refused(plain: Bucket) -> None:
     assert trim_again in plain.listed("/hist/")
     copies = [each for each in plain.listed("/hist/") if each > trim_again]
     with contextlib.suppress(CorruptionError):
-        trim(plain, rows[3].base)  # under the older root
+        plain.trim(rows[3].base)  # under the older root
     plain.delete(*copies)
     with pytest.raises(CorruptionError, match="went back and was committed to since") as refused:
         plain.plan()
@@ -148,7 +136,7 @@ def test_two_commits_of_one_version_are_refused(plain: Bucket) -> None:
 def test_a_bucket_that_was_copied_while_it_was_written(plain: Bucket) -> None:
     """The root came first, and the objects that it names last not at all."""
     before, rows = plain.committed(), plain.rows()
-    trim(plain, rows[1].base)  # keeps a copy
+    plain.trim(rows[1].base)  # keeps a copy
     with tiered.open(plain.directory, plain.store.url) as log:
         for _ in range(4):
             log.topic("t").append(b"later" * 100)
@@ -166,7 +154,7 @@ def test_a_bucket_that_was_copied_while_it_was_written(plain: Bucket) -> None:
 
 def test_going_back_keeps_what_was_appended_since(place: Bucket) -> None:
     before, rows = place.committed(), place.rows()
-    trim(place, rows[4].base)
+    place.trim(rows[4].base)
     version = max(parse_hist_key(key) or 0 for key in place.listed("/hist/"))
     with tiered.open(place.directory, place.store.url) as log:
         log.topic("t").append(b"later" * 100)

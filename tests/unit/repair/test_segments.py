@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tiered
-from tests.unit.repair.building import STORES, TP, Bucket, bucket, write
+from tests.support.buckets import STORES, TP, Bucket, bucket, write
 from tiered.clock import SystemClock
 from tiered.errors import ConfigError
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER

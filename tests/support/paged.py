@@ -1,4 +1,4 @@
-"""A place whose bundles describe their segments."""
+"""A bucket whose catalog lies in pages of a few rows, and whose bundles describe their segments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from tiered.format.bundle import encode_bundle
 from tiered.format.keys import index_key, segment_key, topic_key
 from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
 from tiered.model import Row, SealedIndexes, SegmentDescriptor, TopicPartition
-from tiered.remote.topics import TopicEntry, encode_topic
+from tiered.remote.snapshot import Snapshot
+from tiered.remote.topics import TopicEntry, encode_topic, load_topic
+from tiered.repair.bench import Workbench
+from tiered.repair.plan import Action, RepairOptions
+from tiered.repair.roots import plan_root
+from tiered.repair.segments import Ground
+from tiered.store.base import Delete
 
 TP = TopicPartition("flights", 0)
 
@@ -18,8 +24,8 @@ def producers_of(end: int) -> bytes:
     return encode_snapshot([ProducerEntry(7, 0, end - 1, end - 1, 0, 1000)])
 
 
-class Bucket(Place):
-    """A place whose bundles describe their segments."""
+class Paged(Place):
+    """A catalog with tiny pages. Its bundles describe their segments."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,3 +43,26 @@ class Bucket(Place):
         self.put(segment_key(TOPIC_ID, 0, row), b"x" * row.size)
         self.put(index_key(TOPIC_ID, 0, row), bundle)
         return row
+
+    def plan_root(self) -> tuple[list[Action], Snapshot | None]:
+        entry = self.world.run(load_topic("flights"))
+        assert entry is not None
+        return self.world.run(plan_root(Ground(TP, entry, RepairOptions(), None)))
+
+    def repair(self) -> list[Action]:
+        actions, _ = self.plan_root()
+        for action in actions:
+            assert action.act is not None
+            self.world.run(action.act(Workbench(None, "test")))
+        return actions
+
+    def pages(self) -> list[str]:
+        root = self.root
+        return [root.page_key(pointer) for pointer in (*root.inner, *root.leaves)]
+
+    def lose_pages(self, *keys: str) -> None:
+        self.store.execute(Delete(keys))
+
+    def seen(self) -> list[Row]:
+        self.maintainer = self.desk("other")  # one that has no page in its cache
+        return self.rows()

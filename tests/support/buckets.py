@@ -11,13 +11,14 @@ from pathlib import Path
 import tiered
 from tiered.care.check import CheckOptions
 from tiered.care.run import check
-from tiered.findings import Finding
+from tiered.findings import Finding, Severity
 from tiered.format.batch import BatchHeader, least_timestamp
 from tiered.format.bundle import SectionKind
-from tiered.format.keys import FLAG_ABORTED_TXNS, index_key, root_key, segment_key
+from tiered.format.keys import FLAG_ABORTED_TXNS, Role, index_key, root_key, segment_key
 from tiered.format.root import Root, decode_root
 from tiered.model import Row, TopicPartition
-from tiered.plan.rewrite import ReplaceIntent
+from tiered.plan.rewrite import ReplaceIntent, TrimIntent
+from tiered.remote.catalog import Catalog
 from tiered.remote.merge import merge_rows
 from tiered.remote.rewrite import SegmentOutput, Workshop, in_turn
 from tiered.remote.topics import TopicEntry, load_topic
@@ -42,6 +43,7 @@ class Bucket:
     store: Store
     directory: Path
     kind: str
+    versioned: bool = False
 
     @property
     def entry(self) -> TopicEntry:
@@ -145,6 +147,26 @@ class Bucket:
 
         return drive(self.store, steps())
 
+    def swap(self, one: str, two: str) -> None:
+        """Two objects change places."""
+        first, second = self.data(one), self.data(two)
+        self.replace(one, second)
+        self.replace(two, first)
+
+    def named(self) -> list[str]:
+        """Return where ``check`` finds something wrong."""
+        return [one.where for one in self.findings() if one.severity is not Severity.INFO]
+
+    def trim(self, offset: int) -> None:
+        """Delete the records below an offset."""
+
+        def steps() -> Steps[Root]:
+            catalog = Catalog(self.entry.topic_id, 0, "t", known=self.entry.known)
+            yield from catalog.claim(Role.MAINTAINER, "test")
+            return (yield from catalog.commit(TrimIntent(offset)))
+
+        drive(self.store, steps())
+
     def findings(self) -> tuple[Finding, ...]:
         return check(None, self.store, CheckOptions(read_data=True)).findings
 
@@ -162,7 +184,7 @@ def bucket(kind: str, tmp_path: Path) -> Iterator[Bucket]:
         DirectoryStore(tmp_path / "store") if kind == "directory" else MemoryStore(name, versioned=kind == "versions")
     )
     try:
-        yield Bucket(store, tmp_path / "log", kind)
+        yield Bucket(store, tmp_path / "log", kind, versioned=kind == "versions")
     finally:
         store.close()
         MemoryStore.forget(name)

@@ -1,0 +1,1 @@
+"""Builders of logs and buckets that tests of several folders share."""
