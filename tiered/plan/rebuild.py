@@ -98,6 +98,7 @@ def chain(found: Sequence[Row], end: int, claim: int, key_of: KeyOf) -> list[Row
     of the same offsets, and where a newer claim began inside an upload of an older one.
     """
     taken: list[Row] = []
+    # mutant claims-never-fall-along-uploads
     while here := [row for row in found if row.base == end and row.claim_epoch >= claim]:
         claim = max(row.claim_epoch for row in here)
         first, *others = [row for row in here if row.claim_epoch == claim]

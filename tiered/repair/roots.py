@@ -164,6 +164,7 @@ def _look(ground: Ground) -> Steps[There]:
 def _flaw(ground: Ground, there: There, copies: Copies) -> str:
     """Return what is wrong with the root, ``""`` for nothing. Raises CorruptionError if two commits are possible."""
     chosen = ground.options.from_version
+    # mutant two-ends-of-a-log-are-refused
     if copies.forked is not None and chosen is None:
         one, other = copies.forked
         raise _two_ends(ground, one, other)
@@ -384,6 +385,7 @@ def _planned(ground: Ground, there: There, why: str, base: Base) -> Steps[tuple[
     root = rebuilt(
         copy,
         Objects(tuple(rows), (yield from _epochs(ground, base)), claims),
+        # mutant repaired-root-is-above-all-proven
         max(base.seen, copy.version) + VERSION_STEP,
         stamp,
     )

@@ -173,6 +173,7 @@ def _lost(ground: Ground, pinned: Snapshot, row: Row, log: Judged, index: Judged
         act = partial(_write_remains, ground, row, (), (log.key,))
         return ground.action(log.key, log.problem, "write its batches as a new segment", act)
     words = ", ".join([f"{start} to {end}" for start, end in ranges])
+    # mutant hole-needs-an-accepted-loss
     if not ground.options.accept_loss:
         remedy = f"no copy holds offsets {words}: `{ground.command} --accept-loss` makes a hole of them"
         if row.flags & FLAG_MAINTAINER:

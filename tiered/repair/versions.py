@@ -120,6 +120,7 @@ def put_back(each: Stored, body: Body, tags: Tags = ()) -> Steps[None]:
     """
     key = each.key
     aside = aside_key(each.topic_id, each.partition, (yield NewId()))
+    # mutant repair-keeps-what-it-replaces
     if each.etag and not (yield from keep_copy(key, aside)):
         raise _another(key)
     deadline = yield from deadline_after(PUT_DEADLINE_MS)

@@ -369,12 +369,12 @@ def test_copies_that_cannot_be_read_or_changed_places_are_one_warning(log: Scena
     log.replace(log.root_key(), encode_root(replace(root, version=9)))
     (found,) = seen(log, read_data=True)
     assert (found.severity, found.code, found.where) == (Severity.WARNING, "hist", hist_key(root.topic_id, 0, 5))
-    assert found.message.startswith("2 of 3 copies cannot be read, the newest of them: ")
+    assert found.message.startswith("2 of 4 copies cannot be read, the newest of them: ")
     assert "it is of version 4" in found.message
     log.delete(hist_key(root.topic_id, 0, 5))
     assert seen(log) == []  # all but the newest are read with the data
     (found,) = seen(log, read_data=True)
-    assert (found.where, found.message[:30]) == (hist_key(root.topic_id, 0, 3), "1 of 2 copies cannot be read, ")
+    assert (found.where, found.message[:30]) == (hist_key(root.topic_id, 0, 3), "1 of 3 copies cannot be read, ")
 
 
 def test_the_newest_copy_is_looked_at_without_the_data(log: Scenario) -> None:
