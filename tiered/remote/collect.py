@@ -34,7 +34,7 @@ from tiered.plan.maintenance import MAX_DELETE_KEYS, collectable
 from tiered.remote.audit import AUDITED_KEYS, write_line
 from tiered.remote.catalog import Catalog
 from tiered.remote.pins import drop_stale, read_pins
-from tiered.store.base import ACCESS_DENIED, Delete, Deleted, Get, Now, Object, Steps
+from tiered.store.base import ACCESS_DENIED, Delete, Deleted, Get, Object, Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Collector:
     def run(self) -> Steps[Collected]:
         """One cycle. Raises CorruptionError for a page that cannot be read: what it names is not known then."""
         before = self._catalog.root
-        now_ms = (yield Now()).now_ms
+        now_ms = yield from self._catalog.now_ms()
         if before is None or not (len(self._due(before, before.version, now_ms)) or self._lists(before)):
             return Collected()
         # mutant floor-before-delete
@@ -173,7 +173,7 @@ class Collector:
 
         Needs no claim and changes nothing: a snapshot may hold for years, and a cycle leaves a version and a line.
         """
-        root, now_ms = self._catalog.root, (yield Now()).now_ms
+        root, now_ms = self._catalog.root, (yield from self._catalog.now_ms())
         due = NO_TRASH if root is None else self._due(root, root.version, now_ms)
         if root is None or not len(due) or len(self._due(root, root.gc_floor, now_ms)) < len(due):
             return None

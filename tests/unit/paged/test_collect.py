@@ -107,6 +107,8 @@ def test_what_a_clock_that_is_behind_trimmed_has_its_grace(place: Place) -> None
     before = place.keys
     place.wait(2 * DAY_MS)
     behind, catalog = FakeClock(), place.maintainer.catalog
+    behind.advance(2 * DAY_MS / 1000)
+    behind.jump(-2 * DAY_MS / 1000)
     for steps in (catalog.load(), catalog.trim(333)):
         drive(place.store, steps, clock=behind, ids=place.world.ids)
     place.wait(DAY_MS - 1)
