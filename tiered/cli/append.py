@@ -15,17 +15,21 @@ import tiered
 from tiered.config import MAX_PARTITIONS, TopicConfig
 from tiered.errors import (
     ConfigError,
-    DataLocalError,
     InvalidRecordError,
     InvalidTimestampError,
-    RemoteUnavailableError,
     TieredError,
 )
 from tiered.format.keys import check_topic_name
 from tiered.model import NewRecord
-from tiered.program.application import Application, Command, Seconds, pass_application, split_topic
+from tiered.program.application import (
+    STORE_DEADLINE_SECONDS,
+    Application,
+    Command,
+    Seconds,
+    pass_application,
+    split_topic,
+)
 from tiered.program.output import counted, human_duration
-from tiered.program.patience import PATIENCE_SECONDS, OutOfTime, Patience
 from tiered.program.progress import Progress
 from tiered.program.record_input import BINARY, ByteStream, InputShape, LineSource, Recoded, read_records
 from tiered.program.tiers import open_log, topic_settings
@@ -106,20 +110,16 @@ def command(app: Application, topic: str, durability: str, timeout_seconds: floa
     if shape.encoding not in (None, BINARY):
         stream = Recoded(stream, shape.encoding)
     source = LineSource(stream, end=end, skips_blank=shape.format != "lines")
-    tally: _Tally | None = None
-    with Patience(app, timeout_seconds=timeout_seconds) as patience:
-        try:
-            with patience.waiting():
-                log = open_log(app, create=create, deadline_seconds=min(PATIENCE_SECONDS, timeout_seconds))
-            with log:
-                with patience.waiting():
-                    partitions = count if isinstance(count, int) else None
-                    target = log.topic(name, partitions=partitions, create=create, config=config)
-                tally = _Tally(target)
-                _append_all(app, tally, source, shape, chosen)
-                _make_durable(log, durability, patience)
-        except OutOfTime:
-            raise _out_of_time(app, tally, timeout_seconds) from None
+    begun = app.clock.monotonic()
+    with open_log(app, create=create, deadline_seconds=min(STORE_DEADLINE_SECONDS, timeout_seconds)) as log:
+        partitions = count if isinstance(count, int) else None
+        tally = _Tally(log.topic(name, partitions=partitions, create=create, config=config))
+        left_seconds = max(timeout_seconds - (app.clock.monotonic() - begun), 0.0)  # reading the input does not count
+        _append_all(app, tally, source, shape, chosen)
+        if durability == "disk":
+            log.flush()
+        elif durability == "remote":
+            log.sync(timeout=left_seconds)
     if shape.format == "csv" and not source.number:
         app.out.warn("the input is empty, without even a header: nothing was appended")
         return _report(app, name, tally, durability, EXIT_NOTHING)
@@ -142,26 +142,6 @@ def _append_all(app: Application, tally: _Tally, source: LineSource, shape: Inpu
         raise
     finally:
         app.out.summary_fields["records"] = tally.appended()
-
-
-def _make_durable(log: tiered.Log, durability: str, patience: Patience) -> None:
-    if durability == "disk":
-        log.flush()
-    elif durability == "remote":
-        # The log's own time-out says what is still local; that of the patience is for a request that hangs.
-        with patience.waiting():
-            log.sync(timeout=patience.left_seconds)
-
-
-def _out_of_time(app: Application, tally: _Tally | None, timeout_seconds: float) -> TieredError:
-    silence = f"{app.remote} did not answer within {timeout_seconds:g} s"
-    if tally is None:
-        return RemoteUnavailableError(
-            f"{silence}; nothing was appended", hint="without --remote the records stay on this disk until it is back"
-        )
-    return DataLocalError(
-        f"{silence}; what was appended is on this disk", hint="`tiered-uploader sync` brings it to the bucket later"
-    )
 
 
 class _Tally:

@@ -16,7 +16,6 @@ from tiered.format.kernels import ConsumerRecord
 from tiered.program.application import Application, Command, pass_application, split_topic
 from tiered.program.doors import chosen_partitions, open_reader, pass_over, topic_to_read
 from tiered.program.output import counted
-from tiered.program.patience import Patience
 from tiered.program.record_format import compile_format, envelope_line, need_field, plain_line, terminal_line
 from tiered.read.topic import TopicReads
 from tiered.times import parse_time
@@ -74,13 +73,12 @@ def command(
     _check_order(start.since, _text(until), app.clock.now_ms())
     render = renderer(app, text_format)
     app.out.begin("cat", topic=name, records=0, complete=False)
-    with Patience(app) as patience, open_reader(app, _text(as_of), pin=bool(at["pin"])) as reader:
-        with patience.waiting():
-            source = topic_to_read(reader, name)
-            partitions = chosen_partitions(name, source.partitions, partition)
-            if as_of is not None:
-                for tp, taken in reader.taken(name, partition=partition).items():
-                    app.out.say(f"{tp}: {taken}")
+    with open_reader(app, _text(as_of), pin=bool(at["pin"])) as reader:
+        source = topic_to_read(reader, name)
+        partitions = chosen_partitions(name, source.partitions, partition)
+        if as_of is not None:
+            for tp, taken in reader.taken(name, partition=partition).items():
+                app.out.say(f"{tp}: {taken}")
         if len(partitions) > 1 and (isinstance(start.offset, int) or end is not None):
             raise ConfigError(
                 f"offsets differ by partition, and {name} has {len(partitions)}", hint=f"name one: {name}:0"
@@ -89,7 +87,7 @@ def command(
         begins: Mapping[int, int | str | None] = dict.fromkeys(partitions, start.offset)
         code = 0
         if start.last is not None:
-            find = partial(last_start, app, patience, source, last=start.last, isolation=isolation)
+            find = partial(last_start, app, source, last=start.last, isolation=isolation)
             begins, code = begin_each(app, name, partitions, find)
         away: list[int] = []
 
@@ -110,8 +108,7 @@ def command(
                         raise
                     away.append(pass_over(app, name, chosen, elsewhere))
 
-        found = patience.over(records())
-        printed = print_records(app, found if count is None else islice(found, count), render)
+        printed = print_records(app, islice(records(), count), render)
     code = max(away, default=code)
     app.out.summary(code, records=printed, complete=not code)
     app.out.detail(counted(printed, "record"))
@@ -196,18 +193,15 @@ def begin_each(
     return begins, code
 
 
-def last_start(
-    app: Application, patience: Patience, source: TopicReads, partition: int, *, last: int, isolation: str
-) -> int:
+def last_start(app: Application, source: TopicReads, partition: int, *, last: int, isolation: str) -> int:
     """The offset from which on there are the ``last`` records that this isolation sees, or all.
 
     Markers, aborted records and what compaction took have offsets, too: it looks further back until it has found as
     many, each time as far as before, up to :data:`LOOK_BACK_OFFSETS` further; then it says how many there are.
     """
-    with patience.waiting():
-        stream = source.stream(partition)
-        earliest, latest = stream.earliest(), stream.latest()
-        end = min(latest, stream.last_stable_offset()) if last and isolation == "read_committed" else latest
+    stream = source.stream(partition)
+    earliest, latest = stream.earliest(), stream.latest()
+    end = min(latest, stream.last_stable_offset()) if last and isolation == "read_committed" else latest
     if end - earliest <= last or not last:
         return earliest if last else latest
     least = max(earliest, end - last - LOOK_BACK_OFFSETS)
@@ -216,7 +210,7 @@ def last_start(
         high, low = low, max(least, low - max(last, end - low))
         records = source.read(partition, start=low, end=high, isolation=isolation, on_trimmed="jump")
         try:
-            count, at = _last_of((record.offset for record in patience.over(records)), last - found, high - low)
+            count, at = _last_of((record.offset for record in records), last - found, high - low)
         except (CorruptionError, OffsetGapError) as damage:
             if high == end:
                 return low  # whoever reads from there gets what is before the damage, and is told of it

@@ -20,11 +20,10 @@ from tiered.local.directory.view import find_gone, gone_told
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import UploadCheckpoint
-from tiered.program.application import Application, Command, pass_application
+from tiered.program.application import STORE_DEADLINE_SECONDS, Application, Command, pass_application
 from tiered.program.doors import directory_error
 from tiered.program.output import counted, human_bytes, human_duration
 from tiered.program.partition_status import lock_holders
-from tiered.program.patience import PATIENCE_SECONDS
 from tiered.program.stores import location, open_remote
 from tiered.program.versions import part_versions, product_version
 from tiered.store.base import Get, Head, List, Object, Page, Store
@@ -251,7 +250,7 @@ def _guards(place: StoreLocation, store: Store, keys: list[str]) -> Iterator[Dia
 def _owner(place: StoreLocation, target: S3Target) -> Diagnosis:
     """The requests before this one named the owner; one that names another account must be refused."""
     nobodys = replace(place, target=replace(target, expected_bucket_owner=NOBODY))
-    other = nobodys.open(StoreOptions(deadline_seconds=PATIENCE_SECONDS))
+    other = nobodys.open(StoreOptions(deadline_seconds=STORE_DEADLINE_SECONDS))
     try:
         other.execute(List(TOPICS_PREFIX, limit=1))
     except RemotePermissionError:

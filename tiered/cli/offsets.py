@@ -8,7 +8,6 @@ from tiered.errors import ConfigError
 from tiered.program.application import Application, Command, pass_application, split_topic
 from tiered.program.doors import chosen_partitions, of_each, open_reader, topic_to_read
 from tiered.program.output import columns
-from tiered.program.patience import Patience
 from tiered.read.topic import TopicReads
 from tiered.times import format_time, parse_time
 
@@ -37,7 +36,7 @@ def command(app: Application, topic: str, times: str) -> int:
     """
     name, partition = split_topic(topic)
     wanted = _wanted(times, app.clock.now_ms())
-    with Patience(app) as patience, open_reader(app) as reader, patience.waiting():
+    with open_reader(app) as reader:
         source = topic_to_read(reader, name)
         chosen = chosen_partitions(name, source.partitions, partition)
         entries, code = of_each(

@@ -13,7 +13,6 @@ from tiered.config import MAX_LONG
 from tiered.format.kernels import ConsumerRecord
 from tiered.program.application import Application, Command, Seconds, pass_application, split_topic
 from tiered.program.doors import chosen_partitions, open_reader, topic_to_read
-from tiered.program.patience import Patience
 from tiered.read.topic import TopicReads
 
 LAST_RECORDS = 10
@@ -66,16 +65,15 @@ def command(
     render = renderer(app, text_format)
     app.out.begin("tail", topic=name, records=0)
     app.out.endless = follow and count is None
-    with Patience(app) as patience, open_reader(app) as reader:
-        with patience.waiting():
-            source = topic_to_read(reader, name)
-            chosen = chosen_partitions(name, source.partitions, partition)
-        find = partial(last_start, app, patience, source, last=last, isolation=isolation)
+    with open_reader(app) as reader:
+        source = topic_to_read(reader, name)
+        chosen = chosen_partitions(name, source.partitions, partition)
+        find = partial(last_start, app, source, last=last, isolation=isolation)
         next_offsets, code = begin_each(app, name, chosen, find)
         printed = 0
         while True:
             left = None if count is None else count - printed
-            records = patience.over(_new_records(source, next_offsets, isolation))
+            records = _new_records(source, next_offsets, isolation)
             printed += _round(app, records, render=render, limit=left)
             app.out.summary_fields["records"] = printed
             if not follow or printed == count or not next_offsets:

@@ -34,8 +34,7 @@ from tiered.local.disk.names import log_bases
 from tiered.local.segment.sealed import FileSource
 from tiered.model import ByteSource, TopicPartition
 from tiered.plan.known import Known
-from tiered.program.application import Application
-from tiered.program.patience import PATIENCE_SECONDS
+from tiered.program.application import STORE_DEADLINE_SECONDS, Application
 from tiered.program.stores import open_remote, store_options
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import load_topic
@@ -151,7 +150,7 @@ def opened(app: Application, name: str) -> Iterator[ByteSource]:
     if not key or place.endswith("/"):
         raise ConfigError(f"{name} names no object", hint="s3://bucket/prefix/.../NAME.log")
     store = StoreLocation.parse(place, **store_options(app, place)).open(
-        StoreOptions(deadline_seconds=PATIENCE_SECONDS)
+        StoreOptions(deadline_seconds=STORE_DEADLINE_SECONDS)
     )
     try:
         yield ObjectSource.open(store, key)

@@ -28,9 +28,11 @@ from tiered.program.settings import PROGRESS_MODES, SETTINGS, Value, resolve, su
 
 T = TypeVar("T")
 MAX_PARTITION_DIGITS = 9
+"""Longest partition number that is read."""
 SENTENCE = 1_000
 """Characters of a help's first sentence that a group shows: all of it."""
-"""Longest partition number that is read."""
+STORE_DEADLINE_SECONDS = 15.0
+"""Seconds after which a command does not repeat a request to the store. One attempt may take as long."""
 
 _ABOUT = {setting.name: setting.about for setting in SETTINGS}
 

@@ -20,8 +20,7 @@ from tiered.errors import (
 from tiered.local.directory.view import DirectoryView, PartitionFolder
 from tiered.local.disk.checkpoints import META_PROPERTIES_NAME
 from tiered.local.disk.files import PosixFiles
-from tiered.program.application import Application
-from tiered.program.patience import PATIENCE_SECONDS
+from tiered.program.application import STORE_DEADLINE_SECONDS, Application
 from tiered.program.settings import suggestion
 from tiered.read.topic import TopicReads
 
@@ -50,7 +49,9 @@ def _open_remote_reader(
 
     location(app)
     options = store_options(app, url)
-    return tiered.open_reader(url, log_dir=log_dir, as_of=as_of, pin=pin, deadline_seconds=PATIENCE_SECONDS, **options)
+    return tiered.open_reader(
+        url, log_dir=log_dir, as_of=as_of, pin=pin, deadline_seconds=STORE_DEADLINE_SECONDS, **options
+    )
 
 
 def need_topic(name: str, known: Iterable[str]) -> None:

@@ -6,8 +6,7 @@ from typing import cast
 
 from tiered.config import S3_WORDS, S3Keywords
 from tiered.errors import ConfigError, NotFoundError
-from tiered.program.application import Application
-from tiered.program.patience import PATIENCE_SECONDS
+from tiered.program.application import STORE_DEADLINE_SECONDS, Application
 from tiered.store.base import Store
 from tiered.store.limit import Limits
 from tiered.store.location import StoreLocation
@@ -43,6 +42,13 @@ def location(app: Application) -> StoreLocation:
 
 
 def open_remote(app: Application, limits: Limits | None = None) -> Store:
-    """The bucket alone. A person waits: it gives up after :data:`PATIENCE_SECONDS` of silence."""
-    options = StoreOptions(clock=app.clock, ids=app.ids, deadline_seconds=PATIENCE_SECONDS, limits=limits, create=False)
+    """Open the bucket alone. A person waits: requests keep to :data:`STORE_DEADLINE_SECONDS`."""
+    options = StoreOptions(
+        clock=app.clock,
+        ids=app.ids,
+        deadline_seconds=STORE_DEADLINE_SECONDS,
+        limits=limits,
+        create=False,
+        notice_outages=True,
+    )
     return location(app).open(options)

@@ -18,9 +18,8 @@ from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.uploads import known_partitions
 from tiered.model import TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
-from tiered.program.application import Application
+from tiered.program.application import STORE_DEADLINE_SECONDS, Application
 from tiered.program.doors import need_directory, need_topic, refuse_file
-from tiered.program.patience import PATIENCE_SECONDS, Patience, WatchedStore
 from tiered.program.stores import open_remote, store_options
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshot import Snapshot
@@ -32,7 +31,7 @@ from tiered.store.limit import Limits
 T = TypeVar("T")
 
 
-def open_log(app: Application, *, create: bool, deadline_seconds: float = PATIENCE_SECONDS) -> tiered.Log:
+def open_log(app: Application, *, create: bool, deadline_seconds: float = STORE_DEADLINE_SECONDS) -> tiered.Log:
     """The log directory for writing, with its remote tier if one was named."""
     directory = app.need_log_dir()
     if create:
@@ -183,8 +182,7 @@ def open_tiers(
         if app.log_dir is not None and with_local:
             local = LocalLog.open(app.log_dir, clock=app.clock, ids=app.ids, read_only=True)
         try:
-            with Patience(app) as patience:
-                yield Tiers(local, None if store is None else WatchedStore(store, patience))
+            yield Tiers(local, store)
         finally:
             if local is not None:
                 local.close()

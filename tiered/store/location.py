@@ -16,7 +16,7 @@ import difflib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Unpack
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -72,6 +72,9 @@ _OTHER_SCHEMES = {
 
 AIO_THREADS = 8
 """Requests of a threaded store that are under way at once; more wait."""
+
+LEAST_TIMEOUT_SECONDS = 0.1
+"""Shortest wait for an answer, whatever the deadline is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +168,21 @@ class StoreLocation:
             raise ConfigError(f"{self.url} is not a bucket", hint="s3://bucket/prefix")
         return self.target
 
+    def _within(self, seconds: float) -> StoreLocation:
+        """Return the same place, where no attempt waits longer for an answer than requests are repeated."""
+        if self.target is None or seconds >= self.target.read_timeout_seconds:
+            return self
+        read_seconds = max(seconds, LEAST_TIMEOUT_SECONDS)
+        connect_seconds = min(read_seconds, self.target.connect_timeout_seconds)
+        target = replace(self.target, connect_timeout_seconds=connect_seconds, read_timeout_seconds=read_seconds)
+        return replace(self, target=target)
+
     def open(self, options: StoreOptions = DEFAULTS) -> Store:
         """Open a store that repeats what is safe, keeps to its limits and counts its requests."""
         store: Store = MeteredStore(
-            self.raw_store(clock=options.clock, ids=options.ids, create=options.create),
+            self._within(options.deadline_seconds).raw_store(
+                clock=options.clock, ids=options.ids, create=options.create
+            ),
             options.metrics or StoreMetrics(),
             clock=options.clock,
             notice_outages=options.notice_outages,
@@ -181,7 +195,7 @@ class StoreLocation:
         """Open the same for asyncio: aiobotocore for ``s3://``, a bounded thread pool for the others."""
         raw: AioStore
         if self.target is not None:
-            raw = AioS3Store(self.target)
+            raw = AioS3Store(self._within(options.deadline_seconds).s3)
         else:
             raw = ThreadedAioStore(self.raw_store(clock=options.clock, ids=options.ids, create=options.create))
         store: AioStore = AioMeteredStore(
