@@ -10,14 +10,14 @@ A container (``format.container``) with the table ``rows``: the rows of all part
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
 from tiered.format.container import TableLayout, pack, unpack
-from tiered.format.fields import HEX_128, INT32, INT64_MAX, NUMBER, TEXT, Fields, Kind, Listed
+from tiered.format.fields import HEX_128, INT32, NUMBER, TEXT, Kind, Listed
 from tiered.format.keys import MAX_BATCH, check_txn, decision_key
 from tiered.format.rows import ROW_COLUMNS, Rows
 from tiered.model import Row
@@ -26,9 +26,6 @@ FORMAT = 1
 READER = 1
 MAX_PARTITIONS = 100_000
 """Partitions of one batch."""
-
-UNTOLD = -1
-"""In the place of an end that the decision does not tell."""
 
 COMMITTED = "committed"
 ABORTED = "aborted"
@@ -45,9 +42,8 @@ class Target(NamedTuple):
 class Decision:
     """``partitions``: staged rows (``plan.stage``) by partition; of an abort only their ids count.
 
-    ``seen``: the version that the root of each partition had before the decision was made; ``ends``: where the log
-    ended in it, by which a lost catalog is told where the batch lies (``plan.decided``). Releases before wrote no
-    ``ends``, and read past them. ``generation``: how many aborts of the same batch there were before.
+    ``seen``: the version that the root of each partition had before the decision was made. ``generation``: how many
+    aborts of the same batch there were before.
     """
 
     txn: str
@@ -56,7 +52,6 @@ class Decision:
     partitions: Mapping[tuple[UUID, int], tuple[Row, ...]]
     seen: Mapping[tuple[UUID, int], int] = field(default_factory=dict)
     generation: int = 0
-    ends: Mapping[tuple[UUID, int], int] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -77,7 +72,6 @@ _HEADER = {
     "generation": INT32,
     "partitions": Listed({"topic_id": HEX_128, "partition": INT32, "seen": NUMBER, "rows": INT32}, MAX_PARTITIONS),
 }
-_ENDS = {"ends": Listed(Kind(int, UNTOLD, INT64_MAX), MAX_PARTITIONS)}
 
 
 def encode_decision(decision: Decision) -> bytes:
@@ -95,8 +89,6 @@ def encode_decision(decision: Decision) -> bytes:
         "generation": decision.generation,
         "partitions": described,
     }
-    if decision.ends:
-        header["ends"] = [decision.ends.get(target, UNTOLD) for target in targets]
     rows = Rows.from_rows([row for target in targets for row in decision.partitions[target]])
     return pack(header, [rows.packed(_ROWS)], fmt=FORMAT)
 
@@ -127,18 +119,8 @@ def decode_decision(data: bytes, *, key: str) -> Decision:
         at += count
     decision = Decision(
         values["txn"], values["batch"], values["state"], MappingProxyType(partitions), MappingProxyType(seen),
-        values["generation"], MappingProxyType(_ends(header, list(partitions))),
+        values["generation"],
     )  # fmt: skip
     if decision.key != key:
         header.refuse("txn", f"is that of {decision.key}: the object was copied")
     return decision
-
-
-def _ends(header: Fields, targets: Sequence[tuple[UUID, int]]) -> dict[tuple[UUID, int], int]:
-    """Where the logs of ``targets`` ended, as far as that is told."""
-    if "ends" not in header.values:
-        return {}
-    ends = header.take(_ENDS)["ends"]
-    if len(ends) != len(targets):
-        header.refuse("ends", f"are {len(ends)}, there are {len(targets)} partitions")
-    return {target: end for target, end in zip(targets, ends, strict=True) if end != UNTOLD}

@@ -184,10 +184,7 @@ class Sink:
             for target, rows in decision.partitions.items()
         }
         seen = MappingProxyType({target: root.version for target, root in roots.items()})
-        ends = MappingProxyType({target: root.next_offset for target, root in roots.items()})
-        decision = dataclasses.replace(
-            decision, partitions=MappingProxyType(partitions), seen=seen, ends=ends, generation=0
-        )
+        decision = dataclasses.replace(decision, partitions=MappingProxyType(partitions), seen=seen, generation=0)
         return (yield from _decided(decision, (yield from deadline_after(self._limits.deadline_ms))))
 
     def commit_staged(self, decision: Decision) -> Steps[tuple[Landed, ...]]:
