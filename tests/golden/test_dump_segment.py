@@ -1,11 +1,9 @@
-"""``dump-segment --kafka`` against what Kafka's own tool printed of the same files: line for line, byte for byte."""
+"""Our dump of files against what Kafka's own tool printed of the same files: line for line, byte for byte."""
 
 from __future__ import annotations
 
 import gzip
-import io
 import re
-import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden.fixtures import ARCHIVE
-from tiered.cli.main import run
+from tests.kafka_dump import print_as_kafka
 
 ODD_ARCHIVE = ARCHIVE.with_name("dump-tool.tar.gz")
 
@@ -32,19 +30,6 @@ LINES = 17498
 ODD_RUNS = 18
 
 
-class Printed(io.TextIOWrapper):
-    """A standard stream over memory."""
-
-    def __init__(self) -> None:
-        self._bytes = io.BytesIO()
-        super().__init__(self._bytes, encoding="utf-8", write_through=True)
-
-    def text(self) -> str:
-        """All that was printed."""
-        self.flush()
-        return self._bytes.getvalue().decode()
-
-
 def expected_dumps(fixtures: Path) -> list[Path]:
     """All stored outputs of Kafka's tool that ours prints, too."""
     found = sorted((fixtures / "expected").rglob("*.txt.gz"))
@@ -56,15 +41,6 @@ def blocks(text: str) -> list[str]:
     return sorted(block for block in BLOCK.split(text) if block)
 
 
-def printed_by(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
-    """Exit code and both streams of ``dump-segment --kafka``."""
-    out, err = Printed(), Printed()
-    monkeypatch.setattr(sys, "stdout", out)
-    monkeypatch.setattr(sys, "stderr", err)
-    code = run(["dump-segment", "--kafka", "-q", *arguments])
-    return code, out.text(), err.text()
-
-
 def test_every_dump_is_the_same(kafka_fixtures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compared = lines = 0
     for path in expected_dumps(kafka_fixtures):
@@ -74,7 +50,7 @@ def test_every_dump_is_the_same(kafka_fixtures: Path, monkeypatch: pytest.Monkey
         files = sorted(f"{partition}/{file.name}" for file in (root / partition).iterdir())
         suffix = ".log" if kind != "dump" else ""
         files = [file for file in files if SEGMENT_FILE.fullmatch(Path(file).name) and file.endswith(suffix)]
-        code, printed, errors = printed_by(monkeypatch, *FLAGS[kind], *files)
+        code, printed, errors = print_as_kafka(*FLAGS[kind], *files)
         expected = gzip.decompress(path.read_bytes()).decode()
         assert printed.split("\n") == expected[: len(printed)].split("\n"), path
         assert blocks(errors) == blocks(expected[len(printed) :]), path
@@ -99,7 +75,7 @@ def test_old_formats_and_every_kind_of_record(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     runs = list(odd_runs(tmp_path))
     for (name, *flags), expected in runs:
-        code, printed, _ = printed_by(monkeypatch, *flags, name)
+        code, printed, _ = print_as_kafka(*flags, name)
         assert printed.split("\n") == expected.split("\n"), (name, flags)
         assert code == (13 if name.startswith("legacybad") else 0)
     assert len(runs) == ODD_RUNS

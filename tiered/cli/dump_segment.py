@@ -34,8 +34,6 @@ from tiered.program.application import Application, Command, pass_application
 @click.option("--verify", is_flag=True, help="check CRCs, offsets, records and indexes against each other")
 @click.option("--verify-only", "--verify-index-only", is_flag=True, help="the same, without printing what is there")
 @click.option("--index-sanity-check", is_flag=True, help="of indexes: would a broker that starts keep them?")
-@click.option("--kafka", is_flag=True, help="print the lines of Kafka's own dump tool, for diff")
-@click.option("--skip-record-metadata", is_flag=True, help="with --kafka: of records, key and value alone")
 @pass_application
 def command(app: Application, *, names: tuple[str, ...], listed: str | None, **options: Any) -> int:
     """Print batches, records, index entries, snapshots and checkpoints; works on any Kafka log directory.
@@ -49,13 +47,12 @@ def command(app: Application, *, names: tuple[str, ...], listed: str | None, **o
       tiered dump-segment flights-0 --log-dir data --offset 4711 --max-batches 1 --records
       tiered dump-segment --verify-only 'data/*/*.log'
       tiered dump-segment __consumer_offsets-0 --log-dir data --records --json
-      tiered dump-segment --kafka --print-data-log --files data/flights-0/00000000000000000000.log
       tiered dump-segment s3://acme-logs/prod/3f/.../00000000000000000000-0123.log --json
     """
     wanted_names = [*names, *(name for name in (listed or "").split(",") if name)]
     if not wanted_names:
         raise ConfigError("missing argument 'NAME...'", hint="name a file, a folder, or topic-partition with --log-dir")
-    wanted = _wanted(app, options)
+    wanted = _wanted(options)
     app.out.begin("dump-segment", files=0, findings=0)
     run = Run(app, wanted)
     for name in wanted_names:
@@ -63,12 +60,8 @@ def command(app: Application, *, names: tuple[str, ...], listed: str | None, **o
     return run.finish()
 
 
-def _wanted(app: Application, options: dict[str, Any]) -> Wanted:
-    kafka, decoder = bool(options["kafka"]), str(options["decoder"])
-    if kafka and app.out.json_mode:
-        raise ConfigError("--kafka and --json exclude each other", hint="leave one of them out")
-    if options["skip_record_metadata"] and not kafka:
-        raise ConfigError("--skip-record-metadata belongs to --kafka", hint="--json has every field by itself")
+def _wanted(options: dict[str, Any]) -> Wanted:
+    decoder = str(options["decoder"])
     for flag, name in (("offsets_decoder", "offsets"), ("transaction_log_decoder", "transactions")):
         if options[flag]:
             if decoder not in ("auto", name):
@@ -81,13 +74,11 @@ def _wanted(app: Application, options: dict[str, Any]) -> Wanted:
         Content(
             deep=data or bool(options["deep"]),
             data=data,
-            metadata=not options["skip_record_metadata"],
             key=options["key_decoder"],
             value=options["value_decoder"],
         ),
         Window(options["offset"], options["max_batches"], None if max_bytes is None else parse_bytes(max_bytes)),
         decoder,
-        kafka,
         verify=bool(options["verify"] or options["verify_only"]),
         verify_only=bool(options["verify_only"]),
         sanity=bool(options["index_sanity_check"]),

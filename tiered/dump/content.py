@@ -8,14 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tiered.dump.kafka import java_json, java_text
 from tiered.errors import CorruptionError
 from tiered.format.coordinator_records import (
     GROUP_RECORDS,
     OFFSETS_TOPIC,
     TRANSACTION_RECORDS,
     TRANSACTION_STATE_TOPIC,
-    UnknownRecordError,
     record_as_json,
 )
 from tiered.format.kernels import Record
@@ -32,9 +30,6 @@ RECORD_DECODERS = ("auto", "offsets", "transactions", "none")
 COORDINATORS: Mapping[str, Mapping[int, Layout]] = {"offsets": GROUP_RECORDS, "transactions": TRANSACTION_RECORDS}
 """Layouts by the name of the decoder."""
 
-DELETED = "<DELETE>"
-"""What Kafka's tool prints for a null value."""
-
 _NUMBER_BYTES = {"integer": 4, "long": 8}
 
 
@@ -44,7 +39,6 @@ class Content:
 
     deep: bool = False
     data: bool = False
-    metadata: bool = True
     key: str = "auto"
     value: str = "auto"
     layouts: Mapping[int, Layout] | None = None
@@ -69,23 +63,9 @@ class Content:
         headers = f" headers {{{pairs}}}" if pairs else ""
         decoded = fields.get("decoded")
         if decoded is not None:
-            return f" key {java_json(decoded['key'])} value {java_json(decoded['value'])}{headers}"
+            return f" key {_json(decoded['key'])} value {_json(decoded['value'])}{headers}"
         note = f" ({fields['undecoded']})" if "undecoded" in fields else ""
         return f" key {_plain(record.key, self.key)} value {_plain(record.value, self.value)}{headers}{note}"
-
-    def kafka(self, record: Record) -> tuple[str | None, str | None]:
-        """Key and value in the words of Kafka's tool; None for what it leaves out."""
-        if not self.data:
-            return None, None
-        if self.layouts is None:
-            return _as_kafka(record.key, self.key), _as_kafka(record.value, self.value)
-        try:
-            key, value = record_as_json(record, self.layouts)
-        except UnknownRecordError as unknown:
-            return unknown.told, None
-        except CorruptionError as damage:
-            return f"Error at offset {record.offset}, skipping. {damage.message}", None
-        return java_json(key), DELETED if value is None else java_json(value)
 
     def _decoded(self, record: Record) -> tuple[dict[str, Any] | None, str]:
         if self.layouts is None:
@@ -97,12 +77,10 @@ class Content:
         return {"key": key, "value": value}, ""
 
 
-def layouts_for(decoder: str, directory: str, *, kafka: bool) -> Mapping[int, Layout] | None:
-    """The layouts of a file in ``directory`` (its name); Kafka's tool decodes nothing unless it is told to."""
+def layouts_for(decoder: str, directory: str) -> Mapping[int, Layout] | None:
+    """Return the layouts of a file in ``directory`` (its name)."""
     if decoder != "auto":
         return COORDINATORS.get(decoder)
-    if kafka:
-        return None
     folder = folder_named(directory)
     topic = folder.tp.topic if isinstance(folder, PartitionFolder) else ""
     return {OFFSETS_TOPIC: COORDINATORS["offsets"], TRANSACTION_STATE_TOPIC: COORDINATORS["transactions"]}.get(topic)
@@ -126,7 +104,7 @@ def shown(content: bytes | None, decoder: str) -> tuple[Any, str]:
     try:
         return content.decode(), "utf-8"
     except UnicodeDecodeError:
-        return (java_text(content), "utf-8-lossy") if decoder == "utf-8" else shown(content, "base64")
+        return (content.decode("utf-8", "replace"), "utf-8-lossy") if decoder == "utf-8" else shown(content, "base64")
 
 
 def _plain(content: bytes | None, decoder: str) -> str:
@@ -135,10 +113,5 @@ def _plain(content: bytes | None, decoder: str) -> str:
     return repr(content if decoder == "auto" and word == "base64" else value)
 
 
-def _as_kafka(content: bytes | None, decoder: str) -> str | None:
-    if content is None:
-        return None
-    value, word = shown(content, decoder)
-    if word == "json":
-        return java_json(value)
-    return str(value) if word == decoder else java_text(content)
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

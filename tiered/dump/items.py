@@ -1,4 +1,4 @@
-"""What is found in files, one value each: printed as JSON, as a line for people, or as Kafka's tool prints it.
+"""What is found in files, one value each: printed as JSON, or as a line for people.
 :func:`log_items` gives those of a ``.log`` or of a KRaft snapshot, from an offset on, up to a number of them.
 """
 
@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 from tiered.care.inspection import WINDOW_BYTES, batches
 from tiered.dump.content import Content
-from tiered.dump.kafka import batch_line, codec_word, record_line, record_sequence, time_type
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, control_type, decode_records, read_header, verify_batch
 from tiered.format.codecs import MAX_DECOMPRESSED_BYTES, Codec, codec_of, decompress
@@ -19,6 +18,7 @@ from tiered.format.kernels import Record
 from tiered.format.keys import MAX_INT64
 from tiered.format.legacy import Message, inner_messages, read_message, verify_message
 from tiered.model import ByteSource
+from tiered.plan.producer import SEQUENCES
 from tiered.times import format_time
 
 _PLACES = {"index_entry": "offset", "time_index_entry": "offset", "aborted_txn": "last_offset"}
@@ -36,9 +36,6 @@ class Item(Protocol):
     def text(self) -> str:
         """For people."""
 
-    def kafka(self) -> str | None:
-        """The line of Kafka's tool; None where it has none."""
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -47,7 +44,6 @@ class Entry:
     kind: str
     values: dict[str, Any]
     line: str
-    kafka_line: str | None = None
 
     @property
     def place(self) -> int:
@@ -60,9 +56,6 @@ class Entry:
 
     def text(self) -> str:
         return self.line
-
-    def kafka(self) -> str | None:
-        return self.kafka_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +105,6 @@ class BatchItem:
             f" crc {header.crc:#010x} {'valid' if self.valid else 'INVALID'}"
         )
 
-    def kafka(self) -> str:
-        return batch_line(self.header, self.position, valid=self.valid)
-
 
 @dataclass(frozen=True, slots=True)
 class RecordItem:
@@ -154,14 +144,6 @@ class RecordItem:
         details = "".join(f" {name} {value}" for name, value in found.items() if name != "control_type")
         return f"{start} {found['control_type']}{details}"
 
-    def kafka(self) -> str:
-        key, value = self.content.kafka(self.record)
-        legacy = ""
-        if self.message is not None:
-            # The closing brace stands in Kafka's own output.
-            legacy = f" isValid: {'true' if self.message[1] else 'false'} crc: {self.message[0].crc}}}"
-        return record_line(self.record, self.header, key, value, metadata=self.content.metadata, legacy=legacy)
-
     def _control(self) -> dict[str, Any]:
         kind = control_type(self.record).name
         try:
@@ -190,9 +172,6 @@ class Tail:
         what = "zero bytes" if self.zeros else "bytes of an unfinished batch"
         return f"{self.size_bytes} {what} follow the last whole batch"
 
-    def kafka(self) -> str | None:
-        return None if self.zeros else f"Found {self.size_bytes} invalid bytes at the end of {self.name}"
-
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -208,8 +187,8 @@ class Window:
         return self.offset or 0
 
 
-def log_items(name: str, source: ByteSource, window: Window, content: Content, *, lenient: bool) -> Iterator[Item]:
-    """Batches, records and what follows them. ``lenient``: records of a batch with a wrong CRC are shown, too.
+def log_items(name: str, source: ByteSource, window: Window, content: Content) -> Iterator[Item]:
+    """Return batches, the records of those whose CRC holds, and the bytes behind the last one.
 
     Raises ``CorruptionError`` with the position where no batch can begin, or in a record.
     """
@@ -224,8 +203,8 @@ def log_items(name: str, source: ByteSource, window: Window, content: Content, *
             if _beyond(window.max_batches, taken) or _beyond(window.max_bytes, size_bytes):
                 return
             yield BatchItem(header, position, valid)
-            if content.deep and (valid or lenient):
-                yield from _records(data, header, position, content)
+            if content.deep and valid:
+                yield from record_items(data, header, position, content)
     except CorruptionError as damage:
         if end == source.size or damage.position != end or not _only_zeros(source, end):
             raise
@@ -248,7 +227,8 @@ def _checked(data: memoryview, position: int) -> tuple[BatchHeader, bool]:
         raise CorruptionError(damage.message, position=position, offset=damage.offset) from None
 
 
-def _records(data: memoryview, header: BatchHeader, position: int, content: Content) -> Iterator[Item]:
+def record_items(data: memoryview, header: BatchHeader, position: int, content: Content) -> Iterator[RecordItem]:
+    """Return the records of a batch. Raises ``CorruptionError`` with the batch's position."""
     try:
         messages = _messages(data) if header.magic < 2 else None
         for number, record in enumerate(decode_records(data)):
@@ -286,3 +266,21 @@ def _only_zeros(source: ByteSource, position: int) -> bool:
             return False
         position += length
     return True
+
+
+def record_sequence(record: Record, header: BatchHeader) -> int:
+    """The producer's number of a record; -1 without a producer."""
+    if header.base_sequence < 0:
+        return -1
+    return (header.base_sequence + record.offset - header.base_offset) % SEQUENCES
+
+
+def time_type(header: BatchHeader) -> str:
+    """``CreateTime`` or ``LogAppendTime``; v0 messages have no time."""
+    return header.timestamp_type.label if header.magic else "NoTimestampType"
+
+
+def codec_word(header: BatchHeader) -> str:
+    """The codec's name, also of numbers that are nobody's."""
+    number = header.attributes & 7
+    return Codec(number).label if number in list(Codec) else f"unknown({number})"

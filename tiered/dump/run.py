@@ -6,31 +6,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import click
-
 from tiered.care.inspection import PADDING
 from tiered.dump.content import Content, layouts_for
-from tiered.dump.items import BatchItem, Entry, Item, RecordItem, Tail, Window, log_items
-from tiered.dump.kafka import snapshot_error, snapshot_heading
+from tiered.dump.items import BatchItem, Item, Tail, Window, log_items
 from tiered.dump.small_files import base_of, check_name, is_log, small_items, suffix_of, whole
-from tiered.dump.targets import beside, expanded, holding, may_grow, opened
+from tiered.dump.targets import expanded, holding, may_grow, opened
 from tiered.dump.verify import (
-    Mismatches,
-    offset_entries,
     sanity_error,
     segment_of,
-    time_entries,
     verify_segment,
 )
 from tiered.errors import CorruptionError, TieredError
 from tiered.findings import Findings, Severity
 from tiered.format.keys import (
     INDEX_SUFFIX,
-    LOG_SUFFIX,
     SEGMENT_SUFFIXES,
-    SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
 )
 from tiered.model import ByteSource
 from tiered.program.application import Application
@@ -38,8 +29,6 @@ from tiered.program.output import counted
 
 EXIT_CORRUPTION = CorruptionError.exit_code
 _INDEXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
-_KRAFT_SUFFIX = ".checkpoint"
-_KAFKA_SUFFIXES = (LOG_SUFFIX, *_INDEXES, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX, _KRAFT_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +38,6 @@ class Wanted:
     content: Content
     window: Window
     decoder: str = "auto"
-    kafka: bool = False
     verify: bool = False
     verify_only: bool = False
     sanity: bool = False
@@ -61,10 +49,8 @@ class Run:
     def __init__(self, app: Application, wanted: Wanted) -> None:
         self._app = app
         self._wanted = wanted
-        self._mismatches = Mismatches()
         self._verified: set[str] = set()
         self._refused: list[TieredError] = []
-        self._last_offset = -1
         self._staged: dict[str, int] = {}
         self.files = 0
         self.damage = 0
@@ -74,14 +60,14 @@ class Run:
         unlisted: list[TieredError] = []
         self._staged = {}
         try:
-            files = expanded(self._app, name, unlisted, kafka=self._wanted.kafka, staged=self._staged)
+            files = expanded(self._app, name, unlisted, staged=self._staged)
         except TieredError as error:
             self._refuse(error, alone=is_only)
             return
         for folder in unlisted:
             self._refuse(folder, alone=False)
         window = self._wanted.window
-        if window.offset is not None and not (self._wanted.kafka or self._wanted.verify):
+        if window.offset is not None and not self._wanted.verify:
             alone = window.max_batches is not None or window.max_bytes is not None
             files = holding(files, window.offset, alone=alone, staged=self._staged)
         for file in files:
@@ -96,13 +82,8 @@ class Run:
             self._app.out.summary_fields.update(files=self.files, findings=self.damage)
 
     def finish(self) -> int:
-        """Prints what Kafka's tool prints in the end; gives the exit code. Raises what could not be dumped."""
+        """Print the summary. Return the exit code. Raise the error of a file that could not be dumped."""
         out = self._app.out
-        if self._wanted.kafka:
-            out.flush()
-            for line in self._mismatches.lines():
-                click.echo(line, err=True)
-            self.damage += self._mismatches.errors
         out.summary_fields.update(files=self.files, findings=self.damage)
         if self._refused and not self.damage:
             first = self._refused[0]
@@ -119,71 +100,35 @@ class Run:
     def _file(self, name: str, source: ByteSource) -> None:
         out, wanted, short = self._app.out, self._wanted, name.rsplit("/", 1)[-1]
         suffix = suffix_of(short)
-        if wanted.kafka:
-            out.line(f"Dumping {name}")
-            if suffix not in _KAFKA_SUFFIXES or ".log." in short:
-                click.echo(f"Ignoring unknown file {name}", err=True)
-                return
-        else:
-            check_name(short)
+        check_name(short)
         if wanted.sanity and suffix in _INDEXES:
             self._sanity(name, suffix, whole(short, source))
             return
-        shown = not wanted.verify_only or (wanted.kafka and suffix not in _INDEXES)
-        if shown and not wanted.kafka and not out.json_mode:
+        shown = not wanted.verify_only
+        if shown and not out.json_mode:
             base = self._staged.get(name, 0)
             its_own = f"; of a sink: its offset 0 is {base} of the log" if base else ""
             out.line(f"{name}  {counted(source.size, 'byte')}{its_own}")
-        if shown or wanted.kafka or suffix not in SEGMENT_SUFFIXES:
-            self._last_offset = -1
+        if shown or suffix not in SEGMENT_SUFFIXES:
             for item in self._items(name, short, source):
                 self._item(name, item, shown=shown)
-        if wanted.verify and not wanted.kafka and suffix in SEGMENT_SUFFIXES:
+        if wanted.verify and suffix in SEGMENT_SUFFIXES:
             self._verify(name, source)
 
     def _items(self, name: str, short: str, source: ByteSource) -> Iterator[Item]:
         wanted = self._wanted
         if is_log(short):
-            if wanted.kafka:
-                is_snapshot = suffix_of(short) == _KRAFT_SUFFIX
-                heading = snapshot_heading(short) if is_snapshot else f"Log starting offset: {base_of(short)}"
-                self._app.out.line(heading)
             directory = Path(name).absolute().parent.name if "://" not in name else ""
-            layouts = layouts_for(wanted.decoder, directory, kafka=wanted.kafka)
-            content = replace(wanted.content, layouts=layouts)
+            content = replace(wanted.content, layouts=layouts_for(wanted.decoder, directory))
             window = replace(wanted.window, offset=max(0, wanted.window.start - self._staged.get(name, 0)))
-            return log_items(short, source, window, content, lenient=wanted.kafka)
-        if wanted.kafka and suffix_of(short) == SNAPSHOT_SUFFIX and (told := snapshot_error(whole(short, source))):
-            click.echo(told, err=True)
-            self.damage += 1
-            return iter(())
-        if not wanted.kafka or suffix_of(short) not in _INDEXES:
-            return small_items(short, source, start=wanted.window.start)
-        return self._kafka_index(name, short, whole(short, source))
-
-    def _kafka_index(self, name: str, short: str, data: bytes) -> Iterator[Item]:
-        """Index entries, held against the log as Kafka's tool does it."""
-        base = base_of(short)
-        with beside(name, LOG_SUFFIX) as log:
-            if log is None:
-                self._app.out.warn(f"{name}: there is no .log beside it to compare with")
-            if suffix_of(short) == INDEX_SUFFIX:
-                yield from offset_entries(name, data, base, log, self._mismatches)
-            else:
-                with beside(name, INDEX_SUFFIX) as offsets:
-                    known = b"" if offsets is None else whole(name, offsets)
-                yield from time_entries(name, data, base, log, self._mismatches, offsets=known)
-        for damage in self._mismatches.broken:
-            self._damaged(name, damage)
-        self._mismatches.broken.clear()
+            return log_items(short, source, window, content)
+        return small_items(short, source, start=wanted.window.start)
 
     def _item(self, name: str, item: Item, *, shown: bool) -> None:
         out, wanted = self._app.out, self._wanted
-        if isinstance(item, BatchItem) and (wanted.kafka or not wanted.verify):
+        if isinstance(item, BatchItem) and not wanted.verify:
             self.damage += not item.valid
-        if wanted.kafka:
-            self._kafka_item(name, item, shown=shown)
-        elif isinstance(item, Tail):
+        if isinstance(item, Tail):
             # A verification says the same, with all else that it finds.
             if not wanted.verify or suffix_of(item.name) not in SEGMENT_SUFFIXES:
                 self._tail(name, item)
@@ -200,34 +145,12 @@ class Run:
         findings.add(Severity.INFO, "log_torn", tail.text() + PADDING, position=tail.position)
         self._print(findings)
 
-    def _kafka_item(self, name: str, item: Item, *, shown: bool) -> None:
-        if isinstance(item, RecordItem):
-            offset = item.record.offset
-            if self._last_offset not in (-1, offset - 1):
-                # Compaction leaves gaps: worth a line, no damage.
-                self._mismatches.add(self._mismatches.gaps, name, self._last_offset, offset, error=False)
-            self._last_offset = offset
-        if isinstance(item, Tail):
-            if self._wanted.window.max_bytes is not None:
-                return
-            padding = item.zeros and may_grow(name)
-            self.damage += not padding
-            if item.zeros:
-                self._app.out.warn(f"{name} at byte {item.position}: {item.text()}{PADDING if padding else ''}")
-        if isinstance(item, Entry) and item.place < self._wanted.window.start:
-            return
-        line = item.kafka()
-        if line is not None and (shown or item.kind == "empty"):
-            self._app.out.line(line)
-
     def _sanity(self, name: str, suffix: str, data: bytes) -> None:
         wrong = sanity_error(suffix, data, base_of(name))
         if wrong:
             self._damaged(name, CorruptionError(f"the index is not sane: {wrong}"), code="index_sanity")
         elif self._app.out.json_mode:
             self._app.out.message("sane", file=name)
-        elif self._wanted.kafka and not data and suffix == INDEX_SUFFIX:
-            self._app.out.line(f"{name} is empty.")
         else:
             self._app.out.line(f"{name} passed sanity check.")
 
@@ -269,8 +192,6 @@ class Run:
         for item in findings.items:
             if out.json_mode:
                 out.message("finding", **item.as_json())
-            elif self._wanted.kafka:
-                click.echo(str(item), err=True)
             else:
                 out.line(str(item))
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from tiered.dump.items import Entry
-from tiered.dump.kafka import first_sequence, producer_line, txn_line
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.bundle import SectionKind, decode_bundle
 from tiered.format.checkpoint import (
@@ -22,7 +21,7 @@ from tiered.format.checkpoint import (
 from tiered.format.keys import MAX_INT64, Role, join_uid, page_key, parse_local_name
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.page import Pointer, Pointers, decode_stored_page
-from tiered.format.producer_snapshot import decode_snapshot
+from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot
 from tiered.format.root import decode_root
 from tiered.format.rows import Rows, Trash
 from tiered.format.time_index import TimeIndex
@@ -33,6 +32,7 @@ from tiered.local.disk.epochs import EPOCHS_NAME
 from tiered.local.disk.volume import PARTITION_METADATA_NAME
 from tiered.local.segment.seal import SEAL_SUFFIX
 from tiered.model import ByteSource
+from tiered.plan.producer import SEQUENCES
 from tiered.remote.snapshot import rows_inside
 from tiered.times import format_time
 
@@ -129,16 +129,14 @@ def whole(name: str, source: ByteSource) -> bytes:
 def _offset_index(name: str, data: bytes) -> Iterator[Entry]:
     for offset, position in OffsetIndex.from_bytes(data, base_of(name), drop_padding=True):
         fields = {"offset": offset, "position": position}
-        yield Entry(
-            "index_entry", fields, f"offset {offset} position {position}", f"offset: {offset} position: {position}"
-        )
+        yield Entry("index_entry", fields, f"offset {offset} position {position}")
 
 
 def _time_index(name: str, data: bytes) -> Iterator[Entry]:
     for timestamp, offset in TimeIndex.from_bytes(data, base_of(name), drop_padding=True):
         text = f"timestamp {timestamp} ({format_time(timestamp)}) offset {offset}"
         fields = {"timestamp": timestamp, "offset": offset}
-        yield Entry("time_index_entry", fields, text, f"timestamp: {timestamp} offset: {offset}")
+        yield Entry("time_index_entry", fields, text)
 
 
 def _txn_index(name: str, data: bytes) -> Iterator[Entry]:
@@ -157,7 +155,7 @@ def _txn_index(name: str, data: bytes) -> Iterator[Entry]:
             f"aborted producer {txn.producer_id} offsets {txn.first_offset}..{txn.last_offset}"
             f" last stable offset {txn.last_stable_offset}"
         )
-        yield Entry("aborted_txn", {"version": 0, **txn._asdict()}, text, txn_line(txn))
+        yield Entry("aborted_txn", {"version": 0, **txn._asdict()}, text)
     if damage is not None:
         raise damage
     torn = len(data) % TXN_ENTRY_BYTES
@@ -170,7 +168,12 @@ def _snapshot(_name: str, data: bytes) -> Iterator[Entry]:
     for entry in decode_snapshot(data):
         text = " ".join(f"{name} {value}" for name, value in entry._asdict().items())
         fields = {**entry._asdict(), "first_sequence": first_sequence(entry)}
-        yield Entry("producer", fields, text, producer_line(entry))
+        yield Entry("producer", fields, text)
+
+
+def first_sequence(entry: ProducerEntry) -> int:
+    """Return the first sequence of a producer's newest batch, -1 if it has none."""
+    return -1 if entry.last_offset < 0 else (entry.last_sequence - entry.offset_delta) % SEQUENCES
 
 
 def _bundle(name: str, data: bytes) -> Iterator[Entry]:

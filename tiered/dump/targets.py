@@ -51,12 +51,10 @@ _PATTERN = re.compile(r"[*?\[]")
 _FILE_URL = "file://"
 
 
-def expanded(
-    app: Application, name: str, refused: list[TieredError], *, kafka: bool, staged: dict[str, int]
-) -> list[str]:
+def expanded(app: Application, name: str, refused: list[TieredError], *, staged: dict[str, int]) -> list[str]:
     """The files that ``name`` means, sorted by name; itself for a file or an object.
 
-    A folder means the files in it that can be dumped (with ``kafka`` those that Kafka's tool can), a log directory
+    A folder means the files in it that can be dumped, a log directory
     also those of its partitions. Raises ``NotFoundError`` and ``ConfigError`` for what means nothing. A folder that
     cannot be listed goes to ``refused``, with why; it is raised if there is nothing else. ``staged`` gets, by name of
     the ``.log``, where in the log what a sink staged of a partition begins: its own offsets begin at 0.
@@ -65,14 +63,14 @@ def expanded(
         return [name]
     path = Path(name.removeprefix(_FILE_URL))
     if path.is_dir():
-        return _folder(path, refused, kafka=kafka)
+        return _folder(path, refused)
     if path.exists():
         return [name]
     if _PATTERN.search(name):
-        return _matching(str(path), refused, kafka=kafka)
+        return _matching(str(path), refused)
     tp = _partition(name)
     if tp is not None and app.log_dir is not None and (app.log_dir / str(tp)).is_dir():
-        return _folder(app.log_dir / str(tp), refused, kafka=kafka)
+        return _folder(app.log_dir / str(tp), refused)
     if tp is not None and app.remote is not None:
         return _objects(app, app.remote, tp, staged)
     if app.log_dir is not None:
@@ -233,11 +231,11 @@ def _objects(app: Application, remote: str, tp: TopicPartition, staged: dict[str
     return [f"{remote.rstrip('/')}/{key}" for key in keys]
 
 
-def _folder(path: Path, refused: list[TieredError], *, kafka: bool) -> list[str]:
+def _folder(path: Path, refused: list[TieredError]) -> list[str]:
     files = PosixFiles()
     view = DirectoryView.look(path, files)
     inner = [path / folder.name for folder in view.folders if isinstance(folder, PartitionFolder)]
-    found = [file for folder in (path, *inner) for file in _files(files, folder, refused, kafka=kafka)]
+    found = [file for folder in (path, *inner) for file in _files(files, folder, refused)]
     if not found and refused:
         raise refused.pop(0)
     if not found:
@@ -245,30 +243,23 @@ def _folder(path: Path, refused: list[TieredError], *, kafka: bool) -> list[str]
     return _counted(found, str(path))
 
 
-def _files(files: Files, path: Path, refused: list[TieredError], *, kafka: bool) -> list[str]:
+def _files(files: Files, path: Path, refused: list[TieredError]) -> list[str]:
     try:
-        names = [name for name in files.names(path) if _is_wanted(name, kafka=kafka)]
+        names = [name for name in files.names(path) if is_known(name)]
         return [str(path / name) for name in names if not files.is_directory(path / name)]
     except LocalIOError as error:
         refused.append(error)
         return []
 
 
-def _is_wanted(name: str, *, kafka: bool) -> bool:
-    parsed = parse_local_name(name)
-    if kafka:
-        return parsed is not None and not parsed.work
-    return is_known(name)
-
-
-def _matching(pattern: str, refused: list[TieredError], *, kafka: bool) -> list[str]:
+def _matching(pattern: str, refused: list[TieredError]) -> list[str]:
     found: list[str] = []
     # Path.glob would make every name relative to one folder, and refuses absolute patterns.
     for name in sorted(glob.iglob(pattern, recursive=True)):  # noqa: PTH207
         path = Path(name)
         if path.is_dir():
-            found += _files(PosixFiles(), path, refused, kafka=kafka)
-        elif _is_wanted(path.name, kafka=kafka):
+            found += _files(PosixFiles(), path, refused)
+        elif is_known(path.name):
             found.append(name)
     if not found and refused:
         raise refused.pop(0)

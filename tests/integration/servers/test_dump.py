@@ -1,10 +1,8 @@
-"""``dump-segment --kafka`` and Kafka's own dump tool, side by side over every kind of directory that we write."""
+"""Our dump and Kafka's own dump tool, side by side over every kind of directory that we write."""
 
 from __future__ import annotations
 
-import io
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ from tests.integration.servers.commands import run as command
 from tests.integration.servers.kafka_desk import Desk
 from tests.integration.servers.kafka_kinds import KINDS
 from tests.integration.servers.kafka_view import now_clock, open_for_writing
-from tiered.cli.main import run
+from tests.kafka_dump import print_as_kafka
 from tiered.config import TopicConfig
 from tiered.model import TopicPartition
 
@@ -49,10 +47,5 @@ def test_both_tools_print_the_same(ours: Path, monkeypatch: pytest.MonkeyPatch, 
     names = sorted(str(path.relative_to(ours)) for path in ours.rglob("*") if SEGMENT_FILE.fullmatch(path.name))
     assert len(names) > len(KINDS)
     theirs = command("kafka", "tool", "kafka.tools.DumpLogSegments", *flags, "--files", ",".join(names))
-    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="")
-    monkeypatch.setattr(sys, "stdout", out)
-    assert run(["dump-segment", "--kafka", *flags, "--files", ",".join(names)]) == 0
-    out.flush()
-    assert isinstance(out.buffer, io.BytesIO)
-    printed = io.TextIOWrapper(io.BytesIO(out.buffer.getvalue()), encoding="utf-8").read()  # newlines as subprocess
-    assert printed.splitlines() == theirs.splitlines()
+    code, printed, _ = print_as_kafka(*flags, "--files", ",".join(names))
+    assert (code, printed.splitlines()) == (0, theirs.splitlines())

@@ -162,7 +162,7 @@ def test_noise_never_gives_a_traceback(cli: Cli, tmp_path: Path, name: str) -> N
     path = tmp_path / name
     for content in (b"", b"\xff" * 7, bytes(range(256)) * 5, b"\0" * 1000, b"\x7f" * 64):
         path.write_bytes(content)
-        for options in (("--verify",), ("--json", "--decoder", "offsets"), ("--kafka",), ("--index-sanity-check",)):
+        for options in (("--verify",), ("--json", "--decoder", "offsets"), ("--index-sanity-check",)):
             done = cli("dump-segment", path, "--records", *options)
             assert done.code in (0, 2, 13), (content[:10], done.err)
             assert "Traceback" not in done.err
@@ -342,7 +342,7 @@ def test_every_healthy_root_verifies(cli: Cli, kafka_fixtures: Path) -> None:
     assert [(Path(m["where"]).parent.name, m["severity"]) for m in padded] == [("u-trailing-zeros-0", "info")]
 
 
-@pytest.mark.parametrize("options", [("--verify-only",), ("--verify",), (), ("--kafka",)])
+@pytest.mark.parametrize("options", [("--verify-only",), ("--verify",), ()])
 @pytest.mark.parametrize(
     ("behind", "part", "closed", "code"),
     [
@@ -386,8 +386,6 @@ def test_a_segment_of_nothing_but_zeros_is_one_that_was_just_rolled(cli: Cli, lo
 def test_options_that_exclude_each_other(cli: Cli, log: Scenario) -> None:
     path = log.logs()[0]
     for options in (
-        ("--kafka", "--json"),
-        ("--skip-record-metadata",),
         ("--offsets-decoder", "--transaction-log-decoder"),
         ("--offsets-decoder", "--decoder", "none"),
         ("--max-bytes", "many"),
@@ -395,28 +393,6 @@ def test_options_that_exclude_each_other(cli: Cli, log: Scenario) -> None:
         ("--key-decoder", "rot13"),
     ):
         assert cli("dump-segment", path, *options).code == 2, options
-
-
-def test_kafka_style_of_damage(cli: Cli, log: Scenario) -> None:
-    path = log.logs()[0]
-    data = path.read_bytes()
-    path.write_bytes(data[:-5])
-    torn = cli("dump-segment", "--kafka", "--files", f"{path},{path.with_suffix('.index')}")
-    last = torn.text.splitlines()
-    assert torn.code == 13
-    assert any(re.fullmatch(rf"Found \d+ invalid bytes at the end of {path.name}", line) for line in last)
-    path.write_bytes(data + bytes(100))
-    zeros = cli("dump-segment", "--kafka", path)
-    assert (zeros.code, "100 zero bytes follow" in zeros.err) == (13, True)
-    entries = cli("dump-segment", "--kafka", "--offset", "20", path.with_suffix(".index")).text.splitlines()[1:]
-    assert entries
-    assert min(int(line.split()[1]) for line in entries) >= 20
-    for name in ("x.log", "x.checkpoint", "x.index"):
-        (path.parent / name).write_bytes(b"")
-        odd = cli("dump-segment", "--kafka", path.parent / name)
-        assert (odd.code, "defect" in odd.err) == (2, False), name
-    unknown = cli("dump-segment", "--kafka", path.parent / "leader-epoch-checkpoint")
-    assert (unknown.code, "Ignoring unknown file" in unknown.err) == (0, True)
 
 
 def test_a_partition_of_a_directory_store(cli: Cli, tmp_path: Path) -> None:
