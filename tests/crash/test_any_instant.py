@@ -249,7 +249,7 @@ class Alarm:
         self.armed = False
 
     def _ring(self, number: int, frame: FrameType | None) -> None:
-        if self.armed:
+        if self.armed and not _is_logging(frame):
             self.heard += 1
             self.handle()
 
@@ -257,7 +257,6 @@ class Alarm:
         """Calls ``call`` again and again until so many signals came; what the handler raises ends one call."""
         before = signal.signal(signal.SIGALRM, self._ring)
         hook, sys.unraisablehook = sys.unraisablehook, _unraised
-        logging.disable(logging.CRITICAL)  # its own lock stays taken where an exception comes before its ``try``
         try:
             while self.heard < until:
                 signal.setitimer(signal.ITIMER_REAL, self.dice.uniform(2e-5, 1e-3), self.dice.uniform(1e-4, 2e-3))
@@ -275,7 +274,18 @@ class Alarm:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
             sys.unraisablehook = hook
-            logging.disable(logging.NOTSET)
+
+
+def _is_logging(frame: FrameType | None) -> bool:
+    """Return whether ``frame`` is inside the interpreter's logging.
+
+    Its lock is the whole process's, and stays taken for ever where an exception comes between ``acquire`` and ``try``.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename == logging.__file__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _unraised(found: Any) -> None:
