@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import weakref
 from collections.abc import Mapping, Sequence
@@ -145,10 +146,18 @@ class Log:
 
     async def close(self) -> None:
         """As ``Log.close``."""
-        if not self._worker.closed:
-            try:
-                await self._worker.finish_alone(self._log.close)
-            finally:
+        if self._worker.closed:
+            return
+        ended = True
+        try:
+            await self._worker.finish_alone(self._log.close)
+        except asyncio.CancelledError:
+            raise  # the thread goes on to the end
+        except BaseException:
+            ended = self._log._ended  # what an interrupt kept from its end is ended by the next call
+            raise
+        finally:
+            if ended:
                 self._worker.close()
                 if self._runner.store is not None:
                     await self._runner.store.close()

@@ -165,10 +165,14 @@ class DirectoryLock:
             self._let_go()
 
     def _let_go(self) -> None:
-        handle, self._handle = self._handle, None
         _HELD.discard(self)
-        if handle is not None:
-            self._files.close(handle)
+        if self._handle is None:
+            return
+        # An interrupt may have ended an earlier release before the close, or just after it: forgotten last, the lock
+        # is released by the next call, and a number that is another file's by now stays open.
+        if _file_of(self._handle) == self._file:
+            self._files.close(self._handle)
+        self._handle = None
 
     def _let_go_of_copy(self) -> None:
         """In a forked child. A number that somebody closed behind the lock may be another file's by now: it stays."""
