@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tiered.care.inspection import batches
+from tiered.checking.inspection import batches
 from tiered.dump.content import COORDINATORS, Content
 from tiered.dump.items import (
     BatchItem,

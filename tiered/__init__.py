@@ -30,18 +30,14 @@ if TYPE_CHECKING:
     from tiered import aio, errors, uploader
     from tiered.appending.appender import Appender
     from tiered.appending.receipt import Receipt
-    from tiered.care.run import (
-        check,
-        plan_rejoin,
-        rejoin,
-        restore,
-    )
+    from tiered.checking.run import check
     from tiered.errors import TieredError
     from tiered.format.kernels import ConsumerRecord
     from tiered.log import Log, open  # noqa: A004  (the word that users expect)
     from tiered.model import NewRecord, Positions, RecordMetadata, TopicPartition
     from tiered.reader import Reader, open_reader
-    from tiered.repair.run import apply_repair, plan_repair
+    from tiered.repair.run import apply_repair, plan_rejoin, plan_repair, rejoin
+    from tiered.restoring.run import restore
     from tiered.topic import Topic
     from tiered.transaction import Transaction
 
@@ -75,15 +71,6 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(
-        (
-            "check",
-            "plan_rejoin",
-            "rejoin",
-            "restore",
-        ),
-        "tiered.care.run",
-    ),
     "Appender": "tiered.appending.appender",
     "ConsumerRecord": "tiered.format.kernels",
     "Log": "tiered.log",
@@ -96,7 +83,9 @@ _HOMES = {
     "Topic": "tiered.topic",
     "TopicPartition": "tiered.model",
     "Transaction": "tiered.transaction",
-    **dict.fromkeys(("apply_repair", "plan_repair"), "tiered.repair.run"),
+    **dict.fromkeys(("apply_repair", "plan_rejoin", "plan_repair", "rejoin"), "tiered.repair.run"),
+    "check": "tiered.checking.run",
+    "restore": "tiered.restoring.run",
     "open": "tiered.log",
     "open_reader": "tiered.reader",
 }

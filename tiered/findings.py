@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -104,3 +105,25 @@ class Findings:
     def about(self, topic: str, partition: int) -> list[Finding]:
         """All of them, with topic and partition filled in."""
         return [replace(item, topic=topic, partition=partition) for item in self.items]
+
+
+Progress = Callable[[int, int, str], None]
+"""Called with bytes done, bytes in all (0: not known) and the partition under way."""
+OnFinding = Callable[[Finding], None]
+
+
+def handed_on(progress: Progress | None, on_finding: OnFinding | None = None) -> Callable[[Finding | Passed], None]:
+    """Return a function that passes what steps emit on to the callbacks."""
+    done = total = 0
+
+    def take(seen: Finding | Passed) -> None:
+        nonlocal done, total
+        if isinstance(seen, Passed):
+            done += seen.size_bytes
+            total = max(total, seen.total_bytes, done)
+            if progress is not None and (seen.note or seen.size_bytes):
+                progress(done, total, seen.note)
+        elif on_finding is not None:
+            on_finding(seen)
+
+    return take

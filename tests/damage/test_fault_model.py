@@ -23,8 +23,8 @@ from tests.support.buckets import SETTINGS, TP, Bucket, bucket, write
 from tests.support.paged import Paged
 from tests.unit.paged.sinks import decide, log_of_sinks
 from tests.unit.store.emulator import Emulator
-from tiered.care.check import CheckOptions
-from tiered.care.run import check, plan_rejoin, rejoin
+from tiered.checking.check import CheckOptions
+from tiered.checking.run import check
 from tiered.cli.main import run
 from tiered.clock import SystemClock, SystemIds
 from tiered.errors import ConditionalWritesUnsupportedError, CorruptionError, TieredError
@@ -49,7 +49,7 @@ from tiered.model import Row
 from tiered.remote.past import create_snapshot
 from tiered.remote.root_view import RootView
 from tiered.repair.plan import EXIT_LEFT, RepairOptions, RepairPlan
-from tiered.repair.run import apply_repair, plan_repair
+from tiered.repair.run import apply_repair, plan_rejoin, plan_repair, rejoin
 from tiered.store.base import ABSENT, Delete, List, Page, Put
 from tiered.store.driver import drive
 from tiered.store.location import open_store

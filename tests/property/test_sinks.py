@@ -13,8 +13,8 @@ from tests.remote_face import RemoteFace
 from tests.sim.bucket.process import Life, SteppedProcess
 from tests.sim.bucket.store import WatchedStore, Weather
 from tests.unit.remote.building import TOPIC_ID, TRUSTED, seal
-from tiered.care.check import CheckOptions
-from tiered.care.run import check
+from tiered.checking.check import CheckOptions
+from tiered.checking.run import check
 from tiered.config import TopicConfig
 from tiered.errors import CommitUnknown, CorruptionError, FencedError, RemotePermissionError, RemoteUnavailableError
 from tiered.format.batch import decode_records, encode_batch

@@ -18,7 +18,7 @@ from tests.sim.tiers.machine import ProcessFiles
 from tests.sim.tiers.truth import TPS, Violated
 from tests.sim.tiers.virtual import without_threads
 from tests.sim.tiers.world import World
-from tiered.care.check import CheckReport
+from tiered.checking.check import CheckReport
 from tiered.errors import DiskFullError, FencedError, OffsetGapError, TieredError
 from tiered.format.kernels import ConsumerRecord
 from tiered.format.root import Root, encode_root

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tiered
-from tiered.care.check import CheckOptions
-from tiered.care.run import check
+from tiered.checking.check import CheckOptions
+from tiered.checking.run import check
 from tiered.findings import Finding, Severity
 from tiered.format.batch import BatchHeader, least_timestamp
 from tiered.format.bundle import SectionKind

@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from tiered import arguments
-from tiered.care.check import CheckOptions, CheckReport, check_steps
-from tiered.care.rejoin import RejoinPlan, plan_rejoin_steps, rejoin_steps
-from tiered.care.restore import RestoreReport, restore_steps
-from tiered.care.restore_plan import RestoreOptions
-from tiered.care.run import LOOK, OnFinding, Progress, handed_on, locate
+from tiered.checking.check import CheckOptions, CheckReport, check_steps
 from tiered.clock import SystemClock, SystemIds
+from tiered.findings import OnFinding, Progress, handed_on
 from tiered.local.disk.files import PosixFiles
 from tiered.repair.engine import plan_repair_steps, repair_steps
 from tiered.repair.plan import RepairOptions, RepairPlan
+from tiered.repair.rejoin import RejoinPlan, plan_rejoin_steps, rejoin_steps
+from tiered.restoring.plan import RestoreOptions
+from tiered.restoring.restore import RestoreReport, restore_steps
 from tiered.store.aio_runner import AioRunner
+from tiered.store.place import LOOK, locate
 
 if TYPE_CHECKING:
     from tiered.clock import Clock, IdSource
@@ -101,7 +102,7 @@ async def apply_repair(store: Place | None, plan: RepairPlan) -> int:
 
 @contextlib.asynccontextmanager
 async def open_place(place: Place, s3: S3Keywords | None = None) -> AsyncIterator[AioStore]:
-    """As ``tiered.care.run.open_place``."""
+    """As ``tiered.store.place.open_place``."""
     if not isinstance(place, str | os.PathLike):
         yield arguments.has("store", place, ("execute",), "a URL, a path or an open store")
         return

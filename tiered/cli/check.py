@@ -6,8 +6,8 @@ import math
 
 import click
 
-from tiered.care.check import CheckOptions
-from tiered.care.run import check
+from tiered.checking.check import CheckOptions
+from tiered.checking.run import check
 from tiered.config import DAY_MS
 from tiered.errors import ConfigError
 from tiered.findings import Finding

@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 import tiered
-from tiered.care.check import EXIT_WARNINGS
-from tiered.care.erase import Erased, ErasePlan, as_fields, erase_steps, plan_erase_steps, receipt_steps
+from tiered.checking.check import EXIT_WARNINGS
+from tiered.erasing.erase import Erased, ErasePlan, as_fields, erase_steps, plan_erase_steps, receipt_steps
 from tiered.errors import CorruptionError, LocalIOError, OffsetGapError, UnknownTopicError
 from tiered.model import TopicPartition
 from tiered.plan.erasure import Selection

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from tiered.care.check import EXIT_WARNINGS
+from tiered.checking.check import EXIT_WARNINGS
 from tiered.config import MAX_LONG
 from tiered.errors import ConfigError, DiskFullError
 from tiered.local.cleaning.cleaner import CleaningStatus

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from tiered.care.run import plan_rejoin, rejoin
 from tiered.errors import ConfigError
 from tiered.model import TopicPartition
 from tiered.program.application import (
@@ -27,7 +26,7 @@ from tiered.program.output import columns, counted
 from tiered.program.settings import suggestion
 from tiered.program.tiers import open_tiers
 from tiered.repair.plan import RepairOptions
-from tiered.repair.run import apply_repair, plan_repair
+from tiered.repair.run import apply_repair, plan_rejoin, plan_repair, rejoin
 from tiered.store.base import Store
 
 REPAIR_COMMAND = "TOPIC[:P]"

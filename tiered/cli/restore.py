@@ -6,10 +6,7 @@ import dataclasses
 
 import click
 
-from tiered.care.check import EXIT_WARNINGS
-from tiered.care.restore import RestoreReport
-from tiered.care.restore_plan import RestoreOptions
-from tiered.care.run import restore
+from tiered.checking.check import EXIT_WARNINGS
 from tiered.config import parse_bytes
 from tiered.errors import ConfigError
 from tiered.program.application import Application, Command, pass_application, split_topic
@@ -17,6 +14,9 @@ from tiered.program.doors import folder, refuse_file
 from tiered.program.output import columns, counted, human_bytes
 from tiered.program.progress import Progress
 from tiered.program.stores import open_remote
+from tiered.restoring.plan import RestoreOptions
+from tiered.restoring.restore import RestoreReport
+from tiered.restoring.run import restore
 from tiered.times import parse_time
 
 

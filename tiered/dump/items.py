@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tiered.care.inspection import WINDOW_BYTES, batches
+from tiered.checking.inspection import WINDOW_BYTES, batches
 from tiered.dump.content import Content
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, control_type, decode_records, read_header, verify_batch

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tiered.care.inspection import PADDING
+from tiered.checking.inspection import PADDING
 from tiered.dump.content import Content, layouts_for
 from tiered.dump.items import BatchItem, Item, Tail, Window, log_items
 from tiered.dump.small_files import base_of, check_name, is_log, small_items, suffix_of, whole

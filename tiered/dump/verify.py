@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from tiered.care.inspection import Expectations, LogInspection, LogScan
+from tiered.checking.inspection import Expectations, LogInspection, LogScan
 from tiered.dump.small_files import base_of, suffix_of, whole
 from tiered.dump.targets import beside, may_grow, sibling
 from tiered.findings import Findings, Severity

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from tiered.care.check import CheckReport
+from tiered.checking.check import CheckReport
 from tiered.findings import Finding, Severity
 from tiered.format.keys import (
     is_pin_key,

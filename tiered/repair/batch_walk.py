@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tiered.care.inspection import BatchFeed
+from tiered.checking.inspection import BatchFeed
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, decode_records, verify_batch
 from tiered.format.bundle import Bundle

@@ -22,8 +22,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from tiered.care.check_local import LocalCheck
-from tiered.care.rejoin import plan_rejoin_steps, rejoin_steps
+from tiered.checking.local import LocalCheck
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, CorruptionError, NewerFormatError, NotFoundError
@@ -60,6 +59,7 @@ from tiered.remote.topics import TopicEntry, load_topic
 from tiered.repair.bench import Workbench
 from tiered.repair.disk_segments import Disk, plan_damage, rebuild_epochs
 from tiered.repair.plan import Action, RepairOptions
+from tiered.repair.rejoin import plan_rejoin_steps, rejoin_steps
 from tiered.store.base import Blocking, Now, Steps, blocking
 
 NOBODY = TopicPartition("", -1)

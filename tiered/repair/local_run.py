@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from tiered.care.inspection import BatchFeed, batches
+from tiered.checking.inspection import BatchFeed, batches
 from tiered.errors import CorruptionError, TieredError, UnknownTopicError
 from tiered.format.batch import least_timestamp, verify_batch
 from tiered.format.crc import crc32c

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from tiered.care.check_registry import Unnamed, find_unnamed, root_states
+from tiered.checking.registry import Unnamed, find_unnamed, root_states
 from tiered.errors import ConfigError, CorruptionError, TieredError, UnknownTopicError
 from tiered.format.crc import crc32c
 from tiered.format.keys import partition_prefix, topic_key

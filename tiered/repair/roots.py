@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from tiered.care.undone import Undone, undone_steps
+from tiered.erasing.undone import Undone, undone_steps
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
 from tiered.format.crc import crc32c
 from tiered.format.decision import COMMITTED, Decision, Target

@@ -1,14 +1,19 @@
-"""``plan_repair`` and ``apply_repair`` on the calling thread."""
+"""``plan_repair``, ``apply_repair``, ``plan_rejoin`` and ``rejoin`` on the calling thread."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 
-from tiered.care.run import Place, open_place
+from tiered import arguments
+from tiered.clock import Clock, SystemClock
+from tiered.local.disk.files import Files, PosixFiles
 from tiered.model import TopicPartition
 from tiered.repair.engine import plan_repair_steps, repair_steps
 from tiered.repair.plan import RepairOptions, RepairPlan
+from tiered.repair.rejoin import RejoinPlan, plan_rejoin_steps, rejoin_steps
+from tiered.store.place import Place, open_place
 from tiered.store.runner import Runner
 
 
@@ -33,6 +38,26 @@ def apply_repair(store: Place | None, plan: RepairPlan) -> int:
     """
     with _opened(store) as runner:
         return runner.run(repair_steps(plan))
+
+
+def plan_rejoin(
+    directory: str | Path, selected: Collection[TopicPartition] = (), *, clock: Clock | None = None
+) -> RejoinPlan:
+    """The partitions of a log directory that are fenced or end below the bucket's end, or those selected.
+
+    Changes nothing.
+
+    Raises NotFoundError (no log there), UnknownTopicError, ConfigError (none is fenced and none was selected).
+    """
+    return Runner().run(plan_rejoin_steps(arguments.path("directory", directory), selected, clock or SystemClock()))
+
+
+def rejoin(plan: RejoinPlan, *, clock: Clock | None = None, files: Files | None = None) -> None:
+    """Carries the plan out, holding both locks of the directory. A crash in between is finished by running it again.
+
+    Raises LockedError (the application or an uploader has the directory), NotFoundError, LocalIOError.
+    """
+    Runner().run(rejoin_steps(plan, clock or SystemClock(), files or PosixFiles()))
 
 
 @contextlib.contextmanager

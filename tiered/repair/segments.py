@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tiered.care.undone import undone_steps
+from tiered.erasing.undone import undone_steps
 from tiered.errors import ConfigError
 from tiered.format.bundle import MAX_BUNDLE_BYTES
 from tiered.format.crc import crc32c

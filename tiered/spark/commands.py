@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tiered.care.check import CheckReport
+from tiered.checking.check import CheckReport
 from tiered.config import parse_bytes
 from tiered.errors import ConfigError
 from tiered.plan.jobs import SPAN_BYTES, TWO_PHASE_BYTES

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from tests.damage.bucket.actions import EXPECTED, Values
 from tests.damage.bucket.place import HIT, TPS, Place, listed
-from tiered.care.check import CheckOptions
-from tiered.care.run import check
+from tiered.checking.check import CheckOptions
+from tiered.checking.run import check
 from tiered.findings import Severity
 from tiered.model import TopicPartition
 from tiered.read.bucket import BucketReads

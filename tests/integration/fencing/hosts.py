@@ -16,7 +16,7 @@ from typing import Any, Self
 import tiered
 from tests.integration.fencing.application import TOPIC
 from tests.integration.uploader.daemons import ROOT, WAIT_SECONDS, Daemon, environment
-from tiered.care.check import CheckOptions
+from tiered.checking.check import CheckOptions
 from tiered.findings import Severity
 from tiered.format.batch import decode_records
 from tiered.local.directory.manager import LocalLog

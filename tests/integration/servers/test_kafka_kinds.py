@@ -19,7 +19,7 @@ from tests.integration.servers.kafka_killed import write_and_be_killed
 from tests.integration.servers.kafka_kinds import FAR, KINDS
 from tests.integration.servers.kafka_view import Told, logs_of, now_clock, open_for_writing, producers_of, tell
 from tests.integration.servers.kafka_wire import ActiveProducer, describe_producers, epoch_ends
-from tiered.care.run import check
+from tiered.checking.run import check
 from tiered.config import LogConfig
 from tiered.findings import Severity
 from tiered.format.batch import encode_batch

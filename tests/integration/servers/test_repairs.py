@@ -10,8 +10,8 @@ import pytest
 import tiered
 from tests.integration.servers.commands import S3Server
 from tests.integration.servers.conftest import OpenPrefix
-from tiered.care.check import CheckOptions
-from tiered.care.run import check
+from tiered.checking.check import CheckOptions
+from tiered.checking.run import check
 from tiered.format.keys import index_key, root_key, segment_key, topic_key
 from tiered.format.root import Root, decode_root
 from tiered.remote.topics import decode_topic

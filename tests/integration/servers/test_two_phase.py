@@ -13,8 +13,8 @@ import tiered
 from tests.integration.servers.commands import BUCKET, S3Server
 from tests.spark.conftest import REPOSITORY, SETTINGS, need_java
 from tests.spark.jobs.building import records
-from tiered.care.check import CheckOptions
-from tiered.care.run import check
+from tiered.checking.check import CheckOptions
+from tiered.checking.run import check
 from tiered.store.location import open_store
 
 REGION = "us-east-1"

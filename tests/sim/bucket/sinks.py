@@ -10,7 +10,7 @@ from tests.sim.bucket.lives import KEYS, PASSING
 from tests.sim.bucket.process import SteppedProcess
 from tests.sim.bucket.violation import Violated
 from tests.unit.remote.building import TRUSTED, seal
-from tiered.care.check_decisions import check_decisions
+from tiered.checking.decisions import check_decisions
 from tiered.errors import ConfigError, CorruptionError, FencedError, LogDestroyedError, NotFoundError
 from tiered.findings import Severity
 from tiered.format.batch import encode_batch

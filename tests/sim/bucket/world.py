@@ -31,8 +31,8 @@ from tests.sim.bucket.lives import (
 from tests.sim.bucket.process import Life, SteppedProcess
 from tests.sim.bucket.sinks import Stream, hand_over_partitions
 from tests.sim.bucket.store import WatchedStore, Weather
-from tiered.care.check import CheckOptions
-from tiered.care.run import check
+from tiered.checking.check import CheckOptions
+from tiered.checking.run import check
 from tiered.config import DAY_MS, TopicConfig
 from tiered.errors import ConfigError, TieredError
 from tiered.findings import Severity

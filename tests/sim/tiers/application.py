@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tests.sim.tiers.machine import Machine, Process, SimStore
 from tests.sim.tiers.truth import PARTITIONS, TOPIC, TPS, Truth, Values, Violated, values_of
-from tiered.care.run import plan_rejoin, rejoin, restore
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import (
     FencedError,
@@ -20,6 +19,8 @@ from tiered.local.directory.directories import LocalTier
 from tiered.log import Log
 from tiered.model import TopicPartition
 from tiered.read.stream import ReadRange
+from tiered.repair.run import plan_rejoin, rejoin
+from tiered.restoring.run import restore
 from tiered.store.retry import RetryingStore
 from tiered.tiering.run import Tiering
 

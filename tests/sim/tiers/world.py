@@ -38,8 +38,8 @@ from tests.sim.tiers.machine import Killed, Machine, Process
 from tests.sim.tiers.reader import LongReader
 from tests.sim.tiers.truth import PARTITIONS, TOPIC, TPS, Truth, Violated
 from tests.sim.tiers.virtual import SimClock, StoreClock, without_threads
-from tiered.care.check import CheckOptions
-from tiered.care.run import check
+from tiered.checking.check import CheckOptions
+from tiered.checking.run import check
 from tiered.config import DAY_MS, TopicConfig
 from tiered.errors import ConfigError, FencedError, TieredError
 from tiered.findings import Severity

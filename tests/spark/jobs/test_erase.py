@@ -15,11 +15,11 @@ from pyspark.sql import SparkSession
 
 import tiered
 from tests.spark.jobs.building import Result, Stream, bucket, inline, log, records, rows, run, shape
-from tiered.care.check import CheckOptions
-from tiered.care.erase import Eraser
-from tiered.care.run import check
+from tiered.checking.check import CheckOptions
+from tiered.checking.run import check
 from tiered.cli.main import run as run_tiered
 from tiered.config import TopicConfig
+from tiered.erasing.erase import Eraser
 from tiered.errors import FencedError
 from tiered.format.kernels import Record
 from tiered.format.keys import Role
@@ -284,7 +284,7 @@ def test_what_others_rewrite_again_and_again_is_an_error(
     tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(tmp_path)
-    monkeypatch.setattr("tiered.care.erase_parts.MAX_LOOKS", 0)
+    monkeypatch.setattr("tiered.erasing.parts.MAX_LOOKS", 0)
     done = erase(tmp_path, *KEY, "--yes")
     assert (done.code, "run the same command again" in done.err) == (2, True)
 

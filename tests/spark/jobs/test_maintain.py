@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 import tiered
 from tests.spark.jobs.building import Result, bucket, inline, log, records, rows, run, shape
 from tests.spark.jobs.shuffling import inline_shuffle
-from tiered.care.check import CheckOptions
-from tiered.care.run import check
+from tiered.checking.check import CheckOptions
+from tiered.checking.run import check
 from tiered.cli.main import run as tiered_run
 from tiered.config import TopicConfig
 from tiered.errors import FencedError
@@ -133,7 +133,7 @@ def test_nothing_is_done_under_an_older_root_that_was_put_back(
     assert isinstance(newer, Object)
     store.execute(Put(key, older.data, Match(newer.etag)))
     done = run("maintain", topic, "--only", job, "--remote", bucket(place), "--json", "--yes", *options)
-    assert (done.code, "tells of version" in done.out + done.err) == (13, True)
+    assert (done.code, "has a copy of version" in done.out + done.err) == (13, True)
     kept = store.execute(Get(key))
     assert isinstance(kept, Object)
     assert kept.data == older.data

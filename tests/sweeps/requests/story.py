@@ -13,8 +13,8 @@ from tests.sim.tiers.daemon import SIZES, Told
 from tests.sim.tiers.truth import values_of
 from tests.sim.tiers.virtual import SimClock, VirtualLoop, without_threads
 from tests.sweeps.requests.faults import FAULTS, AioFailingStore, FailingStore
-from tiered.care.check import CheckOptions
-from tiered.care.run import check, restore
+from tiered.checking.check import CheckOptions
+from tiered.checking.run import check
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import TieredError
 from tiered.findings import Severity
@@ -31,6 +31,7 @@ from tiered.read.stream import ReadRange
 from tiered.reader import Reader
 from tiered.remote.catalog import Catalog
 from tiered.remote.topics import decode_topic
+from tiered.restoring.run import restore
 from tiered.store.base import Get, List, Object, Page
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.remote.building import TOPIC_ID, TRUSTED, RemoteLog, batches, seal
 from tests.unit.remote.staging import two_partitions
-from tiered.care.check_decisions import check_decisions
+from tiered.checking.decisions import check_decisions
 from tiered.config import TopicConfig
 from tiered.format.crc import crc32c
 from tiered.format.decision import ABORTED, COMMITTED, Decision, encode_decision

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tiered.care.check_local import LocalCheck
-from tiered.care.run import check
+from tiered.checking.local import LocalCheck
+from tiered.checking.run import check
 from tiered.errors import CorruptionError
 from tiered.findings import Finding, Severity
 from tiered.local.directory.manager import LocalLog

@@ -12,9 +12,9 @@ import pytest
 
 from tests.unit.check.building import TOPIC, Scenario, scenario
 from tests.unit.paged.model import TINY
-from tiered.care.check import CheckOptions
-from tiered.care.check_kept import SnapshotNames
-from tiered.care.run import check
+from tiered.checking.check import CheckOptions
+from tiered.checking.kept import SnapshotNames
+from tiered.checking.run import check
 from tiered.errors import CorruptionError, RemotePermissionError
 from tiered.findings import MAX_SAME_FINDINGS, Finding, Severity
 from tiered.format.keys import (
@@ -158,7 +158,7 @@ def test_all_that_a_snapshot_has_lost_is_named_up_to_a_limit(
     log: Scenario, named: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three ``.log``s and two bundles of others, each in its own way; the bundle of a lost ``.log`` is passed over."""
-    monkeypatch.setattr("tiered.care.check_kept.NAMED_OBJECTS", named)
+    monkeypatch.setattr("tiered.checking.kept.NAMED_OBJECTS", named)
     snapshot, rows = held(log, 5)
     topic_id = log.root().topic_id
     logs = [segment_key(topic_id, 0, row) for row in rows]

@@ -10,8 +10,8 @@ import pytest
 
 import tiered
 from tests.unit.check.building import BATCH, RECORDS, SETTINGS, TOPIC, Scenario, flip, record, scenario
-from tiered.care.check import MAX_FINDINGS, CheckOptions
-from tiered.care.run import check
+from tiered.checking.check import MAX_FINDINGS, CheckOptions
+from tiered.checking.run import check
 from tiered.errors import ConfigError, NewerFormatError, NotFoundError, UnknownTopicError
 from tiered.findings import NEWER_RELEASE, Finding, Severity
 from tiered.format.batch import assign_offsets

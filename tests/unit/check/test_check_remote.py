@@ -13,8 +13,8 @@ import pytest
 import tiered
 from tests.unit.check.building import TOPIC, Scenario, record, scenario
 from tests.unit.remote.building import TRUSTED
-from tiered.care.check import CheckOptions, CheckReport
-from tiered.care.run import check, restore
+from tiered.checking.check import CheckOptions, CheckReport
+from tiered.checking.run import check
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, RemotePermissionError, RemoteUnavailableError
 from tiered.findings import NEWER_RELEASE, Severity
@@ -30,6 +30,7 @@ from tiered.plan.maintenance import Kind
 from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream
 from tiered.remote.maintain import Maintainer
+from tiered.restoring.run import restore
 from tiered.store.base import ABSENT, Get, List, Object, Outcome, Page, Put, Store, StoreRequest
 from tiered.store.directory_paths import object_path
 from tiered.store.driver import drive

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
-from tiered.care.inspection import BatchFeed, Expectations, LogInspection, LogScan
+from tiered.checking.inspection import BatchFeed, Expectations, LogInspection, LogScan
 from tiered.findings import Finding, Findings
 from tiered.format.batch import encode_batch
 from tiered.format.crc import crc32c

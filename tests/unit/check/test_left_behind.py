@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import tiered
-from tiered.care.run import check
+from tiered.checking.run import check
 from tiered.findings import Severity
 from tiered.store.location import open_store
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tiered.care.inspection import Expectations, LogInspection
-from tiered.care.run import check
+from tiered.checking.inspection import Expectations, LogInspection
+from tiered.checking.run import check
 from tiered.dump.verify import verify_segment
 from tiered.errors import CorruptionError
 from tiered.findings import Findings

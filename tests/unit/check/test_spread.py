@@ -14,9 +14,9 @@ from tests.damage.bucket.damages import DAMAGES, Damage
 from tests.damage.bucket.place import Place
 from tests.sim.tiers.virtual import without_threads
 from tests.unit.remote.building import FIRST_MS, TOPIC_ID, RemoteLog, records, seal
-from tiered.care.check import CheckOptions, CheckReport
-from tiered.care.run import check
-from tiered.care.spread import cut_steps, joined, part_steps, report_as_json, report_of_json
+from tiered.checking.check import CheckOptions, CheckReport
+from tiered.checking.run import check
+from tiered.checking.spread import cut_steps, joined, part_steps, report_as_json, report_of_json
 from tiered.config import MAX_LONG, TopicConfig
 from tiered.errors import RemotePermissionError, UnknownTopicError
 from tiered.findings import Finding, Severity

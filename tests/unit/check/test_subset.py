@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.check.building import Scenario, scenario
-from tiered.care.check import CheckOptions, CheckReport
-from tiered.care.run import check
+from tiered.checking.check import CheckOptions, CheckReport
+from tiered.checking.run import check
 from tiered.errors import ConfigError
 from tiered.store.base import Get, Head, Outcome, StoreRequest
 from tiered.store.memory import MemoryStore

@@ -11,8 +11,8 @@ import pytest
 
 import tiered
 from tests.unit.cli.conftest import Cli
-from tiered.care.check import CheckOptions
-from tiered.care.run import check
+from tiered.checking.check import CheckOptions
+from tiered.checking.run import check
 from tiered.errors import ConfigError
 from tiered.model import TopicPartition
 from tiered.plan.erasure import Selection

@@ -9,13 +9,13 @@ import pytest
 
 import tiered
 from tests.unit.cli.conftest import Cli
-from tiered.care.erase import erase_steps, plan_erase_steps
-from tiered.care.restore_plan import RestoreOptions
-from tiered.care.run import restore
+from tiered.erasing.erase import erase_steps, plan_erase_steps
 from tiered.model import TopicPartition
 from tiered.plan.erasure import Selection
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import load_topic
+from tiered.restoring.plan import RestoreOptions
+from tiered.restoring.run import restore
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
 

@@ -158,7 +158,7 @@ def test_gc_deletes_nothing_under_an_older_root_or_a_lost_one(cli: Cli, compacte
     objects = {path for path in (tmp_path / "store").rglob("*.obj") if "probe" not in path.parts}
     for line in (("gc", "plan"), ("gc", "run", "--yes")):
         seen = cli(*line, *remote, "--orphans")
-        assert (seen.code, "`hist/` tells of version" in seen.err) == (13, True)
+        assert (seen.code, "`hist/` has a copy of version" in seen.err) == (13, True)
     assert root.read_bytes() == older  # nobody has claimed it, nothing was collected
     assert {path for path in (tmp_path / "store").rglob("*.obj") if "probe" not in path.parts} == objects
     root.unlink()

@@ -15,8 +15,6 @@ from pyspark.sql.types import StructType
 
 import tiered
 from tests.unit.cli.conftest import Cli
-from tiered.care.restore_plan import RestoreOptions
-from tiered.care.run import restore
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
 from tiered.format.kept import encode_begun
 from tiered.format.keys import snap_key
@@ -24,6 +22,8 @@ from tiered.format.root import encode_root
 from tiered.read.stream import ReadRange
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import load_topic
+from tiered.restoring.plan import RestoreOptions
+from tiered.restoring.run import restore
 from tiered.spark.schema import kafka_schema
 from tiered.spark.source import TieredDataSource
 from tiered.store.base import ABSENT, Delete, Get, Object, Put, list_all

@@ -9,8 +9,8 @@ import pytest
 
 import tiered
 from tests.unit.cli.conftest import Cli, Result
-from tiered.care.check import CheckOptions, CheckReport
-from tiered.care.run import check
+from tiered.checking.check import CheckOptions, CheckReport
+from tiered.checking.run import check
 from tiered.findings import Findings, Severity
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles

@@ -14,8 +14,8 @@ import pytest
 from tests.remote_face import RemoteFace
 from tests.unit.remote.building import FIRST_MS, TOPIC_ID, RemoteLog, batches, records, seal
 from tests.unit.remote.recording import RecordingStore
-from tiered.care.erase import Erased, ErasePlan, erase_steps, plan_erase_steps, receipt_steps
 from tiered.config import DAY_MS, TopicConfig
+from tiered.erasing.erase import Erased, ErasePlan, erase_steps, plan_erase_steps, receipt_steps
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.batch import decode_records, encode_batch, read_header
 from tiered.format.codecs import Codec
@@ -150,7 +150,7 @@ def test_nothing_is_erased_under_an_older_root_that_was_put_back(now: bool) -> N
     assert isinstance(newer, Object)
     bucket.store.inner.execute(Put(key, older, Match(newer.etag)))
     objects = bucket.objects()
-    with pytest.raises(CorruptionError, match=r"`hist/` tells of version"):
+    with pytest.raises(CorruptionError, match=r"`hist/` has a copy of version"):
         bucket.erase(now=now)
     assert (bucket.data(key), bucket.objects()) == (older, objects)
 

@@ -13,12 +13,12 @@ import tiered
 from tests.unit.check.building import RECORDS, TOPIC, Scenario, scenario
 from tests.unit.facade.on_the_loop import OnTheLoop
 from tiered import aio
-from tiered.care.check import CheckOptions
-from tiered.care.restore_plan import RestoreOptions
+from tiered.checking.check import CheckOptions
 from tiered.clock import SystemClock
 from tiered.errors import CorruptionError, DiskFullError, FencedError
 from tiered.findings import Finding
 from tiered.model import TopicPartition
+from tiered.restoring.plan import RestoreOptions
 from tiered.testing.clock import SeededIds
 from tiered.testing.disk import FaultyFiles
 

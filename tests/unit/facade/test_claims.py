@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import tiered
-from tiered.care.run import plan_rejoin, rejoin
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import (
@@ -33,6 +32,7 @@ from tiered.log import Log
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.tiering.facts import PartitionSeen, SegmentRef, SegmentSealed
 from tiered.remote.catalog import Catalog
+from tiered.repair.run import plan_rejoin, rejoin
 from tiered.store.base import Get, Outcome, Put, PutResult, PutStatus, Store, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.location import ThreadedAioStore

@@ -13,9 +13,8 @@ import pytest
 
 import tiered
 from tiered import aio
-from tiered.care.check import CheckOptions
-from tiered.care.restore_plan import RestoreOptions
-from tiered.care.run import check, plan_rejoin, rejoin, restore
+from tiered.checking.check import CheckOptions
+from tiered.checking.run import check
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ConfigError, CorruptionError, LogDestroyedError, NotFoundError, TieredError
@@ -26,6 +25,9 @@ from tiered.model import NewRecord, TopicPartition
 from tiered.plan.tiering.facts import DrainMode
 from tiered.remote.roots import PartitionIds, make_roots
 from tiered.remote.topics import decode_topic, encode_topic
+from tiered.repair.run import plan_rejoin, rejoin
+from tiered.restoring.plan import RestoreOptions
+from tiered.restoring.run import restore
 from tiered.store.base import ABSENT, Delete, Get, List, ListEntry, Object, Page, Put
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation, open_store

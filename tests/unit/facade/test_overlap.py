@@ -9,9 +9,9 @@ import pytest
 
 import tiered
 import tiered.aio
-from tiered.care.restore_plan import RestoreOptions
-from tiered.care.run import restore
 from tiered.errors import ConfigError
+from tiered.restoring.plan import RestoreOptions
+from tiered.restoring.run import restore
 from tiered.store.location import StoreLocation
 from tiered.store.options import StoreOptions
 from uploader.config import Settings

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import tiered
-from tiered.care.run import plan_rejoin, rejoin
 from tiered.cli.main import run
 from tiered.clock import SystemClock
 from tiered.errors import ConfigError, FencedError, LocalIOError, LockedError, UnknownTopicError
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles, translate
 from tiered.model import TopicPartition
+from tiered.repair.run import plan_rejoin, rejoin
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_it_resumes_and_loses_nothing(fenced: Path) -> None:
 
 
 def test_a_crash_between_the_two_steps_is_finished_by_the_next_run(fenced: Path) -> None:
-    import tiered.care.rejoin as module
+    import tiered.repair.rejoin as module
 
     plan = plan_rejoin(fenced / "log", clock=SystemClock())
     module._move(plan, PosixFiles())  # and then the power goes

@@ -14,7 +14,6 @@ import pytest
 
 import tiered
 from tiered import aio
-from tiered.care.run import restore
 from tiered.clock import SystemClock
 from tiered.errors import FencedError, LogDestroyedError
 from tiered.local.disk.files import PosixFiles
@@ -22,6 +21,7 @@ from tiered.local.disk.lock import UPLOADER_LOCK_NAME, DirectoryLock
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.model import TopicPartition
 from tiered.plan.tiering.facts import DrainMode
+from tiered.restoring.run import restore
 from tiered.store.location import StoreLocation, open_store
 from tiered.tiering.directory import LogDirectory
 from uploader import Uploader

@@ -11,7 +11,6 @@ import pytest
 
 import tiered
 from tiered import aio
-from tiered.care.run import restore
 from tiered.errors import (
     ClosedError,
     ConfigError,
@@ -23,6 +22,7 @@ from tiered.errors import (
 from tiered.log import Log
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.producer import ProducerStamp
+from tiered.restoring.run import restore
 from tiered.store.location import open_store
 
 STATE = "__transaction_state"

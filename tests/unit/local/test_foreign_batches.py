@@ -12,8 +12,8 @@ from tests.given import append_given
 from tests.golden.foreign import batch, field, lz4_block, lz4_frame, named, plain_records, record
 from tests.unit.local.cleaning_bench import CleaningBench
 from tiered.arrow import ArrowDecoder
-from tiered.care.check import CheckOptions
-from tiered.care.run import check
+from tiered.checking.check import CheckOptions
+from tiered.checking.run import check
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import CodecUnavailableError, CorruptionError, InvalidRecordError, RecordTooLargeError
 from tiered.findings import Severity

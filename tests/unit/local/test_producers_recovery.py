@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.local.bench import TP
 from tests.unit.local.producer_bench import PID, ProducerBench
-from tiered.care.run import check as check_directory
+from tiered.checking.run import check as check_directory
 from tiered.errors import OutOfOrderSequenceError
 from tiered.format.batch import read_header
 from tiered.format.keys import log_name, txn_index_name

@@ -22,8 +22,8 @@ from tests.unit.local.aborting import (
     sealed_indexes,
     visible,
 )
-from tiered.care.check import CheckOptions
-from tiered.care.run import check
+from tiered.checking.check import CheckOptions
+from tiered.checking.run import check
 from tiered.errors import CorruptionError
 from tiered.findings import Severity
 from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.unit.local.bench import CaseBench
 from tests.unit.local.counting import CountingFiles
-from tiered.care.run import check
+from tiered.checking.run import check
 from tiered.format.keys import log_name
 from tiered.local.disk.checkpoints import CLEAN_SHUTDOWN_NAME
 from tiered.model import NewRecord

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.local.counting import CountingFiles
-from tiered.care.check_local import LocalCheck
+from tiered.checking.local import LocalCheck
 from tiered.clock import SystemClock
 from tiered.config import TopicConfig
 from tiered.errors import LogDestroyedError, NotFoundError

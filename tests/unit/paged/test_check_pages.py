@@ -10,8 +10,8 @@ import pytest
 
 from tests.unit.check.building import TOPIC, Scenario, scenario
 from tests.unit.paged.model import TINY
-from tiered.care.check import CheckOptions
-from tiered.care.run import check
+from tiered.checking.check import CheckOptions
+from tiered.checking.run import check
 from tiered.dump.small_files import small_items
 from tiered.findings import Severity
 from tiered.format.trash import TRASH_LIST, TRASH_ROWS, TRASH_TREE

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.catalog.script import TOPIC_ID
 from tests.unit.paged.collecting import PREFIX, Place
-from tiered.care.check_kept import check_kept
+from tiered.checking.kept import check_kept
 from tiered.errors import CommitUnknown, ConfigError, CorruptionError, NotFoundError, RemoteUnavailableError
 from tiered.format.crc import crc32c
 from tiered.format.kept import DROPPED_BYTES, decode_kept, encode_begun, encode_dropped, encode_kept, is_begun

@@ -15,7 +15,7 @@ from tests.unit.remote import rewriting
 from tests.unit.remote.building import TOPIC_ID, RemoteLog, batches, seal
 from tests.unit.remote.recording import RecordingStore
 from tests.unit.remote.rewriting import Rewriter
-from tiered.care.inspection import Expectations, LogInspection, compare_descriptor
+from tiered.checking.inspection import Expectations, LogInspection, compare_descriptor
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, NotFoundError, RemoteUnavailableError
 from tiered.findings import Finding, Findings

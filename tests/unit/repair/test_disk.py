@@ -10,7 +10,7 @@ import pytest
 
 import tiered
 from tests.support.buckets import SETTINGS, TP, Bucket, bucket, write
-from tiered.care.run import check
+from tiered.checking.run import check
 from tiered.errors import NewerFormatError
 from tiered.findings import Severity
 from tiered.local.disk.uploads import OFFSET_CHECKPOINT_NAME
@@ -208,7 +208,7 @@ def test_a_directory_that_lost_its_identity_rejoins(tiered_log: Bucket, name: st
     (directory / name).write_bytes(b"{" * 500 + b"\n\n{}\n")
     plan = repair(directory, tiered_log.store.url)
     assert "`tiered repair rejoin TOPIC:P`" in plan.actions[0].remedy
-    from tiered.care.run import plan_rejoin, rejoin
+    from tiered.repair.run import plan_rejoin, rejoin
 
     rejoin(plan_rejoin(directory, [TP]))
     assert tiered_log.committed() == before

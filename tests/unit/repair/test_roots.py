@@ -10,12 +10,12 @@ import pytest
 
 import tiered
 from tests.support.buckets import STORES, TP, Bucket, bucket, write
-from tiered.care.run import plan_rejoin, rejoin
 from tiered.clock import SystemClock
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
 from tiered.format.keys import hist_key, parse_hist_key
 from tiered.format.root import decode_root
 from tiered.repair.plan import EXIT_LEFT
+from tiered.repair.run import plan_rejoin, rejoin
 from tiered.store.base import ABSENT, Put
 
 Damage = Callable[[Bucket], None]

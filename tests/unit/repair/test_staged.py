@@ -9,8 +9,8 @@ import pytest
 from tests.remote_face import RemoteFace
 from tests.unit.remote.building import TOPIC_ID, RemoteLog, batches, seal
 from tests.unit.remote.staging import stage
-from tiered.care.check import CheckOptions
-from tiered.care.run import check
+from tiered.checking.check import CheckOptions
+from tiered.checking.run import check
 from tiered.findings import Severity
 from tiered.format.batch import decode_records
 from tiered.format.bundle import encode_bundle

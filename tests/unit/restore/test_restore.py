@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 
 import tiered
 from tests.unit.check.building import RECORDS, SETTINGS, TOPIC, Scenario, record, scenario
-from tiered.care.restore import leaves_out
-from tiered.care.restore_plan import PartitionPlan, RestoreOptions, choose_rows
-from tiered.care.run import check, restore
+from tiered.checking.run import check
 from tiered.clock import SystemClock
 from tiered.config import TopicConfig
 from tiered.errors import (
@@ -47,6 +45,9 @@ from tiered.remote.snapshot import Snapshot
 from tiered.remote.topics import load_topic
 from tiered.repair.plan import RepairOptions
 from tiered.repair.run import apply_repair, plan_repair
+from tiered.restoring.plan import PartitionPlan, RestoreOptions, choose_rows
+from tiered.restoring.restore import leaves_out
+from tiered.restoring.run import restore
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
 from tiered.store.memory import MemoryStore

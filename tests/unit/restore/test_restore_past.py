@@ -11,9 +11,8 @@ import pytest
 
 import tiered
 from tests.unit.check.building import BATCH, RECORDS, TOPIC, Scenario, record, scenario
-from tiered.care.check import CheckOptions
-from tiered.care.restore_plan import RestoreOptions, choose_rows
-from tiered.care.run import check, restore
+from tiered.checking.check import CheckOptions
+from tiered.checking.run import check
 from tiered.errors import ConfigError, CorruptionError, FencedError, NotFoundError, OffsetOutOfRangeError
 from tiered.format.keys import FLAG_HOLE, Role, index_key
 from tiered.local.disk.claims import Claims
@@ -26,6 +25,8 @@ from tiered.remote.maintain import Maintainer
 from tiered.remote.past import create_snapshot
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import load_topic
+from tiered.restoring.plan import RestoreOptions, choose_rows
+from tiered.restoring.run import restore
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 from tiered.store.probe import probe

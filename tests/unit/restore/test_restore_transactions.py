@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tiered.care.check import CheckOptions
-from tiered.care.restore_plan import RestoreOptions
-from tiered.care.run import check, restore
+from tiered.checking.check import CheckOptions
+from tiered.checking.run import check
 from tiered.local.directory.manager import LocalLog
 from tiered.model import TopicPartition
 from tiered.plan.lifecycle import VolumeProof
 from tiered.remote.catalog import Catalog
 from tiered.remote.topics import register_topic
 from tiered.remote.upload import upload_segment
+from tiered.restoring.plan import RestoreOptions
+from tiered.restoring.run import restore
 from tiered.store.base import Capabilities
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore

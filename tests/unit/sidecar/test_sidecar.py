@@ -17,7 +17,7 @@ import tiered
 from tests.given import append_given
 from tests.unit.sidecar.broker import Broker, batch_starts, finished_log, mirror_of, read, sidecar, values
 from tests.unit.sidecar.killing import killed_at_each_effect
-from tiered.care.check import CheckOptions
+from tiered.checking.check import CheckOptions
 from tiered.clock import SystemClock, SystemIds
 from tiered.errors import (
     ConfigError,

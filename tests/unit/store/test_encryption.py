@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 from tests.unit.remote.building import TRUSTED
-from tiered.care.check import CheckOptions
-from tiered.care.run import check
+from tiered.checking.check import CheckOptions
+from tiered.checking.run import check
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.format.keys import index_key

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.remote.building import RemoteLog
-from tiered.care.check import CheckOptions
-from tiered.care.run import check
+from tiered.checking.check import CheckOptions
+from tiered.checking.run import check
 from tiered.errors import ConfigError
 from tiered.remote.survey import list_partitions
 from tiered.remote.sweep_strays import sweep_strays

@@ -9,7 +9,6 @@ from uuid import UUID
 
 import pytest
 
-from tiered.care.run import plan_rejoin, rejoin
 from tiered.config import TopicConfig
 from tiered.errors import FencedError, LockedError
 from tiered.format.keys import root_key
@@ -20,6 +19,7 @@ from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
 from tiered.local.partition.beginning import BEGIN_PATIENCE_S
 from tiered.local.segment.active import ActiveSegment
 from tiered.model import NewRecord, TopicPartition
+from tiered.repair.run import plan_rejoin, rejoin
 from tiered.store.base import Get, Object
 from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore

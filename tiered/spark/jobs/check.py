@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from tiered.care.check import CheckReport
-from tiered.care.spread import Part, cut_steps, joined, part_steps, report_as_json, report_of_json
+from tiered.checking.check import CheckReport
+from tiered.checking.spread import Part, cut_steps, joined, part_steps, report_as_json, report_of_json
 from tiered.spark.jobs.run import Receipt, Runner, Task
 from tiered.store.base import Store
 from tiered.store.runner import Runner as StepRunner

@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from tiered.care.check_decisions import check_decisions
-from tiered.care.check_kept import SnapshotNames, check_kept
-from tiered.care.check_local import LocalCheck, LocalFacts
-from tiered.care.check_registry import survey, unregistered
-from tiered.care.check_remote import Reading, RemoteCheck, RemoteFacts, size_steps
+from tiered.checking.decisions import check_decisions
+from tiered.checking.kept import SnapshotNames, check_kept
+from tiered.checking.local import LocalCheck, LocalFacts
+from tiered.checking.registry import survey, unregistered
+from tiered.checking.remote import Reading, RemoteCheck, RemoteFacts, size_steps
 from tiered.config import TopicConfig
 from tiered.errors import (
     ConfigError,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
-from tiered.care.inspection import ObjectGone, fetch_log
+from tiered.checking.inspection import ObjectGone, fetch_log
 from tiered.errors import ConfigError, CorruptionError, RemotePermissionError, TieredError
 from tiered.findings import MAX_SAME_FINDINGS, NEWER_RELEASE, Finding, Findings, Severity
 from tiered.format.bundle import decode_bundle

@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from tiered.care.check_remote import ROWS_TOGETHER, ask_all
+from tiered.checking.remote import ROWS_TOGETHER, ask_all
 from tiered.errors import ConfigError, CorruptionError, LogDestroyedError, RemotePermissionError
 from tiered.findings import NEWER_RELEASE, Finding, Findings, Severity
 from tiered.format.decision import ABORTED, COMMITTED, Decision

@@ -16,10 +16,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from tiered.care.check_registry import need_all_named, survey
-from tiered.care.undone import Undone, undone_steps
+from tiered.checking.registry import need_all_named, survey
 from tiered.clock import IdSource
 from tiered.config import TopicConfig
+from tiered.erasing.undone import Undone, undone_steps
 from tiered.errors import (
     ConfigError,
     CorruptionError,

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from uuid import UUID
 
-from tiered.care.check_local import PartitionFacts
-from tiered.care.inspection import (
+from tiered.checking.inspection import (
     Expectations,
     LogInspection,
     ObjectGone,
@@ -26,6 +25,7 @@ from tiered.care.inspection import (
     fetch_log,
     inspect_other_indexes,
 )
+from tiered.checking.local import PartitionFacts
 from tiered.config import MAX_LONG
 from tiered.errors import ConfigError, CorruptionError, RemotePermissionError, TieredError
 from tiered.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
@@ -76,7 +76,7 @@ MAX_ORPHANS = 10_000
 MAX_FOLLOWED = 64
 """Segments that are read before a part of a partition, to know who had a transaction open at its beginning."""
 
-LOGGER = logging.getLogger("tiered.care")
+LOGGER = logging.getLogger("tiered.checking")
 
 Tell = Callable[[Iterable[Finding | Passed]], Steps[None]]
 

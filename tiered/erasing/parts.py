@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tiered.care.erase import MAX_LOOKS, Counter, ErasePlan, Eraser, Hit, uid_of
-from tiered.care.spread import Part
+from tiered.checking.spread import Part
+from tiered.erasing.erase import MAX_LOOKS, Counter, ErasePlan, Eraser, Hit, uid_of
 from tiered.errors import ConfigError
 from tiered.model import Row, TopicPartition
 from tiered.plan.erasure import Selection

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
-from tiered.care.inspection import Expectations, LogInspection, LogScan, SideFileCheck, pieces
+from tiered.checking.inspection import Expectations, LogInspection, LogScan, SideFileCheck, pieces
 from tiered.config import TopicConfig
 from tiered.errors import (
     CorruptionError,

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from tiered.care.check_local import LocalFacts
+from tiered.checking.local import LocalFacts
 from tiered.errors import ConfigError, CorruptionError, RemotePermissionError, TieredError
 from tiered.findings import Finding, Findings, Severity
 from tiered.format.keys import TOPICS_PREFIX, hist_prefix, root_key, topic_key

@@ -6,7 +6,7 @@
                                        size, CRC32C, every batch and index checked
 
 The ``.log`` files are byte-identical to those that were uploaded, but for the last one of a log that is to end inside
-it (``care.restore_plan``): that one is cut between two batches. The directory is a *new volume*: it has an id of its
+it (``restoring.plan``): that one is cut between two batches. The directory is a *new volume*: it has an id of its
 own and, for each partition, the root version and end that it was restored from, which is how the catalog knows that
 it may continue the log (``plan.lifecycle``); one that holds the past, or has another name, says nothing of a bucket.
 Nothing is visible under the final name before everything is on disk.
@@ -21,8 +21,7 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-from tiered.care.inspection import Expectations, LogInspection, SideFileCheck, fetch_log
-from tiered.care.restore_plan import PartitionPlan, RestoreOptions, plan_steps
+from tiered.checking.inspection import Expectations, LogInspection, SideFileCheck, fetch_log
 from tiered.clock import Clock, IdSource
 from tiered.errors import (
     ConfigError,
@@ -86,6 +85,7 @@ from tiered.remote.lookup import SegmentLookup
 from tiered.remote.past import AsOf, Past
 from tiered.remote.pins import Pin
 from tiered.remote.root_view import RootView
+from tiered.restoring.plan import PartitionPlan, RestoreOptions, plan_steps
 from tiered.store.base import Blocking, Emit, Get, Object, Steps, blocking
 from tiered.store.location import StoreLocation
 

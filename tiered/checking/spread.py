@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from tiered.care.check import CheckOptions, CheckReport, CheckRun
-from tiered.care.check_kept import check_kept
-from tiered.care.check_local import LocalFacts
-from tiered.care.check_remote import Reading, RemoteCheck, RemoteFacts
+from tiered.checking.check import CheckOptions, CheckReport, CheckRun
+from tiered.checking.kept import check_kept
+from tiered.checking.local import LocalFacts
+from tiered.checking.remote import Reading, RemoteCheck, RemoteFacts
 from tiered.config import MAX_LONG
 from tiered.errors import CorruptionError
 from tiered.findings import Finding, Passed, Severity

@@ -1,1 +1,0 @@
-"""Care of a log and its bucket: check, restore, rejoin, advice, inspection."""

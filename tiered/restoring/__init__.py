@@ -1,0 +1,1 @@
+"""Restore of a log directory from a bucket."""
