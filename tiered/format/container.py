@@ -9,8 +9,10 @@
     crc32c over everything before it; flags are 0
 
 ``head -c 4000`` shows the header. It names the tables: ``tables: [[name, rows, [[column, dtype], ...]], ...]``,
-``codec`` and ``raw_len`` (bytes of the body before compression). An object from a bucket is hostile until proven
-otherwise: every length is checked against the bytes that are there before anything is allocated.
+``codec`` and ``raw_len`` (bytes of the body before compression). A table without rows is left out. ``format`` is the
+one number that says who can read an object. A higher one is refused; fields that are not known are skipped. An object
+from a bucket is hostile until proven otherwise: every length is checked against the bytes that are there before
+anything is allocated.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from tiered.format.crc import crc32c
 from tiered.format.fields import INT32_MAX, TEXT, Fields, Kind, Listed
 
 MAGIC = b"OLC1"
+FORMAT = 1
+"""The format that is written, and the highest that is read."""
 MAX_HEADER_BYTES = 4 * 1024 * 1024
 MAX_RAW_BYTES = 256 * 1024 * 1024
 """Largest body after decompression: about three million rows."""
@@ -37,7 +41,9 @@ MAX_OBJECT_BYTES = MAX_HEADER_BYTES + MAX_RAW_BYTES + 1024
 MAX_TABLES = 16
 ZSTD_LEVEL = 3
 
-_BODY = {"min_reader": Kind(int, 1, 0xFFFF), "codec": TEXT, "tables": Listed(None, MAX_TABLES)}
+_BODY = {"codec": TEXT, "tables": Listed(None, MAX_TABLES)}
+BODY_FIELDS = frozenset({*_BODY, "raw_len"})
+"""Fields of every header that describe the body."""
 
 _json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _HEAD = struct.Struct("<4sHHI")
@@ -89,20 +95,20 @@ class Packed(NamedTuple):
 class Container:
     """A decoded container; columns are int64 and owned by it."""
 
-    format: int
     header: Fields
     tables: dict[str, dict[str, npt.NDArray[np.int64]]]
 
 
-def pack(header: Mapping[str, Any], tables: Sequence[Packed], *, fmt: int) -> bytes:
+def pack(header: Mapping[str, Any], tables: Sequence[Packed]) -> bytes:
     """One container. Raises ConfigError when it would be larger than what readers accept."""
+    tables = [table for table in tables if table.rows]
     raw = b"".join([table.data for table in tables])
     described = ",".join([f"[{_json(t.layout.name)},{t.rows},{t.layout.described_text}]" for t in tables])
     text = f'{_json(header)[:-1]},"tables":[{described}],"codec":"zstd","raw_len":{len(raw)}}}'.encode()
     if len(text) > MAX_HEADER_BYTES or len(raw) > MAX_RAW_BYTES:
         raise ConfigError(f"a catalog of {len(text)} + {len(raw)} bytes is larger than readers accept")
     body = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(raw)
-    data = b"".join([_HEAD.pack(MAGIC, fmt, 0, len(text)), text, body])
+    data = b"".join([_HEAD.pack(MAGIC, FORMAT, 0, len(text)), text, body])
     return data + _CRC.pack(crc32c(data))
 
 
@@ -124,13 +130,11 @@ def unpack(
     layouts: Callable[[Fields], Sequence[TableLayout]],
     *,
     key: str,
-    reader: int,
     max_raw_bytes: int = MAX_RAW_BYTES,
 ) -> Container:
     """The inverse. ``layouts`` says by the header which tables there must be. ``max_raw_bytes``: the largest body.
 
-    Raises CorruptionError (``key`` and position) for what :func:`pack` did not write, ConfigError for a container
-    whose ``min_reader`` is above ``reader``: written by a newer release.
+    Raises CorruptionError (``key`` and position) for what :func:`pack` did not write, ConfigError for a higher format.
     """
     if len(data) < _HEAD.size + _CRC.size:
         _refuse(key, 0, f"{len(data)} bytes are too few for a catalog object")
@@ -144,23 +148,24 @@ def unpack(
     computed = crc32c(memoryview(data)[:end])
     if stored != computed:
         _refuse(key, end, f"checksum is {stored:#010x}, the bytes have {computed:#010x}")
+    if fmt > FORMAT:  # before anything else is asked of it
+        raise ConfigError(
+            f"{key} was written by a newer release: it has format {fmt}, this one reads {FORMAT}",
+            hint="upgrade tieredlog; nothing was changed",
+        )
+    if fmt < 1:
+        _refuse(key, 4, "has format 0")
     if header_len > min(MAX_HEADER_BYTES, end - _HEAD.size):
         _refuse(key, 8, f"header length {header_len} is larger than the object or the limit")
     body_at = _HEAD.size + header_len
     header = Fields(data[_HEAD.size : body_at], key=key, position=_HEAD.size)
-    needed = header.values.get("min_reader")
-    if type(needed) is int and needed > reader:  # before anything else is asked of it
-        raise ConfigError(
-            f"{key} was written by a newer release: it needs reader {needed}, this one is {reader}",
-            hint="upgrade tieredlog; nothing was changed",
-        )
     if flags:
         _refuse(key, 6, f"flags are {flags:#x} instead of 0")
     values = header.take({**_BODY, "raw_len": Kind(int, 0, max_raw_bytes)})
     if values["codec"] != "zstd":
         header.refuse("codec", "is not zstd")
     raw = _decompressed(memoryview(data)[body_at:end], values["raw_len"], key, body_at)
-    return Container(fmt, header, _tables(raw, header, values["tables"], layouts(header)))
+    return Container(header, _tables(raw, header, values["tables"], layouts(header)))
 
 
 def _decompressed(body: memoryview, raw_len: int, key: str, position: int) -> bytes:
@@ -190,17 +195,14 @@ def _tables(
         layout = expected.pop(name, None)
         if layout is None or columns != layout.described:
             header.refuse(where, "is not a table of this release, or given twice")
-        if type(rows) is not int or not 0 <= rows * layout.row_bytes <= len(raw) - at:
+        if type(rows) is not int or not 0 < rows * layout.row_bytes <= len(raw) - at:
             header.refuse(where, f"claims {str(rows)[:24]} rows, more than the body holds")
         table = tables[name] = {}
-        if not rows:
-            table.update(dict.fromkeys(layout.names, _NO_VALUES))
-            continue
         for column, dtype in layout.columns:
             table[column] = np.frombuffer(raw, dtype=_DTYPES[dtype], count=rows, offset=at).astype(np.int64)
             at += rows * _DTYPES[dtype].itemsize
-    if expected:
-        header.refuse("tables", f"lacks {', '.join(expected)}")
+    for layout in expected.values():
+        tables[layout.name] = dict.fromkeys(layout.names, _NO_VALUES)
     if at != len(raw):
         header.refuse("tables", f"describe {at} bytes, the body has {len(raw)}")
     return tables

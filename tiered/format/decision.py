@@ -22,8 +22,6 @@ from tiered.format.keys import MAX_BATCH, check_txn, decision_key
 from tiered.format.rows import ROW_COLUMNS, Rows
 from tiered.model import Row
 
-FORMAT = 1
-READER = 1
 MAX_PARTITIONS = 100_000
 """Partitions of one batch."""
 
@@ -81,8 +79,6 @@ def encode_decision(decision: Decision) -> bytes:
         [target[0].hex, target[1], decision.seen.get(target, 0), len(decision.partitions[target])] for target in targets
     ]
     header = {
-        "format": FORMAT,
-        "min_reader": READER,
         "txn": check_txn(decision.txn),
         "batch": decision.batch,
         "state": decision.state,
@@ -90,7 +86,7 @@ def encode_decision(decision: Decision) -> bytes:
         "partitions": described,
     }
     rows = Rows.from_rows([row for target in targets for row in decision.partitions[target]])
-    return pack(header, [rows.packed(_ROWS)], fmt=FORMAT)
+    return pack(header, [rows.packed(_ROWS)])
 
 
 def decode_decision(data: bytes, *, key: str) -> Decision:
@@ -99,7 +95,7 @@ def decode_decision(data: bytes, *, key: str) -> Decision:
     Raises CorruptionError (key and position) for damaged or foreign bytes, also for another batch's decision (by
     ``key``), ConfigError for one that only a newer release can read.
     """
-    container = unpack(data, lambda _: (_ROWS,), key=key, reader=READER)
+    container = unpack(data, lambda _: (_ROWS,), key=key)
     header = container.header
     values = header.take(_HEADER)
     if values["state"] not in (COMMITTED, ABORTED):

@@ -7,9 +7,9 @@
       │  └─ rows of the newest segments
       └──── trash entries ─── trash page: up to 1,024 entries
 
-The bytes are those of ``format.container``, 2 in ``min_reader``; the one table of the body follows from ``kind``::
+The bytes are those of ``format.container``; the one table of the body follows from ``kind``::
 
-    header  format, min_reader, kind ("leaf" | "inner" | "trash"), topic_id, partition, role, epoch, uid
+    header  kind ("leaf" | "inner" | "trash"), topic_id, partition, role, epoch, uid
     leaf    "rows": as the root's tail, 96 bytes a row (``format.rows``)
     inner   "pointers", 112 bytes each
     trash   "trash", 56 bytes an entry (``format.rows``)
@@ -45,7 +45,7 @@ from tiered.format.keys import KNOWN_FLAGS, PageKey, PageName, Role, join_uid, p
 from tiered.format.rows import (
     ROW_COLUMNS,
     SUM_MODULUS,
-    TRASH_RANGE_COLUMNS,
+    TRASH_COLUMNS,
     Column,
     Rows,
     Table,
@@ -55,9 +55,6 @@ from tiered.format.rows import (
     columns_of,
 )
 
-PAGE_FORMAT = 1
-PAGE_READER = 2
-"""The ``min_reader`` of pages, and of roots that name them."""
 MAX_PAGE_ROWS = 4096
 """Rows, pointers or entries of one page at most: four times what this release writes."""
 POINTER_MAINTAINER = 0x1
@@ -217,8 +214,6 @@ def encode_page(topic_id: UUID, partition: int, name: PageName, content: Content
     """The page that holds ``content`` (not empty). Raises OverflowError if a value does not fit its column."""
     kind, layout = _layout_of(content)
     header = {
-        "format": PAGE_FORMAT,
-        "min_reader": PAGE_READER,
         "kind": kind.value,
         "topic_id": topic_id.hex,
         "partition": partition,
@@ -226,7 +221,7 @@ def encode_page(topic_id: UUID, partition: int, name: PageName, content: Content
         "epoch": name.epoch,
         "uid": name.uid,
     }
-    body = pack(header, [layout.packed(content.columns)], fmt=PAGE_FORMAT)
+    body = pack(header, [layout.packed(content.columns)])
     high, low = split_uid(name.uid)
     pointer = summary(content)._replace(
         crc=crc32c(body),
@@ -268,7 +263,7 @@ def _decoded(data: bytes, key: str, kind: PageKind | None) -> StoredPage:
         return (_LAYOUTS[kind or PageKind(told)],)
 
     widest = max(layout.row_bytes for layout in (_LAYOUTS.values() if kind is None else (_LAYOUTS[kind],)))
-    container = unpack(data, layouts, key=key, reader=PAGE_READER, max_raw_bytes=MAX_PAGE_ROWS * widest)
+    container = unpack(data, layouts, key=key, max_raw_bytes=MAX_PAGE_ROWS * widest)
     header, values = container.header, container.header.take(_HEADER)
     if kind is not None and values["kind"] != kind.value:
         header.refuse("kind", f"is not {kind.value}")
@@ -366,7 +361,7 @@ _SUMMED = (
 _LAYOUTS = {
     PageKind.LEAF: TableLayout("rows", ROW_COLUMNS),
     PageKind.INNER: TableLayout("pointers", POINTER_COLUMNS),
-    PageKind.TRASH: TableLayout("trash", TRASH_RANGE_COLUMNS),
+    PageKind.TRASH: TableLayout("trash", TRASH_COLUMNS),
 }
 MAX_PAGE_BYTES = MAX_PAGE_ROWS * _LAYOUTS[PageKind.INNER].row_bytes + 64 * 1024
 """Largest page: refused before it is downloaded if it is larger."""

@@ -4,59 +4,36 @@ Everything a reader or a writer must know is here: which rows are alive, who may
 of each role. ``encode_root`` and ``decode_root`` are the only way to bytes and back; ``plan.commit`` makes the next
 one from this one; ``plan.invariants`` says what is true of every one.
 
-Two shapes, one value. Without pages a root is what releases before pages read and wrote: tables ``tail`` and ``trash``
-(48 bytes an entry), ``min_reader`` 1. With pages (``format.page``) it has ``min_reader`` 2, which those releases refuse
-by name, the feature ``pages``, the tables ``tail``, ``leaf``, ``inner`` and ``trash`` (56 bytes an entry), and
-``dead``: what the pages hold below ``start_offset``. The rows of all pages and of the tail, less ``dead``, are what
-lives: one range, inner pages first, then leaves, then the tail. ``cleaned`` is a feature of both shapes: releases that
-do not know it read the root and refuse to write it. A root into which a sink has committed has the second shape, the
-feature ``staged`` and ``min_reader`` 3: its rows may name objects whose offsets begin at 0.
+The rows of all pages (``format.page``) and of the tail, less ``dead``, are what lives: one range, inner pages first,
+then leaves, then the tail. ``dead`` is what the pages hold below ``start_offset``. Fields that this release does not
+know stay in ``unknown`` and are written again.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-import numpy as np
-
-from tiered.format.container import TableLayout, pack, unpack
-from tiered.format.fields import HEX_128, INT32, INT64_MAX, NUMBER, TEXT, TIME_MS, Fields, Kind, Listed
+from tiered.format.container import BODY_FIELDS, TableLayout, pack, unpack
+from tiered.format.fields import HEX_128, INT32, INT64_MAX, NUMBER, TEXT, TIME_MS, Kind, Listed, Shape
 from tiered.format.keys import Role, page_key, parse_root_key, root_key
-from tiered.format.page import NO_POINTERS, PAGE_READER, POINTER_COLUMNS, Page, Pointer, Pointers
+from tiered.format.page import NO_POINTERS, POINTER_COLUMNS, Page, Pointer, Pointers
 from tiered.format.rows import (
     NO_ROWS,
     NO_TALLY,
     NO_TRASH,
     ROW_COLUMNS,
     TRASH_COLUMNS,
-    TRASH_RANGE_COLUMNS,
-    Column,
     Rows,
     Tally,
     Trash,
 )
-from tiered.format.trash import TRASH_KINDS
 from tiered.model import EpochEntry
-
-FORMAT = 1
-"""The container's format that this release writes."""
-STAGED_READER = 3
-"""The ``min_reader`` of roots into which a sink has committed."""
-READER = STAGED_READER
-"""Roots with a larger ``min_reader`` are refused."""
-PLAIN_READER = 1
-"""The ``min_reader`` of roots without pages."""
-PAGES = "pages"
-CLEANED = "cleaned"
-STAGED = "staged"
-FEATURES = frozenset({PAGES, CLEANED, STAGED})
-"""Features that this release keeps intact when it writes a root again."""
 
 SEALED_LIMIT = 64
 """Past epochs per role whose last commit is remembered."""
@@ -64,6 +41,9 @@ TXNS_LIMIT = 64
 """External transaction ids (Spark queries) remembered: those that committed last."""
 CLEANED_LIMIT = 64
 """Compacted ranges with a delete horizon of their own."""
+
+SNAPSHOT_FIELDS = ("kept", "begun", "snapshot")
+"""Fields that a snapshot of a root has in front of the root's own (``format.kept``)."""
 
 STATE_OPEN = "open"
 STATE_SEALED = "sealed"
@@ -124,6 +104,7 @@ class Cleaned:
     horizon_ms: int
 
 
+NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
 NO_ROLES: Mapping[str, RoleState] = MappingProxyType(
     {Role.WRITER.value: RoleState(), Role.MAINTAINER.value: RoleState()}
 )
@@ -166,8 +147,7 @@ class Root:
     dead: Tally = NO_TALLY
     cleaned: tuple[Cleaned, ...] = ()
     unwritten: tuple[Page, ...] = field(default=(), compare=False)
-    format: int = FORMAT
-    features: tuple[str, ...] = ()
+    unknown: Mapping[str, Any] = field(default_factory=lambda: NO_FIELDS)
 
     @property
     def key(self) -> str:
@@ -183,18 +163,6 @@ class Root:
     def writer(self) -> RoleState:
         """The writer's claim."""
         return self.roles[Role.WRITER.value]
-
-    @property
-    def paged(self) -> bool:
-        """Whether it names pages, alive or in the trash: releases before pages cannot read it."""
-        if self.inner is NO_POINTERS and self.leaves is NO_POINTERS:
-            return bool((self.trash.kinds != 0).any())
-        return bool(len(self.inner) or len(self.leaves) or (self.trash.kinds != 0).any())
-
-    @property
-    def stages(self) -> bool:
-        """Whether a sink has committed here: releases before sinks cannot read it."""
-        return bool(self.txn_versions or self.txns_floor)
 
     def last_batch(self, txn: str) -> int:
         """The last batch of an external transaction id that was committed here, -1 if none is remembered."""
@@ -230,24 +198,12 @@ class Root:
                 return entry
         return None
 
-    def unwritable_reason(self) -> str:
-        """Why this release must not write this root again (it would drop what a newer one put there), or ``""``."""
-        if self.format > FORMAT:
-            return f"it has format {self.format}, this release writes {FORMAT}"
-        unknown = sorted(set(self.features) - FEATURES)
-        if unknown:
-            return f"it uses {', '.join(unknown)}, unknown to this release"
-        strange = sorted(set(self.trash.kinds.tolist()) - set(TRASH_KINDS))
-        return f"its trash holds entries of kind {strange[0]}, unknown to this release" if strange else ""
-
 
 _TAIL = TableLayout("tail", ROW_COLUMNS)
 _TRASH = TableLayout("trash", TRASH_COLUMNS)
-_TRASH_RANGES = TableLayout("trash", TRASH_RANGE_COLUMNS)
 _LEAF = TableLayout("leaf", POINTER_COLUMNS)
 _INNER = TableLayout("inner", POINTER_COLUMNS)
-_PLAIN_TABLES = (_TAIL, _TRASH)
-_PAGED_TABLES = (_TAIL, _LEAF, _INNER, _TRASH_RANGES)
+_TABLES = (_TAIL, _LEAF, _INNER, _TRASH)
 _LINEAGE_LIMIT = 65_536
 _COMMIT = {"id": TEXT, "role": TEXT, "epoch": INT32, "seq": NUMBER, "op": TEXT, "ts_ms": TIME_MS, "owner": TEXT}
 _ROLE = {
@@ -281,26 +237,19 @@ _HEADER = {
     "sealed": Listed(_SEALED, SEALED_LIMIT * len(Role)),
     "lineage": Listed({"epoch": INT32, "start_offset": NUMBER}, _LINEAGE_LIMIT),
     "txns": Listed({"id": TEXT, "batch": NUMBER}, TXNS_LIMIT),
-    "features": Listed(TEXT, 64),
+    "dead": _TALLY,
 }
-_DEAD = {"dead": _TALLY}
 _STAGED = {"txn_versions": Listed(Kind(int, 1, INT64_MAX), TXNS_LIMIT), "txns_floor": NUMBER}
 _commit_values, _role_values = attrgetter(*_COMMIT), attrgetter(*_ROLE)
 _CLEANED = {"cleaned": Listed({"end_offset": NUMBER, "horizon_ms": TIME_MS}, CLEANED_LIMIT)}
+_OPTIONAL: dict[str, Shape] = {"cleaned": _CLEANED, "txn_versions": _STAGED}
+_KNOWN = frozenset({*_HEADER, *_CLEANED, *_STAGED, *BODY_FIELDS, *SNAPSHOT_FIELDS})
 
 
 def encode_root(root: Root) -> bytes:
     """The object's bytes. Raises ConfigError if it is too large, OverflowError if a value does not fit its column."""
-    paged, stages = root.paged, root.stages
-    used = [
-        *([PAGES] if paged else []),
-        *([CLEANED] if root.cleaned else []),
-        *([STAGED] if stages else []),
-    ]
     header = {
-        "format": FORMAT,
-        "min_reader": STAGED_READER if stages else PAGE_READER if paged else PLAIN_READER,
-        "features": [*used, *root.features],
+        **root.unknown,
         "topic_id": root.topic_id.hex,
         "partition": root.partition,
         "name": root.topic,
@@ -318,16 +267,14 @@ def encode_root(root: Root) -> bytes:
         "gc_floor": root.gc_floor,
         "added": _tally_json(root.added),
         "removed": _tally_json(root.removed),
+        "dead": _tally_json(root.dead),
     }
     if root.cleaned:
         header["cleaned"] = [[entry.end_offset, entry.horizon_ms] for entry in root.cleaned]
-    if stages:
+    if root.txn_versions or root.txns_floor:
         header |= {"txn_versions": list(root.txn_versions), "txns_floor": root.txns_floor}
-    if not paged and not stages:
-        return pack(header, [root.rows.packed(_TAIL), root.trash.packed(_TRASH)], fmt=FORMAT)
-    header["dead"] = _tally_json(root.dead)
     tables = (root.rows, root.leaves, root.inner, root.trash)
-    return pack(header, [table.packed(layout) for layout, table in zip(_PAGED_TABLES, tables, strict=True)], fmt=FORMAT)
+    return pack(header, [table.packed(layout) for layout, table in zip(_TABLES, tables, strict=True)])
 
 
 def decode_root(data: bytes, *, key: str) -> Root:
@@ -337,12 +284,10 @@ def decode_root(data: bytes, *, key: str) -> Root:
     partition (by ``key``), ConfigError for a root that only a newer release can read. What must be true of the
     values together is checked by ``plan.invariants.check_root``.
     """
-    container = unpack(data, _tables_of, key=key, reader=READER)
+    container = unpack(data, lambda _: _TABLES, key=key)
     header, tables = container.header, container.tables
-    paged = _LEAF.name in tables
-    trash = tables[_TRASH.name] if paged else _without_ranges(tables[_TRASH.name])
     values = header.take(_HEADER)
-    features = values["features"]
+    optional = {name: header.take(shape) for name, shape in _OPTIONAL.items() if name in header.values}
     topic_id, partition = UUID(int=values["topic_id"]), values["partition"]
     expected = None if key == root_key(topic_id, partition) else parse_root_key(key)
     if expected is not None and expected != (topic_id, partition):
@@ -362,37 +307,25 @@ def decode_root(data: bytes, *, key: str) -> Root:
         sealed=tuple(itertools.starmap(Sealed, values["sealed"])),
         lineage=tuple(itertools.starmap(EpochEntry, values["lineage"])),
         txns=tuple(map(tuple, values["txns"])),
-        **_staged(header, features),
+        **_sinks(optional.get("txn_versions")),
         start_offset=values["start_offset"],
         next_offset=values["next_offset"],
         gc_floor=values["gc_floor"],
         added=Tally(*values["added"].values()),
         removed=Tally(*values["removed"].values()),
         rows=Rows(tables[_TAIL.name]),
-        trash=Trash(trash),
-        inner=Pointers(tables[_INNER.name]) if paged else NO_POINTERS,
-        leaves=Pointers(tables[_LEAF.name]) if paged else NO_POINTERS,
-        dead=Tally(*header.take(_DEAD)["dead"].values()) if paged else NO_TALLY,
-        cleaned=tuple(itertools.starmap(Cleaned, header.take(_CLEANED)["cleaned"])) if CLEANED in features else (),
-        format=container.format,
-        features=tuple([feature for feature in features if feature not in FEATURES]),
+        trash=Trash(tables[_TRASH.name]),
+        inner=Pointers(tables[_INNER.name]) if len(tables[_INNER.name]["base"]) else NO_POINTERS,
+        leaves=Pointers(tables[_LEAF.name]) if len(tables[_LEAF.name]["base"]) else NO_POINTERS,
+        dead=Tally(*values["dead"].values()),
+        cleaned=tuple(itertools.starmap(Cleaned, optional.get("cleaned", {"cleaned": ()})["cleaned"])),
+        unknown={name: value for name, value in header.values.items() if name not in _KNOWN} or NO_FIELDS,
     )
 
 
-def _tables_of(header: Fields) -> tuple[TableLayout, ...]:
-    return _PAGED_TABLES if header.values["min_reader"] >= PAGE_READER else _PLAIN_TABLES
-
-
-def _staged(header: Fields, features: Sequence[str]) -> dict[str, Any]:
-    """What only a root into which a sink has committed has."""
-    if STAGED not in features:
-        return {}
-    values = header.take(_STAGED)
-    return {"txn_versions": tuple(values["txn_versions"]), "txns_floor": values["txns_floor"]}
-
-
-def _without_ranges(trash: dict[str, Column]) -> dict[str, Column]:
-    return {**trash, "end": np.zeros(len(trash["kind"]), np.int64)}
+def _sinks(values: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the fields of a root into which a sink has committed."""
+    return {} if values is None else {"txn_versions": tuple(values["txn_versions"]), "txns_floor": values["txns_floor"]}
 
 
 def _tally_json(totals: Tally) -> dict[str, Any]:

