@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import sys
 import threading
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -423,3 +426,35 @@ def test_a_directory_whose_name_could_not_be_flushed_is_made_again(
 
 def test_the_default_leaves_descriptors_for_others() -> None:
     assert LIMIT <= default_open_files() <= 16_384
+
+
+def test_an_interrupt_at_any_instruction_leaves_no_file_locked(tmp_path: Path) -> None:
+    """Giving descriptors up takes the locks of other files: each of them can be written afterwards."""
+    code, at, ended = PooledFiles._make_room.__code__, 0, False
+    while not ended:
+        at += 1
+        (tmp_path / f"{at}").mkdir()
+        files, handles = pooled(tmp_path / f"{at}", LIMIT)
+        left = [at]
+
+        def step(frame: FrameType, event: str, arg: object, left: list[int] = left) -> Any:
+            left[0] -= event == "opcode"
+            if left[0] == 0 and event == "opcode":
+                raise MemoryError
+            return step
+
+        def trace(frame: FrameType, event: str, arg: object, step: Any = step) -> Any:
+            frame.f_trace_opcodes = frame.f_code is code
+            return step if frame.f_code is code else None
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            files.open_write(tmp_path / f"{at}" / "new.log")
+            ended = True
+        except MemoryError:
+            pass
+        finally:
+            sys.settrace(before)
+        held = [handle for handle in handles if not files._leases[handle].lock.acquire(timeout=1)]
+        assert held == [], at

@@ -15,6 +15,7 @@ Handles for reading live as long as one read; they pass through and have the res
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import resource
@@ -270,12 +271,13 @@ class PooledFiles:
             key=attrgetter("used"),
         )
         for lease in idle:
-            if lease.lock.acquire(blocking=False):
-                try:
-                    if lease.syncing is None or not lease.syncing.locked():
-                        self._give_up(lease)
-                finally:
-                    lease.lock.release()
+            with contextlib.suppress(ReentrantCallError):  # in use by the call that this one interrupted
+                if lease.lock.hold(0):  # unlike ``acquire``: free again with this frame, wherever an interrupt comes
+                    try:
+                        if lease.syncing is None or not lease.syncing.locked():
+                            self._give_up(lease)
+                    finally:
+                        lease.lock.release()
 
     def _give_up(self, lease: Lease) -> None:
         descriptor = lease.descriptor
