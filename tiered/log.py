@@ -186,7 +186,7 @@ class Log:
         self._ended = False
         self._ticker = threading.Thread(
             target=_tick,
-            args=(weakref.ref(local), self._closed, clock, self.request_counts, self.remote),
+            args=(weakref.ref(local), self._closed, clock),
             name="tiered-tick",
             daemon=True,
         )
@@ -595,12 +595,9 @@ _OPENED: weakref.WeakSet[Log] = weakref.WeakSet()
 """Logs of this process, closed ones among them."""
 
 
-def _tick(
-    local: weakref.ref[LocalTier], closed: threading.Event, clock: Clock, requests: StoreMetrics, remote: str | None
-) -> None:
+def _tick(local: weakref.ref[LocalTier], closed: threading.Event, clock: Clock) -> None:
     """Timers of the log directory; an error is logged and does not stop the thread."""
     while not clock.wait(closed, TICK_S):
-        requests.say_overdue(clock.monotonic(), remote or "")
         log = local()
         if log is None:
             return

@@ -22,7 +22,7 @@ from typing import Literal, Unpack
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from tiered.arguments import at_home
-from tiered.clock import Clock, IdSource
+from tiered.clock import Clock, IdSource, SystemClock
 from tiered.config import S3Keywords
 from tiered.errors import ClosedError, ConfigError
 from tiered.store.aio_driver import in_thread
@@ -33,7 +33,7 @@ from tiered.store.directory_paths import refuse_overlap, require_store_folder
 from tiered.store.key_rules import check_key
 from tiered.store.limit import AioLimitedStore, LimitedStore
 from tiered.store.memory import MemoryStore
-from tiered.store.metrics import AioMeteredStore, MeteredStore, StoreMetrics
+from tiered.store.metrics import WATCH, AioMeteredStore, MeteredStore, SilenceWatch, StoreMetrics
 from tiered.store.options import DEFAULTS, StoreOptions
 from tiered.store.retry import AioRetryingStore, RetryingStore
 from tiered.store.s3 import S3Store
@@ -186,6 +186,7 @@ class StoreLocation:
             options.metrics or StoreMetrics(),
             clock=options.clock,
             notice_outages=options.notice_outages,
+            watch=_watch(options),
         )
         if options.limits is not None:
             store = LimitedStore(store, options.limits)
@@ -203,10 +204,16 @@ class StoreLocation:
             options.metrics or StoreMetrics(),
             clock=options.clock,
             notice_outages=options.notice_outages,
+            watch=_watch(options),
         )
         if options.limits is not None:
             store = AioLimitedStore(store, options.limits)
         return AioRetryingStore(store, clock=options.clock, ids=options.ids, deadline_seconds=options.deadline_seconds)
+
+
+def _watch(options: StoreOptions) -> SilenceWatch | None:
+    """Return the thread that logs requests without an answer. It waits by the system's clock, and reads no other."""
+    return WATCH if options.clock is None or isinstance(options.clock, SystemClock) else None
 
 
 def open_store(

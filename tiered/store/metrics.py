@@ -5,9 +5,12 @@ Every attempt counts: the metered store stands below the retries, so that its fi
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
+import os
 import threading
+import weakref
 from bisect import bisect_left
 from dataclasses import dataclass
 
@@ -37,6 +40,9 @@ SECONDS_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 
 SILENT_SECONDS = 10.0
 """A request that has no answer for longer is worth a log line."""
+
+LOOK_SECONDS = 1.0
+"""Between two looks for such requests."""
 
 SLOW_BYTES_PER_SECOND = 250_000
 """The bytes that a request sends may take longer: they are granted this rate on top."""
@@ -188,19 +194,81 @@ def request_metrics(metrics: StoreMetrics, now: float) -> list[Metric]:
     return found + [metric("store_request_seconds_total", seconds, {"op": op}) for op, seconds in took.items()]
 
 
+class SilenceWatch:
+    """Logs requests without an answer, of all stores that this process has open: one daemon thread for all of them.
+
+    The thread starts with a store's first request and ends when no store is left.
+    """
+
+    def __init__(self, look_seconds: float = LOOK_SECONDS) -> None:
+        self._look_seconds = look_seconds
+        self.begin()
+
+    def begin(self) -> None:
+        """Start without stores, as a forked child does: it has no thread, and the lock may be taken in it."""
+        self._lock = threading.RLock()  # a signal handler may open a store
+        self._stores: weakref.WeakSet[MeteredStore | AioMeteredStore] = weakref.WeakSet()
+        self._thread: threading.Thread | None = None
+
+    def add(self, store: MeteredStore | AioMeteredStore) -> None:
+        """Watch a store until it is closed, or dropped."""
+        with self._lock:
+            self._stores.add(store)
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="tiered-silence", daemon=True)
+                with contextlib.suppress(RuntimeError):  # none starts once the main thread has ended
+                    self._thread.start()
+
+    def remove(self, store: MeteredStore | AioMeteredStore) -> None:
+        """Watch a store no more."""
+        with self._lock:
+            self._stores.discard(store)
+
+    def _run(self) -> None:
+        pause = threading.Event()
+        while not pause.wait(self._look_seconds):
+            with self._lock:
+                stores = list(self._stores)
+                if not stores:
+                    self._thread = None
+                    return
+            for store in stores:
+                store.say_overdue()
+            del stores
+
+
+WATCH = SilenceWatch()
+"""That of this process."""
+
+os.register_at_fork(after_in_child=WATCH.begin)
+
+
 class MeteredStore(StoreAround):
-    """Records every attempt of ``inner`` in ``metrics``. ``notice_outages``: the log says when it stops to answer."""
+    """Records every attempt of ``inner`` in ``metrics``. ``notice_outages``: the log says when it stops to answer.
+
+    ``watch`` logs requests without an answer.
+    """
 
     def __init__(
-        self, inner: Store, metrics: StoreMetrics, *, clock: Clock | None = None, notice_outages: bool = False
+        self,
+        inner: Store,
+        metrics: StoreMetrics,
+        *,
+        clock: Clock | None = None,
+        notice_outages: bool = False,
+        watch: SilenceWatch | None = None,
     ) -> None:
         super().__init__(inner)
+        self._watch, self._watched = watch, False
         self._metrics = metrics
         self._clock = clock or SystemClock()
         self._outages = Outages(inner.url, self._clock) if notice_outages else None
 
     def execute(self, request: StoreRequest) -> Outcome:
         """One attempt, recorded."""
+        if not self._watched and self._watch is not None:
+            self._watched = True
+            self._watch.add(self)
         begun = self._clock.monotonic()
         number = self._metrics.begin(request, begun)
         answer: Outcome | BaseException
@@ -215,20 +283,40 @@ class MeteredStore(StoreAround):
                 self._outages.heard(answer)
         return outcome
 
+    def say_overdue(self) -> None:
+        """Log each request that has no answer for too long."""
+        self._metrics.say_overdue(self._clock.monotonic(), self.url)
+
+    def close(self) -> None:
+        """Closes the inner store."""
+        if self._watch is not None:
+            self._watch.remove(self)
+        super().close()
+
 
 class AioMeteredStore(AioStoreAround):
     """The same for asyncio; a cancelled request counts as ``cancelled``."""
 
     def __init__(
-        self, inner: AioStore, metrics: StoreMetrics, *, clock: Clock | None = None, notice_outages: bool = False
+        self,
+        inner: AioStore,
+        metrics: StoreMetrics,
+        *,
+        clock: Clock | None = None,
+        notice_outages: bool = False,
+        watch: SilenceWatch | None = None,
     ) -> None:
         super().__init__(inner)
+        self._watch, self._watched = watch, False
         self._metrics = metrics
         self._clock = clock or SystemClock()
         self._outages = Outages(inner.url, self._clock) if notice_outages else None
 
     async def execute(self, request: StoreRequest) -> Outcome:
         """One attempt, recorded."""
+        if not self._watched and self._watch is not None:
+            self._watched = True
+            self._watch.add(self)
         begun = self._clock.monotonic()
         number = self._metrics.begin(request, begun)
         answer: Outcome | BaseException
@@ -242,3 +330,13 @@ class AioMeteredStore(AioStoreAround):
             if self._outages is not None:
                 self._outages.heard(answer)
         return outcome
+
+    def say_overdue(self) -> None:
+        """Log each request that has no answer for too long."""
+        self._metrics.say_overdue(self._clock.monotonic(), self.url)
+
+    async def close(self) -> None:
+        """Closes the inner store."""
+        if self._watch is not None:
+            self._watch.remove(self)
+        await super().close()

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+import tiered
 from tests.integration.uploader.logs import make_log
+from tiered import aio
 from tiered.clock import SystemIds
 from tiered.errors import DataLocalError
 from tiered.model import BytesSource
 from tiered.store.base import AioStoreAround, Get, Outcome, StoreAround, StoreRequest, UploadPart
 from tiered.store.location import StoreLocation, ThreadedAioStore
 from tiered.store.memory import MemoryStore
-from tiered.store.metrics import SILENT_SECONDS, AioMeteredStore, MeteredStore, StoreMetrics, request_metrics
+from tiered.store.metrics import (
+    SILENT_SECONDS,
+    WATCH,
+    AioMeteredStore,
+    MeteredStore,
+    SilenceWatch,
+    StoreMetrics,
+    request_metrics,
+)
 from tiered.testing.clock import FakeClock
 from tiered.tiering.directory import LogDirectory
 from tiered.tiering.wait import PROGRESS_SECONDS, follow
@@ -86,6 +99,76 @@ async def test_the_same_for_asyncio(caplog: pytest.LogCaptureFixture) -> None:
     await store.execute(Get("k"))
     await store.close()
     judge(watch, caplog)
+
+
+class Said(logging.Handler):
+    """Sets ``event`` at the line of a request without an answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.event = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "tiered_event", "") == "request_silent":
+            self.event.set()
+
+
+@pytest.fixture
+def said() -> Iterator[Said]:
+    handler = Said()
+    logging.getLogger("tiered.store").addHandler(handler)
+    yield handler
+    logging.getLogger("tiered.store").removeHandler(handler)
+
+
+@pytest.mark.parametrize("face", ["sync", "asyncio"])
+def test_a_thread_says_so_while_the_caller_waits(face: str, said: Said, caplog: pytest.LogCaptureFixture) -> None:
+    """No ticker of a log or of a daemon is at work: the caller alone waits for the store."""
+    watch, clock, metrics = SilenceWatch(look_seconds=0.001), FakeClock(), StoreMetrics()
+
+    def hang() -> None:
+        clock.advance(SILENT_SECONDS)
+        assert said.event.wait(30)
+
+    if face == "sync":
+        store = MeteredStore(Hanging(hang), metrics, clock=clock, watch=watch)
+        store.execute(Get("k"))
+        store.close()
+    else:
+
+        async def ask() -> None:
+            store = AioMeteredStore(AioHanging(hang), metrics, clock=clock, watch=watch)
+            await store.execute(Get("k"))
+            await store.close()
+
+        asyncio.run(ask())
+    thread = watch._thread
+    if thread is not None:
+        thread.join(30)
+    assert watch._thread is None
+    lines = [record.getMessage() for record in caplog.records if record.name == "tiered.store"]
+    assert lines == ["memory://silence has not answered a request (get) for 10 s"]
+
+
+def test_every_open_store_of_a_reader_is_watched(tmp_path: Path) -> None:
+    url = f"file://{tmp_path / 'bucket'}"
+    with tiered.open(tmp_path / "log", remote=url) as log:
+        log.topic("t", create=True).append(b"1")
+        log.sync()
+    before = set(WATCH._stores)
+    with tiered.open_reader(url) as reader:
+        assert [record.value for record in reader.topic("t").read()] == [b"1"]
+        assert len(set(WATCH._stores) - before) == 1
+    assert set(WATCH._stores) <= before
+
+    async def read() -> None:
+        async with aio.open_reader(url) as reader:
+            topic = await reader.topic("t")
+            assert [record.value async for record in topic.read()] == [b"1"]
+            assert set(WATCH._stores) - before
+        assert set(WATCH._stores) <= before
+
+    asyncio.run(read())
 
 
 def test_bytes_that_are_sent_may_take_longer() -> None:
