@@ -35,11 +35,12 @@ class MemorySegment:
     descriptor: SegmentDescriptor
     data: bytes
     sealed_indexes: SealedIndexes
+    lacks_producers: bool = False
 
     def open_log(self) -> BytesSource:
         return BytesSource(self.data)
 
-    def indexes(self) -> SealedIndexes:
+    def indexes(self, _before: object = None) -> SealedIndexes:
         return self.sealed_indexes
 
 
