@@ -26,6 +26,7 @@ KEYS = {
     "pin": f"{PARTITION}/pin/00ff",
     "snapshot": f"{PARTITION}/snap/release-1",
     "history": f"{PARTITION}/hist/0000000000000001",
+    "aside": f"{PARTITION}/aside/00ff",
     "audit": "logs/jobs/gc/0123456789abcdef0123456789abcdef-12/0000000000000001-00ff",
     "receipt": "logs/erasures/0123456789abcdef0123456789abcdef-12/nightly/receipt.json",
     "strange": "logs/jobs/compact-1/plan",
@@ -59,12 +60,18 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("writer", "s3:AbortMultipartUpload"): WRITERS,
     ("writer", "s3:PutObjectTagging"): WRITERS,  # a PUT with tags needs both
     ("writer", "s3:DeleteObject"): {"probe"},
-    ("maintainer", "s3:GetObject"): LOG | PAST | {"receipt", "decision", "audit", "pin", "probe"},
+    ("maintainer", "s3:GetObject"): LOG | PAST | {"receipt", "decision", "audit", "pin", "probe", "aside"},
     ("maintainer", "s3:AbortMultipartUpload"): WRITERS | {"rewritten"},
-    ("maintainer", "s3:PutObject"): SWAPPED | {"rewritten", "pin", "snapshot", "audit", "receipt", "decision"},
+    ("maintainer", "s3:PutObject"): SWAPPED | {"rewritten", "pin", "snapshot", "audit", "receipt", "decision", "aside"},
     ("maintainer", "s3:DeleteObject"): WRITERS
     | PAST
-    | {"rewritten", "staged", "decision", "root", "page", "pin", "probe"},
+    | {"rewritten", "staged", "decision", "root", "page", "pin", "probe", "aside"},
+    ("repair", "s3:GetObject"): LOG | PAST | {"pin", "decision", "audit", "receipt", "aside", "probe"},
+    ("repair", "s3:GetObjectVersion"): LOG | PAST | {"pin", "decision", "audit", "receipt", "aside"},
+    ("repair", "s3:PutObject"): LOG | PAST | {"pin", "decision", "aside", "probe"},
+    ("repair", "s3:PutObjectTagging"): WRITERS | {"rewritten", "staged"},
+    ("repair", "s3:AbortMultipartUpload"): WRITERS | {"rewritten", "staged"},
+    ("repair", "s3:DeleteObject"): PAST | {"pin", "probe"},
 }
 FORBIDDEN = (
     "s3:DeleteObjectVersion", "s3:PutBucketPolicy", "s3:PutLifecycleConfiguration", "s3:DeleteBucket",
@@ -128,12 +135,22 @@ def test_nobody_touches_versions_or_the_bucket(policies: dict[str, Any], role: s
         ("maintainer", f"{PARTITION}/p/w00000003/", "Allow"),
         ("maintainer", f"{PARTITION}/pin/", "Allow"),
         ("maintainer", "other/", "None"),
+        ("repair", f"{PARTITION}/hist/", "Allow"),
+        ("repair", "other/", "None"),
         ("maintainer", "", "None"),
     ],
 )
 def test_listing_is_limited_by_prefix(policies: dict[str, Any], role: str, prefix: str, expected: str) -> None:
     bucket = f"arn:aws:s3:::{BUCKET}"
     assert decision(policies[role], "s3:ListBucket", bucket, {"s3:prefix": prefix}) == expected
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_only_a_repair_lists_versions(policies: dict[str, Any], role: str) -> None:
+    for prefix, expected in ((KEYS["root"], "Allow"), ("other/", "None")):
+        context = {"s3:prefix": prefix}
+        said = decision(policies[role], "s3:ListBucketVersions", f"arn:aws:s3:::{BUCKET}", context)
+        assert said == (expected if role == "repair" else "None")
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -12,9 +12,10 @@ from typing import Any
 
 from tiered.format.keys import Role, wildcards
 
-ROLES = ("reader", "writer", "maintainer", "auditor", "spark", "sink")
+ROLES = ("reader", "writer", "maintainer", "auditor", "spark", "sink", "repair")
 """``spark`` reads with Spark, ``sink`` writes with it; a pipeline from log to log is both. Of the commands on Spark,
-``check`` needs auditor, ``export`` spark, ``maintain`` and ``erase`` maintainer."""
+``check`` needs auditor, ``export`` spark, ``maintain`` and ``erase`` maintainer. ``repair`` is for the time of a
+repair: it reads versions and puts any object of the log again, and deletes no segment."""
 _CREATE = ["s3:PutObject", "s3:PutObjectTagging", "s3:AbortMultipartUpload"]
 """What makes an object that carries tags (lifecycle rules select segments by them)."""
 _ENCRYPT = ["kms:Decrypt", "kms:GenerateDataKey"]
@@ -36,16 +37,18 @@ def policy(
 
     ``leave_out``: statements by name; ``Pin`` and ``PinKey`` of readers, ``MissingIs404``.
     """
-    own = Role.MAINTAINER if role == "maintainer" else Role.WRITER
+    own = Role.MAINTAINER if role in ("maintainer", "repair") else Role.WRITER
     statements = _STATEMENTS[role](_Keys(f"{bucket_arn}/{prefix}", own))
     # Names for check, restore, repair; Spark's are for reading as of a time.
     past = [wildcards()[kind] for kind in ("snapshot", "history")]
     listed = {"spark": ["topics/*", *past], "sink": []}.get(role, ["", "topics/*", "??/*"])
-    listed += [wildcards()[kind] for kind in ("audit", "decision")] if role in ("maintainer", "auditor") else []
-    listed += [wildcards()["erasure"]] if role in ("reader", "maintainer", "auditor") else []
+    looks = role in ("maintainer", "auditor", "repair")
+    listed += [wildcards()[kind] for kind in ("audit", "decision")] if looks else []
+    listed += [wildcards()["erasure"]] if looks or role == "reader" else []
     if listed:
         under = _when("StringLike", [f"{prefix}{kind}" for kind in listed])
-        statements.append(_allow("List", ["s3:ListBucket"], bucket_arn) | under)
+        versions = ["s3:ListBucketVersions"] if role == "repair" else []
+        statements.append(_allow("List", ["s3:ListBucket", *versions], bucket_arn) | under)
     statements += [
         # S3 answers 403, not 404, for an absent key to who may not list, and asks without a prefix.
         _allow("MissingIs404", ["s3:ListBucket"], bucket_arn) | _when("Null", "true"),
@@ -54,7 +57,7 @@ def policy(
         statements.append(_allow("Uploads", ["s3:ListBucketMultipartUploads"], bucket_arn))
     if kms_key_arn:
         statements.append(
-            _allow("Key", _ENCRYPT if role in ("writer", "maintainer", "sink") else _ENCRYPT[:1], kms_key_arn)
+            _allow("Key", _ENCRYPT if role in ("writer", "maintainer", "sink", "repair") else _ENCRYPT[:1], kms_key_arn)
         )
     if role in ("reader", "spark"):
         # A pin is renewed by a PUT with If-Match, for which S3 wants the right to read, too.
@@ -133,6 +136,19 @@ def _maintain(keys: _Keys) -> list[Policy]:
     ]
 
 
+def _repair(keys: _Keys) -> list[Policy]:
+    """Allow what `repair` does: it puts versions back under any key of the log, and new segments as a maintainer."""
+    everything = keys(*_LOG, *_PAST, "pin", "decision", "audit", "erasure", "aside")
+    return [
+        _allow("Read", ["s3:GetObject", "s3:GetObjectVersion"], everything),
+        _allow("Create", _CREATE, keys("segment", "staged")),
+        _allow("Keep", ["s3:PutObject"], keys("page", "root", "topic", "decision", "pin", "aside", *_PAST)),
+        # Damaged copies of which no version is whole; never a segment.
+        _allow("Drop", ["s3:DeleteObject"], keys("pin", *_PAST)),
+        _allow("Probe", ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"], keys("probe")),
+    ]
+
+
 _STATEMENTS = {
     "reader": _restore,
     "writer": _write,
@@ -140,6 +156,7 @@ _STATEMENTS = {
     "auditor": _audit,
     "spark": _read,
     "sink": _sink,
+    "repair": _repair,
 }
 
 

@@ -1,5 +1,5 @@
 output "policies" {
-  description = "Policy documents as JSON, by role: reader, writer, maintainer, auditor, spark, sink."
+  description = "Policy documents as JSON, by role: reader, writer, maintainer, auditor, spark, sink, repair."
   value       = local.policies
 }
 

@@ -35,6 +35,7 @@ variable "trusted" {
     auditor    = optional(list(string), [])
     spark      = optional(list(string), [])
     sink       = optional(list(string), [])
+    repair     = optional(list(string), [])
   })
   default = {}
 }

@@ -79,7 +79,7 @@ class Guard:
         context, resource, kind = {}, f"{BUCKET_ARN}/{PREFIX}{key}", kind_of(key)
         if key == KEY:
             resource = KMS_ARN
-        elif action == "s3:ListBucket":
+        elif action in ("s3:ListBucket", "s3:ListBucketVersions"):
             context, resource = {"s3:prefix": PREFIX + key}, BUCKET_ARN
             kind = {"topics": "topic", "txn": "decision", "jobs": "audit", "": "log"}.get(
                 key.partition("/")[0], "partition"

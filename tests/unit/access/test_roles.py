@@ -62,10 +62,12 @@ def test_the_documents_allow_exactly_the_table(role: str) -> None:
         assert allowed == ALLOWED.get((role, action), set()), action
     pinning = policy(role, BUCKET_ARN, PREFIX)
     pin = f"{BUCKET_ARN}/{PREFIX}{samples()['pin'][0]}"
-    assert (decision(pinning, "s3:PutObject", pin, {}) == "Allow") == (role in ("reader", "spark", "maintainer"))
+    assert (decision(pinning, "s3:PutObject", pin, {}) == "Allow") == (
+        role in ("reader", "spark", "maintainer", "repair")
+    )
     for action in ("s3:GetObject", "s3:DeleteObject"):
         assert (decision(pinning, action, pin, {}) == "Allow") == (
-            role in ("reader", "spark", "maintainer") or (role, action) == ("auditor", "s3:GetObject")
+            role in ("reader", "spark", "maintainer", "repair") or (role, action) == ("auditor", "s3:GetObject")
         )
 
 
@@ -231,6 +233,25 @@ def test_a_maintainer(tmp_path: Path, url: str, become: Become, cli: Cli) -> Non
     assert granted(guard) - guard.used <= WITHOUT_WORK["maintainer"]
 
 
+def test_a_repair(tmp_path: Path, url: str, become: Become, cli: Cli) -> None:
+    """A root and an index are lost, and a segment whose bytes the disk holds. A copy below ``hist/`` is damaged."""
+    become("writer")
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
+    write(tmp_path / "log", url)
+    logs, indexes = (sorted(bucket.rglob(f"*-0/s/w*/*.{kind}.obj")) for kind in ("log", "idx"))
+    for path in (logs[1], indexes[0], *bucket.rglob("*-1/root.obj"), bucket / "topics/orders.obj"):
+        path.unlink()
+    next(bucket.rglob("*-0/hist/*")).write_bytes(b"no copy")
+    guard = become("repair")
+    done = cli("repair", "--remote", url, "--from-dir", tmp_path / "log", "--yes")
+    assert (done.code, "5 objects were repaired" in done.text) == (0, True), done.err
+    assert guard.refused == set()
+    assert granted(guard) - guard.used <= WITHOUT_WORK["repair"]
+    become("reader")
+    read(url)
+
+
 @pytest.mark.parametrize("role", ["reader", "auditor"])
 def test_who_may_pin(tmp_path: Path, url: str, become: Become, role: str) -> None:
     become("writer")
@@ -256,7 +277,12 @@ def test_who_reads_cannot_write(tmp_path: Path, url: str, become: Become, role: 
     (tmp_path / "bucket").mkdir()
     with pytest.raises(RemotePermissionError):
         write(tmp_path / "log", url)
-    assert all(action in ("s3:PutObject", "kms:GenerateDataKey") for action, _ in guard.refused)
+    assert ("s3:PutObject", "probe") in guard.refused  # the first write
+    assert guard.refused <= {
+        ("s3:PutObject", "probe"),
+        ("kms:GenerateDataKey", "the key"),
+        ("s3:DeleteObject", "probe"),
+    }
     assert not list((tmp_path / "bucket").rglob("*.obj"))
 
 
@@ -275,6 +301,7 @@ REWRITING = ("s3:GetObject", "s3:PutObject", "s3:PutObjectTagging", "s3:AbortMul
 REWRITES = {(action, "segment") for action in REWRITING}
 STAGED = {("s3:GetObject", "staged")}
 DECIDED = {(action, "decision") for action in ("s3:GetObject", "s3:PutObject", "s3:DeleteObject")}
+VERSIONS = {("s3:GetObjectVersion", kind.removeprefix("maintainer's ")) for kind in samples()}
 WITHOUT_WORK: dict[str, set[Need]] = {
     "reader": {("s3:GetObject", "page")},
     "spark": STAGED | {("s3:GetObject", kind) for kind in ("page", "snapshot")},
@@ -282,6 +309,14 @@ WITHOUT_WORK: dict[str, set[Need]] = {
     # What is large is sent in parts; a store that tells no checksum is read back; many rows go into pages.
     "sink": LATER | STAGED | {("s3:AbortMultipartUpload", "staged")},
     "writer": LATER | STAGED | {("s3:ListBucket", "partition")},  # a topic from before roots were made with it
+    # A bucket in a folder has no versions.
+    "repair": LATER
+    | REWRITES
+    | STAGED
+    | DECIDED
+    | VERSIONS
+    | {("s3:GetObject", "erasure")}
+    | {(action, "staged") for action in REWRITING},
     "maintainer": LATER | REWRITES | STAGED | DECIDED | {("s3:DeleteObject", "staged"), ("s3:ListBucket", "log")},
 }
 """Granted, as the key grammar has it, before the work above asks for it: it only shrinks."""

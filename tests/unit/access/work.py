@@ -73,6 +73,12 @@ ALLOWED = {
     ("maintainer", "s3:PutObjectTagging"): {"maintainer's segment"},
     ("maintainer", "s3:AbortMultipartUpload"): {"segment", "maintainer's segment"},
     ("maintainer", "s3:DeleteObject"): OWN | MINE | PAST | {"staged", "decision", "root", "pin", "aside", "probe"},
+    ("repair", "s3:GetObject"): ALL | {"decision", "audit", "erasure", "aside", "probe"},
+    ("repair", "s3:GetObjectVersion"): ALL | {"decision", "audit", "erasure", "aside"},
+    ("repair", "s3:PutObject"): ALL | {"decision", "aside", "probe"},
+    ("repair", "s3:PutObjectTagging"): {"segment", "maintainer's segment", "staged"},
+    ("repair", "s3:AbortMultipartUpload"): {"segment", "maintainer's segment", "staged"},
+    ("repair", "s3:DeleteObject"): PAST | {"pin", "probe"},
 }
 ACTIONS = sorted(
     {action for _, action in ALLOWED} | {"s3:DeleteObjectVersion", "s3:PutBucketPolicy", "s3:PutObjectAcl"}
