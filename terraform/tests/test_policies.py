@@ -146,11 +146,11 @@ def test_listing_is_limited_by_prefix(policies: dict[str, Any], role: str, prefi
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_only_a_repair_lists_versions(policies: dict[str, Any], role: str) -> None:
+def test_who_lists_versions(policies: dict[str, Any], role: str) -> None:
     for prefix, expected in ((KEYS["root"], "Allow"), ("other/", "None")):
         context = {"s3:prefix": prefix}
         said = decision(policies[role], "s3:ListBucketVersions", f"arn:aws:s3:::{BUCKET}", context)
-        assert said == (expected if role == "repair" else "None")
+        assert said == (expected if role in ("repair", "auditor") else "None")
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -8,6 +8,7 @@ import click
 
 from tiered.checking.check import CheckOptions
 from tiered.checking.run import check
+from tiered.checking.versions import versions_warning
 from tiered.config import DAY_MS
 from tiered.errors import ConfigError
 from tiered.findings import Finding
@@ -16,6 +17,7 @@ from tiered.program.checking import conclude_check, show_finding
 from tiered.program.doors import need_directory
 from tiered.program.progress import Progress
 from tiered.program.stores import open_remote
+from tiered.store.driver import drive
 
 MAX_PARTS = 10_000
 """Parts of one whole."""
@@ -87,6 +89,10 @@ def command(  # noqa: PLR0917 - the options
     try:
         with Progress(app, "checking", is_bytes=True) as progress:
             report = check(app.log_dir, store, options, progress=progress.show, on_finding=show)
+        if store is not None and options.read_data:
+            warning = drive(store, versions_warning(1 if options.subset is None else options.subset[1]))
+            if warning:
+                app.out.warn(warning)
     finally:
         if store is not None:
             store.close()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from tiered.checking.versions import keeps_versions
 from tiered.config import LogConfig
 from tiered.errors import CorruptionError, NotFoundError, RemotePermissionError, TieredError
 from tiered.format.checkpoint import decode_meta_properties
@@ -245,6 +246,7 @@ def _guards(place: StoreLocation, store: Store, keys: list[str]) -> Iterator[Dia
         yield _attempt("owner", lambda: _owner(place, target))
     if keys:
         yield _attempt("encryption", lambda: _encryption(target, store, keys[0]))
+        yield _attempt("older versions", lambda: _versions(store))
 
 
 def _owner(place: StoreLocation, target: S3Target) -> Diagnosis:
@@ -270,6 +272,16 @@ def _encryption(target: S3Target, store: Store, key: str) -> Diagnosis:
         hint = "older objects stay as they are; written since, it is the store that does not do as it was asked"
         return Diagnosis("encryption", WARN, f"of {key}: {found}; asked for: {wanted}", hint)
     return Diagnosis("encryption", OK, f"of {key}: {found}")
+
+
+def _versions(store: Store) -> Diagnosis:
+    kept = drive(store, keeps_versions())
+    if kept is None:
+        return Diagnosis("older versions", SKIP, "they cannot be listed: that needs s3:ListBucketVersions")
+    if not kept:
+        hint = "turn bucket versioning on: `tiered repair` then brings back what was damaged or deleted"
+        return Diagnosis("older versions", WARN, "the bucket keeps no versions of objects", hint)
+    return Diagnosis("older versions", OK, "the bucket keeps versions of objects")
 
 
 def _list(store: Store, dates: list[int], keys: list[str]) -> Diagnosis:

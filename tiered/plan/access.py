@@ -47,7 +47,7 @@ def policy(
     listed += [wildcards()["erasure"]] if looks or role == "reader" else []
     if listed:
         under = _when("StringLike", [f"{prefix}{kind}" for kind in listed])
-        versions = ["s3:ListBucketVersions"] if role == "repair" else []
+        versions = ["s3:ListBucketVersions"] if role in ("repair", "auditor") else []  # `check` warns without any
         statements.append(_allow("List", ["s3:ListBucket", *versions], bucket_arn) | under)
     statements += [
         # S3 answers 403, not 404, for an absent key to who may not list, and asks without a prefix.

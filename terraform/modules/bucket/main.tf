@@ -90,6 +90,18 @@ resource "aws_s3_bucket_lifecycle_configuration" "log" {
     }
   }
 
+  # A segment is written once: its only old version is the newest old one, which this rule spares. A root has many.
+  rule {
+    id     = "noncurrent-roots"
+    status = "Enabled"
+    filter {}
+
+    noncurrent_version_expiration {
+      noncurrent_days           = var.noncurrent_root_days
+      newer_noncurrent_versions = 1
+    }
+  }
+
   rule {
     id     = "noncurrent"
     status = "Enabled"

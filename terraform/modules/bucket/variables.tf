@@ -26,12 +26,23 @@ variable "kms_key_arn" {
 }
 
 variable "noncurrent_days" {
-  description = "How long an overwritten root or a deleted segment can still be brought back. Each root version costs its size until then."
+  description = "How long `tiered repair` can bring back a deleted or damaged segment. A scrub of all segments (check --read-data) must take less."
+  type        = number
+  default     = 30
+
+  validation {
+    condition     = var.noncurrent_days >= 1
+    error_message = "Noncurrent versions are kept for at least one day."
+  }
+}
+
+variable "noncurrent_root_days" {
+  description = "How long all versions of an overwritten root are kept; its newest old version stays for noncurrent_days. Each costs its size until then."
   type        = number
   default     = 7
 
   validation {
-    condition     = var.noncurrent_days >= 1
+    condition     = var.noncurrent_root_days >= 1
     error_message = "Noncurrent versions are kept for at least one day."
   }
 }

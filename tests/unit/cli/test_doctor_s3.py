@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import boto3
 import pytest
 
 import tiered
@@ -63,6 +64,39 @@ def test_the_encryption_of_what_is_there_is_held_against_what_is_asked_for(
     seen = cli("doctor", "--remote", REMOTE, *options, "--json")
     found = next(each for each in seen.summary["checks"] if each["name"] == "encryption")
     assert (found["state"], found["found"].split(";")[0]) == (state, "of topics/t: AES256")
+
+
+def test_a_bucket_without_versions_is_named(cli: Cli, server: FaultProxy, tmp_path: Path) -> None:
+    remote = "s3://older/p"
+
+    def versions() -> tuple[str, str]:
+        seen = cli("doctor", "--remote", remote, "--json")
+        found = next(each for each in seen.summary["checks"] if each["name"] == "older versions")
+        return found["state"], found["found"]
+
+    def checked(*options: str) -> tuple[bool, bool]:
+        seen = cli("check", "--remote", remote, *options)
+        assert seen.code == 0
+        return "keeps no versions" in seen.err, "a scrub in" in seen.err
+
+    make_bucket(server.url, "older")
+    with tiered.open(tmp_path / "older", remote) as log:
+        log.topic("t", create=True)
+    assert versions() == ("warn", "the bucket keeps no versions of objects")
+    assert checked() == (False, False)
+    assert checked("--read-data") == (True, False)
+    s3 = boto3.client("s3", endpoint_url=server.url, region_name="us-east-1")
+    s3.put_bucket_versioning(Bucket="older", VersioningConfiguration={"Status": "Enabled"})
+    with tiered.open(tmp_path / "older", remote) as log:
+        log.topic("t").append(b"x")
+        log.topic("u", create=True)
+        log.sync(timeout=60)
+    assert checked("--read-data") == (False, False)
+    assert checked("--read-data-subset", "7/30") == (False, False)
+    assert checked("--read-data-subset", "7/31") == (False, True)
+    server.add(Fault(FaultKind.ERROR, method="GET", query="versions", status=403, code="AccessDenied", times=-1))
+    assert versions()[0] == "skip"
+    assert checked("--read-data") == (False, False)
 
 
 @pytest.mark.parametrize(("status", "code", "exit_code"), [(404, "NoSuchBucket", 10), (403, "AccessDenied", 12)])

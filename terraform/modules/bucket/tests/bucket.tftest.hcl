@@ -47,6 +47,20 @@ run "safe_by_default" {
     error_message = "no rule may expire current objects"
   }
   assert {
+    condition = {
+      for rule in aws_s3_bucket_lifecycle_configuration.log.rule : rule.id => rule.noncurrent_version_expiration[0].noncurrent_days
+      if length(rule.noncurrent_version_expiration) > 0
+    } == { "noncurrent-roots" = 7, "noncurrent" = 30 }
+    error_message = "segments come back for 30 days, all versions of roots for 7"
+  }
+  assert {
+    condition = one([
+      for rule in aws_s3_bucket_lifecycle_configuration.log.rule : rule.noncurrent_version_expiration[0].newer_noncurrent_versions
+      if rule.id == "noncurrent-roots"
+    ]) == 1
+    error_message = "the only old version of a segment is spared by the rule for roots"
+  }
+  assert {
     condition     = output.url == "s3://unit-test-log/logs"
     error_message = "the url names bucket and prefix"
   }
@@ -83,8 +97,9 @@ run "instant_expiry_is_refused" {
   command = plan
 
   variables {
-    noncurrent_days = 0
+    noncurrent_days      = 0
+    noncurrent_root_days = 0
   }
 
-  expect_failures = [var.noncurrent_days]
+  expect_failures = [var.noncurrent_days, var.noncurrent_root_days]
 }
