@@ -120,7 +120,7 @@ def test_its_requests(end: int, tmp_path: Path, inline_shuffle: None, monkeypatc
     (action,) = done.summary["partitions"][0]["actions"]
     n, g, p = action["rows_in"], action["groups"], action["groups"] // 2
     assert (n, g) == (end // 20, end // 20 - 1)
-    assert bill == {"Put": 4 * g + 7, "Get": 3 * n + g + 4 * p + 14, "List": 9, "Head": 1, "Delete": 1}
+    assert bill == {"Put": 4 * g + 7, "Get": 3 * n + g + 4 * p + 14, "List": 3, "Head": 1, "Delete": 1}
 
 
 @pytest.fixture(scope="module")

@@ -250,7 +250,7 @@ CLAIM = {"list": 1, "get": 1, "put": 2}
 """What a claim of a maintainer costs: ``hist/`` is listed and gets a copy of the root, which is put and read back."""
 
 
-LOOK = {"list": 7, "get": 2}
+LOOK = {"list": 1, "get": 2}
 """What the look for a newer root costs, before the first action that a process has in a partition."""
 
 

@@ -10,7 +10,7 @@ import pytest
 import tiered
 from tests.unit.paged.sinks import TP as FLIGHTS
 from tests.unit.paged.sinks import commit, decide, log_of_sinks, lose
-from tests.unit.repair.building import TP, Bucket, bucket, write
+from tests.support.buckets import TP, Bucket, bucket, write
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.keys import hist_prefix, parse_hist_key, root_key, topic_key
 from tiered.repair.plan import EXIT_LEFT
