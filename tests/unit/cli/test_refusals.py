@@ -251,7 +251,7 @@ def test_one_sentence_and_the_exit_code(
     cli: Cli, place: Place, monkeypatch: pytest.MonkeyPatch, *, line: str, code: int, sentence: str, stdin: bytes
 ) -> None:
     for module in (doors, stores, tiers):
-        monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.0)
+        monkeypatch.setattr(module, "STORE_DEADLINE_SECONDS", 0.0)
     words = [word.strip("'").format(**place.names) for word in line.split()]
     if words and words[0] == "KEYS":
         words.pop(0)
