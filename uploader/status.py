@@ -56,7 +56,7 @@ def pauses_as_json(pauses: Mapping[str, Pause]) -> list[dict[str, Any]]:
 
 def paused_lines(document: Mapping[str, Any]) -> Iterator[str]:
     """One for each topic whose uploads are paused."""
-    for each in document.get("paused", ()):  # an older daemon does not tell
+    for each in document.get("paused", ()):
         name, why = each["topic"] or "all topics", f": {each['reason']}" if each["reason"] else ""
         since = _age((document["now_ms"] - each["since_ms"]) / 1000)
         command = f"tiered-uploader resume {each['topic'] or ''}".strip()

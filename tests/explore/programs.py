@@ -52,7 +52,7 @@ class Engine(BucketSteps):
     def __init__(self, machine: Machine, owner: str, shape: Shape) -> None:
         super().__init__("memory://", machine, lambda: machine, owner=owner, sizes=PartSizes())  # type: ignore[arg-type, return-value]
         self.capabilities = TRUSTED
-        self.registered[TP.topic] = TopicEntry(TP.topic, TOPIC_ID, 1, roots=True)
+        self.registered[TP.topic] = TopicEntry(TP.topic, TOPIC_ID, 1)
         self._shape = shape
 
     def catalog(self, tp: Any) -> Any:

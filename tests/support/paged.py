@@ -29,7 +29,7 @@ class Paged(Place):
 
     def __init__(self) -> None:
         super().__init__()
-        self.put(topic_key("flights"), encode_topic(TopicEntry("flights", TOPIC_ID, 1, {}, roots=True)))
+        self.put(topic_key("flights"), encode_topic(TopicEntry("flights", TOPIC_ID, 1, {})))
 
     def objects(self, row: Row) -> Row:
         lineage = tuple(entry for entry in self.root.lineage if entry.start_offset < row.next)

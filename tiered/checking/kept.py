@@ -39,7 +39,6 @@ from tiered.remote.pins import let_go, live_pins, read_pin
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshot import Snapshot
 from tiered.store.base import Get, Head, ListEntry, Object, Outcome, Steps, Together, list_all
-from tiered.times import format_time
 
 T = TypeVar("T")
 
@@ -194,8 +193,6 @@ class _Kept:
                 if taken is None or taken.begun:
                     del since_ms[name]
                     continue
-                if taken.bare:
-                    findings.add(Severity.WARNING, "snapshot_bare", self._is_bare(name, taken))
                 logs, bundles = yield from self._look_at_all(taken)
                 if (logs.count or bundles.count) and not (yield from self._is_held(taken)):
                     continue  # deleted meanwhile: what it held may be collected
@@ -219,14 +216,6 @@ class _Kept:
             f"snapshot {name}: {bundles}; no record is lost by that: the .log is right, and `tiered restore --as-of "
             f"{name}` makes the indexes anew, on a disk. The bucket's stay as they are as long as the snapshot is "
             f"there: {let_go(*self._tp, name)}"
-        )
-
-    def _is_bare(self, name: str, taken: Taken) -> str:
-        return (
-            f"snapshot {name} does not say that it is one: it is version {taken.version} of the catalog, of "
-            f"{format_time(taken.time_ms)}, as a release before kept one, or as somebody copied a root there. If that "
-            "is not what was taken, nothing holds any more what the snapshot held, and the next `tiered gc run` may "
-            f"delete it: {let_go(*self._tp, name)}"
         )
 
     def pins(self, keys: list[str]) -> Steps[None]:
@@ -274,7 +263,7 @@ class _Kept:
             group = lines[at : at + LINES_AT_ONCE]
             gets = tuple(Get(key, max_bytes=MAX_LINE_BYTES) for key in group)
             for key, got in zip(group, (yield Together(gets, errors=True)), strict=True):
-                if isinstance(got, RemotePermissionError):  # a role from before may list lines, and read none
+                if isinstance(got, RemotePermissionError):  # a role may list lines, and read none
                     self.refused(key, "jobs/gc/", got)
                     return
                 flaw = self._line_flaw(key, got)

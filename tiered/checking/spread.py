@@ -37,13 +37,12 @@ from tiered.store.base import Steps
 class Part:
     """Segments of one partition whose base lies in ``start`` to ``end`` (exclusive); one has its root, too.
 
-    ``made``: the registry vouches for the root; ``state``: what it says of the topic. ``topic_id`` as 32 hex digits.
+    ``state``: of the topic, by the registry. ``topic_id`` as 32 hex digits.
     """
 
     topic: str
     topic_id: str
     partition: int
-    made: bool
     start: int = 0
     end: int = MAX_LONG
     segments: int = 0
@@ -54,7 +53,7 @@ class Part:
     @property
     def entry(self) -> TopicEntry:
         """As much of the registry's entry as a check of the partition asks."""
-        return TopicEntry(self.topic, UUID(self.topic_id), self.partition + 1, roots=self.made, state=self.state)
+        return TopicEntry(self.topic, UUID(self.topic_id), self.partition + 1, state=self.state)
 
 
 def cut_steps(
@@ -68,7 +67,7 @@ def cut_steps(
     parts: list[Part] = []
     for entry in (yield from run.registry(url, LocalFacts())):
         for number in range(entry.partitions):
-            whole = Part(entry.name, entry.topic_id.hex, number, entry.roots, state=entry.state)
+            whole = Part(entry.name, entry.topic_id.hex, number, state=entry.state)
             parts += yield from _cut(whole, least_bytes)
     return run.report(LocalFacts(), RemoteFacts()), parts
 

@@ -257,7 +257,7 @@ def _sweep_strays(app: Application, tiers: Tiers, *, delete: bool) -> Strays | N
     """What lies below no topic. None, and a warning, for who may not look."""
     try:
         found = tiers.run(sweep_strays(delete=delete))
-    except RemotePermissionError as error:  # a role from before there were such lines
+    except RemotePermissionError as error:  # a role that may not list
         if is_refused_line(error):
             raise
         app.out.warn(f"what deleted topics have left is not known: {error.message} ({error.hint})")
@@ -271,7 +271,7 @@ def _sweep_decisions(app: Application, tiers: Tiers, *, delete: bool) -> list[Co
     """What sinks of all topics decided and nobody can need any more. Gives what it could not judge, said by then."""
     try:
         old = tiers.run(sweep_decisions(delete=delete))
-    except RemotePermissionError as error:  # a role from before there were sinks
+    except RemotePermissionError as error:  # a role that may not list
         if is_refused_line(error):
             raise
         app.out.warn(f"old decisions of sinks are not known: {error.message} ({error.hint})")

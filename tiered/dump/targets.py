@@ -213,7 +213,7 @@ def _objects(app: Application, remote: str, tp: TopicPartition, staged: dict[str
         entry = drive(store, load_topic(tp.topic))
         if entry is None or tp.partition >= entry.partitions:
             raise UnknownTopicError(f"the bucket has no partition {tp}", hint="`tiered topics list` names what it has")
-        pinned = drive(store, RootView(entry.topic_id, tp.partition, tp.topic, Known(made=entry.roots)).pin())
+        pinned = drive(store, RootView(entry.topic_id, tp.partition, tp.topic, Known(made=True)).pin())
         keys = [] if pinned is None else [root_key(entry.topic_id, tp.partition)]
         at = 0
         while pinned is not None and len(rows := drive(store, pinned.piece(at))):

@@ -51,7 +51,7 @@ def cut_erase_steps(
     while at < pinned.next_offset and len(piece := (yield from pinned.piece(at))):
         cutter.add(row for row in piece if selection.may_be_in(row))
         at = piece.end_offset
-    whole = Part(tp.topic, entry.topic_id.hex, tp.partition, entry.roots, with_root=False)
+    whole = Part(tp.topic, entry.topic_id.hex, tp.partition, with_root=False)
     parts = tuple(
         dataclasses.replace(whole, start=span.start, end=span.end, segments=span.segments, size_bytes=span.size_bytes)
         for span in cutter.finish()

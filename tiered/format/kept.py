@@ -1,11 +1,8 @@
 """What is under a snapshot's name: a root that somebody begins to keep, one that is kept, or the note of a deletion.
 
 All bear a random id. So no two bodies under one name are equal, its ETags never repeat, and a conditional PUT that
-arrives late never finds again what it was sent for. Without the fields ``begun`` and ``kept`` a snapshot is the root's
-own bytes, as releases before wrote it; they take one that is begun for one that is kept.
-
-The field ``snapshot`` behind them says its name: under another it is damage, as when two have changed places. Releases
-before wrote none, and read past it.
+arrives late never finds again what it was sent for. A root has the fields ``begun`` or ``kept``, and ``snapshot``, its
+name, in front of its own. Under another name it is damage, as when two have changed places.
 """
 
 from __future__ import annotations
@@ -25,29 +22,19 @@ DROPPED_BYTES = len(DROPPED) + 32
 _FRONT = re.compile(rb'\{"(?:kept|begun)":"[0-9a-f]{32}","snapshot":"([a-zA-Z0-9._-]{1,100})",')
 
 
-def encode_kept(root: bytes, uid: str, name: str = "") -> bytes:
-    """The body of the snapshot ``name`` of a root's bytes; ``uid``: 32 hex digits, new for each PUT. Without a name as
-    releases before wrote it."""
-    return with_field(_named(root, name), "kept", uid)
+def encode_kept(root: bytes, uid: str, name: str) -> bytes:
+    """Return the body of the snapshot ``name`` of a root's bytes; ``uid``: 32 hex digits, new for each PUT."""
+    return with_field(with_field(root, "snapshot", name), "kept", uid)
 
 
-def encode_begun(root: bytes, uid: str, name: str = "") -> bytes:
-    """The body of a snapshot of which nobody was told yet; arguments as of :func:`encode_kept`."""
-    return with_field(_named(root, name), "begun", uid)
-
-
-def _named(root: bytes, name: str) -> bytes:
-    return with_field(root, "snapshot", name) if name else root
+def encode_begun(root: bytes, uid: str, name: str) -> bytes:
+    """Return the body of a snapshot whose name was not returned yet; arguments as of :func:`encode_kept`."""
+    return with_field(with_field(root, "snapshot", name), "begun", uid)
 
 
 def is_begun(data: bytes) -> bool:
     """Whether a body is one of :func:`encode_begun`."""
     return has_first_field(data, "begun")
-
-
-def is_bare(data: bytes) -> bool:
-    """Whether a body is a root's own bytes: a release before kept it so, or it was copied there by hand."""
-    return not has_first_field(data, "kept") and not is_begun(data)
 
 
 def encode_dropped(uid: str) -> bytes:
@@ -60,11 +47,16 @@ def decode_kept(data: bytes, *, key: str) -> Root | None:
     CorruptionError for the snapshot of another name."""
     if len(data) != DROPPED_BYTES:
         root, name = decode_root(data, key=key), parse_snap_key(key)
-        front = _FRONT.match(data, HEAD_BYTES)
-        if front is not None and name is not None and front[1] != name.encode():
+        front = None if name is None else _FRONT.match(data, HEAD_BYTES)
+        if name is not None and (front is None or front[1] != name.encode()):
+            why = "no snapshot: a root was copied there" if front is None else f"the snapshot {front[1].decode()}"
             raise CorruptionError(
-                f"{key} is the snapshot {front[1].decode()}: two have changed places, and are right once each is back, "
-                "or one was copied by hand",
+                f"{key} is {why}"
+                + (
+                    ""
+                    if front is None
+                    else ": two have changed places, and are right once each is back, or one was copied by hand"
+                ),
                 path_or_key=key,
                 position=HEAD_BYTES,
             )

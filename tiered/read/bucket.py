@@ -79,8 +79,7 @@ class BucketReads:
     def partition(self, tp: TopicPartition, entry: TopicEntry, known: Known) -> RemotePartition:
         """One partition, to read from."""
         # Of a partition that the entry does not name (yet) nothing says that its root was made.
-        made = entry.roots and tp.partition < entry.partitions
-        known = replace(known, made=made)
+        known = replace(known, made=tp.partition < entry.partitions)
         past = self._past(tp, entry.topic_id, known)
         pin = Pin(tp.topic, entry.topic_id, tp.partition, self.pins) if self._pinning else None
         return RemotePartition(

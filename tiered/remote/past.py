@@ -42,7 +42,6 @@ from tiered.format.kept import (
     encode_begun,
     encode_dropped,
     encode_kept,
-    is_bare,
     is_begun,
 )
 from tiered.format.keys import check_snapshot_name, hist_key, parse_hist_key, parse_snap_key, snap_key, snap_prefix
@@ -106,13 +105,12 @@ class AsOf:
 class Taken:
     """A root that was kept. ``source`` is ``snapshot NAME``, ``history`` or ``root``: the newest one.
 
-    ``begun``: a snapshot of which nobody was told yet; what it names may be gone. ``bare``: its body is a root's own.
+    ``begun``: a snapshot of which nobody was told yet; what it names may be gone.
     """
 
     source: str
     root: Root
     begun: bool = False
-    bare: bool = False
 
     @property
     def version(self) -> int:
@@ -247,7 +245,7 @@ def _load(view: RootView, key: str, source: str = "history") -> Steps[Taken | No
     flaws += [str(violation) for violation in check_root(root)]
     if flaws:
         raise CorruptionError(f"{view.name}, {key}: {flaws[0]}", path_or_key=key, hint="it was not written by us")
-    return Taken(source, root, is_begun(got.data), is_bare(got.data))
+    return Taken(source, root, is_begun(got.data))
 
 
 def _unknown(view: RootView, name: str) -> Steps[NotFoundError]:

@@ -182,7 +182,7 @@ def read_pin(data: bytes, *, key: str) -> int:
     try:
         fields = Fields(data, key=key)
         version: int = fields.take(_PIN)["version"]
-        if _UID in fields.values and fields.values[_UID] != key.rpartition("/")[2]:  # releases before told none
+        if fields.values.get(_UID) != key.rpartition("/")[2]:
             fields.refuse(_UID, "is another pin's: it was copied in place")
     except CorruptionError as damage:
         damage.hint = (

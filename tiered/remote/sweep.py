@@ -104,7 +104,7 @@ def sweep(catalog: Catalog, *, delete: bool, grace_ms: int = ORPHAN_MS) -> Steps
         yield from _drop_unheld(catalog.root, found)
     try:
         yield from _sweep_uploads(catalog, found, abort=delete and not found.readers)
-    except (RemotePermissionError, ConfigError) as error:  # a role from before, or a store that does not tell
+    except (RemotePermissionError, ConfigError) as error:  # a role that may not list, or a store that cannot
         if is_refused_line(error):
             raise  # nothing is aborted without its line
         found.unlisted = f"{error.message} ({error.hint})"

@@ -72,7 +72,7 @@ def sweep_strays(*, delete: bool) -> Steps[Strays]:
     yield from _sweep_probes(found, delete=delete)
     try:
         yield from _sweep_uploads(found, abort=delete)
-    except (RemotePermissionError, ConfigError) as error:  # a role from before, or a store that does not tell
+    except (RemotePermissionError, ConfigError) as error:  # a role that may not list, or a store that cannot
         found.unlisted = f"{error.message} ({error.hint})"
     return found
 

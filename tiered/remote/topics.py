@@ -2,7 +2,7 @@
 
 ::
 
-    {"format": 1, "topic": "flights", "topic_id": "<32 hex>", "partitions": 3, "roots": true, "state": "open",
+    {"format": 1, "topic": "flights", "topic_id": "<32 hex>", "partitions": 3, "state": "open",
      "config": {"segment.bytes": "67108864"}, "version": 7, "changes": [["<32 hex>"], ...]}
 
 The roots of all partitions are made first and the entry last; ``roots`` says so, and from then on a root that is
@@ -22,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from uuid import UUID
@@ -33,7 +33,6 @@ from tiered.errors import (
     ConfigError,
     CorruptionError,
     LogDestroyedError,
-    RemotePermissionError,
     RemoteUnavailableError,
     TieredError,
     UnknownTopicError,
@@ -50,7 +49,6 @@ from tiered.store.base import (
     ABSENT,
     Backoff,
     Get,
-    List,
     Match,
     Missing,
     NewId,
@@ -92,8 +90,8 @@ REPAIR_HINT = "`tiered repair TOPIC --dry-run` shows how it is repaired; nothing
 class TopicEntry:
     """A topic as registered. ``config`` holds Kafka's names with text values; ``state`` as that of a root.
 
-    ``version`` counts changes, ``changes`` are the ids of the newest ones, the newest last. ``roots``: the root of
-    every partition was made before the entry said so.
+    ``version`` counts changes, ``changes`` are the ids of the newest ones, the newest last. The root of every partition
+    was made before the entry named it.
     """
 
     name: str
@@ -103,7 +101,6 @@ class TopicEntry:
     state: str = STATE_OPEN
     version: int = 1
     changes: tuple[str, ...] = ()
-    roots: bool = False
 
     @property
     def settings(self) -> TopicConfig:
@@ -134,7 +131,7 @@ class TopicEntry:
     def known_with(self, seen: Known) -> Known:
         """What the entry knows of a root, beside what a disk has ``seen`` of it; nothing where one that is gone is no
         loss: roots of a topic that is being deleted go one by one."""
-        return NOTHING_KNOWN if self.state == STATE_DELETING else replace(seen, made=self.roots)
+        return NOTHING_KNOWN if self.state == STATE_DELETING else replace(seen, made=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,17 +155,18 @@ def register_topic(
 ) -> Steps[TopicEntry]:
     """Creates the roots and then the entry, or gives the one that is there: compare its ``topic_id`` with yours.
 
-    An entry with the same id gets the partitions that it lacks, and the roots that it does not vouch for: one GET for
-    an entry that lacks neither. Raises ConfigError for a bad name or number, CommitUnknown if the outcome is not known
-    (register again), LogDestroyedError for a root that ``registrant`` has seen and that is gone, CorruptionError for
-    an entry that says less than the bucket or ``registrant`` holds.
+    An entry with the same id gets the partitions that it lacks: one GET for an entry that lacks none.
+
+    Raises ConfigError for a bad name or number, CommitUnknown if the outcome is not known (register again),
+    LogDestroyedError for a root that ``registrant`` has seen and that is gone, CorruptionError for an entry that says
+    less than the bucket or ``registrant`` holds.
     """
     key = topic_key(name)
     if not 1 <= partitions <= MAX_PARTITIONS or topic_id.int == 0:
         raise ConfigError(
             f"topic {name}: {partitions} partitions, topic id {topic_id}", hint=f"1 to {MAX_PARTITIONS} partitions"
         )
-    entry = TopicEntry(name, topic_id, partitions, MappingProxyType(dict(config)), roots=True)
+    entry = TopicEntry(name, topic_id, partitions, MappingProxyType(dict(config)))
     encode_topic(entry)  # what cannot be an entry is refused before the first root is made
     attempt = 0
     deadline = yield from deadline_after(COMMIT_DEADLINE_MS)  # one for the whole registration, its roots too
@@ -197,15 +195,13 @@ def register_topic(
 
 
 def _completed(found: TopicEntry, wanted: TopicEntry, registrant: Registrant, deadline: Deadline) -> Steps[TopicEntry]:
-    """The entry with all partitions of ``wanted``, and vouching for its roots, as far as this can be made so."""
-    if found.topic_id != wanted.topic_id or (found.roots and found.partitions >= wanted.partitions):
+    """Return the entry with all partitions of ``wanted``, whose roots are made first."""
+    if found.topic_id != wanted.topic_id or found.partitions >= wanted.partitions:
         return found
     name, before = found.name, found.partitions
-    if found.roots:
-        check_entry(name, found, dict.fromkeys(registrant.seen, Known(writer_epoch=1)))
-    vouched = found.roots or (yield from _vouched(found, registrant, deadline))
+    check_entry(name, found, dict.fromkeys(registrant.seen, Known(writer_epoch=1)))
     used = yield from _made(wanted, range(before, wanted.partitions), registrant, deadline)
-    if used and found.roots:
+    if used:
         again = yield from load_topic(name)  # somebody may have added them while we did
         if again is None or used[-1].partition >= again.partitions:
             raise CorruptionError(
@@ -216,40 +212,9 @@ def _completed(found: TopicEntry, wanted: TopicEntry, registrant: Registrant, de
             )
 
     def completed(entry: TopicEntry) -> TopicEntry:
-        partitions = max(entry.partitions, wanted.partitions)
-        return replace(entry, partitions=partitions, roots=entry.roots or vouched)
+        return replace(entry, partitions=max(entry.partitions, wanted.partitions))
 
     return (yield from update_topic(name, completed, deadline))
-
-
-def _vouched(found: TopicEntry, registrant: Registrant, deadline: Deadline) -> Steps[bool]:
-    """For an entry of before roots were made with it: makes the missing roots of the registrant's partitions.
-
-    Gives whether all partitions have theirs now.
-    """
-    here = range(found.partitions) if registrant.here is None else set(registrant.here)
-    roots = yield from load_roots(PartitionIds(found.name, found.topic_id), range(found.partitions))
-    absent = [partition for partition, root in roots.items() if root is None]
-    ours = [partition for partition in absent if partition in here]
-    yield from _never_there(found, ours)
-    yield from _made(found, ours, registrant, deadline)
-    return len(ours) == len(absent)
-
-
-def _never_there(entry: TopicEntry, partitions: Sequence[int]) -> Steps[None]:
-    """Objects tell that a root had been there. Asked once in the life of a topic that was registered without roots."""
-    for at in range(0, len(partitions), GETS_AT_ONCE):
-        prefixes = [partition_prefix(entry.topic_id, number) for number in partitions[at : at + GETS_AT_ONCE]]
-        try:
-            pages = yield Together(tuple(List(prefix, limit=1) for prefix in prefixes))
-        except RemotePermissionError:
-            return  # a writer's role need not list
-        for prefix, page in zip(prefixes, pages, strict=True):
-            if page.entries:
-                raise LogDestroyedError(
-                    f"topic {entry.name}: the catalog {prefix}root is gone, {page.entries[0].key} is there",
-                    hint=REPAIR_HINT,
-                )
 
 
 def _made(
@@ -287,7 +252,7 @@ def check_entry(name: str, entry: TopicEntry | None, known: Mapping[int, Known],
             f"topic {name}: {known[min(seen)].absent()} (partition {min(seen)}), and {where} does not know it",
             hint=f"it is another bucket or prefix, or it was emptied: correct the URL; {REPAIR_HINT}",
         )
-    if entry is not None and entry.roots and seen and max(seen) >= entry.partitions:
+    if entry is not None and seen and max(seen) >= entry.partitions:
         raise CorruptionError(
             f"topic {name}: {topic_key(name)} in {where} names {entry.partitions} partitions, this disk has uploaded "
             f"partition {max(seen)}: the entry is an older one",
@@ -310,7 +275,7 @@ def check_successor(name: str, seen: TopicEntry | None, entry: TopicEntry | None
             f"topic {name}: {key} in {where} named topic id {seen.topic_id} before and {now}",
             hint=f"if the topic was deleted, and perhaps made again, open a new reader; {REPAIR_HINT}",
         )
-    if entry.partitions < seen.partitions or entry.version < seen.version or (seen.roots and not entry.roots):
+    if entry.partitions < seen.partitions or entry.version < seen.version:
         raise CorruptionError(
             f"topic {name}: {key} in {where} had version {seen.version} and {seen.partitions} partitions before, now "
             f"version {entry.version} and {entry.partitions}: an older entry was put back",
@@ -458,7 +423,6 @@ def encode_topic(entry: TopicEntry) -> bytes:
             "topic": entry.name,
             "topic_id": entry.topic_id.hex,
             "partitions": entry.partitions,
-            "roots": entry.roots,
             "state": entry.state,
             "config": dict(sorted(entry.config.items())),
             "version": entry.version,
@@ -486,7 +450,10 @@ def _decoded(data: bytes, key: str) -> TopicEntry:
     fields = Fields(data, key=key)
     newer = fields.values.get("format")
     if type(newer) is int and newer > FORMAT:  # before anything else is asked of it
-        raise ConfigError(f"{key} was written by a newer release", hint="upgrade tieredlog; nothing was changed")
+        raise ConfigError(
+            f"{key} was written by a newer release: it has format {newer}, this one reads {FORMAT}",
+            hint="upgrade tieredlog; nothing was changed",
+        )
     config = fields.values.get("config")
     options = dict.fromkeys(config if isinstance(config, dict) else (), _OPTION)
     values = fields.take({**_ENTRY, "config": options})
@@ -495,9 +462,6 @@ def _decoded(data: bytes, key: str) -> TopicEntry:
         fields.refuse("topic", f"is {name[:64]!r}: the entry of another topic was copied in place")
     if state not in (*STATES, STATE_DELETED):
         fields.refuse("state", f"is none of {', '.join((*STATES, STATE_DELETED))}")
-    roots = fields.values.get("roots", False)  # absent in entries of before the rule
-    if not isinstance(roots, bool):
-        fields.refuse("roots", "is neither true nor false")
     return TopicEntry(
         name=name,
         topic_id=UUID(int=values["topic_id"]),
@@ -506,7 +470,6 @@ def _decoded(data: bytes, key: str) -> TopicEntry:
         state=state,
         version=values["version"],
         changes=tuple(itertools.chain.from_iterable(values["changes"])),
-        roots=roots,
     )
 
 

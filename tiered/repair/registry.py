@@ -64,7 +64,7 @@ def plan_entry(topic: str) -> Steps[tuple[TopicEntry, list[Action]]]:
     config: Mapping[str, str] = known.config if known is not None else {}
     count = max(chosen.partitions[-1] + 1, known.partitions if known is not None else 0)
     number = known.version + 1 if known is not None else 1
-    entry = TopicEntry(topic, chosen.topic_id, count, config, version=number, changes=((yield NewId()),), roots=True)
+    entry = TopicEntry(topic, chosen.topic_id, count, config, version=number, changes=((yield NewId()),))
     if STATE_DELETING in (yield from root_states(chosen)):
         entry = replace(entry, state=STATE_DELETING)
     notes = () if known is not None else (f"the settings are lost: `tiered topics alter {topic}` sets them again",)

@@ -241,7 +241,7 @@ class _Partition:
     def plan(self, *, selected: bool) -> Steps[PartitionPlan]:
         """``selected`` False: nothing of it is fetched, it begins where the catalog ends."""
         options = self.options
-        view = RootView(self.source.topic_id, self.tp.partition, self.source.name, Known(made=self.source.roots))
+        view = RootView(self.source.topic_id, self.tp.partition, self.source.name, Known(made=True))
         past = Past(view, self.as_of) if self.as_of is not None else None
         taken: Taken | None = None
         pinned: Snapshot | None = None
@@ -324,7 +324,7 @@ class _Partition:
     def _end(self, pinned: Snapshot, past: Past | None, wrong: WrongTimes) -> Steps[int | None]:
         """Where the log is to end, if that is below the end of ``pinned``: a border between batches."""
         options, number = self.options, self.tp.partition
-        known = Known(made=self.source.roots)
+        known = Known(made=True)
         remote = RemotePartition(self.source.name, self.source.topic_id, number, known=known, past=past)
         wanted = options.until_offset
         if options.until_ms is not None:

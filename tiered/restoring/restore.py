@@ -211,7 +211,7 @@ class _Build:
             if not plan.rows or plan.pinned is None:
                 continue
             source, number = plan.source, plan.tp.partition
-            view = RootView(source.topic_id, number, source.name, Known(made=source.roots))
+            view = RootView(source.topic_id, number, source.name, Known(made=True))
             past = Past(view, AsOf(version=plan.pinned.version)) if plan.taken is not None else None
             pin = self._pins[plan.tp] = Pin(source.name, source.topic_id, number, set())
             held = yield from pin.hold(plan.pinned, view.pin if past is None else past.pin)

@@ -231,7 +231,7 @@ def _chosen_topics(
             )
         partitions = max(entry.partitions if entry else 0, info.partitions if info else 0)
         topic_id = entry.topic_id if entry else info.topic_id if info else UUID(int=0)
-        made = entry.partitions if entry is not None and entry.roots else 0
+        made = entry.partitions if entry is not None else 0
         topics.append(ChosenTopic(name, topic_id.hex, partitions, entry is not None, made))
     return topics
 

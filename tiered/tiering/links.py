@@ -42,7 +42,7 @@ class LinkNotes:
         self._notes: dict[Path, SmallFile[tuple[int, ...]]] = {}
 
     def read(self, folder: Path) -> tuple[int, ...]:
-        """The offsets that are noted, ascending; none where a release before made the links. Raises CorruptionError.
+        """The offsets that are noted, ascending; none without a note. Raises CorruptionError.
 
         Costs one ``stat`` while nothing changed.
         """

@@ -146,12 +146,6 @@ def without_copies(numbers: tuple[int, ...]) -> Callable[[Place], None]:
     return hurt
 
 
-def before_roots(place: Place) -> None:
-    """Then a root that is absent was never made; but what a claim uploads comes after it. A reader lists nothing."""
-    place.edit_entry(roots=False)
-    place.delete(place.root_key())
-
-
 def in_capitals(place: Place) -> None:
     """Somebody has copied a bucket by a system that does not tell them apart."""
     key = place.log_key()
@@ -310,7 +304,6 @@ DAMAGES = (
         {"restored": {"fewer"}},  # it is passed over, which the report says
     ),
     Damage("topic entries with each other's ids", exchange_ids),
-    Damage("topic entry from before roots, root gone", before_roots, {a: {"fewer"} for a in ("read", "read_by_time")}),
     Damage("root row that tells of aborted transactions", row(flags=FLAG_ABORTED_TXNS)),
     Damage("strangers with odd names", strangers, CLEAN),
     Damage("strangers with names that are nearly ours", odd_names, CLEAN),

@@ -104,7 +104,6 @@ REPAIRS = {
     "topic entry with 0 partitions": NOTHING,
     "topic entry with 1 partition of 2": NOTHING,
     "topic entry of 1 MB": NOTHING,
-    "topic entry from before roots, root gone": NOTHING,
 }
 
 UNCHANGED = {

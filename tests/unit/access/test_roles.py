@@ -310,7 +310,7 @@ WITHOUT_WORK: dict[str, set[Need]] = {
     "auditor": LATER,
     # What is large is sent in parts; a store that tells no checksum is read back; many rows go into pages.
     "sink": LATER | STAGED | {("s3:AbortMultipartUpload", "staged")},
-    "writer": LATER | STAGED | {("s3:ListBucket", "partition")},  # a topic from before roots were made with it
+    "writer": LATER | STAGED | {("s3:ListBucket", "partition")},
     # A bucket in a folder has no versions.
     "repair": LATER
     | REWRITES

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import struct
 from uuid import UUID
 
@@ -58,13 +57,6 @@ def put(world: World, key: str, data: bytes) -> None:
     world.store.inner.execute(Put(key, data, ABSENT))
 
 
-def of_today(world: World, partitions: int = 2) -> None:
-    """An entry as releases without the rule wrote it."""
-    value = json.loads(encode_topic(TopicEntry("flights", ID, partitions, changes=("c",))))
-    del value["roots"]
-    put(world, topic_key("flights"), json.dumps(value).encode())
-
-
 def claim(world: World, partition: int = 0, known: Known = NOTHING_KNOWN) -> Catalog:
     catalog = Catalog(ID, partition, "flights", persist=forget, known=known)
     world.run(catalog.claim("w", "h", VolumeProof("v1", True, 0)))
@@ -87,13 +79,12 @@ def test_one_deadline_holds_for_all_groups_of_roots(world: World, monkeypatch: p
         world.run(register_topic("flights", ID, 5 * ROOTS_TOGETHER, {}, Registrant("host:1")))
     assert 80 <= world.clock.monotonic() < 90
     late.clear()
-    assert world.run(register_topic("flights", ID, 5 * ROOTS_TOGETHER, {}, Registrant("host:1"))).roots
+    assert world.run(register_topic("flights", ID, 5 * ROOTS_TOGETHER, {}, Registrant("host:1")))
 
 
 def test_registration_makes_all_roots_and_the_entry_last(world: World) -> None:
     partitions = 2 * ROOTS_TOGETHER + 3
     entry = world.run(register_topic("flights", ID, partitions, {}, Registrant("host:1")))
-    assert entry.roots
     assert [sent.key for sent in world.store.puts] == [
         *(root_key(ID, number) for number in range(partitions)),
         topic_key("flights"),
@@ -125,7 +116,7 @@ def test_a_registration_that_died_is_ended_by_the_next(world: World) -> None:
         world.run(register_topic("flights", ID, 3, {}))
     assert world.run(load_topic("flights")) is None
     first = root_of(world, 0)
-    assert world.run(register_topic("flights", ID, 3, {})).roots
+    assert world.run(register_topic("flights", ID, 3, {}))
     assert root_of(world, 0) == first
     assert root_of(world, 2) is not None
 
@@ -200,61 +191,6 @@ def test_a_view_that_lives_long_names_an_older_root(world: World) -> None:
         world.run(view.load())
 
 
-# -- entries of before the rule ----------------------------------------------------------------------------------------
-
-
-def test_an_entry_without_the_word_is_read_and_learns_it_at_the_next_registration(world: World) -> None:
-    of_today(world)
-    claim(world, 0)
-    found = world.run(load_topic("flights"))
-    assert found is not None
-    assert not found.roots
-    assert root_of(world, 1) is None
-    entry = world.run(register_topic("flights", ID, 2, {}, Registrant(seen={0})))
-    assert entry.roots
-    assert world.run(load_topic("flights")) == entry
-    made, kept = root_of(world, 1), root_of(world, 0)
-    assert made is not None
-    assert kept is not None
-    assert (made.version, kept.version) == (1, 2)
-
-
-def test_it_does_not_while_another_directory_holds_a_partition_without_a_root(world: World) -> None:
-    of_today(world, 3)
-    entry = world.run(register_topic("flights", ID, 3, {}, Registrant(here={0, 2})))
-    assert not entry.roots
-    assert root_of(world, 1) is None
-    assert world.run(register_topic("flights", ID, 3, {}, Registrant(here={1}))).roots
-
-
-def test_a_root_that_a_disk_has_seen_is_not_made_again(world: World) -> None:
-    of_today(world)
-    with pytest.raises(LogDestroyedError, match="flights-1"):
-        world.run(register_topic("flights", ID, 2, {}, Registrant(seen={1})))
-    assert root_of(world, 1) is None
-
-
-def test_nor_one_whose_objects_are_there(world: World) -> None:
-    of_today(world)
-    put(world, segment_key(ID, 1, SegmentName(Role.WRITER, 1, 0, "0" * 32)), b"x")
-    with pytest.raises(LogDestroyedError, match="root is gone"):
-        world.run(register_topic("flights", ID, 2, {}))
-    assert (root_of(world, 1), world.run(load_topic("flights")).roots) == (None, False)  # type: ignore[union-attr]
-
-
-def test_a_writer_that_may_not_list_goes_by_its_disk(world: World) -> None:
-    of_today(world)
-    real = world.store.inner.execute
-
-    def refused(request: StoreRequest) -> Outcome:
-        if isinstance(request, List):
-            raise RemotePermissionError("no listing", operation="List", resource="")
-        return real(request)
-
-    world.store.inner.execute = refused  # type: ignore[method-assign]
-    assert world.run(register_topic("flights", ID, 2, {})).roots
-
-
 # -- the number of partitions ------------------------------------------------------------------------------------------
 
 
@@ -262,7 +198,7 @@ def test_partitions_are_added_roots_first(world: World) -> None:
     world.run(register_topic("flights", ID, 1, {"a": "b"}))
     sent = len(world.store.puts)
     entry = world.run(register_topic("flights", ID, 3, {}))
-    assert (entry.partitions, dict(entry.config), entry.roots) == (3, {"a": "b"}, True)
+    assert (entry.partitions, dict(entry.config)) == (3, {"a": "b"})
     assert [each.key for each in world.store.puts[sent:]] == [root_key(ID, 1), root_key(ID, 2), topic_key("flights")]
     assert world.run(register_topic("flights", ID, 2, {})) == entry
 
@@ -291,14 +227,6 @@ def test_an_entry_with_fewer_partitions_than_were_uploaded(world: World) -> None
     assert world.run(load_topic("flights")) == first
 
 
-def test_partitions_that_were_uploaded_beyond_an_entry_of_before_the_rule_are_named(world: World) -> None:
-    of_today(world, 1)
-    claim(world, 0)
-    claim(world, 1)
-    entry = world.run(register_topic("flights", ID, 2, {}, Registrant(seen={0, 1})))
-    assert (entry.partitions, entry.roots) == (2, True)
-
-
 def test_an_entry_that_is_gone_while_its_roots_are_in_use(world: World) -> None:
     world.run(register_topic("flights", ID, 1, {}))
     claim(world)
@@ -317,18 +245,15 @@ def test_absurd_numbers_are_refused_before_anything_is_made(world: World) -> Non
     absurd = encode_topic(TopicEntry("flights", ID, 2**31 - 1))
     with pytest.raises(CorruptionError, match="partitions is not an integer"):
         decode_topic(absurd, key=topic_key("flights"))
-    most = TopicEntry("flights", ID, MAX_PARTITIONS, roots=True)
+    most = TopicEntry("flights", ID, MAX_PARTITIONS)
     assert decode_topic(encode_topic(most), key=topic_key("flights")) == most
-    bad = json.loads(encode_topic(most)) | {"roots": 1}
-    with pytest.raises(CorruptionError, match="roots"):
-        decode_topic(json.dumps(bad).encode(), key=topic_key("flights"))
 
 
 # -- what is known of an entry -----------------------------------------------------------------------------------------
 
 
 def test_an_entry_is_held_against_a_disk_and_against_what_was_seen() -> None:
-    entry = TopicEntry("flights", ID, 2, version=4, roots=True)
+    entry = TopicEntry("flights", ID, 2, version=4)
     check_entry("flights", entry, {0: Known(next_offset=1), 1: Known()})
     check_entry("flights", None, {0: Known(made=True)})
     with pytest.raises(LogDestroyedError, match="does not know it"):
@@ -340,7 +265,7 @@ def test_an_entry_is_held_against_a_disk_and_against_what_was_seen() -> None:
     for now in (None, dataclasses.replace(entry, topic_id=UUID(int=9))):
         with pytest.raises(LogDestroyedError):
             check_successor("flights", entry, now, where="here")
-    for changed in ({"partitions": 1}, {"version": 3}, {"roots": False}):
+    for changed in ({"partitions": 1}, {"version": 3}):
         with pytest.raises(CorruptionError, match="older entry"):
             check_successor("flights", entry, dataclasses.replace(entry, **changed), where="here")  # type: ignore[arg-type]
 

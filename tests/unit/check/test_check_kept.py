@@ -28,7 +28,7 @@ from tiered.format.keys import (
     segment_key,
     snap_key,
 )
-from tiered.format.root import decode_root, encode_root
+from tiered.format.root import encode_root
 from tiered.format.rows import Rows
 from tiered.format.trash import TRASH_LIST
 from tiered.model import Row
@@ -211,9 +211,8 @@ def test_a_root_that_was_copied_over_a_snapshot_is_told(log: Scenario, source: s
     key = copies[-1] if source == "hist" else log.root_key()
     log.replace(snapshot, log.read(key))
     (found,) = seen(log)
-    assert (found.severity, found.code, found.where) == (Severity.WARNING, "snapshot_bare", snapshot)
-    version = decode_root(log.read(key), key=key).version
-    assert f"it is version {version} of the catalog, of 20" in found.message
+    assert (found.severity, found.code, found.where) == (Severity.ERROR, "snapshot", snapshot)
+    assert "is no snapshot: a root was copied there" in found.message
     assert "put the object back from a version or a backup of the bucket, or let go" in found.message
     log.replace(snapshot, right)
     assert seen(log) == []

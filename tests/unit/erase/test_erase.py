@@ -46,7 +46,7 @@ from tiered.store.puts import put_unique
 from tiered.testing.clock import FakeClock
 
 TP = TopicPartition("flights", 0)
-ENTRY = TopicEntry("flights", TOPIC_ID, 1, {}, roots=True)
+ENTRY = TopicEntry("flights", TOPIC_ID, 1, {})
 KEY = Selection(frozenset([b"key-3"]))
 JOB = KEY.job_id(TOPIC_ID, [0])
 TRUSTED = Capabilities(conditional_writes=True, ranges=True, returns_crc32c=True, verifies_crc32c=True)

@@ -52,15 +52,12 @@ CATCH_UP_ROUNDS = 4
 
 
 class Ready(NamedTuple):
-    """What the mark of a complete copy says: the directory that it was made from, log start, recovery point and end.
-
-    ``end_offset`` is 0 in the mark of an older release.
-    """
+    """What the mark of a complete copy says: the directory that it was made from, log start, recovery point and end."""
 
     source: UUID
     log_start: int
     recovery_point: int
-    end_offset: int = 0
+    end_offset: int
 
 
 def copy_partition(log: LocalLog, tp: TopicPartition, target: Path, *, grown: bool, closed: bool = False) -> None:
@@ -234,7 +231,7 @@ def read_ready(files: Files, future: Path) -> Ready | None:
     """The mark of a complete copy; None: it is not complete."""
     try:
         value = json.loads(files.read(future / READY_NAME))
-        point, end = int(value.get("recovery_point", 0)), int(value.get("end_offset", 0))
+        point, end = int(value["recovery_point"]), int(value["end_offset"])
         return Ready(UUID(value["source"]), int(value["log_start"]), point, end)
     except (NotFoundError, ValueError, KeyError, TypeError):
         return None
