@@ -153,7 +153,7 @@ def plan_steps(
 ) -> Steps[tuple[tuple[PartitionPlan, ...], tuple[str, ...]]]:
     """A plan for each partition, and notes on what is passed over. Reads only.
 
-    Raises as ``care.run.restore``: UnknownTopicError, NotFoundError, ConfigError, OffsetOutOfRangeError,
+    Raises as ``restoring.run.restore``: UnknownTopicError, NotFoundError, ConfigError, OffsetOutOfRangeError,
     CorruptionError.
     """
     _check_options(options)

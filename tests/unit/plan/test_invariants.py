@@ -127,7 +127,6 @@ BROKEN: list[tuple[str, Root]] = [
     ("trash, floor", dataclasses.replace(GOOD, txns=(("q", 1),), txn_versions=(2,), txns_floor=2)),
     ("trash, floor", dataclasses.replace(GOOD, txns=(("q", 1),), txn_versions=(99,))),
     ("every row is possible", with_rows(rows_with(0, flags=FLAG_STAGED | FLAG_MAINTAINER))),
-    ("what a sink staged", with_rows(rows_with(0, flags=FLAG_STAGED))),
 ]
 
 
