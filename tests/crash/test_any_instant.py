@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import random
 import signal
 import sys
@@ -23,6 +22,7 @@ from typing import Any
 import pytest
 
 import tiered
+from tests.crash.striking import KINDS, SAMPLE, SEED, VALUE, WHOLE, Interrupt, Striker
 from tiered.cli.main import run
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ClosedError, LocalIOError, ReentrantCallError, TieredError
@@ -31,12 +31,7 @@ from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.disk import FaultyFiles
 
-WHOLE = os.environ.get("TIERED_INSTANTS") == "all"
-SEED = int(os.environ.get("TIERED_CRASH_SEED", str(random.SystemRandom().randrange(2**32))))
-SAMPLE = 6
 SIGNALS = 5000 if WHOLE else 300
-SOURCES = str(Path(tiered.__file__).parent)
-VALUE = b"v" * 100
 
 pytestmark = [
     # Coverage holds a lock of its own in each traced call: an exception there leaves it locked for ever.
@@ -44,13 +39,6 @@ pytestmark = [
     # The signals of these tests come from the timer that the other method of the time limit uses.
     pytest.mark.timeout(0 if WHOLE else 300, method="thread"),
 ]
-
-
-class Interrupt(BaseException):
-    """Comes out of a signal handler. KeyboardInterrupt itself would end the whole run of tests."""
-
-
-KINDS = (Interrupt, MemoryError, RecursionError)
 
 
 class World:
@@ -151,39 +139,6 @@ CALLS: dict[str, tuple[Callable[[World], None], dict[str, Any]]] = {
     "sync": (sync, {}),
     "close": (close, {}),
 }
-
-
-class Striker:
-    """A trace function that raises at the bytecodes of the product with these numbers, counted from 1."""
-
-    def __init__(self, kind: type[BaseException], *at: int) -> None:
-        self.kind, self.at = kind, at
-        self.seen = 0
-        self.places: list[str] = []
-
-    def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if not frame.f_code.co_filename.startswith(SOURCES):
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        return self.step
-
-    def step(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if event == "opcode":
-            self.seen += 1
-            if self.seen in self.at:
-                self.places.append(f"{frame.f_code.co_qualname}:{frame.f_lineno}")
-                raise self.kind
-        return self.step
-
-    def run(self, call: Callable[[], None]) -> None:
-        before = sys.gettrace()
-        sys.settrace(self)
-        try:
-            call()
-        except (self.kind, TieredError):  # an appender's receipt wraps what it met
-            pass
-        finally:
-            sys.settrace(before)
 
 
 @pytest.mark.crash

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests.crash.test_any_instant import KINDS, SAMPLE, SEED, VALUE, WHOLE, Interrupt, Striker
+from tests.crash.striking import KINDS, SAMPLE, SEED, VALUE, WHOLE, Interrupt, Striker
 from tiered import aio
 from tiered.cli.main import run
 from tiered.errors import ClosedError, LocalIOError, TieredError
