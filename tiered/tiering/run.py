@@ -20,7 +20,6 @@ import contextlib
 import dataclasses
 import logging
 import math
-import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -68,6 +67,7 @@ from tiered.store.threads import ThreadPool
 from tiered.tiering.disk import OpenDisk
 from tiered.tiering.journal import Journal
 from tiered.tiering.steps import BucketSteps, PartSizes
+from tiered.tiering.turns import Turns
 
 ADOPT_TIMEOUT_S = 60.0
 """How long opening a fresh directory waits for the uploader of another process to claim its partitions."""
@@ -106,7 +106,7 @@ class Driver:
 
 
 class Tiering:
-    """The bucket side of one directory of an open log. Thread-safe: one sync at a time."""
+    """The bucket side of one directory of an open log. Thread-safe: one run at a time of each partition."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Tiering:
         self.pauses = PauseFile(local.directory, local.files)
         self._lock = uploader_lock(local.directory, local.files)
         self._journal: Journal | None = None
-        self._busy = PlainLock()
+        self._turns = Turns()
         self._swept = False
         self._notes: dict[TopicPartition, PartitionUpload] = {}  # read back, not yet in the checkpoint
         self._noted_at = -math.inf
@@ -243,26 +243,30 @@ class Tiering:
         return {} if self._run(ends, deadline) else dict(ends)
 
     def _run(self, ends: Mapping[TopicPartition, int], deadline: float | None, *, claims: bool = False) -> bool:
-        """One run of the engine under the uploader's lock; False if another process has that."""
-        left_s = -1 if deadline is None else min(max(deadline - self.clock.monotonic(), 0.0), threading.TIMEOUT_MAX)
-        if not self._busy.hold(left_s):  # another run of this process: waited for, instead of mistaken for a process
+        """One run of the engine under the uploader's lock; False if another process has that.
+
+        Runs of other partitions go on beside it.
+        """
+        turn = self._turns.begin(ends, deadline if deadline is None else deadline - self.clock.monotonic())
+        if turn is None:  # another run of this process: waited for, instead of mistaken for a process
             raise DataLocalError(
                 f"another sync of {self.local.directory} was still at work when the time was up",
                 hint="sync again; the data is safe on this disk meanwhile",
             )
         try:
-            if not self._lock.try_acquire(self.clock):
-                return False
+            with self._turns.changed:
+                if not self._lock.is_held:
+                    if not self._lock.try_acquire(self.clock):
+                        return False
+                    self._take_over()
             try:
-                self._take_over()
                 self._drain(ends, deadline, claims=claims)
             finally:
-                try:
-                    self._write_notes()  # whatever ended it, what was committed until then is in the checkpoint
-                finally:
-                    self._lock.release()
+                self._write_notes()  # whatever ended it, what was committed until then is in the checkpoint
         finally:
-            self._busy.release()
+            with self._turns.changed:
+                if self._turns.end(turn):
+                    self._lock.release()
         return True
 
     def _drain(self, ends: Mapping[TopicPartition, int], deadline: float | None, *, claims: bool) -> None:

@@ -22,11 +22,13 @@ class Gate:
     """Holds up every request to a key that has ``word`` in it until it is opened."""
 
     def __init__(self) -> None:
-        self.word = ""
+        self.word, self.only_first = "", False
         self.entered, self.open = threading.Event(), threading.Event()
 
     def pass_by(self, request: StoreRequest) -> None:
         if self.word and self.word in getattr(request, "key", ""):
+            if self.only_first and self.entered.is_set():
+                return
             self.entered.set()
             assert self.open.wait(SECONDS)
 
@@ -77,6 +79,40 @@ def test_a_topic_that_waits_for_the_bucket_holds_up_no_other_call(tmp_path: Path
     gate.open.set()
     thread.join(SECONDS)
     assert isinstance(ended[0], ClosedError)
+
+
+@pytest.mark.parametrize("word", HELD_UP)
+def test_another_new_topic_does_not_wait_for_one_that_waits(tmp_path: Path, gate: Gate, word: str) -> None:
+    log = tiered.open(tmp_path / "log", f"memory://new-{tmp_path.name}")
+    gate.word = word
+    gate.only_first = True
+    thread, ended = in_thread(lambda: log.topic("slow", create=True))
+    assert gate.entered.wait(SECONDS)
+    other, opened = in_thread(lambda: log.topic("other", create=True).append(b"v").offset)
+    other.join(SECONDS)
+    assert opened == [0]
+    synced, found = in_thread(lambda: log.sync(timeout=SECONDS))
+    synced.join(SECONDS)
+    assert found == [None]
+    assert log.positions()[tiered.TopicPartition("other", 0)].uploaded_offset == 1
+    gate.open.set()
+    thread.join(SECONDS)
+    assert ended == [log.topic("slow")]
+    assert log.topic("slow").append(b"v").offset == 0
+    log.sync(timeout=SECONDS)
+    log.close()
+
+
+async def test_another_new_topic_does_not_wait_for_asyncio_either(tmp_path: Path, gate: Gate) -> None:
+    async with aio.open(tmp_path / "log", f"memory://aio-new-{tmp_path.name}") as log:
+        gate.word, gate.only_first = "root", True
+        slow = asyncio.create_task(log.topic("slow", create=True))
+        assert await asyncio.to_thread(gate.entered.wait, SECONDS)
+        other = await asyncio.wait_for(log.topic("other", create=True), SECONDS)
+        assert (await other.append(b"v")).offset == 0
+        gate.open.set()
+        assert (await (await slow).append(b"v")).offset == 0
+        await log.sync()
 
 
 def test_two_threads_that_open_a_topic_get_the_same_one(tmp_path: Path, gate: Gate) -> None:

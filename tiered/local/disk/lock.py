@@ -114,6 +114,11 @@ class DirectoryLock:
             self._let_go()
             raise
 
+    @property
+    def is_held(self) -> bool:
+        """Return True between :meth:`acquire` and :meth:`release`."""
+        return self._handle is not None
+
     def check(self) -> None:
         """Raise LocalIOError if the directory was removed, or replaced by another, while this object holds the lock.
 
