@@ -39,7 +39,13 @@ def directory(tmp_path: Path) -> Path:
 def refuse(monkeypatch: pytest.MonkeyPatch) -> Refuse:
     def disk(path: Path) -> None:
         files = UnreadableFiles(path, number=errno.EACCES)
-        for module in ("local.directory.manager", "local.directory.view", "cli.doctor", "checking.run", "restoring.run"):
+        for module in (
+            "local.directory.manager",
+            "local.directory.view",
+            "cli.doctor",
+            "checking.run",
+            "restoring.run",
+        ):
             monkeypatch.setattr(f"tiered.{module}.PosixFiles", lambda: files)
 
     return disk

@@ -37,7 +37,13 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> type[UnreadableFiles]:
     class Disk(UnreadableFiles):
         def __init__(self, *paths: Path, number: int = errno.EACCES) -> None:
             super().__init__(*paths, number=number)
-            for module in ("local.directory.manager", "local.directory.view", "dump.targets", "checking.run", "restoring.run"):
+            for module in (
+                "local.directory.manager",
+                "local.directory.view",
+                "dump.targets",
+                "checking.run",
+                "restoring.run",
+            ):
                 monkeypatch.setattr(f"tiered.{module}.PosixFiles", lambda: self)
 
     return Disk
