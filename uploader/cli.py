@@ -23,10 +23,10 @@ from tiered.plan.tiering.facts import DrainMode
 from tiered.plan.tiering.orders import Exit
 from tiered.plan.tiering.pauses import ALL_TOPICS, Pause
 from tiered.program.application import help_of, write_commands
+from tiered.program.limit_options import LIMIT_OPTIONS
 from tiered.program.output import complain, counted
 from tiered.program.run import EXIT_INTERRUPTED
 from tiered.program.settings import SETTINGS
-from tiered.program.store_limits import LIMIT_OPTIONS
 from tiered.program.wording import as_error
 from tiered.tiering.directory import LogDirectory
 from tiered.tiering.wait import follow

@@ -16,7 +16,7 @@ from typing import Any
 from tiered.config import StoreLimits
 from tiered.errors import ClosedError, ConfigError, RemoteUnavailableError, TieredError
 from tiered.plan.tiering.orders import Exit
-from tiered.program.store_limits import PLACE
+from tiered.program.settings import PLACE
 from tiered.store.aio_driver import DaemonLoop
 from tiered.store.location import StoreLocation
 from tiered.store.options import StoreOptions
@@ -38,7 +38,11 @@ class Uploader:
 
     def __init__(self, settings: Settings | None = None) -> None:
         self._settings = settings or Settings(http=None, scan=SCAN_MS)
-        ignored = [name for name in (*PLACE, "sidecar", "log_format") if getattr(self._settings, name) is not None]
+        ignored = [
+            name
+            for name in (*(setting.name for setting in PLACE), "sidecar", "log_format")
+            if getattr(self._settings, name) is not None
+        ]
         if ignored:
             raise ConfigError(
                 f"an uploader in a process has no setting {' and no '.join(ignored)}",

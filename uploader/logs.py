@@ -11,7 +11,6 @@ from typing import Any
 LOGGER_NAME = "tiered.uploader"
 EVENT = "tiered_event"
 FIELDS = "tiered_fields"
-FORMATS = ("json", "text")
 
 
 class JsonFormatter(logging.Formatter):

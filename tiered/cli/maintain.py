@@ -28,9 +28,10 @@ from tiered.model import TopicPartition
 from tiered.plan.maintenance import ROUTINE, Action, Kind, PartitionPlan
 from tiered.program.application import Application, Command, Group, confirm, pass_application, split_topic
 from tiered.program.doors import chosen_partitions
+from tiered.program.limit_options import with_limits
 from tiered.program.output import columns, counted, duration_in_words, human_bytes
 from tiered.program.progress import Progress
-from tiered.program.store_limits import store_limits, with_limits
+from tiered.program.settings import store_limits
 from tiered.program.stores import open_remote
 from tiered.program.tiers import Tiers, TopicFacts, open_tiers, tell_unreadable
 from tiered.program.upkeep import EVERY_MS, Scope, Upkeep, room_for

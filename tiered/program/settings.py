@@ -1,4 +1,4 @@
-"""Where each setting comes from: flag, then ``TIERED_*``, then the TOML file, then the default.
+"""The one table of settings, and where each value comes from: flag, then ``TIERED_*``, then the TOML file.
 
 ::
 
@@ -7,11 +7,12 @@
     remote = "s3://acme-logs/${STAGE}"     # ${NAME} is taken from the environment
     region = "eu-central-1"
 
-    [uploader]                             # belongs to tiered-uploader, which checks it
+    [uploader]                             # the daemon's own settings; some hold for work by hand, too
+    seal_idle = "10m"
 
-Unknown keys are refused with a suggestion: a setting that is silently ignored is worse than none. Credentials are
-no settings; they come from the SDK's own chain (environment, profile, role). ``from_file`` and ``from_environment``
-read for every program; ``resolve`` knows the settings of ``tiered``.
+``SETTINGS`` are those of all programs, with variables such as ``TIERED_LOG_DIR``; ``DAEMON`` those of the table, with
+``TIERED_UPLOADER_SEAL_IDLE``. Unknown keys are refused with a suggestion: a setting that is silently ignored is worse
+than none. Credentials are no settings; they come from the SDK's own chain (environment, profile, role).
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tiered.arguments import at_home
+from tiered.config import MIB, MIN_MEMORY_BYTES, S3_WORDS, StoreLimits, parse_bytes, parse_duration_ms
 from tiered.errors import ConfigError, NotFoundError
+from tiered.format.keys import check_topic_name
 
 MAX_CONFIG_BYTES = 1024 * 1024
 """Longest configuration file that is read."""
@@ -33,101 +37,33 @@ MAX_SETTING_CHARS = 4096
 """Longest value of one setting."""
 
 PROGRESS_MODES = ("auto", "plain", "none", "json")
-FOREIGN_TABLES = ("uploader",)
+TABLE = "uploader"
 FOREIGN_VARIABLES = ("TIERED_UPLOADER_", "TIERED_SPARK_", "TIERED_TEST_", "TIERED_CONFIG", "TIERED_COMPLETE")
 
 _TOML = 'for example: remote = "s3://bucket/prefix"'
+_SERVICE_LINK = re.compile(
+    r"TIERED_UPLOADER_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_[A-Z]+)?)?)"
+)
+"""Kubernetes puts these into each pod of a namespace that has a Service called ``tiered-uploader``."""
 
 Scalar = str | bool | int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What a file or a variable says for one setting: ``key`` is the word that stands there."""
-
-    value: Any
-    key: str
-
-
-def from_environment(environ: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, Given]:
-    """What the environment says, by setting. ``variables`` names each variable's; an empty one counts as absent."""
-    return {name: Given(environ[variable], variable) for variable, name in variables.items() if environ.get(variable)}
-
-
-def from_file(path: Path, environ: Mapping[str, str], tables: Mapping[str, Sequence[str]]) -> dict[str, Given]:
-    """What the file says, by setting. ``tables`` holds the known settings of each table, ``""`` for those outside any;
-    a later table is nearer. ``${NAME}`` is taken from ``environ``. Raises ``ConfigError`` for what is not known.
-    """
-    document = _read_toml(path)
-    contents = {table: document.pop(table, {}) for table in tables if table}
-    others = {key: raw for key, raw in document.items() if not (key in FOREIGN_TABLES and isinstance(raw, dict))}
-    found: dict[str, Given] = {}
-    for table, known in tables.items():
-        content = contents[table] if table else others
-        if not isinstance(content, dict):
-            raise ConfigError(f"{path}: {table} is not a table", hint=f"write [{table}] on a line of its own")
-        found |= _from_table(path, content, environ, known)
-    return found
-
-
-def some_of_table(
-    path: Path, environ: Mapping[str, str], table: str, names: Sequence[str], *, known: Sequence[str]
-) -> dict[str, Given]:
-    """What the file says for ``names`` in a table that belongs to another program, which checks the values of the rest.
-
-    Raises ``ConfigError`` for a key that is none of ``known``: it may be one of ``names``, misspelt.
-    """
-    content = _read_toml(path).get(table, {})
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path}: {table} is not a table", hint=f"write [{table}] on a line of its own")
-    for key in content:
-        if key.replace("-", "_") not in known:
-            raise _unknown_key(path, key, known)
-    ours = {key: raw for key, raw in content.items() if key.replace("-", "_") in names}
-    return _from_table(path, ours, environ, names)
-
-
-def _from_table(
-    path: Path, content: Mapping[str, Any], environ: Mapping[str, str], known: Sequence[str]
-) -> dict[str, Given]:
-    found: dict[str, Given] = {}
-    for key, raw in content.items():
-        name = key.replace("-", "_")
-        if name not in known:
-            raise _unknown_key(path, key, known)
-        if name in found:
-            raise ConfigError(f"{path}: the key {key} is given twice, with - and with _", hint="keep one of them")
-        value = _expand(raw, environ, f"{path}: {key}") if isinstance(raw, str) else raw
-        found[name] = Given(value, key)
-    return found
-
-
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """``did you mean x?`` or an empty text; the one place that words it."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"did you mean {close[0]}?" if close else ""
-
-
-def boolean(text: str) -> bool | None:
-    """What a text says; None for one that says neither."""
-    lowered = text.strip().lower()
-    return True if lowered in ("1", "true", "yes", "on") else False if lowered in ("0", "false", "no", "off") else None
+Tables = Mapping[str, Sequence["Setting"]]
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: its key in the file, what it may be and what it means."""
+    """One setting: its key, how its value is read, what it means, and the table of the file that it stands in."""
 
     name: str
-    kind: type[str] | type[bool]
-    default: Scalar
-    about: str
-    choices: tuple[str, ...] = ()
+    parse: Callable[[Any], Any]
+    about: str = ""
+    default: Scalar = None
+    table: str = ""
 
     @property
     def variable(self) -> str:
         """Its environment variable."""
-        return f"TIERED_{self.name.upper()}"
+        return f"TIERED_{self.table.upper()}_{self.name.upper()}" if self.table else f"TIERED_{self.name.upper()}"
 
     @property
     def flag(self) -> str:
@@ -135,42 +71,250 @@ class Setting:
         return "--" + self.name.replace("_", "-")
 
 
-SETTINGS = (
-    Setting("log_dir", str, None, "log directory: one of ours or any Kafka log directory"),
-    Setting("remote", str, None, "where the remote tier is: s3://bucket/prefix, file:///dir, memory://name"),
-    Setting("endpoint_url", str, None, "endpoint of an S3-compatible store"),
-    Setting("region", str, None, "region of the bucket"),
-    Setting("expected_bucket_owner", str, None, "account id that must own the bucket; others' are refused"),
-    Setting("sse", str, None, "encryption of all that is written: AES256 or aws:kms; else the bucket's own"),
-    Setting("sse_kms_key_id", str, None, "KMS key of it (ARN or id); else the account's key for S3"),
-    Setting("json", bool, False, "print JSON instead of text"),
-    Setting("progress", str, "auto", "how a long run shows that it lives", PROGRESS_MODES),
-    Setting("debug", bool, False, "show tracebacks"),
-)
-_BY_NAME = {setting.name: setting for setting in SETTINGS}
-
-
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A setting's value and where it came from, as ``config show --origin`` prints it."""
+    """A setting's value and where it came from: ``source`` is ``flag``, ``environment``, ``file`` or ``default``."""
 
-    value: Scalar
-    origin: str
+    value: Any
+    source: str = "default"
+    place: str = ""
+
+    @property
+    def origin(self) -> str:
+        """The source as ``config show --origin`` prints it."""
+        return f"{self.source} {self.place}".strip()
+
+
+# -- how values are read -----------------------------------------------------------------------------------------------
+
+
+def text(value: Any) -> str:
+    """Return a text. Raises ConfigError for anything else, and for an empty one."""
+    if not isinstance(value, str):
+        raise ConfigError(f"{value!r} is not a text")
+    if not value:  # an unset variable of a script; as a path it would be the current directory
+        raise ConfigError("it is empty", hint="give it a value, or leave it out")
+    if len(value) > MAX_SETTING_CHARS or "\0" in value:
+        raise ConfigError("it is too long or holds a NUL character")
+    return value
+
+
+def boolean(word: str) -> bool | None:
+    """Return what a text means; None for one that means neither."""
+    lowered = word.strip().lower()
+    return True if lowered in ("1", "true", "yes", "on") else False if lowered in ("0", "false", "no", "off") else None
+
+
+def yes_or_no(value: Any) -> bool:
+    """Return a truth value. Raises ConfigError."""
+    found = value if isinstance(value, bool) else boolean(str(value))
+    if found is None:
+        raise ConfigError(f"{value!r} is neither true nor false", hint="write 1 or 0")
+    return found
+
+
+def one_of(*words: str) -> Callable[[Any], str]:
+    """Return the parser of a setting that is one of these words."""
+
+    def parse(value: Any) -> str:
+        found = text(value)
+        if found not in words:
+            hint = suggestion(found, words)
+            raise ConfigError(f"{found!r} is none of {', '.join(words)}", hint=hint)
+        return found
+
+    return parse
+
+
+def whole(value: int | str) -> int:
+    """Return a whole number of at least 1. Raises ConfigError."""
+    if isinstance(value, bool) or not str(value).isdigit() or int(value) < 1:
+        raise ConfigError(f"{value!r} is not a whole number of at least 1")
+    return int(value)
+
+
+def size(value: int | str) -> int:
+    """Return bytes, at least 1, of a text such as ``16MiB``. Raises ConfigError."""
+    found = parse_bytes(value)
+    if found < 1:
+        raise ConfigError(f"{value!r} is not a positive size")
+    return found
+
+
+def _memory(value: int | str) -> int:
+    found = size(value)
+    if found < MIN_MEMORY_BYTES:
+        least = f"at least {MIN_MEMORY_BYTES // MIB}MiB"
+        raise ConfigError(f"{value!r} is too small: one action of maintenance holds that much", hint=least)
+    return found
+
+
+def _part_size(value: int | str) -> int:
+    from tiered.store.base import MIN_PART_BYTES  # noqa: PLC0415 - a program without a store starts without it
+
+    found = size(value)
+    if found < MIN_PART_BYTES:
+        raise ConfigError(
+            f"{value!r} is too small: a part has at least {MIN_PART_BYTES} bytes", hint="for example 16MiB"
+        )
+    return found
+
+
+def _duration(value: int | str) -> int:
+    found = parse_duration_ms(value)
+    if found < 1:
+        raise ConfigError(f"{value!r} is not longer than nothing")
+    return found
+
+
+def _or_never(value: int | str) -> int:
+    return -1 if str(value) in ("never", "-1") else _duration(value)
+
+
+def _topics(value: Any) -> tuple[str, ...]:
+    return tuple(check_topic_name(name.strip()) for name in text(value).split(","))
+
+
+def _path(value: Any) -> Path:
+    return at_home("", value if isinstance(value, Path) else Path(text(value)))
+
+
+def parse_http(value: Any) -> tuple[str, int] | None:
+    """Return ``host:port`` (``[::1]:9464`` for IPv6); None for ``off``."""
+    if not isinstance(value, str):
+        raise ConfigError(f"{value!r} is not a text")
+    if value.lower() in ("off", "none", ""):
+        return None
+    host, colon, port = value.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65_535:
+        raise ConfigError(f"{value!r} is not host:port", hint="127.0.0.1:9464, or off")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+SETTINGS = (
+    Setting("log_dir", text, "log directory: one of ours or any Kafka log directory"),
+    Setting("remote", text, "where the remote tier is: s3://bucket/prefix, file:///dir, memory://name"),
+    Setting("endpoint_url", text, "endpoint of an S3-compatible store"),
+    Setting("region", text, "region of the bucket"),
+    Setting("expected_bucket_owner", text, "account id that must own the bucket; others' are refused"),
+    Setting("sse", text, "encryption of all that is written: AES256 or aws:kms; else the bucket's own"),
+    Setting("sse_kms_key_id", text, "KMS key of it (ARN or id); else the account's key for S3"),
+    Setting("json", yes_or_no, "print JSON instead of text", False),
+    Setting("progress", one_of(*PROGRESS_MODES), "how a long run shows that it lives", "auto"),
+    Setting("debug", yes_or_no, "show tracebacks", False),
+)
+PLACE = tuple(setting for setting in SETTINGS if setting.name in ("log_dir", "remote", *S3_WORDS))
+"""Settings of all programs that may stand in the table, too; their variables stay."""
+LIMITS = (
+    Setting("bytes_per_second", size, table=TABLE),
+    Setting("requests_per_second", whole, table=TABLE),
+    Setting("memory", _memory, table=TABLE),
+)
+"""Limits of what a program asks of its store. They hold for a machine: for its daemon, and for work by hand."""
+DAEMON = (
+    Setting("http", parse_http, table=TABLE),
+    Setting("drain", one_of("inflight", "sealed", "all"), table=TABLE),
+    Setting("drain_timeout", _duration, table=TABLE),
+    Setting("scan", _duration, table=TABLE),
+    Setting("seal_idle", _or_never, table=TABLE),
+    Setting("uploads", whole, table=TABLE),
+    Setting("commit_wait", _duration, table=TABLE),
+    Setting("lag_limit", _duration, table=TABLE),
+    *LIMITS,
+    Setting("multipart_above", size, table=TABLE),
+    Setting("part_size", _part_size, table=TABLE),
+    Setting("partition_labels", yes_or_no, table=TABLE),
+    Setting("log_format", one_of("json", "text"), table=TABLE),
+    Setting("sidecar", _path, table=TABLE),
+    Setting("sidecar_compacted", _topics, table=TABLE),
+    Setting("sidecar_held", size, table=TABLE),
+    Setting("maintain", yes_or_no, table=TABLE),
+    Setting("maintain_every", _duration, table=TABLE),
+)
+"""Settings of the daemon."""
+
+
+# -- where values come from --------------------------------------------------------------------------------------------
+
+
+def read(
+    wanted: Sequence[Setting], flags: Mapping[str, Any], environ: Mapping[str, str], config: Path | None, tables: Tables
+) -> dict[str, Value]:
+    """Return the values that are given, by name. ``flags`` holds those of the command line, None for one not given.
+
+    ``tables`` are the tables of the file that are read, ``""`` for keys outside any, each with all settings that are
+    known there; a later one is nearer. Raises ConfigError, which names the place, for a wrong value or unknown key.
+    """
+    by_name = {setting.name: setting for setting in wanted}
+    found: dict[str, Value] = {}
+    if config is not None:
+        found |= _from_file(config, environ, tables, by_name)
+    for setting in wanted:
+        if environ.get(setting.variable):
+            found[setting.name] = Value(environ[setting.variable], "environment", setting.variable)
+        if flags.get(setting.name) is not None:
+            found[setting.name] = Value(flags[setting.name], "flag", setting.flag)
+    return {name: _parsed(by_name[name], given) for name, given in found.items()}
+
+
+def _parsed(setting: Setting, given: Value) -> Value:
+    place = f"{setting.name} in {given.place}" if given.source == "file" else given.place
+    if not isinstance(given.value, str | int | Path):
+        raise ConfigError(f"{place} is {given.value!r}, not a text or a number", hint=setting.about)
+    try:
+        return Value(setting.parse(given.value), given.source, given.place)
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error.message}", hint=error.hint or setting.about) from error
+
+
+def _from_file(
+    path: Path, environ: Mapping[str, str], tables: Tables, wanted: Mapping[str, Setting]
+) -> dict[str, Value]:
+    document = _read_toml(path)
+    named = {*tables, *([TABLE] if isinstance(document.get(TABLE), dict) else [])}
+    others = {key: raw for key, raw in document.items() if key not in named}
+    found: dict[str, Value] = {}
+    for table, settings in tables.items():
+        content = document.get(table, {}) if table else others
+        if not isinstance(content, dict):
+            raise ConfigError(f"{path}: {table} is not a table", hint=f"write [{table}] on a line of its own")
+        known, seen = [setting.name for setting in settings], set[str]()
+        for key, raw in content.items():
+            name = key.replace("-", "_")
+            if name not in known:
+                raise _unknown_key(path, key, known)
+            if name in seen:
+                raise ConfigError(f"{path}: the key {key} is given twice, with - and with _", hint="keep one of them")
+            seen.add(name)
+            if name in wanted:
+                value = _expand(raw, environ, f"{path}: {key}") if isinstance(raw, str) else raw
+                found[name] = Value(value, "file", str(path))
+    return found
 
 
 def resolve(flags: Mapping[str, Scalar], environ: Mapping[str, str], config: Path | None) -> dict[str, Value]:
-    """Every setting with its value and origin. Raises ``ConfigError`` for unknown keys and wrong values."""
+    """Return every setting of ``tiered`` with its value and origin. Raises as :func:`read`."""
     refuse_unknown_variables(environ)
-    layers: list[dict[str, Value]] = [
-        _from_flags(flags),
-        _from_environment(environ),
-        {} if config is None else _from_file(config, environ),
-    ]
-    resolved: dict[str, Value] = {}
-    for setting in SETTINGS:
-        found = next((layer[setting.name] for layer in layers if setting.name in layer), None)
-        resolved[setting.name] = Value(setting.default, "default") if found is None else found
-    return resolved
+    found = read(SETTINGS, flags, environ, config, {"": SETTINGS})
+    return {setting.name: found.get(setting.name, Value(setting.default)) for setting in SETTINGS}
+
+
+def store_limits(flags: Mapping[str, str | None], environ: Mapping[str, str], config: Path | None) -> StoreLimits:
+    """Return the limits of a command by hand. Raises as :func:`read`, also for a misspelt limit."""
+    refuse_unknown_daemon_variables(environ)
+    found = read(LIMITS, flags, environ, config, {TABLE: (*PLACE, *DAEMON)})
+    return StoreLimits(**{name: each.value for name, each in found.items()})
+
+
+def refuse_unknown_daemon_variables(environ: Mapping[str, str]) -> None:
+    """Raises ConfigError for a ``TIERED_UPLOADER_*`` that is no setting of the daemon."""
+    known = [setting.variable for setting in (*PLACE, *DAEMON)]
+    for name in sorted(environ):
+        if name.startswith("TIERED_UPLOADER_") and name not in known and not _SERVICE_LINK.fullmatch(name):
+            hint = suggestion(name, known) or f"known variables: {', '.join(sorted(known))}"
+            raise ConfigError(f"the environment variable {name} is not known", hint=hint)
 
 
 def refuse_unknown_variables(environ: Mapping[str, str]) -> None:
@@ -184,39 +328,16 @@ def refuse_unknown_variables(environ: Mapping[str, str]) -> None:
             raise ConfigError(f"the environment variable {variable} is not known", hint=f"did you mean {close[0]}?")
 
 
-def _from_flags(flags: Mapping[str, Scalar]) -> dict[str, Value]:
-    layer = {}
-    for name, value in flags.items():
-        setting = _BY_NAME.get(name)
-        if setting is not None:
-            layer[name] = Value(_checked(setting, value, setting.flag), f"flag {setting.flag}")
-    return layer
-
-
-def _from_environment(environ: Mapping[str, str]) -> dict[str, Value]:
-    layer = {}
-    for name, given in from_environment(environ, {setting.variable: setting.name for setting in SETTINGS}).items():
-        setting, origin = _BY_NAME[name], f"environment {given.key}"
-        value = _boolean(given.value, origin) if setting.kind is bool else given.value
-        layer[name] = Value(_checked(setting, value, origin), origin)
-    return layer
-
-
-def _from_file(path: Path, environ: Mapping[str, str]) -> dict[str, Value]:
-    layer = {}
-    for name, given in from_file(path, environ, {"": [setting.name for setting in SETTINGS]}).items():
-        setting, value = _BY_NAME[name], given.value
-        if not isinstance(value, setting.kind):
-            wanted = "a text" if setting.kind is str else "true or false"
-            raise ConfigError(f"{path}: {given.key} is {value!r}, not {wanted}", hint=setting.about)
-        layer[name] = Value(_checked(setting, value, f"{path}: {given.key}"), f"file {path}")
-    return layer
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """``did you mean x?`` or an empty text; the one place that words it."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"did you mean {close[0]}?" if close else ""
 
 
 def foreign_tables(path: Path | None) -> list[str]:
     """Tables of the file that belong to other programs, which check them themselves."""
     document = {} if path is None else _read_toml(path)
-    return [name for name in FOREIGN_TABLES if name in document]
+    return [TABLE] if TABLE in document else []
 
 
 def _read_toml(path: Path) -> dict[str, object]:
@@ -263,22 +384,3 @@ def _expand(text: str, environ: Mapping[str, str], where: str) -> str:
         return environ[name]
 
     return re.sub(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", value_of, text)
-
-
-def _boolean(text: str, where: str) -> bool:
-    found = boolean(text)
-    if found is None:
-        raise ConfigError(f"{where} is {text!r}, neither true nor false", hint="write 1 or 0")
-    return found
-
-
-def _checked(setting: Setting, value: Scalar, where: str) -> Scalar:
-    if isinstance(value, str):
-        if not value:  # an unset variable of a script; as a path it would be the current directory
-            raise ConfigError(f"{where} is empty", hint="give it a value, or leave it out")
-        if len(value) > MAX_SETTING_CHARS or "\0" in value:
-            raise ConfigError(f"{where} is too long or holds a NUL character")
-        if setting.choices and value not in setting.choices:
-            hint = suggestion(value, list(setting.choices)) or "one of " + ", ".join(setting.choices)
-            raise ConfigError(f"{where} is {value!r}, which is no {setting.name} mode", hint=hint)
-    return value

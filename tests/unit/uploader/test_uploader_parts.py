@@ -19,6 +19,7 @@ from tiered.local.disk.uploads import JOURNAL_NAME, OFFSET_CHECKPOINT_NAME
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.tiering.facts import DrainMode, PartitionGone, PartitionSeen, SegmentRef, SegmentSealed, WriterSeen
 from tiered.plan.tiering.waits import PartitionView, Waiting
+from tiered.program.settings import parse_http
 from tiered.program.uploader_status import Reason, reasons_of, verdict
 from tiered.store.location import StoreLocation
 from tiered.testing.clock import FakeClock
@@ -26,7 +27,7 @@ from tiered.testing.disk import FaultyFiles
 from tiered.tiering.discover import Scanner
 from tiered.tiering.journal import COMPACT_LINES, Entry, Journal
 from uploader import status
-from uploader.config import Settings, parse_http, resolve
+from uploader.config import Settings, resolve
 from uploader.health import HealthServer, Probes
 from uploader.service import Place, Service
 
@@ -235,7 +236,7 @@ def test_settings_come_from_flag_environment_file_default_in_this_order(tmp_path
         ("[uploader]\nuploads = 0", "0 is not a whole number of at least 1"),
         ("[uploader]\nuploads = true", "not a whole number"),
         ("[uploader]\nscan = 'soon'", "soon"),
-        ("[uploader]\nhttp = 9464", "http is 9464, not a text"),
+        ("[uploader]\nhttp = 9464", "9464 is not a text"),
         ("[uploader]\nhttp = 'x:y'", "is not host:port"),
         ("[uploader]\ndrain = 'most'", "none of inflight, sealed, all"),
         ("[uploader]\nscan = [1]", r"not a text or a number"),

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from tiered import __version__
 from tiered.errors import ConfigError
 from tiered.metrics import metric
-from tiered.program.store_limits import OF_TABLE, PLACE
+from tiered.program.settings import DAEMON, PLACE
 from tiered.store.metrics import StoreMetrics
 from uploader.cli import program
 from uploader.config import Settings, resolve
@@ -118,7 +118,7 @@ def test_a_misspelt_variable_is_refused(variable: str, meant: str) -> None:
 
 def test_the_programs_agree_on_what_the_settings_of_the_daemon_are() -> None:
     """``tiered maintain run`` reads some of them, and refuses a misspelt one as the daemon does."""
-    assert (*PLACE, *OF_TABLE) == tuple(field.name for field in fields(Settings))
+    assert [setting.name for setting in (*PLACE, *DAEMON)] == [field.name for field in fields(Settings)]
 
 
 @pytest.mark.parametrize(("text", "found"), [("true", True), ("1", True), ('"yes"', True), ("0", False), ("2", None)])
