@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 from uuid import UUID
 
-import zstandard
-
 from tests.damage.bucket.place import HIT, OTHER, TPS, Place
 from tiered.format.crc import crc32c
-from tiered.format.keys import FLAG_ABORTED_TXNS, hist_prefix, topic_key
-from tiered.model import Row
+from tiered.format.keys import hist_prefix, topic_key
 
 RULE = {
     "check_bucket": {"finding", "error"},
@@ -68,19 +64,6 @@ def idx(change: Callable[[bytearray], bytes | bytearray | None]) -> Callable[[Pl
 
 def root(change: Callable[[bytearray], bytes | bytearray | None]) -> Callable[[Place], None]:
     return lambda place: place.edit(place.root_key(), change)
-
-
-def rows(change: Callable[[list[Row]], None]) -> Callable[[Place], None]:
-    return lambda place: place.edit_rows(change)
-
-
-def row(**fields: Any) -> Callable[[Place], None]:
-    """The second row, other fields."""
-
-    def change(found: list[Row]) -> None:
-        found[1] = found[1]._replace(**fields)
-
-    return rows(change)
 
 
 def header(fmt: int | None = None, **fields: Any) -> Callable[[Place], None]:
@@ -155,24 +138,6 @@ def in_capitals(place: Place) -> None:
     place.put(f"{folder}-{name.removesuffix('.log').upper()}.log", data)
 
 
-def same_body(place: Place, claimed: int) -> None:
-    """The root's body is small and says that it is large."""
-    place.edit_header(lambda found: found.update(raw_len=claimed))
-
-
-def bomb(place: Place) -> None:
-    """The root's body decompresses to far more than it says."""
-    data = place.get(place.root_key())
-    magic, fmt, flags, length = struct.unpack_from("<4sHHI", data)
-    body = zstandard.compress(bytes(64 << 20))
-    made = struct.pack("<4sHHI", magic, fmt, flags, length) + data[12 : 12 + length] + body
-    place.put(place.root_key(), made + struct.pack("<I", crc32c(made)))
-
-
-def hole(found: list[Row]) -> None:
-    del found[1]
-
-
 def strangers(place: Place) -> None:
     for key in ("readme.txt", "topics.bak/x", "b0/none", "zz/" + "0" * 32 + "-0/root", f"topics.old/{OTHER}"):
         place.put(key, b"somebody else's")
@@ -191,23 +156,6 @@ def odd_names(place: Place) -> None:
         place.put(partition + name, b"somebody else's")
     for key in ("topics/a b", "topics/\u00fc", "topics/x/y", f"eu/topics/{HIT.topic}", f"eu/{place.root_key()}"):
         place.put(key, b"somebody else's")
-
-
-def bomb_in_a_batch(place: Place) -> None:
-    """A batch that decompresses to 256 MiB, its CRC right, and the row of the root agrees with the object."""
-    data = bytearray(place.get(place.log_key()))
-    end = first_batch_end(data)
-    head, rest = data[:61], bytes(data[end:])
-    head[22] = head[22] & ~7 | 4
-    body = bytes(head) + zstandard.compress(bytes(256 << 20))
-    body = body[:8] + (len(body) - 12).to_bytes(4, "big") + body[12:]
-    made = body[:17] + crc32c(body[21:]).to_bytes(4, "big") + body[21:] + rest
-    place.put(place.log_key(), made)
-    row(size=len(made), crc=crc32c(made))(place)
-
-
-def forget_id(found: list[Row]) -> None:
-    found[1] = found[1]._replace(id_lo=found[1].id_lo ^ 1)
 
 
 DAMAGES = (
@@ -272,20 +220,6 @@ DAMAGES = (
     Damage("root of another topic", lambda p: p.put(p.root_key(), p.get(p.root_key(TPS[2])))),
     Damage("root of a newer format", header(fmt=9), {}, REFUSED),
     Damage("root with an unknown field", header(later=["later"]), CLEAN),
-    Damage("root: a body that is a bomb", bomb),
-    Damage("root: a body of 4 GB", lambda p: same_body(p, 1 << 32)),
-    Damage("root: 2**40 rows", header(tables=[["rows", 1 << 40, [["base", "<i8"]]]])),
-    Damage("root row of 10 GB", row(size=10 << 30)),
-    Damage("root row names an object that is not there", rows(forget_id)),
-    Damage("root row with another checksum", row(crc=12345)),
-    Damage("root row without an index", row(idx_len=0)),
-    Damage("root row with wrong timestamps", row(min_ts=1, max_ts=2)),
-    Damage(
-        "last root row with wrong timestamps",
-        rows(lambda f: f.append(f.pop()._replace(min_ts=1, max_ts=2))),
-        {"read_by_time": {"fewer"}},
-    ),
-    Damage("root rows with a hole", rows(hole)),
     Damage("root state deleting", lambda p: p.edit_root(state="deleting"), CLEAN, REFUSED),
     Damage("topic entry gone", lambda p: p.delete(topic_key(HIT.topic))),
     Damage("topic entry empty", entry(b"")),
@@ -304,8 +238,6 @@ DAMAGES = (
         {"restored": {"fewer"}},  # it is passed over, which the report says
     ),
     Damage("topic entries with each other's ids", exchange_ids),
-    Damage("root row that tells of aborted transactions", row(flags=FLAG_ABORTED_TXNS)),
     Damage("strangers with odd names", strangers, CLEAN),
     Damage("strangers with names that are nearly ours", odd_names, CLEAN),
-    Damage(".log with a batch that is a bomb, and a row that agrees", bomb_in_a_batch),
 )

@@ -16,11 +16,10 @@ from tiered.config import LogConfig, TopicConfig
 from tiered.format.crc import crc32c
 from tiered.format.keys import index_key, root_key, segment_key, topic_key
 from tiered.format.root import Root, decode_root, encode_root
-from tiered.format.rows import Rows
 from tiered.local.directory.directories import LocalTier
 from tiered.local.disk.files import PosixFiles
 from tiered.log import Log
-from tiered.model import Row, TopicPartition
+from tiered.model import TopicPartition
 from tiered.store.base import ABSENT, Delete, Get, List, ListEntry, Object, Outcome, Page, Put, StoreRequest
 from tiered.store.memory import MemoryStore
 from tiered.store.retry import RetryingStore
@@ -171,15 +170,6 @@ class Place:
         first, second = self.get(one), self.get(two)
         self.put(one, second)
         self.put(two, first)
-
-    def edit_rows(self, change: Callable[[list[Row]], None], *, totals: bool = True) -> None:
-        """The root with other rows, and with totals that agree."""
-        root = self.decoded()
-        rows = list(root.rows)
-        change(rows)
-        made = Rows.from_rows(rows)
-        root = replace(root, rows=made, added=made.tally if totals else root.added)
-        self.put(self.root_key(), encode_root(root))
 
     def edit_root(self, **fields: Any) -> None:
         """The root with other fields."""

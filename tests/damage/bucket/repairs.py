@@ -87,14 +87,6 @@ REPAIRS = {
     "root: a bit": NOTHING,
     "root of the other partition": NOTHING,
     "root of another topic": NOTHING,
-    "root: a body that is a bomb": NOTHING,
-    "root: a body of 4 GB": NOTHING,
-    "root: 2**40 rows": NOTHING,
-    "root row without an index": NOTHING,
-    "root row with wrong timestamps": NOTHING,
-    "last root row with wrong timestamps": NOTHING,
-    "root rows with a hole": NOTHING,
-    "root row that tells of aborted transactions": NOTHING,
     "topic entry gone": NOTHING,
     "topic entry empty": NOTHING,
     "topic entry is no JSON": NOTHING,
@@ -121,15 +113,8 @@ UNCHANGED = {
     "topic entries with each other's ids",
     "root, its copies and an .idx gone",
     "root, its copies and three .idx gone",
-    # Forged: rows of another root with valid checksums.
-    "root row of 10 GB",
-    "root row with another checksum",
-    "root row names an object that is not there",
 }
 """Damages that a repair leaves as they are, without versions of the objects."""
-
-FORGED = {".log with a batch that is a bomb, and a row that agrees"}
-"""Damages that the product does not handle. A check names them."""
 
 
 def plan(place: Place, **options: object) -> RepairPlan:
