@@ -36,6 +36,7 @@ from tiered.format.keys import (
 from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
 from tiered.format.txn_index import encode_txns
 from tiered.format.walk import NO_LIMIT, Offsets, Span
+from tiered.local.disk.checkpoints import CLEAN_SHUTDOWN_NAME, RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.epochs import EPOCHS_NAME, LeaderEpochs, assigned
 from tiered.local.disk.files import Files, is_another_disk
 from tiered.local.disk.lock import DirectoryLock
@@ -140,15 +141,21 @@ def plan_damage(
     damages, actions = list[LocalDamage](), list[Action]()
     for one in sorted(found, key=lambda each: each.where):
         base = int(Path(one.where).stem)
+        if one.code == "log_order" and one.position < 0:  # it is the segment before that reaches too far
+            base = max([each for each in bases if each < base])
         if one.code == "log_gap" and 0 <= one.offset < base:  # the segment is whole, and one before it is missing
-            before = max([each for each in bases if each < base])
+            before = max([each for each in bases if each < base], default=-1)
             if not any(each.base == before for each in damages):
-                damages.append(LocalDamage(one.offset, base, one.message))
-        elif base == bases[-1]:
+                cut = yield from blocking(partial(_is_cut, disk, folder / log_name(before)))
+                damages.append(LocalDamage(before if cut else one.offset, base, one.message))
+            continue
+        end = next((each for each in bases if each > base), -1)
+        if end < 0:
+            end = yield from blocking(partial(_clean_end, disk, tp, base))
+        if end < 0:
             remedy = "open the log for writing: it cuts what no flush promised; then run the repair again"
             actions.append(Action(tp, one.where, one.message, remedy))
         elif not any(each.base == base for each in damages):
-            end = next(each for each in bases if each > base)
             damages.append(LocalDamage(base, end, one.message))
     held = (yield from _held_end(tp, bases[0], entry, options)) if damages and entry is not None else bases[0]
     kept = [each for each in damages if each.end <= held]
@@ -160,6 +167,24 @@ def plan_damage(
     for each in damages[len(kept) :]:
         actions.append((yield from blocking(partial(_lost, disk, tp, each, options))))
     return actions
+
+
+def _clean_end(disk: Disk, tp: TopicPartition, base: int) -> int:
+    """Return where a log ends whose last segment is damaged; -1 after a crash: the next open has to judge it."""
+    if disk.files.state(disk.directory / CLEAN_SHUTDOWN_NAME) is None:
+        return -1
+    folder = disk.directory / partition_dir(tp)
+    ends = [OffsetsFile(disk.directory, RECOVERY_POINT_NAME, disk.files).read().get(tp, 0)]
+    ends += snapshot_offsets(disk.files, folder)
+    with LogFile(disk.files, folder / log_name(base)) as log:
+        ends += [span.last_offset + 1 for span in salvage(log, 0, log.size(), Offsets(base, NO_LIMIT))][-1:]
+    return max(ends) if max(ends) > base else -1
+
+
+def _is_cut(disk: Disk, path: Path) -> bool:
+    """Return whether a ``.log`` lost its end: it was sealed with more bytes."""
+    state = disk.files.state(path)
+    return state is not None and noted_size(disk.files, path.with_suffix(SEAL_SUFFIX)) > state.size
 
 
 def _held_end(tp: TopicPartition, start: int, entry: TopicEntry, options: RepairOptions) -> Steps[int]:
@@ -208,7 +233,11 @@ def _salvaged(disk: Disk, folder: Path, each: LocalDamage) -> Salvaged:
     dense = disk.files.state(folder / SPARSE_NAME) is None
     with LogFile(disk.files, path) as log:
         size = log.size()
-        spans = tuple(salvage(log, 0, size, Offsets(each.base, each.end)))
+        spans = _intact(log, size)
+        if not spans:
+            spans = tuple(salvage(log, 0, size, Offsets(each.base, each.end)))
+        elif dense:
+            spans = _in_their_place(log, size, spans, each, LeaderEpochs(folder, disk.files, read_only=True))
         lost, at, position = list[tuple[int, int]](), each.base, 0
         for span in spans:
             if span.base_offset > at and (dense or span.position > position):
@@ -217,22 +246,41 @@ def _salvaged(disk: Disk, folder: Path, each: LocalDamage) -> Salvaged:
         cut = noted_size(disk.files, path.with_suffix(SEAL_SUFFIX)) > size
         if at < each.end and (dense or position < size or cut):
             lost.append((at, each.end))
-        # Offsets and leader epochs are outside the CRC of a batch. Where all CRCs are right, one of these rotted, but
-        # for batches in a row of which the last are missing.
-        in_a_row = [start for start, _ in lost] == [at] and position == size
-        return whole if not in_a_row and _is_intact(log, size) else Salvaged(spans, tuple(lost))
+        return Salvaged(spans, tuple(lost)) if lost else whole
 
 
-def _is_intact(log: LogFile, size: int) -> bool:
-    end = 0
+def _intact(log: LogFile, size: int) -> tuple[Span, ...]:
+    """Return all batches if each has its CRC and they fill the file. Offsets and leader epochs are outside the CRC."""
+    spans: list[Span] = []
     try:
         for span, view in log.batches(0, size):
             if not log.is_intact(view):
-                return False
-            end = span.position + span.size
+                return ()
+            spans.append(span)
     except CorruptionError:
-        return False
-    return end == size
+        return ()
+    return tuple(spans) if spans and spans[-1].position + spans[-1].size == size else ()
+
+
+def _in_their_place(
+    log: LogFile, size: int, spans: tuple[Span, ...], each: LocalDamage, epochs: LeaderEpochs
+) -> tuple[Span, ...]:
+    """Return the batches that follow each other from the start, or up to the end, under the leader of their offsets.
+
+    One whose base offset rotted stands between both.
+    """
+    first, at, after = 0, each.base, each.end
+    while first < len(spans) and spans[first].base_offset == at:
+        at, first = spans[first].last_offset + 1, first + 1
+    last = len(spans)
+    while last > first and spans[last - 1].last_offset + 1 == after and spans[last - 1].base_offset >= at:
+        after, last = spans[last - 1].base_offset, last - 1
+
+    def is_led(span: Span) -> bool:
+        epoch = epochs.epoch_at(span.base_offset)
+        return epoch < 0 or log.header_at(span.position, size).leader_epoch == epoch
+
+    return tuple([span for span in (*spans[:first], *spans[last:]) if is_led(span)])
 
 
 def _lost(disk: Disk, tp: TopicPartition, each: LocalDamage, options: RepairOptions) -> Action:

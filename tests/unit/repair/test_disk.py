@@ -97,7 +97,27 @@ def rebase(path: Path) -> None:
     path.write_bytes(data)
 
 
-DAMAGES = (flip, cut, lengthless, lose, zero, rebase)
+def rotten(path: Path) -> None:
+    """The base offset of a batch in the middle is far away. It is outside the CRC."""
+    data = bytearray(path.read_bytes())
+    data[12 + int.from_bytes(data[8:12], "big")] ^= 1
+    path.write_bytes(data)
+
+
+def another_leader(path: Path) -> None:
+    """The leader epoch is outside the CRC, too."""
+    data = bytearray(path.read_bytes())
+    data[15] ^= 1
+    path.write_bytes(data)
+
+
+def end_at_a_batch(path: Path) -> None:
+    """The last batches are missing."""
+    data = path.read_bytes()
+    path.write_bytes(data[: 12 + int.from_bytes(data[8:12], "big")])
+
+
+DAMAGES = (flip, cut, lengthless, lose, zero, rebase, rotten, another_leader, end_at_a_batch)
 every_damage = pytest.mark.parametrize("damage", DAMAGES)
 
 
@@ -128,7 +148,7 @@ def test_a_hole_takes_the_place_of_what_no_bucket_holds(directory: Path, damage:
     plan = repair(directory, accept_loss=True)
     ((start, stop),) = plan.actions[0].lost
     assert base <= start < stop <= end
-    assert (stop - start == end - base) is (damage in (lose, zero, rebase))
+    assert (stop - start == end - base) is (damage in (lose, zero))
     assert read(directory, isolation="read_uncommitted") == [each for each in before if not start <= each[0] < stop]
     assert errors(directory) == []
     assert (path.name in aside(directory)) is (damage is not lose)
@@ -253,3 +273,39 @@ def test_open_transactions_are_aborted_without_their_coordinator(tmp_path: Path,
     with tiered.open(copy) as log, log.topic("t").transaction("b") as txn:
         txn.append(b"more")
     assert [value for _, value in read(copy)] == [b"committed", b"more"]
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+@pytest.mark.parametrize("damage", [flip, cut, zero])
+def test_damage_of_the_last_segment(directory: Path, damage: Damage, *, crashed: bool) -> None:
+    """After a crash the next open judges it."""
+    with tiered.open(directory) as log:
+        for _ in range(3):
+            log.topic("t").append(b"at the end" * 5)
+    before = read(directory, isolation="read_uncommitted")
+    damage(logs(directory)[-1])
+    if crashed:
+        (directory / ".kafka_cleanshutdown").unlink()
+        for action in plan_repair(None, [TP], RepairOptions(log_dir=directory, accept_loss=True)).left:
+            assert "open the log for writing" in action.remedy
+        tiered.open(directory).close()
+    plan = repair(directory, accept_loss=True)
+    ((start, stop),) = plan.actions[0].lost
+    with tiered.open(directory) as log:
+        assert log.topic("t").append(b"after").offset == before[-1][0] + 1
+    after = read(directory, isolation="read_uncommitted")
+    assert after[:-1] == [each for each in before if not start <= each[0] < stop]
+    assert errors(directory) == []
+    appended_and_uploaded(directory)
+
+
+def test_several_damaged_segments(directory: Path) -> None:
+    before, files = read(directory, isolation="read_uncommitted"), logs(directory)
+    for path in (files[1], files[2], files[5]):
+        flip(path)
+    plan = repair(directory, accept_loss=True)
+    lost = {offset for action in plan.actions for start, end in action.lost for offset in range(start, end)}
+    assert len(plan.actions) == 3
+    assert read(directory, isolation="read_uncommitted") == [each for each in before if each[0] not in lost]
+    assert errors(directory) == []
+    appended_and_uploaded(directory)
