@@ -15,6 +15,7 @@ from tests.unit.paged.collecting import PREFIX, TINY, Place
 from tests.unit.remote.building import TRUSTED
 from tiered.config import DAY_MS, TopicConfig
 from tiered.errors import CorruptionError, RemotePermissionError
+from tiered.format.kept import encode_kept
 from tiered.format.keys import PageName, Role, index_key, join_uid, page_key, pin_key, segment_key
 from tiered.format.root import encode_root
 from tiered.format.trash import TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TRASH_TREE
@@ -195,7 +196,7 @@ def test_a_pin_holds_what_its_version_names_and_one_that_expired_does_not(place:
     place.trim(200)
     place.wait()
     pin = pin_key(TOPIC_ID, 0, "0" * 32)
-    place.put(pin, json.dumps({"version": version}).encode())
+    place.put(pin, json.dumps({"version": version, "uid": pin.rpartition("/")[2]}).encode())
     done = place.collect()
     assert (done.entries, done.pins, "wait for 1 pins" in done.note) == (0, 1, True)
     assert pinned <= place.keys
@@ -207,7 +208,7 @@ def test_a_pin_holds_what_its_version_names_and_one_that_expired_does_not(place:
 def test_a_snapshot_holds_for_ever_what_it_names(place: Place) -> None:
     place.append(50)
     pinned = place.named
-    place.put(f"{PREFIX}snap/release", encode_root(place.root))
+    place.put(f"{PREFIX}snap/release", encode_kept(encode_root(place.root), "0" * 32, "release"))
     place.trim(200)
     place.wait(1000 * DAY_MS)
     assert place.collect().entries == 0
@@ -218,7 +219,7 @@ def test_what_a_snapshot_holds_costs_neither_a_version_nor_a_line_a_round(place:
     """One cycle looks at each thing that has left; those behind it change nothing, until something has left again."""
     place.append(50)
     snapshot = f"{PREFIX}snap/release"
-    place.put(snapshot, encode_root(place.root))
+    place.put(snapshot, encode_kept(encode_root(place.root), "0" * 32, "release"))
     place.trim(200)
     place.wait()
 

@@ -95,7 +95,7 @@ def test_a_partition_that_a_reader_has_pinned_is_left_alone(place: Place) -> Non
     upload = begin_upload(place, Role.WRITER, 0)
     place.wait(ORPHAN_MS)
     pin = pin_key(TOPIC_ID, 0, "0" * 32)
-    body = b'{"version":%d}' % place.root.version
+    body = b'{"version":%d,"uid":"%s"}' % (place.root.version, b"0" * 32)
     place.put(pin, body)
     found = run(place)
     assert (found.count, found.readers, found.uploads) == (3, 1, [upload])

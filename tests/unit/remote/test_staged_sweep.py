@@ -216,7 +216,7 @@ def test_what_nobody_can_tell_stays(log: RemoteLog) -> None:
 def test_nothing_goes_under_a_readers_pin(log: RemoteLog) -> None:
     left_behind(log, "q", 0)
     wait(log)
-    log.store.execute(Put(pin_key(TOPIC_ID, 0, "0" * 32), b'{"version":1}', ABSENT))
+    log.store.execute(Put(pin_key(TOPIC_ID, 0, "0" * 32), b'{"version":1,"uid":"%s"}' % (b"0" * 32), ABSENT))
     assert sweep(log).readers == 1
     assert (len(staged_keys(log)), run(log, read_decision("txn/q/0"))) == (4, None)
 
