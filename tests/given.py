@@ -42,3 +42,21 @@ def _store(writer: PartitionWriter, header: BatchHeader, piece: bytes) -> bool:
     facts = ((len(piece), header.last_offset, header.records_count, least, header.max_timestamp),)
     now_ms = shared.around.clock.now_ms()
     return writer.appender.store(piece, facts, header.max_timestamp, header.next_offset, now_ms, answer=answer)
+
+
+def move_start(partition: PartitionLog, offset: int) -> int:
+    """Let the log start at ``offset``, as a broker does where a consumer deletes records. Return the start."""
+    writer = partition.to_write()
+    with writer.shared.lock:
+        if offset > writer.log_start:
+            writer.retention._raise_log_start(offset)
+        return writer.log_start
+
+
+def start_over(partition: PartitionLog, offset: int, log_start: int | None = None) -> None:
+    """Forget all records. The log begins at ``offset``, as that of a broker which fetches its replica again."""
+    cut = partition.to_write().truncation
+    with cut._flusher.lock, cut._lock:
+        cut._restart(offset, offset if log_start is None else log_start)
+        cut._leadership.unassigned = True
+    cut._around.sealed()

@@ -15,7 +15,6 @@ from types import FrameType
 from tiered.errors import ReentrantCallError
 
 _POLL_S = 0.05
-_LEAST_DEPTH = 2
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _RELEASED = threading.Condition()  # of any lock: its own lock is reentrant, so that no handler hangs on it
 _TAKING_OVER = threading.RLock()

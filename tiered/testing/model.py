@@ -17,7 +17,6 @@ from tiered.errors import (
     InvalidRecordError,
     InvalidTimestampError,
     InvalidTxnStateError,
-    OffsetOutOfRangeError,
     OutOfOrderSequenceError,
     ProducerFencedError,
 )
@@ -218,17 +217,6 @@ class ModelLog:
         self._put(one)
         return one.base
 
-    def append_given(self, batches: Sequence[ModelBatch]) -> None:
-        """As a follower: offsets and epochs as they are. OffsetOutOfRangeError below the end."""
-        if batches[0].base < self.end:
-            raise OffsetOutOfRangeError(
-                "below the end", requested=batches[0].base, earliest=self.start, latest=self.end
-            )
-        for batch in batches:
-            self.assign(batch.epoch, batch.base)
-            self._put(batch)
-        self.leader_epoch = max(self.leader_epoch, self.epochs[-1].epoch)
-
     def _lead(self) -> None:
         self.assign(self.leader_epoch, self.end)
 
@@ -299,17 +287,6 @@ class ModelLog:
             raise ConfigError("an old epoch")
         self.leader_epoch = epoch
         self.assign(epoch, self.end)
-
-    def end_offset_for(self, epoch: int) -> tuple[int, int]:
-        """(epoch, its exclusive end) of the greatest epoch at or below ``epoch``; (-1, -1) if that is not known."""
-        latest = self.epochs[-1].epoch if self.epochs else -1
-        if epoch < 0 or epoch > latest:
-            return -1, -1
-        if epoch == latest:
-            return epoch, self.end
-        older = [e.epoch for e in self.epochs if e.epoch <= epoch]
-        following = next(e.start_offset for e in self.epochs if e.epoch > epoch)
-        return (older[-1] if older else epoch), following
 
     # -- what goes -------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.crash.matrix.ledger import Kind, Ledger, Sent
 from tests.crash.matrix.trace import Effect, Fail, Stopped, TraceFiles
+from tests.given import move_start, start_over
 from tiered.config import LogConfig, TopicConfig
 from tiered.format.batch import encode_batch
 from tiered.format.codecs import Codec
@@ -177,7 +178,7 @@ class World:
     def delete_records(self, offset: int, tp: TopicPartition = T) -> None:
         """The log start moves; that is durable with the next checkpoint only, as in Kafka."""
         self.ledger.note(tp, Kind.START_BEGUN, offset)
-        self.partition(tp).delete_records(offset)
+        move_start(self.partition(tp), offset)
 
     def retain(self, limit: int, tp: TopicPartition = T) -> None:
         """A pass of retention that may take all below ``limit``; what it took stays away."""
@@ -194,7 +195,7 @@ class World:
     def restart(self, offset: int, tp: TopicPartition = T) -> None:
         """An empty log at ``offset``."""
         self.ledger.note(tp, Kind.RESTART_BEGUN, offset)
-        self.partition(tp).truncate_fully_and_start_at(offset)
+        start_over(self.partition(tp), offset)
         self.ledger.note(tp, Kind.RESTARTED, offset)
 
     def log_of(self, tp: TopicPartition) -> LocalLog:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tests.given import append_given
+from tests.given import append_given, move_start, start_over
 from tests.integration.servers.kafka import Seen
 from tests.integration.servers.kafka_desk import LAST_SEQUENCE, Desk
 from tests.unit.format.legacy import message, wrapper
@@ -59,7 +59,7 @@ def gaps(desk: Desk) -> None:
 
 def deleted_records(desk: Desk) -> None:
     desk.append(60)
-    desk.partition.delete_records(desk.end // 2)
+    move_start(desk.partition, desk.end // 2)
     desk.partition.apply_retention()
     desk.append(2)
 
@@ -67,7 +67,7 @@ def deleted_records(desk: Desk) -> None:
 def all_deleted(desk: Desk) -> None:
     """The start is the end."""
     desk.append(30)
-    desk.partition.delete_records(-1)
+    move_start(desk.partition, desk.end)
     desk.partition.apply_retention()
 
 
@@ -79,7 +79,7 @@ def truncated(desk: Desk) -> None:
 
 def restarted(desk: Desk) -> None:
     desk.append(20)
-    desk.partition.truncate_fully_and_start_at(700)
+    start_over(desk.partition, 700)
     desk.wrote.clear()
     desk.append(20)
 

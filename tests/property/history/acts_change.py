@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from tests.given import move_start
 from tests.property.history.checks import same
 from tests.property.history.geometry import segments_of
 from tests.property.history.judges import take_start
 from tests.property.history.settle import settle_producers
 from tests.property.history.world import HOUR_MS, Raised, Subject, World, outcome
-from tiered.errors import ConfigError, OffsetOutOfRangeError
+from tiered.errors import ConfigError
 from tiered.local.disk.uploads import PartitionUpload
 
 
@@ -46,18 +47,11 @@ def new_leader_epoch(world: World, subject: Subject) -> None:
 def delete_records(world: World, subject: Subject) -> None:
     """The start moves, files stay."""
     model, dice = subject.model, world.dice
-    wanted = dice.choice([-1, model.end + 1, model.start - 1, dice.randint(model.start, model.end)])
-    if dice.random() < 0.5:
-        wanted = min(model.start + 5, model.end)
-    found = outcome(lambda: world.partition(subject).delete_records(wanted))
-    world.say(f"delete records of {subject.name} below {wanted}: {found}")
     if not subject.config.deletes or subject.uploaded is not None:
-        same(found, Raised(ConfigError), f"records of {subject.name}")
         return
-    if not -1 <= wanted <= model.end:
-        same(found, Raised(OffsetOutOfRangeError), f"records of {subject.name}")
-        return
-    target = model.end if wanted == -1 else wanted
+    target = min(model.start + 5, model.end) if dice.random() < 0.5 else dice.randint(model.start, model.end)
+    found = move_start(world.partition(subject), target)
+    world.say(f"delete records of {subject.name} below {target}: {found}")
     if target > model.start:
         model.delete_before(target)
         model.trim_epochs()
@@ -119,21 +113,6 @@ def start_over(world: World, subject: Subject, offset: int) -> None:
     subject.model.start_over(offset)
     subject.starts.add(offset)
     subject.dirty = None if subject.dirty is None else min(subject.dirty, offset)
-
-
-def truncate_fully(world: World, subject: Subject) -> None:
-    """An empty log begins somewhere else."""
-    model, dice = subject.model, world.dice
-    offset = dice.choice([0, model.start, model.end, model.end + dice.choice([7, 2**31 + 5])])
-    if offset > 2**40:
-        offset = 0
-    found = outcome(lambda: world.partition(subject).truncate_fully_and_start_at(offset))
-    world.say(f"truncate {subject.name} fully, start at {offset}: {found}")
-    if subject.uploaded is not None and offset < subject.uploaded:
-        same(found, Raised(ConfigError), f"truncation of {subject.name}")
-        return
-    same(found, None, f"truncation of {subject.name}")
-    start_over(world, subject, offset)
 
 
 def upload(world: World, subject: Subject) -> None:

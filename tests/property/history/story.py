@@ -36,7 +36,6 @@ LOCAL: list[tuple[int, Callable[[World, Subject], None]]] = [
     (8, acts_change.delete_local),
     (15, acts_change.retain),
     (12, acts_change.truncate),
-    (2, acts_change.truncate_fully),
     (40, acts_change.upload),
     (25, acts_clean.roll_and_clean),
     (10, acts_clean.clean),

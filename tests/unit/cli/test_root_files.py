@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.given import move_start
 from tests.unit.cli.conftest import Cli
 from tiered.local.directory.manager import LocalLog
 from tiered.model import TopicPartition
@@ -31,7 +32,7 @@ def directory(tmp_path: Path) -> Path:
         for number in range(12):
             topic.append(b"%d" % number)
     with LocalLog.open(tmp_path / "log") as local:
-        local.partition(TopicPartition("t", 0)).delete_records(5)
+        move_start(local.partition(TopicPartition("t", 0)), 5)
     return tmp_path / "log"
 
 

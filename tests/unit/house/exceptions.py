@@ -38,8 +38,5 @@ WITHOUT_CALLERS: set[str] = {
     # What tests look at, where nothing else shows it.
     "tiered/local/disk/handles.py: PooledFiles.open_count",
     "tiered/plan/producer_state.py: ProducerState.producer",
-    # What a broker asks of a partition.
-    "tiered/local/partition/partition.py: PartitionLog.delete_records",
-    "tiered/local/partition/partition.py: PartitionLog.truncate_fully_and_start_at",
 }
 """8: public functions, methods, classes and constants without a caller in the product."""

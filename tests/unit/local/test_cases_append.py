@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.given import append_given
+from tests.given import append_given, start_over
 from tests.unit.local.bench import RECORD_BYTES, CaseBench, batch
 from tests.unit.local.old_batches import UNTIMED, message, wrapper
 from tiered.errors import (
@@ -389,14 +389,13 @@ def test_a_tiered_log_is_cut_below_the_bucket_only_by_name(tmp_path: Path) -> No
     bench = CaseBench(tmp_path / "log", per_segment=5)
     bench.fill(12)
     bench.partition.set_uploaded(10, 1)
-    for cut in (bench.partition.truncate_to, bench.partition.truncate_fully_and_start_at):
-        with pytest.raises(ConfigError, match="bucket holds"):
-            cut(9)
+    with pytest.raises(ConfigError, match="bucket holds"):
+        bench.partition.truncate_to(9)
     with pytest.raises(ConfigError):
         bench.partition.truncate_to(-1)
     bench.partition.truncate_to(10)
     bench.partition.truncate_to(9, below_uploaded=True)
-    bench.partition.truncate_fully_and_start_at(100, log_start=3)
+    start_over(bench.partition, 100, log_start=3)
     positions = bench.partition.positions()
     assert (positions.start_offset, positions.local_start_offset, positions.end_offset) == (3, 100, 100)
     assert [r.value for b in bench.partition.read_batches(100) for r in decode_records(b)] == []

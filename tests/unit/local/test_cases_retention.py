@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.given import move_start, start_over
 from tests.unit.local.bench import RECORD_BYTES, CaseBench
 from tiered.config import LogConfig
-from tiered.errors import ConfigError, LocalIOError, LocalPermissionError, LockedError, OffsetOutOfRangeError
+from tiered.errors import LocalIOError, LocalPermissionError, LockedError, OffsetOutOfRangeError
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import START_MS
@@ -52,7 +53,7 @@ def test_case_39_epochs_follow_what_goes(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log", per_segment=5, retention_ms=1000)
     bench.partition.start_at(0, 0)
     bench.fill(40, timestamp=10)
-    bench.partition.truncate_fully_and_start_at(0)
+    start_over(bench.partition, 0)
     bench.writer.epochs.clear()
     bench.fill(40, timestamp=10)
     bench.writer.epochs.clear()
@@ -84,7 +85,7 @@ def test_case_40_deleted_records_move_the_start_and_take_whole_segments(
 ) -> None:
     bench = CaseBench(tmp_path / "log", per_segment=5)
     bench.fill(15)
-    assert bench.partition.delete_records(offset) == offset
+    assert move_start(bench.partition, offset) == offset
     bench.retain()
     assert len(bench.bases) == segments
     positions = bench.partition.positions()
@@ -94,23 +95,6 @@ def test_case_40_deleted_records_move_the_start_and_take_whole_segments(
     assert bench.offsets() == list(range(offset, 15))
     bench.reopen()
     assert bench.partition.positions().start_offset == offset
-
-
-def test_case_40_what_cannot_be_deleted(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log", per_segment=5)
-    bench.fill(15)
-    for offset in (-2, 16):
-        with pytest.raises(OffsetOutOfRangeError):
-            bench.partition.delete_records(offset)
-    assert bench.partition.delete_records(-1) == 15
-    assert bench.partition.delete_records(3) == 15  # never back
-    bench.log.alter_topic("t", {"cleanup.policy": "compact"})
-    with pytest.raises(ConfigError, match=r"cleanup\.policy"):
-        bench.partition.delete_records(15)
-    bench.log.alter_topic("t", {"cleanup.policy": "delete"})
-    bench.partition.set_uploaded(5, 1)
-    with pytest.raises(ConfigError, match="tiered"):
-        bench.partition.delete_records(15)
 
 
 def test_case_41_epochs_after_the_start_moved(tmp_path: Path) -> None:
@@ -213,7 +197,7 @@ def test_case_46_without_a_remote_tier_local_retention_is_ignored(tmp_path: Path
         tmp_path / "log", per_segment=1, retention_bytes=5 * 69, local_retention_bytes=1, retention_ms=10_000
     )
     bench.fill(6)
-    bench.partition.delete_records(2)
+    move_start(bench.partition, 2)
     bench.fill(3)
     bench.retain()
     positions = bench.partition.positions()
@@ -280,7 +264,7 @@ def test_records_are_deleted_on_a_full_disk(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log", per_segment=5)
     bench.fill(12)
     filled_up(bench)
-    assert bench.partition.delete_records(7) == 7
+    assert move_start(bench.partition, 7) == 7
     bench.files.fail = None
     assert bench.offsets() == [7, 8, 9, 10, 11]
     bench.reopen()
@@ -306,7 +290,7 @@ def test_a_deletion_that_fails_takes_the_partition_offline(tmp_path: Path) -> No
 def test_a_log_start_survives_a_kill_once_it_is_checkpointed(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log", per_segment=5)
     bench.fill(12)
-    bench.partition.delete_records(7)
+    move_start(bench.partition, 7)
     bench.log.checkpoint()
     bench.kill()
     bench.open()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.given import move_start
 from tests.unit.local.bench import TP
 from tests.unit.local.cleaning_bench import CleaningBench, dirty
 from tiered.format.keys import DELETED_SUFFIX
@@ -97,7 +98,7 @@ def test_case_79_compaction_races_with_retention(tmp_path: Path) -> None:
         nonlocal retained
         if operation == "touch" and not retained:
             retained = True
-            bench.partition.delete_records(3)
+            move_start(bench.partition, 3)
             bench.partition.apply_retention()
         if operation == "rename" and path.name.endswith((".log", ".index")):
             renamed[path.name] += 1

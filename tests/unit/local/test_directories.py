@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.given import append_given
+from tests.given import append_given, move_start
 from tests.unit.local.several import SMALL, TP, Mortal, opened, values
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, LocalIOError, LockedError, TieredError, UnknownTopicError
@@ -186,7 +186,7 @@ def filled(tmp_path: Path, files: FaultyFiles | None = None, settings: TopicConf
 
 def test_a_partition_moves(tmp_path: Path) -> None:
     with filled(tmp_path) as logs:
-        logs.partition(TP).delete_records(3)
+        move_start(logs.partition(TP), 3)
         logs.move(TP, tmp_path / "b")
         assert logs.directory_of(TP) == tmp_path / "b"
         assert logs.partition(TP).positions().start_offset == 3
@@ -377,7 +377,7 @@ def test_what_is_told_while_a_partition_moves_is_known_afterwards(tmp_path: Path
 
         def told() -> None:
             logs.partition(TP).new_leader_epoch(3)
-            logs.partition(TP).delete_records(9)
+            move_start(logs.partition(TP), 9)
 
         meanwhile(files, "recovery-point-offset-checkpoint", told)
         logs.move(TP, tmp_path / "b")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.given import append_given
+from tests.given import append_given, move_start, start_over
 from tests.unit.local.bench import TP, CaseBench, batch
 from tests.unit.local.cleaning_bench import CleaningBench
 from tests.unit.local.producer_bench import PID, ProducerBench
@@ -51,7 +51,7 @@ def test_what_follows_a_cut_below_the_log_start_survives_a_kill(tmp_path: Path, 
     """
     bench = CaseBench(tmp_path / "log")
     bench.fill(10)
-    bench.partition.delete_records(8)
+    move_start(bench.partition, 8)
     bench.log.checkpoint()
 
     def noted(operation: str, path: Path) -> int:
@@ -61,7 +61,7 @@ def test_what_follows_a_cut_below_the_log_start_survives_a_kill(tmp_path: Path, 
 
     bench.files.fail = noted
     if anew:
-        bench.partition.truncate_fully_and_start_at(5)
+        start_over(bench.partition, 5)
     else:
         bench.partition.truncate_to(5)
     bench.files.fail = None
@@ -76,11 +76,11 @@ def test_what_follows_a_cut_below_the_log_start_survives_a_kill(tmp_path: Path, 
 def test_a_log_start_that_was_lowered_for_a_cut_is_noted_again(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
     bench.fill(10)
-    bench.partition.delete_records(8)
+    move_start(bench.partition, 8)
     bench.log.checkpoint()
     bench.partition.truncate_to(5)
     bench.fill(3)
-    assert bench.partition.delete_records(8) == 8
+    assert move_start(bench.partition, 8) == 8
     bench.log.checkpoint()
     bench.kill()
     bench.open()
@@ -129,7 +129,7 @@ def test_a_log_that_starts_again_has_no_gap(tmp_path: Path) -> None:
     bench.fill(1)
     bench.append(*[b"v"] * 9)
     bench.partition.truncate_to(9)
-    bench.partition.truncate_fully_and_start_at(5)
+    start_over(bench.partition, 5)
     bench.fill(4)
     bench.partition.flush()
     bench.log.checkpoint()
@@ -145,7 +145,7 @@ def test_an_empty_log_that_begins_further_up_forgets_nothing_that_a_bucket_holds
     bench.log.refresh_uploads()
     assert bench.partition.delete_local_before(5) == [0]
     if not held:
-        bench.partition.truncate_fully_and_start_at(5)
+        start_over(bench.partition, 5)
     bench.partition.roll(9)
     positions = bench.partition.positions()
     assert (positions.local_start_offset, positions.end_offset) == (9, 9)
@@ -195,7 +195,7 @@ def test_what_is_stable_is_not_below_the_start_after_a_kill(tmp_path: Path) -> N
     bench.partition.roll()
     bench.plain(1)
     bench.partition.roll()
-    bench.partition.delete_records(1)
+    move_start(bench.partition, 1)
     bench.log.checkpoint()
     bench.partition.delete_local_before(2)
     bench.unclean()

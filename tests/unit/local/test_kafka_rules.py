@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.given import move_start
 from tests.unit.local.bench import RECORD_BYTES, CaseBench, batch
 from tests.unit.local.old_batches import UNTIMED
 from tests.unit.local.producer_bench import ProducerBench, data, end
@@ -180,7 +181,7 @@ def test_what_a_truncation_does_with_epochs_and_the_log_start(tmp_path: Path) ->
     assert (bench.epochs, bench.partition.positions().end_offset) == ([(0, 0)], 10)
     with pytest.raises(ConfigError):
         bench.partition.truncate_to(-1)
-    bench.partition.delete_records(5)
+    move_start(bench.partition, 5)
     bench.partition.truncate_to(4)
     positions = bench.partition.positions()
     assert (positions.start_offset, positions.end_offset, bench.bases) == (4, 4, [0, 3])
@@ -207,7 +208,7 @@ def test_lookups_by_time_with_equal_and_falling_timestamps(tmp_path: Path) -> No
         bench.append(b"v", timestamp=timestamp)
     wanted = {0: (0, 10), 6: (0, 10), 11: (2, 20), 20: (2, 20), 21: (5, 30), 30: (5, 30), 31: None}
     assert {t: bench.partition.offset_for_time(t) for t in wanted} == wanted
-    bench.partition.delete_records(3)
+    move_start(bench.partition, 3)
     wanted = {0: (3, 20), 16: (3, 20), 21: (5, 30), 31: None}
     assert {t: bench.partition.offset_for_time(t) for t in wanted} == wanted
     assert bench.partition.largest_timestamp() == (5, 30)

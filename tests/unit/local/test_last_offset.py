@@ -44,7 +44,6 @@ def test_no_log_and_no_segment_begins_above_the_last_offset(tmp_path: Path) -> N
     bench = Bench(tmp_path)
     for call in (
         lambda: bench.partition.start_at(MAX_LONG + 1, 0),
-        lambda: bench.partition.truncate_fully_and_start_at(MAX_LONG + 1),
         lambda: bench.partition.roll(MAX_LONG + 1),
     ):
         with pytest.raises(ConfigError):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.given import start_over
 from tests.unit.local.bench import RECORD_BYTES, CaseBench
 from tests.unit.local.counting import CountingFiles
 from tests.unit.local.several import SMALL, TP, opened, values
@@ -96,7 +97,7 @@ def test_truncation_trims_and_a_fresh_start_is_preallocated(bench: CaseBench) ->
     bench.partition.truncate_to(3)
     assert sizes(bench) == [RECORD_BYTES, 2 * RECORD_BYTES]
     assert bench.append(b"v") == 3
-    bench.partition.truncate_fully_and_start_at(50)
+    start_over(bench.partition, 50)
     assert (bench.bases, sizes(bench)) == ([50], [FULL])
     assert bench.append(b"v") == 50
 

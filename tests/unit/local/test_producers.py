@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.given import append_given
+from tests.given import append_given, move_start
 from tests.unit.local.producer_bench import PID, ProducerBench, data, end
 from tiered.errors import (
     InvalidRecordError,
@@ -186,9 +186,9 @@ def test_case_54_the_log_start_moves_past_an_open_transaction(bench: ProducerBen
     bench.send(0, 10, txn=True)
     bench.partition.roll()
     bench.plain(5)
-    bench.partition.delete_records(5)
+    move_start(bench.partition, 5)
     assert bench.lso == 5
-    bench.partition.delete_records(12)
+    move_start(bench.partition, 12)
     bench.retain()
     assert (bench.bases, bench.lso) == ([10], 12)
     bench.mark(abort=True)
@@ -227,7 +227,7 @@ def test_case_57_snapshots_follow_a_cut(bench: ProducerBench) -> None:
         bench.send(sequence)
         bench.partition.roll()
     assert bench.snapshots == [1, 2, 3, 4, 5]
-    bench.partition.delete_records(1)
+    move_start(bench.partition, 1)
     bench.partition.truncate_to(3)
     assert bench.snapshots == [2, 3]
     with pytest.raises(OutOfOrderSequenceError):

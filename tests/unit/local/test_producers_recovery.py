@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.given import start_over
 from tests.unit.local.bench import TP
 from tests.unit.local.producer_bench import PID, ProducerBench
 from tiered.checking.run import check as check_directory
@@ -341,7 +342,7 @@ def test_a_tiered_log_that_starts_again_knows_that_nothing_was_open(tmp_path: Pa
     bench.partition.roll()
     bench.partition.set_uploaded(5)
     UploadCheckpoint(bench.directory, PosixFiles()).write({TP: PartitionUpload(5)})
-    bench.partition.truncate_fully_and_start_at(5)
+    start_over(bench.partition, 5)
     bench.mark(abort=True)
     bench.partition.roll()
     bench.plain(1)
@@ -359,7 +360,7 @@ def test_a_tiered_log_that_starts_again_with_plain_records_knows_it_too(tmp_path
     bench.partition.roll()
     bench.partition.set_uploaded(5)
     UploadCheckpoint(bench.directory, PosixFiles()).write({TP: PartitionUpload(5)})
-    bench.partition.truncate_fully_and_start_at(8)
+    start_over(bench.partition, 8)
     bench.plain(2)
     bench.mark(abort=True)
     assert bench.snapshots == [8, 10]
@@ -383,7 +384,7 @@ def test_a_cut_takes_back_what_producers_wrote(bench: ProducerBench) -> None:
 def test_a_log_that_starts_again_knows_nobody(bench: ProducerBench) -> None:
     opened(bench)
     bench.partition.roll()
-    bench.partition.truncate_fully_and_start_at(40)
+    start_over(bench.partition, 40)
     assert (bench.snapshots, bench.lso) == ([], 40)
     bench.send(9)
     bench.unclean()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.given import move_start
 from tests.unit.local.aborting import (
     ROUNDS,
     TP,
@@ -202,7 +203,7 @@ def test_nobody_needs_the_snapshots_below_the_log_start(tmp_path: Path) -> None:
     fill(tmp_path / "log")
     with LocalLog.open(tmp_path / "log") as log:
         ends = [segment.end_offset for segment in log.partition(TP).sealed_segments(0)]
-        start = log.partition(TP).delete_records(ends[2])
+        start = move_start(log.partition(TP), ends[2])
     (tmp_path / "log" / ".kafka_cleanshutdown").unlink()
     for path in (tmp_path / "log" / "t-0").glob(f"{0:020d}.*"):
         path.unlink()  # the oldest was on its way: what came before the others is not known any more

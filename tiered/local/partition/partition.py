@@ -249,28 +249,12 @@ class PartitionLog:
         """
         return self.to_write().retention.delete_local_before(offset)
 
-    def delete_records(self, offset: int) -> int:
-        """Moves the log start of a purely local log to ``offset`` (-1: the end) and returns it; it never goes back.
-
-        ConfigError unless ``cleanup.policy`` contains delete; OffsetOutOfRangeError beyond the end. The files go at the
-        next pass of retention.
-        """
-        return self.to_write().retention.delete_records(offset)
-
     def truncate_to(self, offset: int, *, below_uploaded: bool = False) -> None:
         """The log ends at ``offset`` and forgets what came after, durably; a batch that reaches beyond goes whole.
 
         ConfigError below what the bucket holds, unless ``below_uploaded``.
         """
         self.to_write().truncation.truncate_to(offset, below_uploaded=below_uploaded)
-
-    def truncate_fully_and_start_at(
-        self, offset: int, *, log_start: int | None = None, below_uploaded: bool = False
-    ) -> None:
-        """Forgets everything; an empty log begins at ``offset``. ConfigError as for :meth:`truncate_to`."""
-        self.to_write().truncation.truncate_fully_and_start_at(
-            offset, log_start=log_start, below_uploaded=below_uploaded
-        )
 
     def set_uploaded(
         self, end_offset: int, claim_epoch: int = -1, fenced: bool = False, start_offset: int = -1

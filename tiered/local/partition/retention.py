@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from tiered.errors import ConfigError, DiskFullError, OffsetOutOfRangeError, TieredError
+from tiered.errors import DiskFullError, TieredError
 from tiered.local.partition.flusher import Flusher
 from tiered.local.partition.producers import PartitionProducers
 from tiered.local.partition.roller import Roller
@@ -17,9 +17,6 @@ from tiered.plan.retention import LocalSegmentFacts, plan_local_retention
 from tiered.plan.roll import RollReason
 
 LOGGER = logging.getLogger("tiered.local")
-
-END = -1
-"""``delete_records``: all records."""
 
 
 class Retention:
@@ -67,38 +64,6 @@ class Retention:
         bases = [segment.base_offset for segment in going]
         LOGGER.info("segments_deleted partition=%s bases=%s", segments.tp, bases)
         return bases
-
-    def delete_records(self, offset: int) -> int:
-        """Records below ``offset`` (-1: all) are no longer read; returns the log start. Files go at the next pass.
-
-        ConfigError unless ``cleanup.policy`` contains delete, and on a tiered log, whose start is the catalog's.
-        OffsetOutOfRangeError beyond the end. The start never goes back.
-        """
-        segments = self._segments
-        with self._lock:
-            self._condition.check_writable()
-            if not segments.config.deletes:
-                raise ConfigError(
-                    f"{segments.tp}: records cannot be deleted, cleanup.policy is {segments.config.cleanup_policy}",
-                    hint="set cleanup.policy to delete or compact,delete",
-                )
-            if self._condition.upload is not None:
-                raise ConfigError(
-                    f"{segments.tp} is tiered: its start lies in the bucket",
-                    hint="trim the remote log; local.retention.* lets local files go",
-                )
-            bound = segments.end
-            wanted = bound if offset == END else offset
-            if not 0 <= wanted <= bound:
-                raise OffsetOutOfRangeError(
-                    f"{segments.tp}: records below {offset} cannot be deleted, the log ends at {bound}",
-                    requested=offset,
-                    earliest=segments.log_start,
-                    latest=bound,
-                )
-            if wanted > segments.log_start:
-                self._raise_log_start(wanted)
-            return segments.log_start
 
     def settle_start(self) -> None:
         """A loaded log that no bucket continues begins at its first segment or above, and so do its epochs."""

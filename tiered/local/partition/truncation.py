@@ -59,9 +59,11 @@ class Truncation:
     def truncate_to(self, offset: int, *, below_uploaded: bool = False) -> None:
         """The log ends at ``offset``; a batch that reaches beyond goes whole. Nothing happens to an end below it.
 
-        Below the first segment: as :meth:`truncate_fully_and_start_at`. Log start, recovery point, epochs, indexes,
-        transaction index and snapshots follow. Durable on return. ConfigError below what the bucket holds, unless
-        ``below_uploaded``; CorruptionError, with nothing done, if the place cannot be found.
+        Below the first segment every segment goes, and an empty log begins there. Log start, recovery point, epochs,
+        indexes, transaction index and snapshots follow. Durable on return.
+
+        Raises ConfigError below what the bucket holds, unless ``below_uploaded``; CorruptionError, with nothing done,
+        if the place cannot be found.
         """
         with self._flusher.lock, self._lock:
             self._check_cut(offset, below_uploaded)
@@ -72,16 +74,6 @@ class Truncation:
             else:
                 self._cut(offset)
             self._leadership.look_for_entry()
-        self._around.sealed()
-
-    def truncate_fully_and_start_at(
-        self, offset: int, *, log_start: int | None = None, below_uploaded: bool = False
-    ) -> None:
-        """Every segment goes; an empty log begins at ``offset``. ``log_start``: of a tiered log, may be lower."""
-        with self._flusher.lock, self._lock:
-            self._check_cut(offset, below_uploaded)
-            self._restart(offset, offset if log_start is None else log_start)
-            self._leadership.unassigned = True
         self._around.sealed()
 
     def start_at(self, offset: int, leader_epoch: int, producers: bytes = b"") -> None:
