@@ -11,6 +11,7 @@ import pytest
 
 import tiered
 from tests.unit.sidecar.broker import Broker, read, sidecar, values
+from tiered.cli.main import run
 from tiered.format.keys import snapshot_name
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.model import TopicPartition
@@ -121,3 +122,18 @@ def test_segments_after_deleted_uploaded_ones_take_the_producers_of_the_bucket(
         log.topic("t")
     folder = broker.path.with_name("new") / "t-0"
     assert producers_at(folder, end) == producers_at(finished / "t-0", end)
+
+
+def test_status_calls_no_segment_damaged_that_the_bucket_can_judge(
+    broker: Broker, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker.roll(3)
+    drop_snapshots(broker, kept=0)
+    assert log_dir(broker.path, url).code == 0
+    broker.roll(5)
+    broker.retain(3)
+    drop_snapshots(broker, kept=0)
+    run(["status", "--log-dir", str(broker.path), "--remote", url])
+    shown = capsys.readouterr()
+    assert "t-0" in shown.out
+    assert "the upload waits" not in shown.out + shown.err
