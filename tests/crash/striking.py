@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dis
+import functools
 import os
 import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import tiered
@@ -27,8 +29,25 @@ class Interrupt(BaseException):
 KINDS = (Interrupt, MemoryError, RecursionError)
 
 
+@functools.cache
+def block_ends(code: CodeType) -> frozenset[int]:
+    """Offsets of the instructions that call ``__exit__`` at the end of a ``with`` block."""
+    found: set[int] = set()
+    steps = list(dis.get_instructions(code))
+    for number in range(len(steps) - 4):
+        first = steps[number : number + 3]
+        calls = [each for each in steps[number + 3 : number + 5] if each.opname in {"PRECALL", "CALL"}]
+        if calls and all(each.opname == "LOAD_CONST" and each.argval is None for each in first):
+            found.update(each.offset for each in (*first, *calls))
+    return frozenset(found)
+
+
 class Striker:
-    """A trace function that raises at the bytecodes of the product with these numbers, counted from 1."""
+    """A trace function that raises at the bytecodes of the product with these numbers, counted from 1.
+
+    The end of a ``with`` block is spared: the interpreter runs no handler between its instructions and the release of a
+    lock.
+    """
 
     def __init__(self, kind: type[BaseException], *at: int) -> None:
         self.kind, self.at = kind, at
@@ -42,7 +61,7 @@ class Striker:
         return self.step
 
     def step(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if event == "opcode":
+        if event == "opcode" and frame.f_lasti not in block_ends(frame.f_code):
             self.seen += 1
             if self.seen in self.at:
                 self.places.append(f"{frame.f_code.co_qualname}:{frame.f_lineno}")

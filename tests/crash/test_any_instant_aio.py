@@ -1,21 +1,18 @@
 """An exception at any instruction of a call through ``tiered.aio``: as ``test_any_instant`` says of the sync face.
 
 It strikes in the thread of the event loop (a signal handler, memory) or in the threads that work for it (memory). The
-end of a ``with`` block is spared: the interpreter runs no handler between its instructions and the release of a lock.
-So is the pool of threads: a job that waits in it has no caller's frame.
+pool of threads is spared: a job that waits in it has no caller's frame.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import dis
-import functools
 import random
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -121,29 +118,11 @@ CALLS: dict[str, tuple[Callable[[World], Coroutine[Any, Any, None]], dict[str, A
 }
 
 
-@functools.cache
-def block_ends(code: CodeType) -> frozenset[int]:
-    """Offsets of the instructions that call ``__exit__`` at the end of a ``with`` block."""
-    found: set[int] = set()
-    steps = list(dis.get_instructions(code))
-    for number in range(len(steps) - 4):
-        first = steps[number : number + 3]
-        calls = [each for each in steps[number + 3 : number + 5] if each.opname in {"PRECALL", "CALL"}]
-        if calls and all(each.opname == "LOAD_CONST" and each.argval is None for each in first):
-            found.update(each.offset for each in (*first, *calls))
-    return frozenset(found)
-
-
 class ThreadStriker(Striker):
     """Strikes in the loop's thread, or in those that work for it."""
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
         return None if frame.f_code.co_filename.endswith("store/threads.py") else super().__call__(frame, event, arg)
-
-    def step(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if event == "opcode" and frame.f_lasti in block_ends(frame.f_code):
-            return self.step
-        return super().step(frame, event, arg)
 
 
 class Strikers:
