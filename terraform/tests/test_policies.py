@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 from conftest import ROLES
 
-from tests.iam import decision
+from tests.support.iam import decision
 
 BUCKET = "tieredlog-example"
 PARTITION = "logs/a7/0123456789abcdef0123456789abcdef-12"

@@ -20,7 +20,7 @@ from tests.chaos.topics import HOSTS, PARTITIONS, Held, kind_of, name_of
 from tests.chaos.topics import Kind as TopicKind
 from tests.chaos.weather import Weather
 from tests.integration.uploader.daemons import ROOT, environment
-from tests.proxy import FaultProxy
+from tests.support.proxy import FaultProxy
 from tiered.clock import SystemClock
 from tiered.plan.maintenance import Kind
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from random import Random
 
-from tests.proxy import Fault, FaultKind
+from tests.support.proxy import Fault, FaultKind
 
 Chances = Mapping[str, float]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import NamedTuple
 
-from tests.given import append_given
+from tests.support.given import append_given
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import TieredError
 from tiered.format.batch import decode_records, encode_batch

@@ -21,7 +21,7 @@ from tests.integration.servers.commands import S3Server
 from tests.integration.servers.conftest import use
 from tests.support.buckets import SETTINGS, TP, Bucket, bucket, write
 from tests.support.paged import Paged
-from tests.unit.paged.sinks import decide, log_of_sinks
+from tests.unit.remote.paged.sinks import decide, log_of_sinks
 from tests.unit.store.emulator import Emulator
 from tiered.checking.check import CheckOptions
 from tiered.checking.run import check

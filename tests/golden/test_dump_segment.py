@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden.fixtures import ARCHIVE
-from tests.kafka_dump import print_as_kafka
+from tests.support.kafka_dump import print_as_kafka
 
 ODD_ARCHIVE = ARCHIVE.with_name("dump-tool.tar.gz")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.given import append_given
 from tests.golden.fixtures import MAIN, base_offset, expected_offsets, partition_dir, partitions
 from tests.golden.producers import LEFT_ALONE, MADE_MS, is_cleaned, snapshots_of
+from tests.support.given import append_given
 from tiered.config import LogConfig, TopicConfig
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.walk import walk_headers

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from tests.golden.fixtures import expected_offsets, expected_records, partitions
-from tests.remote_face import RemoteFace
+from tests.support.remote_face import RemoteFace
 from tests.unit.remote.building import TRUSTED, RemoteLog
 from tiered.arrow import ArrowDecoder
 from tiered.format.batch import decode_records, read_header

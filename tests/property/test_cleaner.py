@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.local.bench import TP
-from tests.unit.local.cleaning_bench import CleaningBench
+from tests.unit.local.cleaning.cleaning_bench import CleaningBench
 from tiered.config import DAY_MS
 from tiered.errors import TieredError
 from tiered.model import NewRecord

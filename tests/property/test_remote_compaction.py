@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.local.bench import TP, CaseBench
-from tests.unit.local.producer_bench import end
+from tests.unit.local.partition.producer_bench import end
 from tests.unit.remote.building import RemoteLog
 from tests.unit.remote.rewriting import Rewriter
 from tiered.config import TopicConfig

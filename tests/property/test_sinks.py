@@ -9,9 +9,9 @@ from functools import partial
 
 import pytest
 
-from tests.remote_face import RemoteFace
 from tests.sim.bucket.process import Life, SteppedProcess
 from tests.sim.bucket.store import WatchedStore, Weather
+from tests.support.remote_face import RemoteFace
 from tests.unit.remote.building import TOPIC_ID, TRUSTED, seal
 from tiered.checking.check import CheckOptions
 from tiered.checking.run import check

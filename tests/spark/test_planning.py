@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tiered
-from tests.paged import PAGE_ROWS, Pages, pages, use_pages
+from tests.support.both_catalogs import PAGE_ROWS, Pages, pages, use_pages
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, UnknownTopicError
 from tiered.format.keys import FLAG_ABORTED_TXNS

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.unit.catalog.script import TOPIC_ID
-from tests.unit.paged.collecting import Place
+from tests.unit.remote.catalog.script import TOPIC_ID
+from tests.unit.remote.paged.collecting import Place
 from tiered.format.bundle import encode_bundle
 from tiered.format.keys import index_key, segment_key, topic_key
 from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot

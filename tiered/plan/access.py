@@ -1,9 +1,9 @@
 """Who may ask what of a bucket: the least that each kind of program needs, as a policy document of IAM.
 
 The patterns are those of the product's own keys (``keys.wildcards``), and the requests those that each kind really
-makes: ``tests/unit/access`` runs their work under these documents. A writer deletes nothing but its probes: its stolen
-key cannot take history away; what its journal names is deleted if it may, else a maintainer's. Nobody deletes old
-versions of objects.
+makes: ``tests/unit/plan/access`` runs their work under these documents. A writer deletes nothing but its probes: its
+stolen key cannot take history away; what its journal names is deleted if it may, else a maintainer's. Nobody deletes
+old versions of objects.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.crash.matrix.ledger import Kind, Ledger, Sent
 from tests.crash.matrix.trace import Effect, Fail, Stopped, TraceFiles
-from tests.given import move_start, start_over
+from tests.support.given import move_start, start_over
 from tiered.config import LogConfig, TopicConfig
 from tiered.format.batch import encode_batch
 from tiered.format.codecs import Codec

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tests.given import append_given, move_start, start_over
 from tests.integration.servers.kafka import Seen
 from tests.integration.servers.kafka_desk import LAST_SEQUENCE, Desk
+from tests.support.given import append_given, move_start, start_over
 from tests.unit.format.legacy import message, wrapper
 from tiered.format.batch import encode_batch
 from tiered.format.codecs import Codec

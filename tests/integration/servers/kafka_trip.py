@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tiered
-from tests.given import move_start
 from tests.integration.servers.kafka import Broker, Heard
 from tests.integration.servers.kafka_clients import BATCHES, Group, Writer, commit_offsets, delete_group, groups
 from tests.integration.servers.kafka_desk import Desk
@@ -17,6 +16,7 @@ from tests.integration.servers.kafka_wire import (
     describe_producers,
     list_transactions,
 )
+from tests.support.given import move_start
 from tiered.clock import SystemIds
 from tiered.format.batch import read_header
 from tiered.format.checkpoint import decode_offsets

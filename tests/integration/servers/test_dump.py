@@ -12,7 +12,7 @@ from tests.integration.servers.commands import run as command
 from tests.integration.servers.kafka_desk import Desk
 from tests.integration.servers.kafka_kinds import KINDS
 from tests.integration.servers.kafka_view import now_clock, open_for_writing
-from tests.kafka_dump import print_as_kafka
+from tests.support.kafka_dump import print_as_kafka
 from tiered.config import TopicConfig
 from tiered.model import TopicPartition
 

@@ -10,8 +10,8 @@ import boto3
 import pytest
 
 import tiered
-from tests.aws import run_lines
 from tests.integration.servers.commands import S3Server
+from tests.support.aws import run_lines
 from tests.unit.cli.conftest import Cli, cli
 from tiered.format.batch import decode_records
 

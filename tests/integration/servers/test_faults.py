@@ -11,7 +11,7 @@ import pytest
 import tiered
 from tests.integration.servers.commands import BUCKET, S3Server
 from tests.integration.servers.conftest import OpenPrefix
-from tests.proxy import Fault, FaultKind, FaultProxy
+from tests.support.proxy import Fault, FaultKind, FaultProxy
 from tests.unit.remote.building import TOPIC_ID, batches, seal
 from tiered.errors import RemoteUnavailableError
 from tiered.format.keys import Role

@@ -15,8 +15,8 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from tests.integration.servers.commands import BUCKET, S3Server
-from tests.unit.access.work import ALLOWED, read, read_by_spark, samples, write, write_in_parts
 from tests.unit.cli.conftest import Cli, cli
+from tests.unit.plan.access.work import ALLOWED, read, read_by_spark, samples, write, write_in_parts
 from tiered.errors import RemotePermissionError
 from tiered.plan.access import ROLES, policy
 
@@ -51,7 +51,7 @@ def keys_of(server: S3Server, role: str, prefix: str) -> dict[str, str]:
     """Keys that the server gives to a user who may do what the role's document says."""
     whole = policy(role, f"arn:aws:s3:::{BUCKET}", prefix, leave_out=("Pin",))
     document = json.dumps(whole, separators=(",", ":"))
-    if len(document) > SESSION_CHARACTERS:  # the exact form is held by the evaluator of tests/unit/access
+    if len(document) > SESSION_CHARACTERS:  # the exact form is held by the evaluator of tests/unit/plan/access
         document = shortened(whole)
     arn = f"arn:aws:iam::123456789012:role/{role}"
     with closing(connect(server, "sts", server.credentials)) as sts:

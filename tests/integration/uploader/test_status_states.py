@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.uploader.daemons import Daemon, call, status
 from tests.integration.uploader.logs import T0, append, make_log, open_log
-from tests.proxy import Fault, FaultKind, FaultProxy
+from tests.support.proxy import Fault, FaultKind, FaultProxy
 from tiered.local.disk.files import DiskSpace, PosixFiles
 from tiered.plan.tiering.orders import Level, Report
 from tiered.store.base import Get

@@ -11,7 +11,7 @@ import pytest
 from tests.integration.uploader.daemons import Daemon, call
 from tests.integration.uploader.logs import T0, T1, append, judge, make_log, open_log
 from tests.integration.uploader.stores import Hasty
-from tests.proxy import Fault, FaultKind, FaultProxy
+from tests.support.proxy import Fault, FaultKind, FaultProxy
 from tiered.format.batch import encode_batch
 from tiered.model import NewRecord
 from tiered.plan.tiering.facts import DrainMode

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tests.given import move_start
 from tests.property.history.checks import same
 from tests.property.history.geometry import segments_of
 from tests.property.history.judges import take_start
 from tests.property.history.settle import settle_producers
 from tests.property.history.world import HOUR_MS, Raised, Subject, World, outcome
+from tests.support.given import move_start
 from tiered.errors import ConfigError
 from tiered.local.disk.uploads import PartitionUpload
 

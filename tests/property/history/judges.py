@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.model_cleaning import Cleaned, clean
 from tests.property.history.checks import same
 from tests.property.history.geometry import Segment, bases_on_disk, expired_bases, segments_of, written_ms
 from tests.property.history.world import Subject, World
+from tests.support.model_cleaning import Cleaned, clean
 from tiered.local.partition.writer import PartitionWriter
 from tiered.plan.batch_filter import CleaningReport
 from tiered.plan.cleaning import CleaningCandidate

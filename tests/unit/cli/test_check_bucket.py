@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import tiered
-from tests.unit.access.work import write_by_spark
 from tests.unit.cli.conftest import Cli
+from tests.unit.plan.access.work import write_by_spark
 from tiered.format.keys import parse_segment_key
 from tiered.store.base import ABSENT, Delete, Get, Object, Put, Store, list_all
 from tiered.store.driver import drive

@@ -9,7 +9,7 @@ import boto3
 import pytest
 
 import tiered
-from tests.proxy import Fault, FaultKind, FaultProxy
+from tests.support.proxy import Fault, FaultKind, FaultProxy
 from tests.unit.cli.conftest import Cli
 from tiered.cli.doctor import NOBODY
 from tiered.store.base import list_all

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tiered
-from tests.given import move_start
+from tests.support.given import move_start
 from tests.unit.cli.conftest import Cli
 from tiered.local.directory.manager import LocalLog
 from tiered.model import TopicPartition

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.unit.root.building import paged_root
+from tests.unit.format.catalog.building import paged_root
 from tiered.format.keys import FLAG_MAINTAINER, FLAG_STAGED, Role
 from tiered.format.page import Pointers
 from tiered.format.root import STATE_SEALED, Cleaned, Root, Sealed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.paged import both_catalogs
+from tests.support.both_catalogs import both_catalogs
 
 __all__ = ["both_catalogs", "catalogs"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-from tests.remote_face import RemoteFace
+from tests.support.remote_face import RemoteFace
 from tests.unit.remote.building import TOPIC_ID, TRUSTED, RemoteLog
 from tests.unit.remote.recording import Answer, RecordingStore
 from tiered.config import TopicConfig

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.unit.catalog.script import TOPIC_ID as PLACE_ID
-from tests.unit.paged.collecting import Place
 from tests.unit.remote.building import TOPIC_ID, TRUSTED, RemoteLog, batches, seal
+from tests.unit.remote.catalog.script import TOPIC_ID as PLACE_ID
+from tests.unit.remote.paged.collecting import Place
 from tests.unit.remote.staging import two_partitions
 from tiered.config import TopicConfig
 from tiered.errors import RemotePermissionError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.remote_face import RemoteFace
-from tests.unit.catalog.script import Desk, World
+from tests.support.remote_face import RemoteFace
 from tests.unit.remote.building import TOPIC_ID, RemoteLog, batches, seal
+from tests.unit.remote.catalog.script import Desk, World
 from tests.unit.remote.recording import RecordingStore
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, CorruptionError

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.remote_face import RemoteFace
+from tests.support.remote_face import RemoteFace
 from tests.unit.remote.building import TOPIC_ID, TRUSTED, RemoteLog
 from tests.unit.remote.recording import RecordingStore
 from tiered.config import TopicConfig

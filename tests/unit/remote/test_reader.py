@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.remote_face import RemoteFace
+from tests.support.remote_face import RemoteFace
 from tests.unit.remote.building import FIRST_MS, NO_ROWS, RemoteLog, batches, other_batches, records, seal
 from tests.unit.remote.recording import RecordingStore
 from tiered.errors import (

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.remote_face import RemoteFace
+from tests.support.remote_face import RemoteFace
 from tests.unit.remote.building import FIRST_MS, TRUSTED, RemoteLog, batches, other_batches, seal
 from tests.unit.remote.staging import stage, twins
 from tiered.errors import ConfigError, CorruptionError

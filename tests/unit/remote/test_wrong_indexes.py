@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from tests.remote_face import RemoteFace
+from tests.support.remote_face import RemoteFace
 from tests.unit.remote.building import FIRST_MS, RemoteLog, batches, seal
 from tiered.errors import CorruptionError
 from tiered.format.batch import decode_records

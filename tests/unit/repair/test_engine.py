@@ -9,8 +9,8 @@ import pytest
 
 import tiered
 from tests.support.buckets import TP, Bucket, bucket, write
-from tests.unit.paged.sinks import TP as FLIGHTS
-from tests.unit.paged.sinks import commit, decide, log_of_sinks, lose
+from tests.unit.remote.paged.sinks import TP as FLIGHTS
+from tests.unit.remote.paged.sinks import commit, decide, log_of_sinks, lose
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.keys import hist_prefix, parse_hist_key, root_key, topic_key
 from tiered.repair.plan import EXIT_LEFT

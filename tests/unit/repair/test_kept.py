@@ -9,9 +9,9 @@ from uuid import uuid4
 import pytest
 
 from tests.support.buckets import Bucket, bucket, write
-from tests.unit.paged.sinks import TP as FLIGHTS
-from tests.unit.paged.sinks import commit, decide, log_of_sinks, lose
 from tests.unit.remote.building import RemoteLog
+from tests.unit.remote.paged.sinks import TP as FLIGHTS
+from tests.unit.remote.paged.sinks import commit, decide, log_of_sinks, lose
 from tiered.errors import CorruptionError
 from tiered.format.keys import hist_prefix, parse_hist_key, partition_prefix
 from tiered.model import Row

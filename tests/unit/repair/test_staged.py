@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.remote_face import RemoteFace
+from tests.support.remote_face import RemoteFace
 from tests.unit.remote.building import TOPIC_ID, RemoteLog, batches, seal
 from tests.unit.remote.staging import stage
 from tiered.checking.check import CheckOptions

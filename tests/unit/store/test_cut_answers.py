@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.proxy import Fault, FaultKind, FaultProxy
+from tests.support.proxy import Fault, FaultKind, FaultProxy
 from tiered.errors import RemoteUnavailableError
 from tiered.store.aio_s3 import AioS3Store
 from tiered.store.base import ABSENT, Get, List, Missing, Object, Page, Put, PutResult, PutStatus, StoreRequest

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.proxy import Fault, FaultKind, FaultProxy
+from tests.support.proxy import Fault, FaultKind, FaultProxy
 from tiered.errors import ConfigError, RemotePermissionError
 from tiered.store.base import ABSENT, AioStore, Delete, Deleted, List, Outcome, Page, Put, Store, StoreRequest
 from tiered.store.driver import drive

@@ -11,7 +11,7 @@ from typing import Any
 import botocore.loaders
 import pytest
 
-from tests.unit.homes import no_home
+from tests.support.homes import no_home
 from tiered.errors import RemoteUnavailableError
 from tiered.store.aio_s3 import AioS3Store
 from tiered.store.base import Get

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.unit.facade.lying import TP, LyingStore, fill, opened
+from tests.unit.log.lying import TP, LyingStore, fill, opened
 from tiered.errors import CommitUnknown, ConfigError, LogDestroyedError, TieredError
 from tiered.format.keys import topic_key
 from tiered.plan.tiering.facts import SegmentSealed

@@ -6,7 +6,7 @@ nothing appended, for whatever is odd: a record, a topic with a codec, a partiti
 a file that the pool has closed, a write that failed. The appender then does it, or says why not.
 
 The pure twin (``format.pure_kernels``) finds everything odd. Both are held together by
-``tests/unit/local/test_plain_append.py``.
+``tests/unit/local/partition/test_plain_append.py``.
 """
 
 from __future__ import annotations

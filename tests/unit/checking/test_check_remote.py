@@ -1,0 +1,514 @@
+"""Every kind of damage in the bucket is found, and where the tiers contradict each other."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import tiered
+from tests.unit.checking.building import TOPIC, Scenario, record, scenario
+from tests.unit.remote.building import TRUSTED
+from tiered.checking.check import CheckOptions, CheckReport
+from tiered.checking.run import check
+from tiered.config import TopicConfig
+from tiered.errors import CorruptionError, RemotePermissionError, RemoteUnavailableError
+from tiered.findings import NEWER_RELEASE, Severity
+from tiered.format.bundle import decode_bundle, encode_bundle
+from tiered.format.crc import crc32c
+from tiered.format.keys import Role, SegmentName, hist_key, partition_prefix, segment_key
+from tiered.format.root import encode_root
+from tiered.format.rows import Rows
+from tiered.local.directory.manager import LocalLog
+from tiered.local.segment.sealed import SealedLocalSegment
+from tiered.model import TopicPartition
+from tiered.plan.maintenance import Kind
+from tiered.read.stream import ReadRange
+from tiered.read.topic import PartitionStream
+from tiered.remote.maintain import Maintainer
+from tiered.restoring.run import restore
+from tiered.store.base import ABSENT, Get, List, Object, Outcome, Page, Put, Store, StoreRequest
+from tiered.store.directory_paths import object_path
+from tiered.store.driver import drive
+from tiered.store.location import open_store
+from tiered.testing.faults import Fault, FaultKind, FaultStore
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Scenario]:
+    with scenario(tmp_path) as built:
+        yield built
+
+
+def codes(report: CheckReport) -> set[str]:
+    return {finding.code for finding in report.findings if finding.severity is Severity.ERROR}
+
+
+def _lose_log(log: Scenario) -> str:
+    log.delete(log.log_key(log.rows()[1]))
+    return "object_missing"
+
+
+def _lose_bundle(log: Scenario) -> str:
+    log.delete(log.index_key(log.rows()[0]))
+    return "object_missing"
+
+
+def _flip_log(log: Scenario) -> str:
+    key = log.log_key(log.rows()[1])
+    data = bytearray(log.read(key))
+    data[100] ^= 1
+    log.replace(key, bytes(data))
+    return "object_checksum"
+
+
+def _cut_log(log: Scenario) -> str:
+    key = log.log_key(log.rows()[1])
+    log.replace(key, log.read(key)[:-1])
+    return "object_size"
+
+
+def _garbage_bundle(log: Scenario) -> str:
+    key = log.index_key(log.rows()[0])
+    log.replace(key, b"x" * len(log.read(key)))
+    return "index_bundle"
+
+
+def _bundle_of_another_segment(log: Scenario) -> str:
+    first, second = log.rows()[:2]
+    log.replace(log.index_key(first), log.read(log.index_key(second)))
+    return "descriptor"
+
+
+def _bundle_with_wrong_index(log: Scenario) -> str:
+    row = log.rows()[0]
+    bundle = decode_bundle(log.read(log.index_key(row)))
+    indexes = replace(bundle.indexes, offset_index=bundle.indexes.offset_index[::-1])
+    log.replace(log.index_key(row), encode_bundle(bundle.descriptor, indexes, bundle.claim_epoch))
+    return "index_bundle"
+
+
+def _garbage_root(log: Scenario) -> str:
+    log.replace(log.root_key(), b"OLC1 but nothing else")
+    return "root"
+
+
+def _lose_root(log: Scenario) -> str:
+    log.delete(log.root_key())
+    return "root_missing"
+
+
+def _broken_invariant(log: Scenario) -> str:
+    root = log.root()
+    log.replace(log.root_key(), encode_root(replace(root, rows=Rows.from_rows(log.rows()[:-1]))))
+    return "invariant"
+
+
+def _foreign_root(log: Scenario) -> str:
+    log.replace(log.root_key(), encode_root(replace(log.root(), partition=5)))
+    return "root"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _lose_log,
+        _lose_bundle,
+        _flip_log,
+        _cut_log,
+        _garbage_bundle,
+        _bundle_of_another_segment,
+        _bundle_with_wrong_index,
+        _garbage_root,
+        _lose_root,
+        _broken_invariant,
+        _foreign_root,
+    ],
+)
+@pytest.mark.parametrize("read_data", [False, True])
+def test_damage_is_an_error(log: Scenario, damage: Callable[[Scenario], str], read_data: bool) -> None:
+    expected = damage(log)
+    report = check(log.directory, log.store, CheckOptions(read_data=read_data))
+    assert expected in codes(report)
+    assert report.exit_code == 13
+
+
+class WithoutChecksums:
+    """A store that tells no checksums, as some servers do."""
+
+    def __init__(self, inner: Scenario) -> None:
+        self._inner = inner.store
+        self.url = inner.store.url
+
+    def execute(self, request: StoreRequest) -> Outcome:
+        found = self._inner.execute(request)
+        return replace(found, crc32c=None) if isinstance(found, Object) else found
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def test_without_checksums_only_the_data_tells(log: Scenario) -> None:
+    _flip_log(log)
+    store = WithoutChecksums(log)
+    blind = check(None, store)
+    assert (codes(blind), blind.unchecked) == (set(), len(log.rows()))
+    seen = check(None, store, CheckOptions(read_data=True))
+    assert codes(seen) == {"log_crc", "object_checksum"}
+
+
+def test_tiers_that_differ(log: Scenario) -> None:
+    path = log.logs()[0]
+    other = log.logs()[1].read_bytes()
+    path.write_bytes(other[: len(path.read_bytes())])
+    assert "tiers_differ" in codes(check(log.directory, log.store))
+
+
+def test_a_root_that_went_back(log: Scenario) -> None:
+    old = log.read(log.root_key())
+    with tiered.open(log.directory, log.url) as again:
+        again.topic(TOPIC).append_many([record(1000)])
+        again.sync(timeout=60)
+    log.replace(log.root_key(), old)
+    assert "went_back" in codes(check(log.directory, log.store))
+
+
+def _copy(log: Scenario) -> str:
+    root = log.root()
+    newer = replace(root, version=root.version + 1)
+    log.replace(hist_key(root.topic_id, 0, newer.version), encode_root(newer))
+    return f"`hist/` has a copy of version {root.version + 1}"
+
+
+def test_an_older_root_is_found_by_a_copy_of_a_newer_one(log: Scenario) -> None:
+    """No disk has seen a newer one: without a copy it passes for the newest."""
+    older = log.read(log.root_key())
+    told = _copy(log)
+    log.replace(log.root_key(), older)
+    report = check(None, log.store)
+    (found,) = [finding for finding in report.findings if finding.severity is Severity.ERROR]
+    assert (found.code, report.exit_code) == ("went_back", 13)
+    assert told in found.message
+    assert f"`tiered repair {TOPIC}:0 --dry-run`" in found.message
+
+
+def test_who_may_not_list_traces_is_told(log: Scenario) -> None:
+    refused = Fault(FaultKind.PERMISSION, "list", "*/hist/*")
+    report = check(None, FaultStore(log.store, [refused]))
+    (found,) = report.findings
+    assert (found.code, found.severity, report.exit_code) == ("not_listed", Severity.INFO, 0)
+    assert found.message.startswith("copies of newer roots are not looked for: ")
+
+
+def test_a_gap_between_the_tiers(log: Scenario) -> None:
+    with tiered.open(log.directory, log.url) as again:
+        again.topic(TOPIC).append_many([record(1000)])
+    for path in log.logs()[:-1]:
+        path.unlink()
+    rows = log.rows()
+    root = log.root()
+    shorter = replace(root, rows=Rows.from_rows(rows[:-1]), next_offset=rows[-2].next)
+    log.replace(log.root_key(), encode_root(shorter))
+    assert "tier_gap" in codes(check(log.directory, log.store))
+
+
+def test_another_topic_of_the_same_name(log: Scenario, tmp_path: Path) -> None:
+    with tiered.open(tmp_path / "other") as other:
+        other.topic(TOPIC, create=True)
+    assert codes(check(tmp_path / "other", log.store)) == {"topic_id"}
+
+
+def test_orphans_are_information(log: Scenario) -> None:
+    with tiered.open(log.directory, log.url) as again:
+        again.topic(TOPIC).append_many([record(1000)])
+        again.sync(timeout=60)
+    root = log.root()
+    assert root.writer.epoch == 2
+    dead, live = (
+        segment_key(root.topic_id, 0, SegmentName(Role.WRITER, epoch, 0, f"{epoch:032x}")) for epoch in (1, 2)
+    )
+    stranger = partition_prefix(root.topic_id, 0) + "s/readme.txt"
+    for key in (dead, live, stranger):
+        log.store.execute(Put(key, b"bytes", ABSENT))
+    report = check(log.directory, log.store, CheckOptions(orphans=True))
+    seen = {finding.code: finding.message for finding in report.findings}
+    assert set(seen) == {"orphan", "uncommitted", "foreign_object"}
+    assert (dead in seen["orphan"], live in seen["uncommitted"], stranger in seen["foreign_object"]) == (True,) * 3
+    assert report.exit_code == 0
+    assert check(log.directory, log.store).findings == ()
+
+
+def test_a_segment_that_was_removed_meanwhile_is_no_damage(log: Scenario) -> None:
+    """Retention commits a newer root between our GET of the root and our HEAD of the object."""
+    key = log.log_key(log.rows()[0])
+    root = log.root()
+    rows = log.rows()[1:]
+    trimmed = encode_root(replace(root, rows=Rows.from_rows(rows), start_offset=rows[0].base))
+
+    class Trimming(WithoutChecksums):
+        def execute(self, request: StoreRequest) -> Outcome:
+            if getattr(request, "key", "") == key:
+                log.delete(key)
+                log.replace(log.root_key(), trimmed)
+            return super().execute(request)
+
+    report = check(None, Trimming(log))
+    assert "removed_meanwhile" in {finding.code for finding in report.findings}
+    assert codes(report) == set()
+
+
+def test_a_store_that_cannot_be_asked_is_an_error_not_a_report(log: Scenario) -> None:
+    with pytest.raises(RemoteUnavailableError):
+        check(None, FaultStore(log.store, [Fault(FaultKind.ERROR, "head", times=-1)]))
+
+
+@pytest.mark.parametrize("damage", [b"{}", b"", b"[" * 100, b" " * 300_000])
+def test_an_entry_that_cannot_be_read_keeps_no_other_from_being_checked(log: Scenario, damage: bytes) -> None:
+    with tiered.open(log.directory, log.url) as again:
+        again.topic("trains", create=True).append(b"x")
+        again.sync(timeout=60)
+    log.replace("topics/trains", damage)
+    _lose_log(log)
+    report = check(None, log.store)
+    assert codes(report) == {"topic_entry", "object_missing"}
+    assert report.exit_code == 13
+    assert [f.where for f in report.findings if f.code == "topic_entry"] == ["topics/trains"]
+    named = check(None, log.store, CheckOptions(topics=("trains",)))
+    assert codes(named) == {"topic_entry"}
+
+
+def test_what_a_newer_release_wrote_is_a_finding(log: Scenario) -> None:
+    """An entry and a bundle: each is named, the rest is checked; to upgrade is another exit code."""
+    with tiered.open(log.directory, log.url) as again:
+        again.topic("trains", create=True).append(b"x")
+        again.sync(timeout=60)
+    log.replace("topics/trains", log.read("topics/trains").replace(b'"format": 1', b'"format": 2'))
+    row = log.rows()[0]
+    newer = bytearray(log.read(log.index_key(row)))
+    newer[8] = 2
+    struct.pack_into("<I", newer, 508, crc32c(bytes(newer[:508])))
+    log.replace(log.index_key(row), bytes(newer))
+    for options in (CheckOptions(), CheckOptions(read_data=True)):
+        report = check(None, log.store, options)
+        assert codes(report) == {NEWER_RELEASE}
+        assert {f.where for f in report.findings} == {"topics/trains", log.log_key(row)}
+        assert (report.errors, report.newer, report.exit_code) == (2, 2, 2)
+    _lose_log(log)
+    assert check(None, log.store).exit_code == 13
+
+
+def test_a_root_of_a_newer_release_is_a_finding(log: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = log.root()
+    monkeypatch.setattr("tiered.format.container.FORMAT", 99)
+    newer = encode_root(root)
+    monkeypatch.undo()
+    log.replace(log.root_key(), newer)
+    report = check(None, log.store)
+    assert [(f.code, f.where) for f in report.findings] == [(NEWER_RELEASE, log.root_key())]
+    assert report.exit_code == 2
+
+
+def test_a_root_that_is_too_large_is_not_fetched(log: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tiered.remote.root_view.MAX_OBJECT_BYTES", 100)
+    report = check(None, log.store)
+    assert codes(report) == {"root"}
+    assert "100 are the most" in report.findings[0].message
+
+
+@pytest.mark.parametrize("damage", ["cut", "a folder"])
+def test_an_object_that_the_store_cannot_read_is_a_finding(log: Scenario, damage: str) -> None:
+    """A folder as a store: a file below it that somebody cut, or that is none. The rest is listed and looked at."""
+    store = open_store(f"file://{log.directory.parent}/store")
+    for key in _keys(log.store):
+        store.execute(Put(key, log.read(key), ABSENT))
+    row = log.rows()[1]
+    path = Path(object_path(log.directory.parent / "store", log.log_key(row)))
+    data = path.read_bytes()
+    path.unlink()
+    if damage == "cut":
+        path.write_bytes(data[:-1])
+    else:
+        path.mkdir()
+    report = check(None, store)
+    assert {(f.code, f.where) for f in report.findings} == {("object_size", log.log_key(row))}
+
+
+def _keys(store: Store) -> list[str]:
+    page = store.execute(List(""))
+    assert isinstance(page, Page)
+    assert not page.more
+    return [entry.key for entry in page.entries]
+
+
+def _transactions(directory: Path, url: str, monkeypatch: pytest.MonkeyPatch, **lost: bytes) -> None:
+    """A bucket as the release before wrote it from a disk that had ``lost`` files beside its segments."""
+    indexes = SealedLocalSegment.indexes
+    with tiered.open(directory, url) as log:
+        topic = log.topic("t", create=True, config={"segment.bytes": 1500})
+        for i in range(12):
+            txn = topic.transaction("tx")
+            txn.append(b"aborted%d" % i + b"." * 150)
+            txn.abort()
+            topic.append(b"good%d" % i + b"." * 100)
+        topic.transaction("open").append(b"undecided")
+        monkeypatch.setattr(SealedLocalSegment, "indexes", lambda *segment: replace(indexes(*segment), **lost))
+        log.sync(timeout=60)
+        monkeypatch.undo()
+
+
+def test_a_transaction_index_that_was_lost_before_the_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"file://{tmp_path}/store"
+    _transactions(tmp_path / "log", url, monkeypatch, txn_index=b"")
+    store = open_store(url)
+    assert check(None, store).findings == ()  # only the data tells
+    report = check(None, store, CheckOptions(read_data=True))
+    assert codes(report) == {"txn_index_lost"}
+    assert "tiered restore" in report.findings[0].message
+    assert restore(store, tmp_path / "new").notes
+    with LocalLog.open(tmp_path / "new", read_only=True) as log:
+        stream = PartitionStream.of(TopicPartition("t", 0), local=log.partition(TopicPartition("t", 0)), remote=None)
+        values = [r.value for r in stream.records(ReadRange(), isolation="read_committed")]
+    assert values == [b"good%d" % i + b"." * 100 for i in range(12)]
+
+
+def test_a_producer_snapshot_that_was_lost_before_the_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"file://{tmp_path}/store"
+    _transactions(tmp_path / "log", url, monkeypatch, producer_snapshot=b"")
+    report = check(None, open_store(url), CheckOptions(read_data=True))
+    assert codes(report) == {"producer_snapshot_lost"}
+    assert report.errors == 1  # the newest is the one that readers ask; the others are warnings
+    assert report.warnings > 2
+    assert any("rebuilt" in note for note in restore(open_store(url), tmp_path / "new").notes)
+    with LocalLog.open(tmp_path / "new", read_only=True) as log:
+        partition = log.partition(TopicPartition("t", 0))
+        assert partition.last_stable_offset() == partition.positions().end_offset - 1
+
+
+def test_only_the_topics_that_were_named(log: Scenario) -> None:
+    with tiered.open(log.directory, log.url) as again:
+        again.topic("trains", create=True).append(b"x")
+        again.sync(timeout=60)
+    _lose_log(log)
+    assert check(log.directory, log.store, CheckOptions(topics=("trains",))).exit_code == 0
+    assert check(log.directory, log.store, CheckOptions(topics=(TOPIC,))).exit_code == 13
+
+
+def test_a_partition_that_was_never_uploaded_is_information(tmp_path: Path) -> None:
+    with scenario(tmp_path, partitions=1) as log:
+        with tiered.open(log.directory, log.url) as again:
+            again.topic("idle", create=True)
+        report = check(log.directory, log.store)
+        assert report.exit_code == 0
+
+
+def test_an_object_that_the_store_cannot_read_is_one_finding(log: Scenario) -> None:
+    rows = log.rows()
+    rotten = CorruptionError("the file was cut", path_or_key=log.log_key(rows[1]))
+    store = FaultStore(log.store, [Fault(FaultKind.ERROR, "get", log.log_key(rows[1]), times=-1, error=rotten)])
+    report = check(None, store, CheckOptions(read_data=True))
+    assert [(f.code, f.where, f.offset) for f in report.findings] == [("object", log.log_key(rows[1]), rows[1].base)]
+    assert report.remote_segments == len(rows)
+    assert report.data_bytes_read == sum(row.size for row in rows) - rows[1].size
+
+
+class Watched:
+    """A store that notes the pins at each GET of a segment, and refuses what ``refuses`` names."""
+
+    def __init__(self, inner: Store, refuses: str = "") -> None:
+        self.inner, self.refuses, self.url = inner, refuses, inner.url
+        self.pins: list[int] = []
+        self.puts: list[str] = []
+
+    def execute(self, request: StoreRequest) -> Outcome:
+        if isinstance(request, Put):
+            self.puts.append(request.key)
+        if self.refuses and not isinstance(request, List) and self.refuses in getattr(request, "key", ""):
+            raise RemotePermissionError("AccessDenied", operation="PutObject", resource=self.refuses)
+        if isinstance(request, Get) and request.key.endswith(".log"):
+            page = self.inner.execute(List(request.key.partition("/s/")[0] + "/pin/"))
+            assert isinstance(page, Page)
+            self.pins.append(len(page.entries))
+        return self.inner.execute(request)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_what_is_read_is_pinned_until_it_was_read(log: Scenario) -> None:
+    store, totals = Watched(log.store), list[tuple[int, int]]()
+    report = check(
+        None, store, CheckOptions(read_data=True), progress=lambda done, total, _: totals.append((done, total))
+    )
+    assert (codes(report), report.data_bytes_read > 0, set(store.pins)) == (set(), True, {1})
+    assert len(store.puts) == 1
+    listed = log.store.execute(List(store.puts[0].rpartition("/")[0]))
+    assert isinstance(listed, Page)
+    assert listed.entries == ()
+    assert totals[0][1] == totals[-1][0] == totals[-1][1] == report.remote_bytes  # the bar knows its end at once
+
+
+def test_a_part_has_a_total_too(log: Scenario) -> None:
+    totals: list[tuple[int, int]] = []
+
+    def progress(done: int, total: int, _: str) -> None:
+        totals.append((done, total))
+
+    whole = sum(row.size for row in log.rows())
+    check(None, log.store, CheckOptions(read_data=True, subset=(1, 2)), progress=progress)
+    assert abs(totals[0][1] - whole // 2) <= 1
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_pin_ends_with_the_check_however_that_ends(log: Scenario, damaged: bool) -> None:
+    store = Watched(log.store)
+    if damaged:
+        _flip_log(log)
+    else:
+        store = Watched(FaultStore(log.store, [Fault(FaultKind.ERROR, "get", "*.log", times=-1)]))
+    with contextlib.suppress(RemoteUnavailableError):
+        check(None, store, CheckOptions(read_data=True))
+    assert store.puts
+    listed = log.store.execute(List(store.puts[0].rpartition("/")[0]))
+    assert isinstance(listed, Page)
+    assert listed.entries == ()
+
+
+def test_who_may_not_pin_reads_without_and_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with scenario(tmp_path, partitions=3) as log:
+        store = Watched(log.store, refuses="/pin/")
+        report = check(None, store, CheckOptions(read_data=True))
+        assert (report.exit_code, set(store.pins), report.data_bytes_read) == (0, {0}, report.remote_bytes)
+        assert [found.severity for found in report.findings if found.code == "not_pinned"] == [Severity.INFO]
+        assert (len(store.puts), "read without a pin" in caplog.text) == (1, True)
+        asked = Watched(log.store)
+        for options in (CheckOptions(read_data=True, pin=False), CheckOptions()):
+            assert check(None, asked, options).exit_code == 0
+        assert asked.puts == []
+
+
+def test_a_collection_beside_the_check_takes_nothing_that_is_to_be_read(log: Scenario) -> None:
+    """Retention and a collection come at the first byte; the grace time is over at once."""
+    tp = TopicPartition(TOPIC, 0)
+    seen: list[int] = []
+
+    class Collected(Watched):
+        def execute(self, request: StoreRequest) -> Outcome:
+            if isinstance(request, Get) and request.key.endswith(".log") and not seen:
+                config = TopicConfig.from_properties({"retention.bytes": 1, "gc.grace.ms": 0})
+                maintainer = Maintainer(tp, log.root().topic_id, config, owner="m")
+                for _ in range(2):
+                    plan = drive(self.inner, maintainer.plan((Kind.RETENTION, Kind.COLLECT)))
+                    assert plan is not None
+                    for action in plan.actions:
+                        done = drive(self.inner, maintainer.run(action, TRUSTED))
+                        seen.append(0 if done.collected is None else done.collected.objects)
+            return super().execute(request)
+
+    before = sum(row.size for row in log.rows())
+    report = check(None, Collected(log.store), CheckOptions(read_data=True))
+    assert (report.data_bytes_read, [f for f in report.findings if f.code == "removed_meanwhile"]) == (before, [])
+    assert (len(seen) > 1, sum(seen)) == (True, 0)

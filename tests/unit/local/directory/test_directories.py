@@ -1,0 +1,467 @@
+"""Several log directories as one log: placement, failure of one, moves between them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from tests.support.given import append_given, move_start
+from tests.unit.local.several import SMALL, TP, Mortal, opened, values
+from tiered.config import TopicConfig
+from tiered.errors import ConfigError, LocalIOError, LockedError, TieredError, UnknownTopicError
+from tiered.format.batch import decode_records, encode_batch
+from tiered.local.directory.directories import LocalTier
+from tiered.local.directory.manager import LocalLog
+from tiered.model import EpochEntry, NewRecord, TopicPartition
+from tiered.testing.clock import FakeClock, SeededIds
+from tiered.testing.disk import FaultyFiles, PowerCut, on_nth
+
+
+def test_case_47_counts_differ_by_at_most_one(tmp_path: Path) -> None:
+    with opened(tmp_path, "a", "b", "c") as logs:
+        for i, count in enumerate((1, 5, 2, 3)):
+            logs.create_topic(f"t{i}", count)
+            counts = [len(log.partitions()) for log in logs.logs().values()]
+            assert max(counts) - min(counts) <= 1
+        logs.alter_topic("t0", partitions=6)
+        counts = [len(log.partitions()) for log in logs.logs().values()]
+        assert (max(counts) - min(counts), sum(counts)) == (1, 16)
+        assert logs.topics()["t0"].partitions == 6
+        known = logs.partitions()
+    with opened(tmp_path, "c", "b", "a") as logs:
+        assert logs.partitions() == known
+        assert all(logs.partition(tp).append([NewRecord(b"x")]).offset == 0 for tp in known)
+
+
+def test_case_47_a_directory_with_the_same_lock_is_refused(tmp_path: Path) -> None:
+    with opened(tmp_path):
+        with pytest.raises(LockedError):
+            opened(tmp_path, "b", "c")
+        with pytest.raises(LockedError):
+            opened(tmp_path, "c", "a")
+    with pytest.raises(ConfigError, match="twice"):
+        opened(tmp_path, "a", "b", "../" + tmp_path.name + "/a")
+
+
+def test_two_directories_with_one_id_are_refused_before_either_is_opened(tmp_path: Path) -> None:
+    with opened(tmp_path, "a", "c"):
+        pass
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    (tmp_path / "b" / "meta.properties").write_text((tmp_path / "a" / "meta.properties").read_text())
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for names in (("a", "b"), ("b", "c", "a")):
+        with pytest.raises(ConfigError, match=r"have the same directory.id, .* one is a copy of the other") as told:
+            opened(tmp_path, *names)
+        assert "move its meta.properties away" in told.value.hint
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    (tmp_path / "b" / "meta.properties").unlink()
+    with opened(tmp_path, "a", "b", "c") as logs:
+        assert len({log.volume_id for log in logs.logs().values()}) == 3
+
+
+def test_one_alone_does_not_make_the_partitions_of_the_others(tmp_path: Path) -> None:
+    with opened(tmp_path) as logs:
+        logs.create_topic("t", 3)
+        held = {path: log.partitions() for path, log in logs.logs().items()}
+    for path, tps in held.items():
+        with LocalLog.open(path, clock=FakeClock(), ids=SeededIds(1)) as log:
+            assert log.partitions() == tps
+
+
+def test_a_partition_in_two_directories_is_an_error(tmp_path: Path) -> None:
+    for name in "ab":
+        with LocalLog.open(tmp_path / name, clock=FakeClock(), ids=SeededIds(1)) as log:
+            log.create_topic("t")
+    (tmp_path / "b" / "meta.properties").unlink()  # the next open gives it an id of its own
+    with pytest.raises(ConfigError, match="two log directories") as caught:
+        opened(tmp_path)
+    assert "t-0" in caught.value.message.replace(":", "-")
+    with LocalLog.open(tmp_path / "a", clock=FakeClock(), ids=SeededIds(1)) as log:
+        assert log.partitions() == [TP]
+
+
+@pytest.mark.parametrize("operation", ["sync", "rename", "write"])
+def test_case_44_a_disk_that_fails_in_the_background_takes_its_directory_offline(
+    tmp_path: Path, operation: str
+) -> None:
+    files, clock = FaultyFiles(), FakeClock()
+    logs = opened(tmp_path, files=files, clock=clock)
+    logs.create_topic("t", 4)
+    bad = tmp_path / "a"
+    files.fail = lambda name, path: errno.EIO if name == operation and bad in path.parents else 0
+    clock.advance(60)
+    with pytest.raises(LocalIOError):
+        logs.tick()
+    assert list(logs.offline) == [bad]
+    for tp in logs.partitions():
+        if logs.directory_of(tp) == bad:
+            with pytest.raises(LocalIOError, match="offline"):
+                logs.partition(tp)
+        else:
+            assert logs.partition(tp).append([NewRecord(b"x")]).offset == 0
+    logs.flush()
+    logs.create_topic("u", 2)
+    assert {logs.directory_of(TopicPartition("u", p)) for p in range(2)} == {tmp_path / "b"}
+    logs.close()
+    files.fail = None
+    with opened(tmp_path) as logs:
+        assert not logs.offline
+        assert len(logs.partitions()) == 6
+
+
+def test_an_fsync_that_fails_in_a_flush_takes_the_directory_with_it(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    logs = opened(tmp_path, files=files)
+    logs.create_topic("t", 4)
+    for tp in logs.partitions():
+        logs.partition(tp).append([NewRecord(b"x")])
+    kept = logs.partition(TopicPartition("t", 2))
+    files.fail = lambda name, path: errno.EIO if name == "sync" and path.parent.name == "t-0" else 0
+    with pytest.raises(LocalIOError):
+        logs.flush()
+    assert list(logs.offline) == [tmp_path / "a"]
+    with pytest.raises(LocalIOError, match="offline"):
+        kept.append([NewRecord(b"y")])
+    assert logs.partition(TopicPartition("t", 1)).append([NewRecord(b"y")]).offset == 1
+    logs.close()
+
+
+def test_a_directory_that_cannot_be_opened_is_offline(tmp_path: Path) -> None:
+    with opened(tmp_path) as logs:
+        logs.create_topic("t", 2)
+    files = FaultyFiles(lambda name, path: errno.EIO if name == "open" and tmp_path / "a" in path.parents else 0)
+    logs = opened(tmp_path, files=files)
+    assert logs.partitions() == [TopicPartition("t", 1)]
+    with pytest.raises(UnknownTopicError, match="could not be opened"):
+        logs.partition(TP)
+    with pytest.raises(ConfigError, match="may hold it"):
+        logs.create_topic("u")
+    logs.close()
+    files.fail = lambda name, path: errno.EIO if name == "open" else 0
+    with pytest.raises(LocalIOError):
+        opened(tmp_path, files=files)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("nth", range(1, 40, 2))
+def test_a_topic_that_a_disk_refused_to_make_lies_in_one_directory(tmp_path: Path, nth: int, number: int) -> None:
+    """Of the partition that another directory got the first one names an empty one: it goes at the next open."""
+    files = Mortal()
+    logs = opened(tmp_path, files=files)
+    files.fail = on_nth(nth, "*", number)
+    with contextlib.suppress(TieredError):
+        logs.create_topic("t", 3, SMALL)
+    files.fail = None
+    with contextlib.suppress(ConfigError):  # all of it was made
+        assert logs.create_topic("t", 3, SMALL).partitions == 3
+    with pytest.raises(ConfigError, match="exists already"):
+        logs.create_topic("t", 3, SMALL)
+    tps = [TopicPartition("t", i) for i in range(3)]
+    here = [tp for tp in tps if logs.directory_of(tp) not in logs.offline]
+    for tp in here:
+        logs.partition(tp).append([NewRecord(b"%d" % tp.partition)])
+        logs.partition(tp).flush()
+    stopped(logs)
+    for handle in list(files._locks):
+        files.close(handle)
+    for _ in range(2):
+        with opened(tmp_path, files=files) as logs:
+            assert (logs.partitions(), logs.out_of_service) == (tps, {})
+            assert [values(logs, tp) for tp in here] == [[b"%d" % tp.partition] for tp in here]
+
+
+def filled(tmp_path: Path, files: FaultyFiles | None = None, settings: TopicConfig = SMALL) -> LocalTier:
+    logs = opened(tmp_path, files=files)
+    logs.create_topic("t", 2, settings)
+    for i in range(20):
+        logs.partition(TP).append([NewRecord(b"%d" % i)])
+    return logs
+
+
+def test_a_partition_moves(tmp_path: Path) -> None:
+    with filled(tmp_path) as logs:
+        move_start(logs.partition(TP), 3)
+        logs.move(TP, tmp_path / "b")
+        assert logs.directory_of(TP) == tmp_path / "b"
+        assert logs.partition(TP).positions().start_offset == 3
+        assert logs.partition(TP).append([NewRecord(b"20")]).offset == 20
+        with pytest.raises(ConfigError, match="already"):
+            logs.move(TP, tmp_path / "b")
+        with pytest.raises(ConfigError, match="none of"):
+            logs.move(TP, tmp_path / "c")
+    with opened(tmp_path) as logs:
+        assert logs.partitions() == [TP, TopicPartition("t", 1)]
+        assert logs.directory_of(TP) == tmp_path / "b"
+        found = [r.value for b in logs.partition(TP).read_batches(3) for r in decode_records(b)]
+        assert found == [b"%d" % i for i in range(3, 21)]
+
+
+def test_a_move_leaves_the_leader_epochs_as_they_are(tmp_path: Path) -> None:
+    """All of it is durable, so that no batch is asked again which epoch it is of: an older leader's came last."""
+    with filled(tmp_path) as logs:
+        logs.partition(TP).new_leader_epoch(2)
+        logs.partition(TP).append([NewRecord(b"20")])
+        older = encode_batch([NewRecord(b"21", timestamp=1)], base_offset=21, leader_epoch=1)
+        append_given(logs.partition(TP), older)
+        logs.move(TP, tmp_path / "b")
+        assert logs.partition(TP).leader_epochs() == (EpochEntry(0, 0), EpochEntry(1, 21))
+        assert values(logs) == [b"%d" % i for i in range(22)]
+
+
+def test_a_move_is_durable_before_its_mark_goes(tmp_path: Path) -> None:
+    """Every file before the copy takes the name, and the name before the mark: a copy without it is thrown away."""
+    files = FaultyFiles()
+    logs = filled(tmp_path, files)
+    files.effects.clear()
+    logs.move(TP, tmp_path / "b")
+    effects = files.effects
+    renamed = effects.index(next(e for e in effects if e[0] == "rename" and e[1].name.endswith("-future")))
+    future, final = effects[renamed][1], tmp_path / "b" / "t-0"
+    for path in final.iterdir():
+        changes = [name for name, changed in effects[:renamed] if changed == future / path.name]
+        assert changes[-1] == "sync", path.name
+    gone = next(i for i, (name, path) in enumerate(effects) if (name, path.parent) == ("unlink", final))
+    assert effects[renamed + 1 : gone] == [("sync_directory", tmp_path / "b")]
+    logs.close()
+
+
+def stopped(logs: LocalTier) -> None:
+    """Its process has died."""
+    for log in logs.logs().values():
+        assert log._directory_lock is not None
+        log._directory_lock.release()
+
+
+def killed_before_the_release(tmp_path: Path, settings: TopicConfig = SMALL) -> Path:
+    """A move whose copy is complete, and whose process died before the partition left its name; gives the copy."""
+    files = FaultyFiles()
+    logs = filled(tmp_path, files, settings)
+
+    def cut(operation: str, path: Path) -> int:
+        if path.name.startswith("tiered-topics.json"):
+            raise PowerCut
+        return 0
+
+    files.fail = cut
+    with pytest.raises(PowerCut):
+        logs.move(TP, tmp_path / "b")
+    files.fail = None
+    stopped(logs)
+    (future,) = tmp_path.glob("b/*-future")
+    assert (future / "tiered-move-ready").exists()
+    return future
+
+
+@pytest.mark.parametrize("settings", [SMALL, TopicConfig()], ids=["sealed", "nothing sealed"])
+def test_a_complete_copy_becomes_the_partition_whose_folder_is_gone(tmp_path: Path, settings: TopicConfig) -> None:
+    killed_before_the_release(tmp_path, settings)
+    shutil.rmtree(tmp_path / "a" / "t-0")
+    for _ in range(2):
+        with opened(tmp_path) as logs:
+            assert logs.out_of_service == {}
+            assert logs.directory_of(TP) == tmp_path / "b"
+            assert values(logs) == [b"%d" % i for i in range(20)]
+            assert not list(tmp_path.glob("*/*-future"))
+    assert not list(tmp_path.glob("a/t-0*"))
+
+
+@pytest.mark.parametrize("nth", range(1, 60))
+def test_a_crash_while_a_copy_becomes_the_partition_loses_nothing(tmp_path: Path, nth: int) -> None:
+    killed_before_the_release(tmp_path)
+    shutil.rmtree(tmp_path / "a" / "t-0")
+    files = Mortal()
+    with files.killed(nth), opened(tmp_path, files=files):
+        pass
+    with opened(tmp_path) as logs:
+        assert (logs.out_of_service, logs.directory_of(TP)) == ({}, tmp_path / "b")
+        assert values(logs) == [b"%d" % i for i in range(20)]
+
+
+def test_the_folder_may_go_while_the_move_is_under_way(tmp_path: Path) -> None:
+    """Behind the mark of the copy nothing of it is needed any more."""
+    files = FaultyFiles()
+    with filled(tmp_path, files) as logs:
+
+        def gone(operation: str, path: Path) -> int:
+            if operation == "rename" and path.name.startswith("tiered-topics.json"):
+                shutil.rmtree(tmp_path / "a" / "t-0", ignore_errors=True)
+            return 0
+
+        files.fail = gone
+        logs.move(TP, tmp_path / "b")
+        files.fail = None
+        assert values(logs) == [b"%d" % i for i in range(20)]
+    with opened(tmp_path) as logs:
+        assert (logs.out_of_service, values(logs)) == ({}, [b"%d" % i for i in range(20)])
+
+
+def test_a_copy_from_which_somebody_takes_files_is_not_complete(tmp_path: Path) -> None:
+    """While the rest is copied: what is missing must not be missing in a copy that is called complete."""
+    files = FaultyFiles()
+    logs = filled(tmp_path, files)
+    source = tmp_path / "a" / "t-0"
+    copied = set[str]()
+
+    def gone(operation: str, path: Path) -> int:
+        if operation == "sync" and path.parent.name.endswith("-future"):
+            if path.name in copied and path.suffix == ".log":  # the second time: nobody appends any more
+                for each in source.glob("*.log"):
+                    each.unlink()
+            copied.add(path.name)
+        return 0
+
+    files.fail = gone
+    with contextlib.suppress(TieredError):
+        logs.move(TP, tmp_path / "b")
+    files.fail = None
+    assert not list(tmp_path.glob("b/*/tiered-move-ready"))
+    assert logs.directory_of(TP) == tmp_path / "a"
+    stopped(logs)
+
+
+def test_of_two_partitions_with_records_none_goes(tmp_path: Path) -> None:
+    with filled(tmp_path):
+        pass
+    shutil.copytree(tmp_path / "a" / "t-0", tmp_path / "b" / "t-0")
+    with pytest.raises(ConfigError, match="t-0 is in two log directories"):
+        opened(tmp_path)
+    assert all((tmp_path / name / "t-0").is_dir() for name in "ab")
+
+
+def meanwhile(files: FaultyFiles, begin: str, work: Callable[[], object]) -> None:
+    """Does it once, in the move that follows, when a file is written whose name, or that of its folder, begins so."""
+    left = [work]
+
+    def found(operation: str, path: Path) -> int:
+        if left and operation == "sync" and any(name.startswith(begin) for name in (path.name, path.parent.name)):
+            left.pop()()
+        return 0
+
+    files.fail = found
+
+
+@pytest.mark.parametrize("count", [15, 30])
+def test_a_log_that_is_cut_while_it_moves_arrives_as_it_was_left(tmp_path: Path, count: int) -> None:
+    """What was copied before the cut is not what is appended behind it, nor was that cleaned.
+
+    ``count`` 15: it ends where it did.
+    """
+    files = FaultyFiles()
+    with filled(tmp_path, files, TopicConfig()) as logs:
+        source = logs.logs()[tmp_path / "a"]
+        others = [NewRecord(b"other %d" % i) for i in range(count)]
+        source.cleaner.checkpoint.store(TP, 18, source.roster.names())
+
+        def cut() -> None:
+            logs.partition(TP).truncate_to(5)
+            logs.partition(TP).append(others)
+
+        meanwhile(files, "t-0.", cut)
+        logs.move(TP, tmp_path / "b")
+        files.fail = None
+        assert values(logs) == [b"%d" % i for i in range(5)] + [record.value for record in others]
+        assert logs.logs()[tmp_path / "b"].cleaner.checkpoint.offset(TP) == 5
+    with opened(tmp_path) as logs:
+        assert values(logs) == [b"%d" % i for i in range(5)] + [record.value for record in others]
+
+
+def test_what_is_told_while_a_partition_moves_is_known_afterwards(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    with filled(tmp_path, files) as logs:
+
+        def told() -> None:
+            logs.partition(TP).new_leader_epoch(3)
+            move_start(logs.partition(TP), 9)
+
+        meanwhile(files, "recovery-point-offset-checkpoint", told)
+        logs.move(TP, tmp_path / "b")
+        files.fail = None
+        logs.partition(TP).append([NewRecord(b"20")])
+        assert logs.partition(TP).positions().start_offset == 9
+
+
+def test_a_topic_that_is_altered_while_a_partition_moves_opens_it_nowhere(tmp_path: Path) -> None:
+    """It was opened again where it leaves: what was appended there left with its folder."""
+    files = FaultyFiles()
+    refused: list[type] = []
+    with filled(tmp_path, files) as logs:
+
+        def alter() -> None:
+            logs.alter_topic("t", {"retention.ms": 7_000}, partitions=3)
+            try:
+                logs.partition(TP).append([NewRecord(b"20")])
+            except UnknownTopicError as error:
+                refused.append(type(error))
+
+        meanwhile(files, "tiered-move-ready", alter)
+        logs.move(TP, tmp_path / "b")
+        files.fail = None
+        assert logs.partition(TP).append([NewRecord(b"later")]).offset == 20
+        assert refused == [UnknownTopicError]
+        assert logs.partition(TP).config.retention_ms == 7_000
+    with opened(tmp_path) as logs:
+        assert values(logs) == [*(b"%d" % i for i in range(20)), b"later"]
+        assert logs.partitions() == [TopicPartition("t", number) for number in range(3)]
+        assert {log.topics()["t"].config.retention_ms for log in logs.logs().values()} == {7_000}
+
+
+@pytest.mark.parametrize("records", [0, 3])
+def test_a_copy_that_reaches_further_than_the_partition_is_kept(
+    tmp_path: Path, records: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its source was opened alone without any note of it, and made an empty one: that is moved away, or goes on."""
+    future = killed_before_the_release(tmp_path)
+    shutil.rmtree(tmp_path / "a" / "t-0")
+    (tmp_path / "a" / "recovery-point-offset-checkpoint").unlink()
+    with LocalLog.open(tmp_path / "a", clock=FakeClock()) as alone:
+        for _ in range(records):
+            alone.partition(TP).append([NewRecord(b"other")])
+    with opened(tmp_path) as logs:
+        assert values(logs) == [b"other"] * records
+    assert future.exists()
+    assert f"{future} hint=this copy holds records up to offset 20, {tmp_path / 'a' / 't-0'} does not" in caplog.text
+    shutil.move(tmp_path / "a" / "t-0", tmp_path / "aside")
+    (tmp_path / "a" / "recovery-point-offset-checkpoint").write_text("0\n1\nt 0 1\n")
+    with opened(tmp_path) as logs:
+        assert (logs.directory_of(TP), values(logs)) == (tmp_path / "b", [b"%d" % i for i in range(20)])
+
+
+def test_a_copy_of_a_deleted_topic_becomes_no_partition(tmp_path: Path) -> None:
+    """Of a topic that was made under its name since."""
+    future = killed_before_the_release(tmp_path)
+    for name in ("a", "b"):  # in a that of t-0, in b that of t-1
+        with LocalLog.open(tmp_path / name, clock=FakeClock(), ids=SeededIds(5)) as alone:
+            topic = alone.topics()["t"]
+            alone.delete_topic("t")
+            alone.create_topic("t", 2, SMALL, topic_id=UUID(int=1000), held=[*topic.here])
+            if name == "a":
+                alone.partition(TP).append([NewRecord(b"new")])
+    with opened(tmp_path) as logs:
+        assert values(logs) == [b"new"]
+    assert not future.exists()
+
+
+@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize("nth", [*range(1, 60, 2), *range(60, 240, 7)])
+def test_a_crash_in_a_move_loses_nothing(tmp_path: Path, nth: int, gone: bool) -> None:
+    """``gone``: nor does whoever then removes the folder of which there is a complete copy."""
+    files = FaultyFiles()
+    logs = filled(tmp_path, files)
+    files.fail = on_nth(nth, "*", PowerCut)
+    with contextlib.suppress(PowerCut):
+        logs.move(TP, tmp_path / "b")
+    files.fail = None
+    stopped(logs)
+    if gone and list(tmp_path.glob("b/*-future/tiered-move-ready")):
+        shutil.rmtree(tmp_path / "a" / "t-0", ignore_errors=True)
+    with opened(tmp_path) as logs:
+        assert values(logs) == [b"%d" % i for i in range(20)]
+        assert logs.partitions() == [TP, TopicPartition("t", 1)]
+        assert logs.partition(TP).append([NewRecord(b"20")]).offset == 20
+        assert not list(tmp_path.glob("*/*-future"))

@@ -1,0 +1,403 @@
+"""Acceptance cases of append, roll and read; the number in a name is the case's own."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.given import append_given, start_over
+from tests.unit.local.bench import RECORD_BYTES, CaseBench, batch
+from tests.unit.local.partition.old_batches import UNTIMED, message, wrapper
+from tiered.errors import (
+    ConfigError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    RecordTooLargeError,
+)
+from tiered.format.batch import HEADER_BYTES, decode_records, encode_batch, read_header
+from tiered.format.codecs import Codec
+from tiered.format.kernels import Record
+from tiered.format.keys import parse_partition_dir, renamed_dir
+from tiered.local.partition.list_offsets import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+    list_offset,
+    offset_for_leader_epoch,
+)
+from tiered.model import NewRecord, TimestampType, TopicPartition
+from tiered.plan.roll import MAX_RELATIVE_OFFSET
+from tiered.testing.clock import START_MS
+
+HOUR_S = 3600
+
+
+def test_case_20_without_timestamps_the_wall_clock_rolls(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", segment_ms=HOUR_S * 1000)
+    bench.clock.advance(HOUR_S + 1)
+    bench.partition.append_batches(UNTIMED)
+    assert len(bench.bases) == 1  # it was empty
+    bench.partition.append_batches(UNTIMED)
+    for segments in range(2, 6):
+        assert len(bench.bases) == segments
+        bench.clock.advance(HOUR_S + 1)
+        bench.partition.append_batches(UNTIMED)
+    assert [r.timestamp for r in bench.records()] == [-1] * 6
+
+
+def test_case_21_an_empty_set_never_rolls(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", segment_ms=1000)
+    bench.fill(1)
+    bench.clock.advance(HOUR_S)
+    with pytest.raises(InvalidRecordError):
+        bench.partition.append([])
+    with pytest.raises(InvalidRecordError):
+        bench.partition.append_batches(b"")
+    assert bench.bases == [0]
+
+
+def test_case_22_jitter_shortens_the_age_of_a_segment(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", segment_ms=100_000, segment_jitter_ms=20_000)
+    jitter = bench.writer.segments.active._jitter_ms
+    assert 0 < jitter <= 20_000
+    bench.clock.advance(24 * HOUR_S)  # the wall clock does not count where there are timestamps
+    bench.fill(1, timestamp=START_MS)
+    bench.fill(1, timestamp=START_MS + 100_000 - 20_000)
+    bench.fill(1, timestamp=START_MS + 100_000 - jitter)
+    assert bench.bases == [0]
+    bench.fill(1, timestamp=START_MS + 100_000 - jitter + 1)
+    assert bench.bases == [0, 3]
+
+
+def test_case_23_too_large_for_a_segment_or_for_a_message(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", segment_bytes=2000, max_message_bytes=500)
+    large = batch(0, value=b"v" * 600)
+    with pytest.raises(RecordTooLargeError, match=r"max\.message\.bytes"):
+        bench.partition.append_batches(large)
+    with pytest.raises(RecordTooLargeError, match=r"max\.message\.bytes"):
+        bench.append(b"v" * 600)
+    with pytest.raises(RecordTooLargeError, match=r"segment\.bytes"):
+        bench.partition.append_batches(b"".join(batch(0, value=b"v" * 300) for _ in range(6)))
+    assert bench.offsets() == []
+
+
+def test_case_24_one_index_entry_for_each_append_but_the_first(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", index_interval_bytes=1, segment_index_bytes=12_000)
+    for i in range(100):
+        append_given(bench.partition, batch(100 + i, 1000 + i))
+    indexes = bench.writer.segments.active.indexes
+    assert (indexes.time_count, indexes.last_time) == (99, (1099, 199))
+    assert bench.times(0).entries == [(1000 + i, 100 + i) for i in range(1, 100)]
+    assert bench.index(0).entries == [(100 + i, i * len(batch(0))) for i in range(1, 100)]
+    assert bench.partition.offset_for_time(1099) == (199, 1099)
+
+
+def test_case_25_a_read_begins_at_the_next_record_there_is(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=10, index_interval_bytes=1)
+    given = [*range(50), *range(50, 300, 7)]
+    for offset in given:
+        append_given(bench.partition, batch(offset))
+    for start in range(given[-1]):
+        wanted = next(offset for offset in given if offset >= start)
+        for max_bytes in (1, 100, 100_000):
+            found = next(bench.partition.read_batches(start, max_bytes=max_bytes))
+            assert (start, read_header(found).base_offset) == (start, wanted)
+    bench.reopen()
+    assert bench.offsets(0) == given
+
+
+def test_case_28_a_roll_to_a_base_with_records_is_refused_an_empty_one_begins_afresh(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=5)
+    bench.fill(7)
+    for base in (0, 4, 5):
+        with pytest.raises(ConfigError, match="no segment can begin"):
+            bench.partition.roll(base)
+    assert bench.partition.roll(6)  # below the end, which is where the new one begins
+    first = bench.writer.segments.active
+    assert not bench.partition.roll(7)
+    assert bench.writer.segments.active is not first
+    assert bench.bases == [0, 5, 7]
+    assert bench.append(b"v") == 7
+    assert bench.offsets() == list(range(8))
+
+
+def test_case_29_a_base_below_the_active_segment_is_refused(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.partition.start_at(10, 0)
+    with pytest.raises(ConfigError, match="no segment can begin at 9"):
+        bench.partition.roll(9)
+    assert bench.append(b"v") == 10
+
+
+def test_a_roll_above_the_end_leaves_offsets_out(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.fill(3)
+    assert bench.partition.roll(10)
+    assert bench.append(b"v") == 10
+    assert bench.offsets() == [0, 1, 2, 10]
+    bench.reopen()
+    assert (bench.bases, bench.offsets()) == ([0, 10], [0, 1, 2, 10])
+
+
+def test_case_30_rolls_do_not_move_the_end(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    for i in range(100):
+        assert bench.append(b"v") == i
+        assert bench.partition.roll()
+        assert bench.partition.positions().end_offset == i + 1
+        assert bench.writer.segments.active.size_bytes == 0
+        assert bench.partition.flush() is None
+        assert bench.partition.positions().flushed_offset == i + 1
+    assert bench.bases == list(range(101))
+    assert bench.offsets() == list(range(100))
+
+
+def test_case_31_closed_indexes_and_those_of_an_emptied_segment(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=10, index_interval_bytes=RECORD_BYTES - 1, segment_index_bytes=1000)
+    for i in range(10):
+        bench.append(b"v", timestamp=START_MS + i)
+    bench.partition.roll()
+    assert (len(bench.index(0)), len(bench.times(0))) == (9, 9)
+    bench.partition.truncate_to(0)
+    assert bench.bases == [0]
+    for i in range(3):
+        bench.append(b"v", timestamp=START_MS + i)
+    assert (bench.folder / f"{0:020d}.index").stat().st_size == 1000 // 8 * 8
+    assert (bench.folder / f"{0:020d}.timeindex").stat().st_size == 1000 // 12 * 12
+    assert (bench.writer.segments.active._max_offsets, bench.writer.segments.active._max_times + 1) == (
+        1000 // 8,
+        1000 // 12,
+    )
+
+
+def test_case_32_a_compacted_topic_wants_keys(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", cleanup_policy="compact")
+    records = [NewRecord(b"v", b"k", 5), NewRecord(b"v", None, 5), NewRecord(None, b"k", 5), NewRecord(b"v", None, 5)]
+    for append in (bench.partition.append, lambda r: bench.partition.append_batches(encode_batch(r))):
+        with pytest.raises(InvalidRecordError, match="no key") as caught:
+            append(records)
+        assert (caught.value.index, caught.value.indexes) == (1, (1, 3))
+    assert bench.partition.positions().end_offset == 0
+    bench.log.alter_topic("t", {"cleanup.policy": "delete"})
+    bench.partition.append([*records, NewRecord(None, None, 5)])
+    assert bench.partition.positions().end_offset == 5
+
+
+def test_case_34_lookups_by_time_with_epochs(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.append(b"v", timestamp=100)
+    bench.partition.new_leader_epoch(1)
+    bench.partition.append([NewRecord(b"v", None, 200), NewRecord(b"v", None, 300), NewRecord(b"v", None, 250)])
+    bench.append(b"v", timestamp=200)
+    for timestamp, offset, epoch in ((100, 0, 0), (101, 1, 1), (200, 1, 1), (300, 2, 1)):
+        found = bench.partition.offset_for_time(timestamp)
+        assert found is not None
+        assert (found[0], bench.writer.epochs.epoch_at(found[0])) == (offset, epoch)
+    assert bench.partition.offset_for_time(301) is None
+    assert bench.partition.largest_timestamp() == (2, 300)
+    listed = [list_offset(bench.partition, t) for t in (100, 200, EARLIEST, EARLIEST_LOCAL, LATEST, MAX_TIMESTAMP)]
+    assert listed == [(0, 100, 0), (1, 200, 1), (0, -1, 0), (0, -1, 0), (5, -1, 1), (2, 300, 1)]
+    assert [list_offset(bench.partition, t) for t in (301, LATEST_TIERED)] == [None, None]
+    positions = bench.partition.positions()
+    assert (positions.start_offset, bench.writer.epochs.epoch_at(0)) == (0, 0)
+    assert (positions.end_offset, bench.epochs[-1][0]) == (5, 1)
+    assert offset_for_leader_epoch(bench.partition, 0) == (0, 1)
+    assert offset_for_leader_epoch(bench.partition, 1) == (1, 5)
+    assert offset_for_leader_epoch(bench.partition, 2) == (-1, -1)
+
+
+def test_where_the_bucket_ends_is_listed_with_its_epoch(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=2)
+    bench.fill(3)
+    bench.partition.new_leader_epoch(1)
+    bench.fill(3)
+    bench.partition.set_uploaded(0)
+    assert list_offset(bench.partition, LATEST_TIERED) == (-1, -1, -1)
+    bench.partition.set_uploaded(4, start_offset=0)
+    assert list_offset(bench.partition, LATEST_TIERED) == (3, -1, 1)
+    bench.partition.flush()
+    bench.partition.delete_local_before(4)
+    assert list_offset(bench.partition, EARLIEST) == (0, -1, 0)
+    assert list_offset(bench.partition, EARLIEST_LOCAL) == (4, -1, 1)
+
+
+def test_the_earliest_offset_has_no_epoch_above_it(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.partition.start_at(5, 0)
+    append_given(bench.partition, batch(10, epoch=3))
+    bench.writer.epochs.clear()
+    bench.writer.epochs.assign(3, 10)
+    assert list_offset(bench.partition, EARLIEST) == (5, -1, -1)
+    assert list_offset(bench.partition, LATEST) == (11, -1, 3)
+
+
+def test_case_35_names_of_directories_on_their_way_out() -> None:
+    for kind in ("delete", "future", "stray"):
+        parsed = parse_partition_dir(f"topic.with.dot-0.{'a' * 32}-{kind}")
+        assert (parsed.tp, parsed.kind) == (TopicPartition("topic.with.dot", 0), kind)
+    for name in ("foo", "-0", "topic-", "topic-abc", ""):
+        with pytest.raises(ConfigError) as caught:
+            parse_partition_dir(name)
+        assert repr(name) in caught.value.message or name in caught.value.message
+
+
+def test_case_36_a_long_topic_name_still_fits_when_deleted() -> None:
+    name = renamed_dir(TopicPartition("t" * 249, 12), "a" * 32, "delete")
+    assert len(name) <= 255
+    assert parse_partition_dir(name).kind == "delete"
+
+
+def test_case_60_a_batch_of_another_codec_is_encoded_anew_others_keep_their_bytes(tmp_path: Path) -> None:
+    sent = batch(0, 5, 6, 7, codec=Codec.GZIP)
+    for kind, codec, same in (("producer", Codec.GZIP, True), ("gzip", Codec.GZIP, True), ("zstd", Codec.ZSTD, False)):
+        bench = CaseBench(tmp_path / kind, compression_type=kind)
+        bench.partition.append_batches(sent)
+        stored = bytes(next(bench.partition.read_batches(0)))
+        assert read_header(stored).codec == codec
+        assert (stored[21:] == sent[21:]) == same
+        assert [r.timestamp for r in bench.records()] == [5, 6, 7]
+
+
+def test_case_60_another_level_alone_changes_nothing(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", compression_type="gzip", compression_gzip_level=1)
+    sent = encode_batch([NewRecord(b"value " * 50, b"k", 5)], codec=Codec.GZIP, level=9)
+    bench.partition.append_batches(sent)
+    assert bytes(next(bench.partition.read_batches(0)))[21:] == sent[21:]
+
+
+def test_a_batch_that_grows_beyond_the_limit_when_encoded_anew_is_refused(tmp_path: Path) -> None:
+    sent = batch(0, value=b"v" * 5000, codec=Codec.GZIP)
+    assert len(sent) < 500
+    bench = CaseBench(tmp_path / "log", compression_type="uncompressed", max_message_bytes=500)
+    with pytest.raises(RecordTooLargeError):
+        bench.partition.append_batches(sent)
+
+
+def test_case_59_log_append_time_changes_the_header_only(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", message_timestamp_type="LogAppendTime")
+    sent = batch(0, 5, 6, 7, codec=Codec.ZSTD)
+    bench.partition.append_batches(sent)
+    stored = bytes(next(bench.partition.read_batches(0)))
+    assert len(stored) == len(sent)
+    assert stored[HEADER_BYTES:] == sent[HEADER_BYTES:]
+    assert stored[27:35] == sent[27:35]
+    assert read_header(stored).max_timestamp == START_MS
+    assert [r.timestamp for r in bench.records()] == [START_MS] * 3
+    assert bench.partition.offset_for_time(START_MS) == (0, START_MS)
+
+
+def test_a_log_append_time_batch_on_a_create_time_topic_gets_its_own_times_back(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    stamped: dict[str, Any] = {"timestamp_type": TimestampType.LOG_APPEND_TIME, "append_time_ms": 99}
+    bench.partition.append_batches(batch(0, 5, 7, **stamped))
+    assert [r.timestamp for r in bench.records()] == [5, 7]
+    with pytest.raises(InvalidTimestampError):
+        bench.partition.append_batches(batch(0, 5, -1, **stamped))
+
+
+def test_case_59_timestamps_out_of_range_are_all_named(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", message_timestamp_before_max_ms=1000, message_timestamp_after_max_ms=1000)
+    stamps = [START_MS - 1001, START_MS - 1000, START_MS + 1000, START_MS + 1001, 5, 6]
+    with pytest.raises(InvalidTimestampError, match=r"records 0, 3, 4 and 1 more") as caught:
+        bench.partition.append([NewRecord(b"v", None, s) for s in stamps])
+    assert caught.value.indexes == (0, 3, 4, 5)
+    with pytest.raises(InvalidTimestampError, match=r"records 0, 3, 4 and 1 more") as caught:
+        bench.partition.append_batches(batch(0, *stamps))
+    assert caught.value.indexes == (0, 3, 4, 5)
+    bench.partition.append_batches(batch(0, START_MS - 1000, -1))
+    assert [r.timestamp for r in bench.records()] == [START_MS - 1000, -1]
+
+
+def test_old_formats_are_upgraded_by_an_append_and_read_where_a_broker_left_them(tmp_path: Path) -> None:
+    sent = message(7, b"a", magic=0) + message(8, b"b") + wrapper(1, b"c", b"d")
+    ours = CaseBench(tmp_path / "ours")
+    assert ours.partition.append_batches(sent).end_offset == 4
+    assert [read_header(b).magic for b in ours.partition.read_batches(0)] == [2]
+    assert ours.values() == [b"a", b"b", b"c", b"d"]
+    assert [r.timestamp for r in ours.records()] == [-1, 5, 5, 5]
+
+    theirs = CaseBench(tmp_path / "theirs")
+    sent = message(0, b"a", magic=0) + message(1, b"b") + wrapper(3, b"c", b"d")
+    append_given(theirs.partition, sent)
+    assert b"".join(bytes(b) for b in theirs.partition.read_batches(0)) == sent
+    theirs.partition.roll()
+    theirs.reopen()
+    assert [(r.offset, r.value) for r in theirs.records()] == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"d")]
+
+
+def test_a_batch_with_holes_is_refused_and_one_out_of_order_is_encoded_anew(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    holes = bytearray(batch(0, 5, 6))
+    struct.pack_into(">i", holes, 23, 5)
+    with pytest.raises(InvalidRecordError):
+        bench.partition.append_batches(bytes(holes))
+    with pytest.raises(InvalidRecordError, match="sequence"):
+        bench.partition.append_batches(batch(0, producer_id=7, producer_epoch=0))
+    with pytest.raises(InvalidRecordError, match="control"):
+        bench.partition.append_batches(batch(0, control=True))
+
+
+def test_bases_beyond_31_bits(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    base = MAX_RELATIVE_OFFSET + 5
+    bench.partition.start_at(base, 2)
+    bench.fill(3)
+    bench.partition.roll()
+    bench.fill(1)
+    bench.reopen()
+    assert bench.offsets() == list(range(base, base + 4))
+
+
+def values_of(records: list[Record]) -> list[bytes | None]:
+    return [record.value for record in records]
+
+
+def test_what_was_cut_is_not_read_and_what_follows_is(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=5, index_interval_bytes=1)
+    for i in range(12):
+        bench.append(b"%d" % (i % 10), timestamp=START_MS + i)
+    bench.partition.flush()
+    bench.partition.truncate_to(7)
+    assert bench.partition.positions().flushed_offset == 7
+    bench.append(b"n", timestamp=START_MS)
+    assert values_of(bench.records()) == [b"%d" % i for i in range(7)] + [b"n"]
+    assert bench.partition.offset_for_time(START_MS + 6) == (6, START_MS + 6)
+    assert bench.partition.offset_for_time(START_MS + 7) is None
+    bench.kill()
+    bench.open()
+    assert values_of(bench.records()) == [b"%d" % i for i in range(7)] + [b"n"]
+
+
+def test_a_batch_across_the_cut_goes_whole(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.fill(2)
+    bench.append(b"a", b"b", b"c")
+    bench.partition.truncate_to(4)
+    assert bench.partition.positions().end_offset == 4
+    assert bench.append(b"v") == 4
+    assert bench.offsets() == [0, 1, 4]
+    bench.reopen()
+    assert bench.offsets() == [0, 1, 4]
+
+
+def test_a_tiered_log_is_cut_below_the_bucket_only_by_name(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=5)
+    bench.fill(12)
+    bench.partition.set_uploaded(10, 1)
+    with pytest.raises(ConfigError, match="bucket holds"):
+        bench.partition.truncate_to(9)
+    with pytest.raises(ConfigError):
+        bench.partition.truncate_to(-1)
+    bench.partition.truncate_to(10)
+    bench.partition.truncate_to(9, below_uploaded=True)
+    start_over(bench.partition, 100, log_start=3)
+    positions = bench.partition.positions()
+    assert (positions.start_offset, positions.local_start_offset, positions.end_offset) == (3, 100, 100)
+    assert [r.value for b in bench.partition.read_batches(100) for r in decode_records(b)] == []
+    bench.reopen()
+    assert bench.partition.positions().end_offset == 100

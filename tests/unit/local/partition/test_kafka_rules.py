@@ -1,0 +1,340 @@
+"""Rules of Kafka's log that no acceptance case names: each with its numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.given import move_start
+from tests.unit.local.bench import RECORD_BYTES, CaseBench, batch
+from tests.unit.local.partition.old_batches import UNTIMED
+from tests.unit.local.partition.producer_bench import ProducerBench, data, end
+from tiered.errors import ConfigError
+from tiered.local.disk.epochs import LeaderEpochs
+from tiered.local.disk.files import PosixFiles
+from tiered.model import NewRecord
+from tiered.testing.clock import START_MS
+
+ROOT_FILES = [
+    "cleaner-offset-checkpoint",
+    "log-start-offset-checkpoint",
+    "recovery-point-offset-checkpoint",
+    "replication-offset-checkpoint",
+]
+
+
+def test_a_new_directory_has_four_checkpoints_and_its_properties(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    names = sorted(path.name for path in bench.directory.iterdir() if path.name.endswith("-checkpoint"))
+    assert names == ROOT_FILES
+    assert {".lock", "meta.properties"} <= {path.name for path in bench.directory.iterdir()}
+    assert bench.names("") == [f"{0:020d}.log", "leader-epoch-checkpoint", "partition.metadata"]
+    assert not (bench.folder / "partition.metadata").read_bytes().endswith(b"\n")
+
+
+@pytest.mark.parametrize("name", ROOT_FILES)
+@pytest.mark.parametrize("content", [b"", b"0\n", b"junk", b"0\n2\nt 0 1\n"])
+def test_a_checkpoint_without_entries_or_sense_counts_as_empty(tmp_path: Path, name: str, content: bytes) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=2)
+    bench.fill(6)
+    bench.kill()
+    (bench.directory / name).write_bytes(content)
+    bench.open()
+    assert (bench.offsets(), bench.partition.positions().start_offset) == (list(range(6)), 0)
+
+
+def test_only_the_log_of_a_new_segment_is_made_by_a_roll(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=2)
+    bench.fill(3)
+    assert bench.names("") == [
+        *(f"{0:020d}{suffix}" for suffix in (".index", ".log", ".seal", ".timeindex")),
+        f"{2:020d}.log",
+        f"{2:020d}.snapshot",
+        "leader-epoch-checkpoint",
+        "partition.metadata",
+        "tiered-plain",
+    ]
+
+
+def test_a_time_index_holds_the_running_largest_timestamp_where_it_was_first(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", index_interval_bytes=0)
+    for timestamp in (10, 5, 20, 20, 15, 30):
+        bench.append(b"v", timestamp=timestamp)
+    bench.partition.roll()
+    assert bench.times(0).entries == [(10, 0), (20, 2), (30, 5)]
+    assert bench.index(0).entries == [(i, i * RECORD_BYTES) for i in range(1, 6)]
+
+
+def test_the_closing_entry_names_what_was_not_indexed(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    for timestamp in (10, 30, 20):
+        bench.append(b"v", timestamp=timestamp)
+    bench.partition.roll()
+    assert (bench.times(0).entries, bench.index(0).entries) == ([(30, 1)], [])
+
+
+@pytest.mark.parametrize(("interval", "indexed"), [(RECORD_BYTES - 1, [1, 2, 3, 4]), (RECORD_BYTES, [2, 4])])
+def test_an_entry_is_due_strictly_beyond_the_interval(tmp_path: Path, interval: int, indexed: list[int]) -> None:
+    bench = CaseBench(tmp_path / "log", index_interval_bytes=interval)
+    bench.fill(5)
+    bench.partition.roll()
+    assert [offset for offset, _ in bench.index(0).entries] == indexed
+
+
+def test_several_batches_of_one_append_are_indexed_each(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", index_interval_bytes=0)
+    bench.partition.append_batches(batch(0) + batch(1) + batch(2))
+    bench.partition.append_batches(batch(3))
+    bench.partition.roll()
+    assert [offset for offset, _ in bench.index(0).entries] == [1, 2, 3]
+
+
+def test_a_full_index_rolls_and_one_slot_of_the_time_index_is_kept(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", index_interval_bytes=0, segment_index_bytes=24)
+    for i in range(8):
+        bench.append(b"v", timestamp=START_MS + i)
+    assert bench.bases == [0, 2, 4, 6]
+    assert bench.times(0).entries == [(START_MS + 1, 1)]
+    same = CaseBench(tmp_path / "same", index_interval_bytes=0, segment_index_bytes=36)
+    for _ in range(8):
+        same.append(b"v", timestamp=START_MS)
+    assert same.bases == [0, 5]  # equal timestamps fill the offset index only: four entries
+
+
+def test_a_segments_age_counts_from_its_first_batch_also_after_a_reopen(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", segment_ms=100)
+    bench.partition.append([NewRecord(b"v", None, START_MS), NewRecord(b"v", None, START_MS + 50)])
+    bench.append(b"v", timestamp=START_MS + 150)
+    bench.reopen()
+    bench.append(b"v", timestamp=START_MS + 150)
+    assert bench.bases == [0]
+    bench.append(b"v", timestamp=START_MS + 151)
+    assert bench.bases == [0, 4]
+    bench.append(b"v", timestamp=START_MS)  # older than the first: no roll
+    assert bench.bases == [0, 4]
+
+
+def test_a_marker_carries_the_time_of_the_wall(tmp_path: Path) -> None:
+    bench = ProducerBench(tmp_path / "log", segment_ms=1000)
+    bench.partition.append_batches(data(0, txn=True))
+    bench.clock.advance(10)
+    bench.partition.append_as_coordinator(end(ts=bench.clock.now_ms()))
+    assert bench.bases == [0, 1]
+
+
+def test_a_compacted_segment_ends_after_the_largest_lag(tmp_path: Path) -> None:
+    for policy, bases in (("delete", [0]), ("compact", [0, 1]), ("compact,delete", [0, 1])):
+        bench = CaseBench(tmp_path / policy, segment_ms=1000, max_compaction_lag_ms=100, cleanup_policy=policy)
+        for timestamp in (START_MS, START_MS + 101):
+            bench.append(b"v", key=b"k", timestamp=timestamp)
+        assert bench.bases == bases
+
+
+def test_flushes_by_count_and_by_time(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "count", flush_messages=3)
+    flushed = []
+    for _ in range(7):
+        bench.fill(1)
+        flushed.append(bench.partition.positions().flushed_offset)
+    assert flushed == [0, 0, 3, 3, 3, 6, 6]
+    timed = CaseBench(tmp_path / "time", flush_ms=1000)
+    timed.fill(2)
+    timed.clock.advance(0.999)
+    timed.log.tick()
+    assert timed.partition.positions().flushed_offset == 0
+    timed.clock.advance(0.001)
+    timed.log.tick()
+    assert timed.partition.positions().flushed_offset == 2
+
+
+def test_retention_at_its_edges(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", retention_ms=0)
+    bench.fill(2)
+    bench.retain()
+    assert bench.bases == [0]  # as old as now is not older
+    bench.clock.advance(0.001)
+    bench.retain()
+    assert bench.bases == [2]
+    sized = CaseBench(tmp_path / "sized", per_segment=5, retention_bytes=12 * RECORD_BYTES)
+    sized.fill(23)
+    sized.retain()
+    assert sized.bases == [10, 15, 20]  # 13 records are left: one segment less would be 8
+    sized.retain()
+    assert sized.bases == [10, 15, 20]
+
+
+@pytest.mark.parametrize(("policy", "bases"), [("compact", [0, 2]), ("compact,delete", [2])])
+def test_a_topic_that_is_only_compacted_expires_nothing(tmp_path: Path, policy: str, bases: list[int]) -> None:
+    bench = CaseBench(tmp_path / "log", cleanup_policy=policy, retention_ms=1, retention_bytes=0)
+    bench.fill(2, key=b"k", timestamp=5)
+    bench.partition.roll()
+    bench.retain()
+    assert bench.bases == bases
+
+
+def test_what_a_truncation_does_with_epochs_and_the_log_start(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=3)
+    bench.fill(10)
+    bench.partition.new_leader_epoch(4)
+    bench.partition.truncate_to(10)  # at the end: data stay, an epoch without records goes
+    assert (bench.epochs, bench.partition.positions().end_offset) == ([(0, 0)], 10)
+    with pytest.raises(ConfigError):
+        bench.partition.truncate_to(-1)
+    move_start(bench.partition, 5)
+    bench.partition.truncate_to(4)
+    positions = bench.partition.positions()
+    assert (positions.start_offset, positions.end_offset, bench.bases) == (4, 4, [0, 3])
+    bench.partition.delete_local_before(3)
+    bench.partition.truncate_to(2)  # below the first segment: everything goes
+    positions = bench.partition.positions()
+    assert (positions.start_offset, positions.end_offset, bench.bases, bench.epochs) == (2, 2, [2], [])
+
+
+def test_a_log_start_below_the_first_segment_is_raised_with_its_epochs(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=2)
+    bench.fill(6)
+    bench.partition.delete_local_before(4)
+    bench.log.close()
+    (bench.directory / "log-start-offset-checkpoint").write_text("0\n1\nt 0 1\n")
+    (bench.folder / "leader-epoch-checkpoint").write_text("0\n2\n0 0\n1 3\n")
+    bench.open()
+    assert (bench.partition.positions().start_offset, bench.writer.log_start, bench.epochs) == (4, 4, [(1, 4)])
+
+
+def test_lookups_by_time_with_equal_and_falling_timestamps(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=3, index_interval_bytes=0)
+    for timestamp in (10, 5, 20, 20, 15, 30, 3, 2, 1):
+        bench.append(b"v", timestamp=timestamp)
+    wanted = {0: (0, 10), 6: (0, 10), 11: (2, 20), 20: (2, 20), 21: (5, 30), 30: (5, 30), 31: None}
+    assert {t: bench.partition.offset_for_time(t) for t in wanted} == wanted
+    move_start(bench.partition, 3)
+    wanted = {0: (3, 20), 16: (3, 20), 21: (5, 30), 31: None}
+    assert {t: bench.partition.offset_for_time(t) for t in wanted} == wanted
+    assert bench.partition.largest_timestamp() == (5, 30)
+
+
+def test_records_without_a_time_are_passed_over_by_lookups(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=2)
+    for _ in range(3):
+        bench.partition.append_batches(UNTIMED)
+    bench.append(b"v", timestamp=START_MS)
+    assert bench.partition.offset_for_time(START_MS - 5) == (3, START_MS)
+    assert bench.partition.largest_timestamp() == (3, START_MS)
+
+
+def test_changed_settings_hold_at_once_those_of_indexes_with_the_next_segment(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "bytes")
+    bench.fill(5)
+    bench.log.alter_topic("t", {"segment.bytes": 3 * RECORD_BYTES})
+    bench.fill(1)
+    assert bench.bases == [0, 5]
+    aged = CaseBench(tmp_path / "ms")
+    aged.fill(2, timestamp=START_MS)
+    aged.log.alter_topic("t", {"segment.ms": 10})
+    aged.fill(1, timestamp=START_MS + 10)
+    aged.fill(1, timestamp=START_MS + 11)
+    assert aged.bases == [0, 3]
+    idle = CaseBench(tmp_path / "seal")
+    idle.fill(2)
+    idle.log.alter_topic("t", {"seal.ms": 10})
+    idle.clock.advance(1)
+    idle.log.tick()
+    assert idle.bases == [0, 2]
+    index = CaseBench(tmp_path / "index")
+    index.log.alter_topic("t", {"index.interval.bytes": 0})
+    index.fill(3)
+    index.partition.roll()
+    index.fill(3)
+    index.partition.roll()
+    assert [len(index.index(base)) for base in (0, 3)] == [0, 2]
+
+
+def epochs(directory: Path, *entries: tuple[int, int]) -> LeaderEpochs:
+    directory.mkdir(exist_ok=True)
+    made = LeaderEpochs(directory, PosixFiles())
+    for entry in entries:
+        made.assign(*entry)
+    return made
+
+
+def test_where_a_leader_epoch_ends(tmp_path: Path) -> None:
+    known = epochs(tmp_path, (1, 5), (3, 8))
+    wanted = {-1: (-1, -1), 0: (0, 5), 1: (1, 8), 2: (1, 8), 3: (3, 10), 4: (-1, -1)}
+    assert {epoch: known.end_offset_for(epoch, 10) for epoch in wanted} == wanted
+    assert epochs(tmp_path / "none").end_offset_for(0, 10) == (-1, -1)
+    assert [known.epoch_at(offset) for offset in (4, 5, 7, 8, 99)] == [-1, 1, 1, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ((3, 9), [(1, 5), (3, 8)]),  # the latest, at or above its start: ignored
+        ((3, 8), [(1, 5), (3, 8)]),
+        ((3, 7), [(1, 5), (3, 7)]),
+        ((2, 9), [(1, 5), (2, 9)]),
+        ((4, 8), [(1, 5), (4, 8)]),
+        ((4, 6), [(1, 5), (4, 6)]),
+        ((4, 5), [(4, 5)]),
+        ((0, 2), [(0, 2)]),
+        ((4, 12), [(1, 5), (3, 8), (4, 12)]),
+    ],
+)
+def test_an_epoch_that_is_assigned_takes_those_behind_it_away(
+    tmp_path: Path, entry: tuple[int, int], expected: list[tuple[int, int]]
+) -> None:
+    known = epochs(tmp_path, (1, 5), (3, 8))
+    known.assign(*entry)
+    assert [tuple(e) for e in known.entries] == expected
+    assert [tuple(e) for e in LeaderEpochs(tmp_path, PosixFiles()).entries] == expected  # on disk at once
+    for bad in ((-1, 3), (3, -1)):
+        with pytest.raises(ConfigError):
+            known.assign(*bad)
+
+
+@pytest.mark.parametrize(
+    ("offset", "from_start", "from_end"),
+    [
+        (4, [(1, 5), (3, 8)], []),
+        (5, [(1, 5), (3, 8)], []),
+        (6, [(1, 6), (3, 8)], [(1, 5)]),
+        (8, [(3, 8)], [(1, 5)]),
+        (20, [(3, 20)], [(1, 5), (3, 8)]),
+    ],
+)
+def test_epochs_are_cut_at_both_ends(
+    tmp_path: Path, offset: int, from_start: list[tuple[int, int]], from_end: list[tuple[int, int]]
+) -> None:
+    start, end_ = epochs(tmp_path / "s", (1, 5), (3, 8)), epochs(tmp_path / "e", (1, 5), (3, 8))
+    start.truncate_from_start(offset)
+    end_.truncate_from_end(offset)
+    assert [tuple(e) for e in start.entries] == from_start
+    assert [tuple(e) for e in end_.entries] == from_end
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_without_snapshots_gets_them_at_its_last_bases_and_its_end(tmp_path: Path, clean: bool) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=2)
+    bench.fill(9)
+    if clean:
+        bench.log.close()
+    else:
+        bench.kill()
+    for name in (*bench.names(".snapshot"), "tiered-plain"):
+        (bench.folder / name).unlink()
+    bench.open()
+    assert bench.offsets() == list(range(9))
+    assert [int(name[:20]) for name in bench.names(".snapshot")] == [6, 8, 9]
+
+
+def test_files_that_lie_where_a_segment_begins_go_first(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=2)
+    bench.fill(2)
+    for suffix in (".log", ".index", ".timeindex", ".txnindex"):
+        (bench.folder / f"{2:020d}{suffix}").write_bytes(b"somebody else's" * 20)
+    bench.fill(1)
+    assert bench.offsets() == [0, 1, 2]
+    assert (bench.folder / f"{2:020d}.log").stat().st_size == RECORD_BYTES
+    assert bench.names(".txnindex") == []
+    bench.reopen()
+    assert bench.offsets() == [0, 1, 2]

@@ -1,0 +1,358 @@
+"""Acceptance cases of loading and recovery, and replacement under crashes; the number in a name is the case's own."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from tests.support.given import append_given, move_start
+from tests.unit.local.bench import CaseBench, batch
+from tiered.errors import ConfigError
+from tiered.format.codecs import Codec
+from tiered.format.keys import CLEANED_SUFFIX, log_name, parse_local_name
+from tiered.format.txn_index import decode_txns, encode_txns
+from tiered.local.segment.replacement import SegmentCopy
+from tiered.model import AbortedTxn, TopicPartition
+from tiered.plan.roll import MAX_RELATIVE_OFFSET
+from tiered.testing.clock import START_MS
+from tiered.testing.disk import PowerCut, on_nth
+
+FAR = MAX_RELATIVE_OFFSET + 2
+OFFSET_COUNT = 100
+SPLIT_EFFECTS = 70
+"""So many effects on files does the load of :func:`overflowed` have at least."""
+
+
+def filled(directory: Path, count: int = OFFSET_COUNT) -> CaseBench:
+    bench = CaseBench(directory, per_segment=12, index_interval_bytes=100, segment_index_bytes=1200)
+    for i in range(count):
+        bench.append(b"v", timestamp=START_MS + i)
+    return bench
+
+
+def indexes_of(bench: CaseBench) -> list[tuple[list[tuple[int, int]], list[tuple[int, int]]]]:
+    return [(bench.index(base).entries, bench.times(base).entries) for base in bench.bases]
+
+
+def checkpoint(bench: CaseBench) -> str:
+    return (bench.directory / "recovery-point-offset-checkpoint").read_text()
+
+
+@pytest.mark.parametrize("recovery_point", [10, 0, OFFSET_COUNT])
+def test_case_61_recovery_makes_the_same_indexes(tmp_path: Path, recovery_point: int) -> None:
+    """The recovery point follows at once, not at the next flush: what was recovered is fsynced by the open itself."""
+    bench = filled(tmp_path / "log")
+    bench.reopen()
+    bench.log.close()
+    before = [path.read_bytes() for path in sorted(bench.folder.glob("*.*index"))]
+    (bench.directory / ".kafka_cleanshutdown").unlink()
+    (bench.directory / "recovery-point-offset-checkpoint").write_text(f"0\n1\nt 0 {recovery_point}\n")
+    bench.open()
+    assert bench.partition.positions().end_offset == OFFSET_COUNT
+    assert bench.offsets() == list(range(OFFSET_COUNT))
+    assert checkpoint(bench) == f"0\n1\nt 0 {OFFSET_COUNT}\n"
+    bench.log.close()
+    assert [path.read_bytes() for path in sorted(bench.folder.glob("*.*index"))] == before
+
+
+@pytest.mark.parametrize("content", [None, b"", b"  "])
+def test_case_62_all_indexes_lost_or_blank(tmp_path: Path, content: bytes | None) -> None:
+    bench = filled(tmp_path / "log")
+    bench.kill()
+    for path in bench.folder.glob("*.*index"):
+        path.unlink()
+        if content is not None:
+            path.write_bytes(content)
+    for suffix in (".index", ".timeindex", ".txnindex"):
+        (bench.folder / f"{7:020d}{suffix}").write_bytes(b"orphan")
+    bench.open()
+    assert bench.offsets() == list(range(OFFSET_COUNT))
+    for i in range(OFFSET_COUNT):
+        assert bench.partition.offset_for_time(START_MS + i) == (i, START_MS + i)
+        assert bench.offsets(i)[0] == i
+    assert not list(bench.folder.glob(f"{7:020d}.*"))
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_case_63_offsets_too_far_away_begin_a_segment(tmp_path: Path, codec: Codec) -> None:
+    bench = CaseBench(tmp_path / "log")
+    append_given(bench.partition, batch(0, codec=codec))
+    append_given(bench.partition, batch(FAR, codec=codec))
+    append_given(bench.partition, batch(FAR + 1, codec=codec))
+    assert bench.bases == [0, FAR]
+    assert snapshots(bench) == [FAR]
+    bench.reopen()
+    assert (bench.bases, bench.offsets()) == ([0, FAR], [0, FAR, FAR + 1])
+
+
+def overflowed(bench: CaseBench) -> bytes:
+    """A log of one segment whose last batches lie too far from its base, as old brokers made them."""
+    bench.fill(1)
+    bench.kill()
+    data = b"".join(batch(i, START_MS + i % 7) for i in (*range(10), FAR, FAR + 1, FAR + 9))
+    (bench.folder / log_name(0)).write_bytes(data)
+    (bench.folder / "tiered-sparse").write_bytes(b"")
+    return data
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_case_64_a_segment_that_overflows_is_split(tmp_path: Path, clean: bool) -> None:
+    bench = CaseBench(tmp_path / "log")
+    data = overflowed(bench)
+    if clean:
+        (bench.directory / ".kafka_cleanshutdown").write_bytes(b"")
+    bench.open()
+    assert bench.bases == [0, FAR]
+    assert b"".join(bytes(b) for b in bench.partition.read_batches(0)) == data
+    assert bench.append(b"v") == FAR + 10
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    ("offsets", "bases"),
+    [
+        ((FAR, FAR + 1), [FAR]),  # all of it overflows: one segment
+        ((0, FAR, 2 * FAR, 2 * FAR + 3), [0, FAR, 2 * FAR]),
+        ((FAR - 3, 2 * FAR), [0, 2 * FAR]),
+    ],
+)
+def test_case_64_a_split_begins_a_segment_where_offsets_no_longer_fit(
+    tmp_path: Path, offsets: tuple[int, ...], bases: list[int], clean: bool
+) -> None:
+    bench = CaseBench(tmp_path / "log")
+    overflowed(bench)
+    (bench.folder / log_name(0)).write_bytes(b"".join(batch(offset) for offset in offsets))
+    if clean:
+        (bench.directory / ".kafka_cleanshutdown").write_bytes(b"")
+    bench.open()
+    assert bench.bases[: len(bases)] == bases
+    assert bench.offsets() == list(offsets)
+    assert bench.append(b"v") == offsets[-1] + 1
+    bench.reopen()
+    assert bench.offsets() == [*offsets, offsets[-1] + 1]
+
+
+@pytest.mark.parametrize("nth", range(1, SPLIT_EFFECTS + 1))
+def test_case_64_a_crash_at_any_step_of_a_split_loses_nothing(tmp_path: Path, nth: int) -> None:
+    bench = CaseBench(tmp_path / "log")
+    data = overflowed(bench)
+    crash = on_nth(nth, "*", PowerCut)
+    bench.files.fail = lambda name, path: crash(name, path) if path.is_relative_to(bench.folder) else 0
+    with pytest.raises(PowerCut):
+        bench.open()
+    bench.files.fail = None
+    bench.open()
+    assert b"".join(bytes(b) for b in bench.partition.read_batches(0)) == data
+    assert bench.bases == [0, FAR]
+    assert all(file.work == "" for file in map(parse_local_name, bench.names("")) if file)
+
+
+def test_case_65_a_log_that_ends_below_its_start_begins_again_there(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=1)
+    bench.fill(10)
+    assert snapshots(bench) == list(range(1, 10))
+    move_start(bench.partition, 4)
+    bench.log.checkpoint()
+    bench.kill()
+    (bench.folder / log_name(1)).write_bytes(b"junk" * 20)
+    (bench.directory / "recovery-point-offset-checkpoint").write_text("0\n1\nt 0 0\n")
+    bench.open()
+    positions = bench.partition.positions()
+    assert (bench.bases, positions.start_offset, positions.end_offset) == ([4], 4, 4)
+    assert (snapshots(bench), bench.epochs) == ([], [(0, 4)])
+    assert bench.names(".log") == [log_name(4)]
+    for offset in range(4, 9):
+        assert bench.append(b"v") == offset
+        bench.partition.roll()
+    bench.clock.advance(100)
+    bench.log.tick()
+    assert snapshots(bench) == [5, 6, 7, 8, 9]
+    assert bench.offsets() == [4, 5, 6, 7, 8]
+
+
+def snapshots(bench: CaseBench) -> list[int]:
+    return [int(name[:20]) for name in bench.names(".snapshot")]
+
+
+def test_case_66_an_empty_active_segment_without_indexes(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=5)
+    bench.fill(5)
+    bench.partition.roll()
+    bench.kill()
+    for suffix in (".index", ".timeindex"):
+        (bench.folder / f"{5:020d}{suffix}").unlink(missing_ok=True)
+    bench.open()
+    assert (bench.bases, bench.partition.positions().end_offset) == ([0, 5], 5)
+    assert len(bench.index(5)) == 0
+    assert bench.append(b"v") == 5
+
+
+def test_a_cut_takes_the_aborted_transactions_and_snapshots_above_it(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.fill(10)
+    bench.partition.flush()
+    txns = [AbortedTxn(1, 0, 4, 5), AbortedTxn(1, 5, 8, 9)]
+    (bench.folder / f"{0:020d}.txnindex").write_bytes(encode_txns(txns))
+    for offset in (3, 9):
+        (bench.folder / f"{offset:020d}.snapshot").write_bytes(b"state")
+    bench.partition.truncate_to(6)
+    assert decode_txns((bench.folder / f"{0:020d}.txnindex").read_bytes()) == txns[:1]
+    assert snapshots(bench) == [6]  # one at the end is new, one that is none went
+    assert bench.partition.aborted_txns(0, 10) == txns[:1]
+
+
+def test_an_index_of_aborted_transactions_that_cannot_be_read_is_made_again(tmp_path: Path) -> None:
+    """Also where the batches behind the recovery point, the only ones that are read, have no transaction."""
+    bench = CaseBench(tmp_path / "log", index_interval_bytes=100)
+    bench.fill(30)
+    bench.partition.flush()
+    bench.log.checkpoint()
+    bench.kill()
+    path = bench.folder / f"{0:020d}.txnindex"
+    path.write_bytes(b"junk" * 30)
+    bench.open()
+    assert bench.partition.aborted_txns(0, 30) == []
+    assert path.read_bytes() == b""
+    assert bench.offsets() == list(range(30))
+
+
+def test_a_torn_tail_takes_the_aborted_transactions_and_snapshots_above_it(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.fill(10)
+    (bench.folder / f"{0:020d}.txnindex").write_bytes(encode_txns([AbortedTxn(1, 0, 9, 10)]))
+    (bench.folder / f"{10:020d}.snapshot").write_bytes(b"state")
+    bench.kill()
+    path = bench.folder / log_name(0)
+    path.write_bytes(path.read_bytes()[:-1])
+    bench.open()
+    assert bench.partition.positions().end_offset == 9
+    assert snapshots(bench) == [9]
+    assert (bench.folder / f"{0:020d}.txnindex").read_bytes() == b""
+
+
+# -- a cleaner's replacement -------------------------------------------------------------------------------------------
+
+
+def cleaned(bench: CaseBench, keep: set[int], bases: list[int]) -> list[SegmentCopy]:
+    """One copy for all segments ``bases``, with the batches whose offset is in ``keep``."""
+    copy = SegmentCopy(bench.files, bench.folder, bases[0], interval_bytes=100)
+    for found in bench.partition.read_batches(bases[0], bases[-1] + 12):
+        if struct.unpack_from(">q", found)[0] in keep:
+            copy.append(found)
+    copy.add_aborted(AbortedTxn(9, bases[0], bases[0] + 1, bases[0] + 2))
+    return [copy]
+
+
+def test_replaced_segments_are_read_by_new_reads_and_old_ones_go_on(tmp_path: Path) -> None:
+    bench = filled(tmp_path / "log", 60)
+    bench.partition.flush()
+    assert bench.bases == [0, 12, 24, 36, 48]
+    reading = bench.partition.read_batches(0)
+    next(reading)
+    (copy,) = cleaned(bench, {3, 20, 35}, [12, 24])
+    assert bench.writer.exchange.replace_segments([copy.finish()], [12, 24])
+    assert bench.bases == [0, 12, 36, 48]
+    assert bench.offsets() == [*range(12), 20, 35, *range(36, 60)]
+    assert sum(1 for _ in reading) == 59
+    assert bench.partition.offset_for_time(START_MS + 13) == (20, START_MS + 20)
+    carried = bench.folder / f"{12:020d}.txnindex"
+    assert decode_txns(carried.read_bytes(), 12) == [AbortedTxn(9, 12, 13, 14)]
+    assert bench.partition.aborted_txns(0, 60) == []  # no marker: the entry would hide what producer 9 commits later
+    bench.clock.advance(60)
+    bench.log.tick()
+    assert bench.names(".deleted") == []
+    bench.reopen()
+    assert bench.offsets() == [*range(12), 20, 35, *range(36, 60)]
+    assert [s.descriptor.records for s in bench.partition.sealed_segments()] == [12, 2, 12]
+
+
+def test_case_79_retention_takes_segments_while_they_are_cleaned(tmp_path: Path) -> None:
+    bench = filled(tmp_path / "log", 60)
+    bench.partition.flush()
+    (copy,) = cleaned(bench, {20, 35}, [12, 24])
+    found = copy.finish()
+    bench.partition.delete_local_before(24)
+    assert bench.writer.exchange.replace_segments([found], [12, 24])
+    assert bench.bases == [12, 36, 48]
+    assert bench.names(".log.deleted") == [f"{base:020d}.log.deleted" for base in (0, 12, 24)]
+    assert bench.offsets() == [35, *range(36, 60)]
+    assert bench.partition.positions().start_offset == 24
+
+
+def test_only_sealed_neighbours_are_replaced(tmp_path: Path) -> None:
+    bench = filled(tmp_path / "log", 60)
+    bench.partition.flush()
+    (copy,) = cleaned(bench, {20}, [12])
+    found = copy.finish()
+    for old in ([12, 36], [36, 48]):
+        with pytest.raises(ConfigError, match="neighbours"):
+            bench.writer.exchange.replace_segments([found], old)
+    bench.partition.delete_local_before(36)
+    assert bench.names(CLEANED_SUFFIX)
+    assert not bench.writer.exchange.replace_segments([found], [12, 24])
+    assert not bench.names(CLEANED_SUFFIX)
+    bench.reopen()
+    assert bench.offsets() == list(range(36, 60))
+
+
+@pytest.mark.parametrize("nth", range(1, 36))
+def test_case_77_a_crash_at_any_step_of_a_replacement_leaves_old_or_new(tmp_path: Path, nth: int) -> None:
+    bench = filled(tmp_path / "log", 60)
+    bench.partition.flush()
+    old, new = list(range(60)), [*range(12), 20, 35, *range(36, 60)]
+    bench.files.fail = on_nth(nth, "*", PowerCut)
+    try:
+        (copy,) = cleaned(bench, {20, 35}, [12, 24])
+        bench.writer.exchange.replace_segments([copy.finish()], [12, 24])
+    except PowerCut:
+        pass
+    bench.files.fail = None
+    bench.kill()
+    bench.open()
+    assert bench.offsets() in (old, new)
+    assert all(file.work == "" for file in map(parse_local_name, bench.names("")) if file)
+    assert bench.log.partition(TopicPartition("t", 0)).positions().end_offset == 60
+
+
+def tree(bench: CaseBench) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in bench.folder.iterdir()}
+
+
+def test_a_note_that_outlived_its_log_says_nothing_of_the_next(tmp_path: Path) -> None:
+    """A log that starts again, cut short between the renames of its last segment: the note was left behind."""
+    bench = CaseBench(tmp_path / "log", per_segment=2)
+    bench.fill(3)
+    bench.partition.flush()
+    bench.partition.truncate_to(2)
+    bench.kill()
+    (bench.folder / f"{0:020d}.log").rename(bench.folder / f"{0:020d}.log.deleted")
+    (bench.folder / f"{2:020d}.log").unlink()
+    (bench.folder / f"{2:020d}.seal.deleted").write_bytes((bench.folder / f"{0:020d}.seal").read_bytes())
+    (bench.directory / "recovery-point-offset-checkpoint").write_text("0\n1\nt 0 0\n")
+    trees = []
+    for _ in range(3):
+        bench.open()
+        assert bench.names(".seal") == bench.names(".seal.deleted") == []
+        assert bench.offsets() == []
+        bench.kill()
+        trees.append(tree(bench))
+    assert trees[1] == trees[2]
+    bench.open()
+    bench.fill(1)
+    bench.partition.flush()
+    bench.kill()
+    bench.open()
+    assert bench.offsets() == [0]
+
+
+def test_files_that_waited_to_be_removed_at_a_stop_are_gone_after_it_with_their_note(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=2, retention_bytes=0)
+    bench.fill(5)
+    bench.partition.flush()
+    bench.retain()
+    assert bench.names(".seal.deleted") == [f"{base:020d}.seal.deleted" for base in (0, 2, 4)]
+    bench.reopen()
+    assert bench.offsets() == []  # it slept until now
+    assert bench.names(".deleted") == []

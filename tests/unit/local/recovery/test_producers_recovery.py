@@ -1,0 +1,437 @@
+"""Producers after a kill, a power cut, a cut of the log: what is stable, what was aborted, what is a repetition."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.given import start_over
+from tests.unit.local.bench import TP
+from tests.unit.local.partition.producer_bench import PID, ProducerBench
+from tiered.checking.run import check as check_directory
+from tiered.errors import OutOfOrderSequenceError
+from tiered.format.batch import read_header
+from tiered.format.keys import log_name, txn_index_name
+from tiered.format.producer_snapshot import decode_snapshot
+from tiered.format.txn_index import decode_txns
+from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
+from tiered.model import AbortedTxn
+from tiered.testing.clock import START_MS
+from tiered.testing.disk import PowerCut, on_nth
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> ProducerBench:
+    return ProducerBench(tmp_path / "log", index_interval_bytes=100)
+
+
+def opened(bench: ProducerBench) -> None:
+    """An aborted transaction, an open one of another producer, and batches of a third."""
+    bench.plain(4)
+    bench.send(0, 2, pid=1, txn=True)
+    bench.send(0, 3, pid=2, txn=True)
+    bench.mark(abort=True, pid=1)
+    for sequence in range(3):
+        bench.send(sequence)
+
+
+def check(bench: ProducerBench, *, window: int) -> None:
+    """``window``: so many of a producer's batches are known again."""
+    assert (bench.end, bench.lso) == (13, 6)
+    assert bench.aborted() == [AbortedTxn(1, 4, 9, 6)]
+    for sequence in range(3 - window, 3):
+        assert bench.send(sequence).offset == 10 + sequence
+    if window == 1:
+        with pytest.raises(OutOfOrderSequenceError):
+            bench.send(1)
+    assert bench.send(3).offset == 13
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+@pytest.mark.parametrize("rolled", [False, True])
+def test_after_a_kill(bench: ProducerBench, flushed: bool, rolled: bool) -> None:
+    opened(bench)
+    if rolled:
+        bench.partition.roll()
+    if flushed:
+        bench.partition.flush()
+    bench.unclean()
+    check(bench, window=1 if rolled else 3)
+    bench.mark(pid=2)
+    assert bench.lso == bench.end
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_snapshot_that_failed_at_the_roll_is_written_at_the_flush(bench: ProducerBench, failures: int) -> None:
+    """Without it the segment could not be uploaded any more once retention has taken what came before."""
+    opened(bench)
+    (writer,) = bench.log.roster.awake()
+    left = [28] * failures
+    bench.files.fail = lambda operation, path: left.pop() if left and _is_snapshot_write(operation, path) else 0
+    bench.partition.roll()
+    assert left == []
+    path = bench.directory / "t-0" / f"{13:020d}.snapshot"
+    assert path.exists() == (failures == 1)
+    if failures == 1:
+        assert decode_snapshot(path.read_bytes()) == list(writer.live_producers())
+    bench.plain(1)
+    bench.log.close()
+    codes = [finding.code for finding in check_directory(bench.directory, None).findings]
+    assert codes == ["producer_snapshot_lost"] * (failures - 1)
+
+
+def test_an_entry_whose_marker_a_power_cut_took_hides_nothing(bench: ProducerBench) -> None:
+    """The marker was the first batch of its segment: nothing transactional is left in the log of that."""
+    bench.send(0, 3, pid=1, txn=True)
+    bench.partition.roll()
+    bench.mark(abort=True, pid=1)
+    log = bench.directory / "t-0" / f"{3:020d}.log"
+    (entry,) = decode_txns(log.with_suffix(".txnindex").read_bytes(), 3)
+    assert entry == AbortedTxn(1, 0, 3, 4)
+    bench.kill()
+    log.write_bytes(b"")
+    bench.open()
+    assert (bench.end, bench.lso) == (3, 0)
+    assert log.with_suffix(".txnindex").read_bytes() == b""
+    bench.mark(pid=1)
+    assert (bench.lso, bench.aborted()) == (4, [])
+
+
+def _is_snapshot_write(operation: str, path: Path) -> bool:
+    return operation == "write" and path.name.startswith(f"{13:020d}.snapshot.")
+
+
+def test_producers_below_the_recovery_point_are_remembered(bench: ProducerBench) -> None:
+    """Nothing behind the recovery point says that there are producers; below it nothing is read for the indexes."""
+    bench.plain(3)
+    bench.send(0, txn=True)
+    for _ in range(20):
+        bench.plain(1)
+    bench.partition.flush()
+    bench.log.checkpoint()
+    bench.plain(1)
+    bench.unclean()
+    assert (bench.end, bench.lso) == (25, 3)
+    assert bench.send(0, txn=True).offset == 3
+
+
+def test_after_a_clean_stop_only_the_newest_batch_is_known(bench: ProducerBench) -> None:
+    opened(bench)
+    bench.reopen()
+    assert bench.snapshots == [13]
+    check(bench, window=1)
+
+
+def test_a_kill_between_the_marker_and_its_index_entry(bench: ProducerBench) -> None:
+    bench.send(0, 2, txn=True)
+
+    def fail(name: str, path: Path) -> int:
+        if (name, path.suffix) == ("write", ".txnindex"):
+            raise PowerCut
+        return 0
+
+    bench.files.fail = fail
+    with pytest.raises(PowerCut):
+        bench.mark(abort=True)
+    bench.files.fail = None
+    bench.unclean()
+    assert (bench.end, bench.lso, bench.aborted()) == (3, 3, [AbortedTxn(PID, 0, 2, 3)])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_power_goes(bench: ProducerBench, seed: int) -> None:
+    """What was flushed is there; of the rest a beginning. The state is that of the batches that are there."""
+    dice = random.Random(seed)
+    for sequence in range(dice.randint(1, 4)):
+        bench.send(sequence, txn=True)
+    bench.mark(abort=True)
+    if dice.random() < 0.5:
+        bench.partition.flush()
+    flushed = bench.partition.positions().flushed_offset
+    bench.send(0, epoch=1, txn=True)
+    if dice.random() < 0.5:
+        bench.partition.roll()
+        flushed = bench.partition.positions().flushed_offset
+    bench.mark(abort=True, epoch=1)
+    bench.kill()
+    bench.files.cut_power(dice)
+    bench.open()
+    assert bench.end >= flushed
+    compare(bench)
+
+
+@pytest.mark.parametrize("rolled", [False, True])
+def test_a_cut_makes_the_aborted_transactions_that_stay_durable(bench: ProducerBench, rolled: bool) -> None:
+    """Whoever wrote their index was closed by the cut, unflushed; who goes on in the segment did not write them."""
+    bench.send(0, txn=True)
+    bench.mark(abort=True)
+    end = bench.end
+    bench.send(0, epoch=1, txn=True)
+    if rolled:
+        bench.partition.roll()
+    bench.files.effects.clear()
+    bench.partition.truncate_to(end)
+    path = bench.directory / "t-0" / txn_index_name(0)
+    assert decode_txns(path.read_bytes(), 0) == [AbortedTxn(PID, 0, 1, 2)]
+    assert ("sync", path) in bench.files.effects
+
+
+def test_producers_whose_only_snapshot_lies_above_what_a_power_cut_left(bench: ProducerBench) -> None:
+    """A cut inside a batch ends the log above its last record; what the power takes ends it there."""
+    bench.send(0, 2)
+    for _ in range(10):
+        bench.clock.advance(1)
+        bench.append(b"p" * 50)
+    size = (bench.folder / log_name(0)).stat().st_size
+    bench.append(b"p", b"p")
+    bench.log.close()
+    bench.open()
+    bench.partition.truncate_to(13)
+    assert bench.snapshots == [13]
+    bench.append(b"lost")
+    bench.kill()
+    path = bench.folder / log_name(0)
+    path.write_bytes(path.read_bytes()[: size + 10])
+    bench.open()
+    assert bench.end == 12
+    assert bench.send(0, 2).offset == 0  # a repetition
+    assert bench.end == 12
+
+
+def compare(bench: ProducerBench) -> None:
+    """What is stable and aborted is what the batches that are there say; the newest of them is a repetition."""
+    first: dict[int, int] = {}
+    aborted = []
+    newest: dict[int, memoryview] = {}
+    for batch in bench.partition.read_batches(0):
+        header = read_header(batch)
+        who = header.producer_id
+        if header.is_control:
+            begun = first.pop(who, None)
+            newest.pop(who, None)
+            if begun is not None:
+                stable = min(first.values(), default=header.next_offset)
+                aborted.append(AbortedTxn(who, begun, header.last_offset, stable))
+        elif who >= 0:
+            first.setdefault(who, header.base_offset)
+            newest[who] = batch
+    assert sorted(bench.aborted()) == sorted(aborted)
+    assert bench.lso == min(first.values(), default=bench.end)
+    before = bench.end
+    for batch in newest.values():
+        assert bench.partition.append_batches(bytes(batch)).offset == read_header(batch).base_offset
+    assert bench.end == before
+
+
+def busy(bench: ProducerBench) -> None:
+    for epoch in range(3):
+        for pid in (1, 2):
+            bench.send(0, 2, pid=pid, epoch=epoch, txn=True)
+            bench.send(2, pid=pid, epoch=epoch, txn=True)
+        bench.plain(1)
+        bench.mark(abort=True, pid=1, epoch=epoch)
+        if epoch == 1:
+            bench.partition.flush()
+        bench.send(3, pid=2, epoch=epoch, txn=True)
+        if epoch < 2:
+            bench.mark(abort=True, pid=2, epoch=epoch)
+    bench.partition.truncate_to(bench.end - 1)
+
+
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("per_segment", [None, 4])
+def test_a_stop_at_any_effect(tmp_path: Path, power: bool, per_segment: int | None) -> None:
+    """A kill, or the power going, at every fifth effect on files."""
+    for n in range(1, 200, 5):
+        bench = ProducerBench(tmp_path / str(n), per_segment=per_segment, index_interval_bytes=100)
+        assert bench.end == 0
+        bench.log.checkpoint()
+        bench.files.fail = on_nth(n, "*", PowerCut)
+        try:
+            busy(bench)
+        except PowerCut:
+            pass
+        else:
+            break
+        finally:
+            bench.files.fail = None
+        bench.kill()
+        if power:
+            bench.files.cut_power(random.Random(n))
+        bench.open()
+        compare(bench)
+        bench.log.close()
+        shutil.rmtree(bench.directory)
+    assert n > 30
+
+
+def test_a_recovery_leaves_snapshots_at_the_last_bases_and_at_the_end(tmp_path: Path) -> None:
+    bench = ProducerBench(tmp_path / "log")
+    for sequence in range(4):
+        bench.send(sequence)
+        bench.partition.roll()
+    bench.send(4)
+    bench.kill()
+    for name in bench.names(".snapshot"):
+        (bench.folder / name).unlink()
+    (bench.directory / "recovery-point-offset-checkpoint").unlink()
+    bench.open()
+    assert bench.send(0).offset == 0
+    assert bench.snapshots == [3, 4, 5]
+
+
+def test_a_damaged_snapshot_is_deleted(bench: ProducerBench) -> None:
+    bench.send(0)
+    bench.partition.roll()
+    bench.send(1)
+    bench.reopen()
+    bench.send(2)
+    bench.kill()
+    assert bench.snapshots == [1, 2]
+    (bench.folder / f"{2:020d}.snapshot").write_bytes(b"")
+    bench.open()
+    assert bench.send(2).offset == 2
+    assert bench.snapshots == [1, 3]
+
+
+def test_retention_moves_the_log_start_past_an_open_transaction(bench: ProducerBench) -> None:
+    bench.send(0, 5, txn=True)
+    bench.partition.roll()
+    bench.plain(1)
+    assert bench.lso == 0
+    bench.partition.delete_local_before(5)
+    assert (bench.lso, bench.snapshots) == (5, [5])
+
+
+def test_an_empty_segment_that_makes_way_moves_the_state(bench: ProducerBench) -> None:
+    bench.send(0)
+    bench.partition.roll()
+    bench.partition.roll(9)
+    assert bench.lso == 9
+    bench.reopen()
+    assert bench.send(0).offset == 0
+    assert bench.snapshots == [9]
+
+
+def test_a_tiered_log_keeps_the_state_where_its_disk_begins(tmp_path: Path) -> None:
+    """What came before lies in the bucket: its producers go on, its transaction is open."""
+    bench = ProducerBench(tmp_path / "log")
+    bench.log.close()
+    bench.open(remote=True)
+    bench.send(0, txn=True)
+    bench.partition.roll()
+    bench.partition.set_uploaded(1)
+    bench.partition.delete_local_before(1)
+    assert bench.snapshots == [1]
+    bench.kill()
+    (bench.directory / "log-start-offset-checkpoint").write_text("0\n1\nt 0 1\n")
+    bench.open(remote=True)
+    assert bench.send(0, txn=True).offset == 0
+    bench.mark(abort=True)
+    assert bench.aborted()[0].first_offset == 0
+
+
+def test_a_tiered_log_that_starts_again_knows_that_nothing_was_open(tmp_path: Path) -> None:
+    """A marker without a transaction needs no entry there, also when the note of its segment is lost."""
+    bench = ProducerBench(tmp_path / "log")
+    bench.plain(5)
+    bench.partition.roll()
+    bench.partition.set_uploaded(5)
+    UploadCheckpoint(bench.directory, PosixFiles()).write({TP: PartitionUpload(5)})
+    start_over(bench.partition, 5)
+    bench.mark(abort=True)
+    bench.partition.roll()
+    bench.plain(1)
+    assert bench.snapshots == [5, 6]
+    bench.kill()
+    (bench.folder / f"{5:020d}.seal").unlink()
+    bench.open()
+    assert (bench.aborted(), bench.snapshots) == ([], [5, 6, 7])
+
+
+def test_a_tiered_log_that_starts_again_with_plain_records_knows_it_too(tmp_path: Path) -> None:
+    """The marker comes later: that nothing was open has to be known where its segment begins, not at the marker."""
+    bench = ProducerBench(tmp_path / "log")
+    bench.plain(5)
+    bench.partition.roll()
+    bench.partition.set_uploaded(5)
+    UploadCheckpoint(bench.directory, PosixFiles()).write({TP: PartitionUpload(5)})
+    start_over(bench.partition, 8)
+    bench.plain(2)
+    bench.mark(abort=True)
+    assert bench.snapshots == [8, 10]
+    bench.unclean()
+    assert (bench.aborted(), bench.snapshots, bench.lso) == ([], [8, 11], 11)
+
+
+def test_a_cut_takes_back_what_producers_wrote(bench: ProducerBench) -> None:
+    opened(bench)
+    bench.partition.truncate_to(9)
+    assert (bench.lso, bench.aborted()) == (4, [])
+    bench.mark(abort=True, pid=2)
+    assert (bench.lso, bench.aborted()) == (4, [AbortedTxn(2, 6, 9, 4)])
+    bench.partition.truncate_to(4)
+    assert (bench.lso, bench.aborted(), len(bench.state)) == (4, [], 0)
+    bench.send(5)
+    bench.unclean()
+    assert bench.send(5).offset == 4
+
+
+def test_a_log_that_starts_again_knows_nobody(bench: ProducerBench) -> None:
+    opened(bench)
+    bench.partition.roll()
+    start_over(bench.partition, 40)
+    assert (bench.snapshots, bench.lso) == ([], 40)
+    bench.send(9)
+    bench.unclean()
+    assert bench.send(9).offset == 40
+
+
+def test_a_log_from_before_snapshots(bench: ProducerBench) -> None:
+    """After a kill its batches are read."""
+    opened(bench)
+    bench.kill()
+    for name in bench.names(".snapshot"):
+        (bench.folder / name).unlink()
+    bench.open()
+    check(bench, window=3)
+
+
+def test_snapshots_of_nobody_go(bench: ProducerBench) -> None:
+    opened(bench)
+    bench.log.close()
+    good = (bench.folder / f"{13:020d}.snapshot").read_bytes()
+    for offset in (5, 9, 99):
+        (bench.folder / f"{offset:020d}.snapshot").write_bytes(good)
+    bench.open()
+    check(bench, window=1)
+    assert bench.snapshots == [13]
+
+
+@pytest.mark.parametrize("lost", [(".txnindex",), (".txnindex", ".index"), (".index",), (".txnindex", ".timeindex")])
+@pytest.mark.parametrize("after", [0, 40])
+def test_case_67_an_index_missing_below_the_recovery_point_is_made_again(
+    tmp_path: Path, lost: tuple[str, ...], after: int
+) -> None:
+    """Also where nothing but plain records follows the transaction, so that a recovery would not look at it."""
+    bench = ProducerBench(tmp_path / "log", index_interval_bytes=100)
+    bench.plain(1)
+    bench.send(0, 3, txn=True)
+    bench.mark(abort=True)
+    for i in range(after):
+        bench.fill(1, timestamp=START_MS + 1 + i)  # rising, or the indexes would not be believed so far
+    bench.partition.flush()
+    bench.log.checkpoint()
+    point = (bench.directory / "recovery-point-offset-checkpoint").read_text()
+    assert point == f"0\n1\nt 0 {bench.end}\n"
+    bench.kill()
+    for suffix in lost:
+        (bench.folder / f"{0:020d}{suffix}").unlink(missing_ok=True)
+    bench.open()
+    assert bench.aborted() == [AbortedTxn(PID, 1, 4, 5)]
+    assert (bench.end, bench.lso) == (5 + after, 5 + after)
+    assert bench.offsets() == list(range(5 + after))

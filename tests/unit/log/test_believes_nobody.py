@@ -1,0 +1,73 @@
+"""What an inline sync believes: the root that it reads back, and the claim that is on its disk. Nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.log.lying import TP, LyingStore, fill, opened
+from tiered.errors import RemoteUnavailableError, TieredError
+from tiered.format.keys import root_key
+from tiered.format.root import decode_root
+from tiered.store.base import Get, Object, Outcome, Put, StoreRequest
+from tiered.store.memory import MemoryStore
+from tiered.tiering.run import Tiering
+
+
+def test_a_commit_whose_root_does_not_show_it_permits_nothing(tmp_path: Path) -> None:
+    log, clock, ids = opened(tmp_path)
+    store = LyingStore()
+    tiering = Tiering(log, store, clock=clock, ids=ids)
+    end = fill(log)
+    with pytest.raises(TieredError):
+        tiering.sync({TP: end}, None)
+    assert log.partition(TP).positions().uploaded_offset == 0
+    upload = log.uploads.read().get(TP)
+    assert upload is None or upload.end_offset == 0
+    log.close()
+
+
+def test_another_process_of_the_volume_that_has_claimed_since_is_no_stranger(tmp_path: Path) -> None:
+    log, clock, ids = opened(tmp_path)
+    store = MemoryStore()
+    first, second = (Tiering(log, store, clock=clock, ids=ids) for _ in range(2))
+    for tiering in (first, second, first, second):
+        end = fill(log)
+        tiering.sync({TP: end}, None)
+        assert log.partition(TP).positions().uploaded_offset == end
+    log.close()
+
+
+class Forgetful(MemoryStore):
+    """It stores the root that names segments, and then cannot be asked for it."""
+
+    silent = told = False
+
+    def execute(self, request: StoreRequest) -> Outcome:
+        if self.silent and isinstance(request, Get) and request.key.endswith("/root"):
+            raise RemoteUnavailableError("no answer")
+        outcome = super().execute(request)
+        if isinstance(request, Put) and request.key.endswith("/root") and isinstance(request.body, bytes):
+            self.silent = not self.told and decode_root(request.body, key=request.key).next_offset > 0
+            self.told = self.told or self.silent
+        return outcome
+
+
+def test_a_commit_that_nobody_could_read_back_is_claimed_again(tmp_path: Path) -> None:
+    """Until a root was seen nothing is noted; the next sync does not go on from what this process only sent."""
+    log, clock, ids = opened(tmp_path / "log")
+    store = Forgetful()
+    tiering = Tiering(log, store, clock=clock, ids=ids)
+    end = fill(log)
+    with pytest.raises(TieredError):
+        tiering.sync({TP: end}, None)
+    assert log.partition(TP).positions().uploaded_offset == 0
+    store.silent = False
+    tiering.sync({TP: end}, None)
+    assert log.partition(TP).positions().uploaded_offset == end
+    key = root_key(log.partition(TP).topic_id, 0)
+    got = MemoryStore.execute(store, Get(key))
+    assert isinstance(got, Object)
+    assert decode_root(got.data, key=key).writer.epoch == 2
+    log.close()

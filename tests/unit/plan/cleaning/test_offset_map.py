@@ -1,0 +1,147 @@
+"""The offset map: bounded, stops in mid-segment, goes on from there."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from tests.unit.format.twins import compiled, needs_both
+from tests.unit.plan.cleaning.building import LogBuilder
+from tests.unit.plan.cleaning.rounds import MemoryLog, build_map, clean, visible
+from tiered.errors import ConfigError
+from tiered.format.batch import encode_batch
+from tiered.format.control import ControlType
+from tiered.format.pure_kernels import KeyTable
+from tiered.model import NewRecord
+from tiered.plan.cleaning import CleaningCandidate, cleaning_candidate
+from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES, ENTRY_BYTES, OffsetMap, OffsetMapBuilder
+
+ALLOCATOR_BYTES = 15 + 4  # a digest of 49 bytes takes 64, an offset of 28 takes 32; tracemalloc does not see it
+
+
+def _candidate(log: MemoryLog) -> CleaningCandidate:
+    candidate = cleaning_candidate(log.state(), 0)
+    assert candidate is not None
+    return candidate
+
+
+def _peak_bytes(table: KeyTable, keys: int) -> int:
+    tracemalloc.start()
+    try:
+        for i in range(keys):
+            table.put(b"%d" % i, 2**33 + i)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    return peak
+
+
+def test_memory_stays_within_the_bound_while_the_table_grows() -> None:
+    growth = 2**16 * 2 // 3 + 1  # one entry more than a table of 2^16 slots takes
+    peak = _peak_bytes(KeyTable(10**6, bytes(16)), growth)
+    assert 130 < peak / growth + ALLOCATOR_BYTES < ENTRY_BYTES
+
+
+@needs_both
+def test_the_compiled_table_takes_half_of_that() -> None:
+    growth = 2**16 * 13 // 16 + 1
+    peak = _peak_bytes(compiled.KeyTable(10**6, bytes(16)), growth)
+    assert 3 * 2**16 * 24 <= peak < min(89 * growth, ENTRY_BYTES * growth // 2)
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "capacity"), [(DEDUPE_BUFFER_BYTES, 603_979), (ENTRY_BYTES, 1), (20 * ENTRY_BYTES, 18)]
+)
+def test_capacity_follows_the_memory(memory_bytes: int, capacity: int) -> None:
+    assert OffsetMap(memory_bytes).capacity == capacity
+
+
+@pytest.mark.parametrize(("memory_bytes", "load"), [(ENTRY_BYTES - 1, 0.9), (1000, 0.0), (1000, 1.1)])
+def test_a_map_without_room_is_refused(memory_bytes: int, load: float) -> None:
+    with pytest.raises(ConfigError, match="holds no key"):
+        OffsetMap(memory_bytes, load_factor=load)
+
+
+def test_the_newest_offset_of_a_key_wins() -> None:
+    offset_map = OffsetMap()
+    for offset, key in enumerate((b"a", b"b", b"a", b"")):
+        offset_map.put(key, offset)
+    assert [offset_map.get(key) for key in (b"a", b"b", b"", b"c")] == [2, 1, 3, -1]
+    assert (len(offset_map), offset_map.end_offset) == (3, 4)
+
+
+@pytest.mark.parametrize(("capacity", "end"), [(1, 1), (2, 3), (3, 5), (4, 6), (5, 10)])
+def test_a_full_map_stops_at_the_next_key_known_or_not(capacity: int, end: int) -> None:
+    build = LogBuilder()
+    build.keys(1, 1, 2, 2, 3)
+    build.keys(4, 4, 4, 4, 4)
+    build.roll()
+    offset_map = OffsetMap(capacity * ENTRY_BYTES, load_factor=1)
+    builder = OffsetMapBuilder(offset_map, start_offset=0)
+    stopped = [builder.add(batch) for batch in build.build().batches]
+    assert offset_map.end_offset == end
+    assert any(stopped) == (len(offset_map) == capacity) == (capacity < 5)
+
+
+def test_one_key_of_memory_still_gets_through_the_log() -> None:
+    build = LogBuilder()
+    build.keys(1, 2, 3, 1, 2)
+    build.keys(3)
+    build.roll()
+    whole = clean(build.build(), 0).log
+    log = build.build()
+    ends = []
+    while log.checkpoint != 6:
+        log = clean(log, 0, memory_bytes=ENTRY_BYTES).log
+        ends.append(log.checkpoint)
+    assert ends == [1, 2, 3, 4, 5, 6]
+    assert visible(log.batches) == visible(whole.batches)
+
+
+def test_the_map_begins_inside_a_batch() -> None:
+    build = LogBuilder()
+    build.keys(1, 2, 3)
+    build.roll()
+    log = build.build(checkpoint=1)
+    offset_map = build_map(log, _candidate(log))
+    assert [offset_map.get(key) for key in (b"1", b"2", b"3")] == [-1, 1, 2]
+
+
+def test_gaps_and_records_without_a_key_do_not_stall_the_round() -> None:
+    build = LogBuilder()
+    build.append([(None, b"v")])
+    build.end_offset = 50  # the offsets between are gone
+    build.roll()
+    log = build.build()
+    assert build_map(log, _candidate(log)).end_offset == 50
+
+
+def test_markers_and_aborted_records_name_no_key() -> None:
+    build = LogBuilder()
+    build.keys(1)
+    build.keys(1, producer=7, transactional=True)
+    build.end(7, ControlType.ABORT)
+    build.roll()
+    log = build.build()
+    offset_map = build_map(log, _candidate(log))
+    assert (offset_map.get(b"1"), len(offset_map), offset_map.end_offset) == (0, 1, 3)
+
+
+def test_nothing_read_leaves_the_checkpoint_where_it_was() -> None:
+    offset_map = OffsetMap()
+    OffsetMapBuilder(offset_map, start_offset=17)
+    assert offset_map.end_offset == 17
+
+
+def test_what_was_read_is_counted() -> None:
+    builder = OffsetMapBuilder(OffsetMap(), start_offset=0)
+    batch = encode_batch([NewRecord(b"v", b"k", 1), NewRecord(b"v", None, 1)])
+    builder.add(batch)
+    assert (builder.records_read, builder.bytes_read) == (2, len(batch))
+
+
+def test_a_batch_below_the_start_moves_nothing_back() -> None:
+    builder = OffsetMapBuilder(OffsetMap(), start_offset=17)
+    builder.add(encode_batch([NewRecord(b"v", b"k", 1)], base_offset=3))
+    assert (builder.offset_map.end_offset, len(builder.offset_map)) == (17, 0)

@@ -1,0 +1,232 @@
+"""Repetitions, order and epochs of idempotent producers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.unit.plan.producers.building import PID, Log, data, marker
+from tiered.errors import ConfigError, InvalidRecordError, OutOfOrderSequenceError, ProducerFencedError
+from tiered.format.batch import encode_batch, read_header
+from tiered.format.control import ControlType
+from tiered.format.control import marker as control_record
+from tiered.format.kernels import Record
+from tiered.format.producer_snapshot import ProducerEntry
+from tiered.model import NewRecord
+from tiered.plan.producer import SEQUENCES, BatchSpan, Marker, Origin, Producer, follows, producer_batch
+from tiered.plan.producer_state import Duplicate, Prepared, ProducerState, Snapshot
+
+LAST = SEQUENCES - 1
+
+
+def test_case_48_a_repetition_answers_with_the_first_offsets() -> None:
+    log = Log()
+    for sequence in range(6):
+        log.append(data(sequence, ts=100 + sequence))
+    log.append(data(6, 3, ts=200))
+    assert log.append(data(6, 3, ts=999)) == Duplicate(6, 8, 200)
+    assert log.end == 9
+    with pytest.raises(OutOfOrderSequenceError, match="sequence 7 where 9 was due") as caught:
+        log.append(data(7, 2))
+    assert caught.value.expected == 9
+    assert log.append(data(2)) == Duplicate(2, 2, 102)  # the oldest of the five that are kept
+    with pytest.raises(OutOfOrderSequenceError):
+        log.append(data(1))
+    assert log.end == 9
+
+
+def test_case_49_sequences_wrap() -> None:
+    log = Log()
+    log.append(data(LAST))
+    with pytest.raises(OutOfOrderSequenceError, match="sequence 1 where 0 was due"):
+        log.append(data(1))
+    log.append(data(0))
+    wrapping = Log()
+    wrapping.append(data(LAST - 1, 4))  # 2^31-2, 2^31-1, 0, 1
+    assert wrapping.append(data(LAST - 1, 4)) == Duplicate(0, 3, 1000)
+    wrapping.append(data(2))
+    producer = wrapping.state.producer(PID)
+    assert producer is not None
+    assert (producer.batches[0].first_sequence, producer.last_sequence) == (LAST - 1, 2)
+
+
+def test_case_51_a_marker_that_raises_the_epoch_empties_the_window() -> None:
+    log = Log()
+    log.append(data(0, 5, txn=True))
+    log.mark(marker(epoch=1))
+    producer = log.state.producer(PID)
+    assert producer is not None
+    assert (producer.epoch, producer.last_sequence, producer.batches) == (1, -1, ())
+    with pytest.raises(OutOfOrderSequenceError, match="sequence 5 where 0 was due"):
+        log.append(data(5, epoch=1, txn=True))
+    with pytest.raises(ProducerFencedError, match="epoch 0 is below 1"):
+        log.append(data(5, txn=True))
+    with pytest.raises(ProducerFencedError, match="epoch 0 is below 1"):
+        log.mark(marker(epoch=0))
+    log.append(data(0, epoch=1, txn=True))
+
+
+def test_a_marker_of_the_same_epoch_keeps_the_sequence_going() -> None:
+    """librdkafka's way; Java raises the epoch with each marker."""
+    log = Log()
+    log.append(data(0, 5, txn=True))
+    log.mark(marker())
+    log.append(data(5, txn=True))
+    assert log.append(data(0, 5, txn=True)) == Duplicate(0, 4, 1000)
+
+
+def test_a_new_epoch_begins_at_zero_and_the_old_one_is_fenced() -> None:
+    log = Log()
+    log.append(data(41))  # nobody knows this producer: its history may have expired
+    with pytest.raises(OutOfOrderSequenceError, match="where 0 was due"):
+        log.append(data(42, epoch=1))
+    log.append(data(0, epoch=1))
+    with pytest.raises(ProducerFencedError):
+        log.append(data(42, epoch=0))
+    with pytest.raises(ProducerFencedError):  # also with the sequence of a batch that is known
+        log.append(data(0, epoch=0))
+    assert log.append(data(0, epoch=1)) == Duplicate(1, 1, 1000)
+
+
+def test_the_group_coordinator_repeats_sequence_zero() -> None:
+    log = Log()
+    for sequence in (0, 0, -1):
+        log.append(data(sequence, txn=True), origin=Origin.COORDINATOR)
+    assert log.end == 3
+
+
+def test_only_five_batches_are_known_and_one_after_a_load() -> None:
+    log = Log()
+    for sequence in range(7):
+        log.append(data(sequence))
+    producer = log.state.producer(PID)
+    assert producer is not None
+    assert [span.last_sequence for span in producer.batches] == [2, 3, 4, 5, 6]
+    log.state.load(Snapshot(7, log.state.entries()), log_start=0, now_ms=1000)
+    assert log.append(data(6)) == Duplicate(6, 6, 1000)
+    with pytest.raises(OutOfOrderSequenceError):
+        log.append(data(5))
+    log.append(data(7))
+
+
+def test_a_set_of_which_only_a_part_is_known_is_not_answered_with_success() -> None:
+    log = Log()
+    log.append(data(0, 2), data(2, 2))
+    assert log.append(data(0, 2), data(2, 2)) == Duplicate(0, 3, 1000)
+    with pytest.raises(OutOfOrderSequenceError) as caught:
+        log.append(data(2, 2), data(4, 2))
+    assert caught.value.index == 0
+    with pytest.raises(OutOfOrderSequenceError) as caught:
+        log.append(data(4, 3), data(4, 3))  # twice in one set
+    assert caught.value.index == 3
+    with pytest.raises(OutOfOrderSequenceError):  # also right after an unknown producer's first batch
+        log.append(data(9, pid=8), data(11, pid=8))
+    assert log.end == 4
+
+
+def test_a_refused_set_changes_nothing() -> None:
+    log = Log()
+    log.append(data(0))
+    before = log.state.entries()
+    with pytest.raises(OutOfOrderSequenceError):
+        log.append(data(1), data(3))
+    assert log.state.entries() == before
+    log.append(data(1))
+
+
+def test_what_was_checked_before_another_append_is_not_applied() -> None:
+    log = Log()
+    first = log.state.prepare([data(0)])
+    log.append(data(0))
+    assert isinstance(first, Prepared)
+    with pytest.raises(ConfigError, match="has changed"):
+        log.state.apply(first, [1])
+    changes: list[Callable[[ProducerState], object]] = [
+        lambda state: state.expire(10**9),
+        lambda state: state.replay(data(0, base=1)),
+        lambda state: state.load(None, log_start=0, now_ms=0),
+    ]
+    for change in changes:
+        stale = log.state.prepare([data(1)])
+        change(log.state)
+        assert isinstance(stale, Prepared)
+        with pytest.raises(ConfigError, match="has changed"):
+            log.state.apply(stale, [1])
+    now = log.state.prepare([data(1)])
+    assert isinstance(now, Prepared)
+    with pytest.raises(ConfigError, match="2 offsets for 1 batches"):
+        log.state.apply(now, [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("batch", "what"),
+    [
+        (data(-1), "no sequence"),
+        (data(0, epoch=-1), "no epoch"),
+        (marker(), "control batches"),
+    ],
+)
+def test_a_client_sends_data_with_epoch_and_sequence(batch: object, what: str) -> None:
+    with pytest.raises(InvalidRecordError, match=what):
+        Log().append(batch)  # type: ignore[arg-type]  # parametrized values are objects
+
+
+def test_producers_do_not_know_each_other() -> None:
+    log = Log()
+    log.append(data(5, pid=1))
+    log.append(data(0, pid=2))
+    log.append(data(6, pid=1))
+    assert len(log.state) == 2
+    assert log.state.producer(3) is None
+
+
+def test_idle_producers_are_forgotten_at_the_millisecond() -> None:
+    log = Log(ProducerState(expiration_ms=100))
+    log.append(data(0, pid=1, ts=1000))
+    log.append(data(0, pid=2, ts=1000, txn=True))
+    assert log.state.expire(1099) == []
+    assert log.state.expire(1100) == [1]  # an open transaction keeps 2
+    log.append(data(33, pid=1))
+    log.mark(marker(pid=2, ts=1100))
+    assert log.state.expire(1199) == [1]
+    assert log.state.expire(1200) == [2]
+    assert len(log.state) == 0
+
+
+@pytest.mark.parametrize(("last", "due"), [(-1, 0), (0, 1), (LAST - 1, LAST), (LAST, 0)])
+def test_what_follows(last: int, due: int) -> None:
+    assert [n for n in (0, 1, 2, LAST - 1, LAST) if follows(last, n)] == [due]
+
+
+def test_a_span_knows_its_ends() -> None:
+    span = BatchSpan(last_sequence=1, last_offset=13, offset_delta=3, timestamp=5)
+    assert (span.first_sequence, span.first_offset) == (LAST - 1, 10)
+    assert BatchSpan(-1, 13, 0, 5).first_sequence == -1
+
+
+def test_a_producer_and_its_snapshot_entry() -> None:
+    entry = ProducerEntry(7, 2, 11, 6, 1, 1005, 3, 5)
+    assert Producer.from_entry(entry).to_entry(7) == entry
+    without = ProducerEntry(7, 2, -1, -1, 0, 1005, 3)
+    assert Producer.from_entry(without).to_entry(7) == without
+    assert Producer.from_entry(without).batches == ()
+
+
+def test_from_headers() -> None:
+    plain = read_header(encode_batch([NewRecord(b"v", timestamp=5)]))
+    assert producer_batch(plain) is None
+    values = [NewRecord(b"v", timestamp=5), NewRecord(b"v", timestamp=9)]
+    header = read_header(encode_batch(values, base_offset=3, producer_id=7, producer_epoch=2, base_sequence=LAST))
+    assert producer_batch(header) == data(LAST, 2, epoch=2, base=3, ts=9)
+    assert producer_batch(header, timestamp=77) == data(LAST, 2, epoch=2, base=3, ts=77)
+    record = control_record(ControlType.ABORT, 9, 2000)
+    ending = encode_batch([record], producer_id=7, producer_epoch=2, transactional=True, control=True)
+    read = Record(0, 2000, record.key, record.value, [])
+    found = producer_batch(read_header(ending), read)
+    assert found is not None
+    assert found.marker == Marker(True, 9, 2000)
+    cleaned = producer_batch(read_header(ending), None)
+    assert cleaned is not None
+    assert cleaned.control
+    assert cleaned.marker is None

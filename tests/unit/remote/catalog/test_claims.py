@@ -1,0 +1,346 @@
+"""Each row of the volume table, and every way a claim can end."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+
+import pytest
+
+from tests.unit.remote.catalog.script import TOPIC_ID, Desk, World
+from tiered.errors import (
+    CommitUnknown,
+    ConfigError,
+    FencedError,
+    LogDestroyedError,
+    OffsetGapError,
+    RemotePermissionError,
+)
+from tiered.model import EpochEntry
+from tiered.plan.lifecycle import RestoredFrom, VolumeProof
+from tiered.remote.catalog import Catalog
+from tiered.remote.fence import Claim, owner_of
+from tiered.store.base import PutStatus
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def written(world: World, volume_id: str = "v1", end: int = 10) -> Desk:
+    """A desk that has claimed an empty catalog and committed ``0..end``."""
+    desk = world.desk(volume_id)
+    desk.claim(desk.proof(empty=True, end_offset=0))
+    world.run(desk.catalog.append([desk.row(0, end)]))
+    return desk
+
+
+def test_any_volume_may_claim_when_there_is_no_writer_yet(world: World) -> None:
+    desk = world.desk()
+    claim = desk.claim(desk.proof(end_offset=500, start_offset=300, leader_epoch=4))
+    assert (claim.epoch, claim.leader_epoch, claim.next_offset, claim.resumes) == (1, 4, 300, False)
+    assert (claim.root.start_offset, claim.root.next_offset, claim.root.lineage) == (300, 300, (EpochEntry(4, 300),))
+    assert claim.root.writer.volume == "v1"
+    assert claim.not_recovered == ""
+
+
+def test_the_same_volume_with_its_proof_is_granted_without_a_new_leader_epoch(world: World) -> None:
+    desk = written(world)
+    again = world.desk("v1", "host-v1:2")
+    again.token, again.last_append = desk.token, desk.last_append
+    claim = again.claim(again.proof(end_offset=10))
+    assert (claim.epoch, claim.leader_epoch, claim.resumes) == (2, 0, False)
+    assert claim.root.sealed[-1].epoch == 1
+
+
+@pytest.mark.parametrize("missing", ["token", "last_append"])
+def test_a_copy_or_an_old_snapshot_of_the_volume_is_refused(world: World, missing: str) -> None:
+    desk = written(world)
+    copy = world.desk("v1", "copy:1")
+    copy.token, copy.last_append = desk.token, desk.last_append
+    setattr(copy, missing, "")
+    with pytest.raises(FencedError, match="copy, or an older snapshot"):
+        copy.claim(copy.proof(end_offset=10))
+    assert world.run(desk.catalog.append([desk.row(10, 20)])).next_offset == 20
+
+
+@pytest.mark.parametrize(
+    ("joints", "end", "text"),
+    [
+        ((0, 7, 14), 14, "lies in the broker's segment 7 to 14"),
+        ((20, 30), 20, "log begins at 20"),
+        ((0, 8), 10, "last segment begins at 8"),
+        ((), 10, "last segment begins at 0"),
+    ],
+)
+def test_a_fresh_volume_that_cannot_go_on_at_the_end_fences_nobody(
+    world: World, joints: tuple[int, ...], end: int, text: str
+) -> None:
+    desk = written(world)
+    sidecar = world.desk("v2")
+    puts = len(world.store.puts)
+    with pytest.raises(OffsetGapError, match=text) as refused:
+        sidecar.claim(dataclasses.replace(sidecar.proof(empty=True), joints=joints))
+    assert (refused.value.start, refused.value.end, len(world.store.puts), sidecar.kept) == (10, end, puts, [])
+    assert world.run(desk.catalog.append([desk.row(10, 20)])).next_offset == 20
+    claim = sidecar.claim(dataclasses.replace(sidecar.proof(empty=True), joints=(*joints, 20)))
+    assert (claim.resumes, claim.next_offset) == (True, 20)
+
+
+def test_it_is_judged_on_the_root_that_it_loses_the_race_to(world: World) -> None:
+    desk = written(world)
+    sidecar = world.desk("v2")
+    world.store.script.append(lambda: world.run(desk.catalog.append([desk.row(10, 20)])))
+    with pytest.raises(OffsetGapError, match="ends at offset 20"):
+        sidecar.claim(dataclasses.replace(sidecar.proof(empty=True), joints=(10,)))
+
+
+def test_a_snapshot_taken_before_the_last_append_is_refused(world: World) -> None:
+    desk = written(world)
+    snapshot = world.desk("v1", "snapshot:1")
+    snapshot.token, snapshot.last_append = desk.token, desk.last_append
+    world.run(desk.catalog.append([desk.row(10, 20)]))
+    with pytest.raises(FencedError, match="last append"):
+        snapshot.claim(snapshot.proof(end_offset=20))
+
+
+def test_a_volume_that_has_lost_committed_records_is_refused(world: World) -> None:
+    desk = written(world, end=10)
+    with pytest.raises(FencedError, match=r"ends at offset 9, below the committed end 10"):
+        desk.claim(desk.proof(end_offset=9))
+
+
+def test_a_fresh_volume_resumes_at_the_end_with_a_new_leader_epoch(world: World) -> None:
+    written(world, end=10)
+    fresh = world.desk("v2")
+    claim = fresh.claim(fresh.proof(empty=True, end_offset=0))
+    assert (claim.epoch, claim.leader_epoch, claim.next_offset, claim.resumes) == (2, 1, 10, True)
+    assert claim.root.lineage == (EpochEntry(0, 0), EpochEntry(1, 10))
+    assert "host-v1:1" in claim.not_recovered
+    assert "offset 10" in claim.not_recovered
+    # and from now on it is "the same volume": its disk holds the append that it resumed from
+    claim = fresh.claim(fresh.proof(end_offset=12))
+    assert (claim.epoch, claim.leader_epoch) == (3, 1)
+
+
+def test_a_volume_without_records_is_fresh_even_if_the_root_names_it(world: World) -> None:
+    written(world, end=10)
+    wiped = world.desk("v1", "wiped:1")
+    claim = wiped.claim(wiped.proof(empty=True, end_offset=0))
+    assert (claim.leader_epoch, claim.next_offset, claim.resumes) == (1, 10, True)
+    assert claim.not_recovered == ""  # the volume that could hold more is this one
+
+
+def test_an_empty_partition_that_its_own_volume_claims_again_misses_nothing(world: World) -> None:
+    desk = world.desk("v1")
+    desk.claim(desk.proof(empty=True, end_offset=0))
+    restarted = world.desk("v1", "restarted:2")
+    claim = restarted.claim(restarted.proof(empty=True, end_offset=0))
+    assert claim.previous.volume == "v1"
+    assert claim.not_recovered == ""
+
+
+def test_a_leader_epoch_without_offsets_is_dropped_but_never_used_again(world: World) -> None:
+    written(world, end=10)
+    desks = [world.desk(volume) for volume in ("v2", "v3", "v4")]
+    claims = [desk.claim(desk.proof(empty=True, end_offset=0)) for desk in desks]
+    assert [claim.leader_epoch for claim in claims] == [1, 2, 3]
+    assert claims[-1].root.lineage == (EpochEntry(0, 0), EpochEntry(3, 10))
+
+
+@pytest.mark.parametrize(
+    ("restored", "end", "message"),
+    [
+        (RestoredFrom(3, 10), 10, ""),
+        (RestoredFrom(2, 7), 7, "restore again"),
+        (RestoredFrom(3, 10), 12, "may not write"),  # it wrote after the restore, and lost the log meanwhile
+        (RestoredFrom(99, 10), 10, "may not write"),  # from a root that this catalog never had
+        (None, 10, "rejoin"),
+    ],
+)
+def test_a_restored_volume_must_end_exactly_where_the_catalog_ends(
+    world: World, restored: RestoredFrom | None, end: int, message: str
+) -> None:
+    written(world, end=10)
+    desk = world.desk("v9")
+    proof = desk.proof(end_offset=end, restored_from=restored)
+    if message:
+        with pytest.raises(FencedError, match=message):
+            desk.claim(proof)
+    else:
+        claim = desk.claim(proof)
+        assert (claim.leader_epoch, claim.resumes) == (1, False)
+
+
+def test_a_volume_that_lost_the_log_is_refused_and_its_commits_too(world: World) -> None:
+    old = written(world)
+    new = world.desk("v2")
+    new.claim(new.proof(empty=True, end_offset=0))
+    with pytest.raises(FencedError, match="proven not to be in it"):
+        world.run(old.catalog.append([old.row(10, 20)]))
+    with pytest.raises(FencedError, match="v2"):
+        old.claim(old.proof(end_offset=20))
+
+
+def test_a_maintainer_needs_no_volume_and_does_not_fence_the_writer(world: World) -> None:
+    desk, other = written(world), world.desk("m")
+    assert other.maintain().epoch == 1
+    assert world.run(desk.catalog.append([desk.row(10, 20)])).next_offset == 20
+    assert world.run(other.catalog.trim(5)).start_offset == 5
+    assert desk.claim().epoch == 2
+    assert other.maintain().epoch == 2
+
+
+def test_a_writer_needs_volume_and_persist(world: World) -> None:
+    with pytest.raises(ConfigError, match="persist"):
+        world.run(Catalog(TOPIC_ID, 0, "flights").claim("w", "h", VolumeProof("v", True, 0)))
+    with pytest.raises(ConfigError, match="volume"):
+        world.run(Catalog(TOPIC_ID, 0, "flights", persist=lambda *_: None).claim("w", "h"))
+    with pytest.raises(ConfigError, match="volume"):
+        world.run(Catalog(TOPIC_ID, 0, "flights", persist=lambda *_: None).claim("w", "h", VolumeProof("", True, 0)))
+
+
+def test_the_proof_is_kept_before_each_put_that_carries_it(world: World) -> None:
+    desk = world.desk()
+    desk.claim(desk.proof(empty=True, end_offset=0))
+    kept_before: list[tuple[str, str]] = []
+    world.store.script.append(lambda: kept_before.append((desk.token, desk.last_append)))
+    root = world.run(desk.catalog.append([desk.row(0, 10)]))
+    assert kept_before == [(root.writer.token, root.writer.last_append)]
+
+
+def test_a_volume_that_cannot_keep_the_proof_sends_nothing(world: World) -> None:
+    desk = world.desk()
+    desk.claim(desk.proof(empty=True, end_offset=0))
+    sent = len(world.store.puts)
+
+    def full(token: str | None, last_append: str | None) -> None:
+        raise OSError(28, "no space")
+
+    desk.catalog._persist = full
+    with pytest.raises(OSError, match="no space"):
+        world.run(desk.catalog.append([desk.row(0, 10)]))
+    assert len(world.store.puts) == sent
+    desk.catalog._persist = desk._persist
+    assert world.run(desk.catalog.append([desk.row(0, 10)])).next_offset == 10
+
+
+def test_a_claim_whose_put_never_arrived_does_not_lock_the_owner_out(world: World) -> None:
+    desk = written(world)
+    for _ in range(3):  # crash after the token was kept, before the PUT
+        crashed = world.desk("v1")
+        crashed.token, crashed.last_append = desk.token, desk.last_append
+        world.store.script.append("denied")
+        with pytest.raises(RemotePermissionError):
+            crashed.claim()
+        desk.token, desk.last_append = crashed.token, crashed.last_append
+    again = world.desk("v1")
+    again.token, again.last_append = desk.token, desk.last_append
+    assert again.claim().epoch == 2
+
+
+def test_a_claim_that_landed_late_is_settled_by_the_next_one(world: World) -> None:
+    desk = written(world)
+    world.store.script.extend(["late"] * 400)
+    with pytest.raises(CommitUnknown):
+        desk.claim()
+    world.store.script.clear()
+    world.store.deliver()  # epoch 2 under the kept token
+    again = world.desk("v1")
+    again.token, again.last_append = desk.token, desk.last_append
+    assert again.claim().epoch == 3
+
+
+def test_a_claim_with_a_lost_answer_is_found_by_reading_back(world: World) -> None:
+    desk = world.desk()
+    world.store.script.extend(["ok", "lost"])
+    assert desk.claim(desk.proof(empty=True, end_offset=0)).epoch == 1
+    assert world.run(desk.catalog.append([desk.row(0, 10)])).next_offset == 10
+
+
+def test_a_claim_that_lost_a_race_rebases_on_the_winner(world: World) -> None:
+    desk, other = written(world), world.desk("m")
+    other.maintain()
+    world.store.script.append(lambda: world.run(other.catalog.trim(5)))
+    claim = desk.claim()
+    assert (claim.epoch, claim.root.start_offset) == (2, 5)
+
+
+def test_the_table_is_judged_again_when_the_claim_lost_a_race(world: World) -> None:
+    desk, thief = written(world), world.desk("v2")
+    world.store.script.append(lambda: thief.claim(thief.proof(empty=True, end_offset=0)))
+    with pytest.raises(FencedError, match="v2"):
+        desk.claim()
+
+
+def test_a_claim_taken_over_before_its_answer_was_read_is_fenced(world: World) -> None:
+    desk, thief = written(world), world.desk("v2")
+    world.store.script.extend(["lost", lambda: thief.claim(thief.proof(empty=True, end_offset=0))])
+    with pytest.raises(FencedError, match="taken over at once"):
+        desk.claim()
+
+
+def test_creation_settles_races_and_lost_answers(world: World) -> None:
+    world.store.script.append("lost")
+    one, two = world.desk("v1"), world.desk("v2")
+    first = world.run(one.catalog.load_or_create("one"))
+    second = world.run(two.catalog.load_or_create("two"))
+    assert first.commit.id == second.commit.id
+    assert (first.version, first.commit.op, first.writer.epoch) == (1, "create", 0)
+
+
+def test_words_for_owners() -> None:
+    assert owner_of("tiered-uploader") == f"{socket.gethostname()}:{os.getpid()} tiered-uploader"
+
+
+def test_claims_over_sixty_four_epochs_prune_the_sealed_table(world: World) -> None:
+    desk = world.desk()
+    claim: Claim = desk.claim(desk.proof(empty=True, end_offset=0))
+    for _ in range(99):
+        claim = desk.claim()
+    assert claim.epoch == 100
+    assert [entry.epoch for entry in claim.root.sealed] == list(range(36, 100))
+    assert len(desk.token.split(",")) == 2
+    world.run(desk.catalog.read_back())
+    world.run(desk.catalog.append([desk.row(0, 1)]))
+    assert len(desk.token.split(",")) == 1
+
+
+def test_a_claim_is_a_value(world: World) -> None:
+    claim = written(world).claim()
+    assert dataclasses.replace(claim, epoch=9).epoch == 9
+
+
+@pytest.mark.parametrize("seen", ["token", "restored_from"])
+def test_a_volume_that_has_seen_a_root_makes_none(world: World, seen: str) -> None:
+    desk = world.desk()
+    proof = desk.proof(end_offset=10)
+    proof = dataclasses.replace(proof, **{seen: "t1" if seen == "token" else RestoredFrom(3, 10)})
+    with pytest.raises(LogDestroyedError, match="was there and is gone"):
+        desk.claim(proof)
+    assert world.store.puts == []
+
+
+def test_an_append_that_lands_behind_its_process_leaves_the_owner_its_claim(world: World) -> None:
+    """Its id stays on the volume until a root was read that settles it, also by a claim that dies half-way."""
+    desk = written(world, end=10)
+    world.store.script += ["late", "denied"]
+    with pytest.raises(CommitUnknown):
+        world.run(desk.catalog.append([desk.row(10, 20)]))
+    second = world.desk("v1", "host-v1:2")
+    second.token, second.last_append = desk.token, desk.last_append
+
+    def arrives_now() -> None:
+        assert world.store.deliver() == [PutStatus.LANDED]
+        world.store.fail_gets = 1_000
+
+    world.store.script += [arrives_now, "ok"]
+    with pytest.raises(CommitUnknown):
+        second.claim(second.proof(end_offset=20))
+    world.store.fail_gets = 0
+    third = world.desk("v1", "host-v1:3")
+    third.token, third.last_append = second.token, second.last_append
+    claim = third.claim(third.proof(end_offset=20))
+    assert (claim.epoch, claim.next_offset, claim.leader_epoch) == (2, 20, 0)

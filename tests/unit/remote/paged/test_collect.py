@@ -1,0 +1,447 @@
+"""What leaves the bucket, when, and what stops it. Numbers are those of bugs that others shipped."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.unit.remote.building import TRUSTED
+from tests.unit.remote.catalog.script import TOPIC_ID
+from tests.unit.remote.paged.collecting import PREFIX, TINY, Place
+from tiered.config import DAY_MS, TopicConfig
+from tiered.errors import CorruptionError, RemotePermissionError
+from tiered.format.kept import encode_kept
+from tiered.format.keys import PageName, Role, index_key, join_uid, page_key, pin_key, segment_key
+from tiered.format.root import encode_root
+from tiered.format.trash import TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TRASH_TREE
+from tiered.model import TopicPartition
+from tiered.plan.maintenance import PIN_MS, Kind, newest_trimmed
+from tiered.remote.collect import Collected
+from tiered.remote.maintain import ALL_GOES, Maintainer
+from tiered.remote.pages import PageCache
+from tiered.store.base import (
+    Delete,
+    Deleted,
+    Get,
+    List,
+    Match,
+    Object,
+    Outcome,
+    Page,
+    Put,
+    StoreRequest,
+)
+from tiered.store.driver import drive
+from tiered.testing.clock import FakeClock
+
+
+@pytest.fixture
+def place() -> Place:
+    return Place()
+
+
+def deletes(place: Place) -> list[str]:
+    return [key for request in place.store.requests if isinstance(request, Delete) for key in request.keys]
+
+
+def planner_of() -> Maintainer:
+    config = TopicConfig(gc_grace_ms=DAY_MS, retention_ms=DAY_MS, cleanup_policy="delete")
+    return Maintainer(TopicPartition("flights", 0), TOPIC_ID, config, owner="m:2")
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_plan_whose_pages_were_collected_meanwhile_is_made_of_the_newest_root(place: Place, times: int) -> None:
+    """It stands still between a root and its pages, for longer than the grace."""
+    place.append(50)
+    execute, trims = place.store.execute, iter([200, 420][:times])
+
+    def standing_still(request: StoreRequest) -> Outcome:
+        if isinstance(request, Get) and request.key.endswith(".page") and (to := next(trims, None)) is not None:
+            place.store.execute = execute  # type: ignore[method-assign]
+            place.trim(to)
+            place.wait()
+            place.collect()
+            place.store.execute = standing_still  # type: ignore[method-assign]
+        return execute(request)
+
+    place.store.execute = standing_still  # type: ignore[method-assign]
+    plan = place.world.run(planner_of().plan([Kind.RETENTION]))
+    assert plan is not None
+    assert (plan.version, next(trims, None)) == (place.root.version, None)
+    assert [(each.kind, each.start) for each in plan.actions] == [(Kind.RETENTION, place.root.start_offset)]
+
+
+def test_a_plan_says_that_a_page_is_lost(place: Place) -> None:
+    place.append(50)
+    lost = sorted(key for key in place.named if key.endswith(".page"))
+    place.store.execute(Delete(tuple(lost)))
+    place.store.forget()
+    with pytest.raises(CorruptionError, match=r"its page .* is gone"):
+        place.world.run(planner_of().plan([Kind.RETENTION]))
+    asked = [request.key for request in place.store.requests if isinstance(request, Get)]
+    assert [key.endswith("/root") for key in asked] == [True, False, True, False]
+
+
+def test_what_left_goes_after_its_grace_and_not_before(place: Place) -> None:
+    place.append(50)
+    before = place.keys
+    place.trim(333)
+    place.wait(DAY_MS - 1)
+    assert place.collect() == Collected()
+    assert deletes(place) == []
+    assert place.keys == before
+    place.wait(1000)
+    done = place.collect()
+    assert (done.entries > 0, done.objects, done.failed) == (True, len(before - place.keys), ())
+    assert len(place.root.trash) == 0
+    assert place.keys == place.named
+    assert place.collect() == Collected()
+
+
+def test_what_a_clock_that_is_behind_trimmed_has_its_grace(place: Place) -> None:
+    place.append(50)
+    before = place.keys
+    place.wait(2 * DAY_MS)
+    behind, catalog = FakeClock(), place.maintainer.catalog
+    behind.advance(2 * DAY_MS / 1000)
+    behind.jump(-2 * DAY_MS / 1000)
+    for steps in (catalog.load(), catalog.trim(333)):
+        drive(place.store, steps, clock=behind, ids=place.world.ids)
+    place.wait(DAY_MS - 1)
+    assert place.collect() == Collected()
+    assert before <= place.keys
+    place.wait(1000)
+    assert place.collect().entries > 0
+    assert place.keys == place.named
+
+
+def test_bug_26_the_floor_is_committed_before_the_first_delete_and_pages_go_last(place: Place) -> None:
+    place.append(50)
+    place.trim(333)
+    place.wait()
+    place.collect()
+    kinds = []
+    for request in place.store.requests:
+        if isinstance(request, Put) and request.key.endswith("/root"):
+            kinds.append("root")
+        elif isinstance(request, Delete):
+            kinds += ["page" if "/p/" in key else "segment" for key in request.keys]
+    first, last = kinds.index("segment"), len(kinds) - 1
+    assert kinds[:first] == kinds[last:] == ["root"]  # gc_floor, gc_done
+    assert kinds[first:last] == sorted(kinds[first:last], reverse=True)
+    assert place.root.gc_floor > 0
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_bug_3_nothing_that_a_root_names_ever_goes_and_nothing_else_stays(seed: int) -> None:
+    place, dice = Place(), random.Random(seed)
+    for _ in range(60):
+        roll = dice.random()
+        if roll < 0.5:
+            place.append(dice.randint(1, 6))
+        elif roll < 0.65 and place.end:
+            start = place.root.start_offset
+            place.trim(dice.randint(start, start + (place.end - start) // 2))
+        elif roll < 0.8 and len(rows := place.rows()) > 3:
+            at = dice.randrange(len(rows) - 2)
+            place.replace(*rows[at : at + dice.randint(1, 3)])
+        elif roll < 0.9:
+            place.wait(dice.choice([DAY_MS // 3, DAY_MS]))
+        else:
+            place.collect()
+        assert place.named <= place.keys
+    for _ in range(2):
+        place.wait()
+        place.collect()
+    assert len(place.root.trash) == 0
+    assert place.keys == place.named
+
+
+def test_a_cycle_that_was_cut_short_is_repeated_to_the_same_end() -> None:
+    for cut in itertools.count(1):
+        place = Place()
+        place.append(50)
+        place.replace(*place.rows()[3:6])
+        place.trim(333)
+        place.wait()
+        left = itertools.count(cut, -1)
+
+        def answer(_: StoreRequest, carry_out: Callable[[], Outcome], left: Iterator[int] = left) -> Outcome:
+            if next(left) <= 0:
+                raise KeyboardInterrupt
+            return carry_out()
+
+        place.store.answer = answer
+        with contextlib.suppress(KeyboardInterrupt):
+            place.collect()
+            break
+        place.store.answer = None
+        assert place.named <= place.keys
+        place.maintainer = place.desk("m2", TINY)
+        place.maintainer.maintain()
+        place.collect()
+        assert len(place.root.trash) == 0
+        assert place.keys == place.named, cut
+    assert cut > 10
+
+
+def test_a_pin_holds_what_its_version_names_and_one_that_expired_does_not(place: Place) -> None:
+    place.append(50)
+    pinned, version = place.named, place.root.version
+    place.trim(200)
+    place.wait()
+    pin = pin_key(TOPIC_ID, 0, "0" * 32)
+    place.put(pin, json.dumps({"version": version, "uid": pin.rpartition("/")[2]}).encode())
+    done = place.collect()
+    assert (done.entries, done.pins, "wait for 1 pins" in done.note) == (0, 1, True)
+    assert pinned <= place.keys
+    place.wait(PIN_MS + 1)  # its reader crashed
+    assert place.collect().entries > 0
+    assert place.keys == place.named
+
+
+def test_a_snapshot_holds_for_ever_what_it_names(place: Place) -> None:
+    place.append(50)
+    pinned = place.named
+    place.put(f"{PREFIX}snap/release", encode_kept(encode_root(place.root), "0" * 32, "release"))
+    place.trim(200)
+    place.wait(1000 * DAY_MS)
+    assert place.collect().entries == 0
+    assert pinned <= place.keys
+
+
+def test_what_a_snapshot_holds_costs_neither_a_version_nor_a_line_a_round(place: Place) -> None:
+    """One cycle looks at each thing that has left; those behind it change nothing, until something has left again."""
+    place.append(50)
+    snapshot = f"{PREFIX}snap/release"
+    place.put(snapshot, encode_kept(encode_root(place.root), "0" * 32, "release"))
+    place.trim(200)
+    place.wait()
+
+    def turn() -> Collected:
+        maintainer = planner_of()
+        plan = place.world.run(maintainer.plan([Kind.COLLECT]))
+        assert plan is not None
+        (action,) = plan.actions
+        collected = place.world.run(maintainer.run(action, TRUSTED)).collected
+        assert collected is not None
+        return collected
+
+    def lines() -> int:
+        page = place.store.inner.execute(List("jobs/gc/"))
+        assert isinstance(page, Page)
+        return len(page.entries)
+
+    first = turn()
+    held, version = first.held, place.root.version
+    assert (first.entries, first.pins, held > 0, lines()) == (0, 1, True, 1)
+    for _ in range(3):
+        place.wait()
+        again = turn()
+        assert (again.entries, again.pins, again.held, again.note) == (0, 1, held, f"{held} entries wait for 1 pins")
+        assert (place.root.version, lines()) == (version, 1)
+    place.maintainer = place.desk("m3")
+    place.maintainer.maintain()
+    place.trim(300)
+    place.wait()
+    assert turn().held > held
+    assert lines() == 2
+    place.store.execute(Delete((snapshot,)))
+    place.store.forget()
+    assert turn().entries > held
+    assert place.keys == place.named
+
+
+def test_what_a_stranger_put_among_the_pins_holds_nothing(place: Place) -> None:
+    place.append(20)
+    place.trim(100)
+    place.wait()
+    for name in ("README", "\U0001f600", "1" * 31):
+        place.put(PREFIX + f"pin/{name}")
+        place.put(PREFIX + f"snap/-{name}")
+    assert place.collect().entries > 0
+
+
+def test_a_pin_that_cannot_be_read_stops_the_collection(place: Place) -> None:
+    place.append(20)
+    place.trim(100)
+    place.wait()
+    place.put(pin_key(TOPIC_ID, 0, "0" * 32), b"not a pin")
+    with pytest.raises(CorruptionError):
+        place.collect()
+    assert deletes(place) == []
+
+
+def test_bug_25_a_key_that_is_refused_keeps_its_own_entry_and_no_other(place: Place) -> None:
+    place.append(5)
+    place.trim(30)
+    place.wait()
+    refused = [key for key in sorted(place.keys - place.named) if key.endswith(".log")][1]
+
+    def answer(request: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
+        if isinstance(request, Delete) and refused in request.keys:
+            place.store.inner.execute(Delete(tuple(key for key in request.keys if key != refused)))
+            return Deleted(((refused, "InternalError"),))
+        return carry_out()
+
+    place.store.answer = answer
+    done = place.collect()
+    assert (done.entries, done.objects, done.failed) == (2, 5, ((refused, "InternalError"),))
+    assert refused in done.note
+    assert place.keys - place.named == {refused}
+    place.store.answer = None
+    assert place.collect().entries == 1
+    assert place.keys == place.named
+
+
+def test_a_page_stays_as_long_as_something_that_it_names_is_there(place: Place) -> None:
+    """A leaf that a trim left partly dead, and a replacement whole: the one entry lists its rows, the other ends it."""
+    place.append(50)
+    refused = segment_key(TOPIC_ID, 0, place.rows()[0])
+    place.trim(15)
+    place.replace(*place.rows()[1:3])
+    kinds = [entry.what for entry in place.root.trash]
+    assert kinds[:4] == [TRASH_ROWS, TRASH_OBJECT, TRASH_OBJECT, TRASH_PAGE]
+    place.wait()
+
+    def answer(request: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
+        if isinstance(request, Delete) and refused in request.keys:
+            place.store.inner.execute(Delete(tuple(key for key in request.keys if key != refused)))
+            return Deleted(((refused, "InternalError"),))
+        return carry_out()
+
+    place.store.answer = answer
+    place.collect()
+    assert refused in place.keys
+    place.store.answer = None
+    place.collect()
+    assert place.keys == place.named
+
+
+def test_a_right_that_is_missing_stops_the_cycle_and_is_named(place: Place) -> None:
+    place.append(5)
+    place.trim(30)
+    place.wait()
+
+    def answer(request: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
+        if isinstance(request, Delete):
+            return Deleted(tuple((key, "AccessDenied") for key in request.keys))
+        return carry_out()
+
+    place.store.answer = answer
+    with pytest.raises(RemotePermissionError, match="s3:DeleteObject"):
+        place.collect()
+    assert len(place.root.trash) == 3
+
+
+def test_a_page_that_cannot_be_read_stops_the_collection_loudly(place: Place) -> None:
+    place.append(50)
+    place.trim(333)
+    place.wait()
+    kinds = {entry.what for entry in place.root.trash}
+    assert TRASH_TREE in kinds
+    entry = next(entry for entry in place.root.trash if entry.what == TRASH_TREE)
+    name = PageName(Role.WRITER, entry.epoch, join_uid(entry.id_hi, entry.id_lo))
+    key = page_key(TOPIC_ID, 0, name)
+    found = place.store.inner.execute(Get(key))
+    assert isinstance(found, Object)
+    place.store.inner.execute(Put(key, found.data[:-1] + b"?", Match(found.etag)))
+    with pytest.raises(CorruptionError) as raised:
+        place.collect()
+    assert raised.value.path_or_key == key
+    assert deletes(place) == []
+
+
+def test_each_cycle_leaves_a_line_in_the_bucket(place: Place) -> None:
+    place.append(5)
+    place.trim(30)
+    place.wait()
+    done = place.collect()
+    found = place.store.inner.execute(Get(done.audit))
+    assert isinstance(found, Object)
+    line = json.loads(found.data)
+    assert done.audit.startswith("jobs/gc/")
+    assert (line["topic"], line["entries"], line["objects"], line["failed"]) == ("flights", 3, 6, [])
+
+
+@pytest.mark.parametrize(
+    ("rows", "rewritten", "start"),
+    [(12, 3, 0), (12, 11, 0), (12, 3, 110), (40, 20, 0), (40, 4, 0), (40, 37, 395), (60, 30, 450), (120, 90, 0)],
+)
+def test_a_trim_to_the_end_leaves_the_objects_of_the_newest_row_until_the_next_append(
+    place: Place, rows: int, rewritten: int, start: int
+) -> None:
+    """Wherever it stands: in the root, in a leaf below the root, in one below an inner page, alone or not."""
+    place.append(rows)
+    place.replace(*place.rows()[rewritten : rewritten + (2 if rows > 100 else rows)])
+    if start:
+        place.trim(start)
+        place.wait()
+        place.collect()
+    newest = place.rows()[-1]
+    maintainer = Maintainer(TopicPartition("flights", 0), TOPIC_ID, TopicConfig(), owner="m:1")
+    plan = place.world.run(maintainer.plan((Kind.RETENTION,), begin_at=place.end))
+    assert plan is not None
+    assert plan.notes == (ALL_GOES,)
+    place.trim(place.end)
+    told = newest_trimmed(place.root)
+    assert told is not None
+    assert (told.base, told.id_hi, told.id_lo) == (newest.base, newest.id_hi, newest.id_lo)
+    place.wait()
+    place.collect()
+    kept = {segment_key(TOPIC_ID, 0, newest), index_key(TOPIC_ID, 0, newest)}
+    assert place.keys == kept
+    assert list(place.root.trash) == [told]
+    assert place.collect() == Collected()
+    place.append(1)
+    place.wait()
+    assert place.collect().objects == 2
+    assert place.keys == place.named
+
+
+def test_a_trim_to_the_end_whose_collection_is_cut_short_is_collected_to_the_same_end() -> None:
+    """Between any two requests: the newest row stays, all else goes in the end."""
+    for cut in itertools.count(1):
+        place = Place()
+        place.append(40)
+        place.replace(*place.rows()[20:])
+        newest = place.rows()[-1]
+        place.trim(place.end)
+        place.wait()
+        left = itertools.count(cut, -1)
+
+        def answer(_: StoreRequest, carry_out: Callable[[], Outcome], left: Iterator[int] = left) -> Outcome:
+            if next(left) <= 0:
+                raise KeyboardInterrupt
+            return carry_out()
+
+        place.store.answer = answer
+        with contextlib.suppress(KeyboardInterrupt):
+            place.collect()
+            break
+        place.store.answer = None
+        place.maintainer = place.desk("m2", TINY)
+        place.maintainer.maintain()
+        place.collect()
+        assert place.keys == {key(TOPIC_ID, 0, newest) for key in (segment_key, index_key)}, cut
+    assert cut > 10
+
+
+def test_a_commit_on_a_root_whose_pages_are_collected_goes_on_with_the_newest(place: Place) -> None:
+    """The writer stood still for a day: its claim holds, but what its root names a maintainer has replaced since."""
+    place.append(40)
+    rows, held = place.rows(), place.root
+    place.replace(*rows[0:3])
+    place.wait()
+    assert place.collect().objects > 0
+    place.writer.catalog.pages = PageCache()
+    assert place.writer.catalog.root is not None
+    assert place.writer.catalog.root.version == held.version < place.root.version
+    trimmed = place.world.run(place.writer.catalog.trim(rows[1].base))
+    assert (trimmed.start_offset, trimmed.roles["m"].epoch) == (rows[1].base, place.root.roles["m"].epoch)
+    assert place.rows()[0].next == rows[2].next

@@ -1,0 +1,412 @@
+"""Who makes a snapshot may only take back what is his own."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.remote.catalog.script import TOPIC_ID
+from tests.unit.remote.paged.collecting import PREFIX, Place
+from tiered.checking.kept import check_kept
+from tiered.errors import CommitUnknown, ConfigError, CorruptionError, NotFoundError, RemoteUnavailableError
+from tiered.format.crc import crc32c
+from tiered.format.kept import DROPPED_BYTES, decode_kept, encode_begun, encode_dropped, encode_kept, is_begun
+from tiered.format.keys import snap_key
+from tiered.format.root import STATE_DELETING, Root, decode_root, encode_root
+from tiered.model import TopicPartition
+from tiered.plan.housekeeping import StateIntent
+from tiered.remote.past import AsOf, Past, create_snapshot, delete_snapshot, list_snapshots, load_snapshot
+from tiered.remote.pins import BEGUN_MS, read_pins
+from tiered.remote.root_view import RootView
+from tiered.remote.sweep import drop_kept, sweep
+from tiered.store.base import (
+    ABSENT,
+    Delete,
+    Get,
+    Match,
+    Object,
+    Outcome,
+    Put,
+    PutResult,
+    PutStatus,
+    Steps,
+    StoreRequest,
+)
+
+NAME = "nightly"
+KEY = snap_key(TOPIC_ID, 0, NAME)
+
+
+def view() -> RootView:
+    return RootView(TOPIC_ID, 0, "flights")
+
+
+@pytest.mark.parametrize("told", [PutStatus.LOST, PutStatus.UNKNOWN], ids=str)
+def test_a_snapshot_that_another_one_made_of_the_same_root_is_never_deleted(told: PutStatus) -> None:
+    """Two hosts make it at once, of one root; a collector has passed that root when the second one looks again."""
+    place = Place()
+    place.append(4)
+    place.trim(10)
+    place.wait()
+    execute = place.store.execute
+    first: list[int] = []
+
+    def racing(request: StoreRequest) -> Outcome:
+        if not isinstance(request, Put) or request.key != KEY or first:
+            return execute(request)
+        first.append(0)
+        first[0] = place.world.run(create_snapshot(view(), NAME)).version
+        execute(request)
+        place.trim(20)
+        place.wait()
+        place.collect()
+        return PutResult(told)
+
+    place.store.execute = racing  # type: ignore[method-assign]  # between two requests of the second host
+    with pytest.raises(ConfigError, match="has a snapshot nightly already"):  # known, since no two bodies are equal
+        place.world.run(create_snapshot(view(), NAME))
+    kept = place.world.run(load_snapshot(view(), NAME))
+    assert kept is not None
+    assert [kept.version] == first
+
+
+def under(place: Place) -> bytes:
+    """What stands under the name."""
+    found = place.store.inner.execute(Get(KEY))
+    assert isinstance(found, Object)
+    return bytes(found.data)
+
+
+def test_a_name_is_never_deleted_and_no_put_that_comes_late_changes_what_stands_there() -> None:
+    """Taken, passed by a collector, taken of a newer root, deleted, taken again; then all its requests once more."""
+    place = Place()
+    place.append(50)
+    execute = place.store.execute
+    sent: list[Put] = []
+
+    def watching(request: StoreRequest) -> Outcome:
+        assert not (isinstance(request, Delete) and KEY in request.keys)
+        if not isinstance(request, Put) or request.key != KEY:
+            return execute(request)
+        sent.append(request)
+        outcome = execute(request)
+        if len(sent) == 1:
+            place.trim(200)
+            place.wait()
+            assert place.collect().floor > 0
+        return outcome
+
+    place.store.execute = watching  # type: ignore[method-assign]
+    first = place.world.run(create_snapshot(view(), NAME))
+    place.world.run(delete_snapshot(view(), NAME))
+    assert place.world.run(load_snapshot(view(), NAME)) is None
+    assert place.world.run(list_snapshots(view())) == []
+    assert place.world.run(read_pins(place.root)).count == 0
+    assert len(under(place)) == DROPPED_BYTES
+    place.append(1)
+    again = place.world.run(create_snapshot(view(), NAME))
+    assert [first.version, again.version] == [place.root.version - 1, place.root.version]
+    assert [type(put.condition) for put in sent] == [type(ABSENT), *[Match] * 5]
+    stands = under(place)
+    for put in sent:
+        place.store.inner.execute(put)
+        assert under(place) == stands
+    assert len({put.body for put in sent}) == 6
+    assert place.world.run(read_pins(place.root)).lowest == again.version
+
+
+@pytest.mark.parametrize("told", [PutStatus.LANDED, PutStatus.UNKNOWN], ids=str)
+def test_who_deletes_one_leaves_a_later_one_of_its_name_alone(told: PutStatus) -> None:
+    """Another user deletes it and takes it again between the look and the PUT."""
+    place = Place()
+    place.append(4)
+    place.world.run(create_snapshot(view(), NAME))
+    execute = place.store.execute
+
+    def racing(request: StoreRequest) -> Outcome:
+        if isinstance(request, Put) and request.key == KEY:
+            place.store.execute = execute  # type: ignore[method-assign]
+            place.world.run(delete_snapshot(view(), NAME))
+            place.append(1)
+            place.world.run(create_snapshot(view(), NAME))
+            outcome = execute(request)
+            return outcome if told is PutStatus.LANDED else PutResult(told)
+        return execute(request)
+
+    place.store.execute = racing  # type: ignore[method-assign]
+    place.world.run(delete_snapshot(view(), NAME))
+    kept = place.world.run(load_snapshot(view(), NAME))
+    assert kept is not None
+    assert (kept.root, kept.begun) == (place.root, False)
+
+
+def test_one_that_is_deleted_while_it_is_made_says_so() -> None:
+    place = Place()
+    place.append(50)
+    execute, made = place.store.execute, [0]
+
+    def racing(request: StoreRequest) -> Outcome:
+        outcome = execute(request)
+        if isinstance(request, Put) and request.key == KEY and not made[0]:
+            made[0] = 1
+            place.world.run(delete_snapshot(view(), NAME))
+            place.trim(200)
+            place.wait()
+            place.collect()
+        return outcome
+
+    place.store.execute = racing  # type: ignore[method-assign]
+    with pytest.raises(NotFoundError, match="snapshot nightly was deleted while it was made"):
+        place.world.run(create_snapshot(view(), NAME))
+    assert len(under(place)) == DROPPED_BYTES
+
+
+def test_one_of_a_topic_that_is_deleted_meanwhile_holds_nothing() -> None:
+    place = Place()
+    place.append(4)
+    execute = place.store.execute
+
+    def racing(request: StoreRequest) -> Outcome:
+        outcome = execute(request)
+        if isinstance(request, Put) and request.key == KEY:
+            place.store.execute = execute  # type: ignore[method-assign]
+            place.world.run(place.maintainer.catalog.commit(StateIntent(STATE_DELETING)))
+        return outcome
+
+    place.store.execute = racing  # type: ignore[method-assign]
+    with pytest.raises(NotFoundError, match="is being deleted"):
+        place.world.run(create_snapshot(view(), NAME))
+    assert place.world.run(read_pins(place.root)).count == 0
+
+
+def test_roots_that_collectors_pass_again_and_again_leave_nothing_behind() -> None:
+    place = Place()
+    place.append(50)
+    execute, at = place.store.execute, [0]
+
+    def passing(request: StoreRequest) -> Outcome:
+        outcome = execute(request)
+        if isinstance(request, Put) and request.key == KEY:
+            at[0] += 50
+            place.trim(at[0])
+            place.wait()
+            place.collect()
+        return outcome
+
+    place.store.execute = passing  # type: ignore[method-assign]
+    with pytest.raises(RemoteUnavailableError, match="a collector passed each root"):
+        place.world.run(create_snapshot(view(), NAME))
+    assert place.world.run(list_snapshots(view())) == []
+
+
+def killed_over_it(place: Place) -> Root:
+    """The root that somebody begins to keep, and is killed before the look that would tell whether it can be kept."""
+    root, execute = place.root, place.store.execute
+
+    class Killed(BaseException):
+        """The process is gone."""
+
+    def dying(request: StoreRequest) -> Outcome:
+        outcome = execute(request)
+        if isinstance(request, Put) and request.key == KEY:
+            raise Killed
+        return outcome
+
+    place.store.execute = dying  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        place.world.run(create_snapshot(view(), NAME))
+    place.store.execute = execute  # type: ignore[method-assign]
+    return root
+
+
+def test_what_a_killed_creator_began_is_made_by_the_next_one() -> None:
+    place = Place()
+    place.append(4)
+    killed_over_it(place)
+    place.append(1)
+    made = place.world.run(create_snapshot(view(), NAME))
+    assert made == place.root
+    assert [(each.root, each.begun) for each in place.world.run(list_snapshots(view()))] == [(made, False)]
+
+
+def test_who_began_one_that_another_has_made_since_learns_of_it() -> None:
+    place = Place()
+    place.append(4)
+    execute = place.store.execute
+    other: list[Root] = []
+
+    def racing(request: StoreRequest) -> Outcome:
+        outcome = execute(request)
+        if isinstance(request, Put) and request.key == KEY and not other:
+            place.store.execute = execute  # type: ignore[method-assign]
+            place.append(1)
+            other.append(place.world.run(create_snapshot(view(), NAME)))
+        return outcome
+
+    place.store.execute = racing  # type: ignore[method-assign]
+    with pytest.raises(NotFoundError, match="another process began it"):
+        place.world.run(create_snapshot(view(), NAME))
+    assert [(each.root, each.begun) for each in place.world.run(list_snapshots(view()))] == [(other[0], False)]
+
+
+def test_one_whose_creator_was_killed_is_read_by_nobody_and_goes_by_itself() -> None:
+    place = Place()
+    place.append(50)
+    begun = killed_over_it(place)
+    assert [(each.root, each.begun) for each in place.world.run(list_snapshots(view()))] == [(begun, True)]
+    with pytest.raises(NotFoundError, match="nightly was begun and is not finished"):
+        place.world.run(Past(view(), AsOf(name=NAME)).pin())
+    place.append(1)
+    with pytest.raises(NotFoundError, match=f"version {begun.version} was not kept"):
+        place.world.run(Past(view(), AsOf(version=begun.version)).pin())
+
+    place.trim(490)
+    place.wait()
+    assert place.collect().held > 0  # its creator may be at work still
+    place.wait(BEGUN_MS)
+    assert place.collect().held > 0
+    assert len(under(place)) == DROPPED_BYTES
+    place.collect()
+    assert place.keys == place.named | {KEY}
+    kept = place.root
+    assert place.world.run(create_snapshot(view(), NAME)) == kept
+    place.trim(500)
+    place.wait(BEGUN_MS + 1000)
+    assert place.collect().held > 0
+    assert [(each.root, each.begun) for each in place.world.run(list_snapshots(view()))] == [(kept, False)]
+
+
+def test_one_that_was_begun_too_late_stops_no_sweep() -> None:
+    """A collector has passed its version before it was put: pages that it names are gone."""
+    place = Place()
+    place.append(50)
+    late = encode_begun(encode_root(place.root), "0123456789abcdef" * 2, NAME)
+    kept = encode_kept(encode_root(place.root), "0123456789abcdef" * 2, NAME)
+    place.trim(490)
+    place.wait()
+    place.collect()
+    place.put(f"{PREFIX}s/w00000001/{0:020d}-{7:032x}.log")
+    place.writer.claim()
+    place.wait()
+    place.put(KEY, late)
+    place.world.run(place.maintainer.catalog.load())
+    swept = place.world.run(sweep(place.maintainer.catalog, delete=True))
+    assert swept.orphans == [f"{PREFIX}s/w00000001/{0:020d}-{7:032x}.log"]
+    place.wait(BEGUN_MS + 1000)
+    place.world.run(sweep(place.maintainer.catalog, delete=True))
+    assert len(under(place)) == DROPPED_BYTES
+    stands = place.store.execute(Get(KEY))
+    assert isinstance(stands, Object)
+    place.put(f"{PREFIX}s/w00000001/{0:020d}-{8:032x}.log")
+    place.wait()
+    place.store.execute(Put(KEY, kept, Match(stands.etag), crc32c(kept)))
+    with pytest.raises(CorruptionError, match="is gone"):  # of one that somebody was told of, that is damage
+        place.world.run(sweep(place.maintainer.catalog, delete=True))
+
+
+def test_a_deletion_that_nobody_answers_is_in_doubt() -> None:
+    place = Place()
+    place.append(4)
+    place.world.run(create_snapshot(view(), NAME))
+    execute = place.store.execute
+
+    def lost(request: StoreRequest) -> Outcome:
+        if isinstance(request, Put) and request.key == KEY:
+            return PutResult(PutStatus.UNKNOWN, cause="timeout")
+        return execute(request)
+
+    place.store.execute = lost  # type: ignore[method-assign]
+    with pytest.raises(CommitUnknown, match="timeout"):
+        place.world.run(delete_snapshot(view(), NAME))
+
+
+def test_what_stands_under_a_name_reads_back() -> None:
+    place = Place()
+    place.append(4)
+    plain, uid = encode_root(place.root), "0123456789abcdef" * 2
+    kept, begun = encode_kept(plain, uid, NAME), encode_begun(plain, uid, NAME)
+    assert kept != encode_kept(plain, uid[::-1], NAME) != plain
+    assert decode_kept(kept, key=KEY) == decode_kept(begun, key=KEY) == place.root
+    assert decode_kept(encode_dropped(uid), key=KEY) is None
+    assert len(encode_dropped(uid)) == DROPPED_BYTES < len(plain)
+    assert [is_begun(body) for body in (begun, kept)] == [True, False]
+    with pytest.raises(CorruptionError, match="is no snapshot: a root was copied there"):
+        decode_kept(plain, key=KEY)
+    with pytest.raises(CorruptionError, match="neither a root nor"):
+        decode_kept(b"?" * DROPPED_BYTES, key=KEY)
+
+
+def test_two_that_have_changed_places_are_damage_for_whoever_meets_them() -> None:
+    place = Place()
+    place.append(4)
+    keys = [snap_key(TOPIC_ID, 0, name) for name in ("monday", "tuesday")]
+    for name in ("monday", "tuesday"):
+        place.append(1)
+        place.world.run(create_snapshot(view(), name))
+    bodies = [place.store.inner.execute(Get(key)) for key in keys]
+    place.store.execute(Delete(tuple(keys)))
+    for key, got in zip(keys, reversed(bodies), strict=True):
+        assert isinstance(got, Object)
+        place.put(key, bytes(got.data))
+    looks: tuple[Steps[object], ...] = (
+        load_snapshot(view(), "monday"),
+        Past(view(), AsOf(name="monday")).take(),
+        Past(view(), AsOf(version=place.root.version - 1)).take(),
+        list_snapshots(view()),
+        read_pins(place.root),
+        create_snapshot(view(), "monday"),
+    )
+    for look in looks:
+        with pytest.raises(
+            CorruptionError, match="snap/monday is the snapshot tuesday: two have changed places"
+        ) as told:
+            place.world.run(look)
+        assert "`tiered snapshot delete monday flights:0`" in told.value.hint
+    place.append(8)
+    place.trim(10)
+    place.wait()
+    with pytest.raises(CorruptionError, match="two have changed places"):
+        place.collect()
+    findings = place.world.run(check_kept(TopicPartition("flights", 0), view(), read_data=False))
+    assert [(found.code, found.where) for found in findings] == [("snapshot", key) for key in keys]
+    place.world.run(delete_snapshot(view(), "monday"))
+    place.world.run(delete_snapshot(view(), "tuesday"))
+    assert place.world.run(list_snapshots(view())) == []
+
+
+def test_a_body_says_its_name_whatever_it_is_a_copy_of() -> None:
+    """A snapshot that was put back as the root, by hand, and is kept under another name."""
+    place = Place()
+    place.append(4)
+    plain, uid = encode_root(place.root), "0123456789abcdef" * 2
+    again = encode_kept(encode_kept(plain, uid, "other"), uid, NAME)
+    for body in (again, encode_begun(plain, uid, NAME)):
+        assert decode_kept(body, key=KEY) == decode_root(body, key=KEY) == place.root
+    assert is_begun(encode_begun(plain, uid, NAME))
+    for body in (encode_kept(plain, uid, "other"), encode_begun(plain, uid, "other")):
+        with pytest.raises(CorruptionError, match="is the snapshot other"):
+            decode_kept(body, key=KEY)
+
+
+@pytest.mark.parametrize("then", ["deleted", "deleted and taken again", "there"])
+def test_one_that_is_deleted_while_a_sweep_reads_it_holds_nothing(then: str) -> None:
+    """Its pages may be collected as soon as it is: that is no damage."""
+    place = Place()
+    place.append(50)
+    place.world.run(create_snapshot(view(), NAME))
+    (taken,) = place.world.run(list_snapshots(view()))
+    place.trim(490)
+    place.wait()
+    if then != "there":
+        place.world.run(delete_snapshot(view(), NAME))
+    if then == "deleted and taken again":
+        place.world.run(create_snapshot(view(), NAME))
+    place.collect()
+    for key in () if then != "there" else [page for page in place.keys if "/p/" in page]:
+        place.store.execute(Delete((key,)))
+    left = {"a": 1}
+    if then == "there":
+        with pytest.raises(CorruptionError, match="is gone"):
+            place.world.run(drop_kept(view(), taken, left))
+    else:
+        place.world.run(drop_kept(view(), taken, left))
+    assert left == {"a": 1}

@@ -1,0 +1,309 @@
+"""Orphans: proven dead by their epoch, and named by nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from tests.unit.remote.catalog.script import TOPIC_ID
+from tests.unit.remote.paged.collecting import PREFIX, Place
+from tiered.config import DAY_MS, TopicConfig
+from tiered.errors import ConfigError, CorruptionError, RemotePermissionError, RemoteUnavailableError, TieredError
+from tiered.format.crc import crc32c
+from tiered.format.keys import (
+    PageName,
+    Role,
+    SegmentName,
+    index_key,
+    page_key,
+    pin_key,
+    root_key,
+    segment_key,
+)
+from tiered.format.root import STATE_DELETING, encode_root
+from tiered.model import TopicPartition
+from tiered.plan.housekeeping import StateIntent
+from tiered.plan.known import Known
+from tiered.plan.maintenance import ORPHAN_MS, PIN_MS
+from tiered.remote.maintain import Maintainer
+from tiered.remote.sweep import Swept, sweep
+from tiered.store.base import (
+    Delete,
+    Get,
+    Head,
+    List,
+    ListUploads,
+    Match,
+    Object,
+    Outcome,
+    Page,
+    Put,
+    StartUpload,
+    StoreAround,
+    StoreRequest,
+    UploadStarted,
+    list_unfinished,
+)
+from tiered.store.driver import drive
+
+
+@pytest.fixture
+def place() -> Place:
+    return Place()
+
+
+def run(place: Place, *, delete: bool = True) -> Swept:
+    place.store.forget()
+    return place.world.run(sweep(place.maintainer.catalog, delete=delete))
+
+
+def orphans(place: Place, role: Role, epoch: int) -> set[str]:
+    """A segment and a page that nobody ever committed."""
+    name = SegmentName(role, epoch, 70, place.world.ids.uid())
+    page = page_key(TOPIC_ID, 0, PageName(role, epoch, place.world.ids.uid()))
+    keys = {segment_key(TOPIC_ID, 0, name), index_key(TOPIC_ID, 0, name), page}
+    for key in keys:
+        place.put(key, b"orphan")
+    return keys
+
+
+@pytest.mark.parametrize("role", [Role.WRITER, Role.MAINTAINER])
+def test_an_object_of_a_dead_epoch_that_nothing_names_goes(place: Place, role: Role) -> None:
+    place.append(50)
+    place.trim(333)
+    place.replace(*place.rows()[1:4])
+    dead = orphans(place, role, 1)
+    kept = place.keys - dead
+    place.wait(ORPHAN_MS)
+    assert run(place).count == 0  # its epoch may still commit it
+    desk = place.writer if role is Role.WRITER else place.maintainer
+    desk.claim() if role is Role.WRITER else desk.maintain()
+    assert run(place, delete=False).orphans == sorted(dead, key=lambda key: ("/p/" in key, key))
+    assert place.keys == kept | dead
+    found = run(place)
+    assert (found.count, found.size_bytes, found.strange, found.failed) == (3, 18, 0, [])
+    assert place.keys == kept
+
+
+def test_a_partition_that_a_reader_has_pinned_is_left_alone(place: Place) -> None:
+    """It may read a root that was replaced by an older one, which names nothing of what it reads."""
+    place.append(5)
+    dead = orphans(place, Role.WRITER, 0)
+    place.wait(ORPHAN_MS)
+    upload = begin_upload(place, Role.WRITER, 0)
+    place.wait(ORPHAN_MS)
+    pin = pin_key(TOPIC_ID, 0, "0" * 32)
+    body = b'{"version":%d,"uid":"%s"}' % (place.root.version, b"0" * 32)
+    place.put(pin, body)
+    found = run(place)
+    assert (found.count, found.readers, found.uploads) == (3, 1, [upload])
+    assert (dead <= place.keys, unfinished(place)) == (True, {upload})
+    place.wait(PIN_MS + 1)
+    found = run(place)  # its reader is gone, or has ended it
+    assert (found.count, found.readers) == (3, 0)
+    assert (dead & place.keys, unfinished(place)) == (set(), set())
+
+
+def begin_upload(place: Place, role: Role, epoch: int) -> tuple[str, str]:
+    """A multipart upload that nobody finishes, of a segment."""
+    key = segment_key(TOPIC_ID, 0, SegmentName(role, epoch, 70, place.world.ids.uid()))
+    started = place.store.inner.execute(StartUpload(key))
+    assert isinstance(started, UploadStarted)
+    return key, started.upload_id
+
+
+def unfinished(place: Place) -> set[tuple[str, str]]:
+    listed, _ = drive(place.store.inner, list_unfinished(""))
+    return {(each.key, each.upload_id) for each in listed}
+
+
+@pytest.mark.parametrize("role", [Role.WRITER, Role.MAINTAINER])
+def test_an_upload_of_a_dead_epoch_that_was_never_finished_is_aborted_a_day_later(place: Place, role: Role) -> None:
+    place.append(5)
+    dead = begin_upload(place, role, 1)
+    place.put("s/strange")
+    strange = place.store.inner.execute(StartUpload(f"{PREFIX}s/strange"))
+    assert isinstance(strange, UploadStarted)
+    place.wait(ORPHAN_MS)
+    assert run(place).uploads == []  # its epoch may still complete and commit it
+    place.writer.claim() if role is Role.WRITER else place.maintainer.maintain()
+    young = begin_upload(place, role, 1)
+    living = begin_upload(place, role, 2)
+    everything = {dead, young, living, (f"{PREFIX}s/strange", strange.upload_id)}
+    planned = run(place, delete=False)
+    assert (planned.uploads, planned.strange, unfinished(place)) == ([dead], 1, everything)
+    kept = place.keys
+    swept = run(place)
+    assert (swept.uploads, swept.unlisted, unfinished(place)) == ([dead], "", everything - {dead})
+    assert (run(place).uploads, place.keys) == ([], kept)
+
+
+@pytest.mark.parametrize("error", [RemotePermissionError("403", hint="grant it"), ConfigError("501", hint="no such")])
+def test_a_store_that_does_not_tell_its_uploads_is_said_and_keeps_nothing_from_its_turn(
+    place: Place, error: TieredError
+) -> None:
+    dead = orphans(place, Role.WRITER, 0)
+    place.wait(ORPHAN_MS)
+
+    def answer(request: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
+        if isinstance(request, ListUploads):
+            raise error
+        return carry_out()
+
+    place.store.answer = answer
+    found = run(place)
+    assert (found.count, found.uploads, found.unlisted) == (3, [], f"{error.message} ({error.hint})")
+    assert not dead & place.keys
+
+
+def test_only_a_sweep_lists_uploads(place: Place) -> None:
+    place.append(20)
+    place.trim(100)
+    place.wait()
+    place.collect()
+    assert not [request for request in place.store.requests if isinstance(request, ListUploads)]
+
+
+def test_what_waits_in_the_trash_is_no_orphan_with_all_that_it_names(place: Place) -> None:
+    place.append(60)
+    place.trim(333)
+    before = place.keys
+    place.wait(ORPHAN_MS)
+    place.writer.claim()
+    place.maintainer.maintain()
+    assert run(place).count == 0
+    assert place.keys == before
+    assert before - place.named
+
+
+def test_what_is_young_and_what_is_not_ours_stays(place: Place) -> None:
+    place.append(5)
+    dead = orphans(place, Role.WRITER, 1)
+    place.put(f"{min(dead).rpartition('/')[0]}/readme.txt")
+    place.writer.claim()
+    place.wait(ORPHAN_MS - 1)
+    found = run(place)
+    assert (found.count, found.strange) == (0, 1)
+    assert not [request for request in place.store.requests if isinstance(request, Put | Delete)]
+    place.wait(1)
+    assert run(place).count == 3
+
+
+def test_under_an_older_root_that_was_put_back_nothing_is_swept(place: Place) -> None:
+    """The copy that was made before a rewrite has a higher version than the root."""
+    place.append(4)
+    older = encode_root(place.root)
+    place.append(1)
+    version = place.root.version
+    place.replace(*place.rows())
+    put_back(place, older)
+    refuses(place, f"has a copy of version {version}, the root has version {version - 1}")
+
+
+def put_back(place: Place, older: bytes) -> None:
+    """An older root in the place of the newest, and days go by."""
+    newest = place.store.inner.execute(Head(place.root.key))
+    assert isinstance(newest, Object)
+    place.store.inner.execute(Put(place.root.key, older, Match(newest.etag), crc32c(older)))
+    place.wait(3 * DAY_MS)
+
+
+def refuses(place: Place, because: str) -> None:
+    """Nothing is swept, planned or claimed, however often."""
+    kept, root = place.keys, place.store.inner.execute(Get(root_key(TOPIC_ID, 0)))
+    stranger = Maintainer(TopicPartition("flights", 0), TOPIC_ID, TopicConfig(), owner="gc:1")
+    for delete in (False, True, True):
+        with pytest.raises(CorruptionError, match=because):
+            place.world.run(stranger.sweep(delete=delete))
+    assert (place.keys, place.store.inner.execute(Get(root_key(TOPIC_ID, 0)))) == (kept, root)
+
+
+def test_a_root_behind_its_copies_is_swept(place: Place) -> None:
+    place.append(4)
+    place.replace(*place.rows())
+    place.trim(40)
+    stranger = Maintainer(TopicPartition("flights", 0), TOPIC_ID, TopicConfig(), owner="gc:1")
+    assert place.world.run(stranger.sweep(delete=True)).count == 0
+
+
+def test_a_root_that_the_registry_vouches_for_is_lost_and_nothing_is_swept(place: Place) -> None:
+    known = Known(made=True)
+    stranger = Maintainer(TopicPartition("flights", 1), TOPIC_ID, TopicConfig(), owner="gc:1", known=known)
+    with pytest.raises(CorruptionError, match="it was lost"):
+        place.world.run(stranger.sweep(delete=True))
+
+
+def test_a_topic_that_is_being_deleted_is_left_to_its_deletion(place: Place) -> None:
+    place.append(4)
+    place.world.run(place.maintainer.catalog.commit(StateIntent(STATE_DELETING)))
+    kept = place.keys
+    place.wait(3 * DAY_MS)
+    stranger = Maintainer(TopicPartition("flights", 0), TOPIC_ID, TopicConfig(), owner="gc:1")
+    assert place.world.run(stranger.sweep(delete=True)) == Swept()
+    assert place.keys == kept
+
+
+def test_a_sweep_makes_no_root(place: Place) -> None:
+    """Of a topic whose deletion has just ended: a claim would begin a log that no topic has."""
+    kept = place.keys
+    stranger = Maintainer(TopicPartition("flights", 1), TOPIC_ID, TopicConfig(), owner="gc:1")
+    assert place.world.run(stranger.sweep(delete=True)) == Swept()
+    assert place.keys == kept
+
+
+def test_a_fenced_maintainers_outputs_are_swept(place: Place) -> None:
+    place.append(20)
+    row = place.objects(place.maintainer.row(0, 50, flags=1))
+    place.desk("m2").maintain()
+    place.wait(DAY_MS)
+    assert run(place).orphans == [index_key(TOPIC_ID, 0, row), segment_key(TOPIC_ID, 0, row)]
+
+
+@pytest.mark.parametrize("ended_by", [RemoteUnavailableError("no answer"), RemotePermissionError("403")])
+def test_a_sweep_that_is_cut_short_has_left_an_audit_line(place: Place, ended_by: TieredError) -> None:
+    """Before anything went: also where nothing can be written any more once the store has gone away."""
+    place.append(20)
+    orphans(place, Role.WRITER, 0)
+    place.wait(ORPHAN_MS)
+    gone: list[StoreRequest] = []
+
+    class Ending(StoreAround):
+        def execute(self, request: StoreRequest) -> Outcome:
+            gone.extend([request] if isinstance(request, Delete) or gone else [])
+            if gone:
+                raise ended_by
+            return self.inner.execute(request)
+
+    with pytest.raises(type(ended_by)):
+        drive(Ending(place.store), sweep(place.maintainer.catalog, delete=True), clock=place.world.clock)
+    assert gone
+    (key,) = keys_below(place, "jobs/gc/")
+    got = place.store.inner.execute(Get(key))
+    assert isinstance(got, Object)
+    line = json.loads(got.data)
+    assert (line["begun"], line["orphans"], line["version"]) == (True, 2, place.root.version)
+
+
+def test_nothing_goes_of_what_could_not_be_written_down(place: Place) -> None:
+    place.append(20)
+    orphans(place, Role.WRITER, 0)
+    place.wait(ORPHAN_MS)
+    before = place.keys
+
+    class Full(StoreAround):
+        def execute(self, request: StoreRequest) -> Outcome:
+            if isinstance(request, Put):
+                raise RemoteUnavailableError("no answer")
+            return self.inner.execute(request)
+
+    with pytest.raises(RemoteUnavailableError):
+        drive(Full(place.store), sweep(place.maintainer.catalog, delete=True), clock=place.world.clock)
+    assert place.keys == before
+
+
+def keys_below(place: Place, prefix: str) -> list[str]:
+    page = place.store.inner.execute(List(prefix))
+    assert isinstance(page, Page)
+    return [entry.key for entry in page.entries]
