@@ -21,8 +21,7 @@ comes: a log, a reader and an appender are closed, a transaction is aborted.
 
 from __future__ import annotations
 
-from tiered.aio.appender import Appender, Receipt
-from tiered.aio.care import (
+from tiered.aio.admin import (
     apply_repair,
     check,
     plan_rejoin,
@@ -30,6 +29,7 @@ from tiered.aio.care import (
     rejoin,
     restore,
 )
+from tiered.aio.appender import Appender, Receipt
 from tiered.aio.log import Log, open  # noqa: A004  (the word that users expect: aio.open)
 from tiered.aio.reader import Found, Reader, open_reader
 from tiered.aio.topic import PartitionStream, Topic, TopicReads
