@@ -32,6 +32,9 @@ from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import Steps
 
+EVERYTHING = Reading(data=True)
+"""Every byte, under a pin."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -98,18 +101,20 @@ def _cut(whole: Part, least_bytes: int) -> Steps[list[Part]]:
     return parts or [whole]
 
 
-def part_steps(part: Part) -> Steps[CheckReport]:
-    """Looks at every byte of a part, on the newest root and under a pin. Emits what it finds.
+def part_steps(part: Part, reading: Reading = EVERYTHING, *, orphans: bool = False) -> Steps[CheckReport]:
+    """Check the segments of a part on the newest root, the bytes of those that ``reading`` chooses. Emit what is found.
 
-    The one that has the root looks at what its partition keeps beside it, too.
+    The part that has the root checks what its partition keeps beside it, too; with ``orphans`` it lists them.
     """
     run, facts = CheckRun(CheckOptions(read_data=True)), RemoteFacts()
-    reading = Reading(data=True, pin=True)
-    yield from _check(part, facts, run.tell).look_at_part(reading, part.start, part.end, with_root=part.with_root)
+    check = _check(part, facts, run.tell)
+    yield from check.look_at_part(reading, part.start, part.end, with_root=part.with_root)
     if part.with_root:
         tp = TopicPartition(part.topic, part.partition)
         view = RootView(part.entry.topic_id, part.partition, part.topic)
         yield from run.tell((yield from check_kept(tp, view, read_data=True)))
+        if orphans:
+            yield from check.orphans()
     return run.report(LocalFacts(), facts)
 
 
@@ -122,6 +127,7 @@ def joined(registry: CheckReport, parts: Iterable[CheckReport]) -> CheckReport:
         facts.size_bytes += part.remote_bytes
         facts.unchecked += part.unchecked
         facts.data_bytes_read += part.data_bytes_read
+        facts.archived.update(part.archived)
     return dataclasses.replace(run.report(LocalFacts(), facts), partitions=registry.partitions)
 
 

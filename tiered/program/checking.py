@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import click
 
 from tiered.checking.check import CheckReport
+from tiered.config import DAY_MS
+from tiered.errors import ConfigError
 from tiered.findings import Finding, Severity
 from tiered.format.keys import (
     is_pin_key,
@@ -19,6 +25,10 @@ from tiered.format.keys import (
 from tiered.program.application import Application
 from tiered.program.output import counted, human_bytes
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+MAX_PARTS = 10_000
+"""Parts of one whole."""
 MAX_REMEDIES = 20
 """Commands that are printed."""
 _TOPIC = frozenset({"topic_entry", "two_names", "unregistered"})
@@ -26,6 +36,58 @@ _TOPIC = frozenset({"topic_entry", "two_names", "unregistered"})
 _WRITTEN_SO = frozenset({"offset_index", "time_index", "txn_index_lost", "producer_snapshot_lost"})
 """Findings about an object with the right checksum: its writer was wrong, and no copy is better."""
 _PARSERS = (parse_root_key, parse_segment_key, parse_staged_key, parse_page_key, parse_hist_key, parse_snap_key)
+
+
+def reading_options(read_data_help: str) -> Callable[[F], F]:
+    """Return the options that choose what a check reads."""
+    options = (
+        click.option("--read-data", is_flag=True, help=read_data_help),
+        click.option(
+            "--read-data-subset",
+            metavar="PART",
+            help="read a part of the segments: 7/20, or 5%: another one each day, all of them in 20 days",
+        ),
+        click.option(
+            "--no-pin", is_flag=True, help="make no pin while data is read (a role that may not needs no --no-pin)"
+        ),
+        click.option("--orphans", is_flag=True, help="list objects that no catalog names (one LIST a partition)"),
+    )
+
+    def add(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
+def subset_of(app: Application, text: str | None) -> tuple[int, int] | None:
+    """Return the part of all segments that ``7/20`` names, or that a share of all makes today; say which.
+
+    Raises ConfigError.
+    """
+    if text is None:
+        return None
+    number, slash, parts = text.strip().partition("/")
+    if slash and number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts) <= MAX_PARTS:
+        part, count = int(number), int(parts)
+    else:
+        count = math.ceil(100 / _share(text))
+        part = app.clock.now_ms() // DAY_MS % count + 1
+    app.out.say(f"reading part {part} of {count} of the segments: --read-data-subset {part}/{count}")
+    return part, count
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text.strip().removesuffix("%")) if text.strip().endswith("%") else 0.0
+    except ValueError:
+        share = 0.0
+    if not 100 / MAX_PARTS <= share <= 100:
+        raise ConfigError(
+            f"--read-data-subset {text} is no part of all", hint="for example 7/20, or 5%; --read-data reads everything"
+        )
+    return share
 
 
 def remedies(findings: Iterable[Finding]) -> list[str]:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tiered.checking.check import CheckReport
+from tiered.checking.remote import Reading
 from tiered.config import parse_bytes
 from tiered.errors import ConfigError
 from tiered.plan.jobs import SPAN_BYTES, TWO_PHASE_BYTES
 from tiered.plan.maintenance import ROUTINE, Kind
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
 from tiered.program.application import Application, Command, Group, destructive, pass_application, split_topic
-from tiered.program.checking import conclude_check, show_finding
+from tiered.program.checking import conclude_check, reading_options, show_finding, subset_of
 from tiered.program.erasure import selection_of, selection_options
 from tiered.program.output import human_bytes
 from tiered.program.stores import location, open_remote, store_options
@@ -161,9 +162,18 @@ def maintain(
 
 @_verb("check", speculative=True)
 @click.argument("topics", nargs=-1, metavar="[TOPIC...]")
-@click.option("--read-data", is_flag=True, help="read every byte: on Spark this is always so")
+@reading_options("read every byte: on Spark this is so unless --read-data-subset says less")
 @_TASK_BYTES
-def check(runner: Runner, *, topics: tuple[str, ...], read_data: bool, task_bytes: int) -> int:
+def check(
+    runner: Runner,
+    *,
+    topics: tuple[str, ...],
+    read_data: bool,
+    read_data_subset: str | None,
+    no_pin: bool,
+    orphans: bool,
+    task_bytes: int,
+) -> int:
     """Verify every byte of a bucket, as `tiered check --read-data` does on one machine. Changes nothing.
 
     Exit code 0: nothing wrong; 3: warnings; 13: something is damaged or missing.
@@ -172,15 +182,17 @@ def check(runner: Runner, *, topics: tuple[str, ...], read_data: bool, task_byte
     Examples:
       tiered spark check --remote s3://acme-logs/prod
       tiered spark check flights --remote s3://acme-logs/prod --master yarn
+      tiered spark check --read-data-subset 5% --remote s3://acme-logs/prod
     """
     from tiered.spark.jobs.check import check  # noqa: PLC0415
 
-    del read_data
     app = runner.app
     app.out.begin("spark check", complete=False)
-    report: CheckReport = check(runner, topics, task_bytes)
+    subset = subset_of(app, read_data_subset)
+    reading = Reading(True, None if read_data else subset, not no_pin)
+    report: CheckReport = check(runner, topics, task_bytes, reading, orphans=orphans)
     for finding in report.findings:
-        show_finding(app, finding)
+        show_finding(app, finding, everything=orphans)
     return conclude_check(app, report)
 
 

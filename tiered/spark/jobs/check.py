@@ -6,22 +6,29 @@ import dataclasses
 from typing import Any
 
 from tiered.checking.check import CheckReport
-from tiered.checking.spread import Part, cut_steps, joined, part_steps, report_as_json, report_of_json
+from tiered.checking.remote import Reading
+from tiered.checking.spread import EVERYTHING, Part, cut_steps, joined, part_steps, report_as_json, report_of_json
 from tiered.spark.jobs.run import Receipt, Runner, Task
 from tiered.store.base import Store
 from tiered.store.runner import Runner as StepRunner
 
 
-def check(runner: Runner, topics: tuple[str, ...], task_bytes: int) -> CheckReport:
-    """Look at all parts, in one report. Raises UnknownTopicError."""
+def check(
+    runner: Runner, topics: tuple[str, ...], task_bytes: int, reading: Reading = EVERYTHING, *, orphans: bool = False
+) -> CheckReport:
+    """Check all parts, in one report. Raises UnknownTopicError."""
     registry, parts = StepRunner(runner.store).run(cut_steps(runner.url, topics, least_bytes=task_bytes), take=_ignore)
-    receipts = runner.run("checking", check_part, [dataclasses.asdict(part) for part in parts])
+    asked = {"reading": dataclasses.asdict(reading), "orphans": orphans}
+    receipts = runner.run("checking", check_part, [{"part": dataclasses.asdict(part), **asked} for part in parts])
     return joined(registry, [report_of_json(receipt) for receipt in receipts])
 
 
 def check_part(store: Store, task: Task) -> Receipt:
-    """Look at one part, in a worker."""
-    return report_as_json(StepRunner(store).run(part_steps(Part(**task)), take=_ignore))
+    """Check one part, in a worker."""
+    asked = task["reading"]
+    reading = Reading(asked["data"], tuple(asked["subset"]) if asked["subset"] else None, asked["pin"])
+    steps = part_steps(Part(**task["part"]), reading, orphans=task["orphans"])
+    return report_as_json(StepRunner(store).run(steps, take=_ignore))
 
 
 def _ignore(_finding: Any) -> None:
