@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -138,7 +139,8 @@ def test_gc_plan_tells_who_holds_garbage_and_what_no_longer_does(cli: Cli, bucke
     assert cli("snapshot", "create", "before", *remote).code == 0
     store, long_ago = open_store(bucket), DirectoryStore(tmp_path / "store", clock=FakeClock(1_000_000))
     for uid, where in (("0a" * 16, store), ("0b" * 16, long_ago)):
-        where.execute(Put(pin_key(topic_id, 0, uid), b'{"version": %d}' % (version + 7), ABSENT))
+        pin = json.dumps({"uid": uid, "version": version + 7}).encode()
+        where.execute(Put(pin_key(topic_id, 0, uid), pin, ABSENT))
     told = cli("gc", "plan", *remote).err
     assert f"t-0: 1 pin of readers and 1 snapshot hold what left the catalog after version {version}" in told
     assert "t-0: nothing is held by 1 expired pin" in told

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tiered.plan.access import ROLES, policy
 
-PLACE = Path(__file__).resolve().parents[3] / "terraform/modules/roles/policies.json"
+PLACE = Path(__file__).resolve().parents[4] / "terraform/modules/roles/policies.json"
 
 
 def rendered() -> str:

@@ -29,7 +29,7 @@ from tiered.remote.snapshot import Snapshot
 from tiered.store.base import ABSENT, Delete, Get, List, Object, Page, Put, PutStatus, Steps, StoreRequest
 
 T = TypeVar("T")
-GOLDEN = Path(__file__).parents[2] / "golden/data/root-of-2500-rows.olc1"
+GOLDEN = Path(__file__).parents[3] / "golden/data/root-of-2500-rows.olc1"
 LIMITS = CommitLimits(shape=TINY)
 
 
