@@ -90,9 +90,6 @@ class LocalPartition(Protocol):
     def last_stable_offset(self) -> int:
         """Where ``read_committed`` ends."""
 
-    def high_watermark(self) -> int:
-        """Where ``read_uncommitted`` ends: the end, or a broker's high watermark."""
-
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
@@ -194,14 +191,6 @@ class TierStream:
         if self._remote is None:
             return latest_offset(local, remote)
         return (yield from self._remote.last_stable_offset())
-
-    def _high_watermark(self) -> int | None:
-        """Where ``read_uncommitted`` ends if not at the latest offset: a broker has not replicated the rest."""
-        if self._local is None:
-            return None
-        end = self._local.positions().end_offset  # first: it may grow
-        mark = self._local.high_watermark()
-        return mark if mark < end else None
 
     def offset(self, wanted: int | str) -> Steps[int]:
         """``wanted`` as a number: an int, ``"earliest"``, ``"latest"``. Raises ConfigError for anything else."""
@@ -428,7 +417,7 @@ class TierStream:
     def shown(self, wanted: ReadRange, isolation: str) -> Steps[list[tuple[int, int | None, Hidden | None]]]:
         """The windows of ``wanted`` as far as a reader of this isolation sees, and what in them is hidden from it."""
         committed_only = isolation == "read_committed"
-        bound = (yield from self.last_stable_offset()) if committed_only else self._high_watermark()
+        bound = (yield from self.last_stable_offset()) if committed_only else None
         found: list[tuple[int, int | None, Hidden | None]] = []
         for start, stop in (yield from self.windows(wanted)):
             end = stop if bound is None else bound if stop is None else min(stop, bound)

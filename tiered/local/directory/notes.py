@@ -109,21 +109,10 @@ class DirectoryNotes:
             return len(starts)
 
     def take_watermarks(self) -> None:
-        """Forget the high watermarks of a broker: a log without replicas ends at its end. Log once what that shows."""
-        marks = self.watermarks.read()
-        if not marks:
-            return
-        above = [tp for tp, end in self._roster.ends().items() if end > marks.get(tp, end)]
-        if above:
-            LOGGER.warning(
-                "records_above_high_watermark path=%s partitions=%d first=%s hint=the broker had not replicated these "
-                "records; they are readable from now on",
-                self.directory,
-                len(above),
-                min(above),
-            )
-        self.watermarks.write({})
-        self._is_brokers = True
+        """Forget the high watermarks of a broker: a log without replicas ends at its end."""
+        if self.watermarks.read():
+            self.watermarks.write({})
+            self._is_brokers = True
 
     def give_watermarks(self) -> None:
         """Write the ends into the high watermarks of a broker's directory, for its next start."""

@@ -35,7 +35,6 @@ from tiered.local.disk.checkpoints import (
     LOG_START_NAME,
     META_PROPERTIES_NAME,
     RECOVERY_POINT_NAME,
-    REPLICATION_NAME,
     OffsetsFile,
 )
 from tiered.local.disk.claims import Claims
@@ -54,7 +53,7 @@ from tiered.local.disk.volume import (
     without_absent,
 )
 from tiered.local.partition.foreign import ForeignPartition, need_topic_id
-from tiered.local.partition.partition import PartitionLog, no_mark
+from tiered.local.partition.partition import PartitionLog
 from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
@@ -64,7 +63,6 @@ _WITHOUT_STARTS = (
     "that knowledge up, move it away: logs then start with the first record that is left, and what was deleted of "
     "their first segments is there again"
 )
-_WITHOUT_WATERMARKS = "move it away to read up to the end of each log; the broker writes it again"
 
 STRANGE_HINT = "rename them to topic-partition if they belong to this log; otherwise move them out of the log directory"
 STRANGE_SHOWN = 5
@@ -170,7 +168,6 @@ class Survey:
         self._uploads = uploads
         self._recovery_points = OffsetsFile(directory, RECOVERY_POINT_NAME, files)
         self._log_starts = OffsetsFile(directory, LOG_START_NAME, files)
-        self._watermarks = OffsetsFile(directory, REPLICATION_NAME, files)
         self._lock = threading.Lock()
 
     @property
@@ -326,7 +323,6 @@ class Survey:
             start=start,
             upload=partial(self._upload_of, tp),
             recovery_point=partial(self._recovery_point_of, tp),
-            high_watermark=no_mark if ours else partial(self._watermark_of, tp),
             buffer_bytes=self._buffer_bytes,
         )
 
@@ -350,10 +346,6 @@ class Survey:
         except LocalIOError as error:
             self._tell_unread(RECOVERY_POINT_NAME, error)
             return 0
-
-    def _watermark_of(self, tp: TopicPartition) -> int | None:
-        """Return the high watermark that a broker noted of its partition, None without one."""
-        return self._watermarks.read_whole(_WITHOUT_WATERMARKS).get(tp)
 
 
 class LogView:
@@ -532,7 +524,6 @@ def _foreign_log(
     start: int,
     upload: Callable[[], PartitionUpload | None],
     recovery_point: Callable[[], int],
-    high_watermark: Callable[[], int | None],
     buffer_bytes: int,
 ) -> PartitionLog:
     """The face of a partition that somebody else writes; ``ours``: with our settings, so that gaps are damage."""
@@ -553,6 +544,5 @@ def _foreign_log(
         clock=clock,
         upload=upload,
         recovery_point=recovery_point,
-        high_watermark=high_watermark,
         buffer_bytes=buffer_bytes,
     )

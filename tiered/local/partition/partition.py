@@ -36,11 +36,6 @@ if TYPE_CHECKING:
     from tiered.local.partition.writer import PartitionWriter
 
 
-def no_mark() -> int | None:
-    """Return None: the log is not a broker's."""
-    return None
-
-
 class PartitionLog:
     """Thread-safe. A forked child gets ForkedLogError from every call; a read-only one ConfigError from writing."""
 
@@ -53,7 +48,6 @@ class PartitionLog:
         clock: Clock,
         upload: Callable[[], PartitionUpload | None],
         recovery_point: Callable[[], int],
-        high_watermark: Callable[[], int | None] = no_mark,
         buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
         self.tp: TopicPartition = source.tp
@@ -65,7 +59,6 @@ class PartitionLog:
         self._clock = clock
         self._upload = upload
         self._recovery_point = recovery_point
-        self._noted_watermark = high_watermark
         self._buffer_bytes = buffer_bytes
         self._pid = os.getpid()
 
@@ -200,8 +193,8 @@ class PartitionLog:
         return steadily(self.view, lambda view: aborted_txns(self.files, directory, view, start_offset, end_offset))
 
     def last_stable_offset(self) -> int:
-        """Where ``read_committed`` ends: the first offset of the oldest open transaction, else the high watermark."""
-        bound = self.high_watermark()
+        """Where ``read_committed`` ends: the first offset of the oldest open transaction, else the end."""
+        bound = self.end_offset
         known = None if self._writer is None else self._writer.stable_offset()
         if known is None:
             known = steadily(self.view, self._stable_offset)
@@ -210,16 +203,6 @@ class PartitionLog:
     def _stable_offset(self, view: View) -> int:
         log_start = view.start_offset if self._upload() is None else 0
         return last_stable_offset(self.files, self.source.directory, view, log_start)
-
-    def high_watermark(self) -> int:
-        """Return where ``read_uncommitted`` ends: the end, or the mark that a broker noted of its partition.
-
-        A broker's ``replication-offset-checkpoint`` is some seconds late.
-        """
-        if self._writer is not None:
-            return self.end_offset
-        noted, view = self._noted_watermark(), self.view()
-        return view.end_offset if noted is None else max(min(noted, view.end_offset), view.start_offset)
 
     def flush(self) -> None:
         """All records appended before this call survive a power cut when it returns. Threads share one fsync.
