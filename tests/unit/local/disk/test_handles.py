@@ -458,3 +458,6 @@ def test_an_interrupt_at_any_instruction_leaves_no_file_locked(tmp_path: Path) -
             sys.settrace(before)
         held = [handle for handle in handles if not files._leases[handle].lock.acquire(timeout=1)]
         assert held == [], at
+        for handle in handles:
+            files._leases[handle].lock.release()
+            files.close(handle)
