@@ -1,7 +1,7 @@
 # The verbs of this repository. Each makes its own virtual environment from requirements.lock; repeat runs are quick.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format test-servers test-terraform test-spark-alone crash crash-matrix chaos sweep explore
+.PHONY: help demo test test-fast lint format test-servers test-terraform test-spark-alone crash crash-matrix chaos sweep explore
 .PHONY: spark-restarts sim mutants cases bench wheels clean setup
 
 VENV   ?= .venv
@@ -36,6 +36,9 @@ test: $(STAMP)  ## all tests that need no server of their own, on two processes,
 	  $(if $(COV),--cov --cov-report=)
 	@TIERED_NO_EXTENSION=1 scripts/quick-temp $(PY) -m pytest -m "not servers" -q -n $(WORKERS) $(if $(CI),--tb=short) $(PURE_TESTS) \
 	  $(if $(COV),--cov --cov-append --cov-report=term:skip-covered --cov-report=html:build/coverage)
+
+test-fast: $(STAMP)  ## the tests that mirror the product, without Java, servers and builds (about three minutes on two cores)
+	@scripts/quick-temp $(PY) -m pytest tests/unit -m "not servers and not spark" --ignore tests/unit/house/test_build.py -q -n $(WORKERS)
 
 lint: $(STAMP)  ## ruff, mypy --strict, import-linter, tidiness, the table of mutants
 	@$(VENV)/bin/ruff check .

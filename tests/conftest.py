@@ -42,7 +42,10 @@ TOGETHER = (
 """Files and folders whose tests share what is dear to make: each runs on one process."""
 
 LONG = ("tests/sim/", "tests/explore/", "tests/crash/", "tests/property/", "tests/sweeps/", "tests/integration/")
-"""Where single tests take seconds: they begin first, so that no process ends with one of them alone."""
+"""Where single tests take seconds: they begin early, so that no process ends with one of them alone."""
+
+FIRST = "tests/spark/"
+"""Spark's callbacks wait in ``select``, which knows no descriptor above 1023: tests of crashes leave many open."""
 
 
 def scope_of(nodeid: str) -> str:
@@ -66,7 +69,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """After pytest-randomly has shuffled them."""
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+        items.sort(key=lambda item: (not item.nodeid.startswith(FIRST), not item.nodeid.startswith(LONG)))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
