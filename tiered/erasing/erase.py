@@ -268,14 +268,14 @@ class Eraser:
             dict(seen.looked),
         )
 
-    def open_shop(self, capabilities: Capabilities, claim_epoch: int | None = None) -> None:
-        """``capabilities``: of a store to which something will be written; ``claim_epoch``: of another's claim."""
+    def open_shop(self, capabilities: Capabilities) -> None:
+        """Begin to read and write segments. ``capabilities``: of the store to which something will be written."""
         self.shop = Workshop(
             tp=self.tp,
             topic_id=self.entry.topic_id,
             lookup=self.lookup,
             capabilities=capabilities,
-            claim_epoch=self.catalog.claim_epoch if claim_epoch is None else claim_epoch,
+            claim_epoch=self.catalog.claim_epoch,
             index_interval_bytes=self.entry.settings.index_interval_bytes,
             lineage=root.lineage if (root := self.catalog.root) is not None else (),
             spend=self.spend,
