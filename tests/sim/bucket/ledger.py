@@ -56,6 +56,9 @@ from tiered.remote.topics import STATE_DELETED, TopicEntry, decode_topic
 HIST_ABOVE = 40
 """Copies of roots beyond those that a maintainer leaves: it prunes once in the life of a claim."""
 
+ANSWER_MS = 1000
+"""How long an answer is under way at most: a clock that is far off is replaced by the store's as an answer told it."""
+
 
 class Held(NamedTuple):
     """A record; where its batch stood a tombstone goes from ``horizon_ms`` on, None: it has no such time yet."""
@@ -402,7 +405,7 @@ class Ledger:
         if before.horizon_ms is not None or now.horizon_ms is None:
             return
         began = self.at_work[root.commit.owner.partition(":")[0]][0]
-        if now.horizon_ms < began + log.config.delete_retention_ms:
+        if now.horizon_ms < began - ANSWER_MS + log.config.delete_retention_ms:
             raise Violated(
                 f"{log.where}: the tombstone at {offset} may go from {now.horizon_ms} on, delete.retention.ms "
                 f"({log.config.delete_retention_ms}) counts from {began} at least"
