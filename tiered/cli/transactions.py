@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from tiered.errors import NotFoundError
-from tiered.format.batch import encode_batch
-from tiered.format.control import ControlType, marker
+from tiered.format.batch import encode_marker
+from tiered.format.control import ControlType
 from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC, TxnState, TxnValue
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
@@ -138,12 +138,12 @@ def _end(app: Application, log: PartitionLog, producer_id: int) -> bool:
 
 
 def _abort_marker(txn: OpenTxn, now_ms: int) -> bytes:
-    return encode_batch(
-        [marker(ControlType.ABORT, max(txn.coordinator_epoch, 0), now_ms)],
+    return encode_marker(
+        ControlType.ABORT,
+        max(txn.coordinator_epoch, 0),
+        now_ms,
         producer_id=txn.producer_id,
         producer_epoch=txn.producer_epoch,
-        transactional=True,
-        control=True,
     )
 
 

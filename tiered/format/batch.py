@@ -15,7 +15,7 @@ from typing import Any, cast
 from tiered.errors import CorruptionError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
 from tiered.format import kernels, legacy, pure_kernels
 from tiered.format.codecs import MAX_DECOMPRESSED_BYTES, Codec, codec_of, compress, decompress
-from tiered.format.control import ControlType, control_type
+from tiered.format.control import ControlType, control_type, marker
 from tiered.format.crc import crc32c
 from tiered.format.header import (
     CODEC_MASK,
@@ -253,6 +253,28 @@ def encode_batch(
     ) as e:
         raise _blame(records, e) from e
     return _assemble(base_offset, leader_epoch, checked, data)
+
+
+def encode_marker(
+    kind: ControlType,
+    coordinator_epoch: int,
+    timestamp: int,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+) -> bytes:
+    """Return the batch of an ABORT or COMMIT marker, which ends the transaction of a producer."""
+    return encode_batch(
+        [marker(kind, coordinator_epoch, timestamp)],
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=True,
+        control=True,
+    )
 
 
 def encode_stamped(

@@ -20,9 +20,9 @@ from typing import NamedTuple
 from tiered.clock import SystemClock
 from tiered.errors import ConfigError, CorruptionError, LocalIOError
 from tiered.findings import Finding
-from tiered.format.batch import empty_batch, encode_batch, read_header, verify_batch
+from tiered.format.batch import empty_batch, encode_marker, read_header, verify_batch
 from tiered.format.checkpoint import encode_epochs
-from tiered.format.control import ControlType, marker
+from tiered.format.control import ControlType
 from tiered.format.keys import (
     FLAG_HOLE,
     LOG_SUFFIX,
@@ -334,14 +334,14 @@ class _Batches:
             if producer.txn_first_offset < 0 or start == end:
                 continue
             self.aborted.append((producer.producer_id, producer.txn_first_offset))
-            data = encode_batch(
-                [marker(ControlType.ABORT, max(producer.coordinator_epoch, 0), self._timestamp)],
-                base_offset=start,
-                leader_epoch=epoch,
+            data = encode_marker(
+                ControlType.ABORT,
+                max(producer.coordinator_epoch, 0),
+                self._timestamp,
                 producer_id=producer.producer_id,
                 producer_epoch=producer.producer_epoch,
-                transactional=True,
-                control=True,
+                base_offset=start,
+                leader_epoch=epoch,
             )
             self.follower.see(read_producer(read_header(data), data))
             yield data

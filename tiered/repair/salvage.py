@@ -18,9 +18,9 @@ from typing import NamedTuple
 from uuid import UUID
 
 from tiered.errors import CorruptionError
-from tiered.format.batch import BatchHeader, empty_batch, encode_batch, least_timestamp, read_header, rebased
+from tiered.format.batch import BatchHeader, empty_batch, encode_marker, least_timestamp, read_header, rebased
 from tiered.format.bundle import Bundle
-from tiered.format.control import ControlType, marker
+from tiered.format.control import ControlType
 from tiered.format.keys import FLAG_HOLE, FLAG_STAGED
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 from tiered.format.txn_index import decode_txns, encode_txns
@@ -154,14 +154,14 @@ class Markers:
             for txn in self._ended
         ):
             kind = ControlType.COMMIT
-        return encode_batch(
-            [marker(kind, max(producer.coordinator_epoch, 0), max(self._one.row.max_ts, 0))],
-            base_offset=at,
-            leader_epoch=epoch,
+        return encode_marker(
+            kind,
+            max(producer.coordinator_epoch, 0),
+            max(self._one.row.max_ts, 0),
             producer_id=producer.producer_id,
             producer_epoch=producer.producer_epoch,
-            transactional=True,
-            control=True,
+            base_offset=at,
+            leader_epoch=epoch,
         )
 
 

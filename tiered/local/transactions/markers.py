@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from tiered.clock import Clock
 from tiered.errors import TieredError, UnknownTopicError
-from tiered.format.batch import encode_batch
-from tiered.format.control import ControlType, marker
+from tiered.format.batch import encode_marker
+from tiered.format.control import ControlType
 from tiered.format.coordinator_records import NO_ID
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.writer import PartitionWriter
@@ -63,12 +63,12 @@ class Markers:
 
     def _encoded(self, owed: TxnMarker) -> bytes:
         kind = ControlType.ABORT if owed.abort else ControlType.COMMIT
-        return encode_batch(
-            [marker(kind, owed.coordinator_epoch, self._clock.now_ms())],
+        return encode_marker(
+            kind,
+            owed.coordinator_epoch,
+            self._clock.now_ms(),
             producer_id=owed.producer_id,
             producer_epoch=owed.producer_epoch,
-            transactional=True,
-            control=True,
         )
 
 
