@@ -7,16 +7,17 @@ at once. A frame that has ended without releasing its lock (an exception arrived
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 import threading
+from collections.abc import Callable
 from types import FrameType
 
 from tiered.errors import ReentrantCallError
 
 _POLL_S = 0.05
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-_RELEASED = threading.Condition()  # of any lock: its own lock is reentrant, so that no handler hangs on it
 _TAKING_OVER = threading.RLock()
 
 
@@ -39,20 +40,67 @@ def reentrant_call() -> ReentrantCallError:
     )
 
 
-class SafeEvent(threading.Event):
-    """An event that a signal handler may set, clear or wait for while its thread is inside a call of it."""
+class _Waiters:
+    """Threads that wait for a change. They share no lock that an exception could leave locked."""
+
+    __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
-        super().__init__()
-        self._cond = threading.Condition()  # its lock is reentrant
+        self._waiting: list[threading.Lock] = []
+
+    def wait(self, is_over: Callable[[], bool], seconds: float) -> None:
+        """Return after the next :meth:`wake`, at once if ``is_over``, or after ``seconds`` (-1: no limit)."""
+        mine = threading.Lock()
+        mine.acquire()
+        self._waiting.append(mine)
+        try:
+            if not is_over():  # asked after the thread is on the list: no wake is missed
+                mine.acquire(timeout=seconds)
+        finally:
+            self._waiting.remove(mine)
+
+    def wake(self) -> None:
+        """Wake every thread that waits."""
+        for waiter in tuple(self._waiting):
+            with contextlib.suppress(RuntimeError):  # another thread has woken it
+                waiter.release()
+
+
+class SafeEvent(threading.Event):
+    """An event that an exception at any instruction cannot leave locked, so that a signal handler may use it, too."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._waiters = _Waiters()
+
+    def is_set(self) -> bool:
+        """Return whether the event is set."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Set the event, and wake every thread that waits for it."""
+        self._is_set = True
+        self._waiters.wake()
+
+    def clear(self) -> None:
+        """Make the next :meth:`wait` wait again."""
+        self._is_set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Return whether the event was set within ``timeout`` seconds (None: no limit)."""
+        if not self._is_set:
+            left = -1.0 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
+            self._waiters.wait(self.is_set, left)
+        return self._is_set
 
 
 class PlainLock:
     """A lock like ``threading.Lock`` that knows its holder."""
 
-    __slots__ = ("_holder",)
+    __slots__ = ("_holder", "_waiters")
 
     def __init__(self) -> None:
+        self._waiters = _Waiters()
         self._holder: dict[bool, tuple[FrameType | None, int]] = {}
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
@@ -79,13 +127,15 @@ class PlainLock:
         """Frees the lock."""
         if self._holder.pop(True, None) is None:
             raise RuntimeError("release unlocked lock")
-        with _RELEASED:
-            _RELEASED.notify_all()
+        self._waiters.wake()
 
     def check_caller(self) -> None:
         """Raises ReentrantCallError in the thread that holds the lock."""
         if self.hold(0):
             self.release()
+
+    def _is_free(self) -> bool:
+        return not self._holder
 
     def locked(self) -> bool:
         """Whether somebody holds it."""
@@ -111,8 +161,6 @@ class PlainLock:
                 return False
             else:
                 left = _POLL_S if timeout < 0 else min(timeout, _POLL_S)
-                with _RELEASED:
-                    if self._holder:
-                        _RELEASED.wait(left)
+                self._waiters.wait(self._is_free, left)
                 timeout = timeout if timeout < 0 else max(timeout - left, 0.0)
         return True

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from tiered.clock import Clock, IdSource
+from tiered.clock import Clock, IdSource, SystemClock
 from tiered.config import unknown_key
 from tiered.errors import ConfigError, TieredError
+from tiered.format.locks import SafeEvent
 
 LOGGER = logging.getLogger("tiered.local")
 EVERY_TICK = 0
@@ -55,33 +56,33 @@ class ThreadWorkers:
     """A daemon thread for each piece of work, which ends with it: a log at rest has no thread here."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._running = 0
+        self._clock = SystemClock()
+        self._running: dict[SafeEvent, None] = {}  # set at the end of one piece of work each
 
     def start(self, name: str, work: Callable[[], None]) -> None:
         """Returns at once."""
-        with self._changed:
-            self._running += 1
+        ended = SafeEvent()
 
         def run() -> None:
             try:
                 work()
             finally:
-                with self._changed:
-                    self._running -= 1
-                    self._changed.notify_all()
+                self._running.pop(ended, None)
+                ended.set()
 
+        thread = threading.Thread(target=run, name=f"tiered-{name}", daemon=True)
+        self._running[ended] = None
         try:
-            threading.Thread(target=run, name=f"tiered-{name}", daemon=True).start()
-        except BaseException:  # no thread can be made: nothing runs
-            with self._changed:
-                self._running -= 1
+            thread.start()
+        except BaseException:
+            if thread.ident is None:  # no thread can be made: nothing runs
+                self._running.pop(ended, None)
             raise
 
     def join(self, timeout_seconds: float) -> bool:
         """Must not be called from inside of the work: that thread would wait for itself."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._running, timeout_seconds)
+        deadline = self._clock.monotonic() + timeout_seconds
+        return all(ended.wait(deadline - self._clock.monotonic()) for ended in tuple(self._running))
 
 
 @dataclass(frozen=True, slots=True)
