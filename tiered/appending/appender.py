@@ -410,7 +410,7 @@ class Appender(Accumulator[Receipt]):
                 written = batch.log.append(batch.records if end - start == batch.count else batch.records[start:end])
             pieces.append((start, written))
         except InvalidRecordError as error:
-            if end - start == 1:
+            if end - start <= 1:  # 0: an interrupt came between the batch and its first record
                 pieces.append((start, error))
                 return
             middle = (start + end) // 2

@@ -99,7 +99,7 @@ class LocalLog:
         self._directory_lock = lock
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        self._closed = self._ended = False
+        self._closed = self._ended = self._lets_go = False
         self._closing = PlainLock()
         self._proven: frozenset[TopicPartition] = frozenset()
         self.seal_requests = SealRequest(directory, files)
@@ -386,6 +386,8 @@ class LocalLog:
         self.check_caller()
         with self._closing:
             if self._ended:
+                if self._lets_go:
+                    self._directory_lock.release()  # again, where an interrupt ended the first release
                 return
             try:
                 self._end(self._directory_lock)
@@ -417,7 +419,8 @@ class LocalLog:
                 if settled and not self.roster.broken:
                     mark_clean(self.directory, self.files, self._broker_epoch)
         finally:
-            self._ended = True  # before the lock: a second close must not write what another process has by then
+            # Before the lock: a second close must not write what another process has by then.
+            self._ended = self._lets_go = True
             lock.release()
         if lost is not None:
             raise lost
