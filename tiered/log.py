@@ -442,6 +442,10 @@ class Log:
         for topic in list(self._topics.values()):
             topic._go_slowly(True)
 
+    def _check_caller(self) -> None:
+        """Raise ReentrantCallError in a thread that is inside another call of the log's disk."""
+        self._local.check_caller()
+
     def _check_uploader(self) -> None:
         """Raise, once, why the uploader of this process ended by itself: the next append says so, before it writes."""
         error, self._unreported = self._unreported, None
@@ -498,6 +502,7 @@ class Log:
             raise ConfigError(f"{self.directory} has no remote to sync to", hint="open(path, remote=...)")
         timeout = arguments.seconds_or_none("timeout", timeout)
         deadline = None if timeout is None else self._clock.monotonic() + timeout
+        self._check_caller()
         self._appenders.drain()  # before the ends are looked at
         ends, refused = self._seal_all()
         rest: Mapping[TopicPartition, int] = ends
@@ -567,7 +572,7 @@ class Log:
         """
         failed: TieredError | None = None
         self._appenders.check_caller()
-        self._local.check_caller()
+        self._check_caller()
         with self._closing, self._lock:
             if self._ended:
                 return

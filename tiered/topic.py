@@ -45,6 +45,9 @@ class _Waiter(Protocol):
     def _check_uploader(self) -> None:
         """Raises, once, why the uploader of this process ended by itself."""
 
+    def _check_caller(self) -> None:
+        """Raise ReentrantCallError in a thread that is inside another call of the log's disk."""
+
     @property
     def _uploader_error(self) -> str | None:
         """Return why the uploader of this process ended by itself."""
@@ -305,6 +308,10 @@ class Topic(TopicReads):
     def _check_uploader(self) -> None:
         """Raises, once, why the uploader of this process ended by itself."""
         self._waiter._check_uploader()
+
+    def _check_caller(self) -> None:
+        """Raise ReentrantCallError in a thread that is inside another call of the log's disk."""
+        self._waiter._check_caller()
 
     def _go_slowly(self, slowly: bool) -> None:
         """Leave the quick way of an append, which asks nothing but the partition, or return to it."""

@@ -102,6 +102,9 @@ class Target(Protocol):
     def partitions(self) -> int:
         """How many it has."""
 
+    def _check_caller(self) -> None:
+        """Raise ReentrantCallError in a thread that is inside another call of the log's disk."""
+
     def _route(
         self,
         value: bytes | None,
@@ -358,7 +361,11 @@ class Appender(Accumulator[Receipt]):
 
     def _write_ready(self) -> None:
         """All sealed batches, in the order in which they were sealed."""
-        with self._writing:
+        if not self._writing.hold(0):
+            # The thread that writes may wait for a call of the log that a signal handler interrupted: this one's.
+            self._topic._check_caller()
+            self._writing.hold(-1)
+        try:
             with self._lock:
                 batches = list(self._ready)
                 self._ready.clear()
@@ -368,6 +375,8 @@ class Appender(Accumulator[Receipt]):
                 for batch in batches:
                     if not batch.done:
                         self._settle(batch, [(0, _interrupted(batch))])
+        finally:
+            self._writing.release()
 
     def _write(self, batches: list[PendingBatch]) -> None:
         flushes = self._limits.durability == "disk"

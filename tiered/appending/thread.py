@@ -115,6 +115,9 @@ class AppenderThread:
                     self._running = False
                     self._pending.pop(appender, None)
                 appender._drain()
+            except BaseException:  # an interrupt: the thread may never have begun
+                self._running = False
+                raise
 
     def drain(self, topic: str | None = None) -> None:
         """Writes what all appenders (of a topic) hold now. What fails is told by them."""

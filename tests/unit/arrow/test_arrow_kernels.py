@@ -194,6 +194,8 @@ def test_memory_is_used_again_when_nobody_looks_into_it(others: int) -> None:
     What is given back to the allocator goes to others, ``taken``.
     """
     small = compiled.arrow_columns(("value",), 0, None, None, None, False)
+    many = [small.add(encode_batch([NewRecord(b"v")])) and small.take() for _ in range(300)]
+    del many  # in the place of whatever other tests of this process gave back
     sizes = [1024 * (70 + at % 50) for at in range(others)]
     many = [small.add(encode_batch([NewRecord(bytes(size))])) and small.take() for size in sizes]
     del many
