@@ -36,10 +36,11 @@ Life = Callable[["SteppedProcess"], Steps[None]]
 
 
 class Skewed:
-    """A machine's clock: ``skew_ms`` before the store's."""
+    """A machine's clock: ``skew_ms`` before ``clock``, which is the store's unless ``store_ms`` reads that."""
 
-    def __init__(self, clock: FakeClock) -> None:
+    def __init__(self, clock: FakeClock, store_ms: Callable[[], int] | None = None) -> None:
         self._clock = clock
+        self._store_ms = store_ms or clock.now_ms
         self.skew_ms = 0
 
     def now_ms(self) -> int:
@@ -48,7 +49,8 @@ class Skewed:
 
     def counted_ms(self) -> int:
         """The time that a maintainer may count ages by: the store's where the wall clock is far from it."""
-        return self.now_ms() if abs(self.skew_ms) <= FAR_MS else self._clock.now_ms()
+        now_ms, store_ms = self.now_ms(), self._store_ms()
+        return now_ms if abs(now_ms - store_ms) <= FAR_MS else store_ms
 
     def monotonic(self) -> float:
         """Of the world."""
@@ -62,9 +64,17 @@ class Skewed:
 class SteppedProcess:
     """One life after the other of ``life``; what emits puts it into ``emitted``."""
 
-    def __init__(self, name: str, life: Life, store: Store, clock: FakeClock, seed: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        life: Life,
+        store: Store,
+        clock: FakeClock,
+        seed: int,
+        store_ms: Callable[[], int] | None = None,
+    ) -> None:
         self.name = name
-        self.clock = Skewed(clock)
+        self.clock = Skewed(clock, store_ms)
         self.ids = SeededIds(seed)
         self.store = RetryingStore(store, clock=clock, ids=self.ids, deadline_seconds=RETRY_SECONDS)
         self.lives = 0

@@ -146,7 +146,8 @@ class World:
         self.operator = self._resident("operator", partial(delete_topics, self, name=TOPIC, config=self.config))
 
     def _resident(self, name: str, life: Life) -> SteppedProcess:
-        return SteppedProcess(name, life, self.bucket, self.clock, self.rng.getrandbits(64))
+        seed, store_ms = self.rng.getrandbits(64), self._store_clock.now_ms
+        return SteppedProcess(name, life, self.bucket, self.clock, seed, store_ms)
 
     # -- running ---------------------------------------------------------------------------------------------------
 
