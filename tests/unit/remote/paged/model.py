@@ -21,7 +21,6 @@ from tiered.plan.commit import (
     ClaimIntent,
     Folded,
     Intent,
-    Outcome,
     Reading,
     Shape,
     Stamp,
@@ -29,7 +28,7 @@ from tiered.plan.commit import (
     fold,
 )
 from tiered.plan.invariants import check_page, check_root
-from tiered.plan.lifecycle import Reason, Refusal, VolumeProof
+from tiered.plan.lifecycle import Refusal, VolumeProof
 from tiered.plan.pages import spill
 from tiered.plan.rewrite import ReplaceIntent, TrimIntent
 
@@ -50,7 +49,10 @@ class Catalog:
         self.rng, self.shape = random.Random(seed), shape
         self.start = self.rng.choice([0, 17, 2**63 - 1_000_000])
         self.pages: dict[str, Page] = {}
-        self.reads: list[str] = []
+        # A page never changes: it is decoded and held against each pointer once, not at every look at the catalog.
+        self._verified: dict[tuple[Pointer, PageKind], Rows | Pointers] = {}
+        self._decoded: dict[str, Rows | Pointers | Trash] = {}
+        self._expanded: dict[Entry, set[str]] = {}
         self.live: list[Row] = []
         self.gone: set[str] = set()
         self.number = 0
@@ -87,21 +89,29 @@ class Catalog:
             return value
 
     def page(self, root: Root, kind: PageKind, pointer: Pointer) -> Rows | Pointers:
-        key = root.page_key(pointer)
-        self.reads.append(key)
-        content = verified_page(self.pages[key].body, pointer, key=key, kind=kind)
+        content = self._verified.get((pointer, kind))
+        if content is None:
+            key = root.page_key(pointer)
+            content = verified_page(self.pages[key].body, pointer, key=key, kind=kind)
+            self._verified[pointer, kind] = content
         assert check_page(root, content) == []
         return content
 
     def commit(self, planned: Root) -> None:
         """Stores the pages, then the root; everything that must be true of it is looked at."""
         for page in planned.unwritten:
-            assert page.key not in self.pages
-            self.pages[page.key] = page
+            self.store(page)
         before, root = self.root, dataclasses.replace(planned, unwritten=())
         assert check_root(root, before) == []
         assert decode_root(encode_root(root), key=root.key) == root
         self.root = root
+
+    def store(self, page: Page) -> None:
+        """Keep a page, of a commit or of an attempt at one."""
+        uid = uid_of(page.pointer)
+        assert uid not in self._decoded
+        self.pages[page.key] = page
+        self._decoded[uid] = decode_page(page.body, key=page.key, kind=page.kind)
 
     def do(self, intent: Intent, role: Role) -> Refusal | None:
         """Plans and commits one intent."""
@@ -180,32 +190,28 @@ class Catalog:
             found.append((uid_of(pointer), rows))
         return found
 
-    def rows(self) -> list[Row]:
-        """All that lives, read from the pages."""
-        held = [row for _, rows in self.leaves() for row in rows] + list(self.root.rows)
-        return [row for row in held if row.next > self.root.start_offset]
-
     def check(self) -> None:
         """The catalog is the list."""
-        root = self.root
-        assert self.rows() == self.live
+        root, leaves = self.root, self.leaves()
+        held = [row for _, rows in leaves for row in rows] + list(root.rows)
+        assert [row for row in held if row.next > root.start_offset] == self.live
         assert root.start_offset == self.start
         assert root.added - root.removed == Rows.from_rows(self.live).tally
-        dead = [row for _, rows in self.leaves() for row in rows if row.next <= root.start_offset]
+        dead = [row for _, rows in leaves for row in rows if row.next <= root.start_offset]
         assert root.dead.segments >= len(dead)  # and dead leaves of the inner page in which the log starts
         if not len(root.inner):
             assert root.dead == (Rows.from_rows(dead).tally if dead else Tally())
         assert self.expanded(root.trash) == self.gone
-        self._check_sizes()
+        self._check_sizes(leaves)
 
-    def _check_sizes(self) -> None:
+    def _check_sizes(self, leaves: list[tuple[str, Rows]]) -> None:
         shape, root = self.shape, self.root
         assert len(root.rows) < shape.tail_rows
         assert len(root.leaves) < shape.root_leaves
-        assert all(len(rows) <= shape.leaf_rows for _, rows in self.leaves())
+        assert all(len(rows) <= shape.leaf_rows for _, rows in leaves)
         # Whatever the life of it, nothing but the first page is nearly empty: the tree has the size of what lives.
         least = min(shape.small_leaf, (shape.leaf_rows + 1) // 2)
-        assert all(len(rows) >= least for _, rows in self.leaves()[1:])
+        assert all(len(rows) >= least for _, rows in leaves[1:])
         inner = [self.page(root, PageKind.INNER, pointer) for pointer in root.inner]
         assert all(shape.small_inner <= len(children) <= shape.fan_out for children in inner[1:])
         lists = int((root.trash.kinds == TRASH_LIST).sum())
@@ -215,36 +221,33 @@ class Catalog:
         """Uids of the segments that trash entries stand for, as a collector expands them."""
         found: set[str] = set()
         for entry in trash:
-            match entry.what:
-                case k if k == TRASH_OBJECT:
-                    found.add(uid_of(entry))
-                case k if k == TRASH_TREE:
-                    found |= self._below(uid_of(entry))
-                case k if k == TRASH_ROWS:
-                    rows = self._stored(uid_of(entry))
-                    assert isinstance(rows, Rows)
-                    found |= {uid_of(row) for row in rows if row.size and entry.base < row.next <= entry.end}
-                case k if k == TRASH_LIST:
-                    more = self._stored(uid_of(entry))
-                    assert isinstance(more, Trash)
-                    assert all(one.removed_version <= entry.removed_version for one in more)
-                    found |= self.expanded(more)
-                case k:
-                    assert k == TRASH_PAGE
+            if entry not in self._expanded:
+                self._expanded[entry] = self._expand(entry)
+            found |= self._expanded[entry]
         return found
 
+    def _expand(self, entry: Entry) -> set[str]:
+        match entry.what:
+            case k if k == TRASH_OBJECT:
+                return {uid_of(entry)}
+            case k if k == TRASH_TREE:
+                return self._below(uid_of(entry))
+            case k if k == TRASH_ROWS:
+                rows = self._decoded[uid_of(entry)]
+                assert isinstance(rows, Rows)
+                return {uid_of(row) for row in rows if row.size and entry.base < row.next <= entry.end}
+            case k if k == TRASH_LIST:
+                more = self._decoded[uid_of(entry)]
+                assert isinstance(more, Trash)
+                assert all(one.removed_version <= entry.removed_version for one in more)
+                return self.expanded(more)
+            case k:
+                assert k == TRASH_PAGE
+                return set()
+
     def _below(self, uid: str) -> set[str]:
-        content = self._stored(uid)
+        content = self._decoded[uid]
         if isinstance(content, Rows):
             return {uid_of(row) for row in content if row.size}
         assert isinstance(content, Pointers)
         return {found for pointer in content for found in self._below(uid_of(pointer))}
-
-    def _stored(self, uid: str) -> Rows | Pointers | Trash:
-        (page,) = [page for page in self.pages.values() if uid_of(page.pointer) == uid]
-        return decode_page(page.body, key=page.key, kind=page.kind)
-
-
-def is_refused(outcome: Outcome | Refusal | None, reason: Reason) -> bool:
-    """Whether an intent was refused for ``reason``."""
-    return isinstance(outcome, Refusal) and outcome.reason is reason

@@ -49,7 +49,7 @@ def test_intents_that_lost_a_race_are_planned_again_on_the_newer_root(seed: int)
         intent, role = intent_of(catalog)
         lost = catalog.plan([intent], role)
         for page in lost.root.unwritten:
-            catalog.pages[page.key] = page  # stored by the attempt that lost: garbage, not damage
+            catalog.store(page)  # by the attempt that lost: garbage, not damage
         for _ in range(catalog.rng.randrange(4)):
             other, other_role = intent_of(catalog)
             if other_role is not role and catalog.do(other, other_role) is None:
