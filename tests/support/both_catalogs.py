@@ -67,6 +67,6 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> Pages:
 
 @pytest.fixture(params=["inline", "paged"])
 def both_catalogs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test twice: with all rows in the root, and with pages."""
+    """Run a test that reads a catalog twice: with all rows in the root, and with pages."""
     if request.param == "paged":
         use_pages(monkeypatch.setattr)

@@ -30,6 +30,7 @@ from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import FakeClock
 
+pytestmark = pytest.mark.usefixtures("both_catalogs")
 T = TypeVar("T")
 GRACE_MS = 3_600_000
 EACH = 20

@@ -42,6 +42,8 @@ from tiered.store.base import ABSENT, Get, Head, List, Object, Outcome, Put, Ste
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 
+pytestmark = pytest.mark.usefixtures("both_catalogs")
+
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Scenario]:

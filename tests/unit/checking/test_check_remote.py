@@ -37,6 +37,8 @@ from tiered.store.driver import drive
 from tiered.store.location import open_store
 from tiered.testing.faults import Fault, FaultKind, FaultStore
 
+pytestmark = pytest.mark.usefixtures("both_catalogs")
+
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Scenario]:

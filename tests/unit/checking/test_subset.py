@@ -14,6 +14,8 @@ from tiered.errors import ConfigError
 from tiered.store.base import Get, Head, Outcome, StoreRequest
 from tiered.store.memory import MemoryStore
 
+pytestmark = pytest.mark.usefixtures("both_catalogs")
+
 
 class Watched:
     """Counts the requests for ``.log`` objects."""

@@ -20,6 +20,7 @@ from tiered.store.base import Delete, Get, Head, List, Outcome, Put, StoreReques
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 
+pytestmark = pytest.mark.usefixtures("both_catalogs")
 COMPACT = TopicConfig(cleanup_policy="compact", segment_bytes=20_000)
 
 

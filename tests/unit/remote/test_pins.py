@@ -42,6 +42,7 @@ from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import FakeClock
 
+pytestmark = pytest.mark.usefixtures("both_catalogs")
 NO_GRACE = TopicConfig(gc_grace_ms=0, segment_bytes=20_000, merge_min_bytes=10_000)
 END = 2000
 PINS = partition_prefix(TOPIC_ID, 0) + "pin/"

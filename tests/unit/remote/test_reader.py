@@ -40,6 +40,7 @@ from tiered.remote.root_view import RootView
 from tiered.store.base import Delete, Get, Match, Missing, Object, Outcome, Put, StoreRequest
 from tiered.store.memory import MemoryStore
 
+pytestmark = pytest.mark.usefixtures("both_catalogs")
 Inner = Callable[[], Outcome]
 
 

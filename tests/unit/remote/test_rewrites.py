@@ -51,6 +51,7 @@ from tiered.store.base import (
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 
+pytestmark = pytest.mark.usefixtures("both_catalogs")
 CONFIG = TopicConfig(cleanup_policy="compact", index_interval_bytes=256)
 
 

@@ -21,6 +21,7 @@ from tiered.store.base import Get, Object
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 
+pytestmark = pytest.mark.usefixtures("both_catalogs")
 INDEXED = ReadLimits(chunk_bytes=512, request_bytes=2048, unindexed_bytes=0)
 """The index is asked, and pieces end inside batches."""
 

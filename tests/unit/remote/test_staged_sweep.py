@@ -27,6 +27,7 @@ from tiered.store.base import ABSENT, Delete, Get, Head, List, Object, Outcome, 
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 
+pytestmark = pytest.mark.usefixtures("both_catalogs")
 GRACE_MS = 3_600_000
 
 

@@ -29,6 +29,8 @@ from tiered.store.base import ABSENT, Get, Object, Outcome, Put, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 
+pytestmark = pytest.mark.usefixtures("both_catalogs")
+
 
 def registered(log: RemoteLog) -> RemoteLog:
     drive(log.store, register_topic(log.topic, log.topic_id, 1, {}), clock=log.clock, ids=log.ids)

@@ -56,6 +56,7 @@ from tiered.testing.clock import START_MS
 from tiered.testing.disk import FaultyFiles
 from tiered.testing.faults import Fault, FaultKind, FaultStore
 
+pytestmark = pytest.mark.usefixtures("both_catalogs")
 TP = TopicPartition(TOPIC, 0)
 
 

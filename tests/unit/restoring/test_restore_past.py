@@ -32,6 +32,7 @@ from tiered.store.memory import MemoryStore
 from tiered.store.probe import probe
 from tiered.testing.clock import START_MS
 
+pytestmark = pytest.mark.usefixtures("both_catalogs")
 TP = TopicPartition(TOPIC, 0)
 ONE = ((TOPIC, 0),)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tiered.checking.check import CheckOptions
 from tiered.checking.run import check
 from tiered.local.directory.manager import LocalLog
@@ -18,6 +20,7 @@ from tiered.store.base import Capabilities
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 
+pytestmark = pytest.mark.usefixtures("both_catalogs")
 ALL = Capabilities(conditional_writes=True, ranges=True, returns_crc32c=True, verifies_crc32c=True)
 TOPIC = "txn"
 
