@@ -15,7 +15,7 @@ import pytest
 import tiered
 from tiered import aio
 from tiered.config import MAX_PARTITIONS, LogConfig, TopicConfig
-from tiered.errors import ConfigError, InvalidRecordError, TieredError
+from tiered.errors import ConfigError, TieredError
 from tiered.model import NewRecord, TopicPartition
 
 NAN, INF = float("nan"), float("inf")
@@ -323,11 +323,3 @@ def test_the_largest_number_is_a_number(tmp_path: Path) -> None:
     assert partition_count("t", MAX_PARTITIONS) == 100_000
     with pytest.raises(ConfigError, match="cannot have 100001 partitions"):
         partition_count("t", MAX_PARTITIONS + 1)
-
-
-def test_a_record_that_is_refused_keeps_its_place(place: Path) -> None:
-    with tiered.open("log") as log:
-        with pytest.raises(InvalidRecordError, match="record 3: value is str, not bytes") as caught:
-            log.topic("t").append_many([(b"a", b"1"), (b"b", b"2"), (b"c", b"3"), ("d", b"4")])  # type: ignore[list-item]
-        assert caught.value.index == 3
-        assert [r.value for r in log.topic("t").read()] == [b"v"]

@@ -38,7 +38,6 @@ from tiered.store.driver import drive
 from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import FakeClock
-from tiered.testing.faults import Fault, FaultKind, FaultStore
 from tiered.tiering.aio_run import Bucket
 from tiered.tiering.directory import LogDirectory
 from tiered.tiering.journal import Journal
@@ -354,14 +353,6 @@ def test_a_fresh_directory_goes_on_where_one_died_before_its_first_upload(tmp_pa
         assert write(log, "new") == 0
         log.sync()
         assert root_of(log, store).next_offset == 1
-
-
-def test_a_fresh_partition_is_not_opened_while_the_store_is_down(tmp_path: Path) -> None:
-    store = FaultStore(MemoryStore(), [Fault(FaultKind.ERROR, times=-1)])
-    with LocalLog.open(tmp_path / "log", config=LogConfig(remote=True)) as local:
-        local.create_topic("t", 1, TOPIC)
-    with open_log(tmp_path / "log", store) as log, pytest.raises(RemoteUnavailableError):
-        log.topic("t")
 
 
 def test_an_uploader_need_not_wait_for_its_next_scan_to_see_a_new_topic(tmp_path: Path) -> None:

@@ -24,12 +24,10 @@ from tiered.errors import (
     LogDestroyedError,
     NotFoundError,
     OffsetOutOfRangeError,
-    RemoteUnavailableError,
     UnknownTopicError,
 )
 from tiered.format.batch import encode_batch
 from tiered.model import NewRecord, TopicPartition
-from tiered.store.base import PutStatus
 from tiered.times import SECONDS_END, SECONDS_FROM
 from uploader import Uploader
 
@@ -351,43 +349,6 @@ def test_remote_durability_waits_for_the_seal_whoever_uploads(
         slow.append(b"v")
         with pytest.raises(DataLocalError, match="slow-0 0 of 1"):
             log.wait_uploaded({TopicPartition("slow", 0): 1}, 0.0)  # nothing is sealed, and waiting seals nothing
-
-
-def test_a_key_that_is_no_bytes_is_refused_where_it_would_find_nothing(tmp_path: Path) -> None:
-    with tiered.open(tmp_path / "log") as log:
-        topic = log.topic("t", partitions=2, create=True)
-        with pytest.raises(InvalidRecordError, match="key is str, not bytes"):
-            topic.append(b"v", key="k")  # type: ignore[arg-type]  # the bad input
-        with pytest.raises(InvalidRecordError, match="record 1: key is int") as caught:
-            topic.append_many([(b"v", b"k"), (b"v", 7)])  # type: ignore[list-item]  # the bad input
-        assert caught.value.index == 1
-    with tiered.open_reader(log_dir=tmp_path / "log") as reader, pytest.raises(ConfigError, match="key is str"):
-        reader.find("t", key="k")  # type: ignore[arg-type]  # the bad input
-
-
-def test_a_store_that_does_not_answer_keeps_no_log_from_opening(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
-    where = {"remote": "s3://bucket/prefix", "endpoint_url": "http://127.0.0.1:9", "region": "us-east-1"}
-    with tiered.open(tmp_path / "log") as log:
-        log.topic("t", create=True).append(b"0")
-    log = tiered.open(tmp_path / "log", **where)  # type: ignore[arg-type]  # text options
-    with pytest.raises(RemoteUnavailableError):
-        log.topic("t")  # it was never claimed: whether the bucket holds more is unknown
-    log.close()
-
-
-def test_wait_for_an_uploader_that_is_not_there_times_out_with_what_is_local(tmp_path: Path) -> None:
-    with tiered.open(tmp_path / "log", remote=store_url(tmp_path)) as log:
-        log.topic("t", create=True).append(b"v")
-        with pytest.raises(DataLocalError, match="t-0 0 of 1"):
-            log.wait_uploaded({TopicPartition("t", 0): 1}, 0.0)
-
-
-def test_statuses_of_a_put_are_five() -> None:
-    assert {s.value for s in PutStatus} == {"landed", "lost", "conflict", "absent", "unknown"}
 
 
 @pytest.mark.parametrize("looks", [False, True])
