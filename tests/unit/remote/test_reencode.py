@@ -16,7 +16,7 @@ from tests.unit.remote.building import FIRST_MS, MemorySegment, RemoteLog, batch
 from tests.unit.remote.maintaining import Bucket, Cut, cut_after, offsets
 from tests.unit.remote.rewriting import Rewriter
 from tiered.config import TopicConfig
-from tiered.errors import CorruptionError, FencedError
+from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, decode_records, encode_batch, least_timestamp, read_header, rebuild_batch
 from tiered.format.batch import verify_batch as verified
 from tiered.format.codecs import Codec
@@ -263,17 +263,6 @@ def test_wherever_it_is_cut_short_the_next_one_finishes() -> None:
         if ended:
             break
     assert 15 < cut < 199
-
-
-def test_a_maintainer_that_was_fenced_replaces_nothing() -> None:
-    bucket = Bucket()
-    first, second = bucket.maintainer(ZSTD), bucket.maintainer(owner="m:2")
-    (action,) = bucket.plan(first, Kind.REENCODE).actions
-    bucket.run(first, Action(Kind.RETENTION, 0, 10, "test"))
-    bucket.run(second, Action(Kind.RETENTION, 0, 20, "test"))
-    with pytest.raises(FencedError):
-        bucket.run(first, action)
-    assert codecs(bucket) == {(2, Codec.NONE)}
 
 
 def test_a_damaged_segment_is_named_and_nothing_of_it_is_replaced() -> None:

@@ -41,7 +41,6 @@ from tiered.store.base import (
     List,
     Object,
     Outcome,
-    Put,
     StartUpload,
     Steps,
     StoreRequest,
@@ -126,15 +125,6 @@ def test_a_gap_at_the_end_and_a_hole_stay_in_the_range(rewriter: Rewriter, log: 
     rewriter.put([second], empty)
     merged = rewriter.merge([first, empty, gap])
     assert (merged.base, merged.next, merged.records, merged.size) == (0, 300, 150, first.size + gap.size)
-
-
-def test_requests_of_a_merge_are_those_of_its_price(rewriter: Rewriter, log: RemoteLog) -> None:
-    """One GET for each input, one for the last bundle, two PUTs. No LIST, no HEAD."""
-    rows = log.fill(500)
-    recorded(log).clear()
-    rewriter.merge(rows)
-    kinds = [type(request) for request in recorded(log) if getattr(request, "key", "") != log.root_key]
-    assert (kinds.count(Get), kinds.count(Put), len(kinds)) == (6, 2, 8)
 
 
 def test_an_output_larger_than_a_part_is_sent_in_parts(rewriter: Rewriter, log: RemoteLog) -> None:

@@ -17,7 +17,6 @@ from tiered.format.keys import FLAG_ABORTED_TXNS, FLAG_MAINTAINER, Role, join_ui
 from tiered.model import AbortedTxn, Row
 from tiered.remote.upload import UploadPlan, plan_upload, upload_segment
 from tiered.store.base import (
-    AbortUpload,
     Capabilities,
     Get,
     Head,
@@ -211,27 +210,6 @@ def test_large_segments_go_in_parts_and_the_id_is_told_first(store: RecordingSto
     ]
     assert len(started) == 2
     assert started[0] == f"{parts[0].upload_id} before part 1"
-
-
-def test_a_part_that_fails_aborts_the_upload(store: RecordingStore) -> None:
-    def unreachable(request: StoreRequest, inner: Inner) -> Outcome:
-        if isinstance(request, UploadPart):
-            raise RemoteUnavailableError("no route")
-        return inner()
-
-    store.answer = unreachable
-    steps = upload_segment(
-        seal(batches(0, 80)),
-        topic_id=TOPIC_ID,
-        partition=0,
-        claim_epoch=1,
-        capabilities=TRUSTED,
-        multipart_from_bytes=1000,
-        part_bytes=300,
-    )
-    with pytest.raises(RemoteUnavailableError, match="no route"):
-        drive(store, steps, clock=FakeClock(), ids=SeededIds())
-    assert isinstance(store.requests[-1], AbortUpload)
 
 
 def test_an_acknowledged_object_that_is_not_there(store: RecordingStore, log: RemoteLog) -> None:

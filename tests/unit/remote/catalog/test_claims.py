@@ -308,11 +308,6 @@ def test_claims_over_sixty_four_epochs_prune_the_sealed_table(world: World) -> N
     assert len(desk.token.split(",")) == 1
 
 
-def test_a_claim_is_a_value(world: World) -> None:
-    claim = written(world).claim()
-    assert dataclasses.replace(claim, epoch=9).epoch == 9
-
-
 @pytest.mark.parametrize("seen", ["token", "restored_from"])
 def test_a_volume_that_has_seen_a_root_makes_none(world: World, seen: str) -> None:
     desk = world.desk()

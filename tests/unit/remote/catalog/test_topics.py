@@ -50,14 +50,6 @@ def test_register_then_load(world: World) -> None:
     assert world.run(load_topic("flights")) == entry
 
 
-@pytest.mark.parametrize("script", [["lost"], ["drop", "lost"], ["conflict", "ok"], ["late"]])
-def test_register_settles_its_put(world: World, script: list[str]) -> None:
-    world.store.script.extend(script)
-    entry = world.run(register_topic("flights", ID, 3, CONFIG))
-    assert world.run(load_topic("flights")) == entry
-    assert set(world.store.deliver()) <= {PutStatus.LOST}
-
-
 def test_the_loser_of_a_race_adopts_the_winners_id(world: World) -> None:
     world.store.script.append(lambda: world.run(register_topic("flights", OTHER, 2, {})))
     assert world.run(register_topic("flights", ID, 3, CONFIG)).topic_id == OTHER

@@ -121,23 +121,6 @@ def test_a_snapshot_whose_answer_was_lost_is_there_or_not_known(landed: bool) ->
         assert isinstance(place.store.inner.execute(Get(snap_key(TOPIC_ID, 0, "a"))), Missing)
 
 
-def test_of_two_that_make_one_name_the_later_is_refused() -> None:
-    place = Place()
-    place.append(5)
-
-    def answer(request: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
-        if isinstance(request, Put) and request.key.startswith(f"{PREFIX}snap/"):
-            place.store.answer = None
-            place.append(1)
-            place.world.run(create_snapshot(view(), "a"))
-        return carry_out()
-
-    place.store.answer = answer
-    with pytest.raises(ConfigError, match="has a snapshot a already"):
-        place.world.run(create_snapshot(view(), "a"))
-    assert [each.version for each in place.world.run(list_snapshots(view()))] == [place.root.version]
-
-
 def test_a_topic_that_is_being_deleted_cannot_be_kept_any_more() -> None:
     """Whoever destroys it has perhaps listed the snapshots already, and found none."""
     place = Place()

@@ -286,23 +286,6 @@ def test_a_sweep_that_is_cut_short_has_left_an_audit_line(place: Place, ended_by
     assert (line["begun"], line["orphans"], line["version"]) == (True, 2, place.root.version)
 
 
-def test_nothing_goes_of_what_could_not_be_written_down(place: Place) -> None:
-    place.append(20)
-    orphans(place, Role.WRITER, 0)
-    place.wait(ORPHAN_MS)
-    before = place.keys
-
-    class Full(StoreAround):
-        def execute(self, request: StoreRequest) -> Outcome:
-            if isinstance(request, Put):
-                raise RemoteUnavailableError("no answer")
-            return self.inner.execute(request)
-
-    with pytest.raises(RemoteUnavailableError):
-        drive(Full(place.store), sweep(place.maintainer.catalog, delete=True), clock=place.world.clock)
-    assert place.keys == before
-
-
 def keys_below(place: Place, prefix: str) -> list[str]:
     page = place.store.inner.execute(List(prefix))
     assert isinstance(page, Page)
