@@ -17,7 +17,7 @@ from tiered.format.keys import hist_prefix, parse_hist_key, partition_prefix
 from tiered.model import Row
 from tiered.remote.past import create_snapshot
 from tiered.remote.root_view import RootView
-from tiered.repair.plan import EXIT_LEFT, RepairOptions
+from tiered.repair.plan import RepairOptions
 from tiered.repair.run import apply_repair, plan_repair
 from tiered.store.base import ABSENT, Delete, Put, list_all
 from tiered.store.driver import drive
@@ -50,16 +50,6 @@ def test_a_damaged_pin_is_deleted(place: Bucket) -> None:
     place.store.execute(Put(key, b"no pin", ABSENT))
     place.repair()
     assert place.listed("/pin/") == []
-
-
-def test_a_damaged_decision_is_named_with_its_batch() -> None:
-    log = log_of_sinks()
-    decision = decide(log, [10], 1, "query")
-    log.store.execute(Delete((decision.key,)))
-    log.store.execute(Put(decision.key, b"damage", ABSENT))
-    plan = plan_repair(log.store)
-    assert plan.exit_code == EXIT_LEFT
-    assert [action.problem for action in plan.left] == ["the decision of batch 1 of query is damaged"]
 
 
 def rows_of(log: RemoteLog) -> list[Row]:
