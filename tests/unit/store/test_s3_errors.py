@@ -272,6 +272,7 @@ def test_answers_that_are_outcomes(client: Store, script: Script) -> None:
     assert client.execute(Get("k")) == Missing()
     assert client.execute(Head("k")) == Missing()
     assert client.execute(AbortUpload("k", "id")) is None
+    assert client.execute(Delete(("k",))) == Deleted()
     script.answer = Answer(304)
     assert client.execute(Get("k", if_none_match='"e"')) == NotModified()
     script.answer = Answer(200, body=b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>")
@@ -429,10 +430,3 @@ def test_the_table_of_codes_is_botocores() -> None:
     assert set(standard.ThrottledRetryableChecker._THROTTLED_ERROR_CODES) == BOTOCORE_THROTTLED
     assert set(standard.TransientRetryableChecker._TRANSIENT_ERROR_CODES) == BOTOCORE_TRANSIENT
     assert set(standard.TransientRetryableChecker._TRANSIENT_STATUS_CODES) <= TRANSIENT_STATUSES
-
-
-def test_keys_that_a_multi_delete_refuses_are_named(client: Store, script: Script) -> None:
-    script.answer = Answer(200, body=DENIED_KEYS)
-    assert client.execute(Delete(("a/k", "a/l"))) == Deleted((("a/l", "AccessDenied"),))
-    script.answer = Answer(404, "NoSuchKey")
-    assert client.execute(Delete(("a/k",))) == Deleted()
