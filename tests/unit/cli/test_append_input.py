@@ -38,13 +38,6 @@ def test_a_refused_time_names_the_line_the_times_and_the_limit(cli: Cli, tmp_pat
     assert "--set message.timestamp.before.max.ms=" in early.err
 
 
-@pytest.mark.parametrize(("count", "words"), [(1, "1 record of the input was"), (2, "2 records of the input were")])
-def test_one_record_was_and_two_were(cli: Cli, tmp_path: Path, count: int, words: str) -> None:
-    lines = b"1\n" * count + b"{\n"
-    bad = cli("append", "t", "--log-dir", tmp_path / "d", "--create", "--format", "json", stdin=lines)
-    assert f"{words} appended" in bad.err
-
-
 def test_a_lost_directory_has_a_way_back(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "bucket").mkdir()
     url, lost = f"file://{tmp_path / 'bucket'}", tmp_path / "lost"

@@ -326,15 +326,3 @@ def test_environment(cli: Cli, monkeypatch: pytest.MonkeyPatch, variable: str, v
     refused = cli("topics", "list")
     assert (refused.code, refused.out) == (2, b"")
     assert sentence in refused.err
-
-
-def test_a_fenced_volume(cli: Cli, tmp_path: Path) -> None:
-    bucket = tmp_path / "bucket"
-    bucket.mkdir()
-    url = f"file://{bucket}"
-    cli("append", "t", "--create", "--log-dir", tmp_path / "a", "--remote", url, "--durability", "remote", stdin=b"x")
-    assert cli("restore", "--remote", url, "--to", tmp_path / "b").code == 0
-    cli("append", "t", "--log-dir", tmp_path / "b", "--remote", url, "--durability", "remote", stdin=b"y")
-    fenced = cli("append", "t", "--log-dir", tmp_path / "a", "--remote", url, "--durability", "remote", stdin=b"z")
-    assert fenced.code == 11
-    assert "belongs to volume" in fenced.err
