@@ -37,8 +37,8 @@ test: $(STAMP)  ## all tests that need no server of their own, on two processes,
 	@TIERED_NO_EXTENSION=1 scripts/quick-temp $(PY) -m pytest -m "not servers" -q -n $(WORKERS) $(if $(CI),--tb=short) $(PURE_TESTS) \
 	  $(if $(COV),--cov --cov-append --cov-report=term:skip-covered --cov-report=html:build/coverage)
 
-test-fast: $(STAMP)  ## the tests that mirror the product, without Java, servers and builds (about three minutes on two cores)
-	@scripts/quick-temp $(PY) -m pytest tests/unit -m "not servers and not spark" --ignore tests/unit/house/test_build.py -q -n $(WORKERS)
+test-fast: $(STAMP)  ## the tests that mirror the product, without Java, servers, builds and long histories (about three minutes on two cores)
+	@scripts/quick-temp $(PY) -m pytest tests/unit -m "not servers and not spark and not long" --ignore tests/unit/house/test_build.py -q -n $(WORKERS)
 
 lint: $(STAMP)  ## ruff, mypy --strict, import-linter, tidiness, the table of mutants
 	@$(VENV)/bin/ruff check .

@@ -69,7 +69,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """After pytest-randomly has shuffled them."""
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: (not item.nodeid.startswith(FIRST), not item.nodeid.startswith(LONG)))
+        items.sort(key=lambda item: (not item.nodeid.startswith(FIRST), not is_long(item)))
+
+
+def is_long(item: pytest.Item) -> bool:
+    """Return whether a test begins early: by its folder, or by its mark."""
+    return item.nodeid.startswith(LONG) or item.get_closest_marker("long") is not None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:

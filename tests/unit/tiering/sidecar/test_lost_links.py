@@ -330,6 +330,7 @@ def dying_after_a_loss(broker: Broker, url: str, tmp_path: Path) -> Iterator[Non
     return killed_at_each_effect(broker, tmp_path, mirror_of)
 
 
+@pytest.mark.long
 def test_killed_while_it_links_again_it_goes_on(
     broker: Broker, finished: Path, url: str, dying_after_a_loss: Iterator[None]
 ) -> None:
@@ -339,6 +340,7 @@ def test_killed_while_it_links_again_it_goes_on(
         assert read(url, "t") == below(finished, broker.bases[5])
 
 
+@pytest.mark.long
 def test_whatever_is_lost_after_a_kill_is_missed(
     broker: Broker, finished: Path, url: str, dying_after_a_loss: Iterator[None]
 ) -> None:

@@ -181,7 +181,7 @@ def mixed(finished: Path, other: Path, cut: int, end: int) -> dict[int, bytes | 
     return found | {at: value for at, value in values(other, "t").items() if cut <= at < end}
 
 
-@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("late", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("cut", [1, 3])
 def test_another_leaders_records_are_never_put_behind_what_the_bucket_has(
     broker: Broker, finished: Path, other: Path, url: str, cut: int, late: bool
@@ -287,6 +287,7 @@ def test_a_running_uploader_is_told_anew_what_was_linked_again(broker: Broker, f
     directory.release()
 
 
+@pytest.mark.long
 def test_killed_while_links_are_taken_back_it_goes_on(
     broker: Broker, finished: Path, other: Path, url: str, tmp_path: Path
 ) -> None:
@@ -789,6 +790,7 @@ def test_links_hold_no_more_than_the_limit(
     judge(url, finished, broker.bases[4])
 
 
+@pytest.mark.long
 def test_killed_at_any_effect_it_goes_on(broker: Broker, finished: Path, url: str, tmp_path: Path) -> None:
     """While the broker deletes what was linked just before the kill: nothing is lost, nothing is there twice."""
     broker.roll(1)
