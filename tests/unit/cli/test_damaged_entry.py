@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import tiered
+from tests.support.uploaded import RETAINED, upload_topics
 from tests.unit.cli.conftest import Cli
 from tiered.remote.topics import load_topic
 from tiered.store.base import ABSENT, Delete, Put
@@ -19,13 +19,7 @@ DAMAGE, NEWER = b"{nothing", b'{"format": 9}'
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """``log`` and ``store`` with topics a, b and c of which retention takes the beginning, and a snapshot of all."""
-    with tiered.open(tmp_path / "log", remote=f"file://{tmp_path / 'store'}") as log:
-        for name in "abc":
-            config = {"segment.bytes": 1000, "retention.bytes": 4000, "merge.min.bytes": 0, "gc.grace.ms": 0}
-            topic = log.topic(name, create=True, config=config)
-            for number in range(40):
-                topic.append(b"%02d" % number + b"x" * 100)
-        log.sync(timeout=60)
+    upload_topics(tmp_path, {**RETAINED, "merge.min.bytes": 0, "gc.grace.ms": 0}, "abc")
     return tmp_path
 
 

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 import tiered
+from tests.support.uploaded import upload_topics
 from tests.unit.cli.conftest import Cli
 from tiered.clock import SystemClock
 from tiered.errors import LogDestroyedError
@@ -25,24 +26,13 @@ from tiered.store.options import StoreOptions
 from tiered.testing.clock import FakeClock
 from tiered.times import format_time
 
-SMALL = {"segment.bytes": 1000}
+SMALL: dict[str, object] = {"segment.bytes": 1000}
 
 
 @pytest.fixture
 def bucket(tmp_path: Path) -> str:
     """Topic t with two partitions of forty records, and another topic u."""
-    url = f"file://{tmp_path / 'store'}"
-    fill(tmp_path / "log", url, "t", "u")
-    return url
-
-
-def fill(directory: Path, url: str, *names: str) -> None:
-    with tiered.open(directory, remote=url) as log:
-        for name in names:
-            topic = log.topic(name, create=True, partitions=2, config=SMALL)
-            for number in range(40):
-                topic.append(b"%02d" % number + b"x" * 100, partition=number % 2)
-        log.sync(timeout=60)
+    return upload_topics(tmp_path, SMALL, "tu", partitions=2)
 
 
 def objects(tmp_path: Path, topic_id: str) -> list[str]:
@@ -85,7 +75,7 @@ def test_the_end_of_a_topic(cli: Cli, bucket: str, tmp_path: Path) -> None:
     assert objects(tmp_path, other) == others
     assert [one["topic"] for one in cli("topics", "list", *remote, "--json").summary["topics"]] == ["u"]
     assert cli("check", *remote, "--read-data").code == 0
-    fill(tmp_path / "again", bucket, "t")
+    upload_topics(tmp_path, SMALL, partitions=2, log="again")
     assert id_of(cli, bucket) != old
     with tiered.open_reader(bucket) as reader:
         assert len(list(reader.topic("t").read(0))) == 20

@@ -14,6 +14,7 @@ from uuid import UUID
 import pytest
 
 import tiered
+from tests.support.uploaded import COMPACTED, RETAINED, upload_topics
 from tests.unit.cli.conftest import Cli
 from tiered.clock import SystemClock
 from tiered.config import StoreLimits
@@ -25,19 +26,10 @@ from tiered.store.limit import Limits
 from tiered.store.location import open_store
 from tiered.testing.clock import FakeClock
 
-SETTINGS = {"segment.bytes": 1000, "retention.bytes": 4000}
-
 
 @pytest.fixture
 def bucket(tmp_path: Path) -> str:
-    """Forty records in segments of some 1,000 bytes."""
-    url = f"file://{tmp_path / 'store'}"
-    with tiered.open(tmp_path / "log", remote=url) as log:
-        topic = log.topic("t", create=True, config=SETTINGS)
-        for number in range(40):
-            topic.append(b"%02d" % number + b"x" * 100)
-        log.sync(timeout=60)
-    return url
+    return upload_topics(tmp_path, RETAINED)
 
 
 def test_a_plan_names_its_price_and_its_reason(cli: Cli, bucket: str) -> None:
@@ -91,15 +83,7 @@ def test_a_start_offset_trims_only_where_retention_is_wanted(cli: Cli, bucket: s
 
 @pytest.fixture
 def compacted(tmp_path: Path) -> str:
-    """Forty records of four keys, in small segments of a topic that keeps nothing in the trash."""
-    url = f"file://{tmp_path / 'store'}"
-    settings = {"segment.bytes": 1000, "cleanup.policy": "compact", "gc.grace.ms": 0, "merge.min.bytes": 0}
-    with tiered.open(tmp_path / "log", remote=url) as log:
-        topic = log.topic("t", create=True, config=settings)
-        for number in range(40):
-            topic.append(b"%02d" % number + b"x" * 100, key=b"%d" % (number % 4))
-        log.sync(timeout=60)
-    return url
+    return upload_topics(tmp_path, COMPACTED)
 
 
 def test_the_life_of_a_compacted_topic(cli: Cli, compacted: str, tmp_path: Path) -> None:
@@ -199,13 +183,7 @@ def test_settings_that_cannot_be_change_nothing(cli: Cli, bucket: str, tmp_path:
 
 
 def test_what_is_wrong_with_one_partition_keeps_no_other_from_its_turn(cli: Cli, tmp_path: Path) -> None:
-    url = f"file://{tmp_path / 'store'}"
-    with tiered.open(tmp_path / "log", remote=url) as log:
-        for name in ("a", "b", "c"):
-            topic = log.topic(name, create=True, config={**SETTINGS, "merge.min.bytes": 0})
-            for number in range(40):
-                topic.append(b"%02d" % number + b"x" * 100)
-        log.sync(timeout=60)
+    url = upload_topics(tmp_path, {**RETAINED, "merge.min.bytes": 0}, "abc")
     ids = {name: cli("topics", "describe", name, "--remote", url, "--json").summary["topic_id"] for name in "abc"}
     (root,) = (tmp_path / "store").glob(f"??/{ids['b'].replace('-', '')}-0/root.obj")
     root.write_bytes(root.read_bytes()[:-1])

@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 import tiered
+from tests.support.uploaded import COMPACTED, upload_topics
 from tests.unit.cli.conftest import Cli
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
 from tiered.format.kept import encode_begun
@@ -30,19 +31,10 @@ from tiered.store.base import ABSENT, Delete, Get, Object, Put, list_all
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
 
-SETTINGS = {"segment.bytes": 1000, "cleanup.policy": "compact", "gc.grace.ms": 0, "merge.min.bytes": 0}
-
 
 @pytest.fixture
 def bucket(tmp_path: Path) -> str:
-    """Forty records of four keys, in small segments of a topic that keeps nothing in the trash."""
-    url = f"file://{tmp_path / 'store'}"
-    with tiered.open(tmp_path / "log", remote=url) as log:
-        topic = log.topic("t", create=True, config=SETTINGS)
-        for number in range(40):
-            topic.append(b"%02d" % number + b"x" * 100, key=b"%d" % (number % 4))
-        log.sync(timeout=60)
-    return url
+    return upload_topics(tmp_path, COMPACTED)
 
 
 def objects(tmp_path: Path) -> set[Path]:

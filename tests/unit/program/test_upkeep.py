@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import tiered
+from tests.support.uploaded import RETAINED, upload_topics
 from tiered.clock import SystemClock
 from tiered.errors import CorruptionError, RemoteUnavailableError, TieredError
 from tiered.model import TopicPartition
@@ -60,14 +61,7 @@ class Told:
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     """Three topics of which retention takes the beginning."""
-    place = StoreLocation.parse(f"file://{tmp_path / 'store'}")
-    with tiered.open(tmp_path / "log", remote=place.url) as log:
-        for name in "abc":
-            config = {"segment.bytes": 1000, "retention.bytes": 4000, "merge.min.bytes": 0}
-            topic = log.topic(name, create=True, config=config)
-            for number in range(40):
-                topic.append(b"%02d" % number + b"x" * 100)
-        log.sync(timeout=60)
+    place = StoreLocation.parse(upload_topics(tmp_path, {**RETAINED, "merge.min.bytes": 0}, "abc"))
     return place.open(StoreOptions(clock=FakeClock()))
 
 
