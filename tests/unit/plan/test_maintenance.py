@@ -304,6 +304,7 @@ def test_what_holds_no_record_is_never_too_young() -> None:
         assert (found.end, found.rows_in) == (1000, 10)
 
 
+@pytest.mark.long
 def test_compactions_cover_all_rows_however_many_there_are_and_the_plan_holds_one_of_them() -> None:
     """Each covers what came since the one before; behind the last nothing is due."""
     config = TopicConfig(cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)

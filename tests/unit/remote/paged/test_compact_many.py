@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.sim.bucket.ledger import Held, batches_of
 from tests.unit.remote.building import FIRST_MS, TOPIC_ID, TRUSTED, RemoteLog, seal
 from tiered.config import TopicConfig
@@ -35,6 +37,7 @@ def plan_of(log: RemoteLog, maintainer: Maintainer) -> PartitionPlan:
     return plan
 
 
+@pytest.mark.long
 def test_a_plan_reaches_the_last_of_150_000_rows() -> None:
     count = 150_000
     log = RemoteLog(MemoryStore())
