@@ -115,7 +115,7 @@ class Runner:
         self._monotonic = 0.0
         self._together: list[Any] = []
         self._outcomes: list[Any] = []
-        self._gathers = self._begun = False
+        self._gathers = self._begun = self._errors = False
         self.request: Request | None = None
         self.reports: list[Report] = []
         self.disks: list[Disk] = [disk]
@@ -132,7 +132,7 @@ class Runner:
                     self.request = self._together.pop(0)
                     return None
                 self._gathers = False
-                failed = [each for each in self._outcomes if isinstance(each, TieredError)]
+                failed = [each for each in self._outcomes if isinstance(each, TieredError) and not self._errors]
                 outcome = failed[0] if failed else tuple(self._outcomes)
             elif self._begun:
                 self._begun, outcome = False, (outcome,)  # a ticket
@@ -172,8 +172,8 @@ class Runner:
                 case Begin(wanted):
                     self._begun, self.request = True, wanted  # type: ignore[assignment]
                     return None
-                case Together((first, *others)):
-                    self._gathers, self._together, self._outcomes = True, others, []
+                case Together((first, *others), errors):
+                    self._gathers, self._together, self._outcomes, self._errors = True, others, [], errors
                     self.request = first
                     return None
                 case _:

@@ -49,7 +49,7 @@ def test_the_same_search_counts_the_same() -> None:
 
 
 def test_a_violation_comes_with_the_shortest_schedule_that_leads_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    correct = Catalog._try_claim
+    correct = Catalog._claim
 
     def believed(self: Catalog, *arguments: object) -> object:
         self._kept, kept = type(self._kept)(), self._kept
@@ -58,7 +58,7 @@ def test_a_violation_comes_with_the_shortest_schedule_that_leads_there(monkeypat
         self._kept = kept
         return claim
 
-    monkeypatch.setattr(Catalog, "_try_claim", believed)
+    monkeypatch.setattr(Catalog, "_claim", believed)
     with pytest.raises(Violated) as caught:
         Search(restart(), 0).run()
     assert caught.value.__notes__[0] == "scene restart, 0 faults at most; the schedule that leads there:"

@@ -18,8 +18,8 @@ from tiered.format.root import Root
 from tiered.format.rows import Trash
 from tiered.plan.erasure import Selection
 from tiered.remote import collect, stage, sweep, sweep_staged
+from tiered.remote.conditional_put import Deadline
 from tiered.remote.pins import Pins
-from tiered.remote.settle import Deadline
 from tiered.store.base import ABSENT, ListEntry, Put, Steps
 
 pytestmark = pytest.mark.no_cover  # seeds tell nothing of coverage, and its tracer makes them take three times as long

@@ -16,6 +16,7 @@ rewritten holds nothing any more. All of it is in the role ``m``.
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -47,28 +48,34 @@ from tiered.plan.rewrite import ReplaceIntent
 from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
 from tiered.remote.collect import Collected, Collector
+from tiered.remote.conditional_put import (
+    COMMIT_DEADLINE_MS,
+    Cell,
+    NextBody,
+    Planned,
+    Tagged,
+    deadline_after,
+    look_at,
+    stored_bytes,
+    update,
+)
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.past import list_snapshots
 from tiered.remote.pins import live_pins
 from tiered.remote.rewrite import Rows, SegmentOutput, Spend, Workshop, in_turn, spend_nothing
-from tiered.remote.settle import COMMIT_DEADLINE_MS, deadline_after, settle
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.stale_root_check import need_newest
 from tiered.remote.sweep import drop_kept, drop_named
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import (
-    ABSENT,
     INCAPABLE,
     Capabilities,
     Get,
     ListEntry,
-    Match,
     NewId,
     Now,
     Object,
-    Put,
-    PutStatus,
     Steps,
     list_all,
 )
@@ -567,16 +574,14 @@ def receipt_steps(
     key = erasure_receipt_key(topic_id, erased.tp.partition, job_id)
     receipt = receipt_fields(job_id, topic_id, selection, [erased], {"at_ms": (yield Now()).now_ms, **facts})
     body = json.dumps(receipt, indent=1).encode() + b"\n"
-    deadline = yield from deadline_after(COMMIT_DEADLINE_MS)
-    while True:
-        got = yield Get(key)
-        condition = Match(got.etag) if isinstance(got, Object) else ABSENT
-        done = yield from settle(Put(key, body, condition, crc32c(body)), deadline, job_id)
-        if done.status is PutStatus.LANDED:
-            return key
-        got = yield Get(key)
-        if isinstance(got, Object) and bytes(got.data) == body:
-            return key
+
+    def receipt_body(seen: Tagged[bytes | None]) -> Planned[bytes | None]:
+        yield from ()
+        return NextBody(body, body)
+
+    cell = Cell(key, f"the receipt of {job_id}", look_at(key, stored_bytes), operator.eq)
+    yield from update(cell, receipt_body, (yield from deadline_after(COMMIT_DEADLINE_MS)))
+    return key
 
 
 def receipt_fields(

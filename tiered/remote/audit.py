@@ -18,7 +18,7 @@ from tiered.errors import CommitUnknown, CorruptionError, RemotePermissionError,
 from tiered.format.crc import crc32c
 from tiered.format.keys import MAX_INT64, decisions_audit_key, gc_audit_key, gc_audit_prefix, parse_gc_audit_key
 from tiered.format.root import Root
-from tiered.remote.settle import COMMIT_DEADLINE_MS, deadline_after, settle
+from tiered.remote.conditional_put import COMMIT_DEADLINE_MS, conditional_put, deadline_after
 from tiered.store.base import ABSENT, NewId, Now, Put, Steps, list_all, list_page
 
 MAX_LINE_BYTES = 1024 * 1024
@@ -110,7 +110,7 @@ def _line(key: str, topic_id: UUID, partition: int, fields: Mapping[str, object]
 def _landed(put: Put, what: str) -> Steps[None]:
     """Nobody else has the key: a PUT that lost has lost to an earlier attempt of its own."""
     try:
-        yield from settle(put, (yield from deadline_after(COMMIT_DEADLINE_MS)), what)
+        yield from conditional_put(put, (yield from deadline_after(COMMIT_DEADLINE_MS)), what)
     except RemotePermissionError as refused:
         raise RemotePermissionError(
             f"{what}: the store refused the audit line {put.key}: {refused.message}; nothing was deleted",

@@ -3,11 +3,11 @@
 All methods that touch the store are steps (``store.base``): run them with ``store.driver``. One at a time: intents that
 come meanwhile are committed together afterwards (``commit_all``), by one PUT of the root.
 
-The commit loop: build the next root from the intents, reading the pages that they ask for; PUT the new pages, if any,
-create-only; PUT the root on the ETag of the last, send the same again until the store says 200 or 412; after a 412 read
-back and decide by commit ids. Inside one epoch a role is one sequential
-process, so ``last_commit`` of the role is overwritten only by that process; other roles' commits keep it, and a
-claim copies it to ``sealed``. So a lost answer is always decidable, exactly:
+A commit builds the next root from the intents, reading the pages that they ask for. It PUTs the new pages, if any,
+create-only, and then changes the root by compare-and-swap (``conditional_put.update``). Commit ids decide whose a root
+is that was found after a lost PUT. Inside one epoch a role is one sequential process, so ``last_commit`` of the role is
+overwritten only by that process; other roles' commits keep it, and a claim copies it to ``sealed``. So a lost answer is
+always decidable, exactly:
 
 ==================================================  =========================================================
 the root read back after a 412                      result
@@ -61,24 +61,31 @@ from tiered.plan.lifecycle import Reason, Refusal, VolumeProof, hold, since
 from tiered.plan.pages import spill
 from tiered.plan.retention import dated
 from tiered.plan.rewrite import TrimIntent
+from tiered.remote.conditional_put import (
+    COMMIT_DEADLINE_MS,
+    LOOK,
+    Cell,
+    Deadline,
+    NextBody,
+    Planned,
+    Tagged,
+    any_is_ours,
+    deadline_after,
+    update,
+)
 from tiered.remote.fence import Claim, Persist, known_to
-from tiered.remote.hist import copy_root, copy_roots, is_copied_after, may_prune, prune_history, removes_rows
+from tiered.remote.hist import copy_root, is_copied_after, may_prune, prune_history, removes_rows, store_copy
 from tiered.remote.pages import PageGone, store_pages, with_pages
 from tiered.remote.refusal import Exclusive, refusal_error
 from tiered.remote.root_view import RootView, root_get
-from tiered.remote.roots import root_put
-from tiered.remote.settle import COMMIT_DEADLINE_MS, Deadline, deadline_after, settle
+from tiered.remote.roots import root_body
 from tiered.remote.store_clock import StoreClock
 from tiered.store.base import (
-    ABSENT,
-    Backoff,
     Blocking,
     Get,
-    Match,
     NewId,
     Now,
     Object,
-    PutStatus,
     Steps,
     Time,
 )
@@ -156,6 +163,7 @@ class Catalog(RootView):
         self._kept = _Kept()
         self._pruned_epoch = 0
         self._doubt = self._fenced = ""  # why no commit may be made, until the next claim
+        self._doubt_before = ""  # before the last PUT
         self._alone = Exclusive(self.name)
 
     @property
@@ -179,21 +187,25 @@ class Catalog(RootView):
 
         Raises as :meth:`load` where the registry or the disk knows that there was one.
         """
-        deadline = yield from deadline_after(self._limits.deadline_ms)
-        attempt = 0
-        while True:
-            root = yield from self.load()
-            if root is not None:
-                return root
+
+        def first_root(seen: Tagged[Root | None]) -> Planned[Root | None]:
+            if seen.value is not None:
+                return None
             stamp = self._stamp(Role.WRITER, 0, owner, (yield NewId()), (yield Now()))
             first = create_root(self.topic_id, self.partition, self.topic, stamp)
             self._check(first, None)
-            settled = yield from settle(root_put(first, ABSENT), deadline, self.name)
-            if settled.status is PutStatus.LANDED:
-                self.root, self.etag = first, settled.etag
-                return first
-            attempt += 1  # lost: ours by an earlier attempt, or another's; both are the catalog, read it
-            yield from self._pause(deadline, attempt)
+            return NextBody(root_body(first), first)
+
+        def look() -> Steps[Tagged[Root | None]]:
+            return Tagged((yield from self.load()), self.etag)
+
+        deadline = yield from deadline_after(self._limits.deadline_ms)
+        # What a first root lost to is the catalog as well: whoever made it.
+        done = yield from update(Cell(self.key, self.name, look, any_is_ours, _CLAIM_HINT), first_root, deadline)
+        if done.value is None:
+            raise ValueError(f"{self.name}: no root was made")
+        self.root, self.etag = done.value, done.etag
+        return done.value
 
     def claim(self, role: Role | str, owner: str, volume: VolumeProof | None = None) -> Steps[Claim]:
         """Takes the role for this process and fences every older one. Creates the catalog if there never was one.
@@ -213,15 +225,7 @@ class Catalog(RootView):
                     raise self._destroyed()
             else:
                 yield from self.load_or_create(owner)
-            deadline = yield from deadline_after(self._limits.deadline_ms)
-            token = yield NewId()
-            attempt = 0
-            while True:
-                claim = yield from self._try_claim(role, owner, volume, token, deadline)
-                if claim is not None:
-                    return claim
-                attempt += 1
-                yield from self._pause(deadline, attempt)
+            return (yield from self._claim(role, owner, volume))
 
     def append(self, rows: Sequence[Row], epochs: Sequence[EpochEntry] = ()) -> Steps[Root]:
         """Commits rows behind ``next_offset``; gives the acknowledged root, or a newer one that holds the commit.
@@ -299,26 +303,25 @@ class Catalog(RootView):
         acknowledged root, or why it was refused on the root that the others are in."""
         with self._alone:
             held = self._require_claim()
-            deadline: Deadline | None = None
-            attempt = 0
-            while True:
-                time = yield Now()
-                deadline = deadline or Deadline.after(self._limits.deadline_ms, time)
-                if self._clock.ahead(time):  # or this machine slept: the store says which
-                    yield from self._read_again()
-                    time = yield Now()
-                # mutant lost-race-is-replanned
-                root = self._current()  # after a lost race it is another one
-                owner = f"{held.owner}: {reason}" if reason else held.owner
+            owner = f"{held.owner}: {reason}" if reason else held.owner
+            deadline = yield from deadline_after(self._limits.deadline_ms)
+            base = sent = self._current()
+            folded, is_timed = Folded(base, ()), False
+
+            def next_root(seen: Tagged[Root]) -> Planned[Root]:
+                nonlocal base, sent, folded, before, is_timed
+                base, time = seen.value, (yield Now())
+                if self._clock.ahead(time) and not is_timed:  # or this machine slept: the store says which
+                    is_timed = True
+                    return LOOK
                 # mutant commit-ids-are-unique
                 stamp = self._stamp(held.role, held.epoch, owner, (yield NewId()), time)
-                folded = yield from self._folded(intents, root, stamp)
-                if folded is None:
-                    attempt += 1
-                    yield from self._pause(deadline, attempt)
-                    continue
-                if folded.root is root:
-                    return self._results(intents, folded, root)
+                made = yield from self._folded(intents, base, stamp)
+                if made is None:
+                    return LOOK
+                folded = made
+                if folded.root is base:
+                    return None
                 planned = spill(folded.root, stamp)
                 if before is not None:
                     # mutant append-id-is-persisted
@@ -328,13 +331,15 @@ class Catalog(RootView):
                 planned = yield from store_pages(planned, deadline)
                 if removes_rows(planned):
                     # mutant copy-before-removal
-                    yield from copy_roots((root,), deadline)
-                fresh = not self._stale(time, (yield Now()))
-                if fresh and (yield from self._replace(held, planned, deadline)):
-                    yield from self._copy_after(planned)
-                    return self._results(intents, folded, root)
-                attempt += 1
-                yield from self._pause(deadline, attempt)
+                    yield from store_copy(base, deadline)
+                sent = planned
+                return LOOK if self._stale(time, (yield Now())) else self._sending(sent)
+
+            if (yield from self._swap_root(next_root, partial(self._is_committed, held), deadline)):
+                if not self._fenced:
+                    self._held = replace(held, last_commit=sent.commit.id)
+                yield from self._copy_after(sent)
+            return self._results(intents, folded, base)
 
     def confirm(self) -> Steps[None]:
         """Looks at the newest root. Raises FencedError if the claim was taken over: objects of its epoch may be swept
@@ -376,21 +381,41 @@ class Catalog(RootView):
 
     # -- one attempt --------------------------------------------------------------------------------------------------
 
-    def _replace(self, held: _Held, planned: Root, deadline: Deadline) -> Steps[bool]:
-        """One CAS: True if ``planned`` is committed, False if it is proven not to be and ``root`` is newer now."""
-        settled = yield from self._put(planned, deadline)
-        if settled:
-            self._settled(held, planned.commit.id)
-            return True
-        back = yield from self._read_after_loss(deadline)
+    def _swap_root(
+        self, change: Callable[[Tagged[Root]], Planned[Root]], is_ours: Callable[[Root, Root], bool], deadline: Deadline
+    ) -> Steps[bool]:
+        """Change the root. Return whether it was written. From before a PUT until it is settled there is a doubt."""
+        self._doubt_before = self._doubt
+        cell = Cell(self.key, self.name, self._look, is_ours, _CLAIM_HINT, self._destroyed)
+        try:
+            done = yield from update(cell, change, deadline, seen=Tagged(self._current(), self.etag))
+        except RemoteUnavailableError:
+            self._doubt = self._doubt_before  # nothing of the last PUT can have landed
+            raise
+        if done.written:
+            self.root, self.etag, self._doubt = done.value, done.etag, ""
+        return done.written
+
+    def _sending(self, planned: Root) -> NextBody[Root]:
+        """Return the body of a root that is sent next. The catalog is in doubt from here on."""
+        self._check(planned, self.root)
+        body = root_body(planned)
+        self._sent, self._doubt_before = body, self._doubt
+        self._doubt = f"commit {planned.commit.id} ({planned.commit.op}) was sent and is not settled"
+        return NextBody(body, planned)
+
+    def _look(self) -> Steps[Tagged[Root]]:
+        return Tagged((yield from self._read_again()), self.etag)
+
+    def _is_committed(self, held: _Held, back: Root, sent: Root) -> bool:
+        """Return whether ``sent`` was committed, by the root that was read after its PUT was lost."""
         state = back.roles[held.role.value]
         # mutant ended-epoch-is-not-ours
         if state.epoch == held.epoch:
             # mutant commit-ids-are-compared
-            if state.last_commit == planned.commit.id:
-                self._settled(held, planned.commit.id)
+            if state.last_commit == sent.commit.id:
                 return True
-            self._doubt = ""
+            self._lost()
             self._expect_own(back)
             return False
         sealed = back.sealed_commit(held.role.value, held.epoch)
@@ -401,92 +426,78 @@ class Catalog(RootView):
                 hint="claim again, then compare the catalog with the local segments",
             )
         self._fenced = self._taken(back, held)
-        self._doubt = ""
+        self._lost()
         # mutant sealed-epoch-is-looked-up
-        if sealed.last_commit == planned.commit.id:
+        if sealed.last_commit == sent.commit.id:
             return True
         raise FencedError(f"{self._fenced}; the commit is proven not to be in it", hint=_FENCED_HINT)
 
-    def _try_claim(
-        self, role: Role, owner: str, volume: VolumeProof | None, token: str, deadline: Deadline
-    ) -> Steps[Claim | None]:
-        root = self._current()
-        if volume is not None:
-            volume = known_to(volume, self._kept.token, self._kept.last_append)
-        intent = ClaimIntent(role, owner, volume, token if role is Role.WRITER else "")
-        stamp = self._stamp(role, root.roles[role.value].epoch, owner, (yield NewId()), (yield Now()))
-        planned = intent.apply(root, stamp)
-        if isinstance(planned, Refusal):
-            raise self._refused(planned, root, intent)
-        if volume is not None:
-            writer = root.writer  # a fresh volume takes over the append that it resumes from
-            yield from self._keep(
-                # mutant claim-token-before-put
-                hold(since(volume.token, writer.token), token),
-                hold(since(volume.last_append, writer.last_append), writer.last_append),
-            )
-            if volume.empty:
-                yield Blocking(self._need_empty)
+    def _lost(self) -> None:
+        """The PUT was settled, and so is all that was in doubt before: none of it can land any more."""
+        self._doubt = self._doubt_before = ""
+
+    def _claim(self, role: Role, owner: str, volume: VolumeProof | None) -> Steps[Claim]:
+        """Take the role by compare-and-swap. Judge the volume on each root that is found."""
+        deadline = yield from deadline_after(self._limits.deadline_ms)
+        token = yield NewId()
+        before = sent = self._current()
+        proof = volume
+
+        def next_root(seen: Tagged[Root]) -> Planned[Root]:
+            nonlocal before, proof, sent
+            before = seen.value
+            if volume is not None:
+                proof = known_to(volume, self._kept.token, self._kept.last_append)
+            intent = ClaimIntent(role, owner, proof, token if role is Role.WRITER else "")
+            stamp = self._stamp(role, before.roles[role.value].epoch, owner, (yield NewId()), (yield Now()))
+            planned = intent.apply(before, stamp)
+            if isinstance(planned, Refusal):
+                raise self._refused(planned, before, intent)
+            if proof is not None:
+                yield from self._keep_proof(proof, before, token)
+            sent = planned
+            return self._sending(sent)
+
         # mutant claim-is-put
-        mine = yield from self._put(planned, deadline)
-        if not mine:
-            back = yield from self._read_after_loss(deadline)
-            sealed = back.sealed_commit(role.value, planned.commit.epoch)
-            if sealed is not None and sealed.last_commit == planned.commit.id:
-                self._doubt = ""
-                raise FencedError(f"{back.where}: the claim was granted and taken over at once", hint=_FENCED_HINT)
-            # mutant claim-is-read-back
-            if back.roles[role.value].last_commit != planned.commit.id:
-                self._doubt = ""  # proven lost, and whatever was in doubt before it can no longer land
-                return None
+        yield from self._swap_root(next_root, partial(self._is_granted, role), deadline)
         if role is Role.WRITER:
-            yield from copy_root(planned)
-        self._held = _Held(role, planned.commit.epoch, owner, planned.commit.id)
+            yield from copy_root(sent)
+        self._held = _Held(role, sent.commit.epoch, owner, sent.commit.id)
         self._doubt = self._fenced = ""
         self._token = token if role is Role.WRITER else ""
-        new_epoch = role is Role.WRITER and planned.leader_epoch != root.leader_epoch
+        is_new = role is Role.WRITER and sent.leader_epoch != before.leader_epoch
         return Claim(
-            epoch=planned.commit.epoch,
-            leader_epoch=planned.leader_epoch,
-            next_offset=planned.next_offset,
-            resumes=new_epoch and volume is not None and volume.empty and bool(root.writer.epoch or root.next_offset),
-            previous=root.roles[role.value],
+            epoch=sent.commit.epoch,
+            leader_epoch=sent.leader_epoch,
+            next_offset=sent.next_offset,
+            resumes=is_new and proof is not None and proof.empty and bool(before.writer.epoch or before.next_offset),
+            previous=before.roles[role.value],
             root=self._current(),
-            dated_ahead=self._dated_ahead(root, (yield Now())),
+            dated_ahead=self._dated_ahead(before, (yield Now())),
         )
 
-    def _put(self, planned: Root, deadline: Deadline) -> Steps[bool]:
-        """The CAS itself: True landed, False lost. In doubt from before the PUT until it is settled."""
-        self._check(planned, self.root)
-        # mutant put-matches-planned-etag
-        put = root_put(planned, Match(self.etag))
-        doubt = self._doubt
-        self._doubt = f"commit {planned.commit.id} ({planned.commit.op}) was sent and is not settled"
-        try:
-            settled = yield from settle(put, deadline, f"{self.name}, {planned.commit.op}")
-        except RemoteUnavailableError:
-            self._doubt = doubt  # every attempt was answered 409: nothing of this PUT can have landed
-            raise
-        if settled.status is PutStatus.ABSENT:
-            raise self._destroyed()  # and in doubt for ever: there is nothing left to settle it
-        if settled.status is PutStatus.LANDED:
-            self.root, self.etag = planned, settled.etag
-            self._sent = put.body if isinstance(put.body, bytes) else b""
-            return True
-        return False
+    def _is_granted(self, role: Role, back: Root, sent: Root) -> bool:
+        """Return whether the claim ``sent`` was granted, by the root that was read after its PUT was lost."""
+        sealed = back.sealed_commit(role.value, sent.commit.epoch)
+        if sealed is not None and sealed.last_commit == sent.commit.id:
+            self._lost()
+            raise FencedError(f"{back.where}: the claim was granted and taken over at once", hint=_FENCED_HINT)
+        # mutant claim-is-read-back
+        if back.roles[role.value].last_commit != sent.commit.id:
+            self._lost()
+            return False
+        return True
 
-    def _read_after_loss(self, deadline: Deadline) -> Steps[Root]:
-        """The root after a 412. It must be read: until then our own earlier attempt may be what we lost to."""
-        attempt = 0
-        while True:
-            try:
-                return (yield from self._read_again())
-            except RemoteUnavailableError as error:
-                attempt += 1
-                time: Time = yield Now()
-                if deadline.passed(time):
-                    raise CommitUnknown(f"{self.name}: {self._doubt}: {error.message}", hint=_CLAIM_HINT) from error
-                yield Backoff(attempt)
+    def _keep_proof(self, proof: VolumeProof, root: Root, token: str) -> Steps[None]:
+        """Make durable on the volume what the root of a claim will say of it, before that root is sent."""
+        writer = root.writer  # a fresh volume takes over the append that it resumes from
+        yield from self._keep(
+            # mutant claim-token-before-put
+            hold(since(proof.token, writer.token), token),
+            hold(since(proof.last_append, writer.last_append), writer.last_append),
+        )
+        if proof.empty:
+            yield Blocking(self._need_empty)
 
     def _asked(self, request: Get) -> Steps[Root | None]:
         """As for a reader; takes note of the store's clock."""
@@ -529,10 +540,6 @@ class Catalog(RootView):
             f"this process held epoch {held.epoch}"
         )
 
-    def _settled(self, held: _Held, commit_id: str) -> None:
-        self._held = replace(held, last_commit=commit_id)
-        self._doubt = ""
-
     def _current(self) -> Root:
         if self.root is None:
             raise ConfigError(f"{self.name}: load or claim the catalog first")
@@ -564,15 +571,6 @@ class Catalog(RootView):
             f"{self.name}: the catalog was dated {lead_ms} ms ahead of the store's clock, by a fast clock; "
             "commits go on, what they remove is kept that much longer than its grace time"
         )
-
-    def _pause(self, deadline: Deadline, attempt: int) -> Steps[None]:
-        time: Time = yield Now()
-        if deadline.passed(time):
-            raise RemoteUnavailableError(
-                f"{self.name}: {attempt} races for the root in {deadline.after_ms} ms, none won; nothing was committed",
-                hint="try again",
-            )
-        yield Backoff(attempt)
 
     def _keep(self, token: str, last_append: str) -> Steps[None]:
         """Durable on the volume when it returns; what was kept counts as kept only then."""

@@ -17,26 +17,20 @@ at most ``HIST_AGE_MS`` older than the newest.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
-from tiered.errors import ConfigError, CorruptionError, RemoteUnavailableError, TieredError
+from tiered.errors import CommitUnknown, ConfigError, CorruptionError, RemoteUnavailableError, TieredError
 from tiered.format.crc import crc32c
 from tiered.format.keys import Role, hist_key, hist_prefix, parse_hist_key
 from tiered.format.root import STATE_DELETING, Root, decode_root, encode_root
-from tiered.remote.settle import Deadline
+from tiered.remote.conditional_put import Cell, Deadline, NextBody, Planned, Tagged, look_at, update
 from tiered.store.base import (
     ABSENT,
     MAX_DELETE_KEYS,
-    Backoff,
     Delete,
     Get,
-    Now,
     Object,
     Put,
-    PutResult,
-    PutStatus,
     Steps,
-    Together,
     list_all,
 )
 
@@ -65,31 +59,32 @@ def is_copied_after(after: Root) -> bool:
     return after.state != STATE_DELETING and after.version % HIST_EVERY == 0
 
 
-def copy_roots(roots: Sequence[Root], deadline: Deadline) -> Steps[None]:
-    """Put one copy of each root.
+def store_copy(root: Root, deadline: Deadline) -> Steps[None]:
+    """Put a copy of ``root``, and be sure of it.
 
-    Raises RemoteUnavailableError if a copy is not stored before ``deadline``, CorruptionError if a copy of the same
-    version holds another commit: then the root went back to an older version. Any refusal of the store is raised.
+    Raises RemoteUnavailableError if it is not stored before ``deadline``, CorruptionError if a copy of the same version
+    holds another commit: then the root went back to an older version. Any refusal of the store is raised.
     """
-    puts = {hist_key(root.topic_id, root.partition, root.version): (_copy_of(root), root) for root in roots}
-    attempt = 0
-    while puts:
-        answers = yield Together(tuple(put for put, _ in puts.values()), errors=True)
-        for key, answer in zip(tuple(puts), answers, strict=True):
-            if isinstance(answer, TieredError) and not isinstance(answer, RemoteUnavailableError):
-                raise answer
-            if isinstance(answer, PutResult) and answer.status is PutStatus.LOST:  # by an earlier attempt, or a reader
-                yield from _compare(puts[key][1], key)
-            elif not isinstance(answer, PutResult) or answer.status is not PutStatus.LANDED:
-                continue  # unknown: a copy may be repeated, it is the same bytes under the same name
-            del puts[key]
-        if puts and deadline.passed((yield Now())):
-            raise RemoteUnavailableError(
-                f"{next(iter(puts))}: this copy of the root could not be stored", hint="try again; nothing was removed"
-            )
-        attempt += 1
-        if puts:
-            yield Backoff(attempt)
+    key = hist_key(root.topic_id, root.partition, root.version)
+
+    def copy(_seen: Tagged[Root | None]) -> Planned[Root | None]:
+        yield from ()
+        return NextBody(encode_root(root), root)  # the same bytes each time, under a name that is never replaced
+
+    def is_copy(found: Root | None, _sent: Root | None) -> bool:
+        if found is not None:
+            _compare(root, found, key)
+        return found is not None
+
+    look = look_at(key, lambda got: decode_root(got.data, key=key))
+    cell: Cell[Root | None] = Cell(key, f"{root.where}, a copy of it", look, is_copy)
+    try:
+        yield from update(cell, copy, deadline, seen=Tagged(None))
+    except CommitUnknown as error:
+        raise RemoteUnavailableError(
+            f"{key}: this copy of the root could not be stored: {error.message}",
+            hint="try again; nothing was removed",
+        ) from error
 
 
 def copy_root(root: Root) -> Steps[None]:
@@ -105,10 +100,9 @@ def _copy_of(root: Root) -> Put:
     return Put(hist_key(root.topic_id, root.partition, root.version), body, ABSENT, crc32c(body))
 
 
-def _compare(root: Root, key: str) -> Steps[None]:
-    """Raise CorruptionError if the copy under ``key`` is of another commit than ``root``."""
-    got = yield Get(key)
-    if isinstance(got, Object) and decode_root(got.data, key=key).commit.id != root.commit.id:
+def _compare(root: Root, copy: Root, key: str) -> None:
+    """Raise CorruptionError if ``copy`` is of another commit than ``root``."""
+    if copy.commit.id != root.commit.id:
         raise CorruptionError(
             f"{root.where}: {key} is a copy of another commit of version {root.version}: the root went back to an "
             "older version and was committed to since",

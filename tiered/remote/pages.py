@@ -20,8 +20,8 @@ from tiered.model import Row
 from tiered.plan.commit import Reading
 from tiered.plan.invariants import check_page
 from tiered.remote.cache import Cache
+from tiered.remote.conditional_put import Deadline, conditional_put
 from tiered.remote.fetch import SegmentGone
-from tiered.remote.settle import Deadline, settle
 from tiered.store.base import ABSENT, Get, Missing, Object, Put, Steps, Together
 
 PAGE_CACHE_BYTES = 8 * 1024 * 1024
@@ -111,7 +111,9 @@ def store_pages(root: Root, deadline: Deadline) -> Steps[Root]:
     """
     for page in root.unwritten:
         try:
-            yield from settle(Put(page.key, page.body, ABSENT, page.pointer.crc), deadline, f"{root.where}, a page")
+            yield from conditional_put(
+                Put(page.key, page.body, ABSENT, page.pointer.crc), deadline, f"{root.where}, a page"
+            )
         except CommitUnknown as error:
             raise RemoteUnavailableError(f"{error.message}; nothing was committed", hint="try again") from error
     return dataclasses.replace(root, unwritten=()) if root.unwritten else root

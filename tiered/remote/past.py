@@ -28,14 +28,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tiered.errors import (
-    CommitUnknown,
     ConfigError,
     CorruptionError,
     InvalidTimestampError,
     NotFoundError,
     RemoteUnavailableError,
 )
-from tiered.format.crc import crc32c
+from tiered.format.container import MAX_OBJECT_BYTES
 from tiered.format.kept import (
     DROPPED_BYTES,
     decode_kept,
@@ -47,13 +46,13 @@ from tiered.format.kept import (
 from tiered.format.keys import check_snapshot_name, hist_key, parse_hist_key, parse_snap_key, snap_key, snap_prefix
 from tiered.format.root import STATE_DELETING, Root
 from tiered.plan.invariants import check_root
+from tiered.remote.conditional_put import Cell, NextBody, deadline_after, look_at, replace_once, stored_bytes
 from tiered.remote.hist import history
 from tiered.remote.pages import PageCache
 from tiered.remote.pins import let_go
 from tiered.remote.root_view import RootView, root_get
-from tiered.remote.settle import deadline_after, settle
 from tiered.remote.snapshot import Snapshot
-from tiered.store.base import ABSENT, Condition, Head, Match, NewId, Object, Put, PutStatus, Steps, list_all
+from tiered.store.base import Head, NewId, Object, Steps, list_all
 from tiered.times import Time, format_time, parse_time
 
 SNAPSHOT_TRIES = 3
@@ -269,7 +268,7 @@ def create_snapshot(view: RootView, name: str) -> Steps[Root]:
         taken = yield from load_snapshot(view, name)
         if taken is None or not taken.begun:
             raise (yield from _exists(view, name))
-    condition = place.condition
+    etag = place.etag
     for _ in range(SNAPSHOT_TRIES):
         got = yield root_get(view.key)
         pinned = view.pin_received(got)
@@ -279,8 +278,8 @@ def create_snapshot(view: RootView, name: str) -> Steps[Root]:
             )
         if pinned.root.state == STATE_DELETING:
             raise _too_late(view)
-        made = yield from _swap(view, key, encode_begun(bytes(got.data), (yield NewId()), name), condition)
-        if made is None and condition is not place.condition:
+        made = yield from _swap(view, key, encode_begun(bytes(got.data), (yield NewId()), name), etag)
+        if made is None and etag != place.etag:
             raise _taken_away(view, name)
         if made is None:
             raise (yield from _exists(view, name))  # also of the same root: it is another's, who may have been told so
@@ -293,8 +292,8 @@ def create_snapshot(view: RootView, name: str) -> Steps[Root]:
             if (yield from _swap(view, key, encode_kept(bytes(got.data), (yield NewId()), name), made)) is None:
                 raise _taken_away(view, name)
             return pinned.root
-        condition = made  # a collector that listed before it came may delete what it names
-    yield from _swap(view, key, encode_dropped((yield NewId())), condition)
+        etag = made  # a collector that listed before it came may delete what it names
+    yield from _swap(view, key, encode_dropped((yield NewId())), etag)
     raise RemoteUnavailableError(f"{view.name}: a collector passed each root that was to be kept", hint="try again")
 
 
@@ -355,47 +354,36 @@ def delete_snapshot(view: RootView, name: str) -> Steps[None]:
     key = snap_key(view.topic_id, view.partition, name)
     place = yield from _place(key)
     if place.held:  # what is lost is lost to whoever deleted it, too, or to who makes it just now: that is a later one
-        yield from _swap(view, key, encode_dropped((yield NewId())), place.condition)
+        yield from _swap(view, key, encode_dropped((yield NewId())), place.etag)
 
 
 class _Place(NamedTuple):
-    """What is under a name: whether it is a snapshot, and the condition under which a PUT replaces just that."""
+    """What is under a name: whether it is a snapshot, and its ETag, empty where there is nothing."""
 
     held: bool
-    condition: Condition
+    etag: str
 
 
 def _place(key: str) -> Steps[_Place]:
     found = yield Head(key)
-    if not isinstance(found, Object):
-        return _Place(False, ABSENT)
-    return _Place(found.size != DROPPED_BYTES, Match(found.etag))
+    return _Place(found.size != DROPPED_BYTES, found.etag) if isinstance(found, Object) else _Place(False, "")
 
 
-def _swap(view: RootView, key: str, body: bytes, condition: Condition) -> Steps[Match | None]:
-    """Puts ``body``, unlike any other, under a name; None if another's stands there. Raises as ``settle``.
+def _swap(view: RootView, key: str, body: bytes, etag: str) -> Steps[str | None]:
+    """Put ``body`` in place of what has ``etag``. Return its ETag, None if another call has replaced that.
 
-    The condition never comes true again once something else stands there: so a look settles what no answer told.
+    Raises as ``conditional_put``.
     """
+    hint = f"what is under {key} may still change: `tiered snapshot list` shows it; nothing else was changed"
+    cell: Cell[bytes | None] = Cell(key, view.name, look_at(key, stored_bytes, MAX_OBJECT_BYTES), _is_body, hint)
     deadline = yield from deadline_after(SNAPSHOT_DEADLINE_MS)
-    doubt: CommitUnknown | None = None
-    try:
-        done = yield from settle(Put(key, body, condition, crc32c(body)), deadline, view.name)
-        if done.status is PutStatus.LANDED:
-            return Match(done.etag)
-    except CommitUnknown as error:
-        doubt = error
-    got = yield root_get(key)
+    done = yield from replace_once(cell, etag, NextBody(body, body), deadline, last_look=True)
+    return done.etag if done.written else None
+
+
+def _is_body(found: bytes | None, sent: bytes | None) -> bool:
     # mutant snapshot-is-our-own
-    if isinstance(got, Object) and bytes(got.data) == body:
-        return Match(got.etag)
-    now = Match(got.etag) if isinstance(got, Object) else ABSENT
-    if doubt is not None and now == condition:
-        raise CommitUnknown(
-            f"{doubt.message}: what is under {key} may still change",
-            hint="`tiered snapshot list` tells; nothing else was changed",
-        ) from doubt
-    return None
+    return found == sent
 
 
 def _too_late(view: RootView) -> NotFoundError:

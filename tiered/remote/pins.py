@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import logging
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
@@ -30,11 +31,17 @@ from tiered.format.kept import DROPPED_BYTES, decode_kept, encode_dropped, is_be
 from tiered.format.keys import is_pin_key, parse_snap_key, partition_prefix, pin_key
 from tiered.format.root import Root
 from tiered.plan.maintenance import PIN_MS
-from tiered.remote.settle import deadline_after, settle
+from tiered.remote.conditional_put import (
+    Cell,
+    NextBody,
+    conditional_put,
+    deadline_after,
+    look_at,
+    replace_once,
+    stored_bytes,
+)
 from tiered.remote.snapshot import Snapshot
 from tiered.store.base import (
-    ABSENT,
-    Condition,
     Delete,
     Deleted,
     Get,
@@ -249,7 +256,7 @@ class Pin:
         try:
             if (
                 time.monotonic < old_end
-                and (yield from self._put(Match(self._etag), time))
+                and (yield from self._put(self._etag, time))
                 and (yield Now()).monotonic < old_end
             ):
                 return
@@ -292,7 +299,7 @@ class Pin:
         self.version = version
         self._all_held.add(self)  # before its PUT, which lands although its reader is cancelled meanwhile
         try:
-            if (yield from self._put(ABSENT, (yield Now()))):
+            if (yield from self._put("", (yield Now()))):
                 return
             cause: TieredError | None = None
         except RemotePermissionError as error:
@@ -312,17 +319,17 @@ class Pin:
             f"{self.name}: it is not known whether the pin {key} was made", hint="try again; one that is left expires"
         ) from cause
 
-    def _put(self, condition: Condition, time: Time) -> Steps[bool]:
-        """Whether it is there, as of ``time``. False: it is gone. Raises as ``settle``."""
+    def _put(self, etag: str, time: Time) -> Steps[bool]:
+        """Put it in place of what has ``etag``. Return whether it is there, as of ``time``; False: it is gone.
+
+        Raises as ``conditional_put``.
+        """
         body = json.dumps({"version": self.version, _UID: self.key.rpartition("/")[2]}).encode()
-        deadline = yield from deadline_after(PIN_DEADLINE_MS)
-        done = yield from settle(Put(self.key, body, condition, crc32c(body)), deadline, self.name)
-        etag = done.etag
-        if done.status is PutStatus.LOST:  # nobody else writes this key: an earlier attempt landed, its answer was lost
-            got = yield Get(self.key)
-            etag = got.etag if isinstance(got, Object) and got.data == body else ""
-        self._etag = etag
-        if not etag:
+        # Nobody else writes this key: what was found after a lost PUT came by an earlier attempt of this one.
+        cell: Cell[bytes | None] = Cell(self.key, self.name, look_at(self.key, stored_bytes), operator.eq)
+        done = yield from replace_once(cell, etag, NextBody(body, body), (yield from deadline_after(PIN_DEADLINE_MS)))
+        self._etag = done.etag if done.written else ""
+        if not self._etag:
             return False
         self._sent = time.monotonic
         self._renew_at = time.monotonic + RENEW_MS / 1000
@@ -379,7 +386,7 @@ class SharedPin:
         read_pin(got.data, key=self.key)
         deadline = yield from deadline_after(PIN_DEADLINE_MS)
         put = Put(self.key, got.data, Match(got.etag), crc32c(got.data))
-        return (yield from settle(put, deadline, self._name)).status is PutStatus.LANDED
+        return (yield from conditional_put(put, deadline, self._name)).status is PutStatus.LANDED
 
     def _lose(self, why: str) -> None:
         self.lost = True

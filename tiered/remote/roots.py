@@ -1,4 +1,4 @@
-"""The one place where roots are put, and where those of a new topic are made.
+"""Roots of a topic: read, and made when the topic is.
 
 A topic's roots are made before its registry entry, which says so (``roots: true``): from then on a root that is absent
 is lost. They are made create-only, some of them together, one group after the other; whoever repeats it finds what
@@ -7,32 +7,37 @@ was made before and changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from tiered.errors import CommitUnknown, CorruptionError, RemoteUnavailableError
-from tiered.format.crc import crc32c
+from tiered.errors import CommitUnknown, CorruptionError
+from tiered.format.container import MAX_OBJECT_BYTES
 from tiered.format.keys import Role, root_key
 from tiered.format.root import Root, decode_root, encode_root
 from tiered.plan.commit import Stamp, create_root
 from tiered.plan.invariants import check_root
+from tiered.remote.conditional_put import (
+    COMMIT_DEADLINE_MS,
+    Cell,
+    Deadline,
+    NextBody,
+    Planned,
+    Tagged,
+    deadline_after,
+    look_at,
+    update,
+)
 from tiered.remote.root_view import root_get
-from tiered.remote.settle import COMMIT_DEADLINE_MS, Deadline, deadline_after
 from tiered.store.base import (
-    ABSENT,
-    Backoff,
-    Condition,
     NewId,
     Now,
     Object,
-    Put,
-    PutResult,
-    PutStatus,
     Steps,
     Time,
     Together,
 )
+from tiered.store.side_by_side import results_of, side_by_side
 
 ROOTS_TOGETHER = 64
 """Roots that are made, or looked at, in one group. How many requests are under way at once is the driver's limit."""
@@ -47,12 +52,11 @@ class PartitionIds(NamedTuple):
     topic_id: UUID
 
 
-def root_put(root: Root, condition: Condition) -> Put:
-    """The PUT of a root, whose pages are stored. Raises ConfigError if it is too large."""
+def root_body(root: Root) -> bytes:
+    """Return the bytes of a root whose pages are stored. Raises ConfigError if it is too large."""
     if root.unwritten:
         raise ValueError(f"{root.where} names {len(root.unwritten)} pages that are not stored yet")
-    body = encode_root(root)
-    return Put(root.key, body, condition, crc32c(body))
+    return encode_root(root)
 
 
 def load_roots(ids: PartitionIds, partitions: Sequence[int]) -> Steps[dict[int, Root | None]]:
@@ -79,66 +83,42 @@ def make_roots(
     Raises CommitUnknown (it is not known which were made), RemoteUnavailableError; both: do it again.
     """
     found: dict[int, Root] = {}
-    missing = list(partitions)
     deadline = deadline or (yield from deadline_after(COMMIT_DEADLINE_MS))
-    attempt = 0
-    while missing:
-        there: list[int] = []
-        for group in _groups(missing):
-            there += yield from _create(ids, (yield from _first_puts(ids, group, owner)), deadline)
-        roots = yield from load_roots(ids, there)
-        found |= {partition: root for partition, root in roots.items() if root is not None}
-        missing = [partition for partition, root in roots.items() if root is None]
-        if missing:
-            attempt += 1
-            yield from _pause(ids, deadline, attempt, f"the PUT of root {missing[0]} lost, and there is none")
+    for group in _groups(partitions):
+        ends = yield from side_by_side([_make_root(ids, partition, owner, deadline) for partition in group])
+        try:
+            roots = results_of(ends)
+        except CommitUnknown as error:
+            raise CommitUnknown(
+                f"topic {ids.topic}: of its roots it is not known which were made: {error.message}",
+                hint="register it again",
+            ) from error
+        found |= {partition: root for partition, root in zip(group, roots, strict=True) if root is not None}
     return found
 
 
-def _first_puts(ids: PartitionIds, group: Sequence[int], owner: str) -> Steps[dict[int, Put]]:
-    time: Time = yield Now()
-    puts: dict[int, Put] = {}
-    for partition in group:
+def _make_root(ids: PartitionIds, partition: int, owner: str, deadline: Deadline) -> Steps[Root | None]:
+    """Make one empty root. Return the one that was there before, None if this call made it."""
+    key = root_key(ids.topic_id, partition)
+
+    def first_root(seen: Tagged[Root | None]) -> Planned[Root | None]:
+        if seen.value is not None:
+            return None
+        time: Time = yield Now()
         stamp = Stamp((yield NewId()), time.now_ms, Role.WRITER, 0, owner)
         first = create_root(ids.topic_id, partition, ids.topic, stamp)
         if violations := check_root(first):
             raise CorruptionError(f"{first.where}: {violations[0]}", path_or_key=first.key)
-        puts[partition] = root_put(first, ABSENT)
-    return puts
+        return NextBody(encode_root(first), first)
+
+    look = look_at(key, lambda got: decode_root(got.data, key=key), MAX_OBJECT_BYTES)
+    cell: Cell[Root | None] = Cell(key, f"{ids.topic}-{partition}, a new root", look, _same_commit)
+    done = yield from update(cell, first_root, deadline, seen=Tagged(None))
+    return None if done.written else done.value
 
 
-def _create(ids: PartitionIds, puts: Mapping[int, Put], deadline: Deadline) -> Steps[list[int]]:
-    """Sends the group until each PUT landed or lost; gives those that lost, also to an attempt of our own."""
-    open_, lost, cause, attempt = dict(puts), [], "", 0
-    while open_:
-        try:
-            results = yield Together(tuple(open_.values()))
-        except RemoteUnavailableError as error:
-            results = tuple(PutResult(PutStatus.UNKNOWN, cause=str(error)) for _ in open_)
-        again: dict[int, Put] = {}
-        for (partition, put), result in zip(open_.items(), results, strict=True):
-            if result.status is PutStatus.LOST:
-                lost.append(partition)
-            elif result.status is not PutStatus.LANDED:
-                again[partition] = put
-                cause = result.cause or cause
-        open_ = again
-        if open_:
-            attempt += 1
-            yield from _pause(ids, deadline, attempt, cause)
-    return lost
-
-
-def _pause(ids: PartitionIds, deadline: Deadline, attempt: int, cause: str) -> Steps[None]:
-    time: Time = yield Now()
-    if deadline.passed(time):
-        text = f"topic {ids.topic}: {attempt} attempts to make its roots in {deadline.after_ms} ms"
-        if cause:
-            raise CommitUnknown(
-                f"{text}; it is not known which were made ({cause}); nothing was deleted", hint="register it again"
-            )
-        raise RemoteUnavailableError(f"{text}, all answered 409", hint="try again")
-    yield Backoff(attempt)
+def _same_commit(found: Root | None, sent: Root | None) -> bool:
+    return found is not None and sent is not None and found.commit.id == sent.commit.id
 
 
 def _groups(partitions: Sequence[int]) -> Iterator[Sequence[int]]:

@@ -21,12 +21,10 @@ from types import MappingProxyType
 from uuid import UUID
 
 from tiered.errors import (
-    CommitUnknown,
     ConfigError,
     CorruptionError,
     FencedError,
     LogDestroyedError,
-    RemoteUnavailableError,
     TieredError,
 )
 from tiered.format.bundle import encode_bundle
@@ -40,31 +38,36 @@ from tiered.plan.lifecycle import Reason, Refusal, sink_refused
 from tiered.plan.pages import spill
 from tiered.plan.stage import HandoverIntent, StageIntent
 from tiered.remote.catalog import CommitLimits
-from tiered.remote.hist import copy_roots
+from tiered.remote.conditional_put import (
+    LOOK,
+    Cell,
+    Deadline,
+    NextBody,
+    Planned,
+    Tagged,
+    any_is_ours,
+    deadline_after,
+    update,
+)
+from tiered.remote.hist import store_copy
 from tiered.remote.pages import store_pages
 from tiered.remote.refusal import refusal_error
 from tiered.remote.root_view import RootView, root_get
-from tiered.remote.roots import ROOTS_TOGETHER, PartitionIds, root_put
-from tiered.remote.settle import Deadline, deadline_after, settle
+from tiered.remote.roots import ROOTS_TOGETHER, PartitionIds, root_body
 from tiered.remote.store_clock import StoreClock
 from tiered.remote.upload import INDEX_TAGS, SEGMENT_TAGS, row_of, verify_sent
 from tiered.store.base import (
-    ABSENT,
-    Backoff,
     Capabilities,
     Get,
-    Match,
     Missing,
     NewId,
     Now,
-    Put,
-    PutResult,
-    PutStatus,
     Steps,
     Time,
     Together,
 )
 from tiered.store.puts import put_unique, upload_object
+from tiered.store.side_by_side import results_of, side_by_side
 
 MAX_GENERATIONS = 10_000
 """Aborts of one batch that a sink steps over: a collector makes one at most per partition and collection."""
@@ -129,26 +132,6 @@ class SinkView(RootView):
     def landed(self, root: Root, etag: str) -> None:
         """The CAS of ``root`` was acknowledged."""
         self.root, self.etag = root, etag
-
-
-@dataclass(slots=True)
-class _Swap:
-    """One partition's change on its way: ``planned`` was sent by ``put`` and is not settled.
-
-    ``stale``: its root has to be read again. ``timed``: whatever is known of it, since only a whole answer tells the
-    store's time.
-    """
-
-    view: SinkView
-    intent: Intent
-    stale: bool = False
-    timed: bool = False
-    looked: bool = False
-    planned: Root | None = None
-    put: Put | None = None
-    unknown: str = ""
-    result: Root | TieredError | None = None
-    made: bool = False
 
 
 class Sink:
@@ -304,35 +287,35 @@ def _aborted(decision: Decision) -> FencedError:
 
 
 def _decided(decision: Decision, deadline: Deadline) -> Steps[Decision]:
-    what = f"batch {decision.batch} of {decision.txn}"
-    attempt = 0
     while decision.generation <= MAX_GENERATIONS:
         found = yield from put_decision(decision, deadline)
-        if found is None:  # lost to one that was collected since
-            attempt += 1
-            if deadline.passed((yield Now())):
-                raise RemoteUnavailableError(f"{what}: {decision.key} is neither there nor absent", hint="try again")
-            yield Backoff(attempt)
-            continue
         if found.state == COMMITTED:
             return found
         # mutant abort-is-heeded
         if found.uids & decision.uids:
             raise _aborted(found)
         decision = dataclasses.replace(decision, generation=decision.generation + 1)
+    what = f"batch {decision.batch} of {decision.txn}"
     raise ConfigError(f"{what} was aborted {MAX_GENERATIONS} times", hint="write it under a new transaction id")
 
 
-def put_decision(decision: Decision, deadline: Deadline) -> Steps[Decision | None]:
-    """Makes a decision, create-only. Gives what is decided now: this one, or the one that was there; None if that is
-    gone again."""
-    body = encode_decision(decision)
-    what = f"the decision {decision.key}"
-    settled = yield from settle(Put(decision.key, body, ABSENT, crc32c(body)), deadline, what)
-    if settled.status is PutStatus.LANDED:
-        return decision
+def put_decision(decision: Decision, deadline: Deadline) -> Steps[Decision]:
+    """Make a decision, create-only. Return what is decided now: this one, or the one that was there."""
+    key = decision.key
+
+    def first_decision(_seen: Tagged[Decision | None]) -> Planned[Decision | None]:
+        yield from ()
+        return NextBody(encode_decision(decision), decision)
+
+    def look() -> Steps[Tagged[Decision | None]]:
+        return Tagged((yield from read_decision(key)))
+
+    cell: Cell[Decision | None] = Cell(key, f"the decision {key}", look, any_is_ours, "decide again")
+    done = yield from update(cell, first_decision, deadline, seen=Tagged(None))
+    if done.value is None:
+        raise ValueError(f"{key}: nothing was decided")
     # mutant decision-is-adopted
-    return (yield from read_decision(decision.key))
+    return done.value
 
 
 def read_decision(key: str) -> Steps[Decision | None]:
@@ -365,119 +348,57 @@ def swap_roots(
     For intents that are settled by content (NOTHING: it is there): a lost or unknown answer is followed by a look.
     Raises the first error after all were tried.
     """
-    swaps = [_Swap(view, intent) for view, intent in zip(views, intents, strict=True)]
     deadline = yield from deadline_after(limits.deadline_ms)
-    for at in range(0, len(swaps), ROOTS_TOGETHER):
-        group = swaps[at : at + ROOTS_TOGETHER]
-        yield from _swap_group(group, owner, limits, deadline)
-        # Before the batch is reported: the order in which sinks committed is in the roots alone.
-        yield from copy_roots([swap.result for swap in group if isinstance(swap.result, Root)], deadline)
-    for swap in swaps:
-        if isinstance(swap.result, TieredError):
-            raise swap.result
-    return [(swap.result, swap.made) for swap in swaps if isinstance(swap.result, Root)]
+    ends: list[tuple[Root, bool] | TieredError] = []
+    for at in range(0, len(views), ROOTS_TOGETHER):
+        group = zip(views[at : at + ROOTS_TOGETHER], intents[at : at + ROOTS_TOGETHER], strict=True)
+        swaps = [_swap_root(view, intent, owner, limits, deadline) for view, intent in group]
+        ends += yield from side_by_side(swaps)
+    return results_of(ends)
 
 
-def _swap_group(swaps: Sequence[_Swap], owner: str, limits: CommitLimits, deadline: Deadline) -> Steps[None]:
-    attempt = 0
-    while waiting := [swap for swap in swaps if swap.result is None]:
-        if attempt:
-            if deadline.passed((yield Now())):
-                _give_up(waiting, deadline)
-                return
-            yield Backoff(attempt)
-        attempt += 1
-        yield from _look([swap for swap in waiting if swap.put is None and (swap.stale or swap.view.root is None)])
-        for swap in waiting:
-            if swap.put is None and swap.result is None and not swap.stale:
-                yield from _plan(swap, owner, limits, deadline)
-        yield from _send([swap for swap in waiting if swap.put is not None])
+def _swap_root(
+    view: SinkView, intent: Intent, owner: str, limits: CommitLimits, deadline: Deadline
+) -> Steps[tuple[Root, bool]]:
+    """Commit one intent. Return a root that holds it, and whether this call has put it there.
 
-
-def _look(swaps: Sequence[_Swap]) -> Steps[None]:
-    if not swaps:
-        return
-    gets = [root_get(swap.view.key) if swap.timed else swap.view.request() for swap in swaps]
-    answers = yield Together(tuple(gets), errors=True)
-    time: Time = yield Now()
-    for swap, got in zip(swaps, answers, strict=True):
-        if isinstance(got, RemoteUnavailableError):
-            swap.stale = True
-            continue
-        try:
-            if isinstance(got, TieredError):
-                raise got
-            swap.view.taken_in(got, time)
-            swap.stale, swap.looked = False, True
-        except TieredError as error:
-            swap.result = error
-
-
-def _plan(swap: _Swap, owner: str, limits: CommitLimits, deadline: Deadline) -> Steps[None]:
-    """The next root and its PUT, or the result if none is needed.
-
-    Unlike a catalog's it is not dated anew if the process stands still before the PUT. A sink removes nothing, pages
-    neither (``plan.pages.spill`` only makes them), so that no grace counts from that date; reads as of a time between
-    the date and the PUT find a version that came a little later.
+    Unlike the commit of a catalog it is not dated again if the process stands still before the PUT. A sink removes
+    nothing, and no page either (``plan.pages.spill`` only makes them), so that no grace counts from that date. Reads as
+    of a time between the date and the PUT find a version that came a little later.
     """
-    view = swap.view
-    root = view.root
-    if root is None:
-        raise ValueError(f"{view.name} was not read")
-    try:
+    was_read = is_timed = False
+
+    def look() -> Steps[Tagged[Root]]:
+        nonlocal was_read
+        got = yield root_get(view.key) if is_timed else view.request()  # only a whole answer has the store's time
+        root = view.taken_in(got, (yield Now()))
+        was_read = True
+        return Tagged(root, view.etag)
+
+    def next_root(seen: Tagged[Root]) -> Planned[Root]:
+        nonlocal is_timed
         time: Time = yield Now()
-        if view.clock.ahead(time) and not swap.timed:  # or this machine slept: the store says which
-            swap.stale = swap.timed = True
-            return
+        if view.clock.ahead(time) and not is_timed:  # or this machine slept: the store says which
+            is_timed = True
+            return LOOK
         commit_id: str = yield NewId()
-        now_ms = view.clock.commit_ms(time)
-        stamp = Stamp(commit_id, now_ms, Role.WRITER, root.writer.epoch, owner, limits.shape)
-        planned = view.planned(swap.intent, stamp)
-        if isinstance(planned, Refusal):
-            if planned.reason is Reason.NOTHING:
-                swap.result = root
-            elif swap.looked:
-                swap.result = refusal_error(planned, root, swap.intent)
-            else:  # by a root that was seen long ago
-                swap.stale = True
-            return
-        planned = yield from store_pages(planned, deadline)
-        swap.planned, swap.put = planned, root_put(planned, Match(view.etag))
-    except TieredError as error:
-        swap.result = error
+        epoch = seen.value.writer.epoch
+        stamp = Stamp(commit_id, view.clock.commit_ms(time), Role.WRITER, epoch, owner, limits.shape)
+        planned = view.planned(intent, stamp)
+        if isinstance(planned, Root):
+            planned = yield from store_pages(planned, deadline)
+            return NextBody(root_body(planned), planned)
+        if planned.reason is Reason.NOTHING:
+            return None
+        if was_read:
+            raise refusal_error(planned, seen.value, intent)
+        return LOOK  # refused by a root that was seen long ago
 
-
-def _send(swaps: Sequence[_Swap]) -> Steps[None]:
-    puts = [swap.put for swap in swaps if swap.put is not None]
-    if not puts:
-        return
-    answers = yield Together(tuple(puts), errors=True)
-    for swap, got in zip(swaps, answers, strict=True):
-        if isinstance(got, RemoteUnavailableError):
-            got = PutResult(PutStatus.UNKNOWN, cause=str(got))
-        if isinstance(got, TieredError):
-            swap.result = got  # a refusal proves nothing: the next call looks
-        elif got.status is PutStatus.LANDED:
-            _made(swap, got.etag)
-        elif got.status is PutStatus.UNKNOWN:
-            # mutant sink-unknown-is-settled
-            swap.unknown = got.cause or "no answer"
-        elif got.status is not PutStatus.CONFLICT:  # lost, maybe to an earlier attempt of ours, or gone: look
-            swap.put, swap.stale, swap.unknown = None, True, ""
-
-
-def _made(swap: _Swap, etag: str) -> None:
-    if swap.planned is None:
-        raise ValueError(f"{swap.view.name}: nothing was sent")
-    swap.view.landed(swap.planned, etag)
-    swap.result, swap.made = swap.planned, True
-
-
-def _give_up(swaps: Sequence[_Swap], deadline: Deadline) -> None:
-    for swap in swaps:
-        what = f"{swap.view.name}, {swap.intent.op}"
-        swap.result = (
-            CommitUnknown(f"{what}: it is not known whether the root landed ({swap.unknown})", hint="commit it again")
-            if swap.unknown
-            else RemoteUnavailableError(f"{what}: not committed in {deadline.after_ms} ms", hint="commit it again")
-        )
+    seen = None if view.root is None else Tagged(view.root, view.etag)
+    cell = Cell(view.key, f"{view.name}, {intent.op}", look, hint="commit it again")
+    done = yield from update(cell, next_root, deadline, seen=seen)
+    if done.written:
+        view.landed(done.value, done.etag)
+    # Before the batch is reported: the order in which sinks committed is in the roots alone.
+    yield from store_copy(done.value, deadline)
+    return done.value, done.written

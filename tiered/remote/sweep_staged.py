@@ -43,8 +43,8 @@ from tiered.plan.maintenance import MAX_DELETE_KEYS, ORPHAN_MS
 from tiered.plan.stage import forgotten_up_to, is_once, passed_batch
 from tiered.remote.audit import announce_decisions
 from tiered.remote.catalog import Catalog
+from tiered.remote.conditional_put import COMMIT_DEADLINE_MS, deadline_after
 from tiered.remote.root_view import root_get
-from tiered.remote.settle import COMMIT_DEADLINE_MS, deadline_after
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.stage import MAX_GENERATIONS, put_decision, read_decision
 from tiered.store.base import Delete, Deleted, Get, ListEntry, Missing, Now, Object, Steps, list_all, list_page
@@ -162,8 +162,6 @@ def _undecided(root: Root, txn: str, batch: int, listed: Listed, *, abort: bool)
             mine = Decision(txn, batch, ABORTED, {target: rows}, {target: root.version}, generation)
             # mutant abort-is-decided-first
             found = yield from put_decision(mine, deadline)
-            if found is None:
-                return dead  # somebody else is at it: another time
         named = {uid for uid in left if split_uid(uid) in found.uids}
         if found.state == COMMITTED:
             # mutant decided-objects-stay

@@ -33,32 +33,33 @@ from tiered.errors import (
     ConfigError,
     CorruptionError,
     LogDestroyedError,
-    RemoteUnavailableError,
     TieredError,
     UnknownTopicError,
 )
-from tiered.format.crc import crc32c
 from tiered.format.fields import HEX_128, INT64_MAX, TEXT, Fields, Kind, Listed
 from tiered.format.keys import TOPICS_PREFIX, parse_topic_key, partition_prefix, root_key, topic_key
 from tiered.format.root import STATE_DELETING, STATE_OPEN, STATES, Root, decode_root
 from tiered.plan.known import NOTHING_KNOWN, Known
+from tiered.remote.conditional_put import (
+    COMMIT_DEADLINE_MS,
+    Cell,
+    Deadline,
+    NextBody,
+    Planned,
+    Tagged,
+    deadline_after,
+    look_at,
+    update,
+)
 from tiered.remote.root_view import root_get
 from tiered.remote.roots import PartitionIds, load_roots, make_roots
-from tiered.remote.settle import COMMIT_DEADLINE_MS, Deadline, deadline_after, settle
 from tiered.store.base import (
-    ABSENT,
-    Backoff,
     Get,
-    Match,
     Missing,
     NewId,
-    Now,
     Object,
     Outcome,
-    Put,
-    PutStatus,
     Steps,
-    Time,
     Together,
     list_all,
 )
@@ -83,6 +84,7 @@ _OPTION = Kind(str, 0, MAX_CONFIG_CHARS)
 STATE_DELETED = "deleted"
 """Of an entry whose topic has no object any more: to everybody as if there were none, but the next one replaces it."""
 
+_LOOK_HINT = "look at the topic with `tiered topics describe`, then try again"
 REPAIR_HINT = "`tiered repair TOPIC --dry-run` shows how it is repaired; nothing was deleted"
 
 
@@ -168,18 +170,14 @@ def register_topic(
         )
     entry = TopicEntry(name, topic_id, partitions, MappingProxyType(dict(config)))
     encode_topic(entry)  # what cannot be an entry is refused before the first root is made
-    attempt = 0
     deadline = yield from deadline_after(COMMIT_DEADLINE_MS)  # one for the whole registration, its roots too
-    while True:
-        got: Object | Missing = yield _get(key)
-        found = decode_topic(got.data, key=key) if isinstance(got, Object) else None
+
+    def first_entry(seen: Tagged[TopicEntry | None]) -> Planned[TopicEntry | None]:
+        found = seen.value
         if found is not None and (found.state != STATE_DELETED or found.topic_id == topic_id):
-            need_open(found)
-            return (yield from _completed(found, entry, registrant, deadline))
-        condition = Match(got.etag) if isinstance(got, Object) else ABSENT
+            return None
         used = yield from _made(entry, range(partitions), registrant, deadline)
-        change = yield NewId()
-        body = encode_topic(replace(entry, changes=(change,)))
+        made = replace(entry, changes=((yield NewId()),))
         if used and (yield from load_topic(name)) is None:
             raise CorruptionError(
                 f"topic {name}: there is no entry {key}, and the root {used[0].key} holds offsets "
@@ -187,11 +185,40 @@ def register_topic(
                 path_or_key=key,
                 hint=REPAIR_HINT,
             )
-        settled = yield from settle(Put(key, body, condition, crc32c(body)), deadline, f"topic {name}")
-        if settled.status is PutStatus.LANDED:
-            return replace(entry, changes=(change,))
-        attempt += 1  # lost to another registration, or to our own earlier attempt: read whose it is
-        yield from _pause(deadline, attempt, name)
+        return NextBody(encode_topic(made), made)
+
+    found, is_new = yield from _update(name, first_entry, deadline, hint="register it again")
+    if is_new:
+        return found
+    need_open(found)
+    return (yield from _completed(found, entry, registrant, deadline))
+
+
+def _update(
+    name: str,
+    change: Callable[[Tagged[TopicEntry | None]], Planned[TopicEntry | None]],
+    deadline: Deadline,
+    *,
+    hint: str,
+) -> Steps[tuple[TopicEntry, bool]]:
+    """Change the entry of ``name``. Return it, and whether this call wrote it."""
+    key = topic_key(name)
+    look = look_at(key, lambda got: decode_topic(got.data, key=key), MAX_ENTRY_BYTES)
+    done = yield from update(Cell(key, f"topic {name}", look, _holds_change, hint), change, deadline)
+    if done.value is None:
+        raise ValueError(f"{key}: a change left no entry")
+    return done.value, done.written
+
+
+def _holds_change(found: TopicEntry | None, sent: TopicEntry | None) -> bool:
+    """Return whether the newest change of ``sent`` was made. Raise CommitUnknown if ``found`` no longer records it."""
+    if found is None or sent is None or found.topic_id != sent.topic_id:
+        return False
+    if sent.changes[-1] in found.changes:
+        return True
+    if found.version - sent.version >= CHANGES_KEPT:
+        raise CommitUnknown(f"topic {found.name}: over {CHANGES_KEPT} changes since ours was sent", hint=_LOOK_HINT)
+    return False
 
 
 def _completed(found: TopicEntry, wanted: TopicEntry, registrant: Registrant, deadline: Deadline) -> Steps[TopicEntry]:
@@ -350,33 +377,22 @@ def update_topic(name: str, change: Change, deadline: Deadline | None = None) ->
     for a change of name or topic id, or fewer partitions.
     """
     deadline = deadline or (yield from deadline_after(COMMIT_DEADLINE_MS))
-    attempt, sent, sent_version = 0, "", 0
-    key = topic_key(name)
-    while True:
-        got: Object | Missing = yield _get(key)
-        if not isinstance(got, Object):
+
+    def next_entry(seen: Tagged[TopicEntry | None]) -> Planned[TopicEntry | None]:
+        entry = seen.value
+        if entry is None:
             raise UnknownTopicError(f"topic {name} is not registered")
-        entry = decode_topic(got.data, key=key)
-        if sent and sent in entry.changes:
-            return entry
         if entry.state == STATE_DELETED:
             raise UnknownTopicError(f"topic {name} was deleted")
-        if sent and entry.version - sent_version >= CHANGES_KEPT:
-            raise CommitUnknown(
-                f"topic {name}: over {CHANGES_KEPT} changes since ours was sent", hint="look, then retry"
-            )
         wanted = _changed(entry, change)
         if wanted == entry:
-            return entry
-        sent = yield NewId()
-        sent_version = entry.version + 1
-        wanted = replace(wanted, version=sent_version, changes=(*entry.changes, sent)[-CHANGES_KEPT:])
-        body = encode_topic(wanted)
-        settled = yield from settle(Put(key, body, Match(got.etag), crc32c(body)), deadline, f"topic {name}")
-        if settled.status is PutStatus.LANDED:
-            return wanted
-        attempt += 1
-        yield from _pause(deadline, attempt, name)
+            return None
+        changes = (*entry.changes, (yield NewId()))[-CHANGES_KEPT:]
+        wanted = replace(wanted, version=entry.version + 1, changes=changes)
+        return NextBody(encode_topic(wanted), wanted)
+
+    entry, _ = yield from _update(name, next_entry, deadline, hint=_LOOK_HINT)
+    return entry
 
 
 def list_topics(unreadable: dict[str, TieredError] | None = None) -> Steps[list[TopicEntry]]:
@@ -487,10 +503,3 @@ def _changed(entry: TopicEntry, change: Change) -> TopicEntry:
             hint=f"partitions can only be added, as in Kafka, up to {MAX_PARTITIONS}",
         )
     return wanted
-
-
-def _pause(deadline: Deadline, attempt: int, name: str) -> Steps[None]:
-    time: Time = yield Now()
-    if deadline.passed(time):
-        raise RemoteUnavailableError(f"topic {name}: lost {attempt} races in {deadline.after_ms} ms", hint="try again")
-    yield Backoff(attempt)

@@ -12,12 +12,14 @@ to ``spark``), so a disk that wrote the partition goes on after ``tiered repair 
 
 from __future__ import annotations
 
+import operator
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 from tiered.erasing.undone import Undone, undone_steps
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
+from tiered.format.container import MAX_OBJECT_BYTES
 from tiered.format.crc import crc32c
 from tiered.format.decision import COMMITTED, Decision, Target
 from tiered.format.keys import (
@@ -43,12 +45,21 @@ from tiered.plan.lifecycle import SPARK_VOLUME, Refusal
 from tiered.plan.pages import spill
 from tiered.plan.rebuild import VERSION_STEP, Objects, chain, rebuilt
 from tiered.plan.stage import StageIntent
+from tiered.remote.conditional_put import (
+    COMMIT_DEADLINE_MS,
+    Cell,
+    NextBody,
+    conditional_put,
+    deadline_after,
+    look_at,
+    replace_once,
+    stored_bytes,
+)
 from tiered.remote.hist import copy_root
 from tiered.remote.pages import store_pages
 from tiered.remote.rewrite import hole
 from tiered.remote.root_view import root_get
-from tiered.remote.roots import root_put
-from tiered.remote.settle import COMMIT_DEADLINE_MS, deadline_after, settle
+from tiered.remote.roots import root_body
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.stage import read_decision
 from tiered.repair.bench import Workbench
@@ -58,7 +69,7 @@ from tiered.repair.judge import judge_index
 from tiered.repair.pages import fill, read_all_pages
 from tiered.repair.plan import Action
 from tiered.repair.segments import Ground, abort_at_hole
-from tiered.store.base import ABSENT, Match, NewId, Now, Object, Put, Steps, list_all, list_page
+from tiered.store.base import ABSENT, NewId, Now, Object, Put, Steps, list_all, list_page
 
 
 class There(NamedTuple):
@@ -469,12 +480,14 @@ def _put_root(ground: Ground, root: Root, there: There, bench: Workbench) -> Ste
     what = f"{ground.tp}, repair"
     if there.data is not None:
         key = aside_key(root.topic_id, root.partition, (yield NewId()))
-        yield from settle(Put(key, there.data, ABSENT, crc32c(there.data)), deadline, what)
+        yield from conditional_put(Put(key, there.data, ABSENT, crc32c(there.data)), deadline, what)
     stamp = Stamp(root.commit.id, root.commit.ts_ms, Role.MAINTAINER, root.commit.epoch, bench.owner)
     stored = yield from store_pages(spill(root, stamp), deadline)
-    put = root_put(stored, Match(there.etag) if there.etag else ABSENT)
-    yield from settle(put, deadline, what)
-    got = yield root_get(root.key)
-    if not isinstance(got, Object) or got.data != put.body:
+    body = root_body(stored)
+    cell: Cell[bytes | None] = Cell(
+        root.key, what, look_at(root.key, stored_bytes, MAX_OBJECT_BYTES), operator.eq, "plan again"
+    )
+    done = yield from replace_once(cell, there.etag, NextBody(body, body), deadline)
+    if not done.written:
         raise ConfigError(f"{ground.tp}: its root is another one by now; nothing was replaced", hint="plan again")
     yield from copy_root(stored)

@@ -17,7 +17,7 @@ from tiered.errors import ConfigError, CorruptionError
 from tiered.format.crc import crc32c
 from tiered.format.keys import aside_key
 from tiered.plan.maintenance import READ_BYTES
-from tiered.remote.settle import deadline_after, settle
+from tiered.remote.conditional_put import conditional_put, deadline_after
 from tiered.repair.aside import keep_copy
 from tiered.store.base import ABSENT, Blocking, Body, Get, Match, NewId, Object, Put, Steps, list_versions
 from tiered.store.puts import Tags
@@ -125,7 +125,7 @@ def put_back(each: Stored, body: Body, tags: Tags = ()) -> Steps[None]:
         raise _another(key)
     deadline = yield from deadline_after(PUT_DEADLINE_MS)
     # A lost PUT may be an attempt of ours whose answer was lost: the bytes that lie there decide.
-    yield from settle(Put(key, body, Match(each.etag) if each.etag else ABSENT, each.crc, tags), deadline, key)
+    yield from conditional_put(Put(key, body, Match(each.etag) if each.etag else ABSENT, each.crc, tags), deadline, key)
     got = yield Get(key, 0, 1)
     if not isinstance(got, Object) or got.size != each.size or (yield from sum_of(key, each.size)) != each.crc:
         raise _another(key)

@@ -22,8 +22,8 @@ from tiered.format.keys import decision_key, parse_decision_key
 from tiered.format.root import Root
 from tiered.model import Row
 from tiered.remote.catalog import Catalog
+from tiered.remote.conditional_put import COMMIT_DEADLINE_MS, deadline_after
 from tiered.remote.roots import PartitionIds, make_roots
-from tiered.remote.settle import COMMIT_DEADLINE_MS, deadline_after
 from tiered.remote.stage import Sink, hand_over, put_decision, read_decision
 from tiered.store.base import Outcome, Put, PutStatus, StoreRequest
 from tiered.store.driver import drive

@@ -1,0 +1,331 @@
+"""Conditional writes of objects, and the one compare-and-swap step, :func:`update`.
+
+Every object that changes is changed here: roots, registry entries, decisions, snapshots, pins. ``update`` looks, asks
+the caller for the next body, sends it on the ETag that was seen, and decides what the answer means::
+
+    look ── change ── PUT If-Match / If-None-Match ── 200 ────────────────────────────────── written
+      ^                     ^     |
+      |                     |     ├── unknown, 409 ── the same PUT again
+      |                     └─────┘
+      |                           └── 412, 404 ── look ── the body is ours ────────────────── written
+      └───────────── pause ────────────────────── look ── the body is not ours: not written
+
+=============================  =======================  ========================================================
+answer to the PUT              what a look finds        result
+=============================  =======================  ========================================================
+200                            no look                  written
+412, 404 (``If-Match``)        our body                 written: an earlier attempt landed, its answer was lost
+412, 404 (``If-Match``)        another body, or none    not written: ``change`` is asked again, on what was found
+412, 404 (``If-Match``)        no answer until the      ``CommitUnknown``: what it lost to may be an attempt of
+                               deadline                 its own
+404, ``Cell.gone``             no look                  raised: an object that is never deleted is gone
+409                            no look                  not written: the same PUT again
+5xx, timeout, reset            no look                  unknown: the same PUT again, with the same condition
+deadline, an attempt unknown   no look                  ``CommitUnknown``
+the same with ``last_look``    our body                 written
+the same with ``last_look``    another ETag             not written: the condition never holds again
+the same with ``last_look``    the same ETag            ``CommitUnknown``
+deadline, none is unknown      no look                  ``RemoteUnavailableError``: nothing was written
+deadline, all races lost       another body             ``RemoteUnavailableError``: nothing was written
+deadline, all races lost       no object                ``CommitUnknown``: what it lost to was deleted
+deadline, ``never_ours``       another body             ``CommitUnknown``: it may hold what was sent
+403, 400, anything else        no look                  refused: raised as it is; the body may have landed
+=============================  =======================  ========================================================
+
+A look alone settles no unknown PUT: the request may still be on its way. Another conditional PUT does, because ETags
+never repeat: after its 200 or 412 the first one can never land. ETags never repeat because each body holds a token,
+which also decides whose write a found body is (``Cell.is_ours``).
+
+A refusal proves nothing. A proxy, a gateway or an expired session may refuse the answer to a request that the store
+has carried out. It is raised as it is, because no repeat helps and its hint does; the caller treats it as in doubt.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Generic, Literal, TypeVar, assert_never
+
+from tiered.errors import CommitUnknown, RemoteUnavailableError, TieredError
+from tiered.format.crc import crc32c
+from tiered.store.base import (
+    ABSENT,
+    MAX_BODY_BYTES,
+    Backoff,
+    Get,
+    Match,
+    Now,
+    Object,
+    Put,
+    PutResult,
+    PutStatus,
+    Steps,
+    Time,
+)
+
+COMMIT_DEADLINE_MS = 60_000
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Outcome of a conditional PUT: LANDED, LOST or ABSENT. ``etag`` only if landed."""
+
+    status: PutStatus
+    etag: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """An instant of the driver's monotonic clock, in seconds."""
+
+    at: float
+    after_ms: int
+
+    @classmethod
+    def after(cls, after_ms: int, time: Time) -> Deadline:
+        """Return the instant ``after_ms`` from ``time`` on."""
+        return cls(time.monotonic + after_ms / 1000, after_ms)
+
+    def passed(self, time: Time) -> bool:
+        """Return whether it is over."""
+        return time.monotonic >= self.at
+
+
+def deadline_after(after_ms: int) -> Steps[Deadline]:
+    """Return a deadline ``after_ms`` from now."""
+    return Deadline.after(after_ms, (yield Now()))
+
+
+# -- compare and swap --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged(Generic[T_co]):
+    """The value of an object and its ETag, which is empty where there is no object."""
+
+    value: T_co
+    etag: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NextBody(Generic[T_co]):
+    """The next body of an object, and the value that it holds. No other PUT may have the same body."""
+
+    body: bytes
+    value: T_co
+
+
+class Again(enum.Enum):
+    """The answer of a ``change`` that cannot decide on what was seen."""
+
+    LOOK = "look"
+
+
+LOOK: Final = Again.LOOK
+"""Look first, then ask again. A ``change`` never returns it twice for the same reason."""
+
+Look = Callable[[], Steps[Tagged[T]]]
+Planned = Steps[NextBody[T] | Literal[Again.LOOK] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Updated(Generic[T_co]):
+    """Result of an :func:`update`. ``written``: this call wrote ``value``; else it was there and needs no change."""
+
+    value: T_co
+    etag: str
+    written: bool
+
+
+def look_at(key: str, decode: Callable[[Object], T], max_bytes: int = MAX_BODY_BYTES) -> Look[T | None]:
+    """Return a look: one GET of ``key``. What it sees is None where there is no object."""
+
+    def look() -> Steps[Tagged[T | None]]:
+        got = yield Get(key, max_bytes=max_bytes)
+        return Tagged(decode(got), got.etag) if isinstance(got, Object) else Tagged(None)
+
+    return look
+
+
+def stored_bytes(got: Object) -> bytes:
+    """Return the body: for objects that are compared as bytes."""
+    return bytes(got.data)
+
+
+def any_is_ours(found: object, sent: object) -> bool:
+    """Return whether there is an object: for those that are created once, and whose makers all go on with the first."""
+    return found is not None
+
+
+def never_ours(found: object, sent: object) -> bool:
+    """Return False: for objects whose next ``change`` sees by their content that nothing is left to do."""
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Cell(Generic[T]):
+    """An object that changes by compare-and-swap. ``what`` names it for messages.
+
+    ``look`` reads it. ``is_ours`` decides by a token whether what was found after a lost PUT holds what was sent, also
+    where others have changed it since. It may raise where that cannot be known. ``hint`` says what to do about a
+    CommitUnknown. ``gone`` returns the error of an object that is never deleted: what is found under its key a moment
+    later may be an older one.
+    """
+
+    key: str
+    what: str
+    look: Look[T]
+    is_ours: Callable[[T, T], bool] = never_ours
+    hint: str = "look at what is there, then try again"
+    gone: Callable[[], TieredError] | None = None
+
+
+def update(
+    cell: Cell[T], change: Callable[[Tagged[T]], Planned[T]], deadline: Deadline, *, seen: Tagged[T] | None = None
+) -> Steps[Updated[T]]:
+    """Change an object by compare-and-swap, again after each lost race.
+
+    Args:
+        cell: the object.
+        change: makes the next body of what was seen. None where nothing needs to change, ``LOOK`` where what was seen
+            is too old for that.
+        deadline: bounds all attempts together.
+        seen: what the caller knows without a look; no GET is sent before the first PUT then.
+
+    Raises:
+        CommitUnknown: it is not known whether a body of this call was written.
+        RemoteUnavailableError: nothing of this call was written.
+    """
+    now = seen or (yield from cell.look())
+    attempt = 0
+    while True:
+        wanted = yield from change(now)
+        if wanted is None:
+            return Updated(now.value, now.etag, written=False)
+        if wanted is LOOK:
+            now = yield from cell.look()
+            if deadline.passed((yield Now())):  # the process stood still
+                raise _none_won(cell, attempt, deadline)
+            continue
+        done = yield from replace_once(cell, now.etag, wanted, deadline)
+        if done.written:
+            return done
+        # mutant lost-race-is-replanned
+        now = Tagged(done.value, done.etag)
+        attempt += 1
+        if deadline.passed((yield Now())):
+            raise _lost_all(cell, now, attempt, deadline)
+        yield Backoff(attempt)
+
+
+def replace_once(
+    cell: Cell[T], etag: str, wanted: NextBody[T], deadline: Deadline, *, last_look: bool = False
+) -> Steps[Updated[T]]:
+    """Replace the object that has ``etag``, empty for none. Return what is there now where another call was first.
+
+    Raises as :func:`update`, which repeats this. ``last_look``: look once more after the deadline, for objects that no
+    later call settles.
+    """
+    # mutant put-matches-planned-etag
+    put = Put(cell.key, wanted.body, Match(etag) if etag else ABSENT, crc32c(wanted.body))
+    try:
+        done = yield from conditional_put(put, deadline, cell.what, cell.hint)
+        if done.status is PutStatus.LANDED:
+            return Updated(wanted.value, done.etag, written=True)
+        if done.status is PutStatus.ABSENT and cell.gone is not None:
+            raise cell.gone()
+        now = yield from _look_after_loss(cell, deadline)
+    except CommitUnknown:
+        if not last_look:
+            raise
+        now = yield from _look_after_loss(cell, deadline)
+        if now.etag == etag:  # the PUT may still be on its way
+            raise
+    return Updated(now.value, now.etag, written=cell.is_ours(now.value, wanted.value))
+
+
+def _lost_all(cell: Cell[T], now: Tagged[T], attempts: int, deadline: Deadline) -> TieredError:
+    """Return the error of an update that lost its last race, to what is there ``now``."""
+    if not now.etag:  # what it lost to is gone: an attempt of its own may have been that
+        return CommitUnknown(f"{cell.what}: the PUT of {cell.key} lost, and there is none", hint=cell.hint)
+    if cell.is_ours is never_ours:  # only the next change would see whether it is there
+        return CommitUnknown(f"{cell.what}: the PUT of {cell.key} lost, maybe to one of its own", hint=cell.hint)
+    return _none_won(cell, attempts, deadline)
+
+
+def _none_won(cell: Cell[T], attempts: int, deadline: Deadline) -> RemoteUnavailableError:
+    text = f"{cell.what}: {attempts} races for {cell.key} in {deadline.after_ms} ms, none won; nothing was committed"
+    return RemoteUnavailableError(text, hint="try again")
+
+
+def _look_after_loss(cell: Cell[T], deadline: Deadline) -> Steps[Tagged[T]]:
+    """Look until there is an answer. Until then a PUT may have lost to an earlier attempt of its own."""
+    attempt = 0
+    while True:
+        try:
+            return (yield from cell.look())
+        except RemoteUnavailableError as error:
+            attempt += 1
+            if deadline.passed((yield Now())):
+                text = f"{cell.what}: it is not known whether it was changed; the look at it failed: {error.message}"
+                raise CommitUnknown(text, hint=cell.hint) from error
+            yield Backoff(attempt)
+
+
+# -- one conditional PUT -----------------------------------------------------------------------------------------------
+
+
+def conditional_put(put: Put, deadline: Deadline, what: str, hint: str = "try again") -> Steps[Settled]:
+    """Send ``put`` until it landed, lost or the key is gone. ``what`` names the object for messages.
+
+    For objects that are written once under a key of their own, where a lost PUT has lost to an earlier attempt.
+
+    Raises:
+        CommitUnknown: the outcome is not known.
+        RemoteUnavailableError: nothing can have landed.
+        TieredError: the store refused it; the PUT is in doubt.
+    """
+    attempt, cause = 0, ""
+    while True:
+        attempt += 1
+        try:
+            result: PutResult = yield put
+        except RemoteUnavailableError as error:
+            result = PutResult(PutStatus.UNKNOWN, cause=str(error))
+        except TieredError as error:
+            if cause:
+                raise _unknown(what, put.key, cause, hint) from error
+            raise
+        match result.status:
+            case PutStatus.LANDED:
+                return Settled(PutStatus.LANDED, result.etag)
+            case PutStatus.LOST | PutStatus.ABSENT:
+                # mutant lost-put-is-reported
+                return Settled(result.status)
+            case PutStatus.UNKNOWN:
+                # mutant unknown-put-is-settled
+                cause = result.cause or "no answer"
+            case PutStatus.CONFLICT:
+                pass
+            case _:
+                assert_never(result.status)
+        if not deadline.passed((yield Now())):
+            yield Backoff(attempt)
+            if not deadline.passed((yield Now())):  # not if the process stood still: a PUT so late is not wanted
+                continue
+        if cause:
+            raise _unknown(what, put.key, cause, hint)
+        raise RemoteUnavailableError(
+            f"{what}: {attempt} PUTs of {put.key} in {deadline.after_ms} ms, all answered 409; nothing landed",
+            hint="try again",
+        )
+
+
+def _unknown(what: str, key: str, cause: str, hint: str) -> CommitUnknown:
+    return CommitUnknown(
+        f"{what}: it is not known whether the PUT of {key} landed ({cause}); nothing was deleted", hint=hint
+    )
