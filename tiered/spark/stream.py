@@ -35,6 +35,7 @@ from pyspark.sql.types import StructType
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.errors import ConfigError, RemoteUnavailableError
 from tiered.model import TopicPartition
+from tiered.plan.backoff import backoff_seconds
 from tiered.remote.fetch import SegmentGone
 from tiered.spark.ranges import check_named, lose, offset_within, start_of
 from tiered.spark.slice_reader import SliceReader
@@ -52,7 +53,6 @@ from tiered.spark.stream_offsets import (
 from tiered.spark.stream_options import StreamOptions
 from tiered.spark.subscription import planning_pool
 from tiered.spark.watch import Watch
-from tiered.store.driver import backoff_seconds
 
 OUTAGE_PATIENCE_SECONDS = 300.0
 """How long an outage of the store is waited out before it ends the query."""

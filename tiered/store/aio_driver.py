@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any, ParamSpec, TypeVar
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.errors import TieredError
+from tiered.plan.backoff import backoff_seconds
 from tiered.store.base import (
     AioStore,
     Backoff,
@@ -25,14 +26,14 @@ from tiered.store.base import (
     Time,
     Together,
 )
-from tiered.store.driver import TOGETHER_REQUESTS, Taker, backoff_seconds, refuse, told
+from tiered.store.driver import TOGETHER_REQUESTS, Taker, refuse, told
+from tiered.store.layers import AioSleep
 from tiered.store.threads import BLOCKING
 
 _CLOCK, _IDS = SystemClock(), SystemIds()
 
 P = ParamSpec("P")
 T = TypeVar("T")
-AioSleep = Callable[[float], Awaitable[None]]
 
 
 async def adrive(

@@ -609,20 +609,6 @@ class StoreAround:
         self.inner.close()
 
 
-class AioStoreAround:
-    """The same for asyncio."""
-
-    def __init__(self, inner: AioStore) -> None:
-        self.inner, self.url = inner, inner.url
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.inner!r})"
-
-    async def close(self) -> None:
-        """Closes the inner store."""
-        await self.inner.close()
-
-
 def sent_bytes(request: StoreRequest) -> int:
     """Bytes of body that ``request`` uploads."""
     match request:

@@ -10,9 +10,6 @@ A steps generator holds the protocol and touches nothing; a driver touches every
 
 Each ``TieredError`` of a request is thrown into the generator at its ``yield``, so that steps can use ``try``.
 Any other exception, and a cancellation, closes the generator and goes to the caller.
-
-Waits between attempts grow exponentially with full jitter: uniform between nothing and the bound, which spreads a
-thousand clients that failed at the same instant; a fixed exponential keeps them in step.
 """
 
 from __future__ import annotations
@@ -24,6 +21,7 @@ from typing import Any, TypeVar
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.errors import TieredError
+from tiered.plan.backoff import backoff_seconds
 from tiered.store.base import (
     Backoff,
     Begin,
@@ -52,14 +50,6 @@ _pools: weakref.WeakKeyDictionary[Store, ThreadPool] = weakref.WeakKeyDictionary
 
 T = TypeVar("T")
 Taker = Callable[[Any], object]
-
-BACKOFF_FIRST_SECONDS = 0.2
-"""Bound of the wait before the first repeat."""
-
-BACKOFF_MAX_SECONDS = 60.0
-"""Bound of every wait."""
-
-_MAX_DOUBLINGS = 32  # 2.0 ** 1024 raises OverflowError; an outage of days reaches such attempts
 
 
 def refuse(emitted: object) -> None:
@@ -175,14 +165,3 @@ def told(found: tuple[Outcome | TieredError, ...], *, errors: bool) -> tuple[Out
         if isinstance(each, TieredError):
             raise each
     return found
-
-
-def backoff_bound_seconds(attempt: int) -> float:
-    """The longest wait before repeat ``attempt`` (from 1)."""
-    doublings = min(max(attempt - 1, 0), _MAX_DOUBLINGS)
-    return min(BACKOFF_MAX_SECONDS, BACKOFF_FIRST_SECONDS * 2.0**doublings)
-
-
-def backoff_seconds(attempt: int, uniform: float) -> float:
-    """The wait before repeat ``attempt`` (from 1); ``uniform`` is a random number in [0, 1)."""
-    return uniform * backoff_bound_seconds(attempt)

@@ -1,8 +1,7 @@
 """What a store may be asked for, in one place for all that share it: requests and bytes per second, bodies and memory.
 
-Token buckets may go into debt, which lets one object be larger than the bucket: whoever comes next waits for it. A GET
-is charged when its size is known, that is afterwards. What the store itself refuses as too much (503 SlowDown) slows
-down the prefix that was asked (``store.pace``).
+A GET is charged when its size is known, that is afterwards. What the store itself refuses as too much (503 SlowDown)
+slows down the prefix that was asked (``store.pace``).
 """
 
 from __future__ import annotations
@@ -15,23 +14,22 @@ from concurrent.futures import Future, InvalidStateError
 
 from tiered.clock import Clock, SystemClock
 from tiered.config import MEMORY_BYTES, StoreLimits
-from tiered.errors import ConfigError, RemoteUnavailableError
+from tiered.errors import RemoteUnavailableError
 from tiered.metrics import Metric, metric
-from tiered.store.aio_driver import AioSleep
+from tiered.plan.token_bucket import TokenBucket
 from tiered.store.base import (
     AioStore,
-    AioStoreAround,
     Get,
     Object,
     Outcome,
     Put,
     PutResult,
     Store,
-    StoreAround,
     StoreRequest,
     UploadPart,
     sent_bytes,
 )
+from tiered.store.layers import AioLayeredStore, AioSleep, Attempt, LayeredStore, Sleep, Turn
 from tiered.store.pace import Paces, Slowed
 
 BURST_SECONDS = 1.0
@@ -43,49 +41,6 @@ SMALL_BYTES = 1024 * 1024
 SMALL_WAIT_SECONDS = 5.0
 """A request that moves no more than ``SMALL_BYTES`` waits no longer than this for what larger ones owe, and is charged
 all the same: at a low rate a commit would else wait for the uploads beside it until it is given up, again and again."""
-
-
-class TokenBucket:
-    """``rate`` tokens a second, at most ``burst`` saved up. Thread-safe; waits for nothing itself."""
-
-    def __init__(self, rate: float, *, clock: Clock) -> None:
-        if not rate > 0:
-            raise ConfigError(f"a rate limit of {rate} per second", hint="a positive number, or None for no limit")
-        self._rate = rate
-        self._burst = rate * BURST_SECONDS
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._tokens = self._burst
-        self._seen = clock.monotonic()
-
-    @property
-    def rate(self) -> float:
-        """Tokens a second."""
-        return self._rate
-
-    def take(self, tokens: float) -> float:
-        """Takes ``tokens`` and returns the seconds to wait before using them."""
-        with self._lock:
-            self._refill()
-            self._tokens -= tokens
-            return max(0.0, -self._tokens / self._rate)
-
-    def give_back(self, tokens: float) -> None:
-        """What was taken and is not used."""
-        with self._lock:
-            self._refill()
-            self._tokens = min(self._burst, self._tokens + tokens)
-
-    def go_at(self, rate: float) -> None:
-        """Another rate from now on; a debt stays, and is paid at it."""
-        with self._lock:
-            self._refill()
-            self._rate, self._burst = rate, rate * BURST_SECONDS
-
-    def _refill(self) -> None:
-        now = self._clock.monotonic()
-        self._tokens = min(self._burst, self._tokens + (now - self._seen) * self._rate)
-        self._seen = now
 
 
 class Slots:
@@ -197,6 +152,7 @@ class Limits:
         self.memory = Slots(memory_bytes)
         self.paces = Paces()
         self._report: Callable[[Slowed], None] | None = None
+        self._lock = threading.Lock()  # of the two buckets
         self._requests: TokenBucket | None = None
         self._bytes: TokenBucket | None = None
         self.go_by(requests_per_second=requests_per_second, bytes_per_second=bytes_per_second)
@@ -237,9 +193,11 @@ class Limits:
     def _bucket(self, held: TokenBucket | None, rate: float | None) -> TokenBucket | None:
         if rate is None:
             return None
+        now, burst = self.clock.monotonic(), rate * BURST_SECONDS
         if held is None:
-            return TokenBucket(rate, clock=self.clock)
-        held.go_at(rate)
+            return TokenBucket(rate, burst=burst, now=now)
+        with self._lock:
+            held.go_at(rate, now, burst=burst)
         return held
 
     def metrics(self) -> list[Metric]:
@@ -251,32 +209,62 @@ class Limits:
             *self.paces.metrics(self.clock.monotonic()),
         ]
 
+    def attempt(self, request: StoreRequest) -> Attempt:
+        """Return the steps of one attempt, when its turn comes: a layer around a store."""
+        turn: Future[None] | None = None
+        try:
+            if is_streamed(request):
+                turn = Future()
+                self.slots.ask(turn)
+                yield Turn(turn)
+            seconds = self.before(request)
+            if seconds > 0:
+                try:
+                    yield Sleep(seconds)
+                except BaseException:  # cancelled, by a time limit for one: it was charged and sent nothing
+                    self.withdraw(request)
+                    raise
+            try:
+                outcome: Outcome = yield request
+            except RemoteUnavailableError as error:
+                self.after(request, error)
+                raise
+            self.after(request, outcome)
+            return outcome
+        finally:
+            if turn is not None:
+                self.slots.leave(turn)
+
+    def close(self) -> None:
+        """Do nothing: other stores may share the limits."""
+
     def before(self, request: StoreRequest) -> float:
         """Seconds to wait before sending ``request``."""
-        requests, sent = self._requests, self._bytes
-        seconds = self.paces.ask(request, self.clock.monotonic())
-        if requests is not None:
-            seconds = max(seconds, requests.take(1.0))
-        if sent is not None:
-            owed = sent.take(sent_bytes(request))
-            seconds = max(seconds, owed if _moved_bytes(request) > SMALL_BYTES else min(owed, SMALL_WAIT_SECONDS))
-        return seconds
+        requests, sent, now = self._requests, self._bytes, self.clock.monotonic()
+        seconds = self.paces.ask(request, now)
+        with self._lock:
+            turn = 0.0 if requests is None else requests.take(1.0, now)
+            owed = 0.0 if sent is None else sent.take(sent_bytes(request), now)
+        owed = owed if _moved_bytes(request) > SMALL_BYTES else min(owed, SMALL_WAIT_SECONDS)
+        return max(seconds, turn, owed)
 
     def withdraw(self, request: StoreRequest) -> None:
         """``request`` was given up while it waited: what it took is there for others."""
-        requests, sent = self._requests, self._bytes
-        self.paces.withdraw(request, self.clock.monotonic())
-        if requests is not None:
-            requests.give_back(1.0)
-        if sent is not None:
-            sent.give_back(sent_bytes(request))
+        requests, sent, now = self._requests, self._bytes, self.clock.monotonic()
+        self.paces.withdraw(request, now)
+        with self._lock:
+            if requests is not None:
+                requests.give_back(1.0, now)
+            if sent is not None:
+                sent.give_back(sent_bytes(request), now)
 
     def after(self, request: StoreRequest, answer: Outcome | BaseException) -> None:
         """Charges what came back; hears that the store wants fewer requests."""
         received = self._bytes
         if isinstance(answer, Object):
             if received is not None:
-                received.take(len(answer.body))
+                with self._lock:
+                    received.take(len(answer.body), self.clock.monotonic())
         elif isinstance(answer, PutResult | RemoteUnavailableError) and answer.slow_down:
             slowed = self.paces.slow_down(request, self.clock.monotonic())
             if slowed is not None and self._report is not None:
@@ -295,64 +283,15 @@ def is_streamed(request: StoreRequest) -> bool:
     return isinstance(request, UploadPart) or (isinstance(request, Put) and not isinstance(request.body, bytes))
 
 
-class LimitedStore(StoreAround):
+class LimitedStore(LayeredStore):
     """Waits until ``limits`` allow a request. Several stores may share one :class:`Limits`."""
 
     def __init__(self, inner: Store, limits: Limits) -> None:
-        super().__init__(inner)
-        self._limits = limits
-
-    def execute(self, request: StoreRequest) -> Outcome:
-        """One attempt, when its turn comes."""
-        if not is_streamed(request):
-            return self._execute(request)
-        with self._limits.slots.turn():
-            return self._execute(request)
-
-    def _execute(self, request: StoreRequest) -> Outcome:
-        seconds = self._limits.before(request)
-        if seconds > 0:
-            try:
-                self._limits.clock.sleep(seconds)
-            except BaseException:
-                self._limits.withdraw(request)
-                raise
-        try:
-            outcome = self.inner.execute(request)
-        except RemoteUnavailableError as error:
-            self._limits.after(request, error)
-            raise
-        self._limits.after(request, outcome)
-        return outcome
+        super().__init__(inner, limits)
 
 
-class AioLimitedStore(AioStoreAround):
+class AioLimitedStore(AioLayeredStore):
     """The same for asyncio."""
 
     def __init__(self, inner: AioStore, limits: Limits, *, sleep: AioSleep = asyncio.sleep) -> None:
-        super().__init__(inner)
-        self._limits = limits
-        self._sleep = sleep
-
-    async def execute(self, request: StoreRequest) -> Outcome:
-        """One attempt, when its turn comes."""
-        if not is_streamed(request):
-            return await self._execute(request)
-        async with self._limits.slots.aio_turn():
-            return await self._execute(request)
-
-    async def _execute(self, request: StoreRequest) -> Outcome:
-        seconds = self._limits.before(request)
-        if seconds > 0:
-            try:
-                await self._sleep(seconds)
-            except BaseException:  # cancelled, by the time limit of an order for one: it was charged and sent nothing
-                self._limits.withdraw(request)
-                raise
-        try:
-            outcome = await self.inner.execute(request)
-        except RemoteUnavailableError as error:
-            self._limits.after(request, error)
-            raise
-        self._limits.after(request, outcome)
-        return outcome
+        super().__init__(inner, limits, sleep)

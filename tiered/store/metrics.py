@@ -19,7 +19,6 @@ from tiered.errors import TieredError
 from tiered.metrics import Metric, metric
 from tiered.store.base import (
     AioStore,
-    AioStoreAround,
     Missing,
     NotModified,
     Object,
@@ -27,11 +26,11 @@ from tiered.store.base import (
     Put,
     PutResult,
     Store,
-    StoreAround,
     StoreRequest,
     UploadPart,
     sent_bytes,
 )
+from tiered.store.layers import AioLayeredStore, Attempt, LayeredStore
 from tiered.store.outage import Outages
 
 SECONDS_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -207,10 +206,10 @@ class SilenceWatch:
     def begin(self) -> None:
         """Start without stores, as a forked child does: it has no thread, and the lock may be taken in it."""
         self._lock = threading.RLock()  # a signal handler may open a store
-        self._stores: weakref.WeakSet[MeteredStore | AioMeteredStore] = weakref.WeakSet()
+        self._stores: weakref.WeakSet[Meter] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
 
-    def add(self, store: MeteredStore | AioMeteredStore) -> None:
+    def add(self, store: Meter) -> None:
         """Watch a store until it is closed, or dropped."""
         with self._lock:
             self._stores.add(store)
@@ -219,7 +218,7 @@ class SilenceWatch:
                 with contextlib.suppress(RuntimeError):  # none starts once the main thread has ended
                     self._thread.start()
 
-    def remove(self, store: MeteredStore | AioMeteredStore) -> None:
+    def remove(self, store: Meter) -> None:
         """Watch a store no more."""
         with self._lock:
             self._stores.discard(store)
@@ -243,11 +242,53 @@ WATCH = SilenceWatch()
 os.register_at_fork(after_in_child=WATCH.begin)
 
 
-class MeteredStore(StoreAround):
-    """Records every attempt of ``inner`` in ``metrics``. ``notice_outages``: the log says when it stops to answer.
+class Meter:
+    """A layer that records every attempt in ``metrics``; a cancelled one counts as ``cancelled``.
 
-    ``watch`` logs requests without an answer.
+    ``notice_outages``: the log says when the store stops to answer. ``watch`` logs requests without an answer.
     """
+
+    def __init__(
+        self, url: str, metrics: StoreMetrics, clock: Clock | None, watch: SilenceWatch | None, *, notice_outages: bool
+    ) -> None:
+        self.clock = clock or SystemClock()
+        self._url = url
+        self._metrics = metrics
+        self._watch, self._watched = watch, False
+        self._outages = Outages(url, self.clock) if notice_outages else None
+
+    def attempt(self, request: StoreRequest) -> Attempt:
+        """Return the steps of one attempt, recorded."""
+        if not self._watched and self._watch is not None:
+            self._watched = True
+            self._watch.add(self)
+        begun = self.clock.monotonic()
+        number = self._metrics.begin(request, begun)
+        answer: Outcome | BaseException
+        try:
+            outcome: Outcome = yield request
+            answer = outcome
+        except BaseException as error:
+            answer = error
+            raise
+        finally:
+            self._metrics.add(request, answer, self.clock.monotonic() - begun, number)
+            if self._outages is not None:
+                self._outages.heard(answer)
+        return outcome
+
+    def say_overdue(self) -> None:
+        """Log each request that has no answer for too long."""
+        self._metrics.say_overdue(self.clock.monotonic(), self._url)
+
+    def close(self) -> None:
+        """Watch the store no more."""
+        if self._watch is not None:
+            self._watch.remove(self)
+
+
+class MeteredStore(LayeredStore):
+    """A store whose attempts are recorded in ``metrics``."""
 
     def __init__(
         self,
@@ -258,44 +299,11 @@ class MeteredStore(StoreAround):
         notice_outages: bool = False,
         watch: SilenceWatch | None = None,
     ) -> None:
-        super().__init__(inner)
-        self._watch, self._watched = watch, False
-        self._metrics = metrics
-        self._clock = clock or SystemClock()
-        self._outages = Outages(inner.url, self._clock) if notice_outages else None
-
-    def execute(self, request: StoreRequest) -> Outcome:
-        """One attempt, recorded."""
-        if not self._watched and self._watch is not None:
-            self._watched = True
-            self._watch.add(self)
-        begun = self._clock.monotonic()
-        number = self._metrics.begin(request, begun)
-        answer: Outcome | BaseException
-        try:
-            answer = outcome = self.inner.execute(request)
-        except BaseException as error:
-            answer = error
-            raise
-        finally:
-            self._metrics.add(request, answer, self._clock.monotonic() - begun, number)
-            if self._outages is not None:
-                self._outages.heard(answer)
-        return outcome
-
-    def say_overdue(self) -> None:
-        """Log each request that has no answer for too long."""
-        self._metrics.say_overdue(self._clock.monotonic(), self.url)
-
-    def close(self) -> None:
-        """Closes the inner store."""
-        if self._watch is not None:
-            self._watch.remove(self)
-        super().close()
+        super().__init__(inner, Meter(inner.url, metrics, clock, watch, notice_outages=notice_outages))
 
 
-class AioMeteredStore(AioStoreAround):
-    """The same for asyncio; a cancelled request counts as ``cancelled``."""
+class AioMeteredStore(AioLayeredStore):
+    """The same for asyncio."""
 
     def __init__(
         self,
@@ -306,37 +314,4 @@ class AioMeteredStore(AioStoreAround):
         notice_outages: bool = False,
         watch: SilenceWatch | None = None,
     ) -> None:
-        super().__init__(inner)
-        self._watch, self._watched = watch, False
-        self._metrics = metrics
-        self._clock = clock or SystemClock()
-        self._outages = Outages(inner.url, self._clock) if notice_outages else None
-
-    async def execute(self, request: StoreRequest) -> Outcome:
-        """One attempt, recorded."""
-        if not self._watched and self._watch is not None:
-            self._watched = True
-            self._watch.add(self)
-        begun = self._clock.monotonic()
-        number = self._metrics.begin(request, begun)
-        answer: Outcome | BaseException
-        try:
-            answer = outcome = await self.inner.execute(request)
-        except BaseException as error:
-            answer = error
-            raise
-        finally:
-            self._metrics.add(request, answer, self._clock.monotonic() - begun, number)
-            if self._outages is not None:
-                self._outages.heard(answer)
-        return outcome
-
-    def say_overdue(self) -> None:
-        """Log each request that has no answer for too long."""
-        self._metrics.say_overdue(self._clock.monotonic(), self.url)
-
-    async def close(self) -> None:
-        """Closes the inner store."""
-        if self._watch is not None:
-            self._watch.remove(self)
-        await super().close()
+        super().__init__(inner, Meter(inner.url, metrics, clock, watch, notice_outages=notice_outages))

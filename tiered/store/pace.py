@@ -11,6 +11,7 @@ import threading
 from dataclasses import dataclass
 
 from tiered.metrics import Metric, metric
+from tiered.plan.token_bucket import TokenBucket
 from tiered.store.base import Delete, List, ListUploads, StoreRequest
 
 HALVE_SECONDS = 1.0
@@ -54,7 +55,7 @@ class _Pace:
     halved: float = 0.0
     since: float = 0.0
     refusals: int = 0
-    next_turn: float = 0.0
+    turns: TokenBucket | None = None
 
     def rate(self, now: float) -> float:
         """Requests a second now; 0 for no limit."""
@@ -76,16 +77,21 @@ class _Pace:
         rate = self.rate(now)
         if not rate:
             return 0.0
-        turn = max(now, self.next_turn)
-        self.next_turn = turn + 1.0 / rate
-        return turn - now
+        return self._turns(rate, now).take(1.0, now)
 
     def withdraw(self, now: float) -> None:
         """One that was counted is not sent. Who stands behind it keeps its turn; who comes next is told an earlier."""
         self.asked = max(0, self.asked - 1)
         rate = self.rate(now)
         if rate:
-            self.next_turn -= 1.0 / rate
+            self._turns(rate, now).give_back(1.0, now)
+
+    def _turns(self, rate: float, now: float) -> TokenBucket:
+        """Requests are spread evenly: one at a time is saved up."""
+        if self.turns is None:
+            self.turns = TokenBucket(rate, burst=1.0, now=now)
+        self.turns.go_at(rate, now, burst=1.0)
+        return self.turns
 
     def slow_down(self, now: float) -> bool:
         """The store refused a request; whether that halved the rate."""

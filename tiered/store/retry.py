@@ -19,36 +19,101 @@ import tenacity
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.errors import ConfigError, NotFoundError, RemotePermissionError, RemoteUnavailableError
-from tiered.store.aio_driver import AioSleep
+from tiered.plan.backoff import backoff_seconds
 from tiered.store.base import (
     ACCESS_DENIED,
     AioStore,
-    AioStoreAround,
     CompleteUpload,
     Delete,
     Deleted,
     Outcome,
     Put,
     Store,
-    StoreAround,
     StoreRequest,
 )
-from tiered.store.driver import backoff_seconds
+from tiered.store.layers import AioLayeredStore, AioSleep, Attempt, LayeredStore, Sleep
 from tiered.store.options import RETRY_DEADLINE_SECONDS
 
 _ONCE = (Put, CompleteUpload)
 """What is never repeated: the attempt before it may have landed."""
 
 
-class _Policy:
-    """When to repeat and how long to wait, for both loops."""
+_NO_MULTI_DELETE = (ConfigError, NotFoundError)
+"""How the refusal of a multi-delete is raised: the codes differ (400, 404, 405, 411, 501), and so do their reasons."""
+
+
+def _refused(key: str, error: RemotePermissionError) -> tuple[str, str]:
+    """Return one key that must not be deleted, as a multi-delete reports it. Raise what stops all of them."""
+    if ACCESS_DENIED not in error.message:
+        raise error
+    return key, error.message
+
+
+class Retries:
+    """A layer that makes as many attempts of a request as are safe and fit before the deadline."""
 
     def __init__(self, clock: Clock | None, ids: IdSource | None, deadline_seconds: float) -> None:
         self.clock = clock or SystemClock()
         self._ids = ids or SystemIds()
         self._deadline_seconds = deadline_seconds
+        self._one_by_one = False
 
-    def options(self, begun: float) -> dict[str, Any]:
+    def attempt(self, request: StoreRequest) -> Attempt:
+        """Return the steps of one request and its repeats."""
+        if not isinstance(request, Delete) or len(request.keys) < 2:
+            return (yield from self._repeated(request))
+        if not self._one_by_one:
+            try:
+                return (yield from self._repeated(request))
+            except _NO_MULTI_DELETE:
+                pass  # if it was refused for another reason, the first single delete raises that
+        failed: list[tuple[str, str]] = []
+        for key in request.keys:
+            try:
+                yield from self._repeated(Delete((key,)))
+            except RemotePermissionError as error:
+                failed.append(_refused(key, error))
+        self._one_by_one = True
+        return Deleted(tuple(failed), one_by_one=True)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def _repeated(self, request: StoreRequest) -> Attempt:
+        begun = self.clock.monotonic()
+        try:
+            outcome: Outcome = yield request
+            return outcome
+        except RemoteUnavailableError as error:
+            if isinstance(request, _ONCE):
+                raise
+            first = error
+        return (yield from self._again(request, first, begun))
+
+    def _again(self, request: StoreRequest, first: RemoteUnavailableError, begun: float) -> Attempt:
+        """Repeat a request whose first attempt failed. Tenacity decides, and the driver waits and sends."""
+        retrying = tenacity.Retrying(**self._options(begun))
+        state = tenacity.RetryCallState(retrying, None, (), {})
+        retrying.begin()
+        state.set_exception((type(first), first, first.__traceback__))
+        try:
+            while True:
+                decided = retrying.iter(state)
+                if isinstance(decided, tenacity.DoSleep):
+                    state.prepare_for_next_attempt()
+                    yield Sleep(float(decided))
+                elif isinstance(decided, tenacity.DoAttempt):
+                    try:
+                        state.set_result((yield request))
+                    except RemoteUnavailableError as error:
+                        state.set_exception((type(error), error, error.__traceback__))
+                else:
+                    outcome: Outcome = decided
+                    return outcome
+        finally:
+            del state, first
+
+    def _options(self, begun: float) -> dict[str, Any]:
         """Keyword arguments of tenacity for one request whose first attempt was ``begun`` then."""
 
         def stop(state: tenacity.RetryCallState) -> bool:
@@ -76,18 +141,7 @@ class _Policy:
         }
 
 
-_NO_MULTI_DELETE = (ConfigError, NotFoundError)
-"""How the refusal of a multi-delete is raised: the codes differ (400, 404, 405, 411, 501), and so do their reasons."""
-
-
-def _refused(key: str, error: RemotePermissionError) -> tuple[str, str]:
-    """Return one key that must not be deleted, as a multi-delete reports it. Raise what stops all of them."""
-    if ACCESS_DENIED not in error.message:
-        raise error
-    return key, error.message
-
-
-class RetryingStore(StoreAround):
+class RetryingStore(LayeredStore):
     """Repeats safe requests of ``inner`` on ``RemoteUnavailableError`` until ``deadline_seconds``; 0 never repeats."""
 
     def __init__(
@@ -98,46 +152,10 @@ class RetryingStore(StoreAround):
         ids: IdSource | None = None,
         deadline_seconds: float = RETRY_DEADLINE_SECONDS,
     ) -> None:
-        super().__init__(inner)
-        self._policy = _Policy(clock, ids, deadline_seconds)
-        self._one_by_one = False
-
-    def execute(self, request: StoreRequest) -> Outcome:
-        """Make as many attempts as are safe and fit before the deadline."""
-        if not isinstance(request, Delete) or len(request.keys) < 2:
-            return self._execute(request)
-        if not self._one_by_one:
-            try:
-                return self._execute(request)
-            except _NO_MULTI_DELETE:
-                pass  # if it was refused for another reason, the first single delete raises that
-        failed: list[tuple[str, str]] = []
-        for key in request.keys:
-            try:
-                self._execute(Delete((key,)))
-            except RemotePermissionError as error:
-                failed.append(_refused(key, error))
-        self._one_by_one = True
-        return Deleted(tuple(failed), one_by_one=True)
-
-    def _execute(self, request: StoreRequest) -> Outcome:
-        if isinstance(request, _ONCE):
-            return self.inner.execute(request)
-        begun = self._policy.clock.monotonic()
-        try:
-            return self.inner.execute(request)
-        except RemoteUnavailableError as error:
-            failed = [error]
-
-        def attempt() -> Outcome:
-            if failed:  # tenacity counts from the first one, which has been made
-                raise failed.pop()
-            return self.inner.execute(request)
-
-        return tenacity.Retrying(sleep=self._policy.clock.sleep, **self._policy.options(begun))(attempt)
+        super().__init__(inner, Retries(clock, ids, deadline_seconds))
 
 
-class AioRetryingStore(AioStoreAround):
+class AioRetryingStore(AioLayeredStore):
     """The same for asyncio; ``sleep`` is injected by tests."""
 
     def __init__(
@@ -149,41 +167,4 @@ class AioRetryingStore(AioStoreAround):
         sleep: AioSleep = asyncio.sleep,
         deadline_seconds: float = RETRY_DEADLINE_SECONDS,
     ) -> None:
-        super().__init__(inner)
-        self._policy = _Policy(clock, ids, deadline_seconds)
-        self._one_by_one = False
-        self._sleep = sleep
-
-    async def execute(self, request: StoreRequest) -> Outcome:
-        """Make as many attempts as are safe and fit before the deadline."""
-        if not isinstance(request, Delete) or len(request.keys) < 2:
-            return await self._execute(request)
-        if not self._one_by_one:
-            try:
-                return await self._execute(request)
-            except _NO_MULTI_DELETE:
-                pass
-        failed: list[tuple[str, str]] = []
-        for key in request.keys:
-            try:
-                await self._execute(Delete((key,)))
-            except RemotePermissionError as error:
-                failed.append(_refused(key, error))
-        self._one_by_one = True
-        return Deleted(tuple(failed), one_by_one=True)
-
-    async def _execute(self, request: StoreRequest) -> Outcome:
-        if isinstance(request, _ONCE):
-            return await self.inner.execute(request)
-        begun = self._policy.clock.monotonic()
-        try:
-            return await self.inner.execute(request)
-        except RemoteUnavailableError as error:
-            failed = [error]
-
-        async def attempt() -> Outcome:
-            if failed:  # tenacity counts from the first one, which has been made
-                raise failed.pop()
-            return await self.inner.execute(request)
-
-        return await tenacity.AsyncRetrying(sleep=self._sleep, **self._policy.options(begun))(attempt)
+        super().__init__(inner, Retries(clock, ids, deadline_seconds), sleep)

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from tiered.errors import TieredError
+from tiered.plan.backoff import backoff_seconds
 from tiered.store.base import (
     Backoff,
     Begin,
@@ -22,7 +23,6 @@ from tiered.store.base import (
     Time,
     Together,
 )
-from tiered.store.driver import backoff_seconds
 from tiered.store.retry import RetryingStore
 from tiered.testing.clock import FakeClock, SeededIds
 

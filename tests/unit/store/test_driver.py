@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from tiered.errors import NotFoundError, RemoteUnavailableError, TieredError
+from tiered.plan.backoff import backoff_bound_seconds, backoff_seconds
 from tiered.store.aio_driver import adrive
 from tiered.store.base import (
     ABSENT,
@@ -26,7 +27,7 @@ from tiered.store.base import (
     Time,
     Together,
 )
-from tiered.store.driver import backoff_bound_seconds, backoff_seconds, drive
+from tiered.store.driver import drive
 from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import START_MS, FakeClock, SeededIds

@@ -9,6 +9,7 @@ import pytest
 
 from tiered.errors import ClosedError, ConfigError, NotFoundError, RemoteUnavailableError
 from tiered.model import BytesSource
+from tiered.plan.token_bucket import TokenBucket
 from tiered.store.base import (
     ABSENT,
     AbortUpload,
@@ -27,7 +28,7 @@ from tiered.store.base import (
     StoreRequest,
     UploadPart,
 )
-from tiered.store.limit import AioLimitedStore, LimitedStore, Limits, TokenBucket
+from tiered.store.limit import AioLimitedStore, LimitedStore, Limits
 from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
 from tiered.store.metrics import SECONDS_BOUNDS, AioMeteredStore, MeteredStore, StoreMetrics
@@ -117,15 +118,15 @@ def test_other_errors_are_not_repeated() -> None:
 
 def test_token_bucket_goes_into_debt_and_saves_one_burst() -> None:
     clock = FakeClock()
-    bucket = TokenBucket(10, clock=clock)
-    assert [bucket.take(5), bucket.take(5), bucket.take(5), bucket.take(20)] == [0.0, 0.0, 0.5, 2.5]
+    bucket = TokenBucket(10, burst=10, now=clock.monotonic())
+    assert [bucket.take(tokens, clock.monotonic()) for tokens in (5, 5, 5, 20)] == [0.0, 0.0, 0.5, 2.5]
     clock.advance(2.5)
-    assert bucket.take(1) == pytest.approx(0.1)
+    assert bucket.take(1, clock.monotonic()) == pytest.approx(0.1)
     clock.advance(1000)
-    assert [bucket.take(10), bucket.take(1)] == [0.0, pytest.approx(0.1)]
+    assert [bucket.take(tokens, clock.monotonic()) for tokens in (10, 1)] == [0.0, pytest.approx(0.1)]
     for rate in (0, -1, float("nan")):
         with pytest.raises(ConfigError):
-            TokenBucket(rate, clock=clock)
+            TokenBucket(rate, burst=1, now=0.0)
 
 
 async def test_limits_of_requests_and_of_bytes_both_ways() -> None:

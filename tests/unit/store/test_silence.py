@@ -16,7 +16,7 @@ from tiered import aio
 from tiered.clock import SystemIds
 from tiered.errors import DataLocalError
 from tiered.model import BytesSource
-from tiered.store.base import AioStoreAround, Get, Outcome, StoreAround, StoreRequest, UploadPart
+from tiered.store.base import Get, Outcome, StoreAround, StoreRequest, UploadPart
 from tiered.store.location import StoreLocation, ThreadedAioStore
 from tiered.store.memory import MemoryStore
 from tiered.store.metrics import (
@@ -47,16 +47,16 @@ class Hanging(StoreAround):
         return self.inner.execute(request)
 
 
-class AioHanging(AioStoreAround):
+class AioHanging(ThreadedAioStore):
     """The same for asyncio."""
 
     def __init__(self, meanwhile: Callable[[], None]) -> None:
-        super().__init__(ThreadedAioStore(MemoryStore("silence")))
+        super().__init__(MemoryStore("silence"))
         self._meanwhile = meanwhile
 
     async def execute(self, request: StoreRequest) -> Outcome:
         self._meanwhile()
-        return await self.inner.execute(request)
+        return await super().execute(request)
 
 
 class Watch:

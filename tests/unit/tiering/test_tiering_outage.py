@@ -6,14 +6,15 @@ import pytest
 
 from tests.unit.tiering.desk import Desk, segment
 from tests.unit.tiering.world import World, failure, row, topic_id, tp
+from tiered.plan.backoff import BACKOFF_MAX_SECONDS
 from tiered.plan.tiering import facts, orders
-from tiered.plan.tiering.backoff import CAP_MS
 from tiered.plan.tiering.facts import FailureKind
 from tiered.plan.tiering.limits import Limits
 
 PARTITIONS, SEGMENTS = 20, 250
 HOURS = 4
 HOUR_MS = 3_600_000
+CAP_MS = int(BACKOFF_MAX_SECONDS * 1000)
 
 
 class Outage(World):

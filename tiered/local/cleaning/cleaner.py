@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tiered.clock import Clock
 from tiered.errors import (
     ClosedError,
     ConfigError,
@@ -46,6 +45,7 @@ from tiered.plan.cleaning import (
     group_segments,
 )
 from tiered.plan.offset_map import ENTRY_BYTES
+from tiered.plan.token_bucket import TokenBucket
 
 LOGGER = logging.getLogger("tiered.local")
 
@@ -268,8 +268,8 @@ class LogCleaner:
         """The partition is taken."""
         tp, workers = candidate.tp, self._config.cleaner_threads
         limit = self._config.cleaner_max_bytes_per_second
-        throttle = Throttle(self._clock, limit if limit is None else max(limit // workers, 1), self._stopping)
         began = self._clock.monotonic()
+        throttle = None if limit is None else TokenBucket(max(limit // workers, 1), burst=0.0, now=began)
 
         def spend(read: int, written: int) -> None:
             if self._stopping.is_set():
@@ -278,8 +278,10 @@ class LogCleaner:
                 raise CleaningStoppedError(f"{tp} is not cleaned any further: {PAUSED}")
             if written:
                 self._reserve.take(written)
-            if read or written:
-                throttle.spend(read + written)
+            if throttle is not None and read + written:
+                ahead = throttle.take(read + written, self._clock.monotonic())
+                if ahead > 0:
+                    self._clock.wait(self._stopping, min(ahead, MAX_NAP_SECONDS))
 
         work = CleaningRound(
             self._files,
@@ -358,26 +360,3 @@ class LogCleaner:
             return PAUSED
         damage = self._uncleanable.get(writer.tp)
         return f"damaged, until the directory is opened again: {damage}" if damage else ""
-
-
-class Throttle:
-    """Keeps a background job below a number of bytes per second.
-
-    ``bytes_per_second`` None: no limit. Counts from the first byte on; used by one thread. ``ends`` ends a sleep.
-    """
-
-    def __init__(self, clock: Clock, bytes_per_second: int | None, ends: threading.Event | None = None) -> None:
-        self._clock = clock
-        self._ends = ends or threading.Event()
-        self._rate = bytes_per_second
-        self._began = clock.monotonic()
-        self._bytes = 0
-
-    def spend(self, count: int) -> None:
-        """``count`` more bytes were read or written; sleeps if that was too fast, at most MAX_NAP_SECONDS."""
-        if self._rate is None:
-            return
-        self._bytes += count
-        ahead = self._bytes / self._rate - (self._clock.monotonic() - self._began)
-        if ahead > 0:
-            self._clock.wait(self._ends, min(ahead, MAX_NAP_SECONDS))

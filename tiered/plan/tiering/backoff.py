@@ -1,14 +1,10 @@
-"""How long to wait before trying again: exponential with full jitter."""
+"""How long a partition waits after a failure, by its kind."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-BASE_MS = 200
-"""Ceiling of the first wait."""
-
-CAP_MS = 60_000
-"""Ceiling of every wait: a store that is back is noticed within a minute."""
+from tiered.plan.backoff import backoff_bound_seconds
 
 RECHECK_PERMISSION_MS = 60_000
 """A refused operation is looked at again this often, so that a corrected policy drains unaided."""
@@ -20,7 +16,6 @@ FATAL_ATTEMPTS = 3
 """Looks at a fatal failure before a one-shot run ends with it: damage on the way, unlike damage, does not repeat."""
 
 _FATAL_BASE_MS = 500
-_MAX_SHIFT = 20
 
 
 class Dice(Protocol):
@@ -31,11 +26,10 @@ class Dice(Protocol):
 
 
 def retry_delay_ms(attempt: int, dice: Dice) -> int:
-    """Wait before attempt ``attempt`` + 1 (``attempt`` from 1): uniform in [1, min(cap, base * 2 ** (attempt - 1))]."""
-    ceiling = min(CAP_MS, BASE_MS << min(max(attempt - 1, 0), _MAX_SHIFT))
-    return 1 + int(dice.random() * (ceiling - 1))
+    """Return the wait before attempt ``attempt`` + 1 (``attempt`` from 1): at least 1 ms, with full jitter."""
+    return 1 + int(dice.random() * (int(backoff_bound_seconds(attempt) * 1000) - 1))
 
 
 def fatal_delay_ms(attempt: int) -> int:
-    """Wait after the fatal failure ``attempt`` (from 1): exponential up to ``RECHECK_FATAL_MS``."""
-    return min(RECHECK_FATAL_MS, _FATAL_BASE_MS << min(max(attempt - 1, 0), _MAX_SHIFT))
+    """Return the wait after the fatal failure ``attempt`` (from 1): exponential up to ``RECHECK_FATAL_MS``."""
+    return int(backoff_bound_seconds(attempt, _FATAL_BASE_MS / 1000, RECHECK_FATAL_MS / 1000) * 1000)

@@ -14,11 +14,9 @@ from tiered.config import LogConfig
 from tiered.errors import ConfigError, UnknownTopicError
 from tiered.format.batch import encode_batch
 from tiered.format.checkpoint import encode_offsets
-from tiered.local.cleaning.cleaner import Throttle
 from tiered.local.cleaning.subjects import FENCED, NOT_COMPACTED, TIERED
 from tiered.local.disk.checkpoints import CLEANER_NAME
 from tiered.model import NewRecord, TopicPartition
-from tiered.testing.clock import FakeClock
 
 
 @pytest.fixture
@@ -236,16 +234,6 @@ def test_what_stands_before_the_first_change_is_copied(bench: CleaningBench, cha
     bench.log.close()
     bench.open()
     assert len(bench.pairs) == 5
-
-
-def test_bytes_per_second_are_kept() -> None:
-    clock = FakeClock()
-    throttle = Throttle(clock, 1000)
-    for _ in range(50):
-        throttle.spend(100)
-    assert clock.monotonic() == pytest.approx(5.0)
-    Throttle(clock, None).spend(10**9)
-    assert clock.monotonic() == pytest.approx(5.0)
 
 
 def test_a_round_is_slowed_down_by_the_limit(bench: CleaningBench) -> None:

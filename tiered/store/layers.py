@@ -1,0 +1,132 @@
+"""Layers around a store, each written once: ``LayeredStore`` carries it out on threads, ``AioLayeredStore`` on asyncio.
+
+A layer makes a generator for each request. The generator yields requests for the store inside, waits, and turns to wait
+for. What one of them raises, a cancellation too, is raised at its ``yield``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tiered.clock import Clock
+from tiered.store.base import AioStore, Outcome, Store, StoreRequest
+
+AioSleep = Callable[[float], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Wait for some seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Wait until a turn is given."""
+
+    given: Future[None]
+
+
+Attempt = Generator[StoreRequest | Sleep | Turn, Any, Outcome]
+
+
+class Layer(Protocol):
+    """What stands between a caller and a store. ``clock`` is the one that its waits are counted by."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def attempt(self, request: StoreRequest) -> Attempt:
+        """Return the steps of one request."""
+
+    def close(self) -> None:
+        """Close the layer, before the store inside is closed."""
+
+
+class LayeredStore:
+    """A store with one layer around it."""
+
+    def __init__(self, inner: Store, layer: Layer) -> None:
+        self.inner, self.layer, self.url = inner, layer, inner.url
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.inner!r})"
+
+    def execute(self, request: StoreRequest) -> Outcome:
+        """Carry out one request, on the calling thread."""
+        steps = self.layer.attempt(request)
+        answer: Outcome | None = None
+        error: BaseException | None = None
+        try:
+            while True:
+                try:
+                    asked = steps.send(answer) if error is None else steps.throw(error)
+                except StopIteration as stop:
+                    outcome: Outcome = stop.value
+                    return outcome
+                answer = error = None
+                try:
+                    if isinstance(asked, Sleep):
+                        self.layer.clock.sleep(asked.seconds)
+                    elif isinstance(asked, Turn):
+                        asked.given.result()
+                    else:
+                        answer = self.inner.execute(asked)
+                except BaseException as raised:  # noqa: BLE001 - the layer raises it again
+                    error = raised
+        finally:
+            steps.close()
+            error = None  # its traceback refers to this frame: without this both wait for the collector
+
+    def close(self) -> None:
+        """Close the layer and the store inside."""
+        self.layer.close()
+        self.inner.close()
+
+
+class AioLayeredStore:
+    """The same for asyncio; ``sleep`` is injected by tests."""
+
+    def __init__(self, inner: AioStore, layer: Layer, sleep: AioSleep = asyncio.sleep) -> None:
+        self.inner, self.layer, self.url = inner, layer, inner.url
+        self._sleep = sleep
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.inner!r})"
+
+    async def execute(self, request: StoreRequest) -> Outcome:
+        """Carry out one request, on the event loop."""
+        steps = self.layer.attempt(request)
+        answer: Outcome | None = None
+        error: BaseException | None = None
+        try:
+            while True:
+                try:
+                    asked = steps.send(answer) if error is None else steps.throw(error)
+                except StopIteration as stop:
+                    outcome: Outcome = stop.value
+                    return outcome
+                answer = error = None
+                try:
+                    if isinstance(asked, Sleep):
+                        await self._sleep(asked.seconds)
+                    elif isinstance(asked, Turn):
+                        if not asked.given.done():
+                            await asyncio.wrap_future(asked.given)
+                    else:
+                        answer = await self.inner.execute(asked)
+                except BaseException as raised:  # noqa: BLE001 - the layer raises it again
+                    error = raised
+        finally:
+            steps.close()
+            error = None
+
+    async def close(self) -> None:
+        """Close the layer and the store inside."""
+        self.layer.close()
+        await self.inner.close()
