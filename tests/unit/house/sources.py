@@ -37,6 +37,12 @@ def modules() -> tuple[Module, ...]:
     return tuple(found)
 
 
+@functools.cache
+def walk(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """Return all nodes of a tree; a tree is gone through once, however many rules look at it."""
+    return tuple(ast.walk(tree))
+
+
 def last_name(node: ast.AST) -> str:
     """``c`` of ``a.b.c``, ``a.b.c()`` and ``c``; empty for anything else."""
     if isinstance(node, ast.Call):
@@ -48,14 +54,14 @@ def last_name(node: ast.AST) -> str:
 
 def calls(tree: ast.AST, *names: str) -> Iterator[ast.Call]:
     """The calls of functions or methods with one of these names."""
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Call) and last_name(node) in names:
             yield node
 
 
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     """All of them, inner ones too."""
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
@@ -63,7 +69,7 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 def imports(module: Module) -> dict[str, str]:
     """What each imported name stands for: ``{"Rows": "tiered.format.rows.Rows"}``."""
     found: dict[str, str] = {}
-    for node in ast.walk(module.tree):
+    for node in walk(module.tree):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             found |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):

@@ -14,9 +14,9 @@ import tiered
 import tiered.aio
 import tiered.spark
 from tests.unit.house import exceptions
-from tests.unit.house.sources import ROOT, only
+from tests.unit.house.sources import PACKAGES, ROOT, modules, only, walk
 
-PRODUCT = ("tiered", "uploader", "pyspark_tiered", "demo", "bench")
+PRODUCT = (*PACKAGES, "demo", "bench")
 KIT = "tiered/testing/"
 """The test kit that users get: its callers are their tests."""
 
@@ -52,7 +52,7 @@ class Uses:
 
 
 def uses_in(tree: ast.AST) -> Uses:
-    nodes = list(ast.walk(tree))
+    nodes = walk(tree)
     attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
     return Uses(
         Counter(node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)),
@@ -110,10 +110,9 @@ def is_called(public: Public, uses: dict[str, Uses]) -> bool:
 
 
 def product() -> dict[str, ast.Module]:
-    return {
-        path.relative_to(ROOT).as_posix(): ast.parse(path.read_text())
-        for folder in PRODUCT
-        for path in sorted((ROOT / folder).rglob("*.py"))
+    callers = [path for folder in ("demo", "bench") for path in sorted((ROOT / folder).rglob("*.py"))]
+    return {module.path: module.tree for module in modules()} | {
+        path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in callers
     }
 
 

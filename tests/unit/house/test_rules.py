@@ -26,6 +26,7 @@ from tests.unit.house.sources import (
     last_name,
     modules,
     only,
+    walk,
 )
 
 PROGRAMS = ("tiered/program/", "tiered/cli/", "tiered/dump/", "tiered/spark/", "uploader/", "pyspark_tiered/")
@@ -58,12 +59,12 @@ def holds_a_root(node: ast.AST, roots: set[str]) -> bool:
 def rows_of_roots(tree: ast.AST) -> Iterator[int]:
     annotated = {
         node.arg if isinstance(node, ast.arg) else last_name(node.target)
-        for node in ast.walk(tree)
+        for node in walk(tree)
         if isinstance(node, ast.arg | ast.AnnAssign)
         and node.annotation is not None
         and re.fullmatch(r"Root( \| None)?", ast.unparse(node.annotation))
     }
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Attribute) and node.attr == "rows" and holds_a_root(node.value, annotated):
             yield node.lineno
 
@@ -105,7 +106,7 @@ def own_bases() -> dict[str, list[str]]:
     classes: dict[str, list[str]] = {}
     for module in modules():
         known = imports(module)
-        for node in ast.walk(module.tree):
+        for node in walk(module.tree):
             if not isinstance(node, ast.ClassDef):
                 continue
             bases = [ast.unparse(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases]
@@ -149,7 +150,7 @@ def test_4_batches_are_walked_in_one_place() -> None:
         module.path
         for module in modules()
         if not module.within("tiered/format/", "tiered/testing/")
-        for node in ast.walk(module.tree)
+        for node in walk(module.tree)
         if isinstance(node, ast.While) and any(calls(node, "read_header", "header_at", "verify_batch"))
     }
     only(walkers, exceptions.WALKERS)
@@ -171,7 +172,7 @@ def test_4_what_read_committed_hides_is_decided_in_one_place() -> None:
         module.path
         for module in modules()
         if module.within(*readers)
-        for node in ast.walk(module.tree)
+        for node in walk(module.tree)
         if isinstance(node, ast.Attribute) and node.attr == "is_transactional"
     }
     only(deciders, exceptions.VISIBILITY)
@@ -201,7 +202,7 @@ def is_journalled(function: ast.FunctionDef | ast.AsyncFunctionDef, upload: ast.
     """The journal's ``put`` is named above the upload, and each multipart upload is told to it."""
     puts = [
         node.lineno
-        for node in ast.walk(function)
+        for node in walk(function)
         if isinstance(node, ast.Attribute) and node.attr == "put" and last_name(node.value).endswith("journal")
     ]
     return min(puts, default=upload.lineno) < upload.lineno and "on_multipart" in {k.arg for k in upload.keywords}
