@@ -8,6 +8,13 @@ import pytest
 
 from tests.unit.tiering.sidecar.broker import Broker, finished_log
 from tiered.model import TopicPartition
+from tiered.plan.tiering import backoff
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a run look at a fatal failure again at once: by the real clock its end would take a second and a half."""
+    monkeypatch.setattr(backoff, "_FATAL_BASE_MS", 1)
 
 
 @pytest.fixture(scope="module")

@@ -181,7 +181,7 @@ def mixed(finished: Path, other: Path, cut: int, end: int) -> dict[int, bytes | 
     return found | {at: value for at, value in values(other, "t").items() if cut <= at < end}
 
 
-@pytest.mark.parametrize("late", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("cut", [1, 3])
 def test_another_leaders_records_are_never_put_behind_what_the_bucket_has(
     broker: Broker, finished: Path, other: Path, url: str, cut: int, late: bool
