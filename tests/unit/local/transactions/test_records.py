@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiered.errors import ConfigError, CorruptionError
@@ -101,6 +101,7 @@ def test_keys_round_trip(name: str) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.title)
+@settings(max_examples=40)  # of each layout, in each of its versions
 @given(st.data())
 def test_every_value_of_the_table_round_trips(layout: Layout, data: st.DataObject) -> None:
     for version in range(layout.highest + 1):
