@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from uuid import UUID
@@ -461,28 +461,8 @@ class RemoteCheck:
         )
 
     def _compare_bundle(self, row: Row, bundle: Bundle, findings: Findings) -> None:
-        noted, staged = bundle.descriptor, bool(row.flags & FLAG_STAGED)
-        base = _origin(row)  # nobody knew the place, nor the epochs, of what a sink staged
-        pairs = (
-            ("topic id", noted.topic_id, self._topic_id),
-            ("partition", noted.partition, self._tp.partition),
-            ("base offset", noted.base_offset, base),
-            ("end offset", noted.end_offset, base + row.next - row.base),
-            ("smallest timestamp", noted.min_timestamp, row.min_ts),
-            ("largest timestamp", noted.max_timestamp, row.max_ts),
-            ("records", noted.records, row.records),
-            ("size", noted.size_bytes, row.size),
-            ("CRC32C", noted.crc32c, row.crc),
-            ("leader epoch", noted.leader_epoch, noted.leader_epoch if staged else row.leader_epoch),
-            ("claim epoch", bundle.claim_epoch, 0 if staged else row.claim_epoch),
-            ("aborted transactions", bool(bundle.indexes.txn_index), bool(row.flags & FLAG_ABORTED_TXNS)),
-            ("transaction", bundle.txn, bundle.txn if is_staged_by(row, bundle.txn) else ""),
-        )
-        for what, in_bundle, in_row in pairs:
-            if in_bundle != in_row:
-                findings.error(
-                    "descriptor", f"the {what} is {in_bundle} in the bundle, {in_row} in the catalog", offset=row.base
-                )
+        for flaw in bundle_flaws(self._topic_id, self._tp.partition, row, bundle):
+            findings.error("descriptor", flaw, offset=row.base)
         inspect_other_indexes(bundle.indexes, row.base, findings)
         try:
             offsets = OffsetIndex.from_bytes(bundle.indexes.offset_index, row.base)
@@ -586,6 +566,30 @@ class RemoteCheck:
     def _listing(self) -> Steps[list[tuple[str, int]]]:
         listed = yield from list_all(partition_prefix(self._topic_id, self._tp.partition) + "s/")
         return [(entry.key, entry.size) for entry in listed]
+
+
+def bundle_flaws(topic_id: UUID, partition: int, row: Row, bundle: Bundle) -> Iterator[str]:
+    """Return a sentence for each field in which a bundle differs from its row."""
+    noted, staged = bundle.descriptor, bool(row.flags & FLAG_STAGED)
+    base = _origin(row)  # nobody knew the place, nor the epochs, of what a sink staged
+    pairs = (
+        ("topic id", noted.topic_id, topic_id),
+        ("partition", noted.partition, partition),
+        ("base offset", noted.base_offset, base),
+        ("end offset", noted.end_offset, base + row.next - row.base),
+        ("smallest timestamp", noted.min_timestamp, row.min_ts),
+        ("largest timestamp", noted.max_timestamp, row.max_ts),
+        ("records", noted.records, row.records),
+        ("size", noted.size_bytes, row.size),
+        ("CRC32C", noted.crc32c, row.crc),
+        ("leader epoch", noted.leader_epoch, noted.leader_epoch if staged else row.leader_epoch),
+        ("claim epoch", bundle.claim_epoch, 0 if staged else row.claim_epoch),
+        ("aborted transactions", bool(bundle.indexes.txn_index), bool(row.flags & FLAG_ABORTED_TXNS)),
+        ("transaction", bundle.txn, bundle.txn if is_staged_by(row, bundle.txn) else ""),
+    )
+    for what, in_bundle, in_row in pairs:
+        if in_bundle != in_row:
+            yield f"the {what} is {in_bundle} in the bundle, {in_row} in the catalog"
 
 
 def _origin(row: Row) -> int:

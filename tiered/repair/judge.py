@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 from uuid import UUID
 
+from tiered.checking.remote import bundle_flaws
 from tiered.errors import CorruptionError, NewerFormatError
 from tiered.format.bundle import MAX_BUNDLE_BYTES, Bundle, decode_bundle
-from tiered.format.keys import FLAG_ABORTED_TXNS, FLAG_STAGED, index_key, is_staged_by, segment_key
+from tiered.format.keys import FLAG_STAGED, index_key, segment_key
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.time_index import TimeIndex
 from tiered.model import Row, TopicPartition
@@ -61,7 +62,7 @@ def read_index(data: bytes, topic_id: UUID, tp: TopicPartition, row: Row, key: s
 
     Raises NewerFormatError for a bundle of a newer release, which may be whole.
     """
-    own, staged = own_row(row), bool(row.flags & FLAG_STAGED)
+    own = own_row(row)
     try:
         bundle = decode_bundle(data, key=key)
         offsets = OffsetIndex.from_bytes(bundle.indexes.offset_index, own.base)
@@ -70,17 +71,7 @@ def read_index(data: bytes, topic_id: UUID, tp: TopicPartition, row: Row, key: s
         raise
     except CorruptionError as damage:
         return None, f"the .idx cannot be read: {damage.message}"
-    told = bundle.descriptor
-    seen = (
-        told.topic_id, told.partition, told.base_offset, told.end_offset, told.min_timestamp, told.max_timestamp,
-        told.records, told.size_bytes, told.crc32c, len(data), bool(bundle.indexes.txn_index),
-    )  # fmt: skip
-    expected = (
-        topic_id, tp.partition, own.base, own.next, own.min_ts, own.max_ts,
-        own.records, own.size, own.crc, own.idx_len, bool(row.flags & FLAG_ABORTED_TXNS),
-    )  # fmt: skip
-    whose = is_staged_by(row, bundle.txn) if staged else bundle.claim_epoch == row.claim_epoch
-    if seen != expected or not whose or (not staged and told.leader_epoch != row.leader_epoch):
+    if len(data) != row.idx_len or any(bundle_flaws(topic_id, tp.partition, row, bundle)):
         return None, "the .idx describes other bytes than the catalog"
     if not offsets.is_sane(own.size) or not times.is_sane(own.next):
         return None, "the indexes in the .idx do not rise"
