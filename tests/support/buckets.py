@@ -12,7 +12,7 @@ import tiered
 from tiered.checking.check import CheckOptions
 from tiered.checking.run import check
 from tiered.findings import Finding, Severity
-from tiered.format.batch import BatchHeader, least_timestamp
+from tiered.format.batch import BatchHeader
 from tiered.format.bundle import SectionKind
 from tiered.format.keys import FLAG_ABORTED_TXNS, Role, index_key, root_key, segment_key
 from tiered.format.root import Root, decode_root
@@ -123,8 +123,7 @@ class Bucket:
                 if not dropped and header.producer_id < 0:
                     dropped.append(header.base_offset)
                     return True
-                output.stats.count(header.records_count, least_timestamp(header, batch), header.max_timestamp)
-                yield from output.append(bytes(batch), header)
+                yield from output.keep(header, batch)
                 return True
 
             yield from shop.read(in_turn(rows), take)

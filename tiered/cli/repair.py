@@ -97,9 +97,9 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...], dry_run: bool
     for aside in [] if dry_run else plan.partitions:
         tp, end = aside.tp, aside.committed_end
         if aside.end_offset > end:
-            reads = f"{_without_remote(app)}tiered cat {tp.topic}:{tp.partition} --log-dir {plan.target} -o {end}"
-            told = f"{tp}: offsets {end} to {aside.end_offset} are in no bucket; `{reads}` reads them"
-            lines.append(told + _other_records(app))
+            unset, why = _without_remote(app)
+            reads = f"{unset}tiered cat {tp.topic}:{tp.partition} --log-dir {plan.target} -o {end}"
+            lines.append(f"{tp}: offsets {end} to {aside.end_offset} are in no bucket; `{reads}` reads them{why}")
     return app.out.result("repair rejoin", fields, lines)
 
 
@@ -154,20 +154,13 @@ def _named(text: str) -> str | TopicPartition:
     return topic if partition is None else TopicPartition(topic, partition)
 
 
-def _without_remote(app: Application) -> str:
-    """What stands before a command that is to read a disk alone, where the environment names a bucket."""
-    origin = app.values["remote"].origin
-    return "env -u TIERED_REMOTE " if app.remote is not None and origin.startswith("environment ") else ""
-
-
-def _other_records(app: Application) -> str:
-    """Why a disk is to be read alone, where a bucket is named: from its committed end on the bucket comes first."""
+def _without_remote(app: Application) -> tuple[str, str]:
+    """Return what stands before and after a command that is to read a disk alone, where a bucket is named, too."""
     if app.remote is None:
-        return ""
-    return (
-        f"; without the remote that is named ({app.values['remote'].origin}): the bucket may have other records of "
-        "these offsets, and would be read instead"
-    )
+        return "", ""
+    origin = app.values["remote"].origin
+    why = f"; without the remote that is named ({origin}): the bucket may have other records of these offsets"
+    return "env -u TIERED_REMOTE " if origin.startswith("environment ") else "", why
 
 
 @contextlib.contextmanager

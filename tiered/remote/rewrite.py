@@ -18,7 +18,7 @@ from functools import partial
 from uuid import UUID
 
 from tiered.errors import CorruptionError, TieredError
-from tiered.format.batch import BatchHeader
+from tiered.format.batch import BatchHeader, least_timestamp
 from tiered.format.bundle import SectionKind, decode_leader_epochs, encode_bundle
 from tiered.format.crc import crc32c
 from tiered.format.header import Buffer
@@ -216,6 +216,11 @@ class SegmentOutput:
             self._add_time()
         self._next, self._leader_epoch = header.next_offset, header.leader_epoch
         yield from self._log.write(batch)
+
+    def keep(self, header: BatchHeader, batch: Buffer) -> Steps[None]:
+        """Append a batch byte for byte, and count its records."""
+        self.stats.count(header.records_count, least_timestamp(header, batch), header.max_timestamp)
+        yield from self.append(bytes(batch), header)
 
     def finish(self, txn_index: bytes, snapshot: bytes, epochs: tuple[EpochEntry, ...]) -> Steps[Row]:
         """Both objects, stored and verified; a hole without objects where no batch went in."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from tiered.clock import SystemClock
-from tiered.errors import ConfigError
 from tiered.format.keys import Role
 from tiered.local.directory.view import LogView
 from tiered.model import TopicPartition
@@ -14,24 +14,16 @@ from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.rewrite import Workshop
-from tiered.remote.snapshot import Snapshot
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import Blocking, Steps
 from tiered.store.probe import check_capabilities, probe
 
 
-class Desk:
+class Desk(NamedTuple):
     """The maintainer's claim of one partition: its catalog, and where segments are written."""
 
-    def __init__(self, catalog: Catalog, shop: Workshop) -> None:
-        self.catalog, self.shop = catalog, shop
-
-    def pinned(self) -> Steps[Snapshot]:
-        """Return the newest catalog. Raises ConfigError if it is gone."""
-        pinned = yield from self.catalog.pin()
-        if pinned is None:
-            raise ConfigError(f"{self.catalog.name} has no catalog any more", hint="plan the repair again")
-        return pinned
+    catalog: Catalog
+    shop: Workshop
 
 
 class Workbench:

@@ -94,47 +94,41 @@ def rows_of(root: Root, at: int = 0) -> Steps[list[Row]]:
     return rows
 
 
-def find_copies(topic_id: UUID, tp: TopicPartition, now: Root | None, *, all_of_them: bool) -> Steps[Copies]:
-    """Find what is kept of a root: ``hist/``, snapshots, and with ``all_of_them`` the versions of its object.
+def find_copies(topic_id: UUID, tp: TopicPartition, now: Root | None) -> Steps[Copies]:
+    """Find what is kept of a root: ``hist/``, snapshots, and the versions of its object.
 
-    ``now`` is the root that lies there, if it is whole. Without ``all_of_them`` only copies that are newer, or of the
-    same version, are read.
+    ``now`` is the root that lies there, if it is whole.
     """
-    found: dict[int, tuple[Root, str]] = {}
-    forked: tuple[Root, Root] | None = None
     listed = {version: entry.key for entry in (yield from list_all(hist_prefix(topic_id, tp.partition)))
               if (version := parse_hist_key(entry.key)) is not None}  # fmt: skip
-    kept: list[tuple[Root, str]] = []
+    kept: list[tuple[Root, str]] = [(now, now.key)] if now is not None else []
     for version, key in listed.items():
-        if all_of_them or now is None or version >= now.version:
-            got = yield root_get(key)
-            root = believed(got.data, key, topic_id, tp) if isinstance(got, Object) else None
-            kept += [(root, key)] if root is not None and root.version == version else []
-    seen = max([*listed, now.version if now is not None else 0])
-    if all_of_them:
-        key = root_key(topic_id, tp.partition)
-        for each in (yield from list_versions(key))[:VERSIONS_READ]:
-            got = yield Get(key, version=each.version)
-            root = believed(got.data, key, topic_id, tp) if isinstance(got, Object) else None
-            kept += [(root, f"version {each.version} of {key}")] if root is not None else []
-        taken, _ = yield from survey_snapshots(RootView(topic_id, tp.partition, tp.topic))
-        kept += [(each.root, each.source) for each in taken if not each.begun]
-    newest_version = max([root.version for root, _ in kept], default=0)
-    for root, where in ([(now, now.key)] if now is not None else []) + kept:
+        got = yield root_get(key)
+        root = believed(got.data, key, topic_id, tp) if isinstance(got, Object) else None
+        kept += [(root, key)] if root is not None and root.version == version else []
+    key = root_key(topic_id, tp.partition)
+    for each in (yield from list_versions(key))[:VERSIONS_READ]:
+        got = yield Get(key, version=each.version)
+        root = believed(got.data, key, topic_id, tp) if isinstance(got, Object) else None
+        kept += [(root, f"version {each.version} of {key}")] if root is not None else []
+    taken, _ = yield from survey_snapshots(RootView(topic_id, tp.partition, tp.topic))
+    kept += [(each.root, each.source) for each in taken if not each.begun]
+    newest = max([root.version for root, _ in kept], default=0)
+    # An older fork is settled: a newer root was chosen since.
+    counts = {newest, now.version if now is not None else newest}
+    found: dict[int, tuple[Root, str]] = {}
+    forked: tuple[Root, Root] | None = None
+    for root, where in kept:
         other = found.setdefault(root.version, (root, where))[0]
-        # An older fork is settled: a newer root was chosen since.
-        counts = root.version in (newest_version, now.version if now is not None else 0)
-        if other.commit.id != root.commit.id and counts:
+        if other.commit.id != root.commit.id and root.version in counts:
             forked = other, root
-    newest = dict(sorted(found.items(), reverse=True))
-    if all_of_them:
-        seen = max([seen, *newest, (yield from _noted(topic_id, tp, next(iter(newest.values()), (None, ""))[0]))])
-    return Copies(newest, seen, forked)
+    noted = (yield from _noted(topic_id, tp, found[newest][0])) if kept else 0
+    return Copies(dict(sorted(found.items(), reverse=True)), max([*listed, newest, noted]), forked)
 
 
-def _noted(topic_id: UUID, tp: TopicPartition, newest: Root | None) -> Steps[int]:
+def _noted(topic_id: UUID, tp: TopicPartition, newest: Root) -> Steps[int]:
     """Return the newest version that a pin or an audit line proves."""
-    versions = [(yield from audited(newest))] if newest is not None else [0]
+    versions = [(yield from audited(newest))]
     for entry in (yield from list_all(partition_prefix(topic_id, tp.partition) + "pin/")):
         got = (yield Get(entry.key)) if is_pin_key(entry.key) else None
         try:

@@ -3,10 +3,8 @@
 =================================  ====================================================================
 wrong                              remedy
 =================================  ====================================================================
-a checkpoint                       set aside: the next open, or the uploader, writes it from other files
+a file of ``DERIVED``              set aside: other files say the same, or ``tiered repair rejoin`` follows
 ``tiered-topics.json``             written from the partitions' directories and the bucket's registry
-``meta.properties``, the claims    set aside; the bucket goes on after ``tiered repair rejoin``
-``partition.metadata``             written from ``tiered-topics.json``
 ``leader-epoch-checkpoint``        written from the batches
 ``__transaction_state``            set aside: the next open aborts what is open
 a directory that is gone           rejoin at the bucket's end; else with ``accept_loss`` an empty one
@@ -18,7 +16,7 @@ What is replaced is kept in a directory beside the log directory, named ``{log_d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +25,7 @@ from tiered.clock import SystemClock, SystemIds
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, CorruptionError, NewerFormatError, NotFoundError
 from tiered.findings import Finding, Severity
-from tiered.format.checkpoint import decode_offsets, encode_partition_metadata
+from tiered.format.checkpoint import decode_offsets
 from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC
 from tiered.format.keys import LOG_SUFFIX, partition_dir
 from tiered.local.directory.view import DirectoryView, find_gone
@@ -40,11 +38,11 @@ from tiered.local.disk.checkpoints import (
     REPLICATION_NAME,
     OffsetsFile,
 )
-from tiered.local.disk.claims import CLAIMS_NAME, ClaimProof, Claims
+from tiered.local.disk.claims import CLAIMS_NAME, Claims
 from tiered.local.disk.epochs import EPOCHS_NAME
 from tiered.local.disk.files import Files, PosixFiles
 from tiered.local.disk.topics import TOPICS_NAME, TopicInfo, write_topics
-from tiered.local.disk.uploads import OFFSET_CHECKPOINT_NAME, PartitionUpload, UploadCheckpoint
+from tiered.local.disk.uploads import OFFSET_CHECKPOINT_NAME, UploadCheckpoint
 from tiered.local.disk.volume import (
     PARTITION_METADATA_NAME,
     ensure_topic_id,
@@ -57,18 +55,16 @@ from tiered.local.transactions.state_log import STATE_CONFIG
 from tiered.model import TopicPartition
 from tiered.remote.topics import TopicEntry, load_topic
 from tiered.repair.bench import Workbench
-from tiered.repair.disk_segments import Disk, plan_damage, rebuild_epochs
-from tiered.repair.plan import Action, RepairOptions
+from tiered.repair.disk_segments import plan_damage, rebuild_epochs
+from tiered.repair.log_dir import Disk
+from tiered.repair.plan import Act, Action, RepairOptions
 from tiered.repair.rejoin import plan_rejoin_steps, rejoin_steps
-from tiered.store.base import Blocking, Now, Steps, blocking
+from tiered.store.base import Steps, blocking
 
-NOBODY = TopicPartition("", -1)
+NO_PARTITION = TopicPartition("", -1)
 """Partition of an action on a file of the whole log directory."""
 
-SIDE_FILES = {"offset_index": ".index", "time_index": ".timeindex"}
-"""Suffix of a derived file by the finding's code: a read of the segment makes it again."""
-
-_DERIVED = {
+DERIVED = {
     RECOVERY_POINT_NAME: "the next open reads the segments and writes it",
     LOG_START_NAME: "the next open takes the first segment's start; records that were deleted of it are there again",
     REPLICATION_NAME: "the next open takes the end of each log",
@@ -80,6 +76,13 @@ _DERIVED = {
     CLAIMS_NAME: "partitions in a bucket go on after `tiered repair rejoin TOPIC:P`",
 }
 """Small files of a log directory, and where what they say comes from once they are set aside."""
+
+BESIDE = {
+    "partition_metadata": (PARTITION_METADATA_NAME, f"the next open writes it from {TOPICS_NAME}"),
+    "offset_index": (".index", "the next read makes it again"),
+    "time_index": (".timeindex", "the next read makes it again"),
+}
+"""Files of a partition by the code of their finding: name or suffix, and where they come from once set aside."""
 
 
 def plan_disk(
@@ -98,32 +101,24 @@ def plan_disk(
     if not files.is_directory(directory):
         raise NotFoundError(f"the log directory {directory} does not exist", hint="correct the path")
     disk = Disk(directory, files)
-    actions: list[Action] = yield Blocking(partial(_small_files, disk))
+    actions: list[Action] = yield from blocking(partial(_small_files, disk))
     try:
         topics = yield from blocking(partial(expected_topics, directory, files))
-    except CorruptionError as damage:
-        _refuse_newer(damage)
-        topics, action = yield from _topics_file(disk, damage.message, remote=remote)
-        actions.append(action)
-        return actions  # the rest is judged by this file: another run finds it
+    except NewerFormatError:
+        raise
+    except CorruptionError as damage:  # the rest is judged by this file: another run finds it
+        return [*actions, (yield from _topics_file(disk, damage.message, remote=remote))]
     if any(Path(action.where).name in (OFFSET_CHECKPOINT_NAME, CLAIMS_NAME) for action in actions):
         return actions  # these say which partitions a bucket holds
-    names = {each if isinstance(each, str) else each.topic for each in selected}
-    compacted = {name: topic.config.compacted or topic.adopted for name, topic in topics.items()}
-    check = LocalCheck(
-        directory, files, lambda name: compacted.get(name, True), names and {*names, TRANSACTION_STATE_TOPIC}
-    )
-    found: list[Finding] = yield Blocking(partial(_look, check))
-    wanted = {each for each in selected if isinstance(each, TopicPartition)}
-    errors: dict[TopicPartition, list[Finding]] = {}
-    for finding in found:
-        tp = TopicPartition(finding.topic, finding.partition)
-        asked = not wanted or tp in wanted or tp.topic in (set(selected) | {TRANSACTION_STATE_TOPIC})
-        if finding.severity is Severity.ERROR and finding.partition >= 0 and asked:
-            errors.setdefault(tp, []).append(finding)
+    errors: dict[TopicPartition, list[Finding]] = yield from blocking(partial(_errors, disk, topics, selected))
     for tp, several in sorted(errors.items()):
         if tp.topic == TRANSACTION_STATE_TOPIC and not topics[tp.topic].adopted:
-            actions.append(_transaction_state(disk, tp, several[0].message))
+            path = str(directory / partition_dir(tp))
+            remedy, act = (
+                "set it aside: the next open aborts the transactions that are open",
+                partial(_forget, disk, tp),
+            )
+            actions.append(Action(tp, path, several[0].message, remedy, act=disk.act(act)))
         elif any(one.code == "partition_gone" for one in several):
             actions.append((yield from _gone(disk, tp, options)))
         else:
@@ -131,13 +126,21 @@ def plan_disk(
     return actions
 
 
-def _look(check: LocalCheck) -> list[Finding]:
-    return [seen for several in check.look() for seen in several if isinstance(seen, Finding)]
-
-
-def _refuse_newer(damage: CorruptionError) -> None:
-    if isinstance(damage, NewerFormatError):
-        raise damage
+def _errors(
+    disk: Disk, topics: Mapping[str, TopicInfo], selected: Sequence[str | TopicPartition]
+) -> dict[TopicPartition, list[Finding]]:
+    """Return what ``check`` finds wrong with the selected partitions, and with the log of transactions."""
+    names = {each if isinstance(each, str) else each.topic for each in selected}
+    compacted = {name: topic.config.compacted or topic.adopted for name, topic in topics.items()}
+    wanted = names | {TRANSACTION_STATE_TOPIC} if names else names
+    check = LocalCheck(disk.directory, disk.files, lambda name: compacted.get(name, True), wanted)
+    errors: dict[TopicPartition, list[Finding]] = {}
+    for finding in [one for several in check.look() for one in several if isinstance(one, Finding)]:
+        tp = TopicPartition(finding.topic, finding.partition)
+        asked = not names or not {tp, tp.topic}.isdisjoint({*selected, TRANSACTION_STATE_TOPIC})
+        if finding.severity is Severity.ERROR and finding.partition >= 0 and asked:
+            errors.setdefault(tp, []).append(finding)
+    return errors
 
 
 # -- small files -----------------------------------------------------------------------------------------------------
@@ -157,12 +160,10 @@ def _small_files(disk: Disk) -> list[Action]:
     for name, read in reads.items():
         try:
             read()
-        except (CorruptionError, UnicodeDecodeError) as damage:
-            if isinstance(damage, CorruptionError):
-                _refuse_newer(damage)
-            path = directory / name
-            act = partial(_set_aside, disk, [path])
-            actions.append(Action(NOBODY, str(path), "it cannot be read", f"set it aside: {_DERIVED[name]}", act=act))
+        except NewerFormatError:
+            raise
+        except (CorruptionError, UnicodeDecodeError):
+            actions.append(_set_aside(disk, NO_PARTITION, directory / name, "it cannot be read", DERIVED[name]))
     return actions
 
 
@@ -172,13 +173,12 @@ def _read_offsets(disk: Disk, name: str) -> None:
         decode_offsets(disk.files.read(path).decode())
 
 
-def _set_aside(disk: Disk, paths: Collection[Path], _: Workbench) -> Steps[None]:
-    now_ms = (yield Now()).now_ms
-    yield Blocking(partial(disk.locked, partial(disk.move, paths, now_ms)))
+def _set_aside(disk: Disk, tp: TopicPartition, path: Path, problem: str, after: str) -> Action:
+    return Action(tp, str(path), problem, f"set it aside: {after}", act=disk.act(partial(disk.move, [path])))
 
 
-def _topics_file(disk: Disk, problem: str, *, remote: bool) -> Steps[tuple[dict[str, TopicInfo], Action]]:
-    """Return the topics that the directories tell, with the settings of the bucket, and the action that writes them."""
+def _topics_file(disk: Disk, problem: str, *, remote: bool) -> Steps[Action]:
+    """Return the action that writes the topics of the directories, with the settings of the bucket."""
     found = yield from blocking(partial(_topics_of_directories, disk))
     notes: list[str] = []
     for name, info in found.items():
@@ -189,8 +189,12 @@ def _topics_file(disk: Disk, problem: str, *, remote: bool) -> Steps[tuple[dict[
             notes.append(f"the settings of {name} are lost: `tiered topics alter {name}` sets them again")
     path = disk.directory / TOPICS_NAME
     remedy = f"write {len(found)} topics from the directories of their partitions; then run the repair again"
-    act = partial(_write_topics, disk, found)
-    return found, Action(NOBODY, str(path), problem, remedy, notes=tuple(notes), act=act)
+
+    def write(now_ms: int) -> None:
+        disk.move([path], now_ms)
+        write_topics(disk.directory, disk.files, found)
+
+    return Action(NO_PARTITION, str(path), problem, remedy, notes=tuple(notes), act=disk.act(write))
 
 
 def _topics_of_directories(disk: Disk) -> dict[str, TopicInfo]:
@@ -219,16 +223,6 @@ def _sized(info: TopicInfo, partitions: int, config: TopicConfig) -> TopicInfo:
     )
 
 
-def _write_topics(disk: Disk, topics: Mapping[str, TopicInfo], _: Workbench) -> Steps[None]:
-    now_ms = (yield Now()).now_ms
-
-    def write() -> None:
-        disk.move([disk.directory / TOPICS_NAME], now_ms)
-        write_topics(disk.directory, disk.files, topics)
-
-    yield Blocking(partial(disk.locked, write))
-
-
 # -- a partition -----------------------------------------------------------------------------------------------------
 
 
@@ -241,23 +235,19 @@ def _partition(
     *,
     remote: bool,
 ) -> Steps[list[Action]]:
-    folder = disk.directory / partition_dir(tp)
     actions: list[Action] = []
     logs = [one for one in found if one.code.startswith("log_")]
     for one in found:
         if logs and one.where.endswith(LOG_SUFFIX):
             continue  # what stands beside a segment is judged by its batches
-        if one.code == "partition_metadata":
-            path = folder / PARTITION_METADATA_NAME
-            actions.append(Action(tp, str(path), "it cannot be read", f"write it from {TOPICS_NAME}",
-                                  act=partial(_write_topic_id, disk, tp)))  # fmt: skip
+        folder = disk.directory / partition_dir(tp)
+        if one.code in BESIDE:
+            name, after = BESIDE[one.code]
+            path = Path(one.where).with_suffix(name) if name.startswith(".") else folder / name
+            actions.append(_set_aside(disk, tp, path, one.message, after))
         elif one.code == "leader_epochs":
-            path, act = folder / EPOCHS_NAME, partial(rebuild_epochs, disk, tp)
-            actions.append(Action(tp, str(path), one.message, "write it from the batches", act=act))
-        elif one.code in SIDE_FILES:
-            path = Path(one.where).with_suffix(SIDE_FILES[one.code])
-            act = partial(_set_aside, disk, [path])
-            actions.append(Action(tp, str(path), one.message, "set it aside: the next read makes it again", act=act))
+            act = disk.act(partial(rebuild_epochs, disk, tp))
+            actions.append(Action(tp, str(folder / EPOCHS_NAME), one.message, "write it from the batches", act=act))
         else:
             actions.append(Action(tp, one.where, one.message, "put it back from a copy"))
     if logs:
@@ -268,53 +258,24 @@ def _partition(
     return actions
 
 
-def _write_topic_id(disk: Disk, tp: TopicPartition, _: Workbench) -> Steps[None]:
-    now_ms = (yield Now()).now_ms
-    path = disk.directory / partition_dir(tp) / PARTITION_METADATA_NAME
-
-    def write() -> None:
-        topic = expected_topics(disk.directory, disk.files)[tp.topic]
-        disk.move([path], now_ms)
-        disk.files.replace(path, encode_partition_metadata(topic.topic_id).encode())
-
-    yield Blocking(partial(disk.locked, write))
-
-
 def _gone(disk: Disk, tp: TopicPartition, options: RepairOptions) -> Steps[Action]:
     """Return the action for a partition whose directory is gone: it goes on at the bucket's end, or empty."""
-    uploads, claims, gone, starts = yield from blocking(partial(_noted, disk))
-    end, path = gone[tp], str(disk.directory / partition_dir(tp))
-    tiered = tp in uploads or tp in claims
+    uploads = yield from blocking(UploadCheckpoint(disk.directory, disk.files).read)
+    end = (yield from blocking(partial(find_gone, disk.directory, disk.files, uploads)))[tp]
+    tiered = tp in uploads or tp in (yield from blocking(Claims(disk.directory, disk.files).read))
+    starts = yield from blocking(OffsetsFile(disk.directory, LOG_START_NAME, disk.files).read)
     first = (uploads[tp].end_offset if tp in uploads else 0) if tiered else starts.get(tp, 0)
     lost = ((first, end),) if first < end else ()
     problem = f"the directory is gone; it held records up to offset {end}"
+    act: Act | None = None
+    remedy = f"go on at offset {first}, the bucket's end" if tiered else f"go on empty at offset {end}"
     if lost and not options.accept_loss:
         remedy = (
             f"put it back; `{disk.command(tp)} --accept-loss` gives up offsets {first} to {end}, which no bucket holds"
         )
-        return Action(tp, path, problem, remedy, lost)
-    if tiered:
-        act = partial(_rejoin, disk, tp)
-        return Action(tp, path, problem, f"go on at offset {first}, the bucket's end", lost, act=act)
-    return Action(tp, path, problem, f"go on empty at offset {end}", lost, act=partial(_accept_gone, disk, tp, end))
-
-
-def _noted(
-    disk: Disk,
-) -> tuple[
-    Mapping[TopicPartition, PartitionUpload],
-    Mapping[TopicPartition, ClaimProof],
-    Mapping[TopicPartition, int],
-    Mapping[TopicPartition, int],
-]:
-    uploads = UploadCheckpoint(disk.directory, disk.files).read()
-    starts = OffsetsFile(disk.directory, LOG_START_NAME, disk.files).read()
-    return (
-        uploads,
-        Claims(disk.directory, disk.files).read(),
-        find_gone(disk.directory, disk.files, uploads),
-        starts,
-    )
+    else:
+        act = partial(_rejoin, disk, tp) if tiered else disk.act(partial(_accept_gone, disk, tp, end))
+    return Action(tp, str(disk.directory / partition_dir(tp)), problem, remedy, lost, act=act)
 
 
 def _rejoin(disk: Disk, tp: TopicPartition, _: Workbench) -> Steps[None]:
@@ -322,38 +283,23 @@ def _rejoin(disk: Disk, tp: TopicPartition, _: Workbench) -> Steps[None]:
     yield from rejoin_steps(plan, SystemClock(), disk.files)
 
 
-def _accept_gone(disk: Disk, tp: TopicPartition, end: int, _: Workbench) -> Steps[None]:
-    def accept() -> None:
-        now = _noted(disk)[2].get(tp)
-        if now != end:
-            raise ConfigError(f"{tp} reached offset {now} by now, not {end}", hint="plan the repair again")
-        starts = OffsetsFile(disk.directory, LOG_START_NAME, disk.files)
-        starts.write({**starts.read(), tp: end})  # first: no offset is given out twice, wherever a crash comes
-        path = disk.directory / partition_dir(tp)
-        disk.files.make_directory(path)
-        ensure_topic_id(path, disk.files, expected_topics(disk.directory, disk.files)[tp.topic].topic_id)
-
-    yield Blocking(partial(disk.locked, accept))
-
-
-def _transaction_state(disk: Disk, tp: TopicPartition, problem: str) -> Action:
+def _accept_gone(disk: Disk, tp: TopicPartition, end: int, _: int) -> None:
+    now = find_gone(disk.directory, disk.files, UploadCheckpoint(disk.directory, disk.files).read()).get(tp)
+    if now != end:
+        raise ConfigError(f"{tp} reached offset {now} by now, not {end}", hint="plan the repair again")
+    starts = OffsetsFile(disk.directory, LOG_START_NAME, disk.files)
+    starts.write({**starts.read(), tp: end})  # first: no offset is given out twice, wherever a crash comes
     path = disk.directory / partition_dir(tp)
-    remedy = "set it aside: the next open aborts the transactions that are open"
-    return Action(tp, str(path), problem, remedy, act=partial(_without_state, disk, tp))
+    disk.files.make_directory(path)
+    ensure_topic_id(path, disk.files, expected_topics(disk.directory, disk.files)[tp.topic].topic_id)
 
 
-def _without_state(disk: Disk, tp: TopicPartition, _: Workbench) -> Steps[None]:
-    now_ms = (yield Now()).now_ms
+def _forget(disk: Disk, tp: TopicPartition, now_ms: int) -> None:
+    """Set a partition of the log of transactions aside."""
     path = disk.directory / partition_dir(tp)
-
-    def forget() -> None:
-        disk.files.unlink(disk.directory / CLEAN_SHUTDOWN_NAME)  # only an open after a crash looks for transactions
-        if disk.files.is_directory(path):
-            disk.move([path / name for name in disk.files.names(path)], now_ms)
-            disk.files.remove_directory(path)
-        for name in (RECOVERY_POINT_NAME, LOG_START_NAME, REPLICATION_NAME):
-            offsets = OffsetsFile(disk.directory, name, disk.files)
-            if tp in offsets.read():  # a partition that is noted and not there is out of service
-                offsets.write({each: at for each, at in offsets.read().items() if each != tp})
-
-    yield Blocking(partial(disk.locked, forget))
+    disk.files.unlink(disk.directory / CLEAN_SHUTDOWN_NAME)  # only an open after a crash looks for transactions
+    if disk.files.is_directory(path):
+        disk.move([path / name for name in disk.files.names(path)], now_ms)
+        disk.files.remove_directory(path)
+    # A partition that is noted and not there is out of service.
+    disk.forget_offsets([tp], RECOVERY_POINT_NAME, LOG_START_NAME, REPLICATION_NAME)

@@ -90,9 +90,10 @@ def _plan_topic(
 def _plan_partition(ground: Ground) -> Steps[list[Action]]:
     roots, pinned = yield from plan_root(ground)
     segments = (yield from plan_segments(ground, pinned)) if pinned is not None else []
-    if not roots and any(each.lost and each.act is None for each in segments):
+    if not roots and any(each.lost for each in segments):
         roots, pinned = yield from plan_shorter(ground)
-        segments = (yield from plan_segments(ground, pinned)) if pinned is not None else segments
+        if roots:
+            segments = (yield from plan_segments(ground, pinned)) if pinned is not None else []
     kept = (yield from plan_kept(ground)) if ground.options.read_data else []
     return [*roots, *segments, *kept]
 

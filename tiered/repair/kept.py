@@ -12,7 +12,6 @@ from uuid import UUID
 
 from tiered.errors import CorruptionError
 from tiered.format.container import MAX_OBJECT_BYTES
-from tiered.format.crc import crc32c
 from tiered.format.decision import decode_decision
 from tiered.format.kept import decode_kept
 from tiered.format.keys import (
@@ -35,7 +34,7 @@ from tiered.repair.bench import Workbench
 from tiered.repair.copies import believed
 from tiered.repair.plan import Action
 from tiered.repair.segments import Ground
-from tiered.repair.versions import Stored, find_version, put_version
+from tiered.repair.versions import Stored, restored
 from tiered.store.base import Delete, Get, NewId, Object, Steps, list_all
 
 Read = Callable[[bytes], object]
@@ -45,19 +44,21 @@ Read = Callable[[bytes], object]
 def plan_kept(ground: Ground) -> Steps[list[Action]]:
     """Return the actions for copies, snapshots and pins of one partition."""
     topic_id, tp = ground.entry.topic_id, ground.tp
-    actions: list[Action] = []
+    kept: list[tuple[str, str, Read]] = []
     for entry in (yield from list_all(hist_prefix(topic_id, tp.partition))):
         version = parse_hist_key(entry.key)
         if version is not None:
-            read = partial(_read_copy, ground, entry.key, version)
-            actions += yield from _judged(ground, entry.key, "the copy of the root", read)
+            kept.append((entry.key, "the copy of the root", partial(_read_copy, ground, entry.key, version)))
     _, damaged = yield from survey_snapshots(RootView(topic_id, tp.partition, tp.topic))
     for name in damaged:
         key = snap_key(topic_id, tp.partition, name)
-        actions += yield from _judged(ground, key, f"snapshot {name}", partial(decode_kept, key=key))
-    for entry in (yield from list_all(partition_prefix(topic_id, tp.partition) + "pin/")):
-        if is_pin_key(entry.key):
-            actions += yield from _judged(ground, entry.key, "the pin", partial(read_pin, key=entry.key))
+        kept.append((key, f"snapshot {name}", partial(decode_kept, key=key)))
+    pins = yield from list_all(partition_prefix(topic_id, tp.partition) + "pin/")
+    kept += [(entry.key, "the pin", partial(read_pin, key=entry.key)) for entry in pins if is_pin_key(entry.key)]
+    actions: list[Action] = []
+    for key, what, read in kept:
+        act, remedy = partial(_delete, ground, key), "delete it: no version of it is whole"
+        actions += yield from _judged(tp, topic_id, read, Action(tp, key, f"{what} is damaged", remedy, act=act))
     return actions
 
 
@@ -67,24 +68,15 @@ def _read_copy(ground: Ground, key: str, version: int, data: bytes) -> None:
         raise CorruptionError(f"{key} is not a copy of version {version}", path_or_key=key)
 
 
-def _judged(ground: Ground, key: str, what: str, read: Read) -> Steps[list[Action]]:
+def _judged(tp: TopicPartition, topic_id: UUID, read: Read, without: Action) -> Steps[list[Action]]:
+    """Return the action for an object that is damaged: a version of it, else ``without``."""
+    key = without.where
     got = yield Get(key, max_bytes=MAX_OBJECT_BYTES)
     if not isinstance(got, Object) or _fits(read, got.data):
         return []
-    restored = yield from _restored(ground.tp, key, got.etag, read, Stored(
-        ground.entry.topic_id, ground.tp.partition, key, 0, 0, got.etag))  # fmt: skip
-    act = partial(_delete, ground, key)
-    return [restored or ground.action(key, f"{what} is damaged", "delete it: no version of it is whole", act)]
-
-
-def _restored(tp: TopicPartition, key: str, etag: str, read: Read, stored: Stored) -> Steps[Action | None]:
-    """Return the action that puts a whole version back, None without one."""
-    version = yield from find_version(key, partial(_fits, read), MAX_OBJECT_BYTES)
-    got = (yield Get(key, max_bytes=MAX_OBJECT_BYTES, version=version)) if version else None
-    if not isinstance(got, Object):
-        return None
-    stored = stored._replace(size=len(got.data), crc=crc32c(got.data), etag=etag)
-    return Action(tp, key, "it is damaged", f"put version {version} back", act=partial(_put, stored, version))
+    stored = Stored(topic_id, max(tp.partition, 0), key, 0, 0, got.etag)
+    found = yield from restored(tp, stored, without.problem, partial(_fits, read), MAX_OBJECT_BYTES)
+    return [found[0] if found is not None else without]
 
 
 def _fits(read: Read, data: bytes) -> bool:
@@ -93,10 +85,6 @@ def _fits(read: Read, data: bytes) -> bool:
     except CorruptionError:
         return False
     return True
-
-
-def _put(stored: Stored, version: str, _: Workbench) -> Steps[None]:
-    yield from put_version(stored, version, ())
 
 
 def _delete(ground: Ground, key: str, _: Workbench) -> Steps[None]:
@@ -110,17 +98,13 @@ def plan_decisions() -> Steps[list[Action]]:
     What a version replaces is kept below ``aside/`` of the first topic.
     """
     actions: list[Action] = []
-    entries = yield from list_topics({})
+    entries, nobody = (yield from list_topics({})), TopicPartition("", -1)
     topic_id = entries[0].topic_id if entries else UUID(int=0)
     for entry in (yield from list_all(DECISIONS_PREFIX)):
         parsed = parse_decision_key(entry.key)
-        got = (yield Get(entry.key, max_bytes=MAX_OBJECT_BYTES)) if parsed is not None else None
-        read = partial(decode_decision, key=entry.key)
-        if parsed is None or not isinstance(got, Object) or _fits(read, got.data):
-            continue
-        stored = Stored(topic_id, 0, entry.key, 0, 0, got.etag)
-        restored = yield from _restored(TopicPartition("", -1), entry.key, got.etag, read, stored)
-        problem = f"the decision of batch {parsed.batch} of {parsed.txn} is damaged"
-        remedy = "put it back from a backup; its sink can commit no later batch before that"
-        actions.append(restored or Action(TopicPartition("", -1), entry.key, problem, remedy))
+        if parsed is not None:
+            problem = f"the decision of batch {parsed.batch} of {parsed.txn} is damaged"
+            remedy = "put it back from a backup; its sink can commit no later batch before that"
+            left = Action(nobody, entry.key, problem, remedy)
+            actions += yield from _judged(nobody, topic_id, partial(decode_decision, key=entry.key), left)
     return actions

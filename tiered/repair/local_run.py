@@ -9,72 +9,16 @@ from typing import NamedTuple
 
 from tiered.checking.inspection import BatchFeed, batches
 from tiered.errors import CorruptionError, TieredError, UnknownTopicError
-from tiered.format.batch import least_timestamp, verify_batch
+from tiered.format.batch import verify_batch
 from tiered.format.crc import crc32c
 from tiered.format.keys import FLAG_MAINTAINER
 from tiered.format.txn_index import decode_txns, encode_txns
 from tiered.local.directory.view import LogView
-from tiered.local.partition.partition import PartitionLog
 from tiered.model import ByteSource, EpochEntry, Row, SealedIndexes, TopicPartition
 from tiered.plan.maintenance import READ_BYTES
 from tiered.remote.rewrite import SegmentOutput, Workshop
 from tiered.remote.topics import TopicEntry
-from tiered.store.base import Blocking, NewId, Steps
-
-
-def held_bytes(view: LogView, tp: TopicPartition, entry: TopicEntry, row: Row) -> Steps[ByteSource | None]:
-    """Return the bytes that a row was uploaded with, None if the directory does not hold them."""
-    source: ByteSource | None = yield Blocking(partial(_find_bytes, view, tp, entry, row))
-    return source
-
-
-def _find_bytes(view: LogView, tp: TopicPartition, entry: TopicEntry, row: Row) -> ByteSource | None:
-    """Return the bytes that a row was uploaded with: sealed segments of a log directory, one after the other.
-
-    Returns None if the directory has no such segments, or other bytes at their offsets. Raises CorruptionError if it
-    holds another topic of that name.
-    """
-    info = view.topics().get(tp.topic)
-    if info is not None and info.topic_id != entry.topic_id:
-        raise CorruptionError(
-            f"{view.directory} holds topic {tp.topic} under the topic id {info.topic_id}, the bucket under "
-            f"{entry.topic_id}",
-            path_or_key=str(view.directory),
-            hint="name the directory that wrote this topic",
-        )
-    try:
-        partition = view.partition(tp)
-    except UnknownTopicError:
-        return None
-    opened = _opened(partition, row)
-    source = JoinedSource(opened) if opened else None
-    if source is not None and source.size == row.size and _sum(source) == row.crc:
-        return source
-    for each in opened:
-        each.close()
-    return None
-
-
-def _opened(partition: PartitionLog, row: Row) -> list[ByteSource]:
-    """Return the segments from the row's first offset on whose bytes fit into it."""
-    found: list[ByteSource] = []
-    expected, left = row.base, row.size
-    for segment in partition.sealed_segments(row.base):
-        if segment.base_offset != expected or segment.size_bytes > left:
-            break
-        found.append(segment.open_log())
-        expected, left = segment.end_offset, left - segment.size_bytes
-    return found
-
-
-def _sum(source: ByteSource) -> int:
-    crc = 0
-    try:
-        for at in range(0, source.size, READ_BYTES):
-            crc = crc32c(source.read_at(at, min(READ_BYTES, source.size - at)), crc)
-    except TieredError:  # it is damaged on the disk, too
-        return -1
-    return crc
+from tiered.store.base import Blocking, NewId, Steps, blocking
 
 
 class JoinedSource:
@@ -108,31 +52,39 @@ class JoinedSource:
 
 
 class LocalRun(NamedTuple):
-    """Sealed segments over exactly the offsets of a row: their bytes, and their indexes."""
+    """Sealed segments over exactly the offsets of a row.
+
+    ``same``: the row was uploaded with these bytes; else ``indexes`` are those of the segments.
+    """
 
     source: JoinedSource
     indexes: tuple[SealedIndexes, ...]
-    base: int
+    same: bool
 
 
 def find_run(
     view: LogView, tp: TopicPartition, entry: TopicEntry, row: Row, lineage: Sequence[EpochEntry]
 ) -> Steps[LocalRun | None]:
-    """Return the run of local segments that may replace a merged or compacted row, None without one.
+    """Return the run of local segments that holds the bytes of a row, or that may replace a rewritten one, else None.
 
-    Each batch is read: its leader epoch must be the one that the catalog's lineage gives its offset. A disk that
-    diverged from the log has other records there.
+    Other bytes count for a merged or compacted row alone. Each batch of them is read: its leader epoch must be the one
+    that the catalog's lineage gives its offset. A disk that diverged from the log has other records there.
+    Raises CorruptionError if the directory holds another topic of that name.
     """
-    run: LocalRun | None = yield Blocking(partial(_find, view, tp, entry, row, lineage))
-    return run
+    return blocking(partial(_find, view, tp, entry, row, lineage))
 
 
 def _find(
     view: LogView, tp: TopicPartition, entry: TopicEntry, row: Row, lineage: Sequence[EpochEntry]
 ) -> LocalRun | None:
     info = view.topics().get(tp.topic)
-    if not row.flags & FLAG_MAINTAINER or info is None or info.topic_id != entry.topic_id:
-        return None
+    if info is not None and info.topic_id != entry.topic_id:
+        raise CorruptionError(
+            f"{view.directory} holds topic {tp.topic} under the topic id {info.topic_id}, the bucket under "
+            f"{entry.topic_id}",
+            path_or_key=str(view.directory),
+            hint="name the directory that wrote this topic",
+        )
     try:
         segments = view.partition(tp).sealed_segments(row.base)
     except UnknownTopicError:
@@ -143,12 +95,20 @@ def _find(
         return None
     source = JoinedSource([each.open_log() for each in inside])
     try:
-        if _is_of(source, lineage):
-            return LocalRun(source, tuple([each.indexes() for each in inside]), row.base)
+        same = source.size == row.size and _sum(source) == row.crc
+        if same or (row.flags & FLAG_MAINTAINER and _is_of(source, lineage)):
+            return LocalRun(source, () if same else tuple([each.indexes() for each in inside]), same)
     except TieredError:
         pass  # damaged on the disk, too
     source.close()
     return None
+
+
+def _sum(source: ByteSource) -> int:
+    crc = 0
+    for at in range(0, source.size, READ_BYTES):
+        crc = crc32c(source.read_at(at, min(READ_BYTES, source.size - at)), crc)
+    return crc
 
 
 def _is_of(source: JoinedSource, lineage: Sequence[EpochEntry]) -> bool:
@@ -171,8 +131,7 @@ def write_run(shop: Workshop, run: LocalRun, row: Row) -> Steps[Row]:
         data: bytes = yield Blocking(partial(run.source.read_at, at, min(READ_BYTES, run.source.size - at)))
         for _, batch in feed.feed(data):
             header = verify_batch(batch)
-            output.stats.count(header.records_count, least_timestamp(header, batch), header.max_timestamp)
-            yield from output.append(bytes(batch), header)
+            yield from output.keep(header, batch)
     if output.written[0] != run.source.size:
         yield from output.abandon()
         raise CorruptionError(f"{shop.tp}: the local segments from offset {row.base} on changed", hint="plan again")

@@ -9,11 +9,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 from tiered.errors import CorruptionError
-from tiered.format.crc import crc32c
 from tiered.format.keys import SegmentName
 from tiered.format.page import MAX_PAGE_BYTES, PageKind, Pointer, Pointers, verified_page
 from tiered.format.root import Root
@@ -23,12 +21,11 @@ from tiered.plan.invariants import check_page
 from tiered.remote.pages import Content, PageCache, read_pages
 from tiered.remote.rewrite import hole
 from tiered.remote.snapshot import rows_inside
-from tiered.repair.bench import Workbench
 from tiered.repair.copies import Copies, described, list_objects, rows_of
 from tiered.repair.plan import Action
 from tiered.repair.segments import Ground
-from tiered.repair.versions import Stored, find_version, put_version
-from tiered.store.base import Get, Head, NewId, Object, Steps
+from tiered.repair.versions import Stored, restored
+from tiered.store.base import Head, NewId, Object, Steps
 
 CACHE_BYTES = 1 << 30
 """Pages of one catalog that are held while it is repaired."""
@@ -81,22 +78,16 @@ def _from_version(  # noqa: PLR0917 - a page, and what is known of it
         except CorruptionError:
             return False
 
-    version = yield from find_version(key, fits, MAX_PAGE_BYTES)
-    got = (yield Get(key, max_bytes=MAX_PAGE_BYTES, version=version)) if version else None
-    if not isinstance(got, Object):
-        return None
     head = yield Head(key)
-    etag = head.etag if isinstance(head, Object) else ""
-    stored = Stored(root.topic_id, root.partition, key, len(got.data), crc32c(got.data), etag)
-    remedy = f"put version {version} back"
-    found.actions.append(ground.action(key, damage.message, remedy, partial(_put_page, stored, version)))
-    content = verified_page(got.data, pointer, key=key, kind=kind)
+    stored = Stored(root.topic_id, root.partition, key, 0, 0, head.etag if isinstance(head, Object) else "")
+    version = yield from restored(ground.tp, stored, damage.message, fits, MAX_PAGE_BYTES)
+    if version is None:
+        return None
+    action, data = version
+    found.actions.append(action)
+    content = verified_page(data, pointer, key=key, kind=kind)
     found.cache.put(pointer.identity, content)
     return content
-
-
-def _put_page(stored: Stored, version: str, _: Workbench) -> Steps[None]:
-    yield from put_version(stored, version, ())
 
 
 def fill(root: Root, pages: Pages, copies: Copies) -> Steps[list[Row] | None]:

@@ -12,7 +12,6 @@ The directory that is set aside can be read like any log: ``tiered cat flights -
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -28,14 +27,13 @@ from tiered.local.disk.checkpoints import (
     META_PROPERTIES_NAME,
     RECOVERY_POINT_NAME,
     REPLICATION_NAME,
-    OffsetsFile,
 )
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files, is_another_disk
-from tiered.local.disk.lock import DirectoryLock
 from tiered.local.disk.topics import TOPICS_NAME
-from tiered.local.disk.uploads import UploadCheckpoint, uploader_lock
+from tiered.local.disk.uploads import UploadCheckpoint
 from tiered.model import TopicPartition
+from tiered.repair.log_dir import Disk
 from tiered.store.base import Steps, blocking
 
 _IDENTITY = (META_PROPERTIES_NAME, TOPICS_NAME)
@@ -60,12 +58,12 @@ class RejoinPlan:
 
 
 def plan_rejoin_steps(directory: Path, selected: Collection[TopicPartition], clock: Clock) -> Steps[RejoinPlan]:
-    """Looks at the disk only."""
+    """Plan what is set aside. Looks at the disk only."""
     return blocking(partial(_planned, directory, selected, clock))
 
 
 def rejoin_steps(plan: RejoinPlan, clock: Clock, files: Files) -> Steps[None]:
-    """All of it in one go, whoever is cancelled."""
+    """Carry a plan out in one go, even if the caller is cancelled."""
     return blocking(partial(_rejoin, plan, clock, files))
 
 
@@ -97,18 +95,20 @@ def _planned(directory: Path, selected: Collection[TopicPartition], clock: Clock
 def _rejoin(plan: RejoinPlan, clock: Clock, files: Files) -> None:
     if not files.is_directory(plan.directory):
         raise NotFoundError(f"there is no log directory {plan.directory}")
-    with contextlib.ExitStack() as held:
-        for lock in (DirectoryLock(plan.directory, files), uploader_lock(plan.directory, files)):
-            lock.acquire(clock)
-            held.callback(lock.release)
+    disk, gone = Disk(plan.directory, files), {aside.tp for aside in plan.partitions}
+    with disk.locked(clock):
         # Without this point an open after a crash does not take the directory that has moved for a lost one.
-        _forget_offsets(plan, files, RECOVERY_POINT_NAME)
+        disk.forget_offsets(gone, RECOVERY_POINT_NAME)
         _move(plan, files)
-        _forget(plan, files)
+        claims, uploads = Claims(plan.directory, files), UploadCheckpoint(plan.directory, files)
+        for tp in sorted(gone & set(claims.read())):
+            claims.write(tp, token=None, last_append=None, restored_from=None)
+        disk.forget_offsets(gone, LOG_START_NAME, REPLICATION_NAME)
+        uploads.write({tp: upload for tp, upload in uploads.read().items() if tp not in gone})
 
 
 def _move(plan: RejoinPlan, files: Files) -> None:
-    """Renames, so that every byte is in one place or the other. The copy of the identity makes it a readable log."""
+    """Rename the partitions: each byte is in one place or the other. A copy of the identity makes it a readable log."""
     files.make_directory(plan.target)
     for name in _IDENTITY:
         if files.state(plan.directory / name) is not None:
@@ -127,7 +127,7 @@ def _move(plan: RejoinPlan, files: Files) -> None:
 
 
 def _by_hand(plan: RejoinPlan, tp: TopicPartition) -> str:
-    """What to do where the log directory is a file system of its own, and no rename leads out of it."""
+    """Return what to do where the log directory is a file system of its own, and no rename leads out of it."""
     places = (plan.directory / partition_dir(tp), plan.target, plan.directory)
     source, target, directory = (shlex.quote(str(place)) for place in places)
     return (
@@ -135,21 +135,3 @@ def _by_hand(plan: RejoinPlan, tp: TopicPartition) -> str:
         f"it away, then `tiered repair rejoin {tp.topic}:{tp.partition} --log-dir {directory}`, which ends it; "
         f"{plan.target} is what was set aside then"
     )
-
-
-def _forget(plan: RejoinPlan, files: Files) -> None:
-    """What this volume said of the partitions was said of the records that are gone from it now."""
-    gone = {aside.tp for aside in plan.partitions}
-    checkpoint, claims = UploadCheckpoint(plan.directory, files), Claims(plan.directory, files)
-    for tp in sorted(gone & set(claims.read())):
-        claims.write(tp, token=None, last_append=None, restored_from=None)
-    _forget_offsets(plan, files, LOG_START_NAME, REPLICATION_NAME)
-    checkpoint.write({tp: upload for tp, upload in checkpoint.read().items() if tp not in gone})
-
-
-def _forget_offsets(plan: RejoinPlan, files: Files, *names: str) -> None:
-    gone = {aside.tp for aside in plan.partitions}
-    for name in names:
-        offsets = OffsetsFile(plan.directory, name, files)
-        if files.state(offsets.path) is not None:
-            offsets.write({tp: at for tp, at in offsets.read().items() if tp not in gone})

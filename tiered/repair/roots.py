@@ -30,14 +30,12 @@ from tiered.format.keys import (
     MAX_INT64,
     Role,
     aside_key,
-    join_uid,
     parse_decision_key,
     partition_prefix,
     root_key,
     segment_key,
 )
 from tiered.format.root import STATE_OPEN, Root
-from tiered.format.rows import NO_TRASH
 from tiered.model import EpochEntry, Row
 from tiered.plan.commit import Stamp, create_root
 from tiered.plan.invariants import check_root
@@ -62,13 +60,13 @@ from tiered.remote.root_view import root_get
 from tiered.remote.roots import root_body
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.stage import read_decision
+from tiered.remote.stale_root_check import find_newest_copy
 from tiered.repair.bench import Workbench
 from tiered.repair.copies import Copies, Listed, believed, find_copies, list_objects, rows_of, uploads_after
-from tiered.repair.garbage import left_behind
 from tiered.repair.judge import judge_index
 from tiered.repair.pages import fill, read_all_pages
-from tiered.repair.plan import Action
-from tiered.repair.segments import Ground, abort_at_hole
+from tiered.repair.plan import Act, Action
+from tiered.repair.segments import Ground, plan_hole
 from tiered.store.base import ABSENT, NewId, Now, Object, Put, Steps, list_all, list_page
 
 
@@ -100,6 +98,12 @@ class Base(NamedTuple):
     now: Root | None = None
     copied_ms: int = 0
 
+    @property
+    def end(self) -> int:
+        """Return where the new root ends."""
+        rows = [*self.rows, *self.since]
+        return rows[-1].next if rows else self.copy.next_offset
+
 
 def plan_root(ground: Ground) -> Steps[tuple[list[Action], Snapshot | None]]:
     """Return the actions for a root, and the catalog that is there after them; None if there will be none.
@@ -110,20 +114,21 @@ def plan_root(ground: Ground) -> Steps[tuple[list[Action], Snapshot | None]]:
     there = yield from _look(ground)
     if options.to_version is not None:
         return (yield from _planned(ground, there, "as was asked", (yield from _go_back(ground, there))))
-    all_of_them = there.root is None or options.from_version is not None
-    copies = yield from find_copies(topic_id, tp, there.root, all_of_them=all_of_them)
-    if there.root is not None and max(copies.roots) > there.root.version:
-        there = yield from _look(ground)  # commits that were made while the copies were listed are no proof
-    why = _flaw(ground, there, copies)
+    there, why = yield from _flaw(ground, there)
     if not why:
         return (yield from _with_pages(ground, there))
-    if there.root is not None:
-        copies = yield from find_copies(topic_id, tp, there.root, all_of_them=True)
+    copies = yield from find_copies(topic_id, tp, there.root)
+    # mutant two-ends-of-a-log-are-refused
+    if copies.forked is not None and options.from_version is None:
+        raise _two_ends(ground, *copies.forked)
     base = yield from _base(ground, there, copies)
+    if base is None and options.accept_loss:
+        base = yield from _new_root(ground)
     if base is None:
-        remedy = "no copy of the root is kept: what a log directory holds can be uploaded to a new prefix"
-        return [ground.action(root_key(topic_id, tp.partition), why, remedy, None)], None
-    return (yield from _planned(ground, there, why, base._replace(seen=copies.seen)))
+        remedy = "no copy of the root is kept: what a log directory holds can be uploaded to a new prefix; where the "
+        remedy += f"bucket holds nothing of this partition, `{ground.command} --accept-loss` begins an empty log"
+        return [Action(tp, root_key(topic_id, tp.partition), why, remedy)], None
+    return (yield from _planned(ground, there, why, base))
 
 
 def _with_pages(ground: Ground, there: There) -> Steps[tuple[list[Action], Snapshot | None]]:
@@ -134,7 +139,7 @@ def _with_pages(ground: Ground, there: There) -> Steps[tuple[list[Action], Snaps
     pages = yield from read_all_pages(ground, root)
     if not pages.lost:
         return pages.actions, Snapshot.of(root, pages.cache)
-    copies = yield from find_copies(ground.entry.topic_id, ground.tp, root, all_of_them=True)
+    copies = yield from find_copies(ground.entry.topic_id, ground.tp, root)
     rows = yield from fill(root, pages, copies)
     first = pages.lost[0]
     why = f"{len(pages.lost)} pages are missing or damaged, the first of offsets {first.base} to {first.next}"
@@ -156,12 +161,12 @@ def plan_shorter(ground: Ground) -> Steps[tuple[list[Action], Snapshot | None]]:
     there = yield from _look(ground)
     if there.root is None:
         return [], None
-    copies = yield from find_copies(ground.entry.topic_id, ground.tp, there.root, all_of_them=True)
+    copies = yield from find_copies(ground.entry.topic_id, ground.tp, there.root)
     base = yield from _base(ground, there, copies)
-    if base is None or base.copy is there.root or not base.lost:
+    if base is None or not base.lost:
         return [], None
     why = f"objects of offsets {base.lost[0][0]} to {base.lost[0][1]} are missing, as in a copy of a bucket"
-    return (yield from _planned(ground, there, why, base._replace(seen=copies.seen)))
+    return (yield from _planned(ground, there, why, base))
 
 
 def _look(ground: Ground) -> Steps[There]:
@@ -172,23 +177,16 @@ def _look(ground: Ground) -> Steps[There]:
     return There(bytes(got.data), got.etag, believed(got.data, key, ground.entry.topic_id, ground.tp))
 
 
-def _flaw(ground: Ground, there: There, copies: Copies) -> str:
-    """Return what is wrong with the root, ``""`` for nothing. Raises CorruptionError if two commits are possible."""
-    chosen = ground.options.from_version
-    # mutant two-ends-of-a-log-are-refused
-    if copies.forked is not None and chosen is None:
-        one, other = copies.forked
-        raise _two_ends(ground, one, other)
-    if there.data is None:
-        return "the root is missing"
+def _flaw(ground: Ground, there: There) -> Steps[tuple[There, str]]:
+    """Return the root, and what is wrong with it, ``""`` for nothing."""
     if there.root is None:
-        return "the root is damaged"
-    if chosen is not None:
-        return f"the operator chose version {chosen}"
-    newest = next(iter(copies.roots))
-    if newest <= there.root.version:
-        return ""
-    return f"an older root was put back: it has version {there.root.version}, {copies.roots[newest][1]} {newest}"
+        return there, "the root is missing" if there.data is None else "the root is damaged"
+    if ground.options.from_version is not None:
+        return there, f"the operator chose version {ground.options.from_version}"
+    newest = yield from find_newest_copy(there.root)
+    there = yield from _look(ground)  # commits that were made while the copies were listed are no proof
+    older = newest.contradicts(there.root) if there.root is not None else "it is gone"
+    return there, f"an older root was put back: {older}" if older else ""
 
 
 def _two_ends(ground: Ground, one: Root, other: Root) -> CorruptionError:
@@ -217,11 +215,8 @@ def _base(ground: Ground, there: There, copies: Copies) -> Steps[Base | None]:
             f"{tp}: no copy of version {chosen} is kept",
             hint=f"versions that are kept: {', '.join(map(str, list(copies.roots)[:20])) or 'none'}",
         )
-    if not copies.roots:
-        return (yield from _new_root(ground))
-    floor = max(root.gc_floor for root, _ in copies.roots.values())
+    floor = max([root.gc_floor for root, _ in copies.roots.values()], default=0)
     first: Base | None = None
-    kept: list[Row] = []
     for version, (copy, where) in copies.roots.items():
         if version != chosen if chosen is not None else version < floor:
             continue
@@ -229,24 +224,23 @@ def _base(ground: Ground, there: There, copies: Copies) -> Steps[Base | None]:
             rows = yield from rows_of(copy)
         except CorruptionError:
             continue  # a page is lost: an older copy may be whole
-        missing = [row for row in rows if not listed.holds(topic_id, tp.partition, row)]
-        if first is not None and missing:
+        whole = all(listed.holds(topic_id, tp.partition, row) for row in rows)
+        if first is not None and not whole:
             continue
-        base = yield from _with_since(ground, copy, where, rows, listed)
-        end = [*rows, *base.since][-1].next if rows or base.since else copy.next_offset
-        if first is None:
-            first, kept = base, rows
-            if not missing or ground.options.accept_loss:
-                break
-        elif not any(listed.has_any(topic_id, tp.partition, row) for row in kept if row.base >= end):
+        base = (yield from _with_since(ground, copy, where, rows, listed))._replace(seen=copies.seen)
+        first = first or base
+        if whole:
+            end, last = base.end, first.end
             # The bucket was copied while it was written: the objects behind this end came later than the root.
             # One of them, without its other half or between those that are missing, says that the others were lost.
-            first = base._replace(lost=((end, kept[-1].next),) if end < kept[-1].next else ())
+            if end < last and not any(
+                listed.has_any(topic_id, tp.partition, row) for row in first.rows if row.base >= end
+            ):
+                first = base._replace(lost=((end, last),))
             break
-    if first is None:
-        return None
-    yield from _need_all_of(ground, there, first)
-    return first._replace(copied_ms=first.copy.commit.ts_ms)
+    if first is not None:
+        yield from _need_all_of(ground, there, first)
+    return first
 
 
 def _need_all_of(ground: Ground, there: There, base: Base) -> Steps[None]:
@@ -270,14 +264,15 @@ def _new_root(ground: Ground) -> Steps[Base | None]:
         return None
     stamp = Stamp((yield NewId()), (yield Now()).now_ms, Role.WRITER, 0, "repair")
     root = create_root(ground.entry.topic_id, ground.tp.partition, ground.tp.topic, stamp)
-    return Base(root, "nothing: the bucket holds no object of this partition", [], [], [])
+    return Base(root, "nothing", [], [], [])
 
 
 def _with_since(ground: Ground, copy: Root, where: str, rows: list[Row], listed: Listed) -> Steps[Base]:
     """Return a copy with what follows its end: uploads of the writer, or batches of sinks."""
+    copied_ms = copy.commit.ts_ms
     if copy.writer.volume == SPARK_VOLUME:
         copy, since, notes = yield from _decided(ground, copy)
-        return Base(copy, where, rows, since, [], notes=notes)
+        return Base(copy, where, rows, since, [], notes=notes, copied_ms=copied_ms)
     found = yield from uploads_after(copy, listed.sizes)
     key_of = partial(segment_key, copy.topic_id, copy.partition)
     since, holes = chain(found, copy.next_offset, copy.writer.epoch, key_of), list[Row]()
@@ -290,7 +285,8 @@ def _with_since(ground: Ground, copy: Root, where: str, rows: list[Row], listed:
             break
         holes.append(hole(end, behind[0].base, (yield NewId()), 1, epoch))
         since += [holes[-1], *chain(found, behind[0].base, claim, key_of)]
-    return Base(copy, where, rows, since, holes, gap=(end, behind[0].base) if behind else (0, 0))
+    gap = (end, behind[0].base) if behind else (0, 0)
+    return Base(copy, where, rows, since, holes, gap=gap, copied_ms=copied_ms)
 
 
 def _decided(ground: Ground, copy: Root) -> Steps[tuple[Root, list[Row], tuple[str, ...]]]:
@@ -354,7 +350,7 @@ def _go_back(ground: Ground, there: There) -> Steps[Base]:
             f"{now.where} is {now.state}: it cannot go back to version {version}",
             hint="name a version that is older, of a topic that is not being deleted",
         )
-    copies = yield from find_copies(topic_id, tp, now, all_of_them=True)
+    copies = yield from find_copies(topic_id, tp, now)
     if version not in copies.roots:
         kept = ", ".join(map(str, [each for each in copies.roots if each < now.version][:20]))
         raise NotFoundError(f"{tp}: version {version} is not kept", hint=f"versions that are kept: {kept or 'none'}")
@@ -400,32 +396,32 @@ def _planned(ground: Ground, there: There, why: str, base: Base) -> Steps[tuple[
         max(base.seen, copy.version) + VERSION_STEP,
         stamp,
     )
-    root = replace(root, trash=NO_TRASH)
-    try:
-        named = {join_uid(row.id_hi, row.id_lo) for row in rows}
-        old = there.root or copy
-        root = replace(root, gc_floor=old.gc_floor, trash=(yield from left_behind(old, root, stamp, named)))
-    except CorruptionError:
-        root = replace(root, gc_floor=0)  # a page is lost: what it named is an orphan, which a sweep proves
+    # Objects that only the old root names are orphans now. Both claims are newer, so a sweep proves them dead.
+    root = replace(root, gc_floor=max(copy.gc_floor, there.root.gc_floor if there.root is not None else 0))
     _need_sound(root)
     undone = yield from _undone(ground, base)
-    start = (
-        f"write version {root.version} from version {copy.version} ({base.where})"
-        if base.rows or base.since
-        else (f"write version {root.version} from {base.where}")
+    remedy = (
+        f"write version {root.version} from version {copy.version} ({base.where}): offsets {root.start_offset} to "
+        f"{root.next_offset}, {len(base.since)} segments after the copy"
     )
-    remedy = f"{start}: offsets {root.start_offset} to {root.next_offset}, {len(base.since)} segments after the copy"
     again = f"run `tiered erase {tp.topic}:{tp.partition}` again"
-    lost = (*base.lost, *((row.base, row.next) for row in base.holes))
     notes = (*base.notes, "a disk that wrote it goes on after `tiered repair rejoin`")
-    action = Action(
-        tp, root.key, why, remedy, lost, tuple([each.sentence(tp, topic_id, again) for each in undone]), notes,
-        partial(_put_root, ground, root, there),
-    )  # fmt: skip
+    act: Act | None = partial(_put_root, ground, root, there)
+    if base.lost and not ground.options.accept_loss:
+        start, end = base.lost[0]
+        remedy = (
+            f"put the objects back; `{ground.command} --accept-loss` gives up offsets {start} to {end}: it goes back "
+            f"to version {copy.version}, the newest one all of whose objects are there"
+        )
+        act = None
+    undo = tuple([each.sentence(tp, topic_id, again) for each in undone])
+    action = Action(tp, root.key, why, remedy, base.lost, undo, notes, act)
+    if act is None:
+        return [action], None
     pinned = Snapshot.of(root)
     actions = [action, *_gap(ground, base)]
     for row in base.holes:
-        actions += yield from abort_at_hole(ground, pinned, row)
+        actions += yield from plan_hole(ground, pinned, row)
     return actions, pinned
 
 
@@ -436,7 +432,7 @@ def _gap(ground: Ground, base: Base) -> list[Action]:
         return []
     problem = f"no object holds offsets {start} to {end}, and uploads follow them"
     remedy = f"they count as uploads that never ended: `{ground.command} --accept-loss` makes a hole of the gap"
-    return [ground.action(root_key(ground.entry.topic_id, ground.tp.partition), problem, remedy, None)]
+    return [Action(ground.tp, root_key(ground.entry.topic_id, ground.tp.partition), problem, remedy)]
 
 
 def _claims(root: Root | None, role: Role) -> list[int]:

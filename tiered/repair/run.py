@@ -43,7 +43,7 @@ def apply_repair(store: Place | None, plan: RepairPlan) -> int:
 def plan_rejoin(
     directory: str | Path, selected: Collection[TopicPartition] = (), *, clock: Clock | None = None
 ) -> RejoinPlan:
-    """The partitions of a log directory that are fenced or end below the bucket's end, or those selected.
+    """Return the partitions of a log directory that are fenced or end below the bucket's end, or those selected.
 
     Changes nothing.
 
@@ -53,7 +53,7 @@ def plan_rejoin(
 
 
 def rejoin(plan: RejoinPlan, *, clock: Clock | None = None, files: Files | None = None) -> None:
-    """Carries the plan out, holding both locks of the directory. A crash in between is finished by running it again.
+    """Carry the plan out, holding both locks of the directory. A crash in between is finished by running it again.
 
     Raises LockedError (the application or an uploader has the directory), NotFoundError, LocalIOError.
     """

@@ -2,7 +2,7 @@
 
 ::
 
-    .log ── BatchWalk ── whole batches ──────────────┐
+    .log ── whole_batches ── what is left ───────────┐
     bundle of the segment before ── Follower ────────┼──> new .log and .idx, which replace the row
     transactions open where a loss begins ── markers ┘
 
@@ -13,17 +13,25 @@ gets an ABORT marker.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import bisect
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
 from tiered.errors import CorruptionError
-from tiered.format.batch import BatchHeader, empty_batch, encode_marker, least_timestamp, read_header, rebased
+from tiered.format.batch import BatchHeader, empty_batch, encode_marker, read_header, rebased, verify_batch
 from tiered.format.bundle import Bundle
 from tiered.format.control import ControlType
 from tiered.format.keys import FLAG_HOLE, FLAG_STAGED
+from tiered.format.offset_index import OffsetIndex
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 from tiered.format.txn_index import decode_txns, encode_txns
+from tiered.format.walk import Offsets, Span
+from tiered.local.disk.files import PosixFiles
+from tiered.local.segment.scan import LogFile
 from tiered.model import Row, TopicPartition
 from tiered.plan.producer import read_producer
 from tiered.plan.producer_state import Snapshot as Producers
@@ -31,9 +39,13 @@ from tiered.plan.side_files import NO_PRODUCERS, Follower
 from tiered.plan.visibility import open_firsts
 from tiered.remote.rewrite import SegmentOutput, Workshop
 from tiered.remote.snapshot import Snapshot
-from tiered.repair.batch_walk import BatchWalk, Loss, Take, take_nothing
 from tiered.repair.judge import judge_index, own_row
-from tiered.store.base import NewId, Steps
+from tiered.repair.versions import sum_of
+from tiered.repair.whole_batches import Ranges, whole_batches
+from tiered.store.base import NewId, Steps, blocking
+
+Batch = tuple[BatchHeader, bytes]
+EpochAt = Callable[[int, int, int], int]
 
 
 class Remains(NamedTuple):
@@ -52,29 +64,49 @@ class Remains(NamedTuple):
         return bool(self.row.flags & FLAG_STAGED)
 
 
-def walk(one: Remains, take: Take = take_nothing) -> Steps[list[Loss]]:
-    """Hand the batches that are whole to ``take``, in order; return the ranges of offsets between them that are lost.
+def _fetched(one: Remains, pinned: Snapshot, path: Path) -> Steps[tuple[tuple[Span, ...], Ranges]]:
+    """Fetch the ``.log`` into a file; return the batches of it that are whole, and the offsets that are lost.
 
     An object of right batches whose checksum is another one holds another segment: all offsets are lost. Batches of a
     sink do not show their place: they count only in an object of their full size.
     """
-    row = one.row
-    if not one.size:
-        return [Loss(row.base, row.next, "the .log is missing")]
-    batches = BatchWalk(one.tp, one.log_key, own_row(row), one.size, one.bundle)
-    if not (yield from batches.is_right()):
-        lost = yield from batches.run(take_nothing)
-        cut = one.size < row.size and (one.staged or batches.strange)
-        if not lost or one.size > row.size or cut:
-            return [Loss(row.base, row.next, "the .log holds another segment")]
-    if not one.staged:
-        return (yield from batches.run(take))
+    row, own, size = one.row, own_row(one.row), min(one.size, one.row.size)
+    with path.open("wb") as file:
+        right = (yield from sum_of(one.log_key, size, take=file.write)) == row.crc and 0 < size == row.size
 
-    def moved(header: BatchHeader, batch: memoryview) -> Steps[None]:
-        yield from take(*rebased(batch, header, row.base, row.leader_epoch))
+    def epoch_at(offset: int) -> int:
+        below = [each.epoch for each in pinned.root.lineage if each.start_offset <= offset]
+        return below[-1] if below and not one.staged else -1
 
-    lost = yield from batches.run(moved)
-    return [Loss(row.base + loss.start, row.base + loss.end, loss.why) for loss in lost]
+    def find() -> tuple[tuple[Span, ...], Ranges, bool]:
+        with LogFile(PosixFiles(), path) as log:
+            offsets, dense = Offsets(own.base, own.next), row.records == row.next - row.base
+            spans, lost = whole_batches(log, offsets, epoch_at, dense=dense, sealed=row.size)
+        return spans, lost, one.bundle is None or is_indexed(one.bundle, own.base, spans)
+
+    spans, lost, indexed = yield from blocking(find)
+    if not right and (not lost or one.size > row.size or (size < row.size and (one.staged or not indexed))):
+        return (), ((row.base, row.next),)
+    moved = row.base - own.base
+    return spans, tuple([(start + moved, end + moved) for start, end in lost])
+
+
+def is_indexed(bundle: Bundle, base: int, spans: Sequence[Span]) -> bool:
+    """Return whether the offset index can be of a log with these batches.
+
+    An entry of a broker is of all batches that were appended together.
+    """
+    entries = {
+        position: offset for offset, position in OffsetIndex.from_bytes(bundle.indexes.offset_index, base).entries
+    }
+    places = sorted(entries)
+    for span in spans:
+        behind = bisect.bisect_right(places, span.position)
+        if behind < len(places) and places[behind] < span.position + span.size:
+            return False
+        if entries.get(span.position, span.last_offset) < span.last_offset:
+            return False
+    return True
 
 
 def row_before(pinned: Snapshot, row: Row) -> Steps[Row | None]:
@@ -102,62 +134,89 @@ def follower_at(one: Remains, pinned: Snapshot) -> Steps[Follower]:
     return Follower(Producers(one.row.base, tuple(entries)), whole=True)
 
 
-class Markers:
-    """Markers that take lost offsets, so that no transaction stays open whose end may be lost."""
+class Rewrite:
+    """The new ``.log``: batches that are whole, and markers so that no transaction stays open whose end may be lost.
 
-    def __init__(self, one: Remains, lost: Sequence[Loss]) -> None:
-        self._one, self._lost = one, list(lost)
-        self._epoch = -1
-        self.aborted: list[tuple[int, int]] = []
-        """Producer id and first offset of each transaction that counts as aborted without a proof."""
-        told = one.bundle.indexes if one.bundle is not None and not one.staged else None
+    ``lost``: ranges of offsets. ``follower``: has seen what comes before. ``epoch_at``: leader epoch of a lost range,
+    given its bounds and the epoch of the batch before it. ``bundle``: that of the segment, if it is whole; it names the
+    transactions that ended. ``filled``: an empty batch takes the lost offsets that no marker takes.
+    """
+
+    def __init__(
+        self, where: str, lost: Ranges, follower: Follower, epoch_at: EpochAt, timestamp: int = 0, *,
+        bundle: Bundle | None = None, filled: bool = False,
+    ) -> None:  # fmt: skip
+        self.follower = follower
+        self._where, self._lost, self._epoch_at, self._filled = where, list(lost), epoch_at, filled
+        self._epoch, self._timestamp = -1, timestamp
+        self._aborted: list[tuple[int, int]] = []
+        told = bundle.indexes if bundle is not None else None
         self._ended = decode_txns(told.txn_index) if told is not None else None
         self._open = open_firsts(decode_snapshot(told.producer_snapshot or NO_PRODUCERS)) if told is not None else {}
 
-    def before(self, offset: int, follower: Follower) -> list[bytes]:
-        """Return the markers for each loss that begins before the batch at ``offset``."""
-        made: list[bytes] = []
-        while self._lost and self._lost[0].start < offset:
-            made += self._of(self._lost.pop(0), follower)
-        return made
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return a sentence for each transaction that counts as aborted without a proof."""
+        text = "the transaction of producer {} from offset {} on counts as aborted"
+        return tuple([text.format(*each) for each in self._aborted])
 
-    def seen(self, header: BatchHeader) -> None:
-        """Note the leader epoch of a batch that is written."""
-        self._epoch = header.leader_epoch
+    def batches(self, log: LogFile, spans: Sequence[Span], end: int, staged: Row | None = None) -> Iterator[Batch]:
+        """Return each batch up to offset ``end``, with its header.
 
-    def _of(self, loss: Loss, follower: Follower) -> list[bytes]:
-        row = self._one.row
-        epoch = row.leader_epoch if loss.end == row.next or self._epoch < 0 else self._epoch
-        made: list[bytes] = []
-        for producer in sorted(follower.producers(), key=lambda each: each.txn_first_offset):
+        ``staged``: the row of a sink, whose batches begin at offset 0.
+        """
+        for span in spans:
+            data = log.read_at(span.position, span.size)
+            header = verify_batch(data)
+            if staged is not None:
+                header, moved = rebased(memoryview(data), header, staged.base, staged.leader_epoch)
+                data = bytes(moved)
+            yield from self._before(header.base_offset)
+            self._epoch, self._timestamp = header.leader_epoch, max(self._timestamp, header.max_timestamp)
+            yield self._seen(header, data)
+        yield from self._before(end)
+
+    def _seen(self, header: BatchHeader, data: bytes) -> Batch:
+        self.follower.see(read_producer(header, data))
+        return header, data
+
+    def _before(self, offset: int) -> Iterator[Batch]:
+        while self._lost and self._lost[0][0] < offset:
+            yield from self._markers(*self._lost.pop(0))
+
+    def _markers(self, start: int, end: int) -> Iterator[Batch]:
+        epoch, at = self._epoch_at(start, end, self._epoch), start
+        for producer in sorted(self.follower.producers(), key=lambda each: each.txn_first_offset):
             first = producer.txn_first_offset
             if first < 0 or self._open.get(producer.producer_id) == first:
                 continue
-            at = loss.start + len(made)
-            if at >= loss.end:
+            if at == end:
+                if self._filled:
+                    break
                 raise CorruptionError(
-                    f"{self._one.tp}: {len(made) + 1} transactions are open at offset {loss.start}, and only "
-                    f"{loss.end - loss.start} offsets are lost there",
-                    path_or_key=self._one.log_key,
-                    offset=loss.start,
+                    f"{self._where}: more transactions are open at offset {start} than the {end - start} offsets that "
+                    "are lost there",
+                    path_or_key=self._where,
+                    offset=start,
                     hint="put the object back from a backup of the bucket",
                 )
-            made.append(self._marker(producer, at, epoch))
-        return made
+            marker = self._marker(producer, at, epoch)
+            yield self._seen(read_header(marker), marker)
+            at += 1
+        if self._filled and at < end:
+            empty = empty_batch(at, end, epoch)
+            yield read_header(empty), empty
 
     def _marker(self, producer: ProducerEntry, at: int, epoch: int) -> bytes:
-        kind = ControlType.ABORT
+        kind, txn = ControlType.ABORT, (producer.producer_id, producer.txn_first_offset)
         if self._ended is None:
-            self.aborted.append((producer.producer_id, producer.txn_first_offset))
-        elif not any(
-            txn.producer_id == producer.producer_id and txn.first_offset == producer.txn_first_offset
-            for txn in self._ended
-        ):
+            self._aborted.append(txn)
+        elif not any((each.producer_id, each.first_offset) == txn for each in self._ended):
             kind = ControlType.COMMIT
         return encode_marker(
             kind,
             max(producer.coordinator_epoch, 0),
-            max(self._one.row.max_ts, 0),
+            self._timestamp,
             producer_id=producer.producer_id,
             producer_epoch=producer.producer_epoch,
             base_offset=at,
@@ -165,41 +224,45 @@ class Markers:
         )
 
 
-def plan_markers(one: Remains, pinned: Snapshot, lost: Sequence[Loss]) -> Steps[list[tuple[int, int]]]:
-    """Return producer id and first offset of each transaction that would count as aborted without a proof."""
-    follower, markers = (yield from follower_at(one, pinned)), Markers(one, lost)
+def plan_remains(one: Remains, pinned: Snapshot, *, accepted: bool) -> Steps[tuple[Ranges, tuple[str, ...]]]:
+    """Return the ranges of offsets that the ``.log`` does not hold any more.
 
-    def take(header: BatchHeader, batch: memoryview) -> Steps[None]:
-        yield from ()
-        for made in markers.before(header.base_offset, follower):
-            follower.see(read_producer(read_header(made), made))
-        follower.see(read_producer(header, batch))
-
-    if not one.staged:
-        yield from walk(one, take)
-        markers.before(one.row.next, follower)
-    return markers.aborted
+    If the loss is ``accepted``, return a sentence for each transaction that counts as aborted, too.
+    """
+    if accepted:
+        made, lost = yield from _rewritten(one, pinned, None)
+        return lost, made.notes
+    with tempfile.TemporaryDirectory() as folder:
+        _, lost = yield from _fetched(one, pinned, Path(folder) / "log")
+    return lost, ()
 
 
-def write_remains(one: Remains, shop: Workshop, pinned: Snapshot, lost: Sequence[Loss]) -> Steps[Row]:
+def _rewritten(one: Remains, pinned: Snapshot, output: SegmentOutput | None) -> Steps[tuple[Rewrite, Ranges]]:
+    """Write each batch of the new segment, if there is an output. Returns the ranges that are lost, too."""
+    row, bundle = one.row, None if one.staged else one.bundle
+
+    def epoch_at(_: int, end: int, before: int) -> int:
+        return row.leader_epoch if end == row.next or before < 0 else before
+
+    follower = yield from follower_at(one, pinned)
+    with tempfile.TemporaryDirectory() as folder:
+        spans, lost = yield from _fetched(one, pinned, Path(folder) / "log")
+        left = () if one.staged else lost
+        made = Rewrite(one.log_key, left, follower, epoch_at, max(row.max_ts, 0), bundle=bundle)
+        with LogFile(PosixFiles(), Path(folder) / "log") as log:
+            batches = made.batches(log, spans, row.next, row if one.staged else None)
+            while (batch := (yield from blocking(partial(next, batches, None)))) is not None:
+                if output is not None:
+                    yield from output.keep(*batch)
+    return made, lost
+
+
+def write_remains(one: Remains, shop: Workshop, pinned: Snapshot, lost: Ranges) -> Steps[Row]:
     """Write the new segment. Raises CorruptionError if the ``.log`` does not read as it was planned."""
     row = one.row
-    follower, markers = (yield from follower_at(one, pinned)), Markers(one, lost)
     output = SegmentOutput(shop, [row], (yield NewId()))
-
-    def write(batch: memoryview | bytes, header: BatchHeader) -> Steps[None]:
-        follower.see(read_producer(header, batch))
-        markers.seen(header)
-        output.stats.count(header.records_count, least_timestamp(header, batch), header.max_timestamp)
-        yield from output.append(bytes(batch), header)
-
-    def take(header: BatchHeader, batch: memoryview) -> Steps[None]:
-        for made in markers.before(header.base_offset, follower):
-            yield from write(made, read_header(made))
-        yield from write(batch, header)
-
-    found = yield from walk(one, take)
-    if tuple(found) != tuple(lost):
+    made, found = yield from _rewritten(one, pinned, output)
+    if found != lost:
         yield from output.abandon()
         raise CorruptionError(
             f"{one.tp}: {one.log_key} does not read as it was planned",
@@ -207,16 +270,14 @@ def write_remains(one: Remains, shop: Workshop, pinned: Snapshot, lost: Sequence
             offset=row.base,
             hint="plan the repair again",
         )
-    for made in markers.before(row.next, follower) if not one.staged else ():
-        yield from write(made, read_header(made))
     epochs = tuple([each for each in shop.lineage if each.start_offset < row.next])
     if one.staged:
         return (yield from output.finish(b"", NO_PRODUCERS, epochs))
-    followed = follower.end_segment()
+    followed = made.follower.end_segment()
     snapshot = encode_snapshot(followed.producers) if followed.producers else b""
     if one.bundle is not None:  # it knows the sequences of the batches that are lost
         snapshot = one.bundle.indexes.producer_snapshot
     if not output.written[0] and snapshot not in (b"", NO_PRODUCERS):  # a hole has no place for a snapshot
         empty = empty_batch(row.base, row.next, row.leader_epoch)
-        yield from write(empty, read_header(empty))
+        yield from output.keep(read_header(empty), empty)
     return (yield from output.finish(encode_txns(followed.aborted), snapshot, epochs))

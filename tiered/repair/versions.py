@@ -16,9 +16,11 @@ from uuid import UUID
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.crc import crc32c
 from tiered.format.keys import aside_key
+from tiered.model import TopicPartition
 from tiered.plan.maintenance import READ_BYTES
 from tiered.remote.conditional_put import conditional_put, deadline_after
 from tiered.repair.aside import keep_copy
+from tiered.repair.plan import Action
 from tiered.store.base import ABSENT, Blocking, Body, Get, Match, NewId, Object, Put, Steps, list_versions
 from tiered.store.puts import Tags
 
@@ -54,14 +56,31 @@ def sum_of(key: str, size: int, version: str = "", take: Callable[[bytes], objec
     return crc
 
 
-def find_version(key: str, fits: Fits, max_bytes: int) -> Steps[str]:
-    """Return the newest version of a small object whose bytes fit, ``""`` without one."""
-    for each in (yield from list_versions(key)):
+def restored(  # noqa: PLR0917 - an object, and what makes a version of it right
+    tp: TopicPartition, stored: Stored, problem: str, fits: Fits, max_bytes: int, tags: Tags = ()
+) -> Steps[tuple[Action, bytes] | None]:
+    """Return the action that puts the newest version of a small object back whose bytes fit, and these bytes.
+
+    ``stored``: the object; its size and checksum are taken from the version. Returns None without such a version.
+    """
+    for each in (yield from list_versions(stored.key)):
         if each.size <= max_bytes:
-            got = yield Get(key, max_bytes=max_bytes, version=each.version)
+            got = yield Get(stored.key, max_bytes=max_bytes, version=each.version)
             if isinstance(got, Object) and fits(bytes(got.data)):
-                return each.version
-    return ""
+                data = bytes(got.data)
+                return put_action(
+                    tp, stored._replace(size=len(data), crc=crc32c(data)), problem, each.version, tags
+                ), data
+    return None
+
+
+def put_action(tp: TopicPartition, stored: Stored, problem: str, version: str, tags: Tags) -> Action:
+    """Return the action that makes an older version the newest."""
+
+    def act(_: object) -> Steps[None]:
+        yield from put_version(stored, version, tags)
+
+    return Action(tp, stored.key, problem, f"put version {version} back", act=act)
 
 
 def find_whole_version(key: str, size: int, crc: int) -> Steps[str]:

@@ -35,8 +35,6 @@ def lost(start: int, end: int) -> Repair:
 NOTHING = Repair()
 WHOLE_SEGMENT = lost(*SEGMENT)
 ONE_BATCH = lost(5, 6)
-TWO_BATCHES = lost(5, 7)
-"""A batch that tells no length, and the one that the offset index has no entry for."""
 
 REPAIRS = {
     ".log swapped between two partitions": Repair(dict.fromkeys(TPS[:2], SEGMENT)),
@@ -57,10 +55,10 @@ REPAIRS = {
     ".log: a bit of a record": ONE_BATCH,
     ".log: a bit of a base offset": ONE_BATCH,
     ".log: a high bit of a base offset": ONE_BATCH,
-    ".log: a bit of a batch length": TWO_BATCHES,
-    ".log: a high bit of a batch length": TWO_BATCHES,
+    ".log: a bit of a batch length": ONE_BATCH,
+    ".log: a high bit of a batch length": ONE_BATCH,
     ".log: a bit of a leader epoch": ONE_BATCH,
-    ".log: a bit of the magic": TWO_BATCHES,
+    ".log: a bit of the magic": ONE_BATCH,
     ".log: a bit of a CRC": ONE_BATCH,
     ".log: a bit of the record count": ONE_BATCH,
     ".log zeroed": WHOLE_SEGMENT,

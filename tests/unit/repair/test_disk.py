@@ -222,27 +222,6 @@ def test_the_topics_get_their_settings_from_the_bucket(tiered_log: Bucket) -> No
     tiered_log.continues()
 
 
-@pytest.mark.parametrize("name", ["tiered-claims.json", "meta.properties"])
-def test_a_directory_that_lost_its_identity_rejoins(tiered_log: Bucket, name: str) -> None:
-    directory, before = tiered_log.directory, tiered_log.committed()
-    (directory / name).write_bytes(b"{" * 500 + b"\n\n{}\n")
-    plan = repair(directory, tiered_log.store.url)
-    assert "`tiered repair rejoin TOPIC:P`" in plan.actions[0].remedy
-    from tiered.repair.run import plan_rejoin, rejoin
-
-    rejoin(plan_rejoin(directory, [TP]))
-    assert tiered_log.committed() == before
-    tiered_log.continues()
-
-
-def test_the_uploader_writes_its_checkpoint_again(tiered_log: Bucket) -> None:
-    (tiered_log.directory / OFFSET_CHECKPOINT_NAME).write_bytes(b"{")
-    (tiered_log.directory / "tiered-uploader.journal").write_bytes(b"no line\n{")
-    plan = repair(tiered_log.directory, tiered_log.store.url)
-    assert len(plan.actions) == 1
-    tiered_log.continues()
-
-
 def test_a_newer_release_is_no_damage(directory: Path) -> None:
     (directory / "tiered-topics.json").write_text('{"version": 99}')
     with pytest.raises(NewerFormatError):

@@ -35,15 +35,6 @@ def test_all_pages_come_back_from_versions(bucket: Paged) -> None:
     assert (bucket.seen(), bucket.root.version) == (before, version)
 
 
-def test_bundles_that_add_up_tell_what_a_page_named(bucket: Paged) -> None:
-    bucket.store.inner._bucket.versions.clear()  # type: ignore[attr-defined]
-    before, keys = bucket.rows(), bucket.pages()
-    bucket.lose_pages(keys[0], keys[-1])
-    (action,) = bucket.repair()
-    assert "2 pages are missing or damaged" in action.problem
-    assert bucket.seen() == before
-
-
 def test_a_copy_of_the_root_tells_what_a_page_named(bucket: Paged) -> None:
     """It named the rows itself, before there was a page of them."""
     root = bucket.root

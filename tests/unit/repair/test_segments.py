@@ -15,7 +15,6 @@ from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER
 from tiered.local.directory.view import LogView
 from tiered.model import EpochEntry
 from tiered.repair.local_run import find_run
-from tiered.repair.plan import EXIT_LEFT
 from tiered.repair.run import apply_repair
 from tiered.store.driver import drive
 
@@ -121,30 +120,6 @@ def test_an_index_and_its_log_come_back_together(plain: Bucket) -> None:
     assert plain.findings() == ()
 
 
-@pytest.mark.parametrize("kind", ["memory", "directory"])
-def test_what_no_copy_holds_is_left(tmp_path: Path, kind: str) -> None:
-    with bucket(kind, tmp_path) as place:
-        write(place, steps=40)
-        row = place.rows()[2]
-        place.delete(place.log_key(row))
-        plan = place.repair()
-        (action,) = plan.actions
-        assert plan.exit_code == EXIT_LEFT
-        assert (action.act, action.lost) == (None, ((row.base, row.next),))
-        assert "`tiered repair t:0 --accept-loss`" in action.remedy
-        assert plan.as_json()["actions"][0]["lost"] == [[row.base, row.next]]
-
-
-def test_a_compacted_row_is_replaced_by_a_local_run(plain: Bucket) -> None:
-    before, row = plain.committed(), plain.compact(1, 5)
-    assert len(plain.committed()) == len(before) - 1
-    plain.delete(plain.log_key(row), plain.index_key(row))
-    plan = plain.repair(from_dir=plain.directory)
-    assert [action.where for action in plan.actions] == [plain.log_key(row)]
-    assert (plan.exit_code, plain.committed()) == (0, before)
-    assert plain.findings() == ()
-
-
 def test_a_disk_that_diverged_gives_nothing(plain: Bucket) -> None:
     """Its records have the same offsets, under another leader epoch."""
     row, lineage = plain.compact(1, 5), plain.root.lineage
@@ -156,14 +131,6 @@ def test_a_disk_that_diverged_gives_nothing(plain: Bucket) -> None:
         assert drive(plain.store, find_run(view, TP, plain.entry, row, [EpochEntry(7, 0)])) is None
     finally:
         view.close()
-
-
-def test_the_bytes_of_a_merged_row_come_back_under_its_key(plain: Bucket) -> None:
-    before, row = plain.committed(), plain.merge(1, 5)
-    flip(plain, plain.log_key(row))
-    plain.repair(from_dir=plain.directory)
-    assert plain.rows()[1] == row
-    assert plain.committed() == before
 
 
 @pytest.mark.parametrize("seed", range(4))

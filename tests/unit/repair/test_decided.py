@@ -1,55 +1,19 @@
-"""Copies, snapshots, pins and decisions that are damaged come back from versions, or are deleted or named."""
+"""Batches of sinks that were decided since the copy from which a lost root goes on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from uuid import uuid4
-
 import pytest
 
-from tests.support.buckets import Bucket, bucket, write
 from tests.unit.remote.building import RemoteLog
 from tests.unit.remote.paged.sinks import TP as FLIGHTS
 from tests.unit.remote.paged.sinks import commit, decide, log_of_sinks, lose
 from tiered.errors import CorruptionError
-from tiered.format.keys import hist_prefix, parse_hist_key, partition_prefix
+from tiered.format.keys import hist_prefix, parse_hist_key
 from tiered.model import Row
-from tiered.remote.past import create_snapshot
-from tiered.remote.root_view import RootView
 from tiered.repair.plan import RepairOptions
 from tiered.repair.run import apply_repair, plan_repair
-from tiered.store.base import ABSENT, Delete, Put, list_all
+from tiered.store.base import Delete, list_all
 from tiered.store.driver import drive
-
-
-@pytest.fixture(params=["versions", "memory"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bucket]:
-    with bucket(request.param, tmp_path) as made:
-        write(made, steps=30)
-        drive(made.store, create_snapshot(RootView(made.entry.topic_id, 0, "t"), "before"))
-        yield made
-
-
-@pytest.mark.parametrize("part", ["/hist/", "/snap/"])
-def test_a_damaged_copy(place: Bucket, part: str) -> None:
-    key = place.listed(part)[0]
-    right = place.data(key)
-    place.replace(key, right[:-5])
-    plan = place.repair()
-    assert ([action.where for action in plan.actions], plan.exit_code) == ([key], 0)
-    if place.kind == "versions":
-        assert place.data(key) == right
-    else:
-        assert place.listed(part) == [other for other in place.listed(part) if other != key]
-    assert len(place.listed("/aside/")) == 1
-
-
-def test_a_damaged_pin_is_deleted(place: Bucket) -> None:
-    key = f"{partition_prefix(place.entry.topic_id, 0)}pin/{uuid4().hex}"
-    place.store.execute(Put(key, b"no pin", ABSENT))
-    place.repair()
-    assert place.listed("/pin/") == []
 
 
 def rows_of(log: RemoteLog) -> list[Row]:
