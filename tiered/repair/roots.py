@@ -30,12 +30,14 @@ from tiered.format.keys import (
     MAX_INT64,
     Role,
     aside_key,
+    join_uid,
     parse_decision_key,
     partition_prefix,
     root_key,
     segment_key,
 )
 from tiered.format.root import STATE_OPEN, Root
+from tiered.format.rows import NO_TRASH
 from tiered.model import EpochEntry, Row
 from tiered.plan.commit import Stamp, create_root
 from tiered.plan.invariants import check_root
@@ -63,6 +65,7 @@ from tiered.remote.stage import read_decision
 from tiered.remote.stale_root_check import find_newest_copy
 from tiered.repair.bench import Workbench
 from tiered.repair.copies import Copies, Listed, believed, find_copies, list_objects, rows_of, uploads_after
+from tiered.repair.garbage import left_behind
 from tiered.repair.judge import judge_index
 from tiered.repair.pages import fill, read_all_pages
 from tiered.repair.plan import Act, Action
@@ -396,8 +399,13 @@ def _planned(ground: Ground, there: There, why: str, base: Base) -> Steps[tuple[
         max(base.seen, copy.version) + VERSION_STEP,
         stamp,
     )
-    # Objects that only the old root names are orphans now. Both claims are newer, so a sweep proves them dead.
-    root = replace(root, gc_floor=max(copy.gc_floor, there.root.gc_floor if there.root is not None else 0))
+    root = replace(root, trash=NO_TRASH, gc_floor=max(copy.gc_floor, there.root.gc_floor if there.root else 0))
+    try:
+        # Objects that only the old root names wait for the grace time: going back may have been a mistake.
+        named = {join_uid(row.id_hi, row.id_lo) for row in rows}
+        root = replace(root, trash=(yield from left_behind(there.root or copy, root, stamp, named)))
+    except CorruptionError:
+        root = replace(root, gc_floor=0)  # a page is lost: what it named is an orphan, which a sweep proves
     _need_sound(root)
     undone = yield from _undone(ground, base)
     remedy = (
