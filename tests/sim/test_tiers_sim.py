@@ -21,16 +21,16 @@ from tests.sim.tiers.world import World
 from tiered.checking.check import CheckReport
 from tiered.errors import DiskFullError, FencedError, OffsetGapError, TieredError
 from tiered.format.kernels import ConsumerRecord
-from tiered.format.root import Root, encode_root
+from tiered.format.root import Root
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.model import Row, TopicPartition
 from tiered.plan import lifecycle
 from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream
-from tiered.remote import upload
-from tiered.remote.catalog import Catalog
+from tiered.remote import conditional_put, upload
+from tiered.remote.conditional_put import Settled
 from tiered.remote.root_view import RootView
-from tiered.store.base import Match, Put, PutResult, PutStatus, Steps
+from tiered.store.base import Put, PutResult, PutStatus, Steps
 from tiered.tiering.run import Run
 
 pytestmark = pytest.mark.no_cover  # seeds tell nothing of coverage, and its tracer makes them take three times as long
@@ -120,19 +120,16 @@ def test_a_seed_replays_exactly(tmp_path: Path) -> None:
 def unknown_is_success(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit without an answer counts as landed, and no root is read back."""
 
-    def put(self: Catalog, planned: Root, _: object) -> Steps[bool]:
-        result = yield Put(self.key, encode_root(planned), Match(self.etag))
-        if result.status in (PutStatus.LANDED, PutStatus.UNKNOWN):
-            self.root, self.etag = planned, result.etag
-            return True
-        return False
+    def put(request: Put, *_: object) -> Steps[Settled]:
+        result = yield request
+        return Settled(PutStatus.LANDED if result.status is PutStatus.UNKNOWN else result.status, result.etag)
 
     def read_back(self: RootView, rows: Sequence[Row] = ()) -> Steps[Root]:
         yield from ()
         assert self.root is not None
         return self.root
 
-    monkeypatch.setattr(Catalog, "_put", put)
+    monkeypatch.setattr(conditional_put, "conditional_put", put)
     monkeypatch.setattr(RootView, "read_back", read_back)
 
 
