@@ -6,7 +6,6 @@ for. What one of them raises, a cancellation too, is raised at its ``yield``.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -92,9 +91,12 @@ class LayeredStore:
 class AioLayeredStore:
     """The same for asyncio; ``sleep`` is injected by tests."""
 
-    def __init__(self, inner: AioStore, layer: Layer, sleep: AioSleep = asyncio.sleep) -> None:
+    def __init__(self, inner: AioStore, layer: Layer, sleep: AioSleep | None = None) -> None:
+        import asyncio  # noqa: PLC0415 - programs on threads use this module, too, and never load asyncio
+
         self.inner, self.layer, self.url = inner, layer, inner.url
-        self._sleep = sleep
+        self._sleep = sleep or asyncio.sleep
+        self._wrap = asyncio.wrap_future
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.inner!r})"
@@ -117,7 +119,7 @@ class AioLayeredStore:
                         await self._sleep(asked.seconds)
                     elif isinstance(asked, Turn):
                         if not asked.given.done():
-                            await asyncio.wrap_future(asked.given)
+                            await self._wrap(asked.given)
                     else:
                         answer = await self.inner.execute(asked)
                 except BaseException as raised:  # noqa: BLE001 - the layer raises it again
