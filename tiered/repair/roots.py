@@ -422,25 +422,22 @@ def _planned(ground: Ground, there: There, why: str, base: Base) -> Steps[tuple[
             f"to version {copy.version}, the newest one all of whose objects are there"
         )
         act = None
+    elif base.gap[1]:  # a root that ends before the gap would make orphans of the uploads after it
+        start, end = base.gap
+        remedy = (
+            f"no object holds offsets {start} to {end}, and uploads follow them: put the objects back; "
+            f"`{ground.command} --accept-loss` makes a hole of the gap"
+        )
+        act = None
     undo = tuple([each.sentence(tp, topic_id, again) for each in undone])
     action = Action(tp, root.key, why, remedy, base.lost, undo, notes, act)
     if act is None:
         return [action], None
     pinned = Snapshot.of(root)
-    actions = [action, *_gap(ground, base)]
+    actions = [action]
     for row in base.holes:
         actions += yield from plan_hole(ground, pinned, row)
     return actions, pinned
-
-
-def _gap(ground: Ground, base: Base) -> list[Action]:
-    """Return the action, without a remedy, for uploads that follow the end of the new root with a gap, if any do."""
-    start, end = base.gap
-    if not end:
-        return []
-    problem = f"no object holds offsets {start} to {end}, and uploads follow them"
-    remedy = f"they count as uploads that never ended: `{ground.command} --accept-loss` makes a hole of the gap"
-    return [Action(ground.tp, root_key(ground.entry.topic_id, ground.tp.partition), problem, remedy)]
 
 
 def _claims(root: Root | None, role: Role) -> list[int]:

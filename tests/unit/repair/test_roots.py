@@ -144,14 +144,15 @@ def test_a_version_that_is_not_kept(plain: Bucket) -> None:
         plain.plan(to_version=plain.root.version)
 
 
-def test_uploads_behind_a_gap_are_named_only_with_a_hole(plain: Bucket) -> None:
+def test_a_root_is_written_over_a_gap_only_with_a_hole(plain: Bucket) -> None:
     before, rows = plain.committed(), plain.rows()
     plain.delete(plain.root_key, plain.log_key(rows[-3]), plain.index_key(rows[-3]))
     ends = {decode_root(plain.data(key), key=key).next_offset for key in plain.listed("/hist/")}
     assert max(ends) <= rows[-3].base
-    plan = plain.plan()
+    plan = plain.repair()
     assert plan.exit_code == EXIT_LEFT
     assert "`tiered repair t:0 --accept-loss` makes a hole of the gap" in plan.left[0].remedy
+    assert plain.root_key not in plain.listed()
     plain.repair_once(accept_loss=True)
     assert (plain.root.next_offset, len(plain.rows())) == (rows[-1].next, len(rows))
     kept = [seen for seen in before if not rows[-3].base <= seen[0] < rows[-3].next]
