@@ -72,6 +72,8 @@ class World:
             clean = True
         except LocalIOError:
             clean = False
+        except TieredError:  # why an appender could not write; all else is closed by then
+            clean = True
         await self.open()
         await self.verify()
         await self.log.close()
