@@ -43,19 +43,19 @@ def block_ends(code: CodeType) -> frozenset[int]:
 
 
 class Striker:
-    """A trace function that raises at the bytecodes of the product with these numbers, counted from 1.
+    """A trace function that raises at the bytecodes below ``sources`` with these numbers, counted from 1.
 
     The end of a ``with`` block is spared: the interpreter runs no handler between its instructions and the release of a
     lock.
     """
 
-    def __init__(self, kind: type[BaseException], *at: int) -> None:
-        self.kind, self.at = kind, at
+    def __init__(self, kind: type[BaseException], *at: int, sources: str = SOURCES) -> None:
+        self.kind, self.at, self.sources = kind, at, sources
         self.seen = 0
         self.places: list[str] = []
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if not frame.f_code.co_filename.startswith(SOURCES):
+        if not frame.f_code.co_filename.startswith(self.sources):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self.step
@@ -68,7 +68,7 @@ class Striker:
                 raise self.kind
         return self.step
 
-    def run(self, call: Callable[[], None]) -> None:
+    def run(self, call: Callable[[], object]) -> None:
         before = sys.gettrace()
         sys.settrace(self)
         try:
@@ -77,3 +77,10 @@ class Striker:
             pass
         finally:
             sys.settrace(before)
+
+
+def strike(call: Callable[[], object], at: int) -> bool:
+    """Call, and raise at the instruction of this number in any frame of Python. Return whether there is one."""
+    striker = Striker(Interrupt, at, sources="")
+    striker.run(call)
+    return bool(striker.places)

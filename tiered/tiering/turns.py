@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from types import FrameType
 
-from tiered.format.locks import has_ended, reentrant_call
+from tiered.format.locks import SafeEvent, has_ended, reentrant_call
 from tiered.model import TopicPartition
 
 POLL_SECONDS = 0.05
@@ -28,7 +28,9 @@ class Turns:
     """The runs at work. Thread-safe. ``changed`` is held for a look at them, and across no request."""
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()  # its lock is reentrant: a signal handler may come in between
+        # Reentrant: a signal handler may come in between. Unlike a condition's, no exception leaves it locked.
+        self.changed = threading.RLock()
+        self._ended = SafeEvent()
         self._turns: list[Turn] = []
 
     def begin(self, partitions: Collection[TopicPartition], seconds: float | None) -> Turn | None:
@@ -38,24 +40,29 @@ class Turns:
         Raises ReentrantCallError where this thread is inside such a run.
         """
         turn = Turn(frozenset(partitions), threading.get_ident(), sys._getframe(1))
-        with self.changed:
-            while others := [other for other in self._at_work() if other.partitions & turn.partitions]:
-                if any(other.thread == turn.thread for other in others):
-                    raise reentrant_call()
-                if seconds is not None and seconds <= 0:
-                    return None
-                self.changed.wait(POLL_SECONDS if seconds is None else min(seconds, POLL_SECONDS))
-                seconds = None if seconds is None else seconds - POLL_SECONDS
-            self._turns.append(turn)
-            return turn
+        while True:
+            self._ended.clear()  # before the look: a run that ends after it ends the wait
+            with self.changed:
+                others = [other for other in self._at_work() if other.partitions & turn.partitions]
+                if not others:
+                    self._turns.append(turn)
+            if not others:
+                return turn
+            if any(other.thread == turn.thread for other in others):
+                raise reentrant_call()
+            if seconds is not None and seconds <= 0:
+                return None
+            self._ended.wait(POLL_SECONDS if seconds is None else min(seconds, POLL_SECONDS))
+            seconds = None if seconds is None else seconds - POLL_SECONDS
 
     def end(self, turn: Turn) -> bool:
         """End a run; True if none is left."""
         with self.changed:
             self._turns = [other for other in self._at_work() if other is not turn]
             turn.frame = None  # a frame that refers to itself stays until the next collection
-            self.changed.notify_all()
-            return not self._turns
+            self._ended.set()
+            is_last = not self._turns
+        return is_last  # noqa: RET504 - read under the lock
 
     def _at_work(self) -> list[Turn]:
         return [turn for turn in self._turns if not has_ended(turn.frame)]

@@ -2,44 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-from collections.abc import Callable
-from types import FrameType
-from typing import Any
 
 import pytest
 
-from tests.crash.striking import block_ends
+from tests.crash.striking import strike
 from tiered.format.locks import PlainLock, SafeEvent
-
-
-class Interrupt(BaseException):
-    """What a signal handler raises."""
-
-
-def strike(call: Callable[[], None], at: int) -> bool:
-    """Call, and raise at the instruction of this number in any frame of Python; whether there is one."""
-    left = at
-
-    def step(frame: FrameType, event: str, arg: Any) -> Any:
-        nonlocal left
-        frame.f_trace_opcodes = True
-        if event == "opcode" and frame.f_lasti not in block_ends(frame.f_code):
-            left -= 1
-            if left == 0:
-                raise Interrupt
-        return step
-
-    before = sys.gettrace()
-    sys.settrace(step)
-    try:
-        call()
-    except Interrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
 
 
 def use_lock(lock: PlainLock) -> None:
@@ -62,7 +30,7 @@ def test_an_interrupted_lock_is_free_for_another_thread() -> None:
 @pytest.mark.no_cover
 def test_an_interrupted_event_is_set_by_another_thread_and_wakes_its_waiters() -> None:
     event, at = SafeEvent(), 1
-    while strike(event.set, at) or strike(lambda: bool(event.wait(0)), at):
+    while strike(event.set, at) or strike(lambda: event.wait(0), at):
         at += 1
         event.clear()
         thread = threading.Thread(target=event.wait, daemon=True)

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from tests.crash.striking import strike
 from tiered.errors import ReentrantCallError
 from tiered.model import TopicPartition
 from tiered.tiering.turns import Turn, Turns
@@ -54,6 +55,24 @@ def test_a_run_inside_a_run_of_the_same_thread_is_refused() -> None:
     with pytest.raises(ReentrantCallError):
         turns.begin([B], None)
     assert turns.end(turn)
+
+
+@pytest.mark.no_cover
+def test_an_interrupted_run_keeps_no_other_thread_out() -> None:
+    turns, at = Turns(), 1
+
+    def run() -> None:
+        turn = turns.begin([A], None)
+        if turn is not None:
+            turns.end(turn)
+
+    while strike(run, at):
+        at += 1
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(60)
+        assert not thread.is_alive()
+    assert at > 10
 
 
 def test_a_run_ends_with_its_function() -> None:
