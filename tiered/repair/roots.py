@@ -187,7 +187,8 @@ def _flaw(ground: Ground, there: There) -> Steps[tuple[There, str]]:
     if ground.options.from_version is not None:
         return there, f"the operator chose version {ground.options.from_version}"
     newest = yield from find_newest_copy(there.root)
-    there = yield from _look(ground)  # commits that were made while the copies were listed are no proof
+    if newest.contradicts(there.root):
+        there = yield from _look(ground)  # commits that were made while the copies were listed are no proof
     older = newest.contradicts(there.root) if there.root is not None else "it is gone"
     return there, f"an older root was put back: {older}" if older else ""
 
