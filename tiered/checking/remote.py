@@ -571,7 +571,7 @@ class RemoteCheck:
 def bundle_flaws(topic_id: UUID, partition: int, row: Row, bundle: Bundle) -> Iterator[str]:
     """Return a sentence for each field in which a bundle differs from its row."""
     noted, staged = bundle.descriptor, bool(row.flags & FLAG_STAGED)
-    base = _origin(row)  # nobody knew the place, nor the epochs, of what a sink staged
+    base = _origin(row)  # a sink knows neither the place nor the epochs of what it stages
     pairs = (
         ("topic id", noted.topic_id, topic_id),
         ("partition", noted.partition, partition),

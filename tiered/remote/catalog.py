@@ -200,7 +200,7 @@ class Catalog(RootView):
             return Tagged((yield from self.load()), self.etag)
 
         deadline = yield from deadline_after(self._limits.deadline_ms)
-        # What a first root lost to is the catalog as well: whoever made it.
+        # A first root that another process made is the catalog as well.
         done = yield from update(Cell(self.key, self.name, look, any_is_ours, _CLAIM_HINT), first_root, deadline)
         if done.value is None:
             raise ValueError(f"{self.name}: no root was made")

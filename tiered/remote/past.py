@@ -358,7 +358,7 @@ def delete_snapshot(view: RootView, name: str) -> Steps[None]:
 
 
 class _Place(NamedTuple):
-    """What is under a name: whether it is a snapshot, and its ETag, empty where there is nothing."""
+    """An object under the name of a snapshot: whether it is one, and its ETag, empty where there is none."""
 
     held: bool
     etag: str

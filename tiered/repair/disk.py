@@ -57,12 +57,9 @@ from tiered.remote.topics import TopicEntry, load_topic
 from tiered.repair.bench import Workbench
 from tiered.repair.disk_segments import plan_damage, rebuild_epochs
 from tiered.repair.log_dir import Disk
-from tiered.repair.plan import Act, Action, RepairOptions
+from tiered.repair.plan import NO_PARTITION, Act, Action, RepairOptions
 from tiered.repair.rejoin import plan_rejoin_steps, rejoin_steps
 from tiered.store.base import Steps, blocking
-
-NO_PARTITION = TopicPartition("", -1)
-"""Partition of an action on a file of the whole log directory."""
 
 DERIVED = {
     RECOVERY_POINT_NAME: "the next open reads the segments and writes it",

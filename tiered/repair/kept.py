@@ -32,7 +32,7 @@ from tiered.remote.topics import list_topics
 from tiered.repair.aside import keep_copy
 from tiered.repair.bench import Workbench
 from tiered.repair.copies import believed
-from tiered.repair.plan import Action
+from tiered.repair.plan import NO_PARTITION, Action
 from tiered.repair.segments import Ground
 from tiered.repair.versions import Stored, restored
 from tiered.store.base import Delete, Get, NewId, Object, Steps, list_all
@@ -98,13 +98,13 @@ def plan_decisions() -> Steps[list[Action]]:
     What a version replaces is kept below ``aside/`` of the first topic.
     """
     actions: list[Action] = []
-    entries, nobody = (yield from list_topics({})), TopicPartition("", -1)
+    entries = yield from list_topics({})
     topic_id = entries[0].topic_id if entries else UUID(int=0)
     for entry in (yield from list_all(DECISIONS_PREFIX)):
         parsed = parse_decision_key(entry.key)
         if parsed is not None:
             problem = f"the decision of batch {parsed.batch} of {parsed.txn} is damaged"
             remedy = "put it back from a backup; its sink can commit no later batch before that"
-            left = Action(nobody, entry.key, problem, remedy)
-            actions += yield from _judged(nobody, topic_id, partial(decode_decision, key=entry.key), left)
+            left = Action(NO_PARTITION, entry.key, problem, remedy)
+            actions += yield from _judged(NO_PARTITION, topic_id, partial(decode_decision, key=entry.key), left)
     return actions

@@ -21,6 +21,9 @@ from tiered.store.base import Steps
 EXIT_LEFT = 3
 """Exit code of a repair that leaves something damaged, or brings erased records back."""
 
+NO_PARTITION = TopicPartition("", -1)
+"""Partition of an action on a file of the whole log directory, or on an object of the whole bucket."""
+
 Act = Callable[[Workbench], Steps[None]]
 
 

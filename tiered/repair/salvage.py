@@ -150,9 +150,9 @@ class Rewrite:
         self._where, self._lost, self._epoch_at, self._filled = where, list(lost), epoch_at, filled
         self._epoch, self._timestamp = -1, timestamp
         self._aborted: list[tuple[int, int]] = []
-        told = bundle.indexes if bundle is not None else None
-        self._ended = decode_txns(told.txn_index) if told is not None else None
-        self._open = open_firsts(decode_snapshot(told.producer_snapshot or NO_PRODUCERS)) if told is not None else {}
+        known = bundle.indexes if bundle is not None else None
+        self._ended = decode_txns(known.txn_index) if known is not None else None
+        self._open = open_firsts(decode_snapshot(known.producer_snapshot or NO_PRODUCERS)) if known is not None else {}
 
     @property
     def notes(self) -> tuple[str, ...]:

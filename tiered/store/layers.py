@@ -35,7 +35,7 @@ Attempt = Generator[StoreRequest | Sleep | Turn, Any, Outcome]
 
 
 class Layer(Protocol):
-    """What stands between a caller and a store. ``clock`` is the one that its waits are counted by."""
+    """A step between a caller and a store. ``clock`` counts its waits."""
 
     @property
     def clock(self) -> Clock: ...
