@@ -14,9 +14,11 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
+from tiered.clock import SystemClock
 from tiered.errors import ReentrantCallError
 
-_POLL_S = 0.05
+_POLL_S = 0.05  # a waiting thread looks this often for a holder that has ended
+_YIELD_S = 0.0001
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _TAKING_OVER = threading.RLock()
 
@@ -58,6 +60,10 @@ class _Waiters:
                 mine.acquire(timeout=seconds)
         finally:
             self._waiting.remove(mine)
+
+    def are_there(self) -> bool:
+        """Return whether a thread waits."""
+        return bool(self._waiting)
 
     def wake(self) -> None:
         """Wake every thread that waits."""
@@ -149,6 +155,9 @@ class PlainLock:
 
     def _take(self, frame: FrameType | None, timeout: float, *, raises: bool) -> bool:
         mine = (frame, threading.get_ident())
+        deadline = SystemClock.monotonic() + timeout
+        if timeout and self._waiters.are_there():
+            self._waiters.wait(bool, _YIELD_S)  # who takes the lock again and again would keep the others out for ever
         while (found := self._holder.setdefault(True, mine)) is not mine:  # one step: no exception comes in between
             if has_ended(found[0]):
                 with _TAKING_OVER:
@@ -157,10 +166,10 @@ class PlainLock:
                         return True
             elif raises and found[1] == mine[1]:
                 raise reentrant_call()
-            elif timeout == 0:
-                return False
+            elif timeout < 0:
+                self._waiters.wait(self._is_free, _POLL_S)
+            elif (left := deadline - SystemClock.monotonic()) > 0:
+                self._waiters.wait(self._is_free, min(left, _POLL_S))
             else:
-                left = _POLL_S if timeout < 0 else min(timeout, _POLL_S)
-                self._waiters.wait(self._is_free, left)
-                timeout = timeout if timeout < 0 else max(timeout - left, 0.0)
+                return False
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
@@ -61,3 +62,22 @@ def test_a_waiter_of_a_lock_comes_when_it_is_released() -> None:
         order.append("holder")
     thread.join()
     assert order == ["holder", "waiter"]
+
+
+def test_a_thread_that_takes_a_lock_again_at_once_lets_others_in() -> None:
+    lock, ended = PlainLock(), threading.Event()
+
+    def take_again() -> None:
+        while not ended.is_set():
+            with lock:
+                os.write(pipe, b"")  # gives the interpreter to a woken thread, which finds the lock taken
+
+    pipe = os.open(os.devnull, os.O_WRONLY)
+    thread = threading.Thread(target=take_again, daemon=True)
+    thread.start()
+    for _ in range(20):
+        assert lock.hold(60)
+        lock.release()
+    ended.set()
+    thread.join()
+    os.close(pipe)
