@@ -34,6 +34,7 @@ from tiered.local.partition.partition import PartitionLog
 from tiered.local.transactions.coordinator import Transactions, TxnProducer
 from tiered.model import Headers, NewRecord, RecordMetadata, TopicPartition
 from tiered.plan.producer import SEQUENCES, ProducerStamp
+from tiered.plan.transactions import check_timeout
 from tiered.times import Time
 
 DEFAULT_TIMEOUT_S = 60.0
@@ -51,9 +52,11 @@ MAX_TRANSACTIONAL_ID_BYTES = 32_767
 
 
 def checked_timeout_ms(transactional_id: object, timeout_s: object) -> int:
-    """Milliseconds. ConfigError for an id that the state log cannot hold or a timeout that is no number."""
+    """Return the timeout in milliseconds. Raise ConfigError for an impossible id or timeout, before any effect."""
     arguments.text_of("transactional_id", transactional_id, most_bytes=MAX_TRANSACTIONAL_ID_BYTES)
-    return int(arguments.seconds("timeout", timeout_s) * 1000)
+    timeout_ms = int(arguments.seconds("timeout", timeout_s) * 1000)
+    check_timeout(timeout_ms)
+    return timeout_ms
 
 
 class Target(Protocol):

@@ -85,6 +85,15 @@ class TxnMarker(NamedTuple):
     abort: bool
 
 
+def check_timeout(timeout_ms: int, most_ms: int = DEFAULT_MAX_TIMEOUT_MS) -> None:
+    """Raise ConfigError for a timeout that no transaction can have."""
+    if not 0 < timeout_ms <= most_ms:
+        raise ConfigError(
+            f"transaction timeout of {timeout_ms} ms is not in 1..{most_ms}",
+            hint=f"pass a timeout above 0 and of at most {most_ms // 1000} s",
+        )
+
+
 class Unfinished(NamedTuple):
     """What a start finds: ``fence`` it first unless it is decided, then write its markers, then ``complete`` it."""
 
@@ -165,11 +174,7 @@ class TransactionCoordinator:
         ``new_producer_id`` is used for an unknown id and when the epochs of the old one are used up. Raises
         InvalidTxnStateError while a transaction of the id is open or being ended: ``fence`` and ``complete`` it.
         """
-        if not 0 < timeout_ms <= self._max_timeout_ms:
-            raise ConfigError(
-                f"transaction timeout of {timeout_ms} ms is not in 1..{self._max_timeout_ms}",
-                hint=f"a timeout is longer than nothing and at most {self._max_timeout_ms // 1000} s",
-            )
+        check_timeout(timeout_ms, self._max_timeout_ms)
         before = self._txns.get(transactional_id)
         if before is None:
             encode_transaction_key(transactional_id)  # refuses an impossible id now, not when its record is written

@@ -298,3 +298,12 @@ def test_a_log_without_a_bucket_waits_for_none(log: Log) -> None:
         with pytest.raises(ConfigError, match="no remote to wait for"):
             orders.transaction("x", durability="remote")
         assert all_of(log, "orders") == []
+
+
+@pytest.mark.parametrize("timeout", [0, 901])
+def test_a_refused_timeout_leaves_no_state_log(tmp_path: Path, timeout: float) -> None:
+    with tiered.open(tmp_path / "log") as log:
+        with pytest.raises(ConfigError, match=r"is not in 1\.\.900000"):
+            log.transaction("x", timeout=timeout)
+        assert list(log.topics()) == []
+    assert not (tmp_path / "log" / f"{STATE}-0").exists()
