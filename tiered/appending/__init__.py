@@ -1,1 +1,1 @@
-"""Appending with a buffer: the appender of a topic, its receipts, the thread that writes; and what Arrow appends."""
+"""Buffered appending: the appender of a topic, its receipts, and the thread that writes."""

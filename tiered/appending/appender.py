@@ -1,4 +1,4 @@
-"""A buffered appender of one topic: records are collected for a few milliseconds and written as batches.
+"""Buffered appender of one topic: collects records for a few milliseconds and writes them as batches.
 
 ::
 
@@ -7,8 +7,8 @@
         receipt.result().offset                     # waits until it is in the log
     # all of it is in the log here
 
-What comes out is what ``Topic.append`` would do with the same records one by one: the same partitions, times, refusals
-and order, but one lock and one write for a batch. What Kafka's producer does otherwise: docs/deviations.md.
+Partitions, times, refusals and order are those of ``Topic.append`` called for each record. A batch costs one lock and
+one write. Differences from Kafka's producer: docs/deviations.md.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ from tiered.model import NO_TIMESTAMP, Headers, NewRecord, RecordMetadata
 from tiered.times import Time
 
 LINGER_MS = 5
-"""Kafka's ``linger.ms``: so long a batch waits for more records."""
+"""Time that a batch waits for more records (Kafka's ``linger.ms``)."""
 MAX_LINGER_MS = 3_600_000
 BATCH_BYTES = 1024 * 1024
-"""A batch of about so many bytes leaves at once (Kafka's ``batch.size``)."""
+"""Size at which a batch is written at once (Kafka's ``batch.size``)."""
 BUFFER_BYTES = 32 * 1024 * 1024
-"""Kafka's ``buffer.memory``: so much waits in one appender at most."""
+"""Most bytes that wait in one appender (Kafka's ``buffer.memory``)."""
 MAX_BLOCK_MS = 60_000
-"""Kafka's ``max.block.ms``: so long ``append`` waits for room."""
+"""Longest time that ``append`` waits for room (Kafka's ``max.block.ms``)."""
 RECORD_OVERHEAD_BYTES = 36
-"""Most that lengths, deltas and the number of headers add to key, value and headers of one record."""
+"""Most bytes that lengths, deltas and the header count add to one record."""
 HEADER_OVERHEAD_BYTES = 10
-"""Most that two lengths add to one header."""
+"""Most bytes that the two lengths of a header add to it."""
 
 APPENDER_DURABILITIES = ("memory", "disk")
-"""What a receipt may wait for."""
+"""Durability levels that a receipt can wait for."""
 
 _logger = logging.getLogger("tiered")
 
 
 class Limits(NamedTuple):
-    """What an appender was given, checked."""
+    """Checked arguments of ``Topic.appender``."""
 
     linger_ms: int = LINGER_MS
     max_bytes: int = BATCH_BYTES
@@ -74,10 +74,10 @@ class Limits(NamedTuple):
     def of(
         cls, linger_ms: object, max_bytes: object, buffer_bytes: object, max_block_ms: object, durability: object
     ) -> Limits:
-        """As the keywords of ``Topic.appender`` have them. Raises ConfigError."""
+        """Check the keyword arguments of ``Topic.appender``. Raises ConfigError."""
         if durability == "remote":
             hint = 'appender.flush(durability="remote") waits for the bucket, for all records at once'
-            raise ConfigError("no receipt waits for the bucket: that is the next seal", hint=hint)
+            raise ConfigError("a receipt cannot wait for the bucket: records are uploaded after the seal", hint=hint)
         found = cls(
             arguments.whole("linger_ms", linger_ms, least=0, most=MAX_LINGER_MS),
             arguments.whole("max_bytes", max_bytes, least=1),
@@ -92,15 +92,15 @@ class Limits(NamedTuple):
 
 
 class Target(Protocol):
-    """What an appender needs of a topic."""
+    """Methods of a topic that an appender calls."""
 
     @property
     def name(self) -> str:
-        """The topic's name."""
+        """Return the topic's name."""
 
     @property
     def partitions(self) -> int:
-        """How many it has."""
+        """Return the number of partitions."""
 
     def _check_caller(self) -> None:
         """Raise ReentrantCallError in a thread that is inside another call of the log's disk."""
@@ -113,30 +113,30 @@ class Target(Protocol):
         timestamp: Time | None,
         headers: Headers | None,
     ) -> tuple[int, NewRecord]:
-        """The partition of one record, and the record."""
+        """Return the partition of a record, and the record."""
 
     def _place(self, key: bytes | None, partition: int | None) -> int:
-        """The partition that a record names, or that of its key."""
+        """Return the partition that the caller named, otherwise that of the key."""
 
     def log(self, partition: int) -> PartitionLog:
-        """One partition."""
+        """Return the log of one partition."""
 
     def _check_durability(self, durability: str) -> None:
-        """Refuses a wait that could never end."""
+        """Raise ConfigError for a durability that the topic can never reach."""
 
     def _check_uploader(self) -> None:
-        """Raises, once, why the uploader of this process ended by itself."""
+        """Raise, once, the error that ended the uploader of this process."""
 
     def _wait(self, ends: dict[int, int], durability: str) -> None:
-        """Waits for what ``durability`` promises of these ends."""
+        """Wait until the partitions have reached these end offsets with this durability."""
 
 
 class Appender(Accumulator[Receipt]):
-    """Made by ``Topic.appender``; a context manager. Thread-safe; a partition has the order of a thread's calls.
+    """Buffer of one topic's records, made by ``Topic.appender``; a context manager. Thread-safe.
 
-    A record that the log refuses fails alone. Where a batch fails for another reason (disk full, fenced, offline) what
-    waits behind it in its partition fails with AppendHaltedError, unwritten, and so does each ``append`` to that
-    partition until ``flush`` has raised the reason: nothing overtakes what failed, nothing is lost unsaid.
+    Within a partition, the records of one thread keep their order. A record that the log refuses fails alone. If a
+    batch fails for another reason (disk full, fenced, offline), its partition halts. Later records of the partition
+    fail with AppendHaltedError and are not written, until ``flush`` raises the reason.
     """
 
     def __init__(self, topic: Target, thread: AppenderThread, limits: Limits) -> None:
@@ -155,11 +155,11 @@ class Appender(Accumulator[Receipt]):
         self._linger_s = limits.linger_ms / 1000
         self._now_ms = thread.clock.now_ms
         self._pid = os.getpid()
-        self._writing = PlainLock()  # taken before ``_lock``; who holds it writes
+        self._writing = PlainLock()  # held while batches are written; acquired before ``_lock``
         self._room = SafeEvent()
         self._ready: deque[PendingBatch] = deque()
         self._refused: TieredError | None = None
-        self._failed = 0  # records since a call raised why
+        self._failed = 0  # records that failed since ``flush`` or ``close`` last raised
         self._ends: dict[int, int] = {}
         self._counts = thread.add(topic.name, self)
 
@@ -182,7 +182,7 @@ class Appender(Accumulator[Receipt]):
 
     @property
     def buffered_bytes(self) -> int:
-        """What waits, or is being written: ``buffer_bytes`` at most, or one larger record."""
+        """Return the bytes that wait or are being written: at most ``buffer_bytes``, or one larger record."""
         return self._held
 
     @property
@@ -192,10 +192,10 @@ class Appender(Accumulator[Receipt]):
             return self._failed, next(iter(self._halted.values()), None) or self._refused
 
     def flush(self, *, durability: str | None = None) -> None:
-        """Writes what was appended so far. ``durability`` (None: the appender's) as for ``append``, of all of it.
+        """Write all records appended so far, and wait for ``durability`` of them (None: the appender's).
 
-        Raises why records failed since the last flush, the first halted partition before a refused record; what was
-        halted takes records again then. Each receipt has its own error.
+        Raises the first error since the last flush. The error of a halted partition goes before that of a refused
+        record. Halted partitions accept records again afterwards. Each receipt has its own error.
         """
         if durability is not None:
             self._topic._check_durability(durability)
@@ -208,7 +208,7 @@ class Appender(Accumulator[Receipt]):
         self._raise_failed()
 
     def close(self) -> None:
-        """Writes what was appended and ends the appender. Raises as :meth:`flush`; safe to call again."""
+        """Write all buffered records and close the appender. Raises as :meth:`flush`; safe to call again."""
         self._check_process()
         self._check_caller()
         with self._lock:
@@ -223,14 +223,14 @@ class Appender(Accumulator[Receipt]):
         self._raise_failed()
 
     def _check_caller(self) -> None:
-        """Raises ReentrantCallError in a thread that is inside a call of this appender."""
+        """Raise ReentrantCallError in a thread that is inside a call of this appender."""
         self._writing.check_caller()
         self._lock.check_caller()
 
     # -- what the thread of the log calls ------------------------------------------------------------------------------
 
     def _write_due(self, now_s: float) -> float | None:
-        """Writes what is due. Returns when the next batch is (monotonic seconds), None if nothing waits."""
+        """Write the batches that are due. Return when the next one is (monotonic seconds), None if no batch waits."""
         with self._lock:
             for batch in list(self._open.values()):
                 if batch.due > now_s:
@@ -245,7 +245,7 @@ class Appender(Accumulator[Receipt]):
             self._partitions = partitions
 
     def _drain(self) -> None:
-        """Writes all that waits. What fails is told by receipts and by :meth:`flush`."""
+        """Write all buffered records. Receipts and :meth:`flush` report failures."""
         with self._lock:
             self._seal_all()
         self._write_ready()
@@ -260,7 +260,7 @@ class Appender(Accumulator[Receipt]):
         timestamp: Time | None,
         headers: Headers | None,
     ) -> Receipt | None:
-        """None if there is no room: then all that waits is to be written now."""
+        """Buffer a record and return its receipt. Return None if there is no room; all batches are sealed then."""
         if self._pid != os.getpid():
             self._check_process()
         keyless = key is None and partition is None
@@ -280,7 +280,7 @@ class Appender(Accumulator[Receipt]):
                 and not self._halted
                 and batch.size + 2 * size <= self._batch_bytes
                 and self._held + size <= self._buffer_bytes
-            ):  # most records: the batch is not full, nor with one more as large
+            ):  # the fast path, for most records: the batch has room for this record and one more of its size
                 batch.size += size
                 self._held += size
                 if keyless:
@@ -308,7 +308,7 @@ class Appender(Accumulator[Receipt]):
         timestamp: Time | None,
         headers: Headers | None,
     ) -> Receipt:
-        """Once there is room. Raises AppendTimeoutError after ``max_block_ms``."""
+        """Wait for room, then buffer the record. Raises AppendTimeoutError after ``max_block_ms``."""
         with self._lock:
             self._counts.waits += 1
         deadline = self._clock.monotonic() + self._limits.max_block_ms / 1000
@@ -320,7 +320,9 @@ class Appender(Accumulator[Receipt]):
         raise self._full()
 
     def _put(self, partition: int, record: NewRecord, size: int) -> tuple[Receipt, bool]:
-        """Into the open batch of its partition; and whether the thread has to know. The lock is held."""
+        """Add a record to its partition's open batch, with the lock held. Return the receipt, True to wake the
+        thread.
+        """
         batch = self._open.get(partition)
         wakes = False
         if batch is not None and batch.size + size > self._batch_bytes:
@@ -334,13 +336,13 @@ class Appender(Accumulator[Receipt]):
         batch.size += size
         self._held += size
         receipt = Receipt(self, batch, batch.count - 1)
-        if batch.size + size > self._batch_bytes:  # another one as large does not fit
+        if batch.size + size > self._batch_bytes:  # another record of this size does not fit
             self._seal(batch)
             wakes = True
         return receipt, wakes
 
     def _seal(self, batch: PendingBatch) -> None:
-        """Nothing more goes in; it is to be written. The lock is held."""
+        """Close an open batch to further records and queue it for writing. The caller holds the lock."""
         del self._open[batch.partition]
         if batch.partition == self._keyless:
             self._keyless = None
@@ -360,9 +362,9 @@ class Appender(Accumulator[Receipt]):
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def _write_ready(self) -> None:
-        """All sealed batches, in the order in which they were sealed."""
+        """Write all sealed batches, in the order of their sealing."""
         if not self._writing.hold(0):
-            # The thread that writes may wait for a call of the log that a signal handler interrupted: this one's.
+            # The writing thread may wait for a call of the log that this thread, in a signal handler, has interrupted.
             self._topic._check_caller()
             self._writing.hold(-1)
         try:
@@ -371,7 +373,7 @@ class Appender(Accumulator[Receipt]):
                 self._ready.clear()
             try:
                 self._write(batches)
-            finally:  # an interrupt: nobody may wait for a batch that nobody has
+            finally:  # after an interrupt no receipt may wait for a batch that will not be written
                 for batch in batches:
                     if not batch.done:
                         self._settle(batch, [(0, _interrupted(batch))])
@@ -407,7 +409,7 @@ class Appender(Accumulator[Receipt]):
             )
 
     def _append(self, batch: PendingBatch, start: int, end: int, pieces: list[tuple[int, Outcome]]) -> None:
-        """Records ``start`` to ``end`` of a batch. If one is refused, halves of them, until it stands alone."""
+        """Write records ``start`` to ``end`` of a batch. Bisect a refused range until the refused record is alone."""
         before = _halting(pieces)
         if before is not None:
             pieces.append((start, self._behind_error(batch.partition, before)))
@@ -419,7 +421,7 @@ class Appender(Accumulator[Receipt]):
                 written = batch.log.append(batch.records if end - start == batch.count else batch.records[start:end])
             pieces.append((start, written))
         except InvalidRecordError as error:
-            if end - start <= 1:  # 0: an interrupt came between the batch and its first record
+            if end - start <= 1:  # 0 if an interrupt came between the batch and its first record
                 pieces.append((start, error))
                 return
             middle = (start + end) // 2
@@ -434,14 +436,14 @@ class Appender(Accumulator[Receipt]):
             pieces.append((start, broken))
 
     def _halt(self, batch: PendingBatch, pieces: list[tuple[int, Outcome]]) -> None:
-        """What follows in this partition is not written if one of the pieces failed."""
+        """Halt the batch's partition if one of its pieces failed for another reason than a refusal."""
         halting = _halting(pieces)
         if halting is not None:
             with self._lock:
                 self._halted.setdefault(batch.partition, halting)
 
     def _settle(self, batch: PendingBatch, pieces: list[tuple[int, Outcome]]) -> None:
-        """The batch is done."""
+        """Record the outcome of a batch, wake those who wait for it, and free its room in the buffer."""
         self._halt(batch, pieces)
         count, failed = batch.count, 0
         for (start, found), end in zip(pieces, [*(at for at, _ in pieces[1:]), count], strict=True):
@@ -468,7 +470,7 @@ class Appender(Accumulator[Receipt]):
     # -- waiting, and errors -------------------------------------------------------------------------------------------
 
     def _wait_for(self, batch: PendingBatch, timeout_s: float | None) -> bool:
-        """Waits until the batch is done; False if the time is up before."""
+        """Wait until the batch is done. Return False on a timeout."""
         self._check_process()
         with self._lock:
             if batch.done:
@@ -477,15 +479,15 @@ class Appender(Accumulator[Receipt]):
         return self._clock.wait(event, timeout_s)
 
     def _when_done(self, batch: PendingBatch, callback: Callable[[], None]) -> bool:
-        """Calls back, from another thread, once the batch is done; False, and nothing, if it is."""
+        """Call back from another thread once the batch is done. Return False, without a call, if it is done already."""
         with self._lock:
             if not batch.done:
                 batch.callbacks.append(callback)
             return not batch.done
 
     def _raise_failed(self) -> None:
-        """What failed since this was asked last; it is forgotten then, and what waits behind it fails before."""
-        with self._writing:  # nobody has a batch in hand that is behind a halted one
+        """Raise the first error since the last call and resume halted partitions. Fail what waits in them first."""
+        with self._writing:  # so that no batch that follows a halted one is being written
             with self._lock:
                 self._seal_all()
                 behind = [batch for batch in self._ready if batch.partition in self._halted]
@@ -531,9 +533,9 @@ class Appender(Accumulator[Receipt]):
 
 
 def _own(record: NewRecord, clock: Clock) -> tuple[NewRecord, int]:
-    """A record that its caller can no longer change, with its time; and its size in a batch at most.
+    """Return a copy of the record that its caller cannot change, with a time, and its largest size in a batch.
 
-    What is no plain bytes is encoded once, here: a record that no batch can hold is refused in the words of an append.
+    Fields that are not plain bytes are encoded once here, so that a record that no batch can hold is refused at once.
     """
     value, key, timestamp, headers = record
     if timestamp == NO_TIMESTAMP:
@@ -553,7 +555,7 @@ def _copy(field: bytes | None) -> bytes | None:
 
 
 def _halting(pieces: Sequence[tuple[int, Outcome]]) -> TieredError | None:
-    """The first failure that is no refusal of a record."""
+    """Return the first failure that is not a refusal of a record."""
     failures = (found for _, found in pieces if isinstance(found, TieredError))
     return next((found for found in failures if not isinstance(found, InvalidRecordError)), None)
 

@@ -1,4 +1,4 @@
-"""Batches that are on their way into the log, and the receipts of their records."""
+"""Batches on their way into the log, and the receipts of their records."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tiered.local.partition.partition import PartitionLog
 from tiered.model import RecordMetadata
 
 BATCH_OVERHEAD_BYTES = 61
-"""The header of a batch."""
+"""Size of a batch header."""
 
 Outcome = RecordMetadata | TieredError
-"""What became of the records of a batch: where the first of them is, or why they failed."""
+"""Result of a run of records: the position of its first record, or the error."""
 
 
 class PendingBatch(AccumulatedBatch):
-    """Records of one partition. ``pieces``: from which place on they have which outcome; set once, when it is done."""
+    """Records of one partition that wait for their write. ``pieces``: (first index, outcome), set when it is done."""
 
     __slots__ = ("callbacks", "done", "due", "event", "log", "partition", "pieces")
 
@@ -36,13 +36,13 @@ class PendingBatch(AccumulatedBatch):
         self.callbacks: list[Callable[[], None]] = []
 
     def settle(self, pieces: list[tuple[int, Outcome]]) -> None:
-        """The batch is done. Its records are let go: who keeps receipts keeps no values."""
+        """Mark the batch as done and drop its records, so that a receipt keeps no values in memory."""
         self.pieces = pieces
         self.let_go()
         self.done = True
 
     def outcome(self, index: int) -> Outcome:
-        """Of one record of a batch that is done."""
+        """Return the outcome of one record. The batch must be done."""
         first, found = self.pieces[bisect_right(self.pieces, index, key=lambda piece: piece[0]) - 1]
         if isinstance(found, TieredError):
             return found
@@ -52,17 +52,17 @@ class PendingBatch(AccumulatedBatch):
 
 
 class Waiter(Protocol):
-    """What a receipt asks of its appender."""
+    """Methods of an appender that a receipt calls."""
 
     def _wait_for(self, batch: PendingBatch, timeout_s: float | None) -> bool:
-        """Waits until the batch is done; False if the time is up before."""
+        """Wait until the batch is done. Return False on a timeout."""
 
     def _when_done(self, batch: PendingBatch, callback: Callable[[], None]) -> bool:
-        """Calls back, from another thread, once the batch is done; False, and nothing, if it is."""
+        """Call back from another thread once the batch is done. Return False, without a call, if it already is."""
 
 
 class Receipt(AccumulatedRecord):
-    """What ``Appender.append`` returns: where the record is, once it is in the log. Thread-safe."""
+    """Future result of ``Appender.append``: the position of the record once it is in the log. Thread-safe."""
 
     __slots__ = ()
     _appender: Waiter
@@ -75,30 +75,30 @@ class Receipt(AccumulatedRecord):
 
     @property
     def partition(self) -> int:
-        """Known at once."""
+        """Return the partition, which is known at once."""
         return self._batch.partition
 
     @property
     def offset(self) -> int | None:
-        """None until the record is in the log, and for one that failed."""
+        """Return the offset. None until the record is in the log, and if it failed."""
         known = self._known()
         return None if known is None else known.offset
 
     @property
     def timestamp(self) -> int | None:
-        """In ms; None as for ``offset``."""
+        """Return the timestamp in ms. None until the record is in the log, and if it failed."""
         known = self._known()
         return None if known is None else known.timestamp
 
     def done(self) -> bool:
-        """Whether the record is in the log (``durability="disk"``: and fsynced), or failed."""
+        """Return True once the record is in the log (``durability="disk"``: and fsynced) or has failed."""
         return self._batch.done
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Waits until the record is in the log; ``timeout`` in seconds. It leaves no earlier than it would otherwise.
+        """Wait until the record is in the log, at most ``timeout`` seconds. Waiting does not send the batch earlier.
 
-        Raises why it failed: what ``Topic.append`` raises, AppendHaltedError if an earlier batch of its partition
-        failed. AppendTimeoutError when the time is up: it may still be written.
+        Raises the errors of ``Topic.append``, and AppendHaltedError if an earlier batch of the partition failed. Raises
+        AppendTimeoutError on a timeout: the record may still be written.
         """
         outcome = self._wait(timeout)
         if isinstance(outcome, TieredError):
@@ -106,12 +106,12 @@ class Receipt(AccumulatedRecord):
         return outcome
 
     def exception(self, timeout: float | None = None) -> TieredError | None:
-        """Why the record failed, None if it is in the log; waits as :meth:`result`."""
+        """Return the error of the record, None if it is in the log. Waits as :meth:`result`."""
         outcome = self._wait(timeout)
         return outcome if isinstance(outcome, TieredError) else None
 
     def _when_done(self, callback: Callable[[], None]) -> bool:
-        """Calls back, from another thread, once the record is done; False, and nothing, if it is."""
+        """Call back from another thread once the record is done. Return False, without a call, if it already is."""
         return self._appender._when_done(self._batch, callback)
 
     def _known(self) -> RecordMetadata | None:

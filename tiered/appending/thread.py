@@ -1,4 +1,4 @@
-"""The one thread of a log that writes what its appenders hold: it starts with the first record, and ends when idle."""
+"""The one thread of a log that writes buffered records. It starts with the first record and ends when idle."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tiered.local.disk.plain_lock import PlainLock
 from tiered.metrics import Metric, metric
 
 IDLE_SECONDS = 10.0
-"""A thread that has had nothing to write for so long ends; the next record starts another one."""
+"""Time without records after which the thread ends. The next record starts another one."""
 
 _logger = logging.getLogger("tiered")
 
 
 @dataclass(slots=True)
 class Counts:
-    """What the appenders of one topic did since the log was opened."""
+    """Totals of one topic's appenders since the log was opened."""
 
     records: int = 0
     failed: int = 0
@@ -36,34 +36,34 @@ class Counts:
 
 
 class Buffered(Protocol):
-    """An appender."""
+    """Methods of an appender that the thread calls."""
 
     @property
     def buffered_bytes(self) -> int:
-        """What waits to be written."""
+        """Return the bytes that wait to be written."""
 
     @property
     def _failures(self) -> tuple[int, TieredError | None]:
-        """Return how many records failed that no call of the appender has raised yet, and the first error."""
+        """Return how many records failed without a call having raised it yet, and the first error."""
 
     def _write_due(self, now_s: float) -> float | None:
-        """Writes what is due; when the next is, None if nothing waits."""
+        """Write the batches that are due. Return when the next one is (monotonic seconds), None if no batch waits."""
 
     def _drain(self) -> None:
-        """Writes all that waits."""
+        """Write all buffered records."""
 
     def _check_caller(self) -> None:
-        """Raises ReentrantCallError in a thread that is inside a call of it."""
+        """Raise ReentrantCallError in a thread that is inside a call of this appender."""
 
     def _spread(self, partitions: int) -> None:
-        """Takes records for more partitions from now on."""
+        """Take records for more partitions from now on."""
 
     def close(self) -> None:
-        """Writes all, and takes nothing more."""
+        """Write all buffered records and accept no more."""
 
 
 class AppenderThread:
-    """Thread-safe. An appender that nobody holds any more is kept while something of it waits."""
+    """Writer of a log's appenders. Thread-safe. Holds an appender that its user dropped while its records wait."""
 
     def __init__(self, clock: Clock, workers: Workers) -> None:
         self.clock = clock
@@ -80,8 +80,8 @@ class AppenderThread:
         _OPEN.add(self)
 
     def add(self, topic: str, appender: Buffered) -> Counts:
-        """One more; the counts of its topic."""
-        if os.getpid() != self._pid:  # its lock may be the copy of one that is held
+        """Register an appender and return the counts of its topic. Raises ForkedLogError in a fork."""
+        if os.getpid() != self._pid:  # after a fork the lock may be a copy of a held one
             hint = "open the log in the child, after the fork"
             raise ForkedLogError(
                 f"the log was opened by process {self._pid}, this is its fork {os.getpid()}", hint=hint
@@ -92,14 +92,14 @@ class AppenderThread:
             return self._counts.setdefault(topic, Counts())
 
     def remove(self, appender: Buffered) -> None:
-        """It is closed."""
+        """Forget a closed appender."""
         with self._lock:
             for known in self._known.values():
                 known.discard(appender)
             self._pending.pop(appender, None)
 
     def wake(self, appender: Buffered) -> None:
-        """Something of it waits. Where no thread can write it any more (the interpreter ends) it is written here."""
+        """Schedule an appender's records. If no thread can start (the interpreter ends), write them in this call."""
         if self._ends:
             appender._drain()
             return
@@ -115,28 +115,28 @@ class AppenderThread:
                     self._running = False
                     self._pending.pop(appender, None)
                 appender._drain()
-            except BaseException:  # an interrupt: the thread may never have begun
+            except BaseException:  # an interrupt, after which the thread may never start
                 self._running = False
                 raise
 
     def drain(self, topic: str | None = None) -> None:
-        """Writes what all appenders (of a topic) hold now. What fails is told by them."""
+        """Write all buffered records of a topic, or of all topics (None). The appenders report failures."""
         for each in self._appenders(topic):
             each._drain()
 
     def check_caller(self) -> None:
-        """Raises ReentrantCallError in a thread that is inside a call of an appender."""
+        """Raise ReentrantCallError in a thread that is inside a call of an appender."""
         self._lock.check_caller()
         for each in self._appenders(None):
             each._check_caller()
 
     def spread(self, topic: str, partitions: int) -> None:
-        """Hands on to the appenders of a topic that it has more partitions now."""
+        """Pass the new number of partitions on to the appenders of a topic."""
         for each in self._appenders(topic):
             each._spread(partitions)
 
     def close(self) -> TieredError | None:
-        """Closes all appenders and ends the thread. Returns the first error of what they still held."""
+        """Close all appenders and end the thread. Return the first error of their buffered records."""
         first: TieredError | None = None
         for each in self._appenders(None):
             try:
@@ -148,9 +148,9 @@ class AppenderThread:
         return first
 
     def write_at_exit(self) -> Iterator[tuple[str, int, TieredError | None]]:
-        """Write what all appenders hold, and at once what they get from now on.
+        """Write all buffered records, and from now on each record at once.
 
-        Yield by topic how many records of theirs failed, and why the first did.
+        Yield (topic, number of failed records, first error).
         """
         if self._closed or os.getpid() != self._pid:
             return
@@ -163,7 +163,7 @@ class AppenderThread:
                     yield topic, count, error
 
     def metrics(self) -> Iterator[Metric]:
-        """By topic; nothing of a topic that never had an appender."""
+        """Yield the metrics of each topic that has had an appender."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -195,7 +195,7 @@ class AppenderThread:
                         return
 
     def _round(self) -> float | None:
-        """Every appender writes what is due; when the next is (monotonic seconds), None if nothing waits."""
+        """Let each appender write what is due. Return when the next batch is due (monotonic seconds), None if none."""
         with self._lock:
             pending, self._pending = list(self._pending), {}
         nearest: float | None = None
@@ -216,7 +216,7 @@ _OPEN: weakref.WeakSet[AppenderThread] = weakref.WeakSet()
 
 
 def write_at_exit() -> None:
-    """Write what the appenders of this process hold. Warn with the number of records that cannot be written.
+    """Write the buffered records of this process. Warn with the number of records that cannot be written.
 
     The interpreter calls this as it ends, after ``threading`` has waited for other threads.
     """
@@ -232,7 +232,7 @@ _finishing: set[int] = set()
 
 
 def _finish_with_multiprocessing() -> None:
-    """Register :func:`write_at_exit`, once per process, with the module whose children end without ``atexit``."""
+    """Register :func:`write_at_exit` with multiprocessing, once per process: its children end without ``atexit``."""
     util = sys.modules.get("multiprocessing.util")
     if util is not None and os.getpid() not in _finishing:
         _finishing.add(os.getpid())
