@@ -1,4 +1,4 @@
-"""Arrow: batches of a log -> Arrow record batches, and rows of Arrow's -> columns of records to append.
+"""Arrow: batches of a log -> Arrow record batches, and rows of Arrow data -> columns of records to append.
 
 ::
 
@@ -8,8 +8,8 @@
     for found in decoder.record_batches((batch.header, batch.data) for batch in topic.stream(0).batches(0)):
         ...                                     # a pyarrow.RecordBatch of about 1 MiB
 
-``Topic.read_batches``, ``Reader.to_arrow``, ``Topic.append_arrow`` and the Spark source and sink stand on it. Needs
-``pyarrow`` (extra ``arrow``), imported at the first use; importing this module loads neither that nor numpy.
+``Topic.read_batches``, ``Reader.to_arrow``, ``Topic.append_arrow`` and the Spark source and sink use this package. It
+needs ``pyarrow`` (extra ``arrow``). Importing this module loads neither pyarrow nor numpy.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["COLUMNS", "ArrowDecoder", "ArrowRows", "RecordBatches", "arrow_schema", "arrow_table"]
 
 _LATER = {"ArrowDecoder": "tiered.arrow.decoder", "ArrowRows": "tiered.arrow.rows"}
-"""Names whose modules load numpy."""
+"""Names whose modules load numpy, imported at first use."""
 
 
-if not TYPE_CHECKING:  # a checker that saw it would take a misspelt name for one that it gives
+if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept misspelt names
 
     def __getattr__(name: str) -> Any:
         module = _LATER.get(name)

@@ -1,4 +1,4 @@
-"""Buffers that the compiled kernels filled -> Arrow arrays around them: nothing is copied."""
+"""Arrow arrays around the buffers that the compiled kernels filled, without a copy."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FIRST_ROWS = 16_384
-"""Rows that a column of equal values is made for at first."""
+"""Length at which a column of equal values is first built."""
 
 
 class BufferArrays:
-    """Arrays of one partition's rows. ``types`` has those of the columns that are wanted, by name."""
+    """Builder of one partition's arrays. ``types``: Arrow types of the wanted columns, by name."""
 
     def __init__(self, tp: TopicPartition, types: dict[str, pa.DataType]) -> None:
         self._pa = pyarrow()
@@ -31,7 +31,7 @@ class BufferArrays:
         }
 
     def array(self, name: str, buffers: ArrowBuffers) -> pa.Array:
-        """One column, of ``buffers.rows`` elements."""
+        """Return one column, of ``buffers.rows`` elements."""
         rows = buffers.rows
         if name in self._repeated:
             return self._same(name, rows)
@@ -48,11 +48,11 @@ class BufferArrays:
 
     def _names(self, name: bytes, rows: int) -> pa.Array:
         # Not pa.repeat: Arrow imports pandas (0.3 s of a process) before it converts its first value of Python.
-        ends = self._pa.py_buffer(np.arange(rows + 1, dtype=np.int32) * np.int32(len(name)))
+        ends = self._pa.py_buffer(np.arange(rows + 1, dtype=np.int32) * np.int32(len(name)))  # rows + 1 offsets
         return self._pa.Array.from_buffers(self._pa.string(), rows, [None, ends, self._pa.py_buffer(name * rows)], 0)
 
     def _same(self, name: str, rows: int) -> pa.Array:
-        """A column of equal values is made once, and shown as far as it is needed."""
+        """Return a column of equal values. The array is built once, and sliced for each request."""
         found = self._equal.get(name)
         if found is None or len(found) < rows:
             found = self._equal[name] = self._repeated[name](max(rows, FIRST_ROWS))

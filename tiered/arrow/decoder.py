@@ -1,6 +1,6 @@
 """Record batches of Kafka's format -> Arrow record batches, without a Python object per record.
 
-A column that is not asked for is not decoded; offsets alone are read from the batch headers. Needs ``pyarrow``.
+A column that the caller does not want is not decoded. Offsets alone come from the batch headers. Needs ``pyarrow``.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 RECORD_BATCH_BYTES = 1024 * 1024
-"""Uncompressed bytes of one record batch: larger ones leave the caches of a CPU, smaller ones cost calls."""
+"""Uncompressed bytes of one record batch. Larger ones exceed CPU caches, smaller ones cost calls."""
 
 RECORD_BATCH_ROWS = 65_536
-"""Rows of one record batch at most, however small they are."""
+"""Most rows of one record batch."""
 
 _PARSED = frozenset({"key", "value", "timestamp", "headers"})
 _INLINE_BYTES = 12  # a binary_view holds values up to this size itself
@@ -37,11 +37,11 @@ Batch = tuple[BatchHeader, bytes | memoryview]
 
 
 class ArrowDecoder:
-    """Batches of one partition, in order -> record batches with ``columns``. Control batches are left out.
+    """Decoder of one partition's batches, in order, into record batches with ``columns``. Skips control batches.
 
     Only records with ``start <= offset < end`` and ``since_ms <= timestamp < until_ms`` are kept (None: no bound).
-    ``schema``: the same columns in other words, for a receiver that compares names and nullability; a null in a column
-    that it declares not nullable is a ConfigError, since a receiver would read it as a value.
+    ``schema``: the same columns with the receiver's names and nullability. A null in a column that it declares not
+    nullable raises ConfigError, because a receiver would read it as a value.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class ArrowDecoder:
         self._arrays = BufferArrays(tp, self._types)
 
     def record_batches(self, batches: Iterable[Batch]) -> Iterator[pa.RecordBatch]:
-        """All of ``batches``; a record batch is handed on as soon as it is full. Raises CorruptionError."""
+        """Yield record batches of all ``batches``, each as soon as it is full. Raises CorruptionError."""
         for header, data in batches:
             yield from self.add(header, data)
         yield from self.finish()
 
     def add(self, header: BatchHeader, data: bytes | memoryview) -> Iterator[pa.RecordBatch]:
-        """One batch more; what is full by now."""
+        """Add one batch. Yield the record batches that are full."""
         if header.is_control or header.records_count == 0:
             return
         if header.magic < 2:
@@ -103,7 +103,7 @@ class ArrowDecoder:
             yield from self._of_reader()
 
     def add_run(self, run: memoryview) -> Iterator[pa.RecordBatch]:
-        """As :meth:`add` for each of verified batches in a row."""
+        """Add verified batches that follow each other in ``run``. Yield the record batches that are full."""
         buffers = self._buffers
         for batch in cut(run):
             if buffers is None or not buffers.add(batch):
@@ -112,17 +112,17 @@ class ArrowDecoder:
                 yield from self._of_buffers(buffers)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """What was added and not yet handed on."""
+        """Yield the rest of the added rows."""
         if self._buffers is not None:
             yield from self._of_buffers(self._buffers)
         yield from self._of_reader()
 
     def _is_full(self, held: ArrowColumns | ColumnReader, more: int = 0) -> bool:
-        """``more``: bytes of the last batch; another one like it would lead further beyond than this one is short."""
+        """Return True if one more batch of ``more`` bytes would miss the target size by more than stopping does."""
         return held.size_bytes + more // 2 >= self._batch_bytes or held.rows >= RECORD_BATCH_ROWS
 
     def _of_buffers(self, held: ArrowColumns) -> Iterator[pa.RecordBatch]:
-        """What the compiled kernels decoded."""
+        """Yield the rows that the compiled kernels decoded."""
         size = held.size_bytes
         found = held.take()
         arrays = [self._arrays.array(name, found) for name in self._columns] if found.rows else []
@@ -133,7 +133,7 @@ class ArrowDecoder:
             yield self._record_batch(shown, offsets[first : first + rows])
 
     def _of_reader(self) -> Iterator[pa.RecordBatch]:
-        """What their twin in numpy collected: all of it where there are none, else what they found odd."""
+        """Yield the rows of the numpy reader: all without compiled kernels, otherwise the batches they rejected."""
         if not self._reader.rows:
             return
         columns = self._reader.take()
@@ -143,7 +143,7 @@ class ArrowDecoder:
             yield self._record_batch(arrays, columns.offsets[piece])
 
     def _pieces(self, rows: Int64s, size_bytes: int) -> Iterator[Int64s]:
-        """Rows of one record batch each, where a batch was much larger than one."""
+        """Split row numbers into record batches where one Kafka batch is much larger than a record batch."""
         pieces = max(1, size_bytes // (2 * self._batch_bytes), -(-len(rows) // (2 * RECORD_BATCH_ROWS)))
         if pieces == 1:
             return iter((rows,)) if len(rows) else iter(())
@@ -199,12 +199,12 @@ class ArrowDecoder:
         return self._pa.array(timestamps).view(self._pa.timestamp(self._unit, tz="UTC"))
 
     def _binary(self, buffer: bytes, at: Int64s, size: Int64s) -> pa.Array:
-        """Slices of ``buffer`` as a binary array: views of 16 bytes each are made here, Arrow copies what they show."""
+        """Return slices of ``buffer`` as a binary array. Builds 16-byte views, whose contents Arrow then copies."""
         pa = self._pa
         source = np.frombuffer(buffer, np.uint8)
         nulls = size < 0
         length = np.where(nulls, 0, size)
-        views = np.zeros((len(at), 4), np.int32)
+        views = np.zeros((len(at), 4), np.int32)  # length | prefix | buffer index | offset, or length | 12 bytes inline
         views[:, 0] = length
         long = np.flatnonzero(length > _INLINE_BYTES)
         views[long, 1] = source[at[long, None] + np.arange(4)].view(np.int32)[:, 0]
@@ -222,7 +222,7 @@ class ArrowDecoder:
         return shown.cast(pa.binary())
 
     def _legacy(self, header: BatchHeader, data: bytes | memoryview) -> Iterator[pa.RecordBatch]:
-        """A v0 or v1 message, record by record: such segments are old and rare."""
+        """Decode a v0 or v1 message record by record: such segments are old and rare."""
         found = list(decode_records(data))
         timestamps = np.array([record.timestamp for record in found], np.int64)
         offsets = np.array([record.offset for record in found], np.int64)
@@ -247,13 +247,13 @@ class ArrowDecoder:
 
 
 def _may_lack_nulls(field: pa.Field) -> bool:
-    """Whether this field, or one inside it, is declared not nullable."""
+    """Return True if this field, or one inside it, is declared not nullable."""
     inner = [field.type.field(at) for at in range(field.type.num_fields)]
     return not field.nullable or any(_may_lack_nulls(each) for each in inner)
 
 
 def _breaks(array: pa.Array, field: pa.Field) -> bool:
-    """Whether there is a null where ``field`` allows none. Nulls of what holds a value are not nulls of the value."""
+    """Return True for a null where ``field`` allows none. A null parent is not a null of its children."""
     if array.null_count and not field.nullable:
         return True
     inner = [field.type.field(at) for at in range(field.type.num_fields)]

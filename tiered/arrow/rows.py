@@ -37,11 +37,11 @@ NAMES = ("value", "key", "timestamp", "headers", "partition")
 LEFT_OUT = ("topic", "offset", "timestampType")
 
 CHUNK_ROWS = 65_536
-"""Rows that are looked at, and encoded, at once."""
+"""Rows that are checked and encoded at once."""
 
 
 class Rows(NamedTuple):
-    """Some rows in order, the first of them ``first`` of the call; ``partitions`` is where each goes, -1: anywhere."""
+    """Consecutive rows of a call, from row ``first``. ``partitions``: the target of each row, -1: any."""
 
     first: int
     records: RecordColumns
@@ -49,7 +49,7 @@ class Rows(NamedTuple):
 
 
 class ArrowRows:
-    """Rows of a table, a record batch, or whatever offers Arrow's C interface (it is taken whole)."""
+    """Checked rows of a table, a record batch, or any object with Arrow's C interface (which is read whole)."""
 
     def __init__(self, data: object, *, config: TopicConfig, partitions: int, partition: int | None) -> None:
         self._arrow = pyarrow("input")
@@ -61,9 +61,9 @@ class ArrowRows:
         self._check_schema(self._table.schema)
 
     def checked(self, now_ms: int) -> list[Rows]:
-        """All of them, in chunks that share the caller's memory where its layout is ours.
+        """Return all rows in chunks, which share the caller's memory where the layouts agree.
 
-        Raises ConfigError, InvalidRecordError, InvalidTimestampError, UnknownTopicError with the first row that is bad.
+        Raises ConfigError, InvalidRecordError, InvalidTimestampError, UnknownTopicError with the first bad row.
         """
         found: list[Rows] = []
         first = 0
@@ -79,7 +79,7 @@ class ArrowRows:
             return data
         if isinstance(data, arrow.RecordBatch):
             return arrow.Table.from_batches([data])
-        cause, why = None, "nothing of Arrow's"
+        cause, why = None, "not Arrow data"
         if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
             try:
                 return arrow.table(data)
@@ -99,7 +99,7 @@ class ArrowRows:
                     hint=f"did you mean {near[0]}?" if near else f"columns: {', '.join(NAMES)}",
                 )
             if schema.names.count(name) > 1:
-                raise ConfigError(f"column {name} is there twice", hint="select it once")
+                raise ConfigError(f"column {name} appears twice", hint="select it once")
             wanted = _WANTED.get(name)
             if wanted is not None and not self._fits(name, schema.field(name).type):
                 raise ConfigError(f"column {name} is {schema.field(name).type}, not {wanted}", hint="cast it first")
@@ -143,7 +143,7 @@ class ArrowRows:
         return Rows(first, records, self._places(given, records, first))
 
     def _check_sizes(self, records: RecordColumns, first: int) -> None:
-        """Rows that may not fit into a batch are encoded to see: there are few."""
+        """Raise RecordTooLargeError for a row that fits into no batch. Only large rows are encoded to find out."""
         rules = self._rules
         room = rules.max_bytes - HEADER_BYTES
         if records.largest() <= room:
@@ -171,7 +171,7 @@ class ArrowRows:
         if column is None or column.null_count == len(column):
             return _all(now_ms, batch.num_rows)
         if arrow.types.is_timestamp(column.type):
-            whole = column.type.unit == "s"  # whose milliseconds may be too many; parts of one are cut off
+            whole = column.type.unit == "s"  # seconds may overflow as ms: check; from us and ns, truncate
             column = column.cast(arrow.timestamp("ms", column.type.tz), safe=whole)
         else:
             given = _numbers(column, -1)
@@ -180,7 +180,7 @@ class ArrowRows:
         return _numbers(column, now_ms)
 
     def _places(self, column: pa.Array | None, records: RecordColumns, first: int) -> Int64s:
-        """The partition that each row names, or its key; -1 where there is neither."""
+        """Return each row's partition: the one it names, otherwise that of its key, -1 for neither."""
         count = self._partitions
         if self._partition is not None:
             return _all(self._partition, len(records))
@@ -201,9 +201,9 @@ class ArrowRows:
 
 
 def check_columns(config: TopicConfig, records: RecordColumns, now_ms: int, first: int = 0) -> None:
-    """What a log refuses of records with these settings; ``first`` is the place of their first in the call.
+    """Check times and keys of records against the topic's settings. ``first``: row number of the first record.
 
-    Raises InvalidTimestampError, else InvalidRecordError, with the place of the first that is refused.
+    Raises InvalidTimestampError or InvalidRecordError with the first refused row.
     """
     times = records.timestamps
     if not config.timestamp_type:
@@ -225,9 +225,9 @@ def check_columns(config: TopicConfig, records: RecordColumns, now_ms: int, firs
 
 
 def pieces(rows: Rows, keyless: int, room: int) -> Iterator[tuple[int, RecordColumns]]:
-    """Rows by partition, in order, in runs that fit into batches of ``room`` bytes (one row at least each).
+    """Yield (partition, records) in order, each run small enough for a batch of ``room`` bytes (at least one row).
 
-    ``keyless``: where rows go that name no partition and have no key.
+    ``keyless``: the partition for rows with neither a partition nor a key.
     """
     given = rows.partitions
     if len(given) and given.min() == given.max():
@@ -241,7 +241,7 @@ def pieces(rows: Rows, keyless: int, room: int) -> Iterator[tuple[int, RecordCol
 
 
 def _runs(partition: int, records: RecordColumns, room: int) -> Iterator[tuple[int, RecordColumns]]:
-    """Of rows of one partition."""
+    """Yield the rows of one partition in runs that fit into ``room`` bytes."""
     start = 0
     for end in records.run_ends(room):
         yield partition, records.slice(start, end)
@@ -249,7 +249,7 @@ def _runs(partition: int, records: RecordColumns, room: int) -> Iterator[tuple[i
 
 
 def _check_header_names(records: RecordColumns, first: int) -> None:
-    """A header without a name fails its row here, before another one is written."""
+    """Raise InvalidRecordError for a header without a name, before any row is written."""
     if records.headers is None:
         return
     elements = records.headers.flatten()
@@ -263,12 +263,12 @@ def _check_header_names(records: RecordColumns, first: int) -> None:
 
 
 def _all(number: int, count: int) -> Int64s:
-    """The same number for so many rows: a column that takes no memory."""
+    """Return a constant column of ``count`` rows, which takes no memory."""
     return np.broadcast_to(np.int64(number), count)
 
 
 def _numbers(column: pa.Array, instead: int) -> Int64s:
-    """As numpy; ``instead`` where there is a null."""
+    """Return the column as a numpy array, with ``instead`` for nulls."""
     arrow = pyarrow("input")
     found: Int64s = column.cast(arrow.int64()).fill_null(instead).to_numpy(zero_copy_only=False)
     return found

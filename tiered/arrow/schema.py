@@ -1,6 +1,6 @@
-"""The columns of a read in Arrow's terms, and a read as a stream of record batches.
+"""Arrow schema of a read, and a read as a stream of record batches.
 
-Needs ``pyarrow`` (extra ``arrow``), imported at the first use. Columns have the names of Spark's Kafka source::
+Needs ``pyarrow`` (extra ``arrow``), imported at first use. Columns have the names of Spark's Kafka source::
 
     key binary | value binary | topic string | partition int32 | offset int64
     timestamp timestamp[ms or us, UTC] | timestampType int32 (0 CreateTime, 1 LogAppendTime)
@@ -24,7 +24,7 @@ COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timesta
 
 
 def arrow_schema(columns: Sequence[str] = COLUMNS, *, timestamp_unit: str = "ms") -> pa.Schema:
-    """The schema of ``columns``, in their order. Raises ConfigError for a name that is no column."""
+    """Return the schema of ``columns``, in this order. Raises ConfigError for an unknown column."""
     arrow = pyarrow()
     types = {
         "key": arrow.binary(),
@@ -43,15 +43,15 @@ def arrow_schema(columns: Sequence[str] = COLUMNS, *, timestamp_unit: str = "ms"
 
 
 def arrow_table(pieces: Iterable[pa.RecordBatch], columns: Sequence[str] = COLUMNS) -> pa.Table:
-    """One table of record batches with ``columns``; an empty one where there are none."""
+    """Return one table of the record batches, empty if there are none."""
     return pyarrow().Table.from_batches(pieces, schema=arrow_schema(columns))
 
 
 class RecordBatches:
-    """Record batches of a read, one by one, each about ``RECORD_BATCH_BYTES``: nothing is read before it is asked for.
+    """Lazy iterator of a read's record batches, each about ``RECORD_BATCH_BYTES``. Can be consumed once.
 
-    An iterator, and a stream of Arrow's C interface, which polars, duckdb, pandas and pyarrow take without a copy
-    (``pyarrow.RecordBatchReader.from_stream``). It can be gone through once.
+    Also a stream of Arrow's C interface, which polars, duckdb, pandas and pyarrow read without a copy
+    (``pyarrow.RecordBatchReader.from_stream``).
     """
 
     def __init__(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
@@ -62,13 +62,12 @@ class RecordBatches:
         return self._batches
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """A capsule, as the Arrow PyCapsule interface has it."""
         reader = pyarrow().RecordBatchReader.from_batches(self.schema, self._batches)
         return reader.__arrow_c_stream__(requested_schema)
 
 
 def pyarrow(way: str = "output") -> Any:
-    """The module. Raises ConfigError where it is not installed; ``way`` is the word for what needs it."""
+    """Import and return pyarrow. Raises ConfigError without it. ``way``: the feature that the error names."""
     try:
         import pyarrow as module  # noqa: PLC0415  an optional and slow import, owned by this file
     except ImportError as error:

@@ -109,7 +109,7 @@ def test_rows_without_a_key_stay_together(tmp_path: Path) -> None:
 
 
 CASES: list[tuple[Any, type[TieredError], str, int | None]] = [
-    ([b"v"], ConfigError, "data is list, nothing of Arrow's", None),
+    ([b"v"], ConfigError, "data is list, not Arrow data", None),
     (pa.array([b"v"]), ConfigError, "data is BinaryArray, Cannot import schema", None),
     (
         pa.table({"value": [b"v"], "partition": pa.array([2**63], pa.uint64())}),
@@ -131,7 +131,7 @@ CASES: list[tuple[Any, type[TieredError], str, int | None]] = [
         r"column header cannot be appended \(did you mean headers",
         None,
     ),
-    (pa.table([[b"v"], [b"v"]], ["value", "value"]), ConfigError, "column value is there twice", None),
+    (pa.table([[b"v"], [b"v"]], ["value", "value"]), ConfigError, "column value appears twice", None),
     (
         pa.table({"value": [b"v"], "timestamp": pa.array([T0], pa.timestamp("ms"))}),
         ConfigError,
