@@ -1,1 +1,1 @@
-"""Both tiers read as one: the stream, and its records as Arrow tables."""
+"""Reads over both tiers: one stream of records, and its records as Arrow tables."""

@@ -1,4 +1,4 @@
-"""The bucket as a reader knows it: topics as last seen, the past that it reads, what it holds there."""
+"""Reader's view of a bucket: topics as last seen, the version that is read, pins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tiered.times import Time
 
 
 class BucketDoor:
-    """Where a bucket is, and which past of it is wanted: both checked, no request made."""
+    """Checked address of a bucket, and the version of it to read. Makes no request."""
 
     def __init__(self, url: str, place: StorePlace, *, as_of: Time | None, pin: bool, now_ms: int) -> None:
         self._as_of = None if as_of is None else AsOf.of(as_of, now_ms=now_ms)
@@ -34,12 +34,12 @@ class BucketDoor:
         self._location.require_folder()
 
     def open(self, options: StoreOptions) -> BucketReads:
-        """Open it, with a store of its own."""
+        """Open the bucket with a store of its own."""
         return BucketReads(self._location.open(options), self._as_of, pin=self._pin)
 
 
 class BucketReads:
-    """Thread-safe. ``pins``: what it holds in the bucket now; ``entries``: of the registry, as last seen."""
+    """Open bucket of a reader. Thread-safe. ``pins``: pins held now; ``entries``: registry entries as last seen."""
 
     def __init__(self, store: Store, as_of: AsOf | None = None, *, pin: bool = False) -> None:
         self.store = store
@@ -53,20 +53,20 @@ class BucketReads:
         self._busy = threading.Lock()
 
     def topics(self, unreadable: dict[str, TieredError] | None = None) -> Steps[dict[str, TopicInfo]]:
-        """By name, with one listing. ``unreadable`` as of ``list_topics``."""
+        """Return all topics by name, with one listing. ``unreadable``: see ``list_topics``."""
         found = {}
         for entry in (yield from list_topics(unreadable)):
             found[entry.name] = TopicInfo(entry.name, entry.topic_id, entry.partitions, entry.known_settings)
         return found
 
     def names(self) -> Steps[list[str]]:
-        """Of all topics, also of those whose entries cannot be read; with one listing."""
+        """Return the names of all topics, also of those with unreadable entries. Lists once."""
         unreadable: dict[str, TieredError] = {}
         entries = yield from list_topics(unreadable)
         return [*(entry.name for entry in entries), *unreadable]
 
     def entry(self, name: str, known: Mapping[int, Known]) -> Steps[TopicEntry | None]:
-        """The registry entry, held against what the disk (``known``), and this reader, have seen of it."""
+        """Return the registry entry, checked against what the disk (``known``) and this reader have seen."""
         entry = yield from load_topic_to_read(name)
         with self._busy:
             check_entry(name, entry, known, where=self.store.url)
@@ -77,8 +77,8 @@ class BucketReads:
         return entry
 
     def partition(self, tp: TopicPartition, entry: TopicEntry, known: Known) -> RemotePartition:
-        """One partition, to read from."""
-        # Of a partition that the entry does not name (yet) nothing says that its root was made.
+        """Return one partition to read from."""
+        # A root is known to exist only for partitions that the registry entry already counts.
         known = replace(known, made=tp.partition < entry.partitions)
         past = self._past(tp, entry.topic_id, known)
         pin = Pin(tp.topic, entry.topic_id, tp.partition, self.pins) if self._pinning else None
@@ -94,7 +94,7 @@ class BucketReads:
         )
 
     def _past(self, tp: TopicPartition, topic_id: UUID, known: Known) -> Past | None:
-        """The one of this partition: each of its streams reads the same version."""
+        """Return the past version that all streams of this partition read; None to read the newest."""
         if self._as_of is None:
             return None
         with self._busy:
@@ -102,7 +102,7 @@ class BucketReads:
             return self._pasts.setdefault((topic_id, tp.partition), made)
 
     def taken(self, tp: TopicPartition) -> Steps[Taken | None]:
-        """Which version of a partition is read; None: it is not of the past, or its topic was not looked at."""
+        """Return the past version that is read. None if the newest is read, or before the topic's entry was loaded."""
         entry = self.entries.get(tp.topic)
         past = self._past(tp, entry.topic_id, NOTHING_KNOWN) if entry is not None else None
         return None if past is None else (yield from past.take())

@@ -5,9 +5,9 @@
     wanted offsets ─┬─ windows (rows pruned by time) ─> plan.read.plan_tiers ─> batches of each tier ─> records
     wanted times  ──┘
 
-Remote below the committed end, local above; nothing is skipped silently (``plan.read`` holds the rules). Batches are
-handed on undecoded; records are decoded one batch at a time, only when the caller iterates. Steps only: the faces run
-them (``topic``, ``aio.topic``), on threads or on asyncio.
+Offsets below the committed end come from the bucket, the others from disk. Nothing is skipped silently (rules:
+``plan.read``). Batches stay encoded. Records are decoded batch by batch as the caller iterates. This module has steps
+only; ``topic`` runs them on threads, ``aio.topic`` on asyncio.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 ON_TRIMMED = ("raise", "jump")
 MAX_REPLANS = 8
-"""Times that one stream plans anew because a tier moved under it, without having read anything in between."""
+"""Most plans in a row, without progress, after a tier moved under a stream."""
 
 
 class TierBatch(NamedTuple):
-    """One whole batch, undecoded, and the tier that it came from."""
+    """One whole encoded batch, and the tier that it came from."""
 
     tier: Tier
     header: BatchHeader
@@ -56,11 +56,11 @@ class TierBatch(NamedTuple):
 
 
 Shape = Callable[[TierBatch], Any]
-"""Makes of a batch what is emitted; None: nothing is."""
+"""Function from a batch to the emitted value; None emits nothing."""
 
 
 RunShape = Callable[[Tier, Run], Any]
-"""Makes of a run of batches what is emitted; None: each batch of it is shaped by itself."""
+"""Function from a run of batches to the emitted value; None shapes each batch of the run alone."""
 
 Through = Callable[[Iterator[ConsumerRecord]], Iterator[ConsumerRecord]]
 
@@ -73,29 +73,29 @@ class Window(NamedTuple):
 
 
 class LocalPartition(Protocol):
-    """What a stream needs of the hot tier (``local.partition.PartitionLog`` is one)."""
+    """Methods of the hot tier that a stream calls (``local.partition.PartitionLog`` has them)."""
 
     def positions(self) -> Positions:
-        """Where this disk starts and ends."""
+        """Return the start and end offsets of this disk."""
 
     def read_runs(self, start_offset: int, end_offset: int | None = None) -> Iterator[Run]:
-        """Whole verified batches from the one that holds ``start_offset``, by runs."""
+        """Yield verified whole batches in runs, from the batch that holds ``start_offset``."""
 
     def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
-        """First (offset, timestamp) with a timestamp at or after the one given."""
+        """Return the first (offset, timestamp) at or after ``timestamp``."""
 
     def aborted_txns(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
-        """Aborted transactions that touch the range."""
+        """Return the aborted transactions that touch the range."""
 
     def last_stable_offset(self) -> int:
-        """Where ``read_committed`` ends."""
+        """Return the end of a ``read_committed`` read."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """What to read of one partition: offsets, or times; both None on both sides means everything.
+    """Range of one partition to read: offsets or times. All None means everything.
 
-    A record without a time is in no range of times: of a segment that holds others, too, a row does not tell of it.
+    A record without a timestamp is in no range of times, even in a segment whose other records match.
     """
 
     start: int | str | None = None
@@ -111,7 +111,7 @@ class ReadRange:
 
     @property
     def least_ms(self) -> int | None:
-        """The least timestamp that is wanted; None: any, and none. Below 0 a record has no time."""
+        """Return the least wanted timestamp, None for any. Records without a timestamp are below 0."""
         return 0 if self.since_ms is None and self.until_ms is not None else self.since_ms
 
     @classmethod
@@ -124,7 +124,7 @@ class ReadRange:
         start: int | str | None = None,
         end: int | str | None = None,
     ) -> ReadRange:
-        """With times as users write them (``tiered.times``). Raises InvalidTimestampError, ConfigError."""
+        """Build a range from times of users (``tiered.times``). Raises ConfigError, InvalidTimestampError."""
         return cls(
             offset_or_none("start", start),
             offset_or_none("end", end),
@@ -134,7 +134,7 @@ class ReadRange:
 
 
 class TierStream:
-    """Both tiers of one partition. ``local`` or ``remote`` may be None, not both. Not thread-safe: one per reader."""
+    """Both tiers of one partition; ``local`` or ``remote`` may be None, not both. Not thread-safe: one per reader."""
 
     def __init__(self, tp: TopicPartition, *, local: LocalPartition | None, remote: RemotePartition | None) -> None:
         self.tp = tp
@@ -142,17 +142,17 @@ class TierStream:
         self._remote = remote
 
     def refresh(self) -> Steps[None]:
-        """Looks at the catalog anew; a catalog that cannot be read is an error, never "no remote tier"."""
+        """Read the newest catalog. A catalog that cannot be read raises, and never counts as "no remote tier"."""
         if self._remote is not None:
             yield from self._remote.refresh()
 
     def release(self) -> Steps[None]:
-        """Nothing more is read: what the bucket holds for this stream goes (``remote.pins``). Never raises."""
+        """End the stream and delete its pin from the bucket (``remote.pins``). Never raises."""
         if self._remote is not None:
             yield from self._remote.release()
 
     def spans(self) -> Steps[tuple[LocalSpan | None, RemoteSpan | None]]:
-        """What each tier holds now (the remote one as of the last refresh)."""
+        """Return the offsets that each tier holds now (the remote one as of the last refresh)."""
         local = LocalSpan.of(self._local.positions()) if self._local is not None else None
         if self._remote is None:
             return local, None
@@ -160,19 +160,19 @@ class TierStream:
         return local, RemoteSpan(pinned.start_offset, pinned.next_offset) if pinned is not None else None
 
     def earliest(self) -> Steps[int]:
-        """The smallest offset over both tiers."""
+        """Return the smallest offset over both tiers."""
         return earliest_offset(*(yield from self.spans()))
 
     def latest(self) -> Steps[int]:
-        """The exclusive end over both tiers."""
+        """Return the exclusive end over both tiers."""
         return latest_offset(*(yield from self.spans()))
 
     def flushed_offset(self) -> int:
-        """What this disk has fsynced (exclusive end); 0 without a local tier."""
+        """Return the fsynced end offset of this disk (exclusive), 0 without a local tier."""
         return self._local.positions().flushed_offset if self._local is not None else 0
 
     def positions(self) -> Steps[Positions]:
-        """Where the partition stands over both tiers; without a local tier all are remote."""
+        """Return the partition's positions over both tiers. Without a local tier all are remote."""
         local, remote = yield from self.spans()
         committed = remote.end_offset if remote is not None else 0
         return Positions(
@@ -184,7 +184,7 @@ class TierStream:
         )
 
     def last_stable_offset(self) -> Steps[int]:
-        """Where a ``read_committed`` stream ends: the first offset of the oldest open transaction, else the latest."""
+        """Return the end of ``read_committed``: the oldest open transaction's first offset, otherwise the latest."""
         local, remote = yield from self.spans()
         if self._local is not None and local is not None and (remote is None or local.end_offset >= remote.end_offset):
             return (yield from blocking(self._local.last_stable_offset))
@@ -193,7 +193,7 @@ class TierStream:
         return (yield from self._remote.last_stable_offset())
 
     def offset(self, wanted: int | str) -> Steps[int]:
-        """``wanted`` as a number: an int, ``"earliest"``, ``"latest"``. Raises ConfigError for anything else."""
+        """Return ``wanted`` (an int, ``"earliest"``, ``"latest"``) as a number. Raises ConfigError for other values."""
         if isinstance(wanted, bool):
             raise ConfigError(f"{wanted!r} is not an offset", hint='an int >= 0, "earliest" or "latest"')
         if isinstance(wanted, int):
@@ -209,7 +209,7 @@ class TierStream:
         raise ConfigError(f"{wanted!r} is not an offset", hint='an int >= 0, "earliest" or "latest"')
 
     def offset_for_time(self, timestamp: int) -> Steps[tuple[int, int] | None]:
-        """First (offset, timestamp) with timestamp >= the one given, over both tiers, by Kafka's rule."""
+        """Return the first (offset, timestamp) at or after ``timestamp`` over both tiers, by Kafka's rule."""
         local, remote = yield from self.spans()
         if self._remote is not None and remote is not None:
             if self._local is not None and local is not None and local.start_offset < remote.start_offset:
@@ -236,19 +236,19 @@ class TierStream:
                         return record.offset, record.timestamp
             return None
 
-        # The disk's own answer lies below the committed end, where the catalog has already said "none".
+        # The disk's answer is below the committed end, where the catalog had no match: search from there on.
         first: tuple[int, int] | None = yield from _first(self.batches(committed, shape=matching))
         return first
 
     def windows(self, wanted: ReadRange) -> Steps[list[Window]]:
-        """Offset windows that may hold wanted records, in order: remote segments pruned by their timestamps."""
+        """Return the offset windows that may hold wanted records, in order, with remote segments pruned by time."""
         start = yield from (self.offset(wanted.start) if wanted.start is not None else self.earliest())
         end = (yield from self.offset(wanted.end)) if wanted.end is not None else None
         if wanted.since_ms is None and wanted.until_ms is None:
             return [Window(start, end)] if end is None or start < end else []
         local, remote = yield from self.spans()
         if start > latest_offset(local, remote) and (end is None or start < end):
-            return [Window(start, end)]  # reading it says what there is
+            return [Window(start, end)]  # reading it raises OffsetOutOfRangeError
         windows: list[Window] = []
         local_from = start
         if self._remote is not None and remote is not None:
@@ -257,7 +257,7 @@ class TierStream:
             windows = yield from self._windows_below(wanted, start, min(stop, remote.start_offset))
             windows += yield from self._remote_windows(self._remote, wanted, max(start, remote.start_offset), stop)
         if local is not None and (end is None or local_from < end):
-            # Nobody knows the times of offsets that are in neither tier: reading them says that they are missing.
+            # Offsets in neither tier have no known times: keep them, so that reading them raises that they are missing.
             if wanted.since_ms is not None and local.start_offset <= local_from:
                 found = yield from self._local_offset_for_time(wanted.since_ms, remote)
                 if found is None:
@@ -267,7 +267,7 @@ class TierStream:
         return windows
 
     def _windows_below(self, wanted: ReadRange, start: int, end: int) -> Steps[list[Window]]:
-        """Below what the catalog names: what this disk still has, else reading it says that it is gone."""
+        """Return the window below the catalog's start, narrowed by the disk's times. Reading missing offsets raises."""
         if start < end and wanted.since_ms is not None and self._local is not None:
             found = yield from blocking(partial(self._local.offset_for_time, wanted.since_ms))
             start = end if found is None else max(start, found[0])
@@ -291,7 +291,7 @@ class TierStream:
         return windows
 
     def pruned_segments(self, wanted: ReadRange) -> Steps[int]:
-        """Remote segments that a read of ``wanted`` never fetches because of their timestamps."""
+        """Return the number of remote segments that a read of ``wanted`` skips because of their timestamps."""
         if self._remote is None:
             return 0
         windows = yield from self.windows(wanted)
@@ -313,11 +313,11 @@ class TierStream:
         shape: Shape | None = None,
         run_shape: RunShape | None = None,
     ) -> Steps[None]:
-        """Emits whole batches that hold offsets ``start`` to ``end``, in order, from whichever tier serves them.
+        """Emit the whole batches that hold offsets ``start`` to ``end``, in order, from the tier that has them.
 
-        ``shape`` makes of a :class:`TierBatch` what is emitted, ``run_shape`` of a run that need not be cut. Raises
-        OffsetOutOfRangeError, OffsetGapError, CorruptionError and the store's errors. ``on_trimmed="jump"`` goes on at
-        the new earliest offset where retention took the wanted one away.
+        ``shape`` maps a :class:`TierBatch` to the emitted value, ``run_shape`` a whole run. ``on_trimmed="jump"``
+        continues at the new earliest offset if retention deleted the wanted one. Raises OffsetOutOfRangeError,
+        OffsetGapError, CorruptionError and the store's errors.
         """
         at, replans = start, 0
 
@@ -363,7 +363,7 @@ class TierStream:
                 if end is None:
                     end = at  # the latest offset when the stream was planned: a stream ends
             except (OffsetOutOfRangeError, OffsetGapError) as error:
-                # Offsets that left one tier may be in the other by now: only what a new look does not find is gone.
+                # Offsets that left one tier may be in the other by now. They are gone only if a refresh finds neither.
                 replans = replans + 1 if at == before else 0
                 yield from self.refresh()
                 now = yield from self.spans()
@@ -376,12 +376,12 @@ class TierStream:
                     raise
 
     def batch_runs(self, start: int, end: int | None = None, *, on_trimmed: str = "raise") -> Steps[None]:
-        """As :meth:`batches`, in iterators of as many as were read at once: a step for each batch would cost more."""
+        """Emit iterators over the batches of :meth:`batches`, one per read, because a step per batch costs more."""
         run_shape = partial(_batches_of_run, start)
         yield from self.batches(start, end, on_trimmed=on_trimmed, shape=_alone, run_shape=run_shape)
 
     def _read_local(self, start: int, end: int, take: Callable[[Run], Iterator[object]]) -> Steps[None]:
-        """Emits what ``take`` makes of the runs of batches on disk. Those before a damage come before its error."""
+        """Emit what ``take`` makes of the runs on disk. Batches before a damaged one come before its error."""
         if self._local is None:
             return
         reading = yield from blocking(partial(self._local.read_runs, start, end))
@@ -402,9 +402,9 @@ class TierStream:
         on_trimmed: str = "raise",
         through: Through | None = None,
     ) -> Steps[None]:
-        """Emits the decoded records of ``wanted``, an iterator for each batch, without control records.
+        """Emit an iterator of decoded records for each batch of ``wanted``, without control records.
 
-        ``read_committed``: also without aborted ones. ``through`` makes of such an iterator the one that is emitted.
+        ``read_committed`` also leaves out aborted records. ``through`` maps each iterator to the emitted one.
         """
         for start, end, hidden in (yield from self.shown(wanted, isolation)):
             shape: Shape = partial(_shown, self.tp, wanted, start, end, hidden)
@@ -415,7 +415,7 @@ class TierStream:
             yield from self.batches(start, end, on_trimmed=on_trimmed, shape=shape, run_shape=run_shape)
 
     def shown(self, wanted: ReadRange, isolation: str) -> Steps[list[tuple[int, int | None, Hidden | None]]]:
-        """The windows of ``wanted`` as far as a reader of this isolation sees, and what in them is hidden from it."""
+        """Return (start, end, hidden transactions) for each window of ``wanted`` that this isolation level can see."""
         committed_only = isolation == "read_committed"
         bound = (yield from self.last_stable_offset()) if committed_only else None
         found: list[tuple[int, int | None, Hidden | None]] = []
@@ -429,7 +429,7 @@ class TierStream:
         return found
 
     def _check_begun(self, start: int) -> Steps[None]:
-        """Between the bound of a reader and the latest offset there is nothing yet; OffsetOutOfRangeError behind it."""
+        """Raise OffsetOutOfRangeError if ``start`` is after the latest offset. Lower offsets become readable later."""
         if start > (yield from self.latest()):
             yield from self.refresh()
             local, remote = yield from self.spans()
@@ -445,7 +445,7 @@ class TierStream:
             kept = self._local.positions().local_start_offset if self._local is not None else 0
             pinned = yield from self._remote.snapshot()
             if kept > (pinned.next_offset if pinned is not None else 0):
-                # Segments left the disk since the catalog was looked at, and their indexes with them.
+                # Segments and their indexes left the disk since the last refresh: a newer catalog has them.
                 pinned = yield from self._remote.refresh()
             if pinned is not None:
                 found.update((yield from self._remote.aborted_txns(start, stop)))
@@ -457,7 +457,7 @@ def _alone(batch: TierBatch) -> tuple[TierBatch]:
 
 
 def _batches_of_run(start: int, tier: Tier, run: Run) -> Iterator[TierBatch] | None:
-    """Those that touch ``start`` or what is behind it; None where each has to be looked at."""
+    """Return the run's batches from ``start`` on, None if each batch needs its own check."""
     return kernels.run_batches(run.data, TierBatch, BatchHeader, tier, start)
 
 
@@ -469,7 +469,7 @@ def _passed(through: Through, shape: Callable[..., Any], *found: object) -> Iter
 def _shown(  # noqa: PLR0917 - bound by ``records``, in the order of a read
     tp: TopicPartition, wanted: ReadRange, start: int, end: int | None, hidden: Hidden | None, batch: TierBatch
 ) -> Iterator[ConsumerRecord] | None:
-    """The records of a batch; None where nothing of it is to be seen."""
+    """Return the visible records of a batch, None if there are none."""
     header = batch.header
     if header.is_control or (hidden is not None and hidden.hides(header)):
         return None
@@ -481,7 +481,7 @@ def _shown(  # noqa: PLR0917 - bound by ``records``, in the order of a read
 def _run_shown(  # noqa: PLR0917 - as ``_shown``
     tp: TopicPartition, wanted: ReadRange, start: int, end: int | None, hidden: Hidden | None, tier: Tier, run: Run
 ) -> Iterator[ConsumerRecord] | None:
-    """The records of a run; None where each batch has to be looked at."""
+    """Return the visible records of a run, None if each batch needs its own check."""
     if hidden is not None and hidden.hides_any:
         return None
     return kernels.run_records(run.data, Shown(*tp, 0, -1, tier.value, start, end, wanted.least_ms, wanted.until_ms))
@@ -490,23 +490,22 @@ def _run_shown(  # noqa: PLR0917 - as ``_shown``
 def _decoded(
     tp: TopicPartition, batch: TierBatch, start: int, end: int | None, wanted: ReadRange
 ) -> Iterator[ConsumerRecord]:
-    """Nothing is looked at before the first record is asked for."""
+    """Return a lazy iterator of the batch's records: decoding starts with the first record."""
     kind, epoch = int(batch.header.timestamp_type), batch.header.leader_epoch
     shown = Shown(*tp, kind, epoch, batch.tier.value, start, end, wanted.least_ms, wanted.until_ms)
     return chain.from_iterable(map(consumer_records, (batch.data,), (shown,)))
 
 
 def _batches_of(run: Run) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Each with its header."""
     for position, header in walk_headers(run.data):
         data = run.data[position : position + header.size_bytes]
-        if header.records_count < 0:  # a compressed message of v0 or v1: its inside tells the first offset
+        if header.records_count < 0:  # a compressed v0 or v1 message: only its content has the first offset
             header = verify_batch(data, header)
         yield header, data
 
 
 def _cut(batch: TierBatch, at: int) -> TierBatch:
-    """Without the records below ``at``: the other tier has given those offsets, perhaps with other records."""
+    """Return the batch without records below ``at``: the other tier has already served those offsets."""
     if batch.header.is_control:
         return batch
     data = rebuild_batch(batch.header, [record for record in decode_records(batch.data) if record.offset >= at])
@@ -514,7 +513,7 @@ def _cut(batch: TierBatch, at: int) -> TierBatch:
 
 
 def _first(steps: Steps[object]) -> Steps[Any]:
-    """The first value that ``steps`` emit, None without one; nothing is read beyond it."""
+    """Return the first value that ``steps`` emit, None without one. Stops there."""
     outcome: object = None
     error: TieredError | None = None
     try:

@@ -1,4 +1,4 @@
-"""What can be read of a topic over both tiers, on the calling thread: by a reader, and by whoever writes the log."""
+"""Reads of a topic over both tiers on the calling thread, for readers and for the log's writer."""
 
 from __future__ import annotations
 
@@ -44,70 +44,60 @@ class PartitionStream:
         remote: RemotePartition | None,
         runner: Runner | None = None,
     ) -> PartitionStream:
-        """Over these tiers; ``runner`` is needed where one of them is remote."""
+        """Build a stream over these tiers. A remote tier needs a ``runner``."""
         return cls(TierStream(tp, local=local, remote=remote), runner or Runner())
 
     def refresh(self) -> None:
-        """As ``TierStream.refresh``."""
         self._runner.run(self.steps.refresh())
 
     def spans(self) -> tuple[LocalSpan | None, RemoteSpan | None]:
-        """As ``TierStream.spans``."""
         return self._runner.run(self.steps.spans())
 
     def earliest(self) -> int:
-        """As ``TierStream.earliest``."""
         return self._runner.run(self.steps.earliest())
 
     def latest(self) -> int:
-        """As ``TierStream.latest``."""
         return self._runner.run(self.steps.latest())
 
     def positions(self) -> Positions:
-        """As ``TierStream.positions``."""
         return self._runner.run(self.steps.positions())
 
     def last_stable_offset(self) -> int:
-        """As ``TierStream.last_stable_offset``."""
         return self._runner.run(self.steps.last_stable_offset())
 
     def offset(self, wanted: int | str) -> int:
-        """As ``TierStream.offset``."""
         return self._runner.run(self.steps.offset(wanted))
 
     def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
-        """As ``TierStream.offset_for_time``."""
         return self._runner.run(self.steps.offset_for_time(timestamp))
 
     def windows(self, wanted: ReadRange) -> list[Window]:
-        """As ``TierStream.windows``."""
         return self._runner.run(self.steps.windows(wanted))
 
     def pruned_segments(self, wanted: ReadRange) -> int:
-        """As ``TierStream.pruned_segments``."""
         return self._runner.run(self.steps.pruned_segments(wanted))
 
     def batches(self, start: int, end: int | None = None, *, on_trimmed: str = "raise") -> Iterator[TierBatch]:
-        """As ``TierStream.batches``."""
+        """Yield what ``TierStream.batches`` emits."""
         steps = self.steps.batch_runs(start, end, on_trimmed=on_trimmed)
         return chain.from_iterable(self._runner.stream(steps, self.steps.release))
 
     def records(
         self, wanted: ReadRange, *, isolation: str = "read_uncommitted", on_trimmed: str = "raise"
     ) -> Iterator[ConsumerRecord]:
-        """As ``TierStream.records``, one by one."""
+        """Yield the records that ``TierStream.records`` emits, one by one."""
         steps = self.steps.records(wanted, isolation=isolation, on_trimmed=on_trimmed)
         return chain.from_iterable(self._runner.stream(steps, self.steps.release))
 
 
 def release_steps(opened: Sequence[TierStream]) -> Steps[None]:
-    """Release the streams of a read that ended, or that was left early. Never raises."""
+    """Release the streams of a read that ended or was left early. Never raises."""
     for stream in opened:
         yield from stream.release()
 
 
 class TopicReads:
-    """What can be read of a topic, whether this process writes it or not. Thread-safe: each read is its own stream."""
+    """Read methods of a topic, the same with and without its writer. Thread-safe: each read has its own stream."""
 
     def __init__(
         self,
@@ -129,15 +119,15 @@ class TopicReads:
 
     @property
     def partitions(self) -> int:
-        """How many partitions the topic has."""
+        """Return the number of partitions."""
         return self._partitions
 
     def stream(self, partition: int) -> PartitionStream:
-        """Both tiers of one partition, looked at anew."""
+        """Return both tiers of one partition, refreshed."""
         return PartitionStream(self._runner.run(self._open_steps(partition)), self._runner)
 
     def _open_steps(self, partition: int, opened: list[TierStream] | None = None) -> Steps[TierStream]:
-        """As :meth:`stream`, for whoever runs steps. The stream is in ``opened`` before its first request."""
+        """Open a refreshed stream, as steps. Adds it to ``opened`` before its first request."""
         partition = self.check_partition(partition)
         stream = yield from self._open_stream(TopicPartition(self.name, partition))
         if opened is not None:
@@ -156,13 +146,13 @@ class TopicReads:
         isolation: str = "read_uncommitted",
         on_trimmed: str = "raise",
     ) -> Iterator[ConsumerRecord]:
-        """Records from the bucket, then from disk; ends at what was the latest offset when it began.
+        """Return an iterator of records, first from the bucket, then from disk, up to the latest offset of the call.
 
-        ``start`` and ``end`` are offsets (int, "earliest", "latest"), ``since`` and ``until`` times; both pairs are
-        half-open, both on one side are a ConfigError. A record without a time (Kafka's -1) is in no range of times:
-        ``until`` alone leaves it out, too. ``partition=None`` reads partition after partition; offsets
-        then need one partition. Raises OffsetOutOfRangeError, OffsetGapError, CorruptionError, RemoteUnavailableError;
-        UnknownTopicError for a partition that lies in another directory of a log of several.
+        ``start`` and ``end`` are offsets (int, "earliest", "latest"), ``since`` and ``until`` times; both ranges are
+        half-open. An offset and a time on the same side raise ConfigError. A record without a timestamp (Kafka's -1) is
+        in no range of times. ``partition=None`` reads one partition after the other; offsets need a partition then.
+        Raises OffsetOutOfRangeError, OffsetGapError, CorruptionError, RemoteUnavailableError, and UnknownTopicError for
+        a partition in another directory of a log with several.
         """
         chosen, wanted = self._wanted(
             partition, start=start, end=end, since=since, until=until, isolation=isolation, on_trimmed=on_trimmed
@@ -182,7 +172,7 @@ class TopicReads:
         isolation: str,
         on_trimmed: str,
     ) -> tuple[Sequence[int], ReadRange]:
-        """The arguments of :meth:`read`, checked."""
+        """Check the arguments of :meth:`read` and return the partitions and the range."""
         arguments.one_of("isolation", isolation, ISOLATION_LEVELS)
         arguments.one_of("on_trimmed", on_trimmed, ON_TRIMMED)
         wanted = ReadRange.of_times(since, until, now_ms=self._now_ms(), start=start, end=end)
@@ -196,7 +186,7 @@ class TopicReads:
     def _reading(
         self, chosen: Iterable[int], wanted: ReadRange, isolation: str, on_trimmed: str, *, opened: list[TierStream]
     ) -> Steps[None]:
-        """Emit the records of :meth:`read`. Each stream goes into ``opened``: the caller releases it at the end."""
+        """Emit the records of :meth:`read`. Adds each stream to ``opened``, which the caller releases at the end."""
         for partition in chosen:
             stream = yield from self._open_steps(partition, opened)
             yield from stream.records(wanted, isolation=isolation, on_trimmed=on_trimmed)
@@ -214,10 +204,10 @@ class TopicReads:
         on_trimmed: str = "raise",
         columns: list[str] | None = None,
     ) -> RecordBatches:
-        """What :meth:`read` reads as Arrow record batches, one by one, with Kafka's columns or those of ``columns``.
+        """Return the records of :meth:`read` as Arrow record batches of about 1 MiB, with all columns or ``columns``.
 
-        About 1 MiB each: memory stays bounded. ``polars.from_arrow``, ``duckdb.from_arrow`` and
-        ``pyarrow.RecordBatchReader.from_stream`` take the result without a copy. Needs the extra ``arrow``.
+        Memory stays bounded. ``polars.from_arrow``, ``duckdb.from_arrow`` and ``pyarrow.RecordBatchReader.from_stream``
+        take the result without a copy. Needs the extra ``arrow``.
         """
         chosen, wanted = self._wanted(
             partition, start=start, end=end, since=since, until=until, isolation=isolation, on_trimmed=on_trimmed
@@ -238,7 +228,7 @@ class TopicReads:
         *,
         opened: list[TierStream],
     ) -> Steps[None]:
-        """Emit pieces, each some record batches. Each stream goes into ``opened``, as of :meth:`_reading`."""
+        """Emit lists of record batches. Adds each stream to ``opened``, as :meth:`_reading` does."""
         from tiered.arrow.decoder import ArrowDecoder  # noqa: PLC0415  with numpy
 
         for partition in chosen:
@@ -253,32 +243,31 @@ class TopicReads:
             yield from stream.release()
 
     def beginning_offsets(self) -> dict[TopicPartition, int]:
-        """Earliest offset of each partition, over both tiers."""
+        """Return the earliest offset of each partition, over both tiers."""
         return {TopicPartition(self.name, p): self.stream(p).earliest() for p in range(self.partitions)}
 
     def end_offsets(self) -> dict[TopicPartition, int]:
-        """Latest offset (exclusive end) of each partition, over both tiers."""
+        """Return the latest offset (exclusive end) of each partition, over both tiers."""
         return {TopicPartition(self.name, p): self.stream(p).latest() for p in range(self.partitions)}
 
     def offsets_for_times(self, time: Time) -> dict[TopicPartition, tuple[int, int] | None]:
-        """Per partition the first (offset, timestamp) at or after ``time``; None where there is none."""
+        """Return each partition's first (offset, timestamp) at or after ``time``, None if there is none."""
         at = self._timestamp(time)
         return {TopicPartition(self.name, p): self.stream(p).offset_for_time(at) for p in range(self.partitions)}
 
     def _timestamp(self, time: Time) -> int:
-        """A time as users write it, in ms."""
         return parse_time(time, now_ms=self._now_ms())
 
     def positions(self, partition: int) -> Positions:
-        """Where the partition stands over both tiers, looked at anew; without a local tier all are remote."""
+        """Return the partition's positions over both tiers, refreshed. Without a local tier all are remote."""
         return self.stream(partition).positions()
 
     def chosen(self, partition: int | None) -> Sequence[int]:
-        """All partitions, or the one that is named. Raises ConfigError, UnknownTopicError."""
+        """Return all partitions, or the named one. Raises ConfigError, UnknownTopicError."""
         return range(self.partitions) if partition is None else (self.check_partition(partition),)
 
     def check_partition(self, partition: int) -> int:
-        """The number itself. Raises ConfigError for what is none, UnknownTopicError if the topic does not have it."""
+        """Return the number. Raises ConfigError for another type, UnknownTopicError if the topic lacks it."""
         partition = arguments.whole("partition", partition)
         if not 0 <= partition < self.partitions:
             raise UnknownTopicError(
@@ -290,7 +279,7 @@ class TopicReads:
 def _run_decoded(
     decoder: ArrowDecoder, hidden: Hidden | None, tier: Tier, run: Run
 ) -> Iterator[pyarrow.RecordBatch] | None:
-    """None where each batch has to be looked at."""
+    """Return the record batches of a run, None if each batch needs its own check."""
     return None if hidden is not None and hidden.hides_any else decoder.add_run(run.data)
 
 
