@@ -1,16 +1,16 @@
-"""Erasure: records of some keys leave every object of a partition, and a look at all of them says so.
+"""Erasure: rewrites every object of a partition without the records of some keys, and proves the result.
 
 ::
 
-    plan    every live segment is read ──> those that hold what is meant, who holds old versions of them
+    plan    read every live segment ──> segments with matching records, holders of old versions
     run     each of these ── batch by batch ──> a new segment over the same offsets ──> note, ``replace``
             again from the newest root, until a whole look finds nothing
-    now     the old objects are collected without their grace, alone; never under a pin or a snapshot
-    prove   LIST ──> every object that nobody has read yet is read, too, named or not ──> ``receipt.json``
+    now     collect the old objects without their grace, alone; never under a pin or a snapshot
+    prove   LIST ──> read every object that was not read yet, named or not ──> ``receipt.json``
 
-A segment never changes, and its id is its own: each object is looked at once, by the plan, a later look or the proof.
-One that holds what is meant is read again to be written anew. A run that was cut short is begun again: what was
-rewritten holds nothing any more. All of it is in the role ``m``.
+A segment is immutable and its id unique, so each object is looked at once: by the plan, a later look or the proof. A
+segment with matching records is read again for its rewrite. After a crash, run the erasure again: segments that are
+rewritten already hold no matching records. All commits use the maintainer role ``m``.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ from tiered.store.probe import check_capabilities, probe
 from tiered.store.puts import put_unique
 
 KEYLESS = (BUNDLE_MAGIC, CONTAINER_MAGIC, b"{")
-"""How objects begin that hold no records: bundles, roots and pages, entries of the registry."""
+"""First bytes of objects without records: bundles, roots, pages and registry entries."""
 MAX_NOTE_BYTES = 64 * 1024
-"""Largest note of a segment that was written anew."""
+"""Largest note about a rewritten segment."""
 
 _NOTE_FIELDS = {"before": str, "after": str, "start_offset": int, "end_offset": int, "records": int} | {
     "id_hi": int,
@@ -94,12 +94,12 @@ _NOTE_FIELDS = {"before": str, "after": str, "start_offset": int, "end_offset": 
 }
 
 MAX_LOOKS = 10
-"""Whole looks at a partition in one run: one finds, one proves; more only where others rewrite it meanwhile."""
+"""Most whole looks at a partition in one run: one finds, one proves; more only if others rewrite it meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A live segment that holds ``records`` of what is meant."""
+    """Live segment with ``records`` matching records."""
 
     row: Row
     records: int
@@ -107,9 +107,11 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class ErasePlan:
-    """One partition at ``version`` of its catalog. ``read_bytes``: of the segments that were read, ``segments`` of
-    them; ``looked``: what each of these holds, by its uid; ``holders``: snapshots and pins, by which older versions
-    stay readable."""
+    """Erasure of one partition, planned at ``version`` of its catalog.
+
+    ``segments`` and ``read_bytes`` count what was read; ``looked``: matching records of each segment, by its uid;
+    ``holders``: snapshots and pins that keep older versions readable.
+    """
 
     tp: TopicPartition
     entry: TopicEntry
@@ -124,18 +126,18 @@ class ErasePlan:
 
     @property
     def records(self) -> int:
-        """How many go."""
+        """Return the number of records to erase."""
         return sum(hit.records for hit in self.hits)
 
     @property
     def rewritten_bytes(self) -> int:
-        """Bytes of the segments that are written anew."""
+        """Return the bytes of the segments to rewrite."""
         return sum(hit.row.size for hit in self.hits)
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """An object that holds ``records`` of what is meant and is no part of the log any more; -1: it cannot be told."""
+    """Object with ``records`` matching records that is no longer part of the log; -1: unknown, it cannot be read."""
 
     key: str
     records: int
@@ -144,8 +146,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """What became of one partition. ``segments``: each that was written anew, by all runs of this erasure;
-    ``read_objects``: those that were looked at, alive or not."""
+    """Result of one partition. ``segments``: notes of all rewrites; ``read_objects``: number of objects read."""
 
     tp: TopicPartition
     version: int
@@ -159,7 +160,7 @@ class Erased:
 def plan_erase_steps(
     tp: TopicPartition, entry: TopicEntry, selection: Selection, spend: Spend = spend_nothing
 ) -> Steps[ErasePlan | None]:
-    """Reads every live segment; changes nothing. None for a partition without a catalog. Raises CorruptionError."""
+    """Read every live segment and return the plan; None without a catalog. Changes nothing. Raises CorruptionError."""
     return (yield from Eraser(tp, entry, selection, "", spend).plan())
 
 
@@ -173,45 +174,44 @@ def erase_steps(
     spend: Spend = spend_nothing,
     capabilities: Capabilities | None = None,
 ) -> Steps[Erased]:
-    """Rewrites until a look at all live segments finds nothing, then reads whatever else is in the bucket.
+    """Rewrite segments until a look at all live ones finds no match, then read all other objects of the partition.
 
-    ``now``: the old objects are deleted at once. ``capabilities``: of the store; None: it is probed.
-
-    Raises ConfigError if a pin or a snapshot holds them then, or others rewrite the partition all the while,
-    CorruptionError, FencedError (another maintainer): run it again.
+    ``now``: delete the old objects at once. ``capabilities``: of the store; None probes it. Raises ConfigError if a pin
+    or a snapshot holds them then, or if others keep rewriting the partition; CorruptionError; FencedError (another
+    maintainer took over): run it again.
     """
     return (yield from Eraser(plan.tp, plan.entry, selection, job_id, spend).run(plan, owner, capabilities, now=now))
 
 
 def uid_of(row: Row) -> str:
-    """The id of a segment, as it stands in its keys."""
+    """Return the id of a segment as its keys contain it."""
     return join_uid(row.id_hi, row.id_lo)
 
 
 def uid_of_key(key: str) -> str:
-    """The same of an object below ``s/``; the key itself of what is no segment's."""
+    """Return the segment id in a key below ``s/``; the key itself if it names no segment."""
     parsed, staged = parse_segment_key(key), parse_staged_key(key)
     return parsed.name.uid if parsed is not None else staged.uid if staged is not None else key
 
 
 def decode_note(key: str, data: bytes | memoryview) -> dict[str, Any]:
-    """Return a note of a segment that an erasure wrote anew. Raises CorruptionError if the note is damaged."""
+    """Decode the note of a rewritten segment. Raises CorruptionError if the note is damaged."""
     try:
         note = json.loads(bytes(data))
         if any(not isinstance(note[name], kind) for name, kind in _NOTE_FIELDS.items()):
             raise ValueError("not what an erasure writes")
     except (ValueError, KeyError, TypeError) as damage:
         raise CorruptionError(
-            f"{key}, what an erasure notes of a segment, cannot be read: {damage}",
+            f"{key}, the erasure's note of a segment, cannot be read: {damage}",
             path_or_key=key,
-            hint="delete it, and erase again: the proof reads what no note tells of",
+            hint="delete it, and erase again: the proof reads every object without a note",
         ) from damage
     return cast("dict[str, Any]", note)
 
 
 @dataclass(slots=True)
 class Counter:
-    """What looks at segments find in them, one after the other. ``looked``: the records of each, by its uid."""
+    """Totals of the looks at segments. ``looked``: matching records of each segment, by its uid."""
 
     selection: Selection
     looked: dict[str, int] = field(default_factory=dict)
@@ -232,7 +232,7 @@ class Counter:
 
 @dataclass(slots=True)
 class Eraser:
-    """One partition. On one machine it is :meth:`run`; ``erase_parts`` calls its pieces where many share the work."""
+    """Erasure of one partition. :meth:`run` does all of it; ``erasing.parts`` calls the pieces on several machines."""
 
     tp: TopicPartition
     entry: TopicEntry
@@ -276,7 +276,7 @@ class Eraser:
         )
 
     def open_shop(self, capabilities: Capabilities) -> None:
-        """Begin to read and write segments. ``capabilities``: of the store to which something will be written."""
+        """Set up reading and writing. ``capabilities``: of the store to write to."""
         self.shop = Workshop(
             tp=self.tp,
             topic_id=self.entry.topic_id,
@@ -289,7 +289,7 @@ class Eraser:
         )
 
     def _look(self) -> Steps[tuple[Snapshot, tuple[Hit, ...]] | None]:
-        """Every live segment that holds any of it, in one version of the catalog; reads those that nobody has."""
+        """Return all live segments with matching records, in one catalog version. Reads only unread segments."""
         seen = self.counter
         for _ in range(MAX_LOOKS):
             pinned = yield from self.catalog.pin()
@@ -306,7 +306,7 @@ class Eraser:
         raise self._restless()
 
     def _unread(self, pinned: Snapshot, asked: list[Row]) -> Rows:
-        """The live segments that nobody has looked at; ``asked`` gets these and those that are known to hold any."""
+        """Return an iterator over live segments not read yet. Adds them and all known matches to ``asked``."""
         at, held, looked = pinned.start_offset, list[Row](), self.counter.looked
 
         def following() -> Steps[Row | None]:
@@ -322,7 +322,7 @@ class Eraser:
         return following
 
     def need_superseded(self, gone: SegmentGone) -> Steps[None]:
-        """Raises CorruptionError if the newest catalog names what is gone."""
+        """Raise CorruptionError if the newest catalog still names the missing segment."""
         pinned = yield from self.catalog.pin()
         if pinned is not None and (yield from pinned.at(gone.row.base)) == gone.row:
             raise CorruptionError(
@@ -339,7 +339,7 @@ class Eraser:
         )
 
     def holders(self) -> Steps[tuple[str, ...]]:
-        """Who holds older versions, by name."""
+        """Return the names of the snapshots and pins that hold older versions."""
         snapshots = yield from list_snapshots(self.catalog)
         pins = yield from live_pins(self.entry.topic_id, self.tp.partition)
         return (*(each.source for each in snapshots), *(f"pin {key}" for key in pins))
@@ -360,7 +360,7 @@ class Eraser:
             for hit in hits:
                 try:
                     yield from self._rewrite(hit.row)
-                except CorruptionError:  # it stood still, and what it stored may be swept by who has the claim now
+                except CorruptionError:  # a new claim may have swept what this one stored: FencedError goes first
                     yield from self.catalog.confirm()
                     raise
             found = yield from self._look()
@@ -384,12 +384,12 @@ class Eraser:
         return Erased(self.tp, version, self.records, tuple(notes), tuple(left), read, collected)
 
     def claim(self, owner: str) -> Steps[None]:
-        """Takes the role ``m``. Raises CorruptionError under an older root: what an erasure commits would hide that."""
+        """Claim the role ``m``. Raises CorruptionError if the root is an older one, which a commit would hide."""
         yield from need_newest(self.catalog, must_list=False)
         yield from self.catalog.claim(Role.MAINTAINER, owner)
 
     def _rewrite(self, row: Row) -> Steps[None]:
-        """One segment without what is meant, in the catalog; nothing if it is no part of it by now."""
+        """Replace one segment in the catalog by one without the matching records. Skips a replaced segment."""
         made = yield from self.rewritten(row)
         if made is None:
             return
@@ -399,13 +399,13 @@ class Eraser:
         except NotFoundError as changed:
             if changed.__class__ is not NotFoundError:
                 raise
-            return  # others have trimmed or rewritten it meanwhile: the next look tells what is left
+            return  # others have trimmed or rewritten it meanwhile: the next look finds what is left
         self.records += gone
 
     def rewritten(self, row: Row) -> Steps[tuple[Row, int] | None]:
-        """A segment without what is meant, over the same offsets, stored and noted, and how many records went.
+        """Store a new segment without the matching records, and its note. Return it with the number of records erased.
 
-        None if the segment is no part of the catalog by now.
+        Return None if the catalog no longer names the segment.
         """
         pinned = yield from self.catalog.pin()
         if pinned is None or (yield from pinned.at(row.base)) != row:
@@ -434,11 +434,11 @@ class Eraser:
         except TieredError:
             yield from output.abandon()
             raise
-        yield from self._note(row, new, gone)
+        yield from self._note(row, new, gone)  # before the commit, so that no replaced object lacks a note
         return new, gone
 
     def _note(self, row: Row, new: Row, gone: int) -> Steps[None]:
-        """Before the commit: what a run that ends here has replaced, the next one tells."""
+        """Store the note of a rewritten segment before its commit, so that a later run knows what this one replaced."""
         topic_id, partition = self.entry.topic_id, self.tp.partition
         note = {
             "before": segment_key(topic_id, partition, row),
@@ -455,7 +455,7 @@ class Eraser:
         yield from put_unique(key, body, crc32c(body))
 
     def notes(self) -> Steps[list[dict[str, Any]]]:
-        """What all runs have replaced: of two notes about one object the later, for the first was never committed."""
+        """Return the notes of all runs, one per replaced object. The later one wins: the first was not committed."""
         listed = yield from list_all(erasure_note_prefix(self.entry.topic_id, self.tp.partition, self.job_id))
         found: dict[str, dict[str, Any]] = {}
         for entry in listed:
@@ -482,7 +482,7 @@ class Eraser:
         return (yield from Collector(self.catalog, 0, only=frozenset(self.replaced)).run())
 
     def _prove(self) -> Steps[list[Left]]:
-        """The objects of the partition that are no live segments and hold any of it. Reads those that nobody has."""
+        """Return objects of the partition that are no live segments and hold matching records. Reads unread ones."""
         others, left, looked = (yield from self.others()), [], self.counter.looked
         for key, (_, why) in others.items():
             uid = uid_of_key(key)
@@ -494,7 +494,7 @@ class Eraser:
         return left
 
     def others(self) -> Steps[dict[str, tuple[int, str]]]:
-        """Segments below the partition that are not alive, and what repairs have kept: size and why, by key. Lists."""
+        """Return (size, reason) by key of segments that are not live and of objects kept by repairs. Lists."""
         prefix = partition_prefix(self.entry.topic_id, self.tp.partition)
         listed = yield from list_all(prefix + "s/")
         aside = yield from list_all(prefix + "aside/")
@@ -514,7 +514,7 @@ class Eraser:
             yield from drop_kept(self.catalog, taken, others)
             for uid in names.keys() - others.keys():
                 held.setdefault(uid, []).append(taken.source)
-        kept = "kept by `tiered repair`: nothing but the topic's deletion takes it, remove it when nobody needs it"
+        kept = "kept by `tiered repair`: delete it when it is not needed; otherwise it stays as long as the topic"
         found = {entry.key: (entry.size, kept) for entry in aside}
         for uid, entry in names.items():
             grace = "it waits for gc.grace.ms: `tiered gc run` deletes it then"
@@ -530,10 +530,10 @@ class Eraser:
             at = rows.end_offset
 
     def count(self, key: str) -> Steps[int]:
-        """Records in an object that is no live segment; 0 if it has gone, -1 if it cannot be read.
+        """Return the matching records of an object that is no live segment; 0 if it is gone, -1 if it cannot be read.
 
-        Its bytes alone are asked: who names it no more has perhaps lost its bundle, too. What a repair has kept may be
-        a bundle, a root or an entry of the registry, which hold no keys.
+        Reads the ``.log`` alone: the bundle of an unnamed segment may be gone. Objects kept by a repair may be bundles,
+        roots or registry entries, which hold no keys.
         """
         walk = BatchWalk(corrupt_at, most_bytes=MAX_DECOMPRESSED_BYTES)
         held, at, count = b"", 0, 0
@@ -587,7 +587,7 @@ def receipt_steps(
 def receipt_fields(
     job_id: str, topic_id: UUID, selection: Selection, erased: Sequence[Erased], facts: dict[str, Any]
 ) -> dict[str, Any]:
-    """What a receipt says; ``facts``: ``at_ms`` and more."""
+    """Return the fields of a receipt. ``facts``: ``at_ms`` and more."""
     return {
         "job": job_id,
         "topic_id": topic_id.hex,
@@ -599,7 +599,7 @@ def receipt_fields(
 
 
 def as_fields(one: Erased) -> dict[str, Any]:
-    """For the receipt, and for ``--json``."""
+    """Return a partition's result for the receipt and for ``--json``."""
     fields: dict[str, Any] = {
         "partition": one.tp.partition,
         "version": one.version,

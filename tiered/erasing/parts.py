@@ -1,4 +1,4 @@
-"""The plan of an erasure in parts, for many machines: partitions are cut, parts looked at, looks joined.
+"""Erasure plan in parts, for many machines: cuts partitions, looks at the parts, joins the looks.
 
 ::
 
@@ -28,7 +28,7 @@ from tiered.store.base import INCAPABLE, Steps
 
 @dataclass(frozen=True, slots=True)
 class CutPartition:
-    """A partition at one version of its catalog: an :class:`ErasePlan` without hits, and the parts to look at."""
+    """Partition at one catalog version: an :class:`ErasePlan` without hits, and the parts to look at."""
 
     plan: ErasePlan
     parts: tuple[Part, ...]
@@ -37,7 +37,7 @@ class CutPartition:
 def cut_erase_steps(
     tp: TopicPartition, entry: TopicEntry, selection: Selection, *, now: bool, least_bytes: int = SPAN_BYTES
 ) -> Steps[CutPartition | None]:
-    """Read the catalog, no segment. Return None for a partition without a catalog.
+    """Read the catalog and cut it into parts; read no segment. Return None for a partition without a catalog.
 
     Raises ConfigError if ``now`` and a pin or a snapshot holds older versions.
     """
@@ -62,9 +62,9 @@ def cut_erase_steps(
 
 
 def look_steps(part: Part, selection: Selection) -> Steps[dict[str, Any]]:
-    """Read the segments of a part. Return as JSON what each holds, and the rows of those that hold any.
+    """Read the segments of a part. Return as JSON the matching records of each, and the rows with matches.
 
-    A segment that another maintainer replaces meanwhile is looked at in its new form.
+    If another maintainer replaces a segment meanwhile, its replacement is read.
     """
     eraser = Eraser(TopicPartition(part.topic, part.partition), part.entry, selection, "")
     eraser.open_shop(INCAPABLE)
@@ -88,7 +88,7 @@ def look_steps(part: Part, selection: Selection) -> Steps[dict[str, Any]]:
 
 
 def _rows(eraser: Eraser, part: Part) -> Steps[list[Row]]:
-    """Return the rows of a part in the newest catalog that may hold what is meant."""
+    """Return the part's rows in the newest catalog that may hold matching records."""
     pinned = yield from eraser.catalog.pin()
     rows = list[Row]()
     at = part.end if pinned is None else max(part.start, pinned.start_offset)
@@ -100,7 +100,7 @@ def _rows(eraser: Eraser, part: Part) -> Steps[list[Row]]:
 
 
 def join_looks(plan: ErasePlan, looks: Iterable[Mapping[str, Any]]) -> ErasePlan:
-    """Return ``plan`` with what all looks at its partition found."""
+    """Return ``plan`` with the results of all looks at its partition."""
     looked: dict[str, int] = {}
     hits: list[Hit] = []
     segments = read_bytes = 0

@@ -1,12 +1,12 @@
-"""Erasures that an earlier catalog undoes: segments from which one has taken records out are named again.
+"""Erasures that an older catalog undoes, because it names segments from before them.
 
 ::
 
-    erasures/{topic_id}-{partition}/{id}/segments/{base}-{uid}.json   a note of each segment that was written anew:
+    erasures/{topic_id}-{partition}/{id}/segments/{base}-{uid}.json   a note of each rewritten segment:
                                                                       its key before, its offsets, the time
 
-A segment holds erased records if a note names it, or if a catalog from before the note names it over the note's
-offsets. A note is stored before its commit. A note without a commit costs one needless warning.
+A segment holds erased records if a note names it, or if a catalog older than the note names it over the note's offsets.
+A note is stored before its commit. A note without a commit costs one needless warning.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tiered.store.base import Get, Object, Steps, list_all
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """``records`` that the erasure ``job`` took out of offsets ``start`` to ``end``, and that may be there again.
+    """Erasure ``job`` whose ``records`` in offsets ``start`` to ``end`` may be readable again.
 
-    ``records`` is -1 if a note cannot be read. ``job`` is ``""`` if notes may not be listed: nothing is known then.
+    ``records`` is -1 if a note cannot be read. ``job`` is ``""`` if notes may not be listed: all else is unknown then.
     """
 
     job: str
@@ -50,7 +50,7 @@ class Undone:
 
 
 class _Note(NamedTuple):
-    """``before``: the key of what was written anew."""
+    """Decoded note. ``before``: key of the segment that was rewritten."""
 
     before: str
     at_ms: int
@@ -60,9 +60,9 @@ class _Note(NamedTuple):
 def undone_steps(
     topic_id: UUID, partition: int, rows: Sequence[Row], older: Sequence[Row], since_ms: int
 ) -> Steps[tuple[Undone, ...]]:
-    """Return the erasures that are undone where ``rows`` are named again, one entry for each erasure.
+    """Return the erasures that naming ``rows`` again undoes, one entry for each erasure.
 
-    ``older``: those among ``rows`` that a catalog of ``since_ms`` named. Each later erasure over them is undone.
+    ``older``: rows that a catalog of ``since_ms`` named. Each later erasure over them is undone.
     """
     held = {uid_of(row) for row in rows if row.size}
     stood = [row for row in older if row.size and uid_of(row) in held]
@@ -89,7 +89,7 @@ def undone_steps(
 
 
 def _load_note(key: str, parsed: ErasureNoteKey) -> Steps[_Note]:
-    """Read a note. One that is gone or damaged gives what its name says: it stops no repair."""
+    """Read a note. For a missing or damaged note return what its key says, so that it blocks no repair."""
     try:
         got = yield Get(key, max_bytes=MAX_NOTE_BYTES)
         if isinstance(got, Object):
@@ -102,7 +102,6 @@ def _load_note(key: str, parsed: ErasureNoteKey) -> Steps[_Note]:
 
 
 def _together(found: Sequence[Undone]) -> tuple[Undone, ...]:
-    """Return one entry for each erasure."""
     jobs: dict[str, list[Undone]] = {}
     for one in found:
         jobs.setdefault(one.job, []).append(one)
