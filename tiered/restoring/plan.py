@@ -1,12 +1,12 @@
-"""What ``restore`` brings back: which topics, which version of each catalog, which rows, and where the log ends.
+"""Plan of a restore: topics, the version of each catalog, rows, and the end of each log.
 
 ::
 
     registry ── topics ── root, or the root ``as_of`` something ── rows up to ``until`` ── PartitionPlan
 
-A log that is to end at an offset or a time ends at a border between two batches: the batch that holds the first record
-that is not wanted stays out whole, as Kafka truncates, so that what is restored is byte for byte what was written. A
-transaction that is open there is aborted by a marker behind it: the log is a copy, and nobody else will ever decide.
+A restore up to an offset or a time ends between two batches. The batch with the first unwanted record is left out
+whole, as Kafka truncates, so that restored bytes equal the written ones. A transaction that is open at the end is
+aborted by a marker after it, because the copy has no coordinator that will decide it.
 """
 
 from __future__ import annotations
@@ -47,17 +47,15 @@ from tiered.times import Time
 
 @dataclass(frozen=True, slots=True)
 class RestoreOptions:
-    """What to bring back. ``selected`` empty: everything; a pair without a partition: the whole topic.
+    """Options of a restore. ``selected``: (topic, partition) pairs, empty: everything; partition None: the whole topic.
 
-    ``newest_bytes`` (of each partition) and ``since_ms`` leave older segments in the bucket, where a log that is
-    opened with its remote tier still reads them. ``if_empty``: a directory that holds something is left alone.
-    ``pin``: no collection takes away what is yet to be fetched, as in ``open_reader``.
-
-    ``as_of``: the bucket as it was, as in ``open_reader``: a snapshot's name, a version, a time. ``until_ms``: each
-    partition ends before the first record of that time or later; ``until_offset``: the one partition that is selected
-    ends there. Both end at a border between batches. ``name``: what the one topic that is selected is called from now
-    on, with an id of its own. With any of these four the directory is a log of its own, apart from the bucket's: it
-    may be uploaded to another prefix, with ``name`` also to the same one.
+    ``newest_bytes`` (of each partition) and ``since_ms`` leave older segments in the bucket, where a log opened with
+    its remote tier still reads them. ``if_empty``: leave a non-empty directory alone, without an error. ``pin``:
+    protect the objects to fetch from garbage collection, as in ``open_reader``. ``as_of``: read an older state, as in
+    ``open_reader``: a snapshot's name, a version, a time. ``until_ms``: end each partition before the first record of
+    that time or later. ``until_offset``: end the one selected partition there. Both end between two batches. ``name``:
+    new name of the one selected topic, which gets a new id. With any of these four the directory is an independent log.
+    It may be uploaded to another prefix, with ``name`` also to the same one.
     """
 
     selected: tuple[tuple[str, int | None], ...] = ()
@@ -73,19 +71,19 @@ class RestoreOptions:
 
     @property
     def apart(self) -> bool:
-        """Whether the directory is another log than the bucket's."""
+        """Return True if the directory will be an independent log, not the bucket's."""
         return bool(self.name) or any(each is not None for each in (self.as_of, self.until_ms, self.until_offset))
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """What one partition gets: ``rows`` are contiguous and reach ``end_offset``. ``pinned`` None: never uploaded.
+    """Restore of one partition. ``rows`` are contiguous and reach ``end_offset``. ``pinned`` None: never uploaded.
 
-    ``tp`` and ``entry`` are what the directory will hold, ``source`` is what the bucket calls it. ``end``: where the
-    log ends before the catalog does, between two batches of the last row. ``before``: the segment whose bundle tells
-    who wrote before that row, if none that is read just before it does. ``taken``: which root that was. ``aborted``:
-    transactions that were open there; each has a marker behind it now. ``undone``: erasures after ``taken``, whose
-    records are in the copy again. ``notes``: timestamps that are not used.
+    ``tp`` and ``entry`` are names in the directory, ``source`` is the topic in the bucket. ``end``: where the log ends
+    before the catalog does, between two batches of the last row. ``before``: the segment whose bundle has the producers
+    before that row, None if the row before it is restored. ``taken``: the past root that is read. ``aborted``: open
+    transactions that got a marker. ``undone``: erasures after ``taken``, whose records the copy contains again.
+    ``notes``: wrong timestamps that are ignored.
     """
 
     tp: TopicPartition
@@ -102,21 +100,21 @@ class PartitionPlan:
 
     @property
     def start_offset(self) -> int:
-        """First offset of the directory."""
+        """Return the first offset of the directory."""
         if self.pinned is None:
             return 0
         return max(self.rows[0].base, self.pinned.start_offset) if self.rows else self.end_offset
 
     @property
     def end_offset(self) -> int:
-        """Where the log goes on."""
+        """Return the offset of the next append."""
         if self.end is not None:
             return self.end
         return self.pinned.next_offset if self.pinned is not None else 0
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the ``.log`` objects, the last of them whole."""
+        """Return the bytes of the ``.log`` objects, the last one counted whole."""
         return sum(row.size for row in self.rows)
 
 
@@ -128,8 +126,10 @@ def choose_rows(
     end: int | None = None,
     config: TopicConfig | None = None,
 ) -> Steps[tuple[Row, ...]]:
-    """The newest rows that begin below ``end``: from the first that reaches ``since_ms`` on, and within
-    ``newest_bytes``, but at least one. A row whose timestamps are wrong was written when it was appended."""
+    """Return the newest rows below ``end``: from the first one that reaches ``since_ms``, within ``newest_bytes``.
+
+    At least one row is kept. A row with wrong timestamps counts as written at the time of its append.
+    """
     config, at = config or TopicConfig(), 0
     chosen: deque[Row] = deque()
     total = 0
@@ -151,16 +151,15 @@ def choose_rows(
 def plan_steps(
     url: str, options: RestoreOptions, ids: IdSource
 ) -> Steps[tuple[tuple[PartitionPlan, ...], tuple[str, ...]]]:
-    """A plan for each partition, and notes on what is passed over. Reads only.
+    """Return a plan for each partition, and notes on skipped topics. Reads only.
 
-    Raises as ``restoring.run.restore``: UnknownTopicError, NotFoundError, ConfigError, OffsetOutOfRangeError,
-    CorruptionError.
+    Raises UnknownTopicError, NotFoundError, ConfigError, OffsetOutOfRangeError, CorruptionError.
     """
     _check_options(options)
     plans: list[PartitionPlan] = []
     notes: list[str] = []
     as_of = None if options.as_of is None else AsOf.of(options.as_of, now_ms=(yield Now()).now_ms)
-    listed = yield from survey(notes)  # before the registry is read, so that what is registered meanwhile is named
+    listed = yield from survey(notes)  # before the registry is read, which then names all that was listed
     entries = yield from _entries(url, options.selected, listed)
     yield from need_all_named(listed, [entry for entry, _ in entries], {topic for topic, _ in options.selected})
     if options.until_offset is not None:
@@ -200,7 +199,7 @@ def _check_options(options: RestoreOptions) -> None:
     if options.until_ms is not None and options.until_offset is not None:
         raise ConfigError("until a time and until an offset exclude each other", hint="give one of them")
     if options.until_offset is not None and options.until_offset < 0:
-        raise ConfigError(f"{options.until_offset} is no offset", hint="offsets begin at 0")
+        raise ConfigError(f"{options.until_offset} is not an offset", hint="offsets begin at 0")
     if None not in (options.since_ms, options.until_ms) and options.until_ms <= options.since_ms:  # type: ignore[operator]
         raise ConfigError("nothing lies between since and until", hint="exchange them, or leave one out")
     if options.name:
@@ -212,7 +211,6 @@ def _check_options(options: RestoreOptions) -> None:
 
 
 def _need_one_partition(entries: Sequence[tuple[TopicEntry, frozenset[int] | None]]) -> None:
-    """Raises ConfigError unless one partition is wanted."""
     wanted = [(entry, range(entry.partitions) if numbers is None else numbers) for entry, numbers in entries]
     if sum(len(numbers) for _, numbers in wanted) != 1:
         raise ConfigError(
@@ -222,7 +220,7 @@ def _need_one_partition(entries: Sequence[tuple[TopicEntry, frozenset[int] | Non
 
 
 def _renamed(source: TopicEntry, name: str, ids: IdSource, url: str) -> Steps[TopicEntry]:
-    """The topic under another name, which nobody has. Its id is new: the bucket's topic is not touched by it."""
+    """Return the topic under a new name and id. Raises ConfigError if the bucket has a topic of that name."""
     if (yield from load_topic(name)) is not None:
         raise ConfigError(f"there is a topic {name} in {url} already", hint="choose another name")
     return replace(source, name=name, topic_id=ids.uuid())
@@ -230,8 +228,6 @@ def _renamed(source: TopicEntry, name: str, ids: IdSource, url: str) -> Steps[To
 
 @dataclass(frozen=True, slots=True)
 class _Partition:
-    """One partition that is being planned."""
-
     tp: TopicPartition
     entry: TopicEntry
     source: TopicEntry
@@ -239,7 +235,7 @@ class _Partition:
     as_of: AsOf | None
 
     def plan(self, *, selected: bool) -> Steps[PartitionPlan]:
-        """``selected`` False: nothing of it is fetched, it begins where the catalog ends."""
+        """Plan one partition. ``selected`` False: fetch no records; the log begins at the catalog's end."""
         options = self.options
         view = RootView(self.source.topic_id, self.tp.partition, self.source.name, Known(made=True))
         past = Past(view, self.as_of) if self.as_of is not None else None
@@ -247,7 +243,7 @@ class _Partition:
         pinned: Snapshot | None = None
         try:
             if past is None:
-                yield from need_newest(view, must_list=False)  # else the disk would give offsets of the bucket again
+                yield from need_newest(view, must_list=False)  # under an old root the disk reassigns offsets
                 pinned = yield from view.pin()
             elif not (yield from self._was_absent(view)):
                 taken, pinned = (yield from past.take()), (yield from past.pin())
@@ -284,17 +280,17 @@ class _Partition:
         )
 
     def _need_untouched(self) -> Steps[None]:
-        """Raises CorruptionError if a root must have been there, by what is left of the partition."""
+        """Raise CorruptionError if objects of the partition prove that a root must have existed."""
         key = yield from left_without_root(self.source.topic_id, self.tp.partition)
         if key:
             raise CorruptionError(
-                f"{self.tp}: its root is gone: {key} is there, and comes after it",
+                f"{self.tp}: its root is gone: {key} exists, which is written after the root",
                 path_or_key=root_key(self.source.topic_id, self.tp.partition),
                 hint=f"`tiered repair {self.tp.topic}:{self.tp.partition}` is the way; or name the other topics",
             )
 
     def _was_absent(self, view: RootView) -> Steps[bool]:
-        """Whether the partition was not there then, as opposed to: nobody knows any more what it was."""
+        """Return True if the partition did not exist at that time, False if it did or if its state is unknown."""
         if self.as_of is None:
             return False
         if self.as_of.name:
@@ -303,9 +299,9 @@ class _Partition:
         return root is None or (self.as_of.time_ms is not None and root.created_ms > self.as_of.time_ms)
 
     def _until(self, pinned: Snapshot, remote: RemotePartition, until_ms: int, wrong: WrongTimes) -> Steps[int | None]:
-        """Return the first offset that was written at ``until_ms`` or later, None if there is none.
+        """Return the first offset written at ``until_ms`` or later, None if there is none.
 
-        A segment whose timestamps are wrong was written, whole, when it was appended.
+        A segment with wrong timestamps counts, whole, as written at the time of its append.
         """
         at, config = pinned.start_offset, self.source.known_settings
         while len(rows := (yield from pinned.piece(at))):
@@ -322,7 +318,7 @@ class _Partition:
         return None
 
     def _end(self, pinned: Snapshot, past: Past | None, wrong: WrongTimes) -> Steps[int | None]:
-        """Where the log is to end, if that is below the end of ``pinned``: a border between batches."""
+        """Return the offset, between two batches, where the log is to end; None for the end of ``pinned``."""
         options, number = self.options, self.tp.partition
         known = Known(made=True)
         remote = RemotePartition(self.source.name, self.source.topic_id, number, known=known, past=past)
@@ -341,7 +337,7 @@ class _Partition:
             )
         row = yield from pinned.at(wanted)
         if row is None or row.base == wanted:
-            return wanted  # no batch lies across it: the object behind it may be lost
+            return wanted  # no batch spans it, so its object, which may be lost, is not read
         bases = [wanted]
 
         def note(header: BatchHeader, _: memoryview) -> None:
@@ -352,8 +348,10 @@ class _Partition:
 
 
 def _held_before(pinned: Snapshot, rows: Sequence[Row]) -> Steps[Row | None]:
-    """The segment that alone tells who wrote before the last of ``rows``, which is cut: its neighbour, or the one
-    before a hole, which has no producers of its own. None if that is read just before it, or if nothing is left."""
+    """Return the segment whose bundle has the producers before the last row, which will be cut.
+
+    That is the row before it, or the one before a hole, which has no producers. None if that row is restored anyway.
+    """
     row = yield from pinned.at(rows[-1].base - 1)
     if len(rows) > 1 and row is not None and row.size:
         return None
@@ -365,7 +363,7 @@ def _held_before(pinned: Snapshot, rows: Sequence[Row]) -> Steps[Row | None]:
 def _entries(
     url: str, selected: Sequence[tuple[str, int | None]], listed: Collection[tuple[UUID, int]]
 ) -> Steps[list[tuple[TopicEntry, frozenset[int] | None]]]:
-    """The topics to restore, each with the partitions whose records are wanted (None: all)."""
+    """Return the topics to restore, each with its selected partitions (None: all)."""
     if not selected:
         try:
             entries = yield from list_topics()

@@ -1,15 +1,15 @@
-"""``restore``: a log directory from the bucket alone.
+"""Restore of a log directory from the bucket alone.
 
 ::
 
     root (read once) -> rows chosen -> .log and .idx -> temporary sibling directory -> rename to its name
                                        size, CRC32C, every batch and index checked
 
-The ``.log`` files are byte-identical to those that were uploaded, but for the last one of a log that is to end inside
-it (``restoring.plan``): that one is cut between two batches. The directory is a *new volume*: it has an id of its
-own and, for each partition, the root version and end that it was restored from, which is how the catalog knows that
-it may continue the log (``plan.lifecycle``); one that holds the past, or has another name, says nothing of a bucket.
-Nothing is visible under the final name before everything is on disk.
+The ``.log`` files are byte-identical to the uploaded ones. Only the last one of a log that ends inside it
+(``restoring.plan``) is cut, between two batches. The directory is a *new volume* with an id of its own. For each
+partition it records the root version and end that it was restored from, by which the catalog knows that it may continue
+the log (``plan.lifecycle``). A directory with a past state or another name records no bucket. The final name appears
+only after everything is on disk.
 """
 
 from __future__ import annotations
@@ -90,21 +90,21 @@ from tiered.store.base import Blocking, Emit, Get, Object, Steps, blocking
 from tiered.store.location import StoreLocation
 
 _CUT_FIELDS = ("crc", "records", "min_ts", "max_ts", "leader_epoch")
-"""What a row says of the bytes, and what is another thing of a segment that was cut."""
+"""Fields of a row that change when its segment is cut."""
 
 FETCH_ATTEMPTS = 2
-"""A body that arrives damaged is fetched once more before the object is called damaged."""
+"""Fetches of a damaged body before its object counts as damaged."""
 
 INDEX_INTERVAL_BYTES = 4096
 """Interval of a rebuilt offset index, Kafka's default."""
 
 SPARE_BYTES = 64 * 1024 * 1024
-"""Free space that has to be left after a restore."""
+"""Free space that a restore must leave."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """What was, or with ``dry_run`` would be, restored. ``notes``: indexes that were rebuilt, topics passed over."""
+    """Result of a restore, or with ``dry_run`` its plan. ``notes``: rebuilt indexes, skipped topics."""
 
     directory: Path
     plans: tuple[PartitionPlan, ...]
@@ -115,19 +115,19 @@ class RestoreReport:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all ``.log`` files."""
+        """Return the bytes of all ``.log`` files."""
         return sum(plan.size_bytes for plan in self.plans)
 
     @property
     def segments(self) -> int:
-        """Number of segments."""
+        """Return the number of segments."""
         return sum(len(plan.rows) for plan in self.plans)
 
 
 def restore_steps(
     url: str, directory: Path, options: RestoreOptions, *, clock: Clock, ids: IdSource, files: Files
 ) -> Steps[RestoreReport]:
-    """Builds ``directory`` from the store at ``url``. Emits what was fetched. On an error nothing is left behind."""
+    """Build ``directory`` from the store at ``url``. Emits progress. An error leaves nothing on disk."""
     directory = directory.absolute()
     if url.startswith("file://"):
         yield Blocking(partial(StoreLocation.parse(url, environ={}).refuse_overlap, directory))
@@ -156,9 +156,9 @@ def restore_steps(
 
 
 def leaves_out(plan: PartitionPlan) -> bool:
-    """Whether offsets may have no record: of a topic that is not compacted, the log says so itself (``SPARSE_NAME``).
+    """Return True if offsets may have no record. The directory then gets the file ``SPARSE_NAME``.
 
-    Its settings tell nothing of it: data was given up, or the topic was compacted before it was altered.
+    Settings do not show it: data was lost and given up, or the topic was compacted before its settings changed.
     """
     if plan.pinned is not None and plan.pinned.root.cleaned:
         return True
@@ -183,7 +183,7 @@ def _need_space(directory: Path, plans: Sequence[PartitionPlan], files: Files) -
 
 
 class _Build:
-    """One restore under way, in a temporary sibling of the directory. ``plans`` tell in the end what became of them."""
+    """One running restore, in a temporary sibling of the directory. ``plans`` get the aborted transactions."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class _Build:
         self._temporary = directory.with_name(f".{directory.name}.restore-{ids.uid()[:12]}")
 
     def hold(self) -> Steps[None]:
-        """Pins what is to be fetched. Raises RemoteUnavailableError if a collection has passed a plan meanwhile."""
+        """Pin the objects to fetch. Raises RemoteUnavailableError if garbage collection has passed a plan's version."""
         for plan in self.plans:
             if not plan.rows or plan.pinned is None:
                 continue
@@ -222,12 +222,12 @@ class _Build:
                 )
 
     def release(self) -> Steps[None]:
-        """Ends the pins. Never raises."""
+        """End the pins. Never raises."""
         for pin in self._pins.values():
             yield from pin.drop()
 
     def run(self) -> Steps[str]:
-        """Builds and renames; gives the new volume id."""
+        """Build the directory, rename it to its name and return the new volume id."""
         yield Emit(Passed(0, "", sum(plan.size_bytes for plan in self.plans)))
         try:
             yield Blocking(self._begin_beside)
@@ -237,13 +237,15 @@ class _Build:
         except TieredError:
             yield Blocking(self._give_up)
             raise
-        except BaseException:  # also the end of whoever drives: nobody takes a request any more
+        except BaseException:  # also if the driver closes these steps: requests are not possible any more
             self._give_up()
             raise
 
     def _begin_beside(self) -> None:
-        """Makes the temporary directory. An empty one of the final name is replaced once now, by one as empty: that it
-        cannot be, as a mount point, is to be known before all is fetched, onto the wrong file system."""
+        """Make the temporary directory. Replace an empty directory of the final name by one as empty now.
+
+        A mount point cannot be replaced. This attempt reports it before anything is fetched.
+        """
         files = self._files
         files.make_directory(self._temporary)
         if not files.is_directory(self._directory):
@@ -268,14 +270,14 @@ class _Build:
         volume_id = self._root_files()
         if self._apart:
             self._abort_open()
-        self._files.sync_directory(self._temporary)
+        self._files.sync_directory(self._temporary)  # before the rename, which publishes the directory
         # An empty directory of that name is replaced by the rename; a full one makes it fail.
         self._files.rename(self._temporary, self._directory)
-        self._files.sync_directory(self._directory.parent)
+        self._files.sync_directory(self._directory.parent)  # makes the rename durable
         return volume_id
 
     def _abort_open(self) -> None:
-        """Ends what is open where a log ends that nobody else writes: no coordinator of it will ever decide."""
+        """Abort the transactions that are open at the end of an independent log, which has no coordinator."""
         with LocalLog.open(self._temporary, clock=self._clock, ids=self._ids, files=self._files) as log:
             for number, plan in enumerate(self.plans):
                 aborted = log.transactions.abort_orphans(plan.tp, whoever=True)
@@ -300,7 +302,7 @@ class _Build:
         producers = b""
         if not plan.rows and plan.pinned is not None and plan.end_offset == plan.pinned.next_offset:
             lookup = SegmentLookup(plan.tp, plan.source.topic_id, ByteCache())
-            producers = yield from lookup.producer_snapshot(plan.pinned)  # of a log that was trimmed to its end
+            producers = yield from lookup.producer_snapshot(plan.pinned)  # the log was trimmed to its end
         yield Blocking(partial(self._end, plan, path, producers))
 
     def _begin(self, plan: PartitionPlan, path: Path) -> None:
@@ -312,18 +314,18 @@ class _Build:
     def _end(self, plan: PartitionPlan, path: Path, producers: bytes) -> None:
         files = self._files
         if files.state(path / snapshot_name(plan.end_offset)) is None:
-            # Nobody wrote, as far as is known: else the first open would have to ask all of the log. A range that
-            # compaction has emptied has no snapshot of its own: the one before it is right.
+            # No producers are known. Without a snapshot the first open would read the whole log to learn that.
+            # A range that compaction emptied has no snapshot of its own: the one before it is valid.
             emptied = bool(plan.rows and plan.rows[-1].flags & FLAG_HOLE)
             found = [name for name in files.names(path) if emptied and name.endswith(SNAPSHOT_SUFFIX)]
             newest = max(found, default="")
             told = files.read(path / newest) if newest else producers or NO_PRODUCERS
             files.replace(path / snapshot_name(plan.end_offset), told)
-        # The last segment is sealed, as it was: without an empty one behind it, appends would go into it.
+        # The last segment stays sealed: appends go into the empty one after it.
         for name in (log_name(plan.end_offset), index_name(plan.end_offset), time_index_name(plan.end_offset)):
             files.replace(path / name, b"")
         lineage = plan.pinned.root.lineage if plan.pinned is not None else ()
-        # The newest epoch may have been claimed without a record: then this log has not seen it.
+        # The newest epoch may have no records: such an epoch is not part of this log.
         epochs = [epoch for epoch in lineage if epoch.start_offset < plan.end_offset]
         files.replace(path / "leader-epoch-checkpoint", encode_epochs(epochs).encode())
         files.sync_directory(path)
@@ -339,7 +341,7 @@ class _Build:
         write_topics(root, files, infos)
         claims, uploads = Claims(root, files), {}
         for plan in self.plans:
-            if plan.pinned is not None and not self._apart:  # else nobody knows it in any bucket
+            if plan.pinned is not None and not self._apart:  # an independent log has no bucket to continue
                 claims.write(plan.tp, restored_from=(plan.pinned.version, plan.pinned.next_offset))
                 uploads[plan.tp] = PartitionUpload(plan.end_offset, start_offset=plan.pinned.start_offset)
         UploadCheckpoint(root, files).write(uploads)
@@ -352,7 +354,7 @@ class _Build:
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """The segment of ``row`` from the bucket onto the disk: byte for byte, the indexes from the bundle or rebuilt."""
+    """Fetch of one segment onto the disk, byte for byte, with indexes from the bundle or rebuilt."""
 
     files: Files
     directory: Path
@@ -371,16 +373,16 @@ class _Segment:
         return self.directory / log_name(self.row.base)
 
     def run(self) -> Steps[list[str]]:
-        """Fetches, checks and writes everything; gives what had to be rebuilt. Raises ``CorruptionError``."""
+        """Fetch, check and write everything. Return notes on what was rebuilt. Raises CorruptionError."""
         stored = yield from self._fetch_log()
         indexes, why = yield from self._bundle()
         return (yield from blocking(partial(stored._settle, indexes, why)))
 
     def run_until(self, end: int, before: Row | None) -> Steps[list[str]]:
-        """As :meth:`run`, of the offsets below ``end``, where a batch begins.
+        """Restore the part of the segment below ``end``, where a batch begins. Return notes on what was rebuilt.
 
-        ``before``: the segment before this one if that was not restored, or the one before a hole; its bundle tells who
-        wrote until then.
+        ``before``: the last segment before this one that is no hole, if it is not restored. Its bundle has the
+        producers.
         """
         if before is not None:
             indexes, _ = yield from self._of(before)._bundle()
@@ -394,7 +396,7 @@ class _Segment:
         return replace(self, row=row)
 
     def _cut(self, end: int, indexes: SealedIndexes | None, why: str) -> list[str]:
-        """The segment on disk ends at ``end`` now, and what is beside it; nothing is left of one without a batch."""
+        """Cut the segment on disk and its side files at ``end``. Delete all of them if no batch is left."""
         base, files = self.row.base, self.files
         with LogFile(files, self._path) as log:
             rebuilt = rebuild_indexes(log, base, self.row.size, INDEX_INTERVAL_BYTES)
@@ -424,7 +426,7 @@ class _Segment:
         return notes
 
     def _settle(self, indexes: SealedIndexes | None, why: str) -> list[str]:
-        """Checks what is on disk now, and writes what stands beside it."""
+        """Check the segment on disk and write its side files."""
         findings = Findings(self._key)
         self.beside.begin(self.row.base)
         with contextlib.closing(FileSource(self.files, self._path, self.row.size, sync=False)) as source:
@@ -448,7 +450,7 @@ class _Segment:
         damage = [item for item in findings.items if item.severity is Severity.ERROR]
         in_log = [item for item in damage if item.code.startswith("log_")]
         if in_log:
-            # The CRC of the file is what was sealed: it was uploaded like this.
+            # The file's CRC equals that of the seal, so the segment was damaged before its upload.
             raise CorruptionError(
                 f"{self.tp}: {self._key}: {in_log[0].message}",
                 path_or_key=self._key,
@@ -471,7 +473,7 @@ class _Segment:
         return notes + whole._write_side_files(indexes)
 
     def _fetch_log(self) -> Steps[_Segment]:
-        """Gives the segment as it is on disk: what a sink staged has its own offsets there, and another checksum."""
+        """Write the ``.log``. Return the segment as on disk: a staged one gets its offsets and a checksum there."""
         files, handle, position, checksum, written = self.files, -1, 0, 0, 0
         plain: SegmentScan | None = None
         damage: CorruptionError | None = None
@@ -488,7 +490,7 @@ class _Segment:
                 for piece in (data,) if plain is None else (batch for _, batch in plain.feed(data)):
                     files.write_at(handle, piece, position)
                     position, written = position + len(piece), crc32c(piece, written)
-            except CorruptionError as error:  # of the object, if its checksum is right: the next attempt tells
+            except CorruptionError as error:  # the object is damaged only if its checksum matches in the end
                 damage = damage or error
 
         try:
@@ -515,7 +517,7 @@ class _Segment:
         )
 
     def _placed(self) -> SegmentScan | None:
-        """What gives the batches of a staged segment their offsets; None for any other."""
+        """Return the scan that gives the batches of a staged segment their offsets, None for another segment."""
         if not self.row.flags & FLAG_STAGED:
             return None
         return SegmentScan(
@@ -523,7 +525,7 @@ class _Segment:
         )
 
     def _bundle(self) -> Steps[tuple[SealedIndexes | None, str]]:
-        """The bundle's indexes, or None and why there are none to be used."""
+        """Return the bundle's indexes, or None and the reason why they cannot be used."""
         if self.row.idx_len > MAX_BUNDLE_BYTES:
             return None, "the bundle is too large"
         key = index_key(self.topic_id, self.tp.partition, self.row)
@@ -545,7 +547,7 @@ class _Segment:
         store_indexes(self.files, self.directory, self.row.base, rebuilt)
 
     def _write_side_files(self, indexes: SealedIndexes | None) -> list[str]:
-        """Transaction index and producer snapshot, those of the bundle or what the log tells; and the note."""
+        """Write transaction index, producer snapshot (from the bundle or the log) and the seal note."""
         row = self.row
         txn_index = indexes.txn_index if indexes is not None else b""
         snapshot = (indexes.producer_snapshot or None) if indexes is not None else None
@@ -554,7 +556,7 @@ class _Segment:
         txns, producers = self.beside.compare(row.base, row.next, txn_index, snapshot, expected=lost)
         notes: list[str] = []
         if not txns.known and not lost:
-            txns = Judged(txn_index)  # what came before is not restored: the bundle knew it
+            txns = Judged(txn_index)  # earlier segments are not restored: trust the bundle
         if txns.flaw is not None or (lost and row.flags & FLAG_ABORTED_TXNS):
             notes.append(
                 f"{self.tp}: the transaction index of segment {row.base} was rebuilt from its .log"

@@ -1,4 +1,4 @@
-"""``restore`` on the calling thread."""
+"""Restore on the calling thread."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def restore(
     progress: Progress | None = None,
     **s3: Unpack[S3Keywords],
 ) -> RestoreReport:
-    """Builds ``directory`` from ``store``. Raises ``ConfigError`` if it exists and is not empty, ``UnknownTopicError``,
-    ``NotFoundError`` (no topics in the bucket), ``DiskFullError`` before the first byte is fetched,
-    ``CorruptionError`` for objects that are not what the catalog says, for a root that is lost, and for a bucket that
-    holds more than its registry names: less than all is restored only of what was selected. On an error nothing is
-    left behind.
+    """Build ``directory`` from ``store``. An error leaves nothing on disk.
+
+    Raises ConfigError if the directory exists and is not empty, UnknownTopicError, NotFoundError if the bucket has no
+    topics, DiskFullError before the first fetch. Raises CorruptionError if objects do not match the catalog, or a root
+    is lost, or (unless ``options`` selects topics) the bucket has partitions that its registry does not name.
     """
     target = arguments.path("directory", directory)
     clock, ids = clock or SystemClock(), ids or SystemIds()

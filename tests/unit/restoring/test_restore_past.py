@@ -186,7 +186,7 @@ def test_as_of_a_time_before_there_was_a_topic(log: Scenario, tmp_path: Path) ->
     [
         (RestoreOptions(until_offset=3), "more than one is to be restored"),
         (RestoreOptions(((TOPIC, None),), until_offset=3), "more than one is to be restored"),
-        (RestoreOptions(ONE, until_offset=-1), "is no offset"),
+        (RestoreOptions(ONE, until_offset=-1), "is not an offset"),
         (RestoreOptions(ONE, until_offset=3, until_ms=3), "exclude each other"),
         (RestoreOptions(since_ms=5, until_ms=5), "nothing lies between"),
         (RestoreOptions(name="copy"), "is for one topic"),
