@@ -1,1 +1,1 @@
-"""What the files of a log hold, as JSON, for people, or as Kafka's own dump tool prints it: ``tiered dump-segment``."""
+"""Files of a log as JSON, as text, or in the format of Kafka's dump tool: ``tiered dump-segment``."""

@@ -1,4 +1,4 @@
-"""How the key and the value of a record are shown: as text, hex, base64, JSON or numbers, or as what they mean."""
+"""Representation of record keys and values: text, hex, base64, JSON, numbers, or decoded coordinator records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tiered.local.directory.view import PartitionFolder, folder_named
 from tiered.program.record_format import encoded_fields
 
 DECODERS = ("auto", "utf-8", "hex", "base64", "json", "integer", "long")
-"""Decoders of keys and values. ``auto``: text if it is UTF-8, else base64; one that does not fit gives way to it."""
+"""Decoders of keys and values. ``auto``: text if it is UTF-8, otherwise base64; also replaces a decoder that fails."""
 
 RECORD_DECODERS = ("auto", "offsets", "transactions", "none")
 """Decoders of whole records. ``auto``: by the topic."""
@@ -35,7 +35,7 @@ _NUMBER_BYTES = {"integer": 4, "long": 8}
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What is shown of records. ``deep`` records at all, ``data`` their keys and values too."""
+    """Parts of records to show. ``deep``: records at all; ``data``: also their keys and values."""
 
     deep: bool = False
     data: bool = False
@@ -44,7 +44,7 @@ class Content:
     layouts: Mapping[int, Layout] | None = None
 
     def fields(self, record: Record) -> dict[str, Any]:
-        """For JSON: ``key``, ``value``, ``headers`` and ``encoding``, and ``decoded`` for coordinators' records."""
+        """Return JSON fields: ``key``, ``value``, ``headers``, ``encoding``; ``decoded`` for coordinators' records."""
         if not self.data:
             return {"header_keys": [name for name, _ in record.headers]}
         found = encoded_fields(shown(record.key, self.key), shown(record.value, self.value), record.headers)
@@ -54,7 +54,7 @@ class Content:
         return found
 
     def text(self, record: Record) -> str:
-        """For people: ``key ... value ... headers ...``, nothing that could drive a terminal."""
+        """Return ``key ... value ... headers ...`` for people, without terminal control characters."""
         if not self.data:
             names = [name for name, _ in record.headers]
             return f" header keys {names!r}" if names else ""
@@ -78,7 +78,7 @@ class Content:
 
 
 def layouts_for(decoder: str, directory: str) -> Mapping[int, Layout] | None:
-    """Return the layouts of a file in ``directory`` (its name)."""
+    """Return the layouts for a file in the directory named ``directory``."""
     if decoder != "auto":
         return COORDINATORS.get(decoder)
     folder = folder_named(directory)
@@ -87,7 +87,7 @@ def layouts_for(decoder: str, directory: str) -> Mapping[int, Layout] | None:
 
 
 def shown(content: bytes | None, decoder: str) -> tuple[Any, str]:
-    """The content for JSON and the name of its encoding; None and ``""`` for null."""
+    """Return the content for JSON and the name of its encoding; None and ``""`` for null."""
     if content is None:
         return None, ""
     if decoder == "hex":
@@ -108,7 +108,7 @@ def shown(content: bytes | None, decoder: str) -> tuple[Any, str]:
 
 
 def _plain(content: bytes | None, decoder: str) -> str:
-    """For a terminal: text in quotes, what is no text as ``b'...'``."""
+    """Return the content for a terminal: text in quotes, other bytes as ``b'...'``."""
     value, word = shown(content, decoder)
     return repr(content if decoder == "auto" and word == "base64" else value)
 

@@ -1,5 +1,6 @@
-"""What is found in files, one value each: printed as JSON, or as a line for people.
-:func:`log_items` gives those of a ``.log`` or of a KRaft snapshot, from an offset on, up to a number of them.
+"""Items found in files, one value each, printed as JSON or as a line of text.
+
+:func:`log_items` yields those of a ``.log`` or of a KRaft snapshot, from an offset on, up to a limit.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ _PLACES = {"index_entry": "offset", "time_index_entry": "offset", "aborted_txn":
 
 
 class Item(Protocol):
-    """One thing in a file: ``kind`` is its ``message_type``."""
+    """One item of a file. ``kind`` is its ``message_type``."""
 
     @property
     def kind(self) -> str: ...
 
     def fields(self) -> dict[str, Any]:
-        """For JSON; names are only ever added."""
+        """Return the JSON fields. Names are only ever added."""
 
     def text(self) -> str:
-        """For people."""
+        """Return the line for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry of a small file."""
+    """Entry of a small file."""
 
     kind: str
     values: dict[str, Any]
@@ -47,7 +48,7 @@ class Entry:
 
     @property
     def place(self) -> int:
-        """The offset in the log where an index entry belongs; of any other entry the largest there is."""
+        """Return the log offset of an index entry, the largest possible offset for any other entry."""
         name = _PLACES.get(self.kind)
         return MAX_INT64 if name is None else int(self.values[name])
 
@@ -60,7 +61,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class BatchItem:
-    """A batch; ``valid`` if its CRC holds."""
+    """Batch of a ``.log``. ``valid``: its CRC matches."""
 
     header: BatchHeader
     position: int
@@ -108,7 +109,7 @@ class BatchItem:
 
 @dataclass(frozen=True, slots=True)
 class RecordItem:
-    """A record of the batch at ``position``; ``message`` is the v0 or v1 message that it was, and if its CRC holds."""
+    """Record of the batch at ``position``. ``message``: its v0 or v1 message, and True if the CRC of that matches."""
 
     record: Record
     header: BatchHeader
@@ -157,7 +158,7 @@ class RecordItem:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Bytes behind the last whole batch; ``zeros`` if they are nothing else."""
+    """Bytes after the last whole batch. ``zeros``: all of them are zero."""
 
     position: int
     size_bytes: int
@@ -175,7 +176,7 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Which batches: from the one that holds ``offset`` on, at most so many, at most so many bytes. None: no limit."""
+    """Limits on batches: from the one with ``offset``, at most ``max_batches`` and ``max_bytes``. None: no limit."""
 
     offset: int | None = None
     max_batches: int | None = None
@@ -183,14 +184,14 @@ class Window:
 
     @property
     def start(self) -> int:
-        """The offset to begin at."""
+        """Return the offset to begin at."""
         return self.offset or 0
 
 
 def log_items(name: str, source: ByteSource, window: Window, content: Content) -> Iterator[Item]:
-    """Return batches, the records of those whose CRC holds, and the bytes behind the last one.
+    """Yield batches, the records of batches with a matching CRC, and the bytes after the last batch.
 
-    Raises ``CorruptionError`` with the position where no batch can begin, or in a record.
+    Raises CorruptionError with the position where no batch can begin, or in a record.
     """
     end, taken, size_bytes = 0, 0, 0
     try:
@@ -228,7 +229,7 @@ def _checked(data: memoryview, position: int) -> tuple[BatchHeader, bool]:
 
 
 def record_items(data: memoryview, header: BatchHeader, position: int, content: Content) -> Iterator[RecordItem]:
-    """Return the records of a batch. Raises ``CorruptionError`` with the batch's position."""
+    """Yield the records of a batch. Raises CorruptionError with the batch's position."""
     try:
         messages = _messages(data) if header.magic < 2 else None
         for number, record in enumerate(decode_records(data)):
@@ -240,7 +241,7 @@ def record_items(data: memoryview, header: BatchHeader, position: int, content: 
 
 
 def _messages(data: memoryview) -> list[tuple[Message, bool]]:
-    """The v0 or v1 messages that a message is or holds, and whether their CRCs hold."""
+    """Return the v0 or v1 messages of ``data`` or inside it, each with True if its CRC matches."""
     wrapper = read_message(data, 0)
     codec = codec_of(wrapper.attributes)
     if codec is Codec.NONE:
@@ -269,18 +270,18 @@ def _only_zeros(source: ByteSource, position: int) -> bool:
 
 
 def record_sequence(record: Record, header: BatchHeader) -> int:
-    """The producer's number of a record; -1 without a producer."""
+    """Return the producer's sequence number of a record, -1 without a producer."""
     if header.base_sequence < 0:
         return -1
     return (header.base_sequence + record.offset - header.base_offset) % SEQUENCES
 
 
 def time_type(header: BatchHeader) -> str:
-    """``CreateTime`` or ``LogAppendTime``; v0 messages have no time."""
+    """Return ``CreateTime`` or ``LogAppendTime``; ``NoTimestampType`` for v0 messages."""
     return header.timestamp_type.label if header.magic else "NoTimestampType"
 
 
 def codec_word(header: BatchHeader) -> str:
-    """The codec's name, also of numbers that are nobody's."""
+    """Return the codec's name, ``unknown(n)`` for an unassigned number."""
     number = header.attributes & 7
     return Codec(number).label if number in list(Codec) else f"unknown({number})"

@@ -1,4 +1,4 @@
-"""One run of ``dump-segment``: all files in turn; a damaged file does not stop the run."""
+"""One run of ``dump-segment``: all files in turn. A damaged file does not stop the run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _INDEXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is asked for. ``decoder`` is that of whole records; ``content`` has none yet: it depends on the topic."""
+    """Options of a run. ``decoder``: of whole records; ``content`` has no layouts yet: the topic decides them."""
 
     content: Content
     window: Window
@@ -44,7 +44,7 @@ class Wanted:
 
 
 class Run:
-    """The files of one command. Not thread-safe."""
+    """Dump of one command's files. Not thread-safe."""
 
     def __init__(self, app: Application, wanted: Wanted) -> None:
         self._app = app
@@ -56,7 +56,7 @@ class Run:
         self.damage = 0
 
     def dump(self, name: str, *, is_only: bool) -> None:
-        """All that ``name`` means. What cannot be dumped is raised if it ``is_only`` asked for, else a warning."""
+        """Dump all files that ``name`` means. Raise the error of an ``is_only`` file, print others as warnings."""
         unlisted: list[TieredError] = []
         self._staged = {}
         try:

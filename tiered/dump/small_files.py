@@ -1,4 +1,4 @@
-"""What each kind of small file of a log directory or a bucket holds: indexes, snapshots, checkpoints, catalogs."""
+"""Contents of the small files of a log directory or a bucket: indexes, snapshots, checkpoints, catalogs."""
 
 from __future__ import annotations
 
@@ -53,34 +53,36 @@ Dumper = Callable[[str, bytes], Iterable[Entry]]
 
 
 def is_log(name: str) -> bool:
-    """Whether a file of that name holds batches."""
+    """Return True if a file of that name holds batches."""
     return name.endswith((".log", _KRAFT_SNAPSHOT)) or ".log." in name
 
 
 def is_known(name: str) -> bool:
-    """Whether a file of that name can be dumped."""
+    """Return True if a file of that name can be dumped."""
     return is_log(name) or _dumper(name) is not None
 
 
 def check_name(name: str) -> None:
-    """Raises ``ConfigError`` for a name that cannot be dumped."""
+    """Raise ``ConfigError`` for a name that cannot be dumped."""
     if not is_known(name):
         raise ConfigError(
-            f"{name} is no file that can be dumped",
+            f"{name} is not a file that can be dumped",
             hint="known: .log .index .timeindex .txnindex .snapshot .seal .idx .page root, checkpoints, *.metadata, "
             "*.properties",
         )
 
 
 def suffix_of(name: str) -> str:
-    """What decides the kind of a segment's file, without ``.deleted``, ``.cleaned`` or ``.swap``."""
+    """Return the suffix of a segment file, without ``.deleted``, ``.cleaned`` or ``.swap``."""
     parsed = parse_local_name(name)
     return parsed.suffix if parsed is not None else PurePosixPath(name).suffix
 
 
 def base_of(name: str) -> int:
-    """The base offset that a segment file's name begins with; an object's name has an id behind its 20 digits. That of
-    what a sink staged is its id alone: it begins at 0."""
+    """Return the base offset in a segment file's name: its first 20 digits, before an object's id.
+
+    The name of a staged segment is an id alone: its base offset is 0. Raises ConfigError for other names.
+    """
     stem = PurePosixPath(name).name.split(".")[0]
     if re.fullmatch(r"[0-9a-f]{32}", stem):
         return 0
@@ -93,9 +95,9 @@ def base_of(name: str) -> int:
 
 
 def small_items(name: str, source: ByteSource, *, start: int = 0) -> Iterator[Entry]:
-    """The items of the file ``name`` (its last path part decides what it is); of indexes those from ``start`` on.
+    """Yield the items of a file, whose kind its name decides. Index entries before ``start`` are left out.
 
-    Raises ``ConfigError`` for a name that is no file of a log, ``CorruptionError`` at the place of damage.
+    Raises ConfigError for a name that is no file of a log, CorruptionError with the place of the damage.
     """
     check_name(name)
     dumper = _dumper(name)
@@ -120,7 +122,7 @@ def _dumper(name: str) -> Dumper | None:
 
 
 def whole(name: str, source: ByteSource) -> bytes:
-    """All bytes of a file that is not a ``.log``. Raises ``CorruptionError`` for one that is too large for that."""
+    """Return all bytes of a file other than a ``.log``. Raises CorruptionError if it is too large."""
     if source.size > MAX_SMALL_BYTES:
         raise CorruptionError(f"{name} has {source.size} bytes, more than such a file can have", path_or_key=name)
     return source.read_at(0, source.size)
@@ -140,7 +142,7 @@ def _time_index(name: str, data: bytes) -> Iterator[Entry]:
 
 
 def _txn_index(name: str, data: bytes) -> Iterator[Entry]:
-    """Each entry by itself, so that one that is wrong does not hide the others."""
+    """Yield each entry separately, so that a wrong one does not hide the others."""
     damage: CorruptionError | None = None
     try:
         decode_txns(data, base_of(name))
@@ -210,7 +212,6 @@ def _bundle(name: str, data: bytes) -> Iterator[Entry]:
 
 
 def _seal(name: str, data: bytes) -> Iterator[Entry]:
-    """The note beside a sealed segment."""
     try:
         fields = json.loads(data.decode())
     except (ValueError, RecursionError):
@@ -247,7 +248,7 @@ def _root(name: str, data: bytes) -> Iterator[Entry]:
 
 
 def _page(name: str, data: bytes) -> Iterator[Entry]:
-    """A page of a catalog: rows, pointers or trash. Pointers of an inner page are those of leaves."""
+    """Yield a catalog page: rows, pointers or trash. Pointers of an inner page name leaves."""
     page = decode_stored_page(data, key=name)
     fields = {
         "kind": page.kind.value,

@@ -1,4 +1,4 @@
-"""What ``dump-segment`` was asked to dump: files, folders, patterns, partitions and objects, as single files."""
+"""Arguments of ``dump-segment`` (files, folders, patterns, partitions, objects), expanded to single files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from tiered.store.options import StoreOptions
 from tiered.store.sources import ObjectSource
 
 MAX_FILES = 1_000_000
-"""Files of one run; a pattern that matches more is a mistake."""
+"""Most files of one run. A pattern that matches more is a mistake."""
 
 _LOG = re.compile(r"(?P<base>\d{20})(?:-[0-9a-f]{32})?\.log")
 _PATTERN = re.compile(r"[*?\[]")
@@ -52,12 +52,11 @@ _FILE_URL = "file://"
 
 
 def expanded(app: Application, name: str, refused: list[TieredError], *, staged: dict[str, int]) -> list[str]:
-    """The files that ``name`` means, sorted by name; itself for a file or an object.
+    """Return the files that ``name`` means, sorted by name. A file or an object means itself.
 
-    A folder means the files in it that can be dumped, a log directory
-    also those of its partitions. Raises ``NotFoundError`` and ``ConfigError`` for what means nothing. A folder that
-    cannot be listed goes to ``refused``, with why; it is raised if there is nothing else. ``staged`` gets, by name of
-    the ``.log``, where in the log what a sink staged of a partition begins: its own offsets begin at 0.
+    A folder means its files that can be dumped, a log directory also those of its partitions. Adds the error of a
+    folder that cannot be listed to ``refused``, and raises it if nothing else is found. Adds to ``staged`` the base
+    offset in the log of each staged ``.log``, whose own offsets begin at 0. Raises NotFoundError, ConfigError.
     """
     if "://" in name and not name.startswith(_FILE_URL):
         return [name]
@@ -88,7 +87,7 @@ def expanded(app: Application, name: str, refused: list[TieredError], *, staged:
 
 
 def _refuse_topic(log_dir: Path, name: str) -> None:
-    """Tells who names a topic of ``log_dir`` what its partitions are called."""
+    """Raise ConfigError with the partitions' names if ``name`` is a topic of ``log_dir``."""
     here = DirectoryView.look(log_dir, PosixFiles()).partitions if log_dir.is_dir() else ()
     numbers = sorted(tp.partition for tp in here if tp.topic == name)
     if numbers:
@@ -100,17 +99,16 @@ def _refuse_topic(log_dir: Path, name: str) -> None:
 
 
 def holding(files: list[str], offset: int, *, alone: bool, staged: Mapping[str, int]) -> list[str]:
-    """Of several files those that show the records from ``offset`` on: of each partition the ``.log`` that holds it.
+    """Return the files with records from ``offset`` on: of each partition the ``.log`` that holds it, and later ones.
 
-    The ones after it follow unless it is wanted ``alone``. Where there is no ``.log`` all files are shown. ``staged``
-    as of :func:`expanded`.
+    ``alone`` leaves out the later ones. Without any ``.log`` all files are returned. ``staged``: see :func:`expanded`.
     """
     places: dict[str, list[tuple[int, str]]] = {}
     for file in files:
         found = _LOG.fullmatch(file.rsplit("/", 1)[-1])
         if found is not None or file in staged:
             base = staged[file] if found is None else int(found["base"])
-            # A folder is of one partition; in a bucket one has a folder for each claim, and all is of one.
+            # A folder has the files of one partition; object URLs, from a folder per claim, are all of one partition.
             place = "" if "://" in file else str(Path(file).parent)
             places.setdefault(place, []).append((base, file))
     if len(files) == 1 or not places:
@@ -125,7 +123,7 @@ def holding(files: list[str], offset: int, *, alone: bool, staged: Mapping[str, 
 
 @contextmanager
 def opened(app: Application, name: str) -> Iterator[ByteSource]:
-    """The bytes of a file or of an object."""
+    """Open a file or an object and return its bytes."""
     key = _key_of_directory_store(app, name)
     if key is not None:
         with closing(open_remote(app)) as store:
@@ -157,7 +155,7 @@ def opened(app: Application, name: str) -> Iterator[ByteSource]:
 
 
 def _key_of_directory_store(app: Application, name: str) -> str | None:
-    """The key, if ``name`` is an object of a ``file://`` remote: that store's files have other names and a tail."""
+    """Return the key if ``name`` is an object of a ``file://`` remote, whose files have other names and a trailer."""
     if app.remote is None or not name.startswith(_FILE_URL):
         return None
     key = name.removeprefix(app.remote.rstrip("/") + "/")
@@ -166,7 +164,7 @@ def _key_of_directory_store(app: Application, name: str) -> str | None:
 
 @contextmanager
 def beside(name: str, suffix: str) -> Iterator[ByteSource | None]:
-    """The file of the same segment with another suffix; None where there is none, as for an object."""
+    """Open the file of the same segment with another suffix; None if there is none, as for an object."""
     path = sibling(name, suffix)
     if path is None or not path.is_file():
         yield None
@@ -176,7 +174,7 @@ def beside(name: str, suffix: str) -> Iterator[ByteSource | None]:
 
 
 def sibling(name: str, suffix: str) -> Path | None:
-    """Where that file would be; ``.deleted`` and the like stay. None for an object and for a name of no segment."""
+    """Return the path of that file, with ``.deleted`` and the like kept. None for an object and for other names."""
     path = Path(name.removeprefix(_FILE_URL))
     parsed = parse_local_name(path.name)
     if parsed is None or ("://" in name and not name.startswith(_FILE_URL)):
@@ -185,7 +183,7 @@ def sibling(name: str, suffix: str) -> Path | None:
 
 
 def may_grow(name: str) -> bool:
-    """Whether it is the last ``.log`` of a partition whose directory was not closed: zeros may end it."""
+    """Return True for the last ``.log`` of a partition whose directory was not closed: zeros may end it."""
     path = sibling(name, LOG_SUFFIX)
     if path is None:
         return False
@@ -198,7 +196,7 @@ def may_grow(name: str) -> bool:
 
 
 def _partition(name: str) -> TopicPartition | None:
-    """``topic-0`` or ``topic:0``."""
+    """Parse ``topic-0`` or ``topic:0``. Return None for other names."""
     topic, colon, number = name.rpartition(":")
     if colon and not number.isdigit():
         return None
@@ -207,7 +205,7 @@ def _partition(name: str) -> TopicPartition | None:
 
 
 def _objects(app: Application, remote: str, tp: TopicPartition, staged: dict[str, int]) -> list[str]:
-    """The root of a partition, and the objects of each segment in it, as URLs."""
+    """Return the URLs of a partition's root and of the objects of its segments."""
     store = open_remote(app)
     try:
         entry = drive(store, load_topic(tp.topic))
@@ -254,7 +252,7 @@ def _files(files: Files, path: Path, refused: list[TieredError]) -> list[str]:
 
 def _matching(pattern: str, refused: list[TieredError]) -> list[str]:
     found: list[str] = []
-    # Path.glob would make every name relative to one folder, and refuses absolute patterns.
+    # Path.glob needs one folder for all names and refuses absolute patterns.
     for name in sorted(glob.iglob(pattern, recursive=True)):  # noqa: PTH207
         path = Path(name)
         if path.is_dir():

@@ -1,4 +1,4 @@
-"""One segment verified: the batches and records of its ``.log``, and the indexes beside it against them."""
+"""Verification of one segment: batches and records of its ``.log``, and the indexes against them."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _FILES = {
     "txn_index": TXN_INDEX_SUFFIX,
     "producer_snapshot": SNAPSHOT_SUFFIX,
 }
-"""Which file a finding is about; all others are about the ``.log``."""
+"""Suffix of the file that a finding is about; other findings are about the ``.log``."""
 
 
 def sanity_error(suffix: str, data: bytes, base: int) -> str:
-    """Why a broker would rebuild the index when it starts; empty if it would keep it."""
+    """Return the reason why a broker would rebuild the index at its start; empty if it would keep it."""
     entry_bytes = OFFSET_ENTRY_BYTES if suffix == ".index" else TIME_ENTRY_BYTES
     if len(data) % entry_bytes:
         return f"its {len(data)} bytes are no multiple of {entry_bytes}"
@@ -53,13 +53,13 @@ def sanity_error(suffix: str, data: bytes, base: int) -> str:
 
 
 def segment_of(name: str) -> str:
-    """The same text for all files of one segment."""
+    """Return a text that is the same for all files of one segment."""
     log = sibling(name, LOG_SUFFIX)
     return name if log is None else str(log)
 
 
 def verify_segment(name: str, source: ByteSource) -> tuple[Findings, LogScan | None]:
-    """``name`` is any of :data:`SEGMENT_SUFFIXES`; no scan where an index has no ``.log`` beside it."""
+    """Verify the segment of the file ``name``. The scan is None for an index without a ``.log``."""
     if suffix_of(name.rsplit("/", 1)[-1]) == LOG_SUFFIX or sibling(name, LOG_SUFFIX) is None:
         return _verify_log(name, source)
     log = sibling(name, LOG_SUFFIX)
@@ -87,7 +87,7 @@ def _verify_log(name: str, source: ByteSource) -> tuple[Findings, LogScan]:
 
 
 def _rehome(name: str, findings: Findings) -> None:
-    """Positions in an index are positions in its own file."""
+    """Assign index findings to their own files, in which their positions are."""
     for number, item in enumerate(findings.items):
         file = sibling(name, _FILES.get(item.code, ""))
         if file is not None and file.is_file() and item.code in _FILES:
@@ -95,7 +95,7 @@ def _rehome(name: str, findings: Findings) -> None:
 
 
 def _indexes(name: str, base: int, findings: Findings) -> SealedIndexes | None:
-    """The index files beside a local ``.log``, zeros of untrimmed files cut; None for an object."""
+    """Return the index files of a local ``.log``, without trailing zeros of untrimmed files; None for an object."""
     if sibling(name, INDEX_SUFFIX) is None:
         return None
     offsets = _read(name, INDEX_SUFFIX, findings, needed=True)
@@ -117,7 +117,7 @@ def _read(name: str, suffix: str, findings: Findings, *, needed: bool = False) -
         if source is not None:
             return whole(name, source)
     if needed:
-        message = f"there is no {suffix} beside it: a broker, and any writer, makes it anew"
+        message = f"there is no {suffix} beside it: a broker, and any writer, rebuilds it"
         findings.add(Severity.WARNING, "index_missing", message)
     return None
 

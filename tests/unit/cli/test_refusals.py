@@ -165,7 +165,7 @@ CASES: list[tuple[str, str, int, str, bytes]] = [
     ("dump an empty folder", "dump-segment {x}", 2, "holds no file that can be dumped", b""),
     ("dump nothing", "dump-segment {x}/none.log", 10, "does not exist", b""),
     ("dump a topic", "dump-segment t --log-dir {d}", 2, "t is a topic, which has no files of its own", b""),
-    ("dump what is no log file", "dump-segment {base}/good.toml", 2, "is no file that can be dumped", b""),
+    ("dump what is no log file", "dump-segment {base}/good.toml", 2, "is not a file that can be dumped", b""),
     ("dump an absent object", "dump-segment {b}/none.log", 10, "does not exist", b""),
     # settings
     ("config file absent", "status --config {x}/none.toml --log-dir {d}", 10, "does not exist", b""),
