@@ -1,16 +1,16 @@
-"""The cold tier, on any store: catalog, uploads, reads. Protocols are steps without I/O (``store.base``).
+"""Cold tier on any store: catalog, uploads, reads. Protocols are steps without I/O (``store.base``).
 
-The order of writes, the one commit, and what a crash after each step leaves:
+Order of writes, the one commit, and what a crash after each step leaves:
 
 ======================================  =================================================================
 step                                    a crash after it leaves
 ======================================  =================================================================
-claim: PUT root If-Match, epoch + 1     a claim; the next one fences it and settles what it left
+claim: PUT root If-Match, epoch + 1     a claim; the next one fences it and settles its open commit
 PUT ``.log`` (create-only)              an orphan whose key carries an epoch that the next claim makes dead
 PUT ``.idx`` (create-only)              two orphans
 verify size and CRC32C                  the same
 **PUT root If-Match (append)**          **the commit: from here on every reader sees the rows**
-GET root (read back)                    permission for the local tier to let go of what the root covers
+GET root (read back)                    permission for the local tier to delete what the root covers
 ======================================  =================================================================
 
 Keys (relative to the store's URL), ``h2`` a hash of topic id and partition so that stores can split prefixes::
@@ -22,5 +22,5 @@ Keys (relative to the store's URL), ``h2`` a hash of topic id and partition so t
 
 ``catalog`` commits, ``fence`` proves the volume, ``conditional_put`` changes objects, ``upload`` stores a segment,
 ``reader`` reads batches through one pinned root, ``topics`` keeps the registry. Nothing here opens a log file, deletes
-an object, or lists the bucket (but for the registry, when a user asks for all topics).
+an object, or lists the bucket (except the registry, when a user asks for all topics).
 """

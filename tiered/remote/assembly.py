@@ -1,15 +1,14 @@
-"""Bytes of one segment, as they arrive -> whole, verified batches. Opens nothing; both drivers use it.
+"""Assembly of arriving bytes of one segment into whole, verified batches. Opens nothing; both drivers use it.
 
-A piece may end anywhere inside a batch. Batches that lie inside one piece are handed on as views of it; one that
-spans pieces is joined once, when its last byte is there.
+A piece may end anywhere inside a batch. Batches inside one piece are returned as views of it. A batch that spans pieces
+is joined once, when its last byte has arrived.
 
-The CRC of a batch leaves out its first 21 bytes (base offset, length, leader epoch, magic and the CRC itself), so
-damage there is found by order instead: offsets never go back inside a segment and never leave the range that the
-catalog gives it, and lengths never reach beyond the object. Where the catalog counts a record for every offset of the
-segment none may be missing, either.
+The CRC of a batch leaves out its first 21 bytes (base offset, length, leader epoch, magic and the CRC itself). Damage
+there is found by order: offsets never go back inside a segment and never leave the catalog's range, and lengths never
+exceed the object. If the catalog counts a record for every offset, none may be missing.
 
-A segment that a sink staged holds offsets from 0 on (``FLAG_STAGED``): it is held to its own range, and what is handed
-on lies behind the row's base, under the row's leader epoch.
+A staged segment holds offsets from 0 on (``FLAG_STAGED``). It is checked against its own range. Its batches are
+returned with the row's base added, under the row's leader epoch.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ from tiered.format.walk import MIN_TAIL_BYTES, BatchWalk, Offsets, Run, Span, wa
 from tiered.model import Row, TopicPartition
 
 MAX_BATCH_BYTES = 256 * 1024 * 1024
-"""Largest batch that a reader accepts; the whole of one has to be in memory."""
+"""Largest batch that a reader accepts, because a whole batch must fit into memory."""
 
 _PREFIX_BYTES = MIN_TAIL_BYTES  # enough to know the size of any batch, and too little to be one
 
 
 class IndexDoubtedError(CorruptionError):
-    """Bytes that an offset index chose are not the batches that it promised: the index is wrong, or the ``.log`` is.
+    """Bytes chosen by an offset index that are not the promised batches: the index is wrong, or the ``.log`` is.
 
-    Settled inside the reader, which reads the segment from its start.
+    The reader handles it by reading the segment from its start.
     """
 
 
 class SegmentDiffers(CorruptionError):
-    """A segment that was read whole is not the one that the catalog names; ``base_offset`` is its first offset."""
+    """Segment, read whole, whose checksum differs from the catalog's. ``base_offset``: its first offset."""
 
     def __init__(self, message: str, *, key: str, row: Row) -> None:
         super().__init__(
@@ -52,18 +51,17 @@ class SegmentDiffers(CorruptionError):
 
 
 class SegmentScan:
-    """Batches of the segment ``row`` from byte ``position`` on that touch offsets ``start`` to ``end`` (exclusive).
+    """Scan of segment ``row`` from byte ``position``, for batches that touch offsets ``start`` to ``end`` (exclusive).
 
-    ``feed`` pieces in order, then ``finish``. Batches wholly below ``start`` are skipped unverified. ``done`` says
-    that ``end`` was reached.
+    ``feed`` pieces in order, then ``finish``. Batches wholly below ``start`` are skipped unverified. ``done``: ``end``
+    was reached.
 
-    Fed from byte 0 to the last, the segment's CRC32C is compared with the row's when the last piece comes, before any
-    of that is handed on. What came before was handed on by then: each batch was right by itself, whether all of them
-    are this segment's is known only at its end. Of less than the whole segment batch CRCs, offsets and times are held
-    against the row, and the size of the object.
+    If all bytes are fed, the segment's CRC32C is compared with the row's when the last piece comes, before any batch of
+    that piece is returned. Batches of earlier pieces were verified alone. Of less than the whole segment, batch CRCs,
+    offsets, times and the object's size are checked against the row.
 
-    ``position`` above 0, and bytes that end below the row's size, are what an index said: where they are not right it
-    is IndexDoubtedError.
+    An index chose ``position`` if it is above 0, and the last byte if it is below the row's size. Mismatches there
+    raise IndexDoubtedError.
     """
 
     def __init__(
@@ -73,7 +71,7 @@ class SegmentScan:
         self._key = key
         self._row = row
         self._staged = bool(row.flags & FLAG_STAGED)
-        self._origin = origin = row.base if self._staged else 0  # what is added to the offsets of the bytes
+        self._origin = origin = row.base if self._staged else 0  # added to the stored offsets
         self._start = start - origin
         self._end = end - origin
         self._verify_crc = verify_crc
@@ -95,11 +93,11 @@ class SegmentScan:
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the last batch that was handed on or skipped."""
+        """Return the offset after the last batch that was returned or skipped."""
         return self._next + self._origin
 
     def feed(self, data: bytes | memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """The batches that ``data`` completes. Raises CorruptionError naming key, position and offset."""
+        """Yield the batches that ``data`` completes. Raises CorruptionError with key, position and offset."""
         for found in self.runs(data):
             if isinstance(found, Run):
                 for position, header in walk_headers(found.data):
@@ -108,7 +106,7 @@ class SegmentScan:
                 yield found
 
     def runs(self, data: bytes | memoryview) -> Iterator[tuple[BatchHeader, memoryview] | Run]:
-        """As :meth:`feed`; batches that are plain (v2, in order, of the wanted offsets) come as runs, unread."""
+        """Yield what :meth:`feed` yields, but plain batches (v2, in order, wanted offsets) as undecoded runs."""
         view = memoryview(data)
         summing = self._begin_piece(view)
         pieces = [] if self.done else [view]
@@ -122,7 +120,7 @@ class SegmentScan:
             self._held, self._held_bytes, self._held_size = [], 0, _PREFIX_BYTES
         for piece in pieces:
             before, at = self._walk.position, 0
-            self._summing = summing and piece is pieces[-1]  # what was held is summed
+            self._summing = summing and piece is pieces[-1]  # the joined piece is in the checksum already
             while not self.done:
                 run = self._run(piece[at:])
                 if run is not None:
@@ -150,9 +148,10 @@ class SegmentScan:
         return header, batch
 
     def _run(self, piece: memoryview) -> Run | None:
-        """The plain batches that ``piece`` begins with, verified together; None: the first one is looked at by itself.
+        """Return the verified plain batches at the start of ``piece``; None if the first needs its own check.
 
-        One at a time are those that an index chose (the first), that lie below the wanted offsets, or are a sink's.
+        Its own check needs a batch that an index chose (the first), that is below the wanted offsets, or that is
+        staged.
         """
         if self._staged or not self._verify_crc or self._beyond or (self._by_index and self._first):
             return None
@@ -170,7 +169,7 @@ class SegmentScan:
         return run
 
     def finish(self) -> None:
-        """Call when the last wanted byte was fed. Raises CorruptionError if the bytes end before the offsets do."""
+        """Raise CorruptionError if the fed bytes end before the wanted offsets do. Call it after the last byte."""
         if self.done or (self._beyond and not self._held_bytes):
             return
         position = self._walk.position
@@ -181,11 +180,11 @@ class SegmentScan:
             raise self._corrupt(f"offsets {self._next} to {self._offsets.next} are missing")
 
     def _begin_piece(self, view: memoryview) -> bool:
-        """Whether the CRC of ``view`` is put together on the way, out of those of its batches.
+        """Return True if the CRC of ``view`` is to be combined from those of its batches.
 
-        Not of the last piece of a segment: nothing of it is handed on before the checksum of all is known. Raises
-        SegmentDiffers where that is another one, unless a batch of this piece is damaged by itself: the error is then
-        that batch's, with its place.
+        Return False for the last piece of a segment: none of its batches may be returned before the checksum of all is
+        known. Raises SegmentDiffers if that is wrong. If a batch of this piece is damaged, its own error is raised
+        later instead.
         """
         if self._counted < 0:
             return False
@@ -214,7 +213,7 @@ class SegmentScan:
         return False
 
     def _hold(self, view: memoryview) -> int:
-        """Keeps what the batch in hand still lacks; returns how many bytes of ``view`` that took."""
+        """Keep the bytes that the current batch lacks. Return how many bytes of ``view`` that took."""
         at = 0
         while at < len(view) and self._held_bytes < self._held_size:
             piece = view[at : at + self._held_size - self._held_bytes]
@@ -238,14 +237,14 @@ class SegmentScan:
         return self._corrupt(what, position)
 
     def _accept(self, span: Span, batch: memoryview) -> BatchHeader | None:
-        """The header of a batch that is wanted, None for one to be left out."""
+        """Return the header of a wanted batch, None for a batch to skip."""
         if span.size > MAX_BATCH_BYTES:
             raise self._too_large(span.size, span.position)
         try:
             header = read_header(batch)
             if self._staged and header.magic < 2:
                 raise self._corrupt(f"a batch of format v{header.magic}, whose CRC holds its offsets", span.position)
-            if header.records_count < 0:  # a compressed v0/v1 message: only its inside tells the first offset
+            if header.records_count < 0:  # a compressed v0/v1 message: only its content has the first offset
                 header = verify_batch(batch, header)
                 if header.base_offset < self._next:
                     raise self._corrupt(
@@ -269,7 +268,7 @@ class SegmentScan:
             raise error if error.path_or_key else self._corrupt(error.message, span.position) from error
         self._next = next_offset
         if header.base_offset >= self._end:
-            # Offsets are left out up to the end. A base offset that rotted looks the same: the batch behind it tells.
+            # Offsets up to the end are missing. A damaged base offset looks the same: wait for the next batch.
             self.done, self._beyond = self._beyond, True
         else:
             self.done = next_offset >= self._end

@@ -1,10 +1,10 @@
-"""Audit lines: what each collection and each sweep deleted, one object below ``jobs/gc/`` each. Nobody deletes them.
+"""Audit lines: what each garbage collection and sweep deleted, one object below ``jobs/gc/`` each, kept for ever.
 
-A key tells the partition and the version of the root that the line was written under. So the lines, too, prove that a
-version was there: a root below the newest of them is an older one that was put back.
+The key of a line contains the partition and the version of the root at that time. So lines also prove that a version
+existed: a root below the newest of them is an older one that was put back.
 
-The line of a destruction is written before anything goes, under the highest version that a key can tell, which no root
-ever has. A topic id is never given twice: what comes below such a partition later is nobody's.
+The line of a destruction is written before anything is deleted, under the highest possible version, which no root ever
+has. A topic id is never reused, so objects that appear below such a partition later belong to no topic.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tiered.remote.conditional_put import COMMIT_DEADLINE_MS, conditional_put, d
 from tiered.store.base import ABSENT, NewId, Now, Put, Steps, list_all, list_page
 
 MAX_LINE_BYTES = 1024 * 1024
-"""No line is longer."""
+"""Largest size of a line."""
 DESTROYED = MAX_INT64
-"""The version in the key of a line that tells that the partition is destroyed."""
+"""Version in the key of the line about a partition's destruction."""
 STORE_LINE = "PutObject of an audit line"
-"""Operation that a refusal of a line names."""
+"""Operation that the refusal of a line names."""
 AUDITED_KEYS = 100
 """Most keys that one line names."""
 LOGGER = logging.getLogger("tiered.remote")
@@ -36,10 +36,10 @@ def write_line(root: Root, fields: Mapping[str, object], *, must: bool = False) 
     """Store a line about ``root``, the newest that was committed or read, for people.
 
     Args:
-        must: the line announces a deletion. No object may go before the line is stored.
+        must: the line announces a deletion. No object may be deleted before the line is stored.
 
     Returns:
-        The key of the line. ``""`` if it was not stored and need not be: the objects are gone by then.
+        The key of the line. ``""`` if it was not stored and need not be: the objects are deleted by then.
 
     Raises:
         RemoteUnavailableError, RemotePermissionError: with ``must`` alone. Nothing was deleted yet.
@@ -51,7 +51,7 @@ def write_line(root: Root, fields: Mapping[str, object], *, must: bool = False) 
         yield from _landed(put, root.where)
         return key
     try:
-        yield put
+        yield put  # one attempt: the deletions are done, so no retry is worth a delay
     except TieredError as error:
         LOGGER.warning("gc_not_noted key=%s error=%s", key, error.message)
         return ""
@@ -59,9 +59,9 @@ def write_line(root: Root, fields: Mapping[str, object], *, must: bool = False) 
 
 
 def note_destroyed(topic_id: UUID, partition: int, fields: Mapping[str, object]) -> Steps[None]:
-    """The line that must be there before a partition is destroyed, or more of it is taken away.
+    """Store the line that must exist before a partition, or a rest of it, is deleted.
 
-    Raises RemoteUnavailableError, RemotePermissionError: nothing has gone yet.
+    Raises RemoteUnavailableError, RemotePermissionError: nothing was deleted yet.
     """
     key = gc_audit_key(topic_id, partition, DESTROYED, (yield NewId()))
     put = yield from _line(key, topic_id, partition, {"destroyed": True, **fields})
@@ -69,12 +69,12 @@ def note_destroyed(topic_id: UUID, partition: int, fields: Mapping[str, object])
 
 
 def is_refused_line(error: TieredError) -> bool:
-    """Return true for the refusal of a line that announces a deletion."""
+    """Return True for the refusal of a line that announces a deletion."""
     return isinstance(error, RemotePermissionError) and error.operation == STORE_LINE
 
 
 def announce_decisions(keys: Sequence[str]) -> Steps[None]:
-    """Store the line that names the decisions of sinks that a sweep is about to delete.
+    """Store the line that names the sink decisions that a sweep will delete.
 
     Raises RemoteUnavailableError, RemotePermissionError: nothing was deleted yet.
     """
@@ -84,21 +84,24 @@ def announce_decisions(keys: Sequence[str]) -> Steps[None]:
 
 
 def was_destroyed(topic_id: UUID, partition: int) -> Steps[bool]:
-    """Whether a line tells so. One LIST of one key. Raises RemotePermissionError for who may not list lines."""
+    """Return True if an audit line says the partition was destroyed. One LIST of one key.
+
+    Raises RemotePermissionError if the role may not list lines.
+    """
     prefix = gc_audit_prefix(topic_id, partition)
     page = yield from list_page(prefix, gc_audit_key(topic_id, partition, DESTROYED - 1, "f" * 32), 1)
     return any(parse_gc_audit_key(entry.key) == DESTROYED for entry in page.entries)
 
 
 def read_line(data: bytes, topic_id: UUID, partition: int, *, key: str) -> None:
-    """Raises CorruptionError for what is no line about the partition. No protocol reads more of one than its key."""
+    """Raise CorruptionError unless ``data`` is a line about the partition. Protocols read the keys of lines only."""
     try:
         line = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise CorruptionError(f"no readable JSON: {error}", path_or_key=key) from None
     told = (line.get("topic_id"), line.get("partition")) if isinstance(line, dict) else None
     if told != (topic_id.hex, partition) or type(line.get("at_ms")) is not int:
-        raise CorruptionError("it is no line about this partition", path_or_key=key)
+        raise CorruptionError("it is not a line about this partition", path_or_key=key)
 
 
 def _line(key: str, topic_id: UUID, partition: int, fields: Mapping[str, object]) -> Steps[Put]:
@@ -108,7 +111,7 @@ def _line(key: str, topic_id: UUID, partition: int, fields: Mapping[str, object]
 
 
 def _landed(put: Put, what: str) -> Steps[None]:
-    """Nobody else has the key: a PUT that lost has lost to an earlier attempt of its own."""
+    """Store a line. Its key is unique, so a PUT that lost has lost to an earlier attempt of its own."""
     try:
         yield from conditional_put(put, (yield from deadline_after(COMMIT_DEADLINE_MS)), what)
     except RemotePermissionError as refused:
@@ -125,9 +128,9 @@ def _landed(put: Put, what: str) -> Steps[None]:
 
 
 def audited(root: Root) -> Steps[int]:
-    """A version above that of ``root`` that a line proves to have been there, the newest; 0 without one.
+    """Return the newest version above that of ``root`` that a line proves to have existed; 0 without one.
 
-    Costs one LIST: keys are in the order of versions, and only those above ``root`` are asked for.
+    Costs one LIST: keys are ordered by version, and only those above ``root`` are listed.
     """
     prefix = gc_audit_prefix(root.topic_id, root.partition)
     after = gc_audit_key(root.topic_id, root.partition, root.version, "f" * 32)

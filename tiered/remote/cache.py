@@ -1,4 +1,4 @@
-"""What was read of a bucket and is kept in memory, by key: decoded pages and roots, and bytes of objects.
+"""Bounded memory caches of what was read from a bucket: decoded pages and roots, and bytes of objects.
 
 Kafka's rule for indexes: docs/kafka-semantics.md#index-cache.
 """
@@ -11,19 +11,19 @@ from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 MEMORY_CACHE_BYTES = 32 * 1024 * 1024
-"""What a :class:`ByteCache` holds at most (``read.buffer.bytes``)."""
+"""Most bytes of a :class:`ByteCache` (``read.buffer.bytes``)."""
 
 INDEX_CACHE_BYTES = 16 * 1024 * 1024
-"""What the streams of one log or reader hold together at most of index bundles: the next read asks for none twice."""
+"""Most bytes of index bundles that all streams of one log or reader cache together."""
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
 class Cache(Generic[K, V]):
-    """Values by key, bounded by their bytes in memory; the least recently used leave first. Thread-safe.
+    """Values by key, bounded by their bytes in memory, evicted least recently used first. Thread-safe.
 
-    A value larger than half of the cache is not kept: one value must not throw out everything else.
+    A value larger than half of the cache is not cached, so that one value does not evict all others.
     """
 
     def __init__(self, max_bytes: int, size_of: Callable[[V], int]) -> None:
@@ -35,11 +35,11 @@ class Cache(Generic[K, V]):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes held now."""
+        """Return the bytes in the cache."""
         return self._size_bytes
 
     def get(self, key: K) -> V | None:
-        """The value of ``key``, if it is held."""
+        """Return the cached value of ``key``, None without one."""
         with self._lock:
             found = self._held.get(key)
             if found is not None:
@@ -47,7 +47,7 @@ class Cache(Generic[K, V]):
             return found
 
     def put(self, key: K, value: V) -> None:
-        """Keeps ``value`` in place of the one before it, at the cost of what was not used for longest."""
+        """Cache ``value``, replacing the one before it and evicting the least recently used."""
         size_bytes = self._size_of(value)
         with self._lock:
             self._forget(key)
@@ -67,15 +67,14 @@ class Cache(Generic[K, V]):
 class ByteCache(Cache[tuple[str, int], bytes]):
     """Whole index bundles, sections of them, and aligned chunks of segments; may serve many readers.
 
-    Keys are (object key, position): objects are immutable and names are never reused, so that an entry can never be
-    stale and a rewritten segment can never be served from the bytes of the old one.
+    Keys are (object key, position). Objects are immutable and names are never reused, so no entry is ever stale.
     """
 
     def __init__(self, max_bytes: int = MEMORY_CACHE_BYTES) -> None:
         super().__init__(max_bytes, len)
 
     def drop(self, key: str) -> None:
-        """Forgets all bytes of the object ``key``: they did not hold what their checksums say."""
+        """Drop all bytes of the object ``key``, because they did not match their checksums."""
         with self._lock:
             for entry in [entry for entry in self._held if entry[0] == key]:
                 self._forget(entry)

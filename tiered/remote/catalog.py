@@ -1,12 +1,12 @@
-"""The catalog of one partition, as seen by one process: create, claim, commit intents, and nothing in doubt.
+"""Catalog of one partition in one process: creation, claims, commits of intents, and settling of doubts.
 
-All methods that touch the store are steps (``store.base``): run them with ``store.driver``. One at a time: intents that
-come meanwhile are committed together afterwards (``commit_all``), by one PUT of the root.
+All methods that touch the store are steps (``store.base``): run them with ``store.driver``. One runs at a time. Intents
+that arrive meanwhile are committed together afterwards (``commit_all``), by one PUT of the root.
 
 A commit builds the next root from the intents, reading the pages that they ask for. It PUTs the new pages, if any,
-create-only, and then changes the root by compare-and-swap (``conditional_put.update``). Commit ids decide whose a root
-is that was found after a lost PUT. Inside one epoch a role is one sequential process, so ``last_commit`` of the role is
-overwritten only by that process; other roles' commits keep it, and a claim copies it to ``sealed``. So a lost answer is
+create-only, and then changes the root by compare-and-swap (``conditional_put.update``). Commit ids decide who wrote the
+root that is found after a lost PUT. Inside one epoch a role is one sequential process. So only that process overwrites
+the role's ``last_commit``; other roles' commits keep it, and a claim copies it to ``sealed``. So a lost answer is
 always decidable, exactly:
 
 ==================================================  =========================================================
@@ -20,10 +20,10 @@ my epoch, my commit before                          proven not committed: again 
 my epoch, a commit that I did not make              ``FencedError``: a copy of this process uses its claim
 ==================================================  =========================================================
 
-After ``CommitUnknown``, a PUT that was refused (403 and the like may come after the effect), or steps that were
-abandoned with a PUT under way, every call but ``claim``, ``load`` and ``read_back`` raises: the claim's CAS is the
-barrier that settles it. Until a root was read back whose CAS settled them, ids that may be in the root stay on the
-volume. Nothing here ever deletes an object.
+The catalog is in doubt after ``CommitUnknown``, a refused PUT (a 403 may come after the effect), or steps that were
+abandoned during a PUT. Then every call but ``claim``, ``load`` and ``read_back`` raises: the claim's CAS settles the
+doubt. Until a root was read back whose CAS settled them, ids that may be in the root stay on the volume. Nothing here
+ever deletes an object.
 """
 
 from __future__ import annotations
@@ -91,24 +91,24 @@ from tiered.store.base import (
 )
 
 MAX_CLOCK_LEAD_MS = 3_600_000
-"""A machine whose clock is ahead of the store's by more than this may not commit: grace times are counted from it.
-One whose clock is behind commits by the store's: what it removed would be older than its grace time at once.
+"""Most that this machine's clock may be ahead of the store's at a commit, because grace times count from commits.
 
-What is compared is this machine's clock, not the root's ``ts_ms``: that one never goes back, so a root that was dated
-ahead once (``file://`` has no clock but the machine's own) would keep every later commit out until real time has caught
-up. Commits go on behind such a root, a millisecond each; its grace times last longer, never shorter.
+A machine whose clock is behind commits by the store's clock. Otherwise what it removed would be past its grace at once.
+This machine's clock is compared, not the root's ``ts_ms``, which never goes back. After one commit dated ahead
+(``file://`` has only the machine's clock), ``ts_ms`` would block commits until real time has caught up. Instead each
+commit on such a root adds a millisecond. Its grace times last longer, never shorter.
 """
 
 
 COMMIT_COPIES = 5
-"""Of a root's tables in a commit: those of before, those of after, their encoding, its body, what is read back."""
+"""Copies of a root's tables in a commit: before, after, encoding, body, read-back."""
 COMMIT_PAGES_BYTES = 1024 * 1024
-"""Pages that one commit makes, encoded and not: a leaf of 1,024 rows and an inner page take a quarter of it."""
+"""Memory for the pages of one commit, encoded and not. A leaf of 1,024 rows and an inner page use a quarter."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitLimits:
-    """Bounds of one commit, all its attempts included, and how large the parts of a catalog become."""
+    """Bounds of one commit, all its attempts included, and of the sizes of a catalog's parts."""
 
     deadline_ms: int = COMMIT_DEADLINE_MS
     max_clock_lead_ms: int = MAX_CLOCK_LEAD_MS
@@ -117,7 +117,7 @@ class CommitLimits:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """The claim that this process holds; ``last_commit`` is its own newest."""
+    """Claim of this process. ``last_commit``: the newest commit under it."""
 
     role: Role
     epoch: int
@@ -127,19 +127,18 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What this process has persisted: ids that a root which may exist can carry (``plan.lifecycle.hold``)."""
+    """Ids that this process has persisted and that a root may carry (``plan.lifecycle.hold``)."""
 
     token: str = ""
     last_append: str = ""
 
 
 class Catalog(RootView):
-    """One partition's catalog. ``persist`` is needed by whoever claims the writer's role (``remote.fence``).
+    """One partition's catalog. Claims of the writer's role need ``persist`` (``remote.fence``).
 
-    ``is_empty`` looks at the disk of a volume that claims as one without records, after its proof is there: whoever
-    appends a first record meanwhile finds the proof, or is found here (``local.partition.beginning``).
-
-    ``root`` and ``etag`` are those last acknowledged or read; None and ``""`` before the first.
+    ``is_empty`` checks the disk of a volume that claims without records, after its proof is stored. A concurrent first
+    append finds the proof, or is found here (``local.partition.beginning``). ``root``, ``etag``: last acknowledged or
+    read; None and ``""`` before.
     """
 
     def __init__(
@@ -162,30 +161,30 @@ class Catalog(RootView):
         self._token = ""  # of the claim of this process
         self._kept = _Kept()
         self._pruned_epoch = 0
-        self._doubt = self._fenced = ""  # why no commit may be made, until the next claim
-        self._doubt_before = ""  # before the last PUT
+        self._doubt = self._fenced = ""  # reasons why commits are forbidden until the next claim
+        self._doubt_before = ""  # ``_doubt`` before the last PUT
         self._alone = Exclusive(self.name)
 
     @property
     def claim_epoch(self) -> int:
-        """The epoch that this process holds, 0 without a claim."""
+        """Return the epoch that this process holds, 0 without a claim."""
         return self._held.epoch if self._held else 0
 
     def holds_token(self, kept: str) -> bool:
-        """Whether the newest token in ``kept`` (read from the volume) is this process's: none has claimed since."""
+        """Return True if the newest token in ``kept`` (read from the volume) is this process's: no newer claim."""
         return bool(self._token) and held_ids(kept)[-1:] == (self._token,)
 
     @property
     def in_doubt(self) -> str:
-        """Why the next call must be a claim, ``""`` if it need not."""
+        """Return why the next call must be a claim, ``""`` if it need not."""
         return self._doubt or self._fenced
 
     # -- changing ----------------------------------------------------------------------------------------------------
 
     def load_or_create(self, owner: str) -> Steps[Root]:
-        """The newest root; creates an empty one (create-only) if there is none and never was.
+        """Return the newest root. Create an empty one (create-only) if there is none and never was.
 
-        Raises as :meth:`load` where the registry or the disk knows that there was one.
+        Raises as :meth:`load` if the registry or the disk knows that a root existed.
         """
 
         def first_root(seen: Tagged[Root | None]) -> Planned[Root | None]:
@@ -200,7 +199,7 @@ class Catalog(RootView):
             return Tagged((yield from self.load()), self.etag)
 
         deadline = yield from deadline_after(self._limits.deadline_ms)
-        # A first root that another process made is the catalog as well.
+        # A first root that another process made is as good as this one.
         done = yield from update(Cell(self.key, self.name, look, any_is_ours, _CLAIM_HINT), first_root, deadline)
         if done.value is None:
             raise ValueError(f"{self.name}: no root was made")
@@ -208,11 +207,11 @@ class Catalog(RootView):
         return done.value
 
     def claim(self, role: Role | str, owner: str, volume: VolumeProof | None = None) -> Steps[Claim]:
-        """Takes the role for this process and fences every older one. Creates the catalog if there never was one.
+        """Claim the role for this process and fence every older claim. Create the catalog if there never was one.
 
-        Settles what was in doubt. ``volume`` (writers only) is judged by ``plan.lifecycle``, again on every retry.
-        Raises FencedError if it may not have the role, CommitUnknown if the outcome is not known: claim again;
-        LockedError if a volume got its first records while it claimed as one without any: claim again, too.
+        Settles all doubts. ``volume`` (writers only) is judged by ``plan.lifecycle``, again on every retry. Raises
+        FencedError if the volume may not have the role, CommitUnknown if the outcome is not known: claim again;
+        LockedError if a volume got its first records while it claimed without any: claim again, too.
         """
         role = Role(role)
         if role is Role.WRITER and (volume is None or self._persist is None):
@@ -220,7 +219,7 @@ class Catalog(RootView):
         with self._alone:
             self._held = None  # a claim that raises leaves none: its CAS may have landed
             if volume is not None and (volume.token or volume.restored_from):
-                # Neither comes onto a disk before the root exists: an empty one made now would hide what is gone.
+                # Both are written after the root exists: a new empty root would hide the loss of that one.
                 if (yield from self.load()) is None:
                     raise self._destroyed()
             else:
@@ -228,7 +227,7 @@ class Catalog(RootView):
             return (yield from self._claim(role, owner, volume))
 
     def append(self, rows: Sequence[Row], epochs: Sequence[EpochEntry] = ()) -> Steps[Root]:
-        """Commits rows behind ``next_offset``; gives the acknowledged root, or a newer one that holds the commit.
+        """Commit rows at ``next_offset``. Return the acknowledged root, or a newer one that contains the commit.
 
         ``epochs``: leader epochs that begin inside these rows. Raises FencedError (proven not committed),
         OffsetGapError, ConfigError for rows that are not uploads of this claim, CommitUnknown, LogDestroyedError,
@@ -245,12 +244,12 @@ class Catalog(RootView):
         return _acknowledged(result)
 
     def dated(self, rows: Sequence[Row]) -> Steps[tuple[Row, ...]]:
-        """Return uploaded rows with the append times that they are committed with (``plan.retention``).
+        """Return uploaded rows with the append times of their commit (``plan.retention``).
 
         Raises ConfigError if this machine's clock is far ahead of the store's.
         """
         time = yield Now()
-        if self._clock.ahead(time):  # or this machine slept: the store says which
+        if self._clock.ahead(time):  # or this machine slept: a new answer of the store decides
             yield from self._read_again()
             time = yield Now()
         held = self._current().rows
@@ -259,7 +258,7 @@ class Catalog(RootView):
         return dated(rows, before_ms=before_ms, commit_ms=commit_ms, trusted=trusted)
 
     def now_ms(self) -> Steps[int]:
-        """Return this machine's time, or the store's where the two differ by more than a commit may be ahead."""
+        """Return this machine's time, or the store's if they differ by more than a commit may be ahead."""
         return self._clock.trusted_ms((yield Now()))
 
     def clock_notes(self, time: Time) -> tuple[str, ...]:
@@ -271,16 +270,16 @@ class Catalog(RootView):
         return (f"the clock of this machine is {abs(lead_ms)} ms {where} the store's, which is used instead: set it",)
 
     def commit_bytes(self, rows: int) -> int:
-        """What a commit of ``rows`` more holds in memory at most, the root that is held included."""
+        """Return the most memory that a commit of ``rows`` more rows needs, the current root included."""
         root = self.root
         held = 0 if root is None else root.nbytes
         return COMMIT_COPIES * (held + 2 * ROW_BYTES * rows) + COMMIT_PAGES_BYTES
 
     def trim(self, offset: int, *, reason: str = "") -> Steps[Root]:
-        """Retention: the log begins at ``offset``; nothing is sent if it does. OffsetOutOfRangeError beyond the end.
+        """Let the log begin at ``offset``. Sends nothing if it does. Raises OffsetOutOfRangeError beyond the end.
 
-        At the end every row goes, also the newest, which alone tells who wrote: a plan of retention keeps that one.
-        An offset beyond the end of the root that is held may be one that another role has uploaded since.
+        At the end every row is removed, also the newest, which alone has the producers: retention keeps that one. An
+        offset beyond the end of the known root may be one that another role has uploaded since.
         """
         if self.root is not None and offset > self.root.next_offset:
             yield from self.load()
@@ -289,9 +288,9 @@ class Catalog(RootView):
     def commit(
         self, intent: Intent, *, before: Callable[[], Steps[None]] | None = None, reason: str = ""
     ) -> Steps[Root]:
-        """Commits an intent of the held role. ``before`` runs once, before the first PUT; if it raises none is sent.
+        """Commit an intent of the held role. ``before`` runs once, before the first PUT; if it raises none is sent.
 
-        ``reason``: why, for people; it stands behind the owner in the root's ``commit``.
+        ``reason``: for people; it follows the owner in the root's ``commit``.
         """
         (result,) = yield from self.commit_all((intent,), before=before, reason=reason)
         return _acknowledged(result)
@@ -299,8 +298,10 @@ class Catalog(RootView):
     def commit_all(
         self, intents: Sequence[Intent], *, before: Callable[[], Steps[None]] | None = None, reason: str = ""
     ) -> Steps[list[Root | TieredError]]:
-        """Commits intents of the held role, in order, as one version: one PUT of the root. Gives of each the
-        acknowledged root, or why it was refused on the root that the others are in."""
+        """Commit intents of the held role, in order, as one version: one PUT of the root.
+
+        Return for each the acknowledged root, or the error that refused it on the root with the others.
+        """
         with self._alone:
             held = self._require_claim()
             owner = f"{held.owner}: {reason}" if reason else held.owner
@@ -311,7 +312,7 @@ class Catalog(RootView):
             def next_root(seen: Tagged[Root]) -> Planned[Root]:
                 nonlocal base, sent, folded, before, is_timed
                 base, time = seen.value, (yield Now())
-                if self._clock.ahead(time) and not is_timed:  # or this machine slept: the store says which
+                if self._clock.ahead(time) and not is_timed:  # or this machine slept: a new answer decides
                     is_timed = True
                     return LOOK
                 # mutant commit-ids-are-unique
@@ -342,15 +343,17 @@ class Catalog(RootView):
             return self._results(intents, folded, base)
 
     def confirm(self) -> Steps[None]:
-        """Looks at the newest root. Raises FencedError if the claim was taken over: objects of its epoch may be swept
-        by now, and one that is absent is no damage."""
+        """Read the newest root. Raises FencedError if the claim was taken over.
+
+        Objects of its epoch may be swept by then, and a missing one is no damage.
+        """
         yield from self.load()
         self._require_claim()
 
     def _folded(self, intents: Sequence[Intent], root: Root, stamp: Stamp) -> Steps[Folded | None]:
-        """The intents on ``root``; None if there is a newer one by now, and a page of the old is collected.
+        """Return the intents on ``root``; None if a page of it is collected and there is a newer root.
 
-        A page that is gone was else collected by who has the claim now, or is lost: FencedError, PageGone.
+        Raises FencedError if another claim's holder collected the page, PageGone if the page is lost.
         """
         try:
             return (yield from with_pages(fold(intents, root, stamp), root, self.pages))
@@ -384,7 +387,7 @@ class Catalog(RootView):
     def _swap_root(
         self, change: Callable[[Tagged[Root]], Planned[Root]], is_ours: Callable[[Root, Root], bool], deadline: Deadline
     ) -> Steps[bool]:
-        """Change the root. Return whether it was written. From before a PUT until it is settled there is a doubt."""
+        """Change the root. Return True if this call wrote it. From a PUT until it is settled there is a doubt."""
         self._doubt_before = self._doubt
         cell = Cell(self.key, self.name, self._look, is_ours, _CLAIM_HINT, self._destroyed)
         try:
@@ -397,7 +400,7 @@ class Catalog(RootView):
         return done.written
 
     def _sending(self, planned: Root) -> NextBody[Root]:
-        """Return the body of a root that is sent next. The catalog is in doubt from here on."""
+        """Return the body of the root that is sent next. The catalog is in doubt from here on."""
         self._check(planned, self.root)
         body = root_body(planned)
         self._sent, self._doubt_before = body, self._doubt
@@ -408,7 +411,7 @@ class Catalog(RootView):
         return Tagged((yield from self._read_again()), self.etag)
 
     def _is_committed(self, held: _Held, back: Root, sent: Root) -> bool:
-        """Return whether ``sent`` was committed, by the root that was read after its PUT was lost."""
+        """Return True if ``sent`` was committed, by the root that was read after its PUT was lost."""
         state = back.roles[held.role.value]
         # mutant ended-epoch-is-not-ours
         if state.epoch == held.epoch:
@@ -433,11 +436,11 @@ class Catalog(RootView):
         raise FencedError(f"{self._fenced}; the commit is proven not to be in it", hint=_FENCED_HINT)
 
     def _lost(self) -> None:
-        """The PUT was settled, and so is all that was in doubt before: none of it can land any more."""
+        """Clear all doubts: the settled PUT proves that no earlier one can land any more."""
         self._doubt = self._doubt_before = ""
 
     def _claim(self, role: Role, owner: str, volume: VolumeProof | None) -> Steps[Claim]:
-        """Take the role by compare-and-swap. Judge the volume on each root that is found."""
+        """Claim the role by compare-and-swap. Judge the volume on each root that is found."""
         deadline = yield from deadline_after(self._limits.deadline_ms)
         token = yield NewId()
         before = sent = self._current()
@@ -477,7 +480,7 @@ class Catalog(RootView):
         )
 
     def _is_granted(self, role: Role, back: Root, sent: Root) -> bool:
-        """Return whether the claim ``sent`` was granted, by the root that was read after its PUT was lost."""
+        """Return True if the claim ``sent`` was granted, by the root that was read after its PUT was lost."""
         sealed = back.sealed_commit(role.value, sent.commit.epoch)
         if sealed is not None and sealed.last_commit == sent.commit.id:
             self._lost()
@@ -489,8 +492,8 @@ class Catalog(RootView):
         return True
 
     def _keep_proof(self, proof: VolumeProof, root: Root, token: str) -> Steps[None]:
-        """Make durable on the volume what the root of a claim will say of it, before that root is sent."""
-        writer = root.writer  # a fresh volume takes over the append that it resumes from
+        """Persist on the volume what the root of a claim will say of it, before that root is sent."""
+        writer = root.writer  # a fresh volume adopts the append that it resumes from
         yield from self._keep(
             # mutant claim-token-before-put
             hold(since(proof.token, writer.token), token),
@@ -500,14 +503,14 @@ class Catalog(RootView):
             yield Blocking(self._need_empty)
 
     def _asked(self, request: Get) -> Steps[Root | None]:
-        """As for a reader; takes note of the store's clock."""
+        """Send a GET and return its root, as a reader does. Records the store's clock."""
         got = yield request
         if isinstance(got, Object) and got.date_ms:
             self._clock.note(got, (yield Now()))
         return self._received(got)
 
     def _read_again(self) -> Steps[Root]:
-        """The root, whatever is known of it: an answer that it is unchanged tells no time."""
+        """Read the root by an unconditional GET: "not modified" answers carry no time."""
         root = yield from self._asked(root_get(self.key))
         if root is None:
             raise self._destroyed()
@@ -522,7 +525,7 @@ class Catalog(RootView):
             self._expect_own(root)
 
     def _expect_own(self, root: Root) -> None:
-        """Only this process commits under its epoch: anything else means that a copy of it uses the claim."""
+        """Raise FencedError if a copy of this process commits under its epoch. Note a newer claim."""
         held = self._held
         if held is None:
             return
@@ -558,12 +561,14 @@ class Catalog(RootView):
         return Stamp(commit_id, self._clock.commit_ms(time), role, epoch, owner, self._limits.shape)
 
     def _stale(self, taken: Time, now: Time) -> bool:
-        """Whether a commit dated ``taken`` is too old to be sent: the grace of what it removes counts from its date,
-        and a process that stood still for a day would leave readers none."""
+        """Return True if a commit dated ``taken`` is too old to be sent.
+
+        The grace of removed objects counts from that date: after a day's suspension readers would have none left.
+        """
         return max(now.now_ms - taken.now_ms, int((now.monotonic - taken.monotonic) * 1000)) > self._limits.deadline_ms
 
     def _dated_ahead(self, root: Root, time: Time) -> str:
-        """One sentence if an earlier commit was made under a clock that was far ahead, else ``""``."""
+        """Return one sentence if an earlier commit was dated far ahead of the store's clock, otherwise ``""``."""
         lead_ms = self._clock.lead_ms(root.commit.ts_ms, time)
         if lead_ms <= self._limits.max_clock_lead_ms:
             return ""
@@ -573,7 +578,7 @@ class Catalog(RootView):
         )
 
     def _keep(self, token: str, last_append: str) -> Steps[None]:
-        """Durable on the volume when it returns; what was kept counts as kept only then."""
+        """Persist both on the volume. They count as kept only when this returns."""
         persist = self._persist
         if persist is not None:
             # mutant proof-is-persisted
@@ -595,7 +600,7 @@ class Catalog(RootView):
 
 
 def _acknowledged(result: Root | TieredError) -> Root:
-    """The root that holds the one intent of a commit. Raises why it was refused."""
+    """Return the root that contains the one intent of a commit. Raises the error that refused it."""
     if isinstance(result, TieredError):
         raise result
     return result

@@ -1,12 +1,12 @@
-"""Collection: objects that no root names any more leave the bucket.
+"""Garbage collection: deletes objects that no root names any more.
 
 ::
 
     trash of a committed root ── gc_floor ──> pins ──> expand ──> DELETE segments ──> leaves ──> lists ──> gc_done
     LIST of s/ and p/         ── newest root, all pages ──> dead epoch, named nowhere, a day old ──> DELETE
 
-An entry goes when the floor, its grace time and every pin allow it, and only when each of its keys was acknowledged:
-a key that the store refuses keeps its own entry and no other. A crash anywhere leaves the entries: deletes repeat.
+An entry is removed once the floor, its grace time and every pin allow it, and each of its deletions is acknowledged. A
+key that the store refuses keeps its own entry and no other. A crash leaves the entries: deletions repeat.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tiered.store.base import ACCESS_DENIED, Delete, Deleted, Get, Object, Steps
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What one cycle did. ``objects``: keys that were deleted; ``failed``: those that were refused, and why."""
+    """Result of one cycle. ``objects``: number of deleted keys; ``failed``: refused keys, with reasons."""
 
     floor: int = 0
     entries: int = 0
@@ -51,13 +51,13 @@ class Collected:
 
     @property
     def fields(self) -> dict[str, object]:
-        """Of its audit line."""
+        """Return the fields of the audit line."""
         counts = {name: getattr(self, name) for name in ("floor", "entries", "objects", "pins", "held")}
         return counts | {"failed": [list(each) for each in self.failed[:AUDITED_KEYS]]}
 
     @property
     def note(self) -> str:
-        """What it left, and why; empty for nothing."""
+        """Return what was left and why; empty for nothing."""
         notes = [f"{self.held} entries wait for {self.pins} pins"] if self.held else []
         if self.failed:
             notes.append(f"{len(self.failed)} keys were refused, the first is {self.failed[0][0]}: {self.failed[0][1]}")
@@ -66,7 +66,7 @@ class Collected:
 
 @dataclass(slots=True)
 class _Work:
-    """Keys on their way out, with the number of the entry that each belongs to. ``announce`` runs before the first."""
+    """Keys to delete, with the number of the entry of each. ``announce`` runs before the first deletion."""
 
     announce: Callable[[], Steps[object]]
     announced: bool = False
@@ -74,24 +74,24 @@ class _Work:
     failed: list[tuple[str, str]] = field(default_factory=list)
     kept: set[int] = field(default_factory=set)
     needed: set[tuple[str, int]] = field(default_factory=set)
-    """Pages that tell what an entry names."""
+    """Pages that list what an entry names."""
     leaves: list[tuple[str, int]] = field(default_factory=list)
     lists: list[tuple[str, int]] = field(default_factory=list)
     deleted: int = 0
 
     def add(self, keys: Iterable[str], number: int) -> Steps[None]:
-        """More keys to be deleted; sends what fills a request."""
+        """Add keys and send each request that is full."""
         self.waiting += [(key, number) for key in keys]
         while len(self.waiting) >= MAX_DELETE_KEYS:
             yield from self._send()
 
     def flush(self) -> Steps[None]:
-        """All that was added is deleted, or refused. Raises RemotePermissionError where the right is missing."""
+        """Send the rest. Raises RemotePermissionError if the role may not delete."""
         while self.waiting:
             yield from self._send()
 
     def drop_pages(self, pages: Sequence[tuple[str, int]]) -> Steps[None]:
-        """Deletes pages, but those that tell what an entry names of which something is still there."""
+        """Delete pages, except those that list the objects of an entry with refused keys."""
         needed = {key for key, number in self.needed if number in self.kept}
         self.kept |= {number for key, number in pages if key in needed}
         for key, number in pages:
@@ -119,9 +119,9 @@ class _Work:
 
 
 class Collector:
-    """One partition, by a catalog whose role ``m`` this process has claimed.
+    """Garbage collection of one partition, whose role ``m`` this process has claimed.
 
-    ``only``: of the trash just these objects, by both halves of their ids, and whatever any clock says.
+    ``only``: collect just these trashed objects, by both halves of their ids, without their grace.
     """
 
     def __init__(self, catalog: Catalog, grace_ms: int, only: frozenset[tuple[int, int]] | None = None) -> None:
@@ -130,14 +130,14 @@ class Collector:
         self._only = only
 
     def run(self) -> Steps[Collected]:
-        """One cycle. Raises CorruptionError for a page that cannot be read: what it names is not known then."""
+        """Run one cycle. Raises CorruptionError for a page that cannot be read, because its contents are unknown."""
         before = self._catalog.root
         now_ms = yield from self._catalog.now_ms()
         if before is None or not (len(self._due(before, before.version, now_ms)) or self._lists(before)):
             return Collected()
         # mutant floor-before-delete
         root = yield from self._catalog.commit(GcFloorIntent(before.version))
-        pins = yield from read_pins(root)
+        pins = yield from read_pins(root)  # after the floor is committed: a later pin sees it
         floor = before.version
         free = self._due(root, floor, pins.date_ms)
         # mutant pins-hold-garbage
@@ -169,9 +169,9 @@ class Collector:
         return replace(collected, audit=audit)
 
     def held(self) -> Steps[Collected | None]:
-        """What is due and waits for pins, where an earlier cycle has passed all of it; None where one may find more.
+        """Return what is due and waits for pins after an earlier cycle has passed it; None if a cycle may find more.
 
-        Needs no claim and changes nothing: a snapshot may hold for years, and a cycle leaves a version and a line.
+        Needs no claim and changes nothing. A snapshot may hold for years, and each cycle leaves a version and a line.
         """
         root, now_ms = self._catalog.root, (yield from self._catalog.now_ms())
         due = NO_TRASH if root is None else self._due(root, root.version, now_ms)
@@ -194,12 +194,14 @@ class Collector:
         return [entry for entry in entries if entry.what == TRASH_OBJECT and (entry.id_hi, entry.id_lo) in only]
 
     def _lists(self, root: Root) -> list[TrashEntry]:
-        """Pages of the trash in which one of ``only`` may stand."""
+        """Return the pages of the trash that may name one of ``only``."""
         return [entry for entry in root.trash if entry.what == TRASH_LIST] if self._only else []
 
     def _listed(self, root: Root, limit: int, work: _Work) -> Steps[None]:
-        """Of ``only`` those that stand in a page of the trash. It keeps its entry: what else it names has its grace,
-        and a later cycle deletes these once more."""
+        """Delete the objects of ``only`` that a trash page lists.
+
+        The page keeps its entry, because its other objects have their grace. A later cycle repeats these deletions.
+        """
         for entry in self._lists(root):
             content = yield from trash_page(page_key_of(root, entry), [PageKind.TRASH])
             for one in self._chosen(content) if isinstance(content, Trash) else ():
@@ -207,7 +209,7 @@ class Collector:
                     yield from work.add(_object_keys(root, one), -1)
 
     def _segments(self, root: Root, entry: TrashEntry, number: int, work: _Work) -> Steps[None]:
-        """Deletes the segments that an entry names; its pages wait in ``work`` until all segments are gone."""
+        """Delete the segments that an entry names. Its pages wait in ``work`` until all segments are deleted."""
         if entry.what == TRASH_OBJECT:
             yield from work.add(_object_keys(root, entry), number)
             return
@@ -251,14 +253,14 @@ def _row_keys(root: Root, rows: Rows) -> list[str]:
 
 
 def page_key_of(root: Root, entry: TrashEntry) -> str:
-    """The page that an entry of any kind but an object names."""
+    """Return the key of the page that an entry names (any kind but an object)."""
     role = Role.MAINTAINER if entry.kind & TRASH_MAINTAINER else Role.WRITER
     name = PageName(role, entry.epoch, join_uid(entry.id_hi, entry.id_lo))
     return page_key(root.topic_id, root.partition, name)
 
 
 def trash_page(key: str, kinds: Sequence[PageKind]) -> Steps[Content | None]:
-    """A page that the trash names, None if it was collected already: a page goes after all that it names."""
+    """Return a page that the trash names, None if it is deleted already: a page is deleted after all that it names."""
     got = yield Get(key, max_bytes=MAX_PAGE_BYTES)
     if not isinstance(got, Object):
         return None
@@ -273,7 +275,7 @@ def trash_page(key: str, kinds: Sequence[PageKind]) -> Steps[Content | None]:
         damage.hint = "put the page back from a version or a backup of the bucket"
         if kinds[-1] is PageKind.TRASH:  # nothing but the collector reads it
             damage.hint += (
-                "; or delete the one object: then nothing names what it listed, and `tiered gc run --orphans` takes "
-                "that once its claims have ended"
+                "; or delete the one object: `tiered gc run --orphans` then deletes what it listed, once the claims of "
+                "that have ended"
             )
         raise

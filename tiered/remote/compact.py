@@ -6,8 +6,8 @@
     rows from the start .. map end    ── BatchFilter ───────>  a new segment for each group ──> its own ``replace``
     map end                           ───────────────────────>  with the last of them: the clean end in the root
 
-A group whose new segment is the old one is left as it is. A round that ends early leaves each group as it was or
-cleaned; the next one begins where this one began, and loses the two newest groups at most.
+A group is left alone if its new segment equals the old one. A round that ends early leaves each group as it was or
+cleaned. The next round starts from the same offset, and repeats the two newest groups at most.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from tiered.remote.snapshot import Snapshot
 from tiered.store.base import NewId, Steps
 
 Commit = Callable[[Sequence[Row], Row, Cleaned | None], Steps[None]]
-"""Puts the second in the place of the first, and notes how far the partition is compacted."""
+"""Replaces rows by a new row in the catalog, and notes how far the partition is compacted."""
 
 
 class Compaction:
-    """One round over ``snapshot``, whose rows ``candidate`` was made of; they are asked for piece by piece."""
+    """One round over ``snapshot``, whose rows are read piece by piece. ``candidate`` was planned from them."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Compaction:
         self.report = CleaningReport(candidate.first_dirty)
 
     def run(self, commit: Commit) -> Steps[CleaningReport]:
-        """All of it. Raises CorruptionError, SegmentGone, and what ``commit`` raises."""
+        """Run the round. Raises CorruptionError, SegmentGone, and the errors of ``commit``."""
         candidate, report, lookup = self._candidate, self.report, self._shop.lookup
         retention_ms = self._config.delete_retention_ms
         aborted = yield from lookup.aborted_txns(self._snapshot, 0, self._snapshot.next_offset)
@@ -73,12 +73,12 @@ class Compaction:
             aborted=aborted,
         )
         groups = self._groups()
-        waiting: tuple[Sequence[Row], Row] | None = None  # for the next one: the last carries the clean end
+        waiting: tuple[Sequence[Row], Row] | None = None  # committed after the next one: the last has the clean end
         following = yield from groups()
         while (group := following) is not None:
             following = yield from groups()
             rows = yield from self._rows(group)
-            # Of all groups one is written in any case: only a ``replace`` can note the clean end.
+            # One group is written in any case, because only a ``replace`` can note the clean end.
             always = following is None and waiting is None
             row = yield from rewrite_group(
                 self._shop, rows, kept, next_offset=self._snapshot.next_offset, always=always
@@ -116,7 +116,7 @@ class Compaction:
             builder.end_segment(end)
 
     def _dirty(self, first: int, end: int) -> Rows:
-        """The rows from the one that holds ``first`` up to ``end``, a piece of the catalog at a time."""
+        """Return an iterator over the rows from ``first`` to ``end``. It reads a piece of the catalog at a time."""
         at, held = first, deque[Row]()
 
         def following() -> Steps[Row | None]:
@@ -131,7 +131,7 @@ class Compaction:
         return following
 
     def _groups(self) -> Callable[[], Steps[tuple[SegmentState, ...] | None]]:
-        """One group after the other, from the start of the log to the end of the map; None behind the last."""
+        """Return an iterator over the groups from the log's start to the map's end; None after the last."""
         config, map_end = self._config, self._map.end_offset
         scan = GroupScan(
             first_uncleanable=self._candidate.first_uncleanable, config=config, most_segments=MAX_GROUP_ROWS
@@ -152,7 +152,6 @@ class Compaction:
         return following
 
     def _rows(self, group: Sequence[SegmentState]) -> Steps[list[Row]]:
-        """The rows of a group, which are neighbours."""
         found: list[Row] = []
         while len(found) < len(group):
             rows = yield from self._snapshot.piece(group[len(found)].base_offset)
@@ -163,9 +162,9 @@ class Compaction:
 def rewrite_group(
     shop: Workshop, rows: Sequence[Row], kept: BatchFilter, *, next_offset: int, always: bool
 ) -> Steps[Row | None]:
-    """Neighbours as one new segment; None if it would be the old one, and need not be.
+    """Rewrite adjacent rows as one new segment. Return None if it would equal the old one, unless ``always``.
 
-    ``next_offset``: where the log ends. Raises CorruptionError, SegmentGone.
+    ``next_offset``: the end of the log. Raises CorruptionError, SegmentGone.
     """
     output = SegmentOutput(shop, rows, (yield NewId()))
 
@@ -183,7 +182,7 @@ def rewrite_group(
         yield from shop.read(in_turn(rows), take)
         txns = kept.take_aborted()
         same = not always and len(rows) == 1 and output.written == (rows[0].size, rows[0].crc)
-        # A hole at the end would take the newest producers with it: nothing tells them behind it.
+        # A hole at the end would lose the newest producers, because nothing after it has them.
         ends = not output.written[0] and rows[-1].next == next_offset
         if same or ends:
             yield from output.abandon()
@@ -201,7 +200,7 @@ def rewrite_group(
 def compaction_planner(
     tp: TopicPartition, config: TopicConfig, snapshot: Snapshot, *, start: int, stable: int, now_ms: int
 ) -> CompactionPlanner:
-    """For the rows of ``snapshot`` from ``start`` on, below the last stable offset ``stable``."""
+    """Return a planner for the rows of ``snapshot`` from ``start`` on, below the last stable offset ``stable``."""
     bounds = LogState(
         tp=tp,
         config=config,
@@ -216,7 +215,7 @@ def compaction_planner(
 
 
 def feed(snapshot: Snapshot, at: int, planners: Sequence[RowPlanner]) -> Steps[None]:
-    """The rows from offset ``at`` on, a piece of the catalog at a time."""
+    """Give the rows from offset ``at`` on to the planners, a piece of the catalog at a time."""
     while planners and len(rows := (yield from snapshot.piece(at))):
         for planner in planners:
             planner.add(rows)
@@ -224,7 +223,7 @@ def feed(snapshot: Snapshot, at: int, planners: Sequence[RowPlanner]) -> Steps[N
 
 
 def need_superseded(tp: TopicPartition, view: RootView, gone: SegmentGone) -> Steps[None]:
-    """An object that a root named may be gone if the newest root does not name it. Raises CorruptionError."""
+    """Raise CorruptionError if the newest root still names the missing object."""
     snapshot = yield from view.pin()
     held = (yield from snapshot.at(gone.row.base)) if snapshot is not None else None
     if snapshot is not None and held == gone.row:
@@ -239,5 +238,5 @@ def need_superseded(tp: TopicPartition, view: RootView, gone: SegmentGone) -> St
 
 
 def decode(snapshot: bytes) -> Sequence[ProducerEntry]:
-    """Producers of a snapshot file, none of an empty one."""
+    """Return the producers of a snapshot file, none for an empty one."""
     return decode_snapshot(snapshot) if snapshot else ()

@@ -1,15 +1,15 @@
-"""A round of keyed compaction in parts, whose work many machines share. What a part is, and the steps on one.
+"""Keyed compaction round in parts, whose work many machines share: the parts, and the steps on one.
 
 ::
 
-    plan_round ──> Round, parts of whole groups           once; kept by whoever runs the round
+    plan_round ──> Round, parts of whole groups           once; kept by the machine that runs the round
     scan_part ───> pairs of keys and codes, effects       phase 1, any machine; a shuffle makes survivors of the pairs
-    rewrite_part ─> a new segment for each group          phase 2, any machine, under the claim of who commits
-    inputs_of ───> rows that a commit replaces            before phase 2; the commits are those of one machine
+    rewrite_part ─> a new segment for each group          phase 2, any machine, under the claim of the committer
+    inputs_of ───> rows that a commit replaces            before phase 2; one machine commits
 
-What a part was planned over is told by a checksum of each row. Where the catalog holds others, NotFoundError says so
-before anything is written, and the round is planned anew; what a trim takes meanwhile is only left out. What comes out
-is what one machine makes, batch for batch.
+A part holds a checksum of each row that it was planned over. If the catalog has other rows, NotFoundError is raised
+before anything is written, and the round must be planned again. Rows that were trimmed meanwhile are left out. The
+result equals that of one machine, batch for batch.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from tiered.remote.snapshot import Snapshot
 from tiered.store.base import Emit, Steps
 
 CHECKSUM_BYTES = 6
-"""Of what tells one row from any other; a commit compares the rows themselves."""
+"""Size of a row's checksum; a commit compares the rows themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What all parts of one round have in common. Offsets are ``candidate``'s; times in ms.
+    """Common data of all parts of one round. Offsets are those of ``candidate``; times in ms.
 
     ``producers``: those at the end of the log, as a ``.snapshot`` file in base64.
     """
@@ -62,7 +62,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Neighbouring rows that become one segment over ``start`` to ``end``; ``inputs``: a checksum of each of them."""
+    """Adjacent rows that become one segment over ``start`` to ``end``. ``inputs``: their checksums."""
 
     start: int
     end: int
@@ -70,13 +70,13 @@ class Group:
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """Return the number of rows."""
         return len(self.inputs) // (2 * CHECKSUM_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Neighbouring groups: what one task reads."""
+    """Adjacent groups that one task reads."""
 
     groups: tuple[Group, ...]
     size_bytes: int
@@ -84,18 +84,18 @@ class Part:
 
     @property
     def start(self) -> int:
-        """The first offset."""
+        """Return the first offset."""
         return self.groups[0].start
 
     @property
     def end(self) -> int:
-        """The offset behind the last."""
+        """Return the offset after the last one."""
         return self.groups[-1].end
 
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """What phase 1 found in a part, beside the pairs: of each group what it does to transactions."""
+    """Result of phase 1 for a part, besides the pairs. ``effects``: each group's effect on transactions."""
 
     records: int
     pairs: int
@@ -105,11 +105,10 @@ class Scanned:
 def plan_round(
     view: Catalog, config: TopicConfig, shop: Workshop, *, part_bytes: int
 ) -> Steps[tuple[Round, list[Part]] | None]:
-    """What a round over the newest root covers, whatever the dirty ratio; None where nothing is dirty, and for a
-    topic whose ``cleanup.policy`` does not say compact.
+    """Plan a round over the newest root, at any dirty ratio. Return None if nothing is dirty.
 
-    A part has at least ``part_bytes``, but for the last one. Raises NotFoundError where what the root named was
-    replaced or destroyed while it was read, CorruptionError.
+    Return None also for a topic whose ``cleanup.policy`` lacks compact. A part has at least ``part_bytes``, except the
+    last. Raises CorruptionError, NotFoundError if rows were replaced or destroyed while they were read.
     """
     snapshot = yield from view.pin()
     if snapshot is None or not config.compacted:
@@ -138,7 +137,7 @@ def _planned(
 
 
 def _cut(snapshot: Snapshot, config: TopicConfig, end: int, part_bytes: int) -> Steps[list[Part]]:
-    """The groups of a cleaning of all up to ``end``, in parts."""
+    """Return the groups of a cleaning of all offsets up to ``end``, in parts."""
     scan = GroupScan(first_uncleanable=end, config=config, most_segments=MAX_GROUP_ROWS)
     waiting, groups, parts = deque[Row](), list[Group](), list[Part]()
     size = records = 0
@@ -178,9 +177,9 @@ def _checksums(rows: Sequence[Row]) -> str:
 
 
 def inputs_of(snapshot: Snapshot, group: Group) -> Steps[list[Row]]:
-    """The rows that a group was planned over, without those that a trim has taken since.
+    """Return the rows that a group was planned over, without trimmed ones.
 
-    Raises NotFoundError where the catalog holds others.
+    Raises NotFoundError if the catalog has other rows.
     """
     if group.end <= snapshot.start_offset:
         return []
@@ -209,9 +208,9 @@ def scan_part(
     first_dirty: int,
     most_keys: int,
 ) -> Steps[Scanned]:
-    """Phase 1: emits :class:`~tiered.plan.survivors.Pairs` of at most ``most_keys`` and a batch.
+    """Run phase 1: emit :class:`~tiered.plan.survivors.Pairs` of at most ``most_keys`` plus a batch.
 
-    Raises NotFoundError where the catalog holds other rows by now, CorruptionError.
+    Raises CorruptionError, NotFoundError if the catalog has other rows by now.
     """
     snapshot = yield from _pinned(view, shop.tp)
     effects: list[dict[str, list[int]]] = []
@@ -246,10 +245,10 @@ def rewrite_part(
     *,
     always: bool,
 ) -> Steps[list[Row | None]]:
-    """Phase 2: of each group the row of its new segment, None where the old one stays. Nothing is committed.
+    """Run phase 2: return the row of each group's new segment, None if the old one stays. Commits nothing.
 
-    ``always``: also the same once more, since only a commit can note the clean end. Raises FencedError if the claim of
-    ``shop`` is over, NotFoundError where the catalog holds other rows by now, CorruptionError.
+    ``always``: also write a segment that equals the old one, since only a commit can note the clean end. Raises
+    FencedError if the claim of ``shop`` is over, CorruptionError, NotFoundError if the catalog has other rows by now.
     """
     snapshot = yield from _pinned(view, shop.tp)
     _need_epoch(snapshot, shop.claim_epoch)
@@ -288,7 +287,7 @@ def _pinned(view: RootView, tp: TopicPartition) -> Steps[Snapshot]:
 
 
 def _need_epoch(snapshot: Snapshot, epoch: int) -> None:
-    """What is written under a claim that is over is an orphan that a sweep may take."""
+    """Raise FencedError if the claim is over. A sweep may delete what is written under an old claim."""
     state = snapshot.root.roles[Role.MAINTAINER.value]
     if state.epoch != epoch:
         raise FencedError(

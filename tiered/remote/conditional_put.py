@@ -1,7 +1,7 @@
 """Conditional writes of objects, and the one compare-and-swap step, :func:`update`.
 
-Every object that changes is changed here: roots, registry entries, decisions, snapshots, pins. ``update`` looks, asks
-the caller for the next body, sends it on the ETag that was seen, and decides what the answer means::
+Every mutable object is changed here: roots, registry entries, decisions, snapshots, pins. ``update`` looks, asks the
+caller for the next body, sends it with the ETag that was seen, and interprets the answer::
 
     look ── change ── PUT If-Match / If-None-Match ── 200 ────────────────────────────────── written
       ^                     ^     |
@@ -16,7 +16,7 @@ answer to the PUT              what a look finds        result
 200                            no look                  written
 412, 404 (``If-Match``)        our body                 written: an earlier attempt landed, its answer was lost
 412, 404 (``If-Match``)        another body, or none    not written: ``change`` is asked again, on what was found
-412, 404 (``If-Match``)        no answer until the      ``CommitUnknown``: what it lost to may be an attempt of
+412, 404 (``If-Match``)        no answer until the      ``CommitUnknown``: it may have lost to an attempt of
                                deadline                 its own
 404, ``Cell.gone``             no look                  raised: an object that is never deleted is gone
 409                            no look                  not written: the same PUT again
@@ -27,17 +27,18 @@ the same with ``last_look``    another ETag             not written: the conditi
 the same with ``last_look``    the same ETag            ``CommitUnknown``
 deadline, none is unknown      no look                  ``RemoteUnavailableError``: nothing was written
 deadline, all races lost       another body             ``RemoteUnavailableError``: nothing was written
-deadline, all races lost       no object                ``CommitUnknown``: what it lost to was deleted
+deadline, all races lost       no object                ``CommitUnknown``: the winner of the race was deleted
 deadline, ``never_ours``       another body             ``CommitUnknown``: it may hold what was sent
 403, 400, anything else        no look                  refused: raised as it is; the body may have landed
 =============================  =======================  ========================================================
 
-A look alone settles no unknown PUT: the request may still be on its way. Another conditional PUT does, because ETags
-never repeat: after its 200 or 412 the first one can never land. ETags never repeat because each body holds a token,
-which also decides whose write a found body is (``Cell.is_ours``).
+A look alone settles no unknown PUT: the request may still be on its way. Another conditional PUT settles it, because
+ETags never repeat: after its 200 or 412 the first one can never land. ETags never repeat because each body holds a
+token. The token also decides who wrote a body (``Cell.is_ours``).
 
-A refusal proves nothing. A proxy, a gateway or an expired session may refuse the answer to a request that the store
-has carried out. It is raised as it is, because no repeat helps and its hint does; the caller treats it as in doubt.
+A refusal proves nothing. A proxy, a gateway or an expired session may refuse the answer to a request that the store has
+carried out. A refusal is raised as it is, because retries do not help and its hint does. The caller must treat the PUT
+as in doubt.
 """
 
 from __future__ import annotations
@@ -80,18 +81,18 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """An instant of the driver's monotonic clock, in seconds."""
+    """Instant of the driver's monotonic clock, in seconds."""
 
     at: float
     after_ms: int
 
     @classmethod
     def after(cls, after_ms: int, time: Time) -> Deadline:
-        """Return the instant ``after_ms`` from ``time`` on."""
+        """Return the instant ``after_ms`` after ``time``."""
         return cls(time.monotonic + after_ms / 1000, after_ms)
 
     def passed(self, time: Time) -> bool:
-        """Return whether it is over."""
+        """Return True at or after the deadline."""
         return time.monotonic >= self.at
 
 
@@ -105,7 +106,7 @@ def deadline_after(after_ms: int) -> Steps[Deadline]:
 
 @dataclass(frozen=True, slots=True)
 class Tagged(Generic[T_co]):
-    """The value of an object and its ETag, which is empty where there is no object."""
+    """Value of an object and its ETag, which is empty without an object."""
 
     value: T_co
     etag: str = ""
@@ -113,20 +114,20 @@ class Tagged(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class NextBody(Generic[T_co]):
-    """The next body of an object, and the value that it holds. No other PUT may have the same body."""
+    """Next body of an object, and its value. No other PUT may have the same body."""
 
     body: bytes
     value: T_co
 
 
 class Again(enum.Enum):
-    """The answer of a ``change`` that cannot decide on what was seen."""
+    """Answer of a ``change`` that cannot decide from what was seen."""
 
     LOOK = "look"
 
 
 LOOK: Final = Again.LOOK
-"""Look first, then ask again. A ``change`` never returns it twice for the same reason."""
+"""Request for a new look, before ``change`` is asked again. Never returned twice for the same reason."""
 
 Look = Callable[[], Steps[Tagged[T]]]
 Planned = Steps[NextBody[T] | Literal[Again.LOOK] | None]
@@ -134,7 +135,7 @@ Planned = Steps[NextBody[T] | Literal[Again.LOOK] | None]
 
 @dataclass(frozen=True, slots=True)
 class Updated(Generic[T_co]):
-    """Result of an :func:`update`. ``written``: this call wrote ``value``; else it was there and needs no change."""
+    """Result of an :func:`update`. ``written``: this call wrote ``value``; otherwise no change was needed."""
 
     value: T_co
     etag: str
@@ -142,7 +143,7 @@ class Updated(Generic[T_co]):
 
 
 def look_at(key: str, decode: Callable[[Object], T], max_bytes: int = MAX_BODY_BYTES) -> Look[T | None]:
-    """Return a look: one GET of ``key``. What it sees is None where there is no object."""
+    """Return a look: one GET of ``key``. The value is None without an object."""
 
     def look() -> Steps[Tagged[T | None]]:
         got = yield Get(key, max_bytes=max_bytes)
@@ -152,28 +153,28 @@ def look_at(key: str, decode: Callable[[Object], T], max_bytes: int = MAX_BODY_B
 
 
 def stored_bytes(got: Object) -> bytes:
-    """Return the body: for objects that are compared as bytes."""
+    """Return the body, for objects that are compared as bytes."""
     return bytes(got.data)
 
 
 def any_is_ours(found: object, sent: object) -> bool:
-    """Return whether there is an object: for those that are created once, and whose makers all go on with the first."""
+    """Return True if there is an object, for objects that are created once and whose makers all use the first."""
     return found is not None
 
 
 def never_ours(found: object, sent: object) -> bool:
-    """Return False: for objects whose next ``change`` sees by their content that nothing is left to do."""
+    """Return False, for objects whose next ``change`` sees by their content that nothing is left to do."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class Cell(Generic[T]):
-    """An object that changes by compare-and-swap. ``what`` names it for messages.
+    """Object that changes by compare-and-swap. ``what`` names it in messages.
 
-    ``look`` reads it. ``is_ours`` decides by a token whether what was found after a lost PUT holds what was sent, also
-    where others have changed it since. It may raise where that cannot be known. ``hint`` says what to do about a
-    CommitUnknown. ``gone`` returns the error of an object that is never deleted: what is found under its key a moment
-    later may be an older one.
+    ``look`` reads it. ``is_ours`` decides by a token whether the object found after a lost PUT contains what was sent,
+    even if others changed it since. It may raise if that is unknown. ``hint`` says what to do about a CommitUnknown.
+    ``gone`` returns the error for an object that is never deleted: an object found under its key later may be an older
+    one.
     """
 
     key: str
@@ -191,13 +192,13 @@ def update(
 
     Args:
         cell: the object.
-        change: makes the next body of what was seen. None where nothing needs to change, ``LOOK`` where what was seen
-            is too old for that.
+        change: returns the next body for the seen value. None if nothing needs to change, ``LOOK`` if the seen value is
+            too old to decide.
         deadline: bounds all attempts together.
-        seen: what the caller knows without a look; no GET is sent before the first PUT then.
+        seen: a value known without a look; no GET is sent before the first PUT then.
 
     Raises:
-        CommitUnknown: it is not known whether a body of this call was written.
+        CommitUnknown: a body of this call may or may not have been written.
         RemoteUnavailableError: nothing of this call was written.
     """
     now = seen or (yield from cell.look())
@@ -208,7 +209,7 @@ def update(
             return Updated(now.value, now.etag, written=False)
         if wanted is LOOK:
             now = yield from cell.look()
-            if deadline.passed((yield Now())):  # the process stood still
+            if deadline.passed((yield Now())):  # the process was suspended
                 raise _none_won(cell, attempt, deadline)
             continue
         done = yield from replace_once(cell, now.etag, wanted, deadline)
@@ -225,7 +226,7 @@ def update(
 def replace_once(
     cell: Cell[T], etag: str, wanted: NextBody[T], deadline: Deadline, *, last_look: bool = False
 ) -> Steps[Updated[T]]:
-    """Replace the object that has ``etag``, empty for none. Return what is there now where another call was first.
+    """Replace the object that has ``etag``, empty for none. If another call was first, return the object it left.
 
     Raises as :func:`update`, which repeats this. ``last_look``: look once more after the deadline, for objects that no
     later call settles.
@@ -249,10 +250,10 @@ def replace_once(
 
 
 def _lost_all(cell: Cell[T], now: Tagged[T], attempts: int, deadline: Deadline) -> TieredError:
-    """Return the error of an update that lost its last race, to what is there ``now``."""
-    if not now.etag:  # what it lost to is gone: an attempt of its own may have been that
+    """Return the error of an update that lost its last race to the object ``now``."""
+    if not now.etag:  # the winner, maybe an attempt of its own, was deleted
         return CommitUnknown(f"{cell.what}: the PUT of {cell.key} lost, and there is none", hint=cell.hint)
-    if cell.is_ours is never_ours:  # only the next change would see whether it is there
+    if cell.is_ours is never_ours:  # only the next ``change`` could see whether it was written
         return CommitUnknown(f"{cell.what}: the PUT of {cell.key} lost, maybe to one of its own", hint=cell.hint)
     return _none_won(cell, attempts, deadline)
 
@@ -263,7 +264,7 @@ def _none_won(cell: Cell[T], attempts: int, deadline: Deadline) -> RemoteUnavail
 
 
 def _look_after_loss(cell: Cell[T], deadline: Deadline) -> Steps[Tagged[T]]:
-    """Look until there is an answer. Until then a PUT may have lost to an earlier attempt of its own."""
+    """Look until the store answers. Until then a PUT may have lost to an earlier attempt of its own."""
     attempt = 0
     while True:
         try:
@@ -280,9 +281,10 @@ def _look_after_loss(cell: Cell[T], deadline: Deadline) -> Steps[Tagged[T]]:
 
 
 def conditional_put(put: Put, deadline: Deadline, what: str, hint: str = "try again") -> Steps[Settled]:
-    """Send ``put`` until it landed, lost or the key is gone. ``what`` names the object for messages.
+    """Send ``put`` until it landed, lost or the key is gone. ``what`` names the object in messages.
 
-    For objects that are written once under a key of their own, where a lost PUT has lost to an earlier attempt.
+    This is enough for objects that are written once under a unique key: a lost PUT has lost to an earlier attempt
+    there.
 
     Raises:
         CommitUnknown: the outcome is not known.
@@ -315,7 +317,7 @@ def conditional_put(put: Put, deadline: Deadline, what: str, hint: str = "try ag
                 assert_never(result.status)
         if not deadline.passed((yield Now())):
             yield Backoff(attempt)
-            if not deadline.passed((yield Now())):  # not if the process stood still: a PUT so late is not wanted
+            if not deadline.passed((yield Now())):  # a process that was suspended must not send so late
                 continue
         if cause:
             raise _unknown(what, put.key, cause, hint)

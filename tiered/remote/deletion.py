@@ -6,8 +6,8 @@
         ── audit line: destroyed ── LIST and DELETE of all below the partition but the root ── the root
         ── registry entry: deleted
 
-The entry is never deleted but replaced, by compare-and-swap: a maintainer that is late would else take the entry of
-a topic that was made again meanwhile. That one has another id, so that it never meets the old objects.
+The entry is never deleted but replaced, by compare-and-swap. Otherwise a late maintainer could delete the entry of a
+new topic with this name. The new topic has another id, so that it never meets the old objects.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tiered.store.base import Delete, Deleted, Steps, list_page
 
 
 def begin_deletion(entry: TopicEntry, owner: str) -> Steps[TopicEntry]:
-    """Marks the entry first, so that nobody begins with it any more, then its roots. Do it again after a failure."""
+    """Mark the entry first, so that no new work starts on the topic, then its roots. Repeat it after a failure."""
 
     def marked(found: TopicEntry) -> TopicEntry:
         return replace(found, state=STATE_DELETING) if found.topic_id == entry.topic_id else found
@@ -42,7 +42,7 @@ def begin_deletion(entry: TopicEntry, owner: str) -> Steps[TopicEntry]:
 
 
 def tend_deletion(entry: TopicEntry, owner: str) -> Steps[bool]:
-    """Marks roots that a crash has left, and frees the name once no root is there; gives whether it is free."""
+    """Mark roots that a crash has left unmarked. Free the name once no root exists, and return True then."""
     roots = yield from load_roots(PartitionIds(entry.name, entry.topic_id), range(entry.partitions))
     there = [root for root in roots.values() if root is not None]
     for root in there:
@@ -62,9 +62,10 @@ def tend_deletion(entry: TopicEntry, owner: str) -> Steps[bool]:
 
 
 def destroy(root: Root, grace_ms: int) -> Steps[Collected]:
-    """All objects of a partition whose root is marked, the root last. Nothing before the grace, or under a pin.
+    """Delete all objects of a partition whose root is marked, the root last. Does nothing before the grace, or under a
+    pin.
 
-    Repeats are harmless: what is left is listed. What comes after it is a stray (``sweep_strays``). Raises
+    Repeats are harmless: each lists the rest. An object that arrives later is a stray (``sweep_strays``). Raises
     RemotePermissionError for a key that may not be deleted.
     """
     pins = yield from read_pins(root)
@@ -86,7 +87,7 @@ def destroy(root: Root, grace_ms: int) -> Steps[Collected]:
         if not page.more or not page.entries:
             break
         after = page.entries[-1].key
-    yield from _delete([root.key])
+    yield from _delete([root.key])  # last: while it exists, the deletion can be repeated
     return Collected(entries=1, objects=objects + 1)
 
 

@@ -1,9 +1,9 @@
-"""What a claim is to its holder: the proof kept on the volume, and the words for who owns a partition.
+"""Claims as their holder sees them: the proof kept on the volume, and the names of a partition's owners.
 
-A claim carries a random token and every append commit an id. Both are handed to ``persist`` and must be durable on the
-volume *before* the root that carries them is sent: written afterwards, a crash in between locks the rightful owner
-out. ``persist`` gets opaque text that replaces what it kept before (None: keep it). The text holds the last id that is
-known to be in the root and those that may be under way, so that whichever of them landed, the volume can show it.
+A claim carries a random token and every append commit an id. Both are passed to ``persist`` and must be durable on the
+volume *before* the root that carries them is sent. Written afterwards, a crash in between would lock the rightful owner
+out. ``persist`` replaces opaque text (None: unchanged). The text holds the last id that is known to be in the root, and
+all ids that may be on their way. So the volume can prove whichever of them landed.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from tiered.format.root import RoleState, Root
 from tiered.plan.lifecycle import LOCAL_VOLUME, SPARK_VOLUME, VolumeProof, hold
 
 Persist = Callable[[str | None, str | None], None]
-"""``persist(token, last_append)``: both are kept, fsynced, when it returns; None leaves one as it is; may raise."""
+"""``persist(token, last_append)`` returns once both are fsynced. None leaves one unchanged. May raise."""
 
 
 def forget(token: str | None, last_append: str | None) -> None:
-    """A ``persist`` for those who hold no records: maintainers."""
+    """Persist nothing: for maintainers, who hold no records."""
 
 
 def owner_of(program: str) -> str:
-    """How a claim of this process names its holder: ``host:pid`` and the program."""
+    """Return the holder's name in a claim of this process: ``host:pid`` and the program."""
     return f"{socket.gethostname()}:{os.getpid()} {program}"
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A granted claim. ``leader_epoch`` is the one under which this volume writes from ``next_offset`` on.
+    """Granted claim. ``leader_epoch``: under which this volume writes from ``next_offset`` on.
 
-    ``resumes``: the local log must begin at ``next_offset``, under ``leader_epoch`` (a fresh volume).
-    ``previous`` is the role before this claim.
-    ``dated_ahead``: one sentence if the catalog was dated ahead of the store's clock before, ``""`` if not.
+    ``resumes``: the local log must begin at ``next_offset``, under ``leader_epoch`` (a fresh volume). ``previous``: the
+    role before this claim. ``dated_ahead``: a sentence if the catalog's date was ahead of the store's clock before,
+    ``""`` if not.
     """
 
     epoch: int
@@ -48,9 +48,10 @@ class Claim:
 
     @property
     def not_recovered(self) -> str:
-        """What a fresh volume cannot know: one sentence for the log, ``""`` if nothing can be missing.
+        """Return a sentence about records that a fresh volume may lack, ``""`` if none can be missing.
 
-        Nothing is if the claim before was this volume's own, a sink's, whose records are all objects, or a handover.
+        None is missing if the claim before was this volume's own, a sink's (whose records are all objects), or a
+        handover.
         """
         before = self.previous.volume
         if not self.resumes or not self.previous.epoch:
@@ -64,5 +65,5 @@ class Claim:
 
 
 def known_to(volume: VolumeProof, token: str, last_append: str) -> VolumeProof:
-    """The proof with what this process itself has persisted since ``volume`` was read."""
+    """Return the proof with the ids that this process has persisted since ``volume`` was read."""
     return replace(volume, token=hold(volume.token, token), last_append=hold(volume.last_append, last_append))

@@ -1,4 +1,4 @@
-"""One read of a segment object, as steps: what to ask for, and what the answer must be."""
+"""One read of a segment object, as steps: the request, and the checks of its answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tiered.store.base import Get, Missing, Object, Steps
 
 
 class SegmentGone(Exception):
-    """An object that the pinned root names does not exist (any more). Settled inside the reader by a newer root."""
+    """Missing object that the pinned root names. The reader handles it by looking at a newer root."""
 
     def __init__(self, key: str, row: Row) -> None:
         super().__init__(key)
@@ -23,10 +23,10 @@ class SegmentGone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Bytes ``range`` of the ``.log`` of a segment.
+    """Bytes ``range`` of a segment's ``.log``.
 
-    ``chunk_bytes``: of the first read at a new place. It brings the whole aligned chunk and keeps it in the cache; the
-    sequential reads behind it (0) pass the cache by, so that a scan never empties it.
+    ``chunk_bytes``: chunk size of the first read at a new place, which reads and caches the whole aligned chunk. The
+    sequential reads after it (0) bypass the cache, so that a scan never evicts it.
     """
 
     segment: SegmentRange
@@ -36,11 +36,11 @@ class Fetch:
 
     @property
     def size_bytes(self) -> int:
-        """How much it brings to its consumer."""
+        """Return the number of bytes."""
         return self.range.size_bytes
 
     def steps(self, tp: TopicPartition, cache: ByteCache) -> Steps[memoryview]:
-        """The bytes, from the cache or by one GET. Raises SegmentGone, CorruptionError if the object is too short."""
+        """Return the bytes, from the cache or by one GET. Raises SegmentGone, CorruptionError for a short object."""
         start, end = self.range.start, self.range.end
         if not self.chunk_bytes:
             return self.received(tp, (yield self.request()))
@@ -54,11 +54,11 @@ class Fetch:
         return memoryview(held)[start - chunk_start : end - chunk_start]
 
     def request(self) -> Get:
-        """The GET of a sequential read."""
+        """Return the GET of a sequential read."""
         return Get(self.key, self.range.start, self.range.end, lend=True)
 
     def received(self, tp: TopicPartition, found: object) -> memoryview:
-        """What the answer of :meth:`request` holds. Raises as :meth:`steps`."""
+        """Return the bytes in the answer to :meth:`request`. Raises as :meth:`steps`."""
         row = self.segment.row
         return memoryview(_checked(tp, self.request(), row, found, row.size).body)
 
@@ -66,7 +66,7 @@ class Fetch:
 def fetches(
     segment: SegmentRange, key: str, wanted: ByteRange, sizes: RequestSizes, *, seek: bool = True
 ) -> Iterator[Fetch]:
-    """The reads that bring ``wanted`` of a segment, in order; ``sizes`` goes on growing from segment to segment."""
+    """Yield the reads of ``wanted`` in order. ``sizes`` keeps growing from segment to segment."""
     position = wanted.start
     while position < wanted.end:
         piece = sizes.take(position, wanted.end)
@@ -75,19 +75,19 @@ def fetches(
 
 
 def read_range(tp: TopicPartition, key: str, row: Row, start: int, end: int) -> Steps[bytes]:
-    """Exactly the bytes ``start`` to ``end`` of the ``.log`` of ``row``. Raises SegmentGone, CorruptionError."""
+    """Return exactly the bytes ``start`` to ``end`` of the ``.log`` of ``row``. Raises SegmentGone, CorruptionError."""
     wanted = Get(key, start, end)
     return _checked(tp, wanted, row, (yield wanted), row.size).data
 
 
 def read_bundle(tp: TopicPartition, key: str, row: Row, start: int, end: int) -> Steps[bytes]:
-    """Exactly the bytes ``start`` to ``end`` of the index bundle of segment ``row``. Raises as :func:`read_range`."""
+    """Return exactly the bytes ``start`` to ``end`` of the index bundle of ``row``. Raises as :func:`read_range`."""
     wanted = Get(key, start, end)
     return _checked(tp, wanted, row, (yield wanted), row.idx_len).data
 
 
 def _checked(tp: TopicPartition, wanted: Get, row: Row, found: object, size: int) -> Object:
-    """The answer that holds the bytes that were asked for, of an object of ``size`` bytes."""
+    """Return the answer. Raises unless it has all wanted bytes of an object of ``size`` bytes."""
     key, start, end = wanted.key, wanted.start, wanted.end or 0
     if isinstance(found, Missing):
         raise SegmentGone(key, row)

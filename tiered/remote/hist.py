@@ -3,8 +3,8 @@
 ===============================================  ===========================================================
 copy                                             if it cannot be put
 ===============================================  ===========================================================
-the root that removes nothing yet, before each   the removal is not sent
-commit that removes rows (trim, replace, state)
+the last root before each commit that            the removal is not sent
+removes rows (trim, replace, state)
 the root of each commit of a Spark sink          the commit fails; its repetition settles by content
 the root of a writer's claim                     a warning
 every ``HIST_EVERY``-th version                  a warning
@@ -37,9 +37,9 @@ from tiered.store.base import (
 LOGGER = logging.getLogger("tiered.remote")
 
 HIST_EVERY = 64
-"""Every version that is a multiple of this is copied."""
+"""Interval of versions that are copied."""
 HIST_KEPT = 100
-"""Copies that a maintainer keeps, whatever their age."""
+"""Copies that a maintainer keeps at any age."""
 HIST_AGE_MS = 24 * 3_600_000
 """Age up to which a maintainer keeps all copies, by the store's clock: the default grace of garbage."""
 REMOVALS = frozenset({"trim", "replace", "state"})
@@ -47,23 +47,23 @@ REMOVALS = frozenset({"trim", "replace", "state"})
 
 
 def removes_rows(after: Root) -> bool:
-    """Return whether the commit that made ``after`` removes rows, so that the root before it is copied first.
+    """Return True if the commit that made ``after`` removes rows, so that the root before it is copied first.
 
-    The deletion of a topic is left out: a copy that arrives late would stay in the bucket for ever.
+    The deletion of a topic does not count: a copy that arrives late would stay in the bucket for ever.
     """
     return after.state != STATE_DELETING and not REMOVALS.isdisjoint(after.commit.op.split(","))
 
 
 def is_copied_after(after: Root) -> bool:
-    """Return whether ``after`` is one of the versions that are copied at intervals."""
+    """Return True if ``after`` is one of the versions that are copied at intervals."""
     return after.state != STATE_DELETING and after.version % HIST_EVERY == 0
 
 
 def store_copy(root: Root, deadline: Deadline) -> Steps[None]:
-    """Put a copy of ``root``, and be sure of it.
+    """Store a copy of ``root`` and wait for the store's confirmation.
 
-    Raises RemoteUnavailableError if it is not stored before ``deadline``, CorruptionError if a copy of the same version
-    holds another commit: then the root went back to an older version. Any refusal of the store is raised.
+    Raises RemoteUnavailableError without one by ``deadline``, CorruptionError if the copy of this version holds another
+    commit: then the root went back to an older version. Raises any refusal of the store.
     """
     key = hist_key(root.topic_id, root.partition, root.version)
 
@@ -101,7 +101,6 @@ def _copy_of(root: Root) -> Put:
 
 
 def _compare(root: Root, copy: Root, key: str) -> None:
-    """Raise CorruptionError if ``copy`` is of another commit than ``root``."""
     if copy.commit.id != root.commit.id:
         raise CorruptionError(
             f"{root.where}: {key} is a copy of another commit of version {root.version}: the root went back to an "
@@ -112,19 +111,19 @@ def _compare(root: Root, copy: Root, key: str) -> None:
 
 
 def history(root: Root) -> Steps[list[int]]:
-    """Return the versions of which copies are stored, oldest first."""
+    """Return the versions of the stored copies, oldest first."""
     listed = yield from list_all(hist_prefix(root.topic_id, root.partition))
     versions = [parse_hist_key(entry.key) for entry in listed]
     return sorted(version for version in versions if version is not None)
 
 
 def newest_copy(root: Root) -> Steps[int]:
-    """Return the newest version of which a copy is stored, 0 without one. List it before ``root`` is read."""
+    """Return the newest version with a stored copy, 0 without one. Call it before ``root`` is read."""
     return max((yield from history(root)), default=0)
 
 
 def copied_commit(root: Root) -> Steps[str]:
-    """Return the commit id in the copy of the version of ``root``, empty without one that can be read."""
+    """Return the commit id in the stored copy of this version, empty without a readable copy."""
     key = hist_key(root.topic_id, root.partition, root.version)
     got = yield Get(key)
     try:
@@ -147,5 +146,5 @@ def prune_history(root: Root) -> Steps[None]:
 
 
 def may_prune(role: Role) -> bool:
-    """Return whether ``role`` may delete copies. A writer deletes nothing, so a stolen key cannot erase history."""
+    """Return True if ``role`` may delete copies. A writer deletes nothing, so a stolen key cannot erase history."""
     return role is Role.MAINTAINER

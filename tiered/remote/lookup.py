@@ -1,7 +1,7 @@
-"""Where in a remote partition an offset, a time or an aborted transaction is: root rows, then one index bundle.
+"""Index lookups in a remote partition for offsets, times and aborted transactions: root rows, then one index bundle.
 
-Steps only, for both drivers. A bundle up to ``bundle_bytes`` is fetched whole, since a request costs more
-than its bytes; of a larger one the head, then single sections by range. All of them are cached under their key.
+Steps only, for both drivers. A bundle up to ``bundle_bytes`` is fetched whole, since a request costs more than its
+bytes. Of a larger one the head is fetched, then single sections by range. All of them are cached by key.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from tiered.store.base import Get, Object, Steps
 LOGGER = logging.getLogger("tiered.remote")
 
 MAX_DOUBTED = 1024
-"""So many segments are remembered whose index sent a reader to a wrong place; then the memory starts anew."""
+"""Most segments with a wrong index that are remembered. The set is emptied when it is full."""
 
 
 class _TimeIndexWrong(Exception):
-    """The batch that an entry of the time index names does not have the entry's timestamp."""
+    """Time index entry whose batch does not have the entry's timestamp."""
 
 
 def describes(descriptor: SegmentDescriptor, row: Row) -> bool:
-    """Whether a bundle's descriptor is that of the row's segment, times left out.
+    """Return True if a bundle's descriptor matches the row, without its times.
 
-    What a sink staged knew neither its base nor its leader epoch.
+    The descriptor of a staged segment has neither base offset nor leader epoch of the row.
     """
     offsets, epoch = (row.base, row.next), row.leader_epoch
     if row.flags & FLAG_STAGED:
@@ -60,9 +60,9 @@ def describes(descriptor: SegmentDescriptor, row: Row) -> bool:
 
 
 class SegmentLookup:
-    """Index lookups in the segments of one partition. Holds the cache, and which indexes are wrong; safe to share.
+    """Index lookups in one partition's segments. Remembers wrong indexes. Safe to share.
 
-    ``indexes``: where bundles are kept, if not with the rest; streams may share it.
+    ``indexes``: cache of bundles, may be shared by streams; None uses ``cache``.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class SegmentLookup:
         self._doubted: set[str] = set()
 
     def doubt(self, error: IndexDoubtedError) -> bool:
-        """Reads the segment without its offset index from now on. False if it did before: its log is damaged."""
+        """Ignore the segment's offset index from now on. Return False if it was ignored already: its log is damaged."""
         key = error.path_or_key
         if key in self._doubted:
             return False
@@ -92,11 +92,11 @@ class SegmentLookup:
         return True
 
     def log_key(self, row: Row) -> str:
-        """Key of the ``.log`` of a row."""
+        """Return the key of the ``.log`` of a row."""
         return segment_key(self._topic_id, self._tp.partition, row)
 
     def section(self, row: Row, kind: SectionKind) -> Steps[bytes]:
-        """One verified section of the bundle of ``row``; empty if the bundle has none of this kind.
+        """Return one verified section of the bundle of ``row``; empty if the bundle has none of this kind.
 
         A hole has no bundle: its indexes are empty. Raises SegmentGone, CorruptionError also for a segment without a
         bundle whose section has no default.
@@ -125,14 +125,14 @@ class SegmentLookup:
         return verify_section(section, data, key=key)
 
     def byte_range(self, row: Row, start: int, end: int) -> Steps[ByteRange]:
-        """Bytes of the ``.log`` of ``row`` with offsets ``start`` to ``end``; no request if all of it is wanted."""
+        """Return the bytes of the ``.log`` with offsets ``start`` to ``end``. Sends no request if all is wanted."""
         if start <= row.base and end >= row.next:
             return ByteRange(0, row.size)
         if row.size <= self.limits.unindexed_bytes or (self._doubted and self.log_key(row) in self._doubted):
             return ByteRange(0, row.size)
         index = yield from self._offset_index(row)
         wanted = byte_range(index.entries, row.size, start, end)
-        if not wanted.size_bytes:  # nothing would be fetched, and nothing missed
+        if not wanted.size_bytes:  # an empty range would hide the wanted records
             key = self.log_key(row)
             what = f"the offset index of {key} has no bytes for offsets {start} to {end}"
             self.doubt(IndexDoubtedError(what, path_or_key=key, offset=start))
@@ -140,11 +140,11 @@ class SegmentLookup:
         return wanted
 
     def offset_for_time(self, snapshot: Snapshot, timestamp: int, at: int = 0) -> Steps[tuple[int, int] | None]:
-        """(offset, timestamp) of the first record whose timestamp is at or after ``timestamp``, None if there is none.
+        """Return (offset, timestamp) of the first record with a timestamp of at least ``timestamp``, or None.
 
-        Kafka's rule (``ListOffsets``), also where timestamps are out of order: the first in offset order, control
-        records included. Records below the snapshot's ``start_offset`` do not count; where Kafka gives up after the
-        first segment that could have matched, later ones are tried. ``at``: the search begins with the segment there.
+        Kafka's rule (``ListOffsets``): the first in offset order, even if timestamps are out of order, control records
+        included. Records below the snapshot's ``start_offset`` do not count. Kafka gives up after the first segment
+        that could match; here later ones are tried. ``at``: first offset of the search.
         """
         at = max(at, snapshot.start_offset)
         while (row := (yield from snapshot.reaching(timestamp, at))) is not None:
@@ -156,10 +156,10 @@ class SegmentLookup:
         return None
 
     def aborted_txns(self, snapshot: Snapshot, start: int, end: int) -> Steps[list[AbortedTxn]]:
-        """Aborted transactions with records in offsets ``start`` to ``end``, in the order of their markers.
+        """Return aborted transactions with records in offsets ``start`` to ``end``, in the order of their markers.
 
-        As Kafka collects them: transaction indexes from the segment of ``start`` on, until one says that nothing
-        before ``end`` was open any more. Segments without aborted transactions cost nothing.
+        Reads transaction indexes as Kafka does: from the segment of ``start`` on, until one says that nothing before
+        ``end`` was still open. Segments without aborted transactions cost nothing.
         """
         found: list[AbortedTxn] = []
         at = max(start, snapshot.start_offset)
@@ -174,7 +174,7 @@ class SegmentLookup:
         return found
 
     def last_stable_offset(self, snapshot: Snapshot) -> Steps[int]:
-        """The first offset of the oldest transaction still open at the end of the remote tier, else its end."""
+        """Return the first offset of the oldest transaction open at the end of the remote tier, otherwise its end."""
         data = yield from self.producer_snapshot(snapshot)
         if not data:
             return snapshot.next_offset
@@ -182,10 +182,10 @@ class SegmentLookup:
         return stable_offset(firsts, snapshot.start_offset, snapshot.next_offset)
 
     def producer_snapshot(self, snapshot: Snapshot) -> Steps[bytes]:
-        """The producers at the end of the remote tier, as a ``.snapshot`` file; empty if there are none.
+        """Return the producers at the end of the remote tier, as a ``.snapshot`` file; empty if there are none.
 
-        Of a log that was trimmed to its end: by the segment that left last, which no collection takes. Behind what a
-        sink staged there are none: a handover to sinks ends what producers of a local log could go on with.
+        For a log that was trimmed to its end, they come from the last trimmed segment, which garbage collection spares.
+        After a staged segment there are none: after a handover to sinks the producers of a local log cannot continue.
         """
         last = yield from snapshot.last()
         if last is None:
@@ -199,10 +199,10 @@ class SegmentLookup:
         return b"" if indexes is None else indexes.producer_snapshot
 
     def leader_epochs(self, snapshot: Snapshot) -> Steps[tuple[EpochEntry, ...]]:
-        """Those that the log had up to the end of the remote tier, as its writer knew them; empty if nothing tells.
+        """Return the log's leader epochs up to the end of the remote tier, as its writer knew them; empty if unknown.
 
-        The lineage of the root alone would not do: it begins an epoch of its own where a log without records goes on.
-        It is what is known of the records of sinks.
+        The lineage of the root alone differs: it begins an epoch where a log without records continues. Only for staged
+        segments the lineage is used.
         """
         last, root = (yield from snapshot.last()), snapshot.root
         if last is None:
@@ -214,19 +214,19 @@ class SegmentLookup:
         return decode_leader_epochs(data, key=index_key(self._topic_id, self._tp.partition, last))
 
     def _trimmed(self, root: Root) -> Steps[SealedIndexes | None]:
-        """Of the newest segment that left a log which was trimmed to its end; None if nothing tells of it."""
+        """Return the indexes of the last segment of a log that was trimmed to its end; None if they are unknown."""
         entry = newest_trimmed(root)
         if entry is None:
             return None
         key = index_key(self._topic_id, self._tp.partition, trashed_segment(entry))
         got = yield Get(key, max_bytes=MAX_BUNDLE_BYTES)
-        if not isinstance(got, Object):  # a maintainer of a release that did not keep it
+        if not isinstance(got, Object):  # deleted by a maintainer of a release that did not keep it
             LOGGER.warning("producers_unknown partition=%s key=%s offset=%d", self._tp, key, root.next_offset)
             return None
         bundle = decode_bundle(got.data, key=key)
         told = bundle.descriptor
         if (told.topic_id, told.partition, told.end_offset) != (self._topic_id, self._tp.partition, root.next_offset):
-            return None  # one that was replaced before: what left last lay in a page
+            return None  # the entry is of a replaced segment: the last one that was trimmed lay in a page
         return bundle.indexes
 
     def _search(self, row: Row, timestamp: int, start: int) -> Steps[tuple[int, int] | None]:
@@ -241,7 +241,7 @@ class SegmentLookup:
                 found = yield from self._scan_times(row, timestamp, start, begin, middle, proof)
                 if found is not None:
                     return found
-                begin, proof = middle, None  # all that matched lies below the log's start: the rest may match, too
+                begin, proof = middle, None  # all matches are below the log's start: search the rest
             return (yield from self._scan_times(row, timestamp, start, begin, row.next, proof))
         except _TimeIndexWrong:
             LOGGER.warning(
@@ -255,7 +255,7 @@ class SegmentLookup:
     def _scan_times(  # noqa: PLR0917 - private, in the order of a range
         self, row: Row, timestamp: int, start: int, begin: int, end: int, proof: int | None = None
     ) -> Steps[tuple[int, int] | None]:
-        """The first match at or after ``start`` in batches that touch offsets ``begin`` to ``end``.
+        """Return the first match at or after ``start`` in batches that touch offsets ``begin`` to ``end``.
 
         ``proof``: the largest timestamp that the batch of ``begin`` has if the time index is right.
         """
@@ -292,7 +292,7 @@ class SegmentLookup:
         return OffsetIndex.from_bytes(data, row.base)
 
     def forget(self, key: str) -> None:
-        """The next lookup asks the store for the bundle ``key`` again."""
+        """Drop the bundle ``key`` from the cache, so that the next lookup reads it again."""
         self._indexes.drop(key)
 
     def _cached(self, key: str, row: Row, start: int, end: int) -> Steps[bytes]:

@@ -1,8 +1,8 @@
-"""Maintenance of one partition, from the bucket alone: what is to be done (``plan.maintenance``), and doing it.
+"""Maintenance of one partition, from the bucket alone: planning (``plan.maintenance``) and carrying out.
 
-Steps, in the role ``m``: its claim fences older maintainers and leaves the writer alone, which goes on appending. A
-plan costs the root and pieces of rows; an action ends in one root PUT, or changes nothing. Where this machine's clock
-is far from the store's, the store's counts.
+Steps, in the role ``m``. Its claim fences older maintainers and leaves the writer alone, which goes on appending. A
+plan costs the root and pieces of rows. An action ends in one root PUT, or changes nothing. If this machine's clock is
+far from the store's, the store's counts.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ from tiered.store.base import Capabilities, Now, Steps
 from tiered.times import format_time
 
 PLAN_LOOKS = 3
-"""Roots that are looked at before a page that is gone is damage, whoever replaces roots meanwhile."""
+"""Most roots that a plan reads before a missing page counts as damage."""
 MAX_ROUNDS = 1000
-"""Rounds of one compaction."""
+"""Most rounds of one compaction."""
 
 ALL_GOES = (
-    "the newest segment leaves the catalog, too; its objects stay until something is appended behind them: they alone "
-    "tell who wrote, by which a retry of an idempotent producer is known"
+    "the newest segment leaves the catalog, too; its objects stay until something is appended after them: only they "
+    "have the producers, by which a retry of an idempotent producer is detected"
 )
-"""Said of a start offset at the end."""
+"""Note for a start offset at the end of the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What one action did. ``note``: why it was not what was planned."""
+    """Result of one action. ``note``: why it differs from the plan."""
 
     action: Action
     bytes_read: int = 0
@@ -78,7 +78,7 @@ class Done:
 
 
 class Maintainer:
-    """One partition. ``config`` is the topic's, as the registry has it; ``begin_at`` an operator's start offset."""
+    """Maintainer of one partition. ``config``: the topic's settings in the registry."""
 
     def __init__(
         self, tp: TopicPartition, topic_id: UUID, config: TopicConfig, *, owner: str, known: Known = NOTHING_KNOWN
@@ -90,7 +90,7 @@ class Maintainer:
         self._lookup = SegmentLookup(tp, topic_id, ByteCache())
 
     def plan(self, kinds: Collection[Kind], *, begin_at: int | None = None) -> Steps[PartitionPlan | None]:
-        """What is to be done now; None for a partition without a catalog.
+        """Return what is due now; None for a partition without a catalog. ``begin_at``: an operator's start offset.
 
         Raises OffsetOutOfRangeError, CorruptionError.
         """
@@ -101,7 +101,7 @@ class Maintainer:
                 return None
             try:
                 return (yield from self._planned(snapshot, kinds, begin_at))
-            except PageGone:  # of a root that others have replaced meanwhile, and what it named is collected?
+            except PageGone:  # if others have replaced the root meanwhile, its pages may be collected
                 looks += 1
                 if snapshot.version == seen or looks == PLAN_LOOKS:
                     raise
@@ -152,13 +152,13 @@ class Maintainer:
         spend: Spend = spend_nothing,
         memory_bytes: int = DEDUPE_BUFFER_BYTES,
     ) -> Steps[Done]:
-        """Carries one action of a plan out, on whatever the newest root is by now.
+        """Carry out one action of a plan, on the newest root.
 
-        What others have changed meanwhile is left as it is, and said. Raises FencedError if another maintainer has
-        claimed the partition: what was written is an orphan of a dead epoch then. ``memory_bytes``: of the map of keys.
+        What others changed meanwhile is left alone, and noted. Raises FencedError if another maintainer has claimed the
+        partition: what was written is an orphan of a dead epoch then. ``memory_bytes``: of the map of keys.
         """
         root = self._catalog.root
-        if root is not None and root.state == STATE_DELETING:  # nobody may claim it, and nobody needs to
+        if root is not None and root.state == STATE_DELETING:  # needs no claim, and none is allowed
             collected = yield from destroy(root, self._config.gc_grace_ms)
             note = f"the topic is being deleted: {collected.pins} pins or snapshots hold it" if collected.held else ""
             return Done(action, note=note, collected=collected)
@@ -196,16 +196,16 @@ class Maintainer:
         except NotFoundError as gone:
             if gone.__class__ is not NotFoundError:
                 raise
-        except CorruptionError:  # it stood still, and what it stored may be swept by who has the claim now
+        except CorruptionError:  # a new claim may have swept what this one stored: FencedError goes first
             yield from self._catalog.confirm()
             raise
         return Done(action, note="others have changed it meanwhile: a later plan has what is left")
 
     def sweep(self, *, delete: bool) -> Steps[Swept]:
-        """Orphans of dead epochs. With ``delete`` they go; this claim ends the epochs of older maintainers first.
+        """Find orphans of dead epochs. With ``delete`` claim the role first, to end older epochs, and delete them.
 
-        None of a topic that is being deleted, nor of one that is gone: nobody may claim it, a claim would make its
-        root anew, and all that it has goes with it.
+        Skips a topic that is deleted or being deleted: a claim would make its root again, and all of it is deleted
+        anyway.
         """
         yield from self.need_newest()
         root = self._catalog.root
@@ -216,15 +216,15 @@ class Maintainer:
         return (yield from sweep(self._catalog, delete=delete, grace_ms=self._config.gc_grace_ms))
 
     def pins(self) -> Steps[Pins | None]:
-        """Pins and snapshots of the partition that was planned, None if it has no root. Lists them.
+        """Return the pins and snapshots of the planned partition, None without a root. Lists them.
 
-        Raises CorruptionError for one that cannot be read, RemotePermissionError for who may not list them.
+        Raises CorruptionError for an unreadable one, RemotePermissionError if the role may not list them.
         """
         root = self._catalog.root
         return None if root is None else (yield from read_pins(root))
 
     def _destruction(self, snapshot: Snapshot, kinds: Collection[Kind], now_ms: int) -> PartitionPlan:
-        """Of a topic that was deleted everything goes at once, or nothing yet."""
+        """Return the plan for a deleted topic: to delete everything at once, or nothing yet."""
         frees_at_ms = snapshot.root.commit.ts_ms + self._config.gc_grace_ms
         note = f"the topic was deleted, its objects go from {format_time(frees_at_ms)}"
         if Kind.COLLECT not in kinds or now_ms < frees_at_ms:
@@ -244,11 +244,11 @@ class Maintainer:
 
     @property
     def version(self) -> int:
-        """Of the root as it was seen, or written, last; -1 before :meth:`plan`."""
+        """Return the version of the root as last read or written; -1 before :meth:`plan`."""
         return self._catalog.root.version if self._catalog.root is not None else -1
 
     def need_newest(self, *, sweeps: bool = True) -> Steps[None]:
-        """Raise CorruptionError under an older root. Call it before the first action of a run.
+        """Raise CorruptionError if the root is an older one. Call it before the first action of a run.
 
         A run that ``sweeps`` needs the right to list ``hist/``.
         """
@@ -263,7 +263,7 @@ class Maintainer:
         yield from self._catalog.commit(intent, reason=f"{action.kind}, {action.reason}")
 
     def _compact(self, action: Action, shop: Workshop, memory_bytes: int) -> Steps[Done]:
-        """Rounds until nothing is dirty: more than one where the keys do not fit into the map."""
+        """Run rounds until nothing is dirty: more than one if the keys do not fit into the map."""
         read = written = 0
         now_ms = yield from self._catalog.now_ms()
         for _ in range(MAX_ROUNDS):
@@ -284,7 +284,7 @@ class Maintainer:
         return Done(action, read, written)
 
     def _reencode(self, action: Action, shop: Workshop) -> Steps[Done]:
-        """One segment after the other, each its own commit. What a trim takes meanwhile needs none."""
+        """Rewrite one segment after the other, each with its own commit. Skips segments that are trimmed meanwhile."""
         encoding = Encoding.of(self._config)
         at, read, written, too_large, changed = action.start, 0, 0, 0, 0
         while at < action.end and changed < MAX_ROUNDS:
@@ -315,7 +315,10 @@ class Maintainer:
         return Done(action, read, written, note=note if too_large else "")
 
     def _expiry(self, snapshot: Snapshot, now_ms: int, start: int, wrong: WrongTimes) -> Steps[RemoteExpiry]:
-        """The rows are asked for only as far as they go. All sizes are of one root's rows, which do not overlap."""
+        """Return what retention removes. Reads rows only up to the first that stays.
+
+        All sizes are of one root's rows, which do not overlap.
+        """
         at, whole = snapshot.start_offset, snapshot.size_bytes
         segments = size = 0
         reasons: list[str] = []
@@ -345,7 +348,7 @@ class Maintainer:
         merges: MergePlanner | None,
         wrong: WrongTimes,
     ) -> Steps[list[Action]]:
-        """Compaction, or else merges: what is compacted comes out in large segments by itself. Then another codec."""
+        """Return compaction, otherwise merges, because compaction makes large segments anyway. Then re-encoding."""
         compaction = None
         if Kind.COMPACT in kinds and self._config.compacted:
             compaction = self._planner(snapshot, start, snapshot.next_offset, now_ms)
@@ -361,11 +364,10 @@ class Maintainer:
         return [*(merges.finish() if merges is not None else []), *last]
 
     def _stable(self, snapshot: Snapshot, start: int, now_ms: int, due: Action) -> Steps[Action | None]:
-        """``due``, below the oldest open transaction. That costs a request: it is asked for only where a round is due
-        without it."""
+        """Plan ``due`` again below the oldest open transaction. Only for a due round, because it costs a request."""
         try:
             stable = yield from self._lookup.last_stable_offset(snapshot)
-        except SegmentGone as error:  # collected since by another maintainer: a later plan sees what took its place
+        except SegmentGone as error:  # collected since by another maintainer: a later plan sees its replacement
             yield from need_superseded(self._tp, self._catalog, error)
             return None
         if stable == snapshot.next_offset:

@@ -1,7 +1,7 @@
-"""Small neighbouring segments of the bucket become one, over exactly the same offsets.
+"""Merge of small adjacent segments of the bucket into one, over exactly the same offsets.
 
-Batches are read, verified and concatenated, never decoded. Offset and time index are built anew; the transaction
-indexes are joined; producers and leader epochs are those of the last input. Nothing is committed here.
+Batches are read, verified and concatenated, never decoded. Offset and time index are rebuilt. Transaction indexes are
+joined. Producers and leader epochs are those of the last input. Nothing is committed here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tiered.store.base import NewId, Steps
 
 
 def merge_rows(shop: Workshop, rows: Sequence[Row]) -> Steps[Row]:
-    """The row of the new segment. Raises CorruptionError if an input is not what the catalog names, SegmentGone."""
+    """Return the row of the new segment. Raises SegmentGone, CorruptionError if an input contradicts the catalog."""
     output = SegmentOutput(shop, rows, (yield NewId()))
 
     def take(header: BatchHeader, batch: memoryview) -> Steps[bool]:
@@ -44,7 +44,7 @@ def merge_rows(shop: Workshop, rows: Sequence[Row]) -> Steps[Row]:
 
 
 def _check(shop: Workshop, rows: Sequence[Row], merged: Row) -> None:
-    """What goes in comes out: the same offsets, bytes and records."""
+    """Raise CorruptionError unless the new segment has the offsets, bytes and records of its inputs."""
     expected = (rows[0].base, rows[-1].next, sum(row.size for row in rows), sum(row.records for row in rows))
     if (merged.base, merged.next, merged.size, merged.records) != expected:
         raise CorruptionError(

@@ -1,8 +1,8 @@
-"""Reads the pages that a root names: some GETs at once, each page proven before it is believed, a bounded cache.
+"""Reads of the pages that a root names: concurrent GETs, verification of each page, a bounded cache.
 
-Pages are immutable and their names are never reused, so that what was read once stays true. One that is damaged is read
-once more: what the wire did to it is gone then. One that is gone was collected since the root was read, or is lost:
-who has a way to a newer root looks there (``PageGone``).
+Pages are immutable and their names are never reused, so a cached page never gets stale. A damaged page is read a second
+time, which helps if the transfer damaged it. A missing page was deleted since the root was read, or is lost: callers
+that can read a newer root look there (``PageGone``).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from tiered.remote.fetch import SegmentGone
 from tiered.store.base import ABSENT, Get, Missing, Object, Put, Steps, Together
 
 PAGE_CACHE_BYTES = 8 * 1024 * 1024
-"""What a :class:`PageCache` holds at most: about 70 leaves."""
+"""Most bytes of a :class:`PageCache`: about 70 leaves."""
 PAGES_TOGETHER = 16
-"""Pages that are asked for in one group."""
+"""Pages requested in one group."""
 
 T = TypeVar("T")
 Content = Rows | Pointers
 
 
 class PageGone(SegmentGone, CorruptionError):
-    """A page that a root names does not exist (any more); the rows that it held count as one."""
+    """Missing page that a root names. Its rows count as one."""
 
     def __init__(self, root: Root, pointer: Pointer) -> None:
         key = root.page_key(pointer)
@@ -50,15 +50,15 @@ class PageGone(SegmentGone, CorruptionError):
 
 
 class PageCache(Cache[Identity, Content]):
-    """Decoded pages that were verified, by the identity that their pointers have."""
+    """Decoded, verified pages, by the identity in their pointers."""
 
     def __init__(self, max_bytes: int = PAGE_CACHE_BYTES) -> None:
         super().__init__(max_bytes, attrgetter("nbytes"))
 
 
 def read_pages(root: Root, kind: PageKind, pointers: Sequence[Pointer], cache: PageCache) -> Steps[tuple[Content, ...]]:
-    """The content of pages that ``root`` names, in order. Raises PageGone, CorruptionError."""
-    # One of another kind is what a damaged root names twice: read as what it is to be, it is refused.
+    """Return the contents of pages that ``root`` names, in order. Raises PageGone, CorruptionError."""
+    # A damaged root may name a page twice, as two kinds: reading it as the wanted kind reports the damage.
     held_as = Pointers if kind is PageKind.INNER else Rows
     found: dict[Pointer, Content] = {
         pointer: held for pointer in pointers if isinstance(held := cache.get(pointer.identity), held_as)
@@ -93,7 +93,7 @@ def _verified(root: Root, kind: PageKind, pointer: Pointer, got: object) -> Cont
 
 
 def with_pages(reading: Reading[T], root: Root, cache: PageCache) -> Steps[T]:
-    """Carries out a pure function that asks for pages of ``root``. Raises as :func:`read_pages`."""
+    """Run a pure function that asks for pages of ``root``, and return its result. Raises as :func:`read_pages`."""
     try:
         wanted = next(reading)
         while True:
@@ -104,10 +104,10 @@ def with_pages(reading: Reading[T], root: Root, cache: PageCache) -> Steps[T]:
 
 
 def store_pages(root: Root, deadline: Deadline) -> Steps[Root]:
-    """Stores what ``root`` names and the store does not have yet, and gives the root that may be put now.
+    """Store the pages of ``root`` that are not stored yet. Return the root that may be put now.
 
-    Names are never used twice: a page that is there already came by an earlier attempt of ours. Raises
-    RemoteUnavailableError: no root names a page before it was acknowledged, so that nothing was committed.
+    Names are never used twice, so an existing page was stored by an earlier attempt of this call. Raises
+    RemoteUnavailableError: no root names a page before it is acknowledged, so nothing was committed.
     """
     for page in root.unwritten:
         try:

@@ -1,4 +1,4 @@
-"""What a partition was: snapshots that users take, the copies below ``hist/``, and which of them an ``as_of`` means.
+"""Past versions of a partition: user snapshots, the copies below ``hist/``, and which of them an ``as_of`` means.
 
 ::
 
@@ -7,14 +7,15 @@
     delete   PUT of a note in its place
     as_of    a name: snap/{name}    a version: hist/, the root, a snapshot    a time: the newest of all at or before it
 
-A snapshot is a copy of a root, and for the collector a pin without expiry. What was removed after version v is still
-there if the floor of the root is at most v, or a snapshot of v or an older version holds it: the collector never passes
-the lowest one, and a snapshot is only made of a version that the floor had not passed. One that is begun holds, too,
-but its creator may have been killed before it looked: nobody reads it, and after ``BEGUN_MS`` a maintainer deletes it.
+A snapshot is a copy of a root, and for the collector a pin without expiry. The collector never passes the lowest one,
+and a snapshot is only made of a version that the floor had not passed. So objects removed after version v still exist
+if the floor of the root is at most v, or if a snapshot of v or an older version exists. An unfinished snapshot holds,
+too, but its creator may have been killed before its check. It is not readable, and after ``BEGUN_MS`` a maintainer
+deletes it.
 
-A name is never deleted, it is replaced by compare-and-swap: a DELETE that arrives late would take what was put under
-the name since. What stands there has a body that is never put again (``format.kept``), so that whoever made it knows
-his own, and a PUT that arrives late changes nothing. The note of a deletion stays until its topic goes: 40 bytes.
+A name is never deleted but replaced by compare-and-swap: a late DELETE would delete a later snapshot of this name. Each
+body is unique (``format.kept``), so that a creator recognizes its own, and a late PUT changes nothing. The note of a
+deletion stays until its topic is deleted: 40 bytes.
 """
 
 from __future__ import annotations
@@ -56,18 +57,18 @@ from tiered.store.base import Head, NewId, Object, Steps, list_all
 from tiered.times import Time, format_time, parse_time
 
 SNAPSHOT_TRIES = 3
-"""Roots that are copied before a collector that passes each of them is an error."""
+"""Roots that are copied, each passed by a collector meanwhile, before that is an error."""
 SNAPSHOT_DEADLINE_MS = 60_000
-"""How long one PUT under a snapshot's name is tried."""
+"""Longest time that one PUT under a snapshot's name is tried."""
 MAX_VERSION = 10**11
-"""Above it a number is a time in milliseconds that somebody took for what is meant."""
+"""Bound of versions: a larger number is a time in milliseconds, given by mistake."""
 
 _WANTED = 'a snapshot\'s name, a version (a number), or a time: 2026-01-31T05:00:00Z, "-1d", a datetime'
 
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """What is to be read: a snapshot's ``name``, a ``version``, or what there was at ``time_ms``; one of them."""
+    """Version to read: a snapshot's ``name``, a ``version``, or the one at ``time_ms``; one of them."""
 
     name: str = ""
     version: int | None = None
@@ -75,7 +76,7 @@ class AsOf:
 
     @classmethod
     def of(cls, value: Time, *, now_ms: int) -> AsOf:
-        """A user's word for it: a number is a version, what is no name has to be a time. Raises ConfigError."""
+        """Parse a user's value: a number is a version, and text that is no name must be a time. Raises ConfigError."""
         if isinstance(value, dt.datetime):
             return cls(time_ms=parse_time(value, now_ms=now_ms))
         if isinstance(value, str):
@@ -102,9 +103,9 @@ class AsOf:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A root that was kept. ``source`` is ``snapshot NAME``, ``history`` or ``root``: the newest one.
+    """Root that was kept. ``source``: ``snapshot NAME``, ``history``, or ``root`` for the newest one.
 
-    ``begun``: a snapshot of which nobody was told yet; what it names may be gone.
+    ``begun``: an unfinished snapshot, whose objects may be gone.
     """
 
     source: str
@@ -113,12 +114,12 @@ class Taken:
 
     @property
     def version(self) -> int:
-        """Of the catalog."""
+        """Return the catalog's version."""
         return self.root.version
 
     @property
     def time_ms(self) -> int:
-        """When it was committed."""
+        """Return the time of its commit."""
         return self.root.commit.ts_ms
 
     def __str__(self) -> str:
@@ -127,7 +128,7 @@ class Taken:
 
 
 class Past:
-    """One partition as of something, which is found once: a reader goes on with the version that it began with."""
+    """One partition as of a version, which is looked up once: a reader continues with the version it began with."""
 
     def __init__(self, view: RootView, as_of: AsOf) -> None:
         self._view = view
@@ -137,13 +138,13 @@ class Past:
         self._found: Taken | None = None
 
     def pin(self) -> Steps[Snapshot]:
-        """The catalog as it was. Raises as :meth:`take`."""
+        """Return the catalog of that version. Raises as :meth:`take`."""
         return Snapshot.of((yield from self.take()).root, self._pages)
 
     def take(self) -> Steps[Taken]:
-        """Which version is read. Raises NotFoundError if none was kept, or if it was collected since."""
+        """Return the version to read. Raises NotFoundError if it was not kept, or was collected since."""
         before = self._view
-        view = RootView(before.topic_id, before.partition, before.topic, before.known)  # threads share no view
+        view = RootView(before.topic_id, before.partition, before.topic, before.known)  # threads must not share a view
         newest = yield from view.load()
         if newest is None:
             raise NotFoundError(f"{view.name} has no catalog yet", hint="nothing was uploaded")
@@ -172,7 +173,7 @@ def _find(view: RootView, newest: Root, as_of: AsOf) -> Steps[Taken]:
         if taken.begun:
             raise NotFoundError(
                 f"{view.name}: snapshot {as_of.name} was begun and is not finished",
-                hint="who takes it is at work, or was killed: `tiered snapshot delete` it then",
+                hint="its creator is at work, or was killed: `tiered snapshot delete` it then",
             )
         return taken
     if as_of.time_ms is not None:
@@ -188,12 +189,12 @@ def _find(view: RootView, newest: Root, as_of: AsOf) -> Steps[Taken]:
             return each
     raise NotFoundError(
         f"{view.name}: version {version} was not kept; the newest is {newest.version}",
-        hint="kept are snapshots, versions before a trim or a rewrite, and every 256th",
+        hint="kept are snapshots, versions before a trim or a rewrite, and every 64th",
     )
 
 
 def _at(view: RootView, newest: Root, time_ms: int) -> Steps[Taken]:
-    """The newest root that was kept and is of that time or before it. Times of versions only grow."""
+    """Return the newest kept root of that time or before it. Times of versions only grow."""
     if newest.commit.ts_ms <= time_ms:
         return Taken("root", newest)
     found = [each for each in (yield from _finished(view)) if each.time_ms <= time_ms]
@@ -217,12 +218,11 @@ def _at(view: RootView, newest: Root, time_ms: int) -> Steps[Taken]:
 
 
 def _copy(view: RootView, version: int) -> Steps[Root | None]:
-    """A copy below ``hist/``, None if there is none."""
     return (yield from load_copy(view, hist_key(view.topic_id, view.partition, version)))
 
 
 def load_copy(view: RootView, key: str) -> Steps[Root | None]:
-    """The copy below ``hist/`` under ``key``. Raises CorruptionError for one of another version than the key tells."""
+    """Return the copy below ``hist/`` under ``key``. Raises CorruptionError if its version is not the key's."""
     found = yield from _load(view, key)
     if found is not None and found.version != parse_hist_key(key):
         raise CorruptionError(
@@ -255,10 +255,10 @@ def _unknown(view: RootView, name: str) -> Steps[NotFoundError]:
 
 
 def create_snapshot(view: RootView, name: str) -> Steps[Root]:
-    """Keep the newest root as ``name``. A snapshot that was begun and not finished is replaced.
+    """Keep the newest root as ``name``. Replaces an unfinished snapshot.
 
     Raises:
-        ConfigError: there is such a snapshot, or the name is no name.
+        ConfigError: the snapshot exists, or the name is invalid.
         NotFoundError: there is no root, it is being deleted, or another call has replaced what this one began.
         CommitUnknown: the store did not say whether the snapshot was made.
     """
@@ -282,7 +282,7 @@ def create_snapshot(view: RootView, name: str) -> Steps[Root]:
         if made is None and etag != place.etag:
             raise _taken_away(view, name)
         if made is None:
-            raise (yield from _exists(view, name))  # also of the same root: it is another's, who may have been told so
+            raise (yield from _exists(view, name))  # even one of the same root: another call may have reported it
         newest = yield from view.load()
         if newest is not None and newest.state == STATE_DELETING:
             yield from _swap(view, key, encode_dropped((yield NewId())), made)
@@ -292,13 +292,13 @@ def create_snapshot(view: RootView, name: str) -> Steps[Root]:
             if (yield from _swap(view, key, encode_kept(bytes(got.data), (yield NewId()), name), made)) is None:
                 raise _taken_away(view, name)
             return pinned.root
-        etag = made  # a collector that listed before it came may delete what it names
+        etag = made  # a collector that listed before this PUT may delete what the snapshot names
     yield from _swap(view, key, encode_dropped((yield NewId())), etag)
     raise RemoteUnavailableError(f"{view.name}: a collector passed each root that was to be kept", hint="try again")
 
 
 def load_snapshot(view: RootView, name: str) -> Steps[Taken | None]:
-    """A snapshot, also one that is begun; None if there is none of that name. Raises CorruptionError, with the verb."""
+    """Return a snapshot, even an unfinished one; None without one. Raises CorruptionError, with the command to run."""
     try:
         return (yield from _load(view, snap_key(view.topic_id, view.partition, name), f"snapshot {name}"))
     except CorruptionError as damage:
@@ -307,19 +307,20 @@ def load_snapshot(view: RootView, name: str) -> Steps[Taken | None]:
 
 
 def is_held_still(view: RootView, taken: Taken) -> Steps[bool]:
-    """Whether that snapshot is there: nobody has deleted it since it was read, nor taken another of its name."""
+    """Return True if that snapshot still exists: neither deleted since it was read, nor replaced."""
     now = yield from load_snapshot(view, taken.source.removeprefix("snapshot "))
     return now is not None and now.begun == taken.begun and now.root.commit.id == taken.root.commit.id
 
 
 def _finished(view: RootView) -> Steps[list[Taken]]:
-    """Those that somebody was told of, oldest first: all that they name is there."""
+    """Return the finished snapshots, oldest first. All objects that they name exist."""
     return [each for each in (yield from list_snapshots(view)) if not each.begun]
 
 
 def list_snapshots(view: RootView) -> Steps[list[Taken]]:
-    """All snapshots of a partition, also those that are begun, oldest first. Raises CorruptionError if one is damaged:
-    whoever asks what they hold must not go on without it.
+    """Return all snapshots of a partition, also unfinished ones, oldest first.
+
+    Raises CorruptionError if one is damaged, because callers must know what all of them hold.
     """
     found, damaged = yield from survey_snapshots(view)
     for damage in damaged.values():
@@ -328,7 +329,7 @@ def list_snapshots(view: RootView) -> Steps[list[Taken]]:
 
 
 def survey_snapshots(view: RootView) -> Steps[tuple[list[Taken], dict[str, CorruptionError]]]:
-    """All snapshots of a partition, oldest first, and what is wrong with the damaged ones, by name."""
+    """Return all snapshots of a partition, oldest first, and the errors of damaged ones, by name."""
     listed = yield from list_all(snap_prefix(view.topic_id, view.partition))
     found: list[Taken] = []
     damaged: dict[str, CorruptionError] = {}
@@ -347,18 +348,18 @@ def survey_snapshots(view: RootView) -> Steps[tuple[list[Taken], dict[str, Corru
 
 
 def delete_snapshot(view: RootView, name: str) -> Steps[None]:
-    """Deletes the one that is there now; what it held goes with the next collections. Nothing where there is none.
+    """Delete the snapshot that exists now, if any. Later collections delete what it held.
 
-    Raises RemotePermissionError, CommitUnknown (it is not known whether it was deleted).
+    Raises RemotePermissionError, CommitUnknown (it may or may not be deleted).
     """
     key = snap_key(view.topic_id, view.partition, name)
     place = yield from _place(key)
-    if place.held:  # what is lost is lost to whoever deleted it, too, or to who makes it just now: that is a later one
+    if place.held:  # a lost race means that another call deleted it, or made a later one: both are fine
         yield from _swap(view, key, encode_dropped((yield NewId())), place.etag)
 
 
 class _Place(NamedTuple):
-    """An object under the name of a snapshot: whether it is one, and its ETag, empty where there is none."""
+    """Object under the name of a snapshot. ``held``: it is a snapshot; ``etag``: empty without an object."""
 
     held: bool
     etag: str
@@ -370,7 +371,7 @@ def _place(key: str) -> Steps[_Place]:
 
 
 def _swap(view: RootView, key: str, body: bytes, etag: str) -> Steps[str | None]:
-    """Put ``body`` in place of what has ``etag``. Return its ETag, None if another call has replaced that.
+    """Put ``body`` in place of what has ``etag``. Return its ETag, None if another call was first.
 
     Raises as ``conditional_put``.
     """

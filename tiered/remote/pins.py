@@ -1,17 +1,17 @@
-"""Pins: what a long reader holds, so that no collection takes it away in the middle of its read.
+"""Pins: protect what a long reader reads from garbage collection.
 
 ::
 
     reader     PUT pin/{uid} {version} ── root again: floor above it? the newer version ── reads ── renews ── DELETE
     collector  gc_floor ── LIST pin/ ── younger than PIN_MS? then nothing goes that left after its version
 
-Either the reader sees the floor of a collector, or the collector sees the pin. A pin ends with its reader; one whose
-reader crashed ends by its age, which one clock tells, the store's: its Last-Modified against the Date of the same LIST.
-For the reader it lasts ``PIN_MS`` from when its last acknowledged PUT was *sent*, on a monotonic clock: never longer
-than for a collector.
+Either the reader sees the floor of a collector, or the collector sees the pin. A pin ends with its reader. The pin of a
+crashed reader expires by age, measured by the store's clock alone: its Last-Modified against the Date of one LIST. For
+the reader it lasts ``PIN_MS`` from when its last acknowledged PUT was *sent*, on a monotonic clock: never longer than
+for a collector.
 
-Pins are asked for, never made by themselves: ``gc.grace.ms`` covers every read that is shorter, a reader without a pin
-needs no right to write, and a pin that is made late proves nothing of what has gone by then.
+Pins are optional. ``gc.grace.ms`` covers every shorter read, a reader without a pin needs no right to write, and a late
+pin does not prove that older objects still exist.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ from tiered.store.base import (
 LOGGER = logging.getLogger("tiered.remote")
 
 RENEW_MS = PIN_MS // 3
-"""Age at which a pin is renewed, when its reader next asks for something."""
+"""Age at which a pin is renewed, with its reader's next request."""
 
 RENEW_AGAIN_MS = 600_000
-"""Wait after a renewal that failed."""
+"""Wait after a failed renewal."""
 
 PIN_DEADLINE_MS = 10_000
-"""How long one PUT of a pin is tried: the read waits for it."""
+"""Longest time that one PUT of a pin is tried, because the read waits for it."""
 
 BEGUN_MS = 3 * DAY_MS
-"""Age at which a snapshot that is begun and not finished is deleted: whoever took it was killed."""
+"""Age at which an unfinished snapshot is deleted: its creator was killed."""
 
 PIN_TRIES = 3
 """Versions that are pinned, each passed by a collector meanwhile, before that is an error."""
@@ -77,7 +77,7 @@ _PIN = {"version": NUMBER}
 _UID = "uid"
 
 Refresh = Callable[[], Steps[Snapshot | None]]
-"""Looks at the catalog anew."""
+"""Reads the newest catalog."""
 
 
 # -- the collector's side ----------------------------------------------------------------------------------------------
@@ -85,10 +85,10 @@ Refresh = Callable[[], Steps[Snapshot | None]]
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """Versions that somebody reads: ``lowest`` of them, None without one. ``expired``: keys of pins that hold nothing.
+    """Pinned versions: ``lowest`` of them, None without one. ``expired``: keys of expired pins.
 
-    ``date_ms`` is the store's clock, when they were listed. ``readers``: how many of them are pins, not snapshots.
-    ``stale``: snapshots by key and ETag that nobody finished; they hold until :func:`drop_stale`.
+    ``date_ms``: store's clock at the listing. ``readers``: number of pins that are no snapshots. ``stale``: unfinished
+    snapshots by key and ETag; they hold until :func:`drop_stale`.
     """
 
     lowest: int | None
@@ -100,9 +100,9 @@ class Pins:
 
 
 def read_pins(root: Root) -> Steps[Pins]:
-    """Pins and snapshots of a partition. Raises CorruptionError for one that cannot be read: nothing is collected then.
+    """Return the pins and snapshots of a partition. Raises CorruptionError for an unreadable one.
 
-    A pin's age is told by one clock, the store's: its Last-Modified against the Date of the same LIST.
+    Nothing is collected then. A pin's age is measured by the store's clock: Last-Modified against the Date of one LIST.
     """
     prefix = partition_prefix(root.topic_id, root.partition)
     versions: list[int] = []
@@ -117,7 +117,7 @@ def read_pins(root: Root) -> Steps[Pins]:
             date_ms = page.date_ms or (yield Now()).now_ms
             for entry in page.entries:
                 if not (is_pin_key(entry.key) if kind == "pin/" else parse_snap_key(entry.key)):
-                    continue  # a stranger's
+                    continue  # a foreign key
                 if kind == "pin/" and date_ms - entry.last_modified_ms > PIN_MS:
                     expired.append(entry.key)
                     continue
@@ -136,18 +136,18 @@ def read_pins(root: Root) -> Steps[Pins]:
 
 
 def let_go(topic: str, partition: int, name: str) -> str:
-    """What to do about a snapshot that is damaged. As long as it is there, nothing of its partition is collected."""
+    """Return the hint for a damaged snapshot, which blocks garbage collection of its partition."""
     where = f"{topic}:{partition}"
     return (
-        f"put the object back from a version or a backup of the bucket, or let go of the snapshot: `tiered snapshot "
+        f"put the object back from a version or a backup of the bucket, or delete the snapshot: `tiered snapshot "
         f"delete {name} {where}`"
     )
 
 
 def drop_stale(pins: Pins) -> Steps[None]:
-    """Deletes snapshots that nobody finished. One that is finished meanwhile stays, and its creator learns of the rest.
+    """Delete unfinished snapshots. One that is finished meanwhile stays; the creator of a deleted one gets an error.
 
-    Whatever comes of a PUT, the next collection looks again. Raises RemotePermissionError, RemoteUnavailableError.
+    The next collection repeats any PUT that failed. Raises RemotePermissionError, RemoteUnavailableError.
     """
     for key, etag in pins.stale:
         body = encode_dropped((yield NewId()))
@@ -155,7 +155,7 @@ def drop_stale(pins: Pins) -> Steps[None]:
 
 
 def live_pins(topic_id: UUID, partition: int) -> Steps[list[str]]:
-    """Keys of the pins that hold something."""
+    """Return the keys of the pins that have not expired."""
     after, more, found = "", True, list[str]()
     while more:
         page = yield from list_page(partition_prefix(topic_id, partition) + "pin/", after)
@@ -169,7 +169,7 @@ def live_pins(topic_id: UUID, partition: int) -> Steps[list[str]]:
 
 
 def _version_of(root: Root, key: str, data: bytes) -> int | None:
-    """What a pin or a snapshot holds; None for a snapshot that was deleted since it was listed."""
+    """Return the version of a pin or a snapshot; None for a snapshot that was deleted since it was listed."""
     name = parse_snap_key(key)
     if name is None:
         return read_pin(data, key=key)
@@ -182,9 +182,9 @@ def _version_of(root: Root, key: str, data: bytes) -> int | None:
 
 
 def read_pin(data: bytes, *, key: str) -> int:
-    """The version that a pin holds. Raises CorruptionError: as long as such a pin counts, nothing is collected.
+    """Return the version of a pin. Raises CorruptionError for a damaged one, which blocks garbage collection.
 
-    A version is one of its partition: a body that says that it is another pin's tells nothing.
+    A version belongs to one partition: the body of another pin, copied to this key, is damage.
     """
     try:
         fields = Fields(data, key=key)
@@ -193,8 +193,8 @@ def read_pin(data: bytes, *, key: str) -> int:
             fields.refuse(_UID, "is another pin's: it was copied in place")
     except CorruptionError as damage:
         damage.hint = (
-            f"its reader puts it anew, or it counts for nothing {PIN_MS // 3_600_000} hours after its last write: wait "
-            f"for that, or delete the one object if no reader is at work"
+            f"its reader writes it again, or it expires {PIN_MS // 3_600_000} hours after its last write: wait for "
+            f"that, or delete the one object if no reader is at work"
         )
         raise
     return version
@@ -206,7 +206,7 @@ def read_pin(data: bytes, *, key: str) -> int:
 class Pin:
     """A reader's pin of one partition: :meth:`hold` before the first byte, :meth:`keep` between reads, :meth:`drop`.
 
-    ``held`` has it from its PUT until it is dropped: whoever closes the reader drops what is left there. Not
+    ``held`` includes it from its PUT until it is dropped. Closing the reader drops the pins left there. Not
     thread-safe: one per stream.
     """
 
@@ -223,18 +223,18 @@ class Pin:
         self._refresh: Refresh | None = None
 
     def hold(self, snapshot: Snapshot, refresh: Refresh) -> Steps[Snapshot]:
-        """Pins the version of ``snapshot``, or a newer one if a collector has passed it; gives what is to be read.
+        """Pin the version of ``snapshot``, or a newer one if a collector has passed it. Return what is to be read.
 
-        Nothing is asked of the store while it holds one. Raises RemotePermissionError (the role may not write
-        ``pin/``), RemoteUnavailableError, and what ``refresh`` raises.
+        Sends no request if this pin is held already. Raises RemotePermissionError (the role may not write ``pin/``),
+        RemoteUnavailableError, and the errors of ``refresh``.
         """
         if self._safe:
             return snapshot
         self._refresh = refresh
         for _ in range(PIN_TRIES):
-            yield from self.drop()  # what an attempt before left, or is too late
+            yield from self.drop()  # the pin of an attempt that failed or came too late
             yield from self._make(snapshot.version)
-            newest = yield from refresh()
+            newest = yield from refresh()  # after the PUT: either this sees the floor, or the collector sees the pin
             # mutant pin-checks-floor-again
             if newest is None or newest.root.gc_floor <= snapshot.version:
                 self._safe = True
@@ -244,10 +244,10 @@ class Pin:
         raise RemoteUnavailableError(f"{self.name}: a collector passed each version that was pinned", hint="try again")
 
     def keep(self) -> Steps[None]:
-        """Renews the pin when its time has come. Never raises: what has expired is pinned anew, at the newest version.
+        """Renew the pin when due. Replace an expired one by a pin of the newest version. Never raises.
 
-        The reader goes on with what it reads: what is gone it looks for in the newest version, as readers without a
-        pin do.
+        The reader continues with its version, and looks for missing objects in the newest one, as readers without a pin
+        do.
         """
         time: Time = yield Now()
         if not self._safe or time.monotonic < self._renew_at:
@@ -270,7 +270,7 @@ class Pin:
         yield from self._anew()
 
     def drop(self) -> Steps[None]:
-        """Ends it. Never raises: one that cannot be deleted expires."""
+        """Delete the pin. Never raises: one that cannot be deleted expires."""
         key, self._safe = self.key, False
         if not key:
             return
@@ -279,7 +279,7 @@ class Pin:
             why = outcome.failed[0][1] if outcome.failed else ""
         except TieredError as error:
             why = error.message
-        self.key = ""  # after its DELETE, which whoever closes the reader repeats where it was cancelled
+        self.key = ""  # after the DELETE: if that is cancelled, closing the reader repeats it
         self._all_held.discard(self)
         if why:
             LOGGER.warning("pin_not_deleted partition=%s key=%s error=%s", self.name, key, why)
@@ -297,7 +297,7 @@ class Pin:
     def _make(self, version: int) -> Steps[None]:
         self.key = pin_key(self._topic_id, self._partition, (yield NewId()))
         self.version = version
-        self._all_held.add(self)  # before its PUT, which lands although its reader is cancelled meanwhile
+        self._all_held.add(self)  # before its PUT, which may land although its reader is cancelled
         try:
             if (yield from self._put("", (yield Now()))):
                 return
@@ -320,12 +320,13 @@ class Pin:
         ) from cause
 
     def _put(self, etag: str, time: Time) -> Steps[bool]:
-        """Put it in place of what has ``etag``. Return whether it is there, as of ``time``; False: it is gone.
+        """Write the pin in place of the one with ``etag``. Return True if it exists as of ``time``, False if it is
+        gone.
 
         Raises as ``conditional_put``.
         """
         body = json.dumps({"version": self.version, _UID: self.key.rpartition("/")[2]}).encode()
-        # Nobody else writes this key: what was found after a lost PUT came by an earlier attempt of this one.
+        # The key is unique: an object found after a lost PUT came from an earlier attempt.
         cell: Cell[bytes | None] = Cell(self.key, self.name, look_at(self.key, stored_bytes), operator.eq)
         done = yield from replace_once(cell, etag, NextBody(body, body), (yield from deadline_after(PIN_DEADLINE_MS)))
         self._etag = done.etag if done.written else ""
@@ -337,29 +338,30 @@ class Pin:
 
 
 class SharedPin:
-    """A pin that one process made and others keep: a query's driver makes it, and each of its tasks has one of these.
+    """Pin that a query's driver made and each of its tasks renews with one of these objects. Not thread-safe.
 
-    Nobody drops it: no task knows whether it is the last one. ``lost``: it held nothing any more when it was last
-    looked at, so that what it named may have been collected. Not thread-safe.
+    Tasks never delete it, because no task knows whether it is the last one. ``lost``: the pin had expired at the last
+    check, so that what it named may have been collected.
     """
 
     def __init__(self, key: str, name: str) -> None:
-        """``name``: of the partition, for what is logged."""
+        """Build the object of one task. ``name``: the partition's, for logs."""
         self.key = key
         self.lost = False
         self._name = name
         self._look_at = 0.0
 
     def keep(self) -> Steps[None]:
-        """Looks at it at once, and then when it may be old enough to be renewed. Never raises."""
+        """Check the pin on the first call, and again when it may be old enough to renew. Never raises."""
         time: Time = yield Now()
         if not self.lost and time.monotonic >= self._look_at:
             yield from self.look()
 
     def look(self) -> Steps[None]:
-        """Whether it is there, and renewed if it is old: ``lost`` tells, where the store answers. Never raises.
+        """Check that the pin exists and renew it if it is old. Sets ``lost`` if the store says that it expired. Never
+        raises.
 
-        Its age is told by the store, as for a collector: no clock of another process is asked.
+        Its age is measured by the store's clock, as for a collector, never by another process's.
         """
         sent: Time = yield Now()
         self._look_at = sent.monotonic + RENEW_AGAIN_MS / 1000
@@ -375,14 +377,14 @@ class SharedPin:
             renewed = age_ms <= PIN_MS and (yield from self._renew(got))
             now: Time = yield Now()
             if age_ms + (now.monotonic - sent.monotonic) * 1000 > PIN_MS:
-                self._lose(f"nobody renewed it for {PIN_MS // 3_600_000} hours")
+                self._lose(f"it was not renewed for {PIN_MS // 3_600_000} hours")
             elif renewed:
                 self._look_at = sent.monotonic + RENEW_MS / 1000
         except TieredError as error:
             LOGGER.warning("pin_not_renewed partition=%s key=%s error=%s", self._name, self.key, error.message)
 
     def _renew(self, got: Object) -> Steps[bool]:
-        """Whether it was written anew. False: another task was first, or it was deleted; the next look tells."""
+        """Write the pin again. Return False if another task was first or it was deleted; the next check shows which."""
         read_pin(got.data, key=self.key)
         deadline = yield from deadline_after(PIN_DEADLINE_MS)
         put = Put(self.key, got.data, Match(got.etag), crc32c(got.data))

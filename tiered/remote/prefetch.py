@@ -1,8 +1,8 @@
-"""Reads of a sequential stream, begun ahead of its consumer.
+"""Read-ahead for a sequential stream.
 
-The first read happens when it is asked for; only when the consumer comes back for more are reads begun ahead
-(``store.base.Begin``). Results come in order. What was read, or is being read, and was not yet handed on never exceeds
-``max_bytes``; a consumer that stops leaves at most that much behind, and nothing is begun for it any more.
+The first read is sent when the consumer asks for it. Read-ahead (``store.base.Begin``) starts only when the consumer
+comes back for more. Results come in order. Bytes read or being read, and not yet consumed, never exceed ``max_bytes``.
+After the consumer stops, at most that much is wasted and nothing more is begun.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tiered.remote.fetch import Fetch, SegmentGone
 from tiered.store.base import Begin, Steps, Take
 
 REQUESTS_AHEAD = 4
-"""Requests of one reader under way at once."""
+"""Concurrent requests of one reader."""
 
 BUFFER_BYTES = 32 * 1024 * 1024
 """Bytes read ahead of one consumer."""
 
 
 class Prefetch:
-    """What ``source`` gives, fetched. ``source`` is advanced no further than the reads go."""
+    """Read-ahead of the fetches that ``source`` returns. ``source`` is advanced no further than the reads."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Prefetch:
         self._ahead_bytes = 0
 
     def next(self) -> Steps[tuple[Fetch, memoryview] | None]:
-        """The next read with its bytes, None behind the last. Raises what a read raises, at its turn."""
+        """Return the next fetch with its bytes, None after the last. Raises the error of a read at its turn."""
         if not self._begun:
             self._begun = True
             first = yield from self._source()
@@ -67,12 +67,12 @@ class Prefetch:
         found = yield Take(ticket)
         self._ahead_bytes -= fetch.size_bytes
         data = fetch.received(self._tp, found)
-        del found  # the consumer's is to be the only reference
-        yield from self._fill()  # goes on while the consumer is at work
+        del found  # so that the consumer has the only reference
+        yield from self._fill()  # these requests run while the consumer works
         return fetch, data
 
     def abandon(self) -> Steps[None]:
-        """Waits for what was begun: for a consumer that stops and goes on with something else in the same steps."""
+        """Wait for all reads that were begun, for a consumer that stops early but continues with other steps."""
         self._ended, self._waiting = True, None
         while self._ahead:
             _, ticket = self._ahead.popleft()
@@ -86,7 +86,7 @@ class Prefetch:
                 try:
                     self._waiting = yield from self._source()
                 except (TieredError, SegmentGone) as error:
-                    self._failure = error  # for its turn: what was begun before comes first
+                    self._failure = error  # raised in its turn, after the reads that were begun before it
                 if self._waiting is None:
                     self._ended = True
                     return

@@ -1,16 +1,16 @@
-"""The cold tier of one partition as one stream of batches, found through one pinned snapshot.
+"""Cold tier of one partition as one stream of batches, found through one pinned snapshot.
 
 ::
 
     snapshot (pinned) -> rows -> byte ranges -> Prefetch -> SegmentScan -> batches, verified
                              index bundle   prefetch    assembly
 
-Steps only, for both drivers: what reads emits batches (``store.base.Emit``) in the shape that its caller wants. A
-reader never lists the bucket. What it cannot read it reports; two things it settles by itself, once each:
+Steps only, for both drivers. A read emits batches (``store.base.Emit``) in the shape that its caller wants. A reader
+never lists the bucket. It reports what it cannot read, and handles two cases itself, once each:
 
-* a batch that is not what its CRC says is read once more, past the cache, before it is an error;
-* an object, or a page of the catalog, that is gone makes it pin the catalog anew and go on at the same offset: it was
-  rewritten or trimmed meanwhile. Only if the offset itself is gone, or the new one still names it, is it an error.
+* A batch whose CRC does not match is read again, without the cache, before that is an error.
+* If an object, or a page of the catalog, is gone, a rewrite or a trim may have replaced it. The reader pins the catalog
+  again and continues at the same offset. It raises if the offset is gone, or if the new catalog still names the object.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ from tiered.remote.topics import being_deleted
 from tiered.store.base import Emit, Steps
 
 MAX_REFRESHES = 3
-"""Times that a reader pins the catalog anew without getting one batch further."""
+"""Most times that a reader pins the catalog again without reading one more batch."""
 
 T = TypeVar("T")
 HeadedBatch = tuple[BatchHeader, memoryview]
-"""A whole raw batch and its header."""
+"""Header of a batch, and the whole raw batch."""
 Shape = Callable[[BatchHeader, memoryview], Any]
-"""Makes of a batch what is emitted; None: nothing is."""
+"""Returns the value to emit for a batch; None emits nothing."""
 
 
 RunShape = Callable[[Run], Iterator[Any]]
-"""Makes of a run of batches what is emitted; None: each batch of it is shaped by itself."""
+"""Returns the values to emit for a run of batches."""
 
 Pieces = Callable[[int], Steps[CatalogRows]]
-"""Rows from the one that holds an offset on, some of them; none behind the last (``Snapshot.piece``)."""
+"""Returns some rows from the one with the offset on; none after the last (``Snapshot.piece``)."""
 Keep = Callable[[], Steps[None]]
-"""What is done before each read, so that what is read stays where it is (``Pin.keep``)."""
+"""Runs before each read, to keep the objects protected (``Pin.keep``)."""
 
 
 def headed(header: BatchHeader, batch: memoryview) -> HeadedBatch:
-    """The shape that is both."""
+    """Return the header and the batch."""
     return header, batch
 
 
@@ -74,7 +74,7 @@ def _one_by_one(shape: Shape, run: Run) -> Iterator[Any]:
 
 
 class Place:
-    """Where a stream is: the offset behind the last batch that it emitted."""
+    """Position of a stream: the offset after the last emitted batch."""
 
     __slots__ = ("at",)
 
@@ -83,7 +83,7 @@ class Place:
 
 
 class _Reads:
-    """The reads of one attempt, in order. Of a segment whose base is in ``ended`` no more is wanted."""
+    """Reads of one attempt, in order. ``ended``: base offsets of segments of which no more is wanted."""
 
     def __init__(
         self, lookup: SegmentLookup, pieces: Pieces, at: int, end: int, whole: Collection[int], *, keep: Keep | None
@@ -101,7 +101,7 @@ class _Reads:
         self.ended: set[int] = set()
 
     def next(self) -> Steps[Fetch | None]:
-        """The next one; None behind the last."""
+        """Return the next read, None after the last."""
         if self._keep is not None:
             yield from self._keep()
         while True:
@@ -137,10 +137,10 @@ class _Reads:
 
 
 class SegmentReader:
-    """Batches of segments that the caller already knows: no root is read. Thread-safe; keeps only a cache.
+    """Reader of segments that the caller knows: reads no root. Thread-safe; keeps only a cache.
 
-    ``indexes`` keeps index bundles, for several readers of one store. ``buffer_bytes`` bounds what one stream reads
-    ahead. Raises SegmentGone where an object does not exist.
+    ``indexes``: cache of index bundles, for several readers of one store. ``buffer_bytes`` bounds the read-ahead of one
+    stream. Raises SegmentGone if an object does not exist.
     """
 
     def __init__(
@@ -168,10 +168,10 @@ class SegmentReader:
         run_shape: RunShape | None = None,
         keep: Keep | None = None,
     ) -> Steps[None]:
-        """Emits the verified batches that touch ``place.at`` to ``end``, in order.
+        """Emit the verified batches that touch ``place.at`` to ``end``, in order.
 
-        What is damaged is read once more, past the cache. Where an offset index sent it to a wrong place, the segment
-        is read from its start.
+        A damaged batch is read once more, without the cache. After a wrong offset index the segment is read from its
+        start.
         """
         repeated_at = -1
         whole: set[int] = set()
@@ -182,23 +182,23 @@ class SegmentReader:
                 yield from self._attempt(place, reads, ahead, shape, run_shape or partial(_one_by_one, shape))
                 return
             except (TieredError, SegmentGone) as error:
-                yield from ahead.abandon()  # these steps go on: here, from a newer root, or with another partition
+                yield from ahead.abandon()  # the steps continue: here, with a newer root, or another partition
                 if isinstance(error, SegmentGone) or not isinstance(error, CorruptionError):
-                    raise  # a page that is gone, too: it counts as damaged where there is no newer root to look at
+                    raise  # includes a missing page, which is damage only if no newer root replaces it
                 if isinstance(error, IndexDoubtedError) and self.lookup.doubt(error):
-                    continue  # an index that is wrong costs a scan
+                    continue  # read the segment again, from its start, without the index
                 if repeated_at == place.at:
                     raise
                 repeated_at = place.at
                 if isinstance(error, SegmentDiffers):
-                    whole.add(error.base_offset)  # from ``at`` on alone it would pass
+                    whole.add(error.base_offset)  # a read from ``at`` alone would not compare the checksum
                 self.forget(error)
 
     def _attempt(self, place: Place, reads: _Reads, ahead: Prefetch, shape: Shape, run_shape: RunShape) -> Steps[None]:
-        """One attempt. The first and the last batch of a segment may hold offsets outside its range.
+        """Make one attempt. The first and the last batch of a segment may hold offsets outside its range.
 
-        A segment that is read whole must have the CRC32C that the catalog says, which is known when its last piece
-        comes (:class:`SegmentScan`); those whose bases are in ``whole`` are read so, whatever their range.
+        A segment that is read whole must have the catalog's CRC32C, which is known when its last piece comes
+        (:class:`SegmentScan`). Segments whose bases are in ``whole`` are read whole for any range.
         """
         scan: SegmentScan | None = None
         current: SegmentRange | None = None
@@ -221,12 +221,12 @@ class SegmentReader:
                         yield Emit(shaped)
             if scan.done:
                 reads.ended.add(current.row.base)
-            del read, data  # the consumer's is to be the only reference to what was read
+            del read, data  # so that the consumer has the only reference
         if scan is not None:
             scan.finish()
 
     def forget(self, error: CorruptionError) -> None:
-        """Makes the next attempt read what was damaged from the store, data and indexes of that segment."""
+        """Drop data and indexes of a damaged segment from the caches, so that the next attempt reads them again."""
         stem = error.path_or_key[: -len(".log")]
         self.cache.drop(stem + ".log")
         self.lookup.forget(stem + ".idx")
@@ -235,10 +235,10 @@ class SegmentReader:
 class RemotePartition:
     """One partition's remote tier, read-only. Thread-safe: each stream has its own position.
 
-    The catalog is pinned on first use and stays so until :meth:`refresh`. ``cache``, ``indexes`` for index bundles, and
-    ``roots`` may be shared by readers of one store. ``known``: what the registry entry and a disk say of the root.
-    ``past``: what is pinned instead of the newest root. ``pin``: made in the bucket by the first read and kept until
-    :meth:`release`; only for one stream.
+    The catalog is pinned on first use, until :meth:`refresh`. Readers of one store may share ``cache``, ``indexes`` (of
+    index bundles) and ``roots``. ``known``: what the registry entry and a disk know of the root. ``past``: version to
+    pin instead of the newest root. ``pin``: made in the bucket by the first read and kept until :meth:`release`; only
+    for one stream.
     """
 
     def __init__(
@@ -276,14 +276,14 @@ class RemotePartition:
     # -- the catalog ---------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Steps[Snapshot | None]:
-        """The pinned catalog; None if nothing was ever committed for this partition. Loads it on first use.
+        """Return the pinned catalog, loaded on first use; None if nothing was ever committed for this partition.
 
         Raises RemoteUnavailableError, RemotePermissionError, CorruptionError, LogDestroyedError: unknown is not empty.
         """
         return self._snapshot if self._loaded else (yield from self.refresh())
 
     def refresh(self) -> Steps[Snapshot | None]:
-        """Pins the newest root (one conditional GET). Raises as :meth:`snapshot`; also if it went back or is gone."""
+        """Pin the newest root (one conditional GET). Raises as :meth:`snapshot`; also if the root is older or gone."""
         if self._past is not None:
             self._snapshot = yield from self._past.pin()
             self._loaded = True
@@ -294,20 +294,20 @@ class RemotePartition:
             got = yield request
             with self._lock:
                 if self._view.root is not before:
-                    continue  # another thread pinned one meanwhile, and this answer may be older
+                    continue  # another thread pinned a root meanwhile, and this answer may be older
                 snapshot = self._view.pin_received(got)
                 self._snapshot, self._loaded = snapshot, True
                 return snapshot
 
     def hold(self) -> Steps[Snapshot | None]:
-        """As :meth:`snapshot`, held in the bucket from here on where there is a ``pin``: raises as ``Pin.hold``."""
+        """Return the pinned catalog, protected in the bucket from now on by the ``pin``. Raises as ``Pin.hold``."""
         snapshot = yield from self.snapshot()
         if snapshot is not None and self._pin is not None:
             snapshot = self._snapshot = yield from self._pin.hold(snapshot, self.refresh)
         return snapshot
 
     def release(self) -> Steps[None]:
-        """Nothing more is read: the pin goes. Never raises."""
+        """Delete the pin after the last read. Never raises."""
         if self._pin is not None:
             yield from self._pin.drop()
 
@@ -321,10 +321,10 @@ class RemotePartition:
         *,
         run_shape: RunShape | None = None,
     ) -> Steps[None]:
-        """Emits whole raw batches, verified, from the one that holds ``start_offset`` up to ``end_offset`` (exclusive).
+        """Emit verified raw batches from the one with ``start_offset`` up to ``end_offset`` (exclusive).
 
-        None, or an end beyond the pinned root, means its end. The first and the last batch may hold records
-        outside the range. Memory stays bounded whatever the range; a consumer that stops stops the reading.
+        None, or an end beyond the pinned root, means its end. The first and the last batch may hold records outside the
+        range. Memory is bounded for any range. Reading stops when its consumer does.
 
         Raises OffsetOutOfRangeError outside ``start_offset..next_offset`` of the root, CorruptionError (topic,
         partition, offset, key, position), RemoteUnavailableError.
@@ -348,11 +348,11 @@ class RemotePartition:
                 snapshot = yield from self._after_loss(gone, place.at, refreshes)
 
     def piece(self, offset: int) -> Steps[Rows]:
-        """Rows from the one that holds ``offset`` on, some of them; empty behind the last (``Snapshot.piece``)."""
+        """Return some rows from the one with ``offset`` on; empty after the last (``Snapshot.piece``)."""
         return (yield from self._settled(lambda pinned: pinned.piece(offset), NO_ROWS))
 
     def offset_for_time(self, timestamp: int, at: int = 0) -> Steps[tuple[int, int] | None]:
-        """(offset, timestamp) of the first record at or after ``timestamp`` (ms), None if the remote tier has none.
+        """Return (offset, timestamp) of the first record at or after ``timestamp`` (ms), None without one.
 
         ``at``: segments that end at or below this offset are left out.
         """
@@ -360,30 +360,30 @@ class RemotePartition:
         return (yield from self._settled(lambda pinned: lookup.offset_for_time(pinned, timestamp, at), None))
 
     def aborted_txns(self, start: int, end: int) -> Steps[list[AbortedTxn]]:
-        """Aborted transactions with records in ``start`` to ``end`` (exclusive), as far as their markers are here."""
+        """Return aborted transactions with records in ``start`` to ``end`` (exclusive), by the markers in this tier."""
         none: list[AbortedTxn] = []
         return (yield from self._settled(lambda pinned: self._segments.lookup.aborted_txns(pinned, start, end), none))
 
     def last_stable_offset(self) -> Steps[int]:
-        """Where read_committed ends if this tier is all there is: the first record of the oldest open transaction."""
+        """Return the end of read_committed by this tier alone: the first record of the oldest open transaction."""
         return (yield from self._settled(self._segments.lookup.last_stable_offset, 0))
 
     def producer_snapshot(self) -> Steps[bytes]:
-        """The producers at the end of this tier, as a ``.snapshot`` file; empty if there are none."""
+        """Return the producers at the end of this tier, as a ``.snapshot`` file; empty if there are none."""
         return (yield from self._settled(self._segments.lookup.producer_snapshot, b""))
 
     # -- trouble -------------------------------------------------------------------------------------------------
 
     def _after_loss(self, gone: SegmentGone, at: int | None, refreshes: int) -> Steps[Snapshot]:
-        """The snapshot to go on with after an object that the old one named was not there.
+        """Return the snapshot to continue with after an object of the old one was missing.
 
-        A stream is at offset ``at``, which may have been trimmed; a lookup (None) begins anew. Raises PageGone if it
-        is a page that the newest root still names, LogDestroyedError if the topic's objects are being deleted.
+        A stream is at offset ``at``, which may have been trimmed; a lookup (None) starts again. Raises PageGone for a
+        page that the newest root still names, LogDestroyedError if the topic is being deleted.
         """
         snapshot = yield from self.refresh()
         newest = snapshot.root if snapshot is not None else None
         if self._past is not None:
-            newest = yield from self._view.load()  # a version of the past does not tell what became of the topic
+            newest = yield from self._view.load()  # a past version does not show that the topic was deleted
         if newest is not None and newest.state == STATE_DELETING:
             raise being_deleted(str(self.tp), self.topic_id)
         if snapshot is not None and at is not None and at < snapshot.start_offset:
@@ -402,7 +402,7 @@ class RemotePartition:
         return snapshot
 
     def _settled(self, lookup: Callable[[Snapshot], Steps[T]], without_root: T) -> Steps[T]:
-        """Runs a lookup with the same two second chances that reading has."""
+        """Run a lookup with the two second chances of a read."""
         snapshot = yield from self.snapshot()
         repeated = False
         refreshes = 0

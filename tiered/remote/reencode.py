@@ -1,13 +1,13 @@
-"""A segment of the bucket in another codec, or in the batch format of today, over exactly the same offsets.
+"""Rewrite of a segment in another codec, or in the current batch format, over exactly the same offsets.
 
 ::
 
     message formats 0 and 1      become format 2: offsets, keys, values, timestamps and their type stay
-    format 2, another codec      the same records, byte for byte, compressed anew: header, producer and sequence stay
+    format 2, another codec      the same records, byte for byte, recompressed: header, producer and sequence stay
     markers, empty batches       stay as they are: they have no codec
 
-A segment that has nothing of the first two is read once and left alone. Transaction index, producers and leader epochs
-are those that it had. Nothing is committed here.
+A segment with neither of the first two is read once and left alone. Transaction index, producers and leader epochs are
+copied. Nothing is committed here.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ _LEGACY_MAGICS = 2  # 0 and 1
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How batches shall be. ``codec`` None: in the one that they have."""
+    """Wanted encoding of batches. ``codec`` None: each batch keeps its codec."""
 
     codec: Codec | None
     level: int | None = None
 
     @classmethod
     def of(cls, config: TopicConfig) -> Encoding:
-        """What a topic's ``compression.type`` says; ``producer`` leaves each its codec."""
+        """Return the encoding of a topic's ``compression.type``; ``producer`` keeps each batch's codec."""
         return cls(None) if config.compression_type == "producer" else cls(*configured(config))
 
     def holds(self, header: BatchHeader) -> bool:
-        """Whether a batch is so already."""
+        """Return True if a batch has this encoding already."""
         if header.magic < _LEGACY_MAGICS:
             return False
         return self.codec in (None, header.codec) or header.is_control or not header.records_count
 
     def encode(self, header: BatchHeader, batch: Buffer) -> bytes:
-        """A verified batch that is not. Raises CorruptionError if its records cannot be read."""
+        """Return a verified batch in this encoding. Raises CorruptionError if its records cannot be read."""
         codec = header.codec if self.codec is None else self.codec
         if header.magic < _LEGACY_MAGICS:
             batch = rebuild_batch(header, list(decode_records(batch)), codec=Codec.NONE)
@@ -60,12 +60,15 @@ class Encoding:
 
 
 class TooLarge(Exception):
-    """What a segment would become is larger than one may be."""
+    """Rewritten segment or batch that would exceed its size limit."""
 
 
 def reencode_row(shop: Workshop, row: Row, encoding: Encoding) -> Steps[Row | None]:
-    """The row of the new segment; None: all batches are as they shall be. Reads as far as the first that is not, then
-    all of it. Raises TooLarge, SegmentGone, CorruptionError if the segment is not what the catalog names."""
+    """Return the row of the new segment; None if all batches have the encoding already.
+
+    Reads to the first batch that has not, then all. Raises TooLarge, SegmentGone, CorruptionError if the segment is not
+    the one in the catalog.
+    """
     if not (yield from _needs_it(shop, row, encoding)):
         return None
     output = SegmentOutput(shop, [row], (yield NewId()))
@@ -97,7 +100,7 @@ def reencode_row(shop: Workshop, row: Row, encoding: Encoding) -> Steps[Row | No
 
 
 def _needs_it(shop: Workshop, row: Row, encoding: Encoding) -> Steps[bool]:
-    """Whether a batch of it is not as it shall be. Nothing is read ahead: the first one tells, as a rule."""
+    """Return True if a batch lacks the encoding. Reads nothing ahead, because the first batch usually decides."""
     found = False
 
     def take(header: BatchHeader, _batch: memoryview) -> Steps[bool]:
@@ -111,7 +114,7 @@ def _needs_it(shop: Workshop, row: Row, encoding: Encoding) -> Steps[bool]:
 
 
 def _check(shop: Workshop, row: Row, made: Row) -> None:
-    """What goes in comes out: the same offsets and records, of the same times."""
+    """Raise CorruptionError unless offsets, records and times stay the same."""
     kept = [(each.base, each.next, each.records, each.min_ts, each.max_ts) for each in (row, made)]
     if kept[0] != kept[1]:
         raise CorruptionError(

@@ -1,4 +1,4 @@
-"""Refused intents as the errors that callers see, and the guard of one commit at a time."""
+"""Errors for refused intents, and the guard against concurrent commits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tiered.store.base import Steps
 
 
 def refusal_error(refusal: Refusal, root: Root, intent: Intent) -> TieredError:
-    """The error for an intent that was refused; nothing was sent."""
+    """Return the error for an intent that was refused before anything was sent."""
     if refusal.reason is Reason.FENCED:
         return FencedError(refusal.message, hint=refusal.hint)
     if refusal.reason is Reason.GAP and isinstance(intent, AppendIntent):
@@ -46,7 +46,7 @@ def refusal_error(refusal: Refusal, root: Root, intent: Intent) -> TieredError:
 
 
 def uncovered(snapshot: Snapshot, row: Row) -> Steps[str]:
-    """Why the catalog does not hold the range of a committed row, ``""`` if it does, or if it was trimmed.
+    """Return why the catalog lacks the range of a committed row, ``""`` if it has the range or it was trimmed.
 
     A maintainer may have replaced the row by others over the same range; a writer's row stays as it was.
     """
@@ -63,7 +63,7 @@ def uncovered(snapshot: Snapshot, row: Row) -> Steps[str]:
 
 
 class Exclusive:
-    """One commit at a time: a second one that starts meanwhile is a ConfigError, not a race. Abandoned steps let go."""
+    """Guard of one commit at a time. A second commit raises ConfigError. Abandoned steps release it."""
 
     def __init__(self, name: str) -> None:
         self._name, self._lock = name, threading.Lock()

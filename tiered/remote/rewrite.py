@@ -1,12 +1,12 @@
-"""What merging and compaction share: a segment of the bucket read batch by batch, and a new one written so.
+"""Shared parts of merge and compaction: reads a segment of the bucket batch by batch, writes a new one.
 
 ::
 
     GETs of 8 MiB, some ahead ──> SegmentScan (every checksum) ──> batches ──> parts of 16 MiB ──> .log, .idx ──> Row
 
-Peak memory is a piece and what is read ahead, two parts, a batch and the indexes of one segment, whatever the sizes of
-input and output; nothing touches a disk. What is written lies under the claim of a maintainer: until its row is
-committed it is an orphan, and a later claim proves it dead.
+Peak memory is a piece and the read-ahead, two parts, a batch and the indexes of one segment, for any size of input and
+output. Nothing touches a disk. Output lies under the claim of a maintainer. Until its row is committed it is an orphan,
+and a later claim proves it dead.
 """
 
 from __future__ import annotations
@@ -49,25 +49,25 @@ from tiered.store.base import Capabilities, Steps
 from tiered.store.puts import ObjectWriter, put_unique
 
 Spend = Callable[[int], None]
-"""Told how many bytes were read; may raise."""
+"""Called with the number of bytes read; may raise."""
 Rows = Callable[[], Steps[Row | None]]
-"""One row after the other, None behind the last."""
+"""Returns one row per call, None after the last."""
 Take = Callable[[BatchHeader, memoryview], Steps[bool]]
-"""Takes one batch; whether it wants more."""
+"""Consumes one batch. Returns True to get more."""
 
 _NO_CACHE = ByteCache(0)
-"""What is rewritten is read once."""
+"""Empty cache, because rewritten segments are read once."""
 
 
 def spend_nothing(_: int) -> None:
-    """Does nothing: for a caller that does not count."""
+    """Do nothing: for a caller that does not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """Where segments of one partition are read and written: under claim ``claim_epoch`` of role ``m``.
+    """Access to one partition's segments, for reading and for writing under claim ``claim_epoch`` of role ``m``.
 
-    ``lineage``: the leader epochs of the catalog, which alone knows those of what a sink staged.
+    ``lineage``: leader epochs of the catalog, which alone has those of staged segments.
     """
 
     tp: TopicPartition
@@ -82,11 +82,11 @@ class Workshop:
     spend: Spend = spend_nothing
 
     def read(self, rows: Rows, take: Take, ended: Callable[[Row], None] = lambda _: None) -> Steps[None]:
-        """Hands every batch of ``rows`` to ``take``, in order, until it gives False. The view is valid inside it.
+        """Pass every batch of ``rows`` to ``take``, in order, until it returns False. The view is valid inside the
+        call.
 
-        ``rows`` gives one row after the other, None behind the last; what they hold is read ahead, up to
-        ``ahead_bytes``. ``ended`` is told each row that was read to its end: all bytes of it were batches of this
-        segment, and their checksum is that of the catalog. Raises SegmentGone, CorruptionError.
+        Reads up to ``ahead_bytes`` ahead. ``ended`` gets each row that was read to its end: all of its bytes were
+        batches of this segment, and their checksum is the catalog's. Raises SegmentGone, CorruptionError.
         """
         ahead = Prefetch(partial(_next_fetch, rows, self.lookup, []), self.tp, _NO_CACHE, max_bytes=self.ahead_bytes)
         try:
@@ -95,10 +95,10 @@ class Workshop:
         except (TieredError, SegmentGone):
             yield from ahead.abandon()
             raise
-        yield from ahead.abandon()  # also where less was wanted
+        yield from ahead.abandon()  # ``take`` may have stopped early
 
     def _segment(self, ahead: Prefetch, take: Take) -> Steps[Row | None]:
-        """The next row, read to its end; None behind the last, and where ``take`` wants no more."""
+        """Return the next row, read to its end; None after the last, and once ``take`` wants no more."""
         scan, taken = None, 0
         while (got := (yield from ahead.next())) is not None:
             fetch, data = got
@@ -113,7 +113,7 @@ class Workshop:
                 except CorruptionError as error:
                     raise error if error.path_or_key else self._damage(key, taken, error) from error
                 del batch
-            del got, data  # before the next piece comes
+            del got, data  # free them before the next piece arrives
             if fetch.range.end == row.size:
                 self._finish(scan, row, key, taken)
                 return row
@@ -123,7 +123,7 @@ class Workshop:
         scan.finish()
         if taken != row.size:
             raise CorruptionError(
-                f"{self.tp}: {key} has {row.size} bytes, its batches up to offset {row.next} {taken}",
+                f"{self.tp}: {key} has {row.size} bytes, its batches up to offset {row.next} have {taken}",
                 path_or_key=key,
                 position=taken,
                 offset=row.base,
@@ -140,9 +140,9 @@ class Workshop:
         )
 
     def beside(self, rows: Sequence[Row]) -> Steps[tuple[bytes, tuple[EpochEntry, ...]]]:
-        """Producer snapshot and leader epochs at the end of ``rows``: those of the last that has objects.
+        """Return producer snapshot and leader epochs at the end of ``rows``, from the last row with objects.
 
-        Behind what a sink staged there are no producers, which is said, and the epochs are the catalog's.
+        After a staged segment there are no producers, which the snapshot says, and the epochs are the catalog's.
         """
         held = [row for row in rows if row.size]
         if not held:
@@ -155,7 +155,7 @@ class Workshop:
 
 
 def in_turn(rows: Iterable[Row]) -> Rows:
-    """Rows that are known, one after the other."""
+    """Return an iterator over known rows."""
     left = iter(rows)
 
     def following() -> Steps[Row | None]:
@@ -166,7 +166,7 @@ def in_turn(rows: Iterable[Row]) -> Rows:
 
 
 def _next_fetch(rows: Rows, lookup: SegmentLookup, pieces: list[Fetch]) -> Steps[Fetch | None]:
-    """The next piece of the next row that has any; ``pieces`` are those of the row at hand, the last one first."""
+    """Return the next fetch, of the next row that has any. ``pieces``: rest of the current row, in reverse."""
     while not pieces:
         row = yield from rows()
         if row is None:
@@ -178,14 +178,14 @@ def _next_fetch(rows: Rows, lookup: SegmentLookup, pieces: list[Fetch]) -> Steps
 
 
 class SegmentOutput:
-    """A new segment over the offsets of ``rows``: batches go in with their offsets, indexes are made on the way."""
+    """New segment over the offsets of ``rows``. Batches keep their offsets; indexes are built on the way."""
 
     def __init__(self, shop: Workshop, rows: Sequence[Row], uid: str) -> None:
         base, end = rows[0].base, rows[-1].next
         self.stats = SegmentStats(appended_ms=max(row.appended_ms for row in rows))
         self._shop = shop
         self._base, self._end, self._uid = base, end, uid
-        self._leader_epoch = max(row.leader_epoch for row in rows)  # a hole's; else that of the last batch
+        self._leader_epoch = max(row.leader_epoch for row in rows)  # for a hole; ``append`` sets that of the last batch
         self._name = SegmentName(Role.MAINTAINER, shop.claim_epoch, base, uid)
         self._log = ObjectWriter(
             segment_key(shop.topic_id, shop.tp.partition, self._name), SEGMENT_TAGS, part_bytes=shop.part_bytes
@@ -197,11 +197,11 @@ class SegmentOutput:
 
     @property
     def written(self) -> tuple[int, int]:
-        """Size and CRC32C so far."""
+        """Return size and CRC32C so far."""
         return self._log.size, self._log.crc32c
 
     def append(self, batch: Buffer, header: BatchHeader) -> Steps[None]:
-        """One batch, byte for byte. Raises CorruptionError if it is not behind the one before, and in the range."""
+        """Append one batch, byte for byte. Raises CorruptionError if it overlaps the one before or leaves the range."""
         if header.base_offset < self._next or header.next_offset > self._end:
             raise CorruptionError(
                 f"{self._shop.tp}: a batch of offsets {header.base_offset} to {header.last_offset} cannot follow "
@@ -223,7 +223,7 @@ class SegmentOutput:
         yield from self.append(bytes(batch), header)
 
     def finish(self, txn_index: bytes, snapshot: bytes, epochs: tuple[EpochEntry, ...]) -> Steps[Row]:
-        """Both objects, stored and verified; a hole without objects where no batch went in."""
+        """Store and verify both objects and return the row; a hole without objects if there are no batches."""
         shop, stats = self._shop, self.stats
         if not self._log.size:
             made = hole(self._base, self._end, self._uid, shop.claim_epoch, self._leader_epoch)
@@ -249,7 +249,7 @@ class SegmentOutput:
         )
 
     def abandon(self) -> Steps[None]:
-        """Nothing of it becomes visible. An object that was stored already is an orphan."""
+        """Abort the output. An object that is stored already is an orphan."""
         with contextlib.suppress(TieredError):
             yield from self._log.abort()
 
@@ -259,7 +259,7 @@ class SegmentOutput:
 
 
 def hole(base: int, end: int, uid: str, claim_epoch: int, leader_epoch: int) -> Row:
-    """A row that covers offsets without a record."""
+    """Return a row that covers offsets without a record."""
     id_hi, id_lo = split_uid(uid)
     return Row(
         base=base,

@@ -1,4 +1,4 @@
-"""The root of one partition as a reader sees it: fetched, verified, never older than one that was seen before."""
+"""Root of one partition as a reader sees it: fetched, verified, never older than one seen before."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tiered.remote.snapshot import Snapshot
 from tiered.store.base import Get, Missing, NotModified, Object, Steps
 
 ROOT_CACHE_BYTES = 4 * 1024 * 1024
-"""What the streams of one log or reader keep together at most of roots: the next read decodes none that is the same."""
+"""Most bytes of roots that the streams of one log or reader cache together."""
 
 _CHECK_HINT = "run `tiered check`; nothing was written"
 _LOST_HINT = (
@@ -32,12 +32,12 @@ OLDER_HINT = "an older root was put back, or this is another bucket: `tiered rep
 
 
 def root_get(key: str, if_none_match: str | None = None) -> Get:
-    """The GET of a root: one that is larger than roots can be is refused before it is downloaded."""
+    """Return the GET of a root. An object larger than any root is refused before its download."""
     return Get(key, if_none_match=if_none_match, max_bytes=MAX_OBJECT_BYTES)
 
 
 def two_names(root: Root, topic: str) -> CorruptionError:
-    """``root`` is of another topic than the registry entry that names its id: whoever deletes one, deletes both."""
+    """Return the error for a root of another topic than the registry entry with its id. Deleting one deletes both."""
     return CorruptionError(
         f"{root.key} is the root of topic {root.topic}, and the registry entry of topic {topic} names its id "
         f"{root.topic_id}",
@@ -48,7 +48,7 @@ def two_names(root: Root, topic: str) -> CorruptionError:
 
 
 class HeldRoot(NamedTuple):
-    """A root that was read and checked, its ETag, and about what it takes in memory."""
+    """Checked root, its ETag, and its approximate size in memory."""
 
     root: Root
     etag: str
@@ -56,20 +56,17 @@ class HeldRoot(NamedTuple):
 
 
 class RootCache(Cache[str, HeldRoot]):
-    """Roots as they were last read, by key; may serve many views.
-
-    A view asks the store whether it is still that root before it believes it.
-    """
+    """Roots as last read, by key; may serve many views. A view first asks the store whether the root is current."""
 
     def __init__(self, max_bytes: int = ROOT_CACHE_BYTES) -> None:
         super().__init__(max_bytes, attrgetter("size_bytes"))
 
 
 class RootView:
-    """Reading half of a catalog. ``root`` and ``etag`` are those last acknowledged or read; None and ``""`` before.
+    """Reading half of a catalog. ``root``, ``etag``: last acknowledged or read; None and ``""`` before.
 
-    ``known`` is what the registry and a disk say of the root, taken before it is read here. ``roots``: where views of
-    one reader leave what they read for the next; a view asks for none but the newest root all the same.
+    ``known``: what the registry and a disk know of the root, taken before it is read here. ``roots``: cache shared by
+    the views of one reader. Each view still asks the store for the newest root.
     """
 
     def __init__(
@@ -89,33 +86,33 @@ class RootView:
         self.etag = ""
         self.pages = PageCache()
         self._roots = roots
-        self._earlier: HeldRoot | None = None  # what the first look is conditional on: another view has read it
+        self._earlier: HeldRoot | None = None  # read by another view: makes the first GET conditional
         self._pinned: Snapshot | None = None
         self._pinned_of: Root | None = None
-        self._sent = b""  # the bytes of ``root`` between its PUT and the next look at it
+        self._sent = b""  # the bytes of ``root`` between its PUT and the next GET
 
     def load(self) -> Steps[Root | None]:
-        """The newest root, None if the partition has no catalog yet. A conditional GET if one was read before.
+        """Return the newest root, None if the partition has no catalog yet. The GET is conditional after the first.
 
         Raises LogDestroyedError if the root vanished, here or since the disk saw it, CorruptionError for damaged,
-        foreign or older content, and for an absent root that the registry vouches for.
+        foreign or older content, and for a missing root that the registry vouches for.
         """
         return (yield from self._asked(self.request()))
 
     def pin(self) -> Steps[Snapshot | None]:
-        """As :meth:`load`, as what the catalog held then."""
+        """Load the newest root as a snapshot. Returns and raises as :meth:`load`."""
         return self._pin((yield from self._asked(self.request())))
 
     def request(self) -> Get:
-        """The GET of :meth:`load`."""
+        """Return the GET of :meth:`load`."""
         if self.root is None and self._earlier is None and self._roots is not None:
-            self._earlier = self._roots.get(self.key)  # until a root was read: answers may come out of order
+            self._earlier = self._roots.get(self.key)  # kept until a root is read: answers may come out of order
         if self.root is None and self._earlier is not None:
             return root_get(self.key, self._earlier.etag)
         return root_get(self.key, self.etag or None)
 
     def pin_received(self, got: object) -> Snapshot | None:
-        """:meth:`pin` once the store has answered :meth:`request`."""
+        """Return the snapshot in the store's answer to :meth:`request`."""
         return self._pin(self._received(got))
 
     def _pin(self, root: Root | None) -> Snapshot | None:
@@ -124,10 +121,10 @@ class RootView:
         return self._pinned if root is not None else None
 
     def read_back(self, rows: Sequence[Row] = ()) -> Steps[Root]:
-        """The root by an unconditional GET, checked; each of ``rows`` must be covered by it or trimmed.
+        """Return the root by an unconditional GET, checked. It must cover each of ``rows``, unless they were trimmed.
 
-        Call it before local bytes are deleted. A page is read for rows that lie in one. Raises CorruptionError if a
-        row is not there.
+        Call it before local bytes are deleted. Reads the pages of rows that are not in the root. Raises CorruptionError
+        if a row is missing.
         """
         root = yield from self._asked(root_get(self.key))
         if root is None:
@@ -145,7 +142,7 @@ class RootView:
         return self._received((yield request))
 
     def _received(self, got: object) -> Root | None:
-        """The root that an answer holds, accepted; None if the key is absent and was never seen."""
+        """Check and keep the root in an answer. Return None if the key is absent and was never seen."""
         if isinstance(got, NotModified):
             if self.root is None and self._earlier is not None:
                 self._check_names(self._earlier.root)
@@ -162,7 +159,7 @@ class RootView:
             raise TypeError(f"a GET gave {got!r}")
         sent, self._sent = self._sent, b""
         if self.root is not None and got.etag == self.etag and got.data == sent:
-            root = self.root  # byte for byte what was checked and encoded before it was sent
+            root = self.root  # the same bytes that were checked and encoded before the PUT
         else:
             root = decode_root(got.data, key=self.key)
             self._check(root, self.root)
@@ -173,7 +170,7 @@ class RootView:
         return root
 
     def _accepted(self, root: Root) -> None:
-        """A root was read: nothing more to do for a reader."""
+        """React to a root that was read. Readers do nothing."""
 
     def _check(self, root: Root, previous: Root | None) -> None:
         self._check_names(root)
@@ -194,7 +191,7 @@ class RootView:
             raise CorruptionError(f"{root.where}, {self.key}: {older}", path_or_key=self.key, hint=OLDER_HINT)
 
     def _need_none(self) -> None:
-        """The key is absent: raises unless nothing says that there was a root."""
+        """Raise for an absent key if anything proves that a root existed."""
         why = self.known.absent()
         if not why:
             return

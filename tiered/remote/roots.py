@@ -1,8 +1,7 @@
-"""Roots of a topic: read, and made when the topic is.
+"""Roots of a topic: loading, and creation with the topic.
 
-A topic's roots are made before its registry entry, which says so (``roots: true``): from then on a root that is absent
-is lost. They are made create-only, some of them together, one group after the other; whoever repeats it finds what
-was made before and changes nothing.
+A topic's roots are made before its registry entry. Once the entry exists, a missing root is lost. Roots are made
+create-only, in groups. Repeating it finds the existing roots and changes nothing.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ from tiered.store.base import (
 from tiered.store.side_by_side import results_of, side_by_side
 
 ROOTS_TOGETHER = 64
-"""Roots that are made, or looked at, in one group. How many requests are under way at once is the driver's limit."""
+"""Roots made or read in one group. The driver limits the concurrent requests."""
 REGISTRATION_REQUESTS = 16
-"""Requests of a registration that are under way at once: a topic of 10,000 partitions is 10,000 PUTs, once."""
+"""Concurrent requests of a registration: a topic of 10,000 partitions needs 10,000 PUTs, once."""
 
 
 class PartitionIds(NamedTuple):
-    """Whose roots: a topic's name and id."""
+    """Name and id of the topic that roots belong to."""
 
     topic: str
     topic_id: UUID
@@ -60,7 +59,7 @@ def root_body(root: Root) -> bytes:
 
 
 def load_roots(ids: PartitionIds, partitions: Sequence[int]) -> Steps[dict[int, Root | None]]:
-    """The roots of some partitions, None where there is none. Raises CorruptionError for one that cannot be read."""
+    """Return the roots of some partitions, None for a missing one. Raises CorruptionError for a damaged one."""
     found: dict[int, Root | None] = {}
     for group in _groups(partitions):
         keys = [root_key(ids.topic_id, partition) for partition in group]
@@ -73,14 +72,14 @@ def load_roots(ids: PartitionIds, partitions: Sequence[int]) -> Steps[dict[int, 
 def make_roots(
     ids: PartitionIds, partitions: Sequence[int], owner: str, deadline: Deadline | None = None
 ) -> Steps[dict[int, Root]]:
-    """Make empty roots, create-only. Return those that were there before, as they are now.
+    """Make empty roots, create-only. Return those that existed before, as they are now.
 
-    One ``deadline`` holds for all groups together, by default ``COMMIT_DEADLINE_MS`` from now.
+    One ``deadline`` bounds all groups together, by default ``COMMIT_DEADLINE_MS`` from now.
 
-    A 412 alone is no proof that a root is there: it is read, and made again if it is not. The registry entry that
-    vouches for it would otherwise call it lost for ever.
+    A 412 alone does not prove that a root exists. The root is read, and made again if it is missing. Otherwise the
+    registry entry, which vouches for the root, would declare it lost for ever.
 
-    Raises CommitUnknown (it is not known which were made), RemoteUnavailableError; both: do it again.
+    Raises CommitUnknown (some may have been made) or RemoteUnavailableError; call again after either.
     """
     found: dict[int, Root] = {}
     deadline = deadline or (yield from deadline_after(COMMIT_DEADLINE_MS))
@@ -90,7 +89,7 @@ def make_roots(
             roots = results_of(ends)
         except CommitUnknown as error:
             raise CommitUnknown(
-                f"topic {ids.topic}: of its roots it is not known which were made: {error.message}",
+                f"topic {ids.topic}: it is not known which of its roots were made: {error.message}",
                 hint="register it again",
             ) from error
         found |= {partition: root for partition, root in zip(group, roots, strict=True) if root is not None}
@@ -98,7 +97,7 @@ def make_roots(
 
 
 def _make_root(ids: PartitionIds, partition: int, owner: str, deadline: Deadline) -> Steps[Root | None]:
-    """Make one empty root. Return the one that was there before, None if this call made it."""
+    """Make one empty root. Return the one that existed before, None if this call made it."""
     key = root_key(ids.topic_id, partition)
 
     def first_root(seen: Tagged[Root | None]) -> Planned[Root | None]:

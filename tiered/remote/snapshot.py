@@ -1,15 +1,14 @@
-"""A catalog pinned at one version. Whoever wants its rows asks it, by offset, by time or a piece at a time.
+"""Catalog pinned at one version. Callers read its rows by offset, by time or a piece at a time.
 
 ::
 
-    root ── inner pointers ── leaf pointers ── rows         what lies in a page is read when it is asked for
+    root ── inner pointers ── leaf pointers ── rows         pages are read when an answer needs them
       ├──── leaf pointers ── rows
       └──── rows                                            of the newest segments, or all of them
 
-All questions are steps: at most an inner page and a leaf have to be read for an answer by offset, none once they are in
-the cache; by time a leaf more for each one that has the time and only rows below the start. Leaves that cannot hold
-what is wanted are not read. No answer holds more than ``PIECE_ROWS`` rows, so that a caller needs memory for a piece,
-not for a partition::
+All methods are steps. An answer by offset reads at most an inner page and a leaf, and none if they are cached. An
+answer by time reads one leaf more for each leaf whose only matching rows are below the start. Other leaves are not
+read. No answer has more than ``PIECE_ROWS`` rows, so a caller needs memory for a piece, not for a partition::
 
     at = 0
     while len(rows := (yield from snapshot.piece(at))):
@@ -33,27 +32,27 @@ from tiered.remote.pages import Content, PageCache, read_pages
 from tiered.store.base import Steps
 
 PIECE_ROWS = 1024
-"""Rows of one answer at most."""
+"""Most rows of one answer."""
 
 Choose = Callable[[Pointers, int], int]
-"""Of some pointers, from an index on, the first that may hold what is wanted, else their number; None: any may."""
+"""Returns the first pointer, from an index on, that may have a match, otherwise their number. None: any may."""
 
 
 _NOTHING: Mapping[Identity, Content] = MappingProxyType({})
 
 
 class _Unread(NamedTuple):
-    """A page that an answer needs and that is not in memory."""
+    """Page that an answer needs and that is not in memory."""
 
     kind: PageKind
     pointer: Pointer
 
 
 class Snapshot:
-    """One version of a partition's catalog. Immutable: what it answers never changes.
+    """One version of a partition's catalog. Immutable.
 
-    ``root`` is its header. The rows of that root are this class's own business. ``cache`` may be shared by the
-    snapshots of one partition: newer ones find the pages that they have in common.
+    ``root`` is its header. Only this class reads the rows of that root. ``cache``: pages, may be shared by the
+    snapshots of one partition.
     """
 
     def __init__(self, root: Root, cache: PageCache | None = None) -> None:
@@ -65,35 +64,35 @@ class Snapshot:
 
     @classmethod
     def of(cls, root: Root, cache: PageCache | None = None) -> Snapshot:
-        """The catalog that ``root`` describes."""
+        """Return the catalog that ``root`` describes."""
         return cls(root, cache)
 
     # -- totals: no row is read -----------------------------------------------------------------------------------
 
     @property
     def segments(self) -> int:
-        """Number of live segments."""
+        """Return the number of live segments."""
         return self.root.added.segments - self.root.removed.segments
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of their ``.log`` objects."""
+        """Return the bytes of their ``.log`` objects."""
         return self.root.added.size_bytes - self.root.removed.size_bytes
 
     @property
     def records(self) -> int:
-        """Records in all of them."""
+        """Return the number of records in live segments."""
         return self.root.added.records - self.root.removed.records
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
     def piece(self, offset: int) -> Steps[Rows]:
-        """Rows in order from the one that holds ``offset``, or the first above it, on; empty behind the last."""
+        """Return rows in order from the one with ``offset``, or the first above it; empty after the last."""
         rows = yield from self._leaf(offset)
         return rows.slice(0, PIECE_ROWS)
 
     def flagged(self, flags: int, offset: int) -> Steps[Rows]:
-        """As :meth:`piece`, of the rows that have one of ``flags``."""
+        """Return rows that have one of ``flags``, in order, from ``offset`` on; empty after the last."""
 
         def choose(pointers: Pointers, index: int) -> int:
             found = np.flatnonzero(pointers.columns["row_flags"][index:] & flags)
@@ -108,7 +107,7 @@ class Snapshot:
         return NO_ROWS
 
     def at(self, offset: int) -> Steps[Row | None]:
-        """The row whose range holds ``offset``, None outside all of them."""
+        """Return the row whose range includes ``offset``, None without one."""
         start = max(offset, self.start_offset)
         rows = self._reached(start)
         if isinstance(rows, _Unread):
@@ -118,17 +117,17 @@ class Snapshot:
         return row if row is not None and row.base <= offset else None
 
     def first(self) -> Steps[Row | None]:
-        """The row with the smallest offsets."""
+        """Return the row with the smallest offsets."""
         rows = yield from self._leaf(0)
         return rows.row(0) if len(rows) else None
 
     def last(self) -> Steps[Row | None]:
-        """The row with the largest offsets."""
+        """Return the row with the largest offsets."""
         rows = yield from self._leaf(self.next_offset - 1)
         return rows.row(-1) if len(rows) else None
 
     def reaching(self, timestamp: int, offset: int = 0) -> Steps[Row | None]:
-        """The first row that ends above ``offset`` and has a timestamp at or after ``timestamp``.
+        """Return the first row that ends above ``offset`` and has a timestamp of at least ``timestamp``.
 
         Timestamps need not be in order.
         """
@@ -149,10 +148,10 @@ class Snapshot:
             at = rows.end_offset
 
     def times(self) -> Steps[tuple[int, int] | None]:
-        """The smallest and the largest timestamp of all segments, None where none has any. Reads the first page only.
+        """Return the smallest and largest timestamp of all segments, None if none has any. Reads the first page only.
 
-        A segment without records has none. A page that holds such a one does not tell its smallest: of the first page
-        that is looked up, others are left out.
+        A segment without records has no timestamp, and a page with such a segment has no smallest one. Such a page is
+        read if it is the first one. Otherwise only its largest timestamp counts.
         """
         found: list[tuple[int, int]] = []
         at = self.start_offset
@@ -170,14 +169,16 @@ class Snapshot:
     # -- down to the rows -----------------------------------------------------------------------------------------
 
     def _leaf(self, offset: int, choose: Choose | None = None) -> Steps[Rows]:
-        """Rows that lie together and end above ``offset``: of the first page that may hold what is wanted, or of the
-        root; none below the start of the log. Empty behind the last."""
+        """Return rows of one page, or of the root, that end above ``offset`` and the log's start; empty after the last.
+
+        ``choose`` selects pages that may have a match.
+        """
         at = max(offset, self.start_offset)
         rows = yield from self._held(at, choose)
         return rows.slice(rows.first_above(at))
 
     def _held(self, at: int, choose: Choose | None = None) -> Steps[Rows]:
-        """All rows of the first page that ends above ``at`` and may hold what is wanted, or of the root."""
+        """Return all rows of the first page that ends above ``at`` and may have a match, or those of the root."""
         read: dict[Identity, Content] = {}  # the cache may be too small to hold them until the end
         while isinstance(rows := self._reached(at, choose, read), _Unread):
             (read[rows.pointer.identity],) = yield from read_pages(self.root, rows.kind, (rows.pointer,), self._cache)
@@ -186,7 +187,7 @@ class Snapshot:
     def _reached(
         self, at: int, choose: Choose | None = None, read: Mapping[Identity, Content] = _NOTHING
     ) -> Rows | _Unread:
-        """As :meth:`_held` with the pages that are in memory, in the cache or in ``read``: no request, no steps."""
+        """Return the rows of :meth:`_held` from pages in memory (cache or ``read``), or the page that is missing."""
         root = self.root
         if root.inner is not NO_POINTERS:
             inner, index = root.inner, _first(root.inner, at, choose)
@@ -226,7 +227,7 @@ class Snapshot:
         return held if isinstance(held, Rows) else NO_ROWS
 
     def _times_from(self, pointer: Pointer, kind: PageKind) -> Steps[list[tuple[int, int]]]:
-        """Times in the first page, of what lives of it; -1 for the smallest of what has none."""
+        """Return the time ranges of the live part of the first page; -1 as the smallest where there is none."""
         if kind is PageKind.LEAF:
             rows = yield from self._rows(pointer)
             return [_times_of(rows.slice(rows.first_above(self.start_offset)))]
@@ -248,5 +249,5 @@ def _times_of(rows: Rows) -> tuple[int, int]:
 
 
 def rows_inside(root: Root) -> Rows:
-    """The rows that stand in the object ``root`` itself: for who shows one object, not a partition."""
+    """Return the rows in the object ``root`` itself, for callers that show one object, not a partition."""
     return root.rows

@@ -1,15 +1,15 @@
-"""The driver's side of a Spark sink: what its tasks staged becomes a decision, then rows of each partition's catalog.
+"""Driver's side of a Spark sink: staged segments become a decision, then rows of each partition's catalog.
 
 ::
 
     tasks: .idx, .log below s/t/   (upload_staged)
     driver: GET the roots -> PUT txn/{id}/{batch}, create-only -> one CAS per touched partition
 
-``decide`` and ``commit_staged`` may be repeated after any crash, by anybody, side by side: a decision is made once and
-adopted by whoever comes later, and a partition's commit is settled by content (``plan.stage``). A partition costs at
-most one GET and one CAS where nobody else commits, one that the batch does not touch costs nothing.
+``decide`` and ``commit_staged`` may be repeated after any crash, by any process, concurrently. A decision is made once
+and adopted by later callers, and a partition's commit is settled by content (``plan.stage``). Without other committers
+a partition costs at most one GET and one CAS. A partition that the batch does not touch costs nothing.
 
-The bundle goes first: it names the transaction (``format.bundle``), so that a collector can tell whose a ``.log`` is.
+The bundle goes first: it names the transaction (``format.bundle``), so that a collector can identify the ``.log``.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ from tiered.store.puts import put_unique, upload_object
 from tiered.store.side_by_side import results_of, side_by_side
 
 MAX_GENERATIONS = 10_000
-"""Aborts of one batch that a sink steps over: a collector makes one at most per partition and collection."""
+"""Most aborts of one batch that a sink skips. A collector makes at most one per partition and collection."""
 
 _WAY_OUT = (
     "`tiered repair` puts a version of it back; else put it back from a backup of the bucket. Without one, go on under "
@@ -80,9 +80,9 @@ _WAY_OUT = (
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """One partition of a batch that is in the catalog. ``root``: one that holds it.
+    """Committed partition of a batch. ``root``: a root with its rows.
 
-    ``base`` to ``end`` are its offsets; both -1 if it was committed before, and its rows may be merged by now.
+    ``base`` to ``end`` are its offsets; both -1 if it was committed before, because its rows may be merged by now.
     """
 
     topic_id: UUID
@@ -93,9 +93,9 @@ class Landed:
 
 
 class SinkView(RootView):
-    """A partition as a sink commits to it: no claim is held, only the root that was seen last.
+    """Partition as a sink commits to it, by the last root, without a claim.
 
-    ``topic`` is None where only a decision of another attempt names the partition: its root tells the name.
+    ``topic`` is None if only another attempt's decision names the partition: the name is taken from its root then.
     """
 
     def __init__(self, topic_id: UUID, partition: int, topic: str | None, limits: CommitLimits) -> None:
@@ -104,12 +104,12 @@ class SinkView(RootView):
         self.clock = StoreClock(self.name, limits.max_clock_lead_ms)
 
     def _check(self, root: Root, previous: Root | None) -> None:
-        if not self._is_named:  # nobody looked at the registry for it
+        if not self._is_named:  # the registry was not read for it
             self.topic, self.name, self._is_named = root.topic, f"{root.topic}-{self.partition}", True
         super()._check(root, previous)
 
     def taken_in(self, got: object, time: Time) -> Root:
-        """The root that an answer holds. Raises LogDestroyedError where there is none: topics have roots."""
+        """Return the root in an answer. Raises LogDestroyedError without one, because topics have roots."""
         self.clock.note(got, time)
         root = self._received(got)
         if root is None:
@@ -117,28 +117,28 @@ class SinkView(RootView):
         return root
 
     def planned(self, intent: Intent, stamp: Stamp) -> Root | Refusal:
-        """What the intent makes of the root that was seen last, checked."""
+        """Return the checked result of the intent on the last root."""
         if self.root is None:
             raise ValueError(f"{self.name} was not read")
         outcome = intent.apply(self.root, stamp)
         if not isinstance(outcome, Root | Refusal):
             raise TypeError(f"{intent.op} asks for pages")
         if isinstance(outcome, Root):
-            if outcome.writer.epoch == self.root.writer.epoch:  # no page may carry an epoch that is not claimed yet
+            if outcome.writer.epoch == self.root.writer.epoch:  # no page may carry an unclaimed epoch
                 outcome = spill(outcome, stamp)
             self._check(outcome, self.root)
         return outcome
 
     def landed(self, root: Root, etag: str) -> None:
-        """The CAS of ``root`` was acknowledged."""
+        """Record the acknowledged CAS of ``root``."""
         self.root, self.etag = root, etag
 
 
 class Sink:
-    """Commits batches of one transaction id or several; keeps the roots that it saw from batch to batch.
+    """Committer of batches. Keeps the roots that it saw from batch to batch.
 
-    ``owner`` says who commits, for people. ``topics``: names by topic id, of every partition that this attempt writes
-    to; an earlier one may have decided for others.
+    ``owner`` names the committer, for people. ``topics``: names by topic id, of every partition that this attempt
+    writes to; an earlier attempt may have decided for others.
     """
 
     def __init__(self, owner: str, topics: Mapping[UUID, str], limits: CommitLimits | None = None) -> None:
@@ -148,11 +148,11 @@ class Sink:
         self._views: dict[tuple[UUID, int], SinkView] = {}
 
     def decide(self, decision: Decision) -> Steps[Decision]:
-        """Makes the decision, create-only, and gives it, or the one that was made before: commit that one.
+        """Make the decision, create-only. Return the decision that counts, this one or an earlier one: commit that.
 
-        Reads the roots first: nothing is decided while a partition belongs to a local log (FencedError, names the
-        command that hands it over). Raises FencedError if a collector has aborted the batch and deleted what is staged:
-        stage it again; CommitUnknown, RemoteUnavailableError: decide again.
+        Reads the roots first. Nothing is decided while a partition belongs to a local log: FencedError, with the
+        command that hands it over. Raises FencedError if a collector has aborted the batch and deleted its objects:
+        stage them again. Raises CommitUnknown, RemoteUnavailableError: decide again.
         """
         if decision.state != COMMITTED:
             raise ConfigError(f"batch {decision.batch} of {decision.txn}: a sink decides to commit")
@@ -171,9 +171,9 @@ class Sink:
         return (yield from _decided(decision, (yield from deadline_after(self._limits.deadline_ms))))
 
     def commit_staged(self, decision: Decision) -> Steps[tuple[Landed, ...]]:
-        """Commits what was decided in each partition that it touches; changes nothing where it is committed already.
+        """Commit a decision in each partition that it touches. Changes nothing where it is committed already.
 
-        All partitions are tried before the first error is raised: FencedError where one was handed over meanwhile,
+        All partitions are tried before the first error is raised: FencedError if one was handed over meanwhile,
         CommitUnknown, RemoteUnavailableError: commit the same decision again.
         """
         if decision.state != COMMITTED:
@@ -203,14 +203,14 @@ class Sink:
 def hand_over(
     ids: PartitionIds, partitions: Sequence[int], to: str, owner: str, limits: CommitLimits | None = None
 ) -> Steps[list[tuple[Root, bool]]]:
-    """Gives partitions to ``spark`` or to ``local`` logs; of each its root, and whether this call has changed it."""
+    """Hand partitions over to ``spark`` or to ``local`` logs. Return each root, and True if this call changed it."""
     limits = limits or CommitLimits()
     views = [SinkView(ids.topic_id, partition, ids.topic, limits) for partition in partitions]
     return (yield from swap_roots(views, [HandoverIntent(to)] * len(views), owner, limits))
 
 
 def load_views(views: Sequence[SinkView]) -> Steps[None]:
-    """Reads the roots, some together; a conditional GET where one was seen before."""
+    """Read the roots in groups, by conditional GETs for roots seen before."""
     for at in range(0, len(views), ROOTS_TOGETHER):
         group = views[at : at + ROOTS_TOGETHER]
         answers = yield Together(tuple([view.request() for view in group]))
@@ -226,17 +226,17 @@ def _need_sinks(view: SinkView, decision: Decision) -> None:
 
 
 def upload_staged(segment: SealedSegment, txn: str, batch: int, capabilities: Capabilities) -> Steps[Row]:
-    """A task's side: stores and verifies both objects of a segment whose offsets begin at 0; gives its staged row.
+    """Store and verify both objects of a task's segment, whose offsets begin at 0. Return its staged row.
 
-    The bundle first: by the transaction that it names a collector can tell whose the ``.log`` is. Raises ConfigError
-    for a segment that does not begin at 0, FencedError for one that a collector took for given up and deleted, else as
-    ``remote.upload.upload_segment``; what is left is an orphan.
+    The bundle goes first, because by its transaction a collector can identify the ``.log``. Raises ConfigError for a
+    segment that does not begin at 0, FencedError for one that a collector deleted as abandoned, and the errors of
+    ``remote.upload.upload_segment``. What is left is an orphan.
     """
     descriptor, indexes = segment.descriptor, segment.indexes()
     if descriptor.base_offset or indexes.txn_index or indexes.producer_snapshot:
         raise ConfigError(
             f"a segment of {descriptor.topic_id}-{descriptor.partition} that begins at {descriptor.base_offset} cannot "
-            "be staged: a staged one begins at offset 0 and knows no producers and transactions"
+            "be staged: a staged one begins at offset 0 and has no producers and transactions"
         )
     number: str = yield NewId()
     uid = staged_uid(txn, batch, int(number[:8], 16))
@@ -249,7 +249,7 @@ def upload_staged(segment: SealedSegment, txn: str, batch: int, capabilities: Ca
         yield from verify_sent(index_key_of(key), len(bundle), crc, sent, capabilities)
         sent = yield from upload_object(key, source, descriptor.crc32c, SEGMENT_TAGS)
         yield from verify_sent(key, descriptor.size_bytes, descriptor.crc32c, sent, capabilities)
-    except CorruptionError:  # it stood still, and what it stored may be swept: then nothing is damaged
+    except CorruptionError:  # a sweep may have deleted the objects of a suspended task: that is no damage
         yield from _need_undecided(txn, batch, uid)
         raise
     finally:
@@ -259,7 +259,7 @@ def upload_staged(segment: SealedSegment, txn: str, batch: int, capabilities: Ca
 
 
 def _need_undecided(txn: str, batch: int, uid: str) -> Steps[None]:
-    """Raises FencedError if the batch was aborted with this segment, or committed without it."""
+    """Raise FencedError if the batch was aborted with this segment, or committed without it."""
     for generation in range(MAX_GENERATIONS):
         found = yield from read_decision(decision_key(txn, batch, generation))
         if found is None:
@@ -279,7 +279,7 @@ def _aborted(decision: Decision) -> FencedError:
     what = f"batch {decision.batch} of {decision.txn}"
     return FencedError(
         f"{what} was aborted: a collector has deleted what it staged ({decision.key})",
-        hint="run the batch again: it stages its records anew; `gc.grace.ms` is how long they wait",
+        hint="run the batch again: it stages its records again; `gc.grace.ms` is how long they wait",
     )
 
 
@@ -300,7 +300,7 @@ def _decided(decision: Decision, deadline: Deadline) -> Steps[Decision]:
 
 
 def put_decision(decision: Decision, deadline: Deadline) -> Steps[Decision]:
-    """Make a decision, create-only. Return what is decided now: this one, or the one that was there."""
+    """Make a decision, create-only. Return the one that counts: this one, or an earlier one."""
     key = decision.key
 
     def first_decision(_seen: Tagged[Decision | None]) -> Planned[Decision | None]:
@@ -319,13 +319,13 @@ def put_decision(decision: Decision, deadline: Deadline) -> Steps[Decision]:
 
 
 def read_decision(key: str) -> Steps[Decision | None]:
-    """A decision, None if there is none. Raises CorruptionError, which says what its sink and its owner can do."""
+    """Return a decision, None without one. Raises CorruptionError, whose hint is for the sink and its owner."""
     (decision,) = yield from read_decisions([key])
     return decision
 
 
 def read_decisions(keys: Sequence[str]) -> Steps[list[Decision | None]]:
-    """One or several, asked for at once: not more than ``ROOTS_TOGETHER``. Raises as :func:`read_decision`."""
+    """Return up to ``ROOTS_TOGETHER`` decisions, read concurrently. Raises as :func:`read_decision`."""
     try:
         gets = [Get(key) for key in keys]
         answers = (yield Together(tuple(gets))) if len(gets) > 1 else ((yield gets[0]),)
@@ -342,11 +342,10 @@ def read_decisions(keys: Sequence[str]) -> Steps[list[Decision | None]]:
 def swap_roots(
     views: Sequence[SinkView], intents: Sequence[Intent], owner: str, limits: CommitLimits
 ) -> Steps[list[tuple[Root, bool]]]:
-    """Commits one intent for each partition, some partitions together. Gives of each a root that holds it, and whether
-    this call has put it there.
+    """Commit one intent for each partition, in groups. Return each root with it, and True if this call put it there.
 
-    For intents that are settled by content (NOTHING: it is there): a lost or unknown answer is followed by a look.
-    Raises the first error after all were tried.
+    For intents that are settled by content (NOTHING: it is there already): a lost or unknown answer is followed by a
+    look. Raises the first error after all were tried.
     """
     deadline = yield from deadline_after(limits.deadline_ms)
     ends: list[tuple[Root, bool] | TieredError] = []
@@ -360,17 +359,17 @@ def swap_roots(
 def _swap_root(
     view: SinkView, intent: Intent, owner: str, limits: CommitLimits, deadline: Deadline
 ) -> Steps[tuple[Root, bool]]:
-    """Commit one intent. Return a root that holds it, and whether this call has put it there.
+    """Commit one intent. Return a root that contains it, and True if this call put it there.
 
-    Unlike the commit of a catalog it is not dated again if the process stands still before the PUT. A sink removes
-    nothing, and no page either (``plan.pages.spill`` only makes them), so that no grace counts from that date. Reads as
-    of a time between the date and the PUT find a version that came a little later.
+    Unlike the commit of a catalog it is not dated again after a suspension before the PUT. A sink removes no rows and
+    no pages (``plan.pages.spill`` only makes them), so no grace counts from that date. Reads as of a time between the
+    date and the PUT find a version that came a little later.
     """
     was_read = is_timed = False
 
     def look() -> Steps[Tagged[Root]]:
         nonlocal was_read
-        got = yield root_get(view.key) if is_timed else view.request()  # only a whole answer has the store's time
+        got = yield root_get(view.key) if is_timed else view.request()  # "not modified" lacks the store's time
         root = view.taken_in(got, (yield Now()))
         was_read = True
         return Tagged(root, view.etag)
@@ -378,7 +377,7 @@ def _swap_root(
     def next_root(seen: Tagged[Root]) -> Planned[Root]:
         nonlocal is_timed
         time: Time = yield Now()
-        if view.clock.ahead(time) and not is_timed:  # or this machine slept: the store says which
+        if view.clock.ahead(time) and not is_timed:  # or this machine slept: a new answer of the store decides
             is_timed = True
             return LOOK
         commit_id: str = yield NewId()
@@ -392,13 +391,13 @@ def _swap_root(
             return None
         if was_read:
             raise refusal_error(planned, seen.value, intent)
-        return LOOK  # refused by a root that was seen long ago
+        return LOOK  # refused on a root that may be outdated
 
     seen = None if view.root is None else Tagged(view.root, view.etag)
     cell = Cell(view.key, f"{view.name}, {intent.op}", look, hint="commit it again")
     done = yield from update(cell, next_root, deadline, seen=seen)
     if done.written:
         view.landed(done.value, done.etag)
-    # Before the batch is reported: the order in which sinks committed is in the roots alone.
+    # Before the batch is reported, because only roots record the order of the sinks' commits.
     yield from store_copy(done.value, deadline)
     return done.value, done.written

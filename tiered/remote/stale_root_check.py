@@ -1,7 +1,7 @@
 """Proof in ``hist/`` that a root went back to an older version.
 
-A root that went back names nothing of what was committed since, and looks like the newest. A copy of a later version,
-or of the same version with another commit, was stored for a commit that this root has lost.
+Such a root names nothing that was committed since, and looks like the newest. A copy of a later version, or of the same
+version with another commit, was stored for a commit that this root has lost.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tiered.store.base import List, Page, Steps, Together
 
 @dataclass(frozen=True, slots=True)
 class NewestCopy:
-    """The newest version in ``hist/``, 0 without one. ``commit``: its commit, if it has the version of the root."""
+    """Newest version in ``hist/``, 0 without one. ``commit``: its commit, if it has the version of the root."""
 
     version: int
     commit: str = ""
@@ -34,7 +34,7 @@ class NewestCopy:
 
 
 def find_newest_copy(root: Root) -> Steps[NewestCopy]:
-    """List ``hist/`` of a partition. Read the root again before it is compared."""
+    """List ``hist/`` of a partition and return its newest copy. Read the root again before it is compared."""
     version = yield from newest_copy(root)
     return NewestCopy(version, (yield from copied_commit(root)) if version == root.version else "")
 
@@ -42,7 +42,7 @@ def find_newest_copy(root: Root) -> Steps[NewestCopy]:
 def left_without_root(topic_id: UUID, partition: int) -> Steps[str]:
     """Return the key of an object that is written only after the root was made; ``""`` without one.
 
-    Four LISTs of one key each.
+    Sends four LISTs of one key each.
     """
     prefix = partition_prefix(topic_id, partition)
     lists = [List(prefix + folder, limit=1) for folder in ("hist/", "p/", "s/m", "s/w")]
@@ -56,7 +56,8 @@ def left_without_root(topic_id: UUID, partition: int) -> Steps[str]:
 
 
 def need_newest(view: RootView, *, must_list: bool = True) -> Steps[None]:
-    """Raise CorruptionError under an older root that was put back. Call it before a claim, which would hide that.
+    """Raise CorruptionError if the root is an older one that was put back. Call it before a claim, which would hide
+    that.
 
     Objects that only the lost roots named look like orphans. Without ``must_list`` a role that may not list passes.
     """

@@ -1,4 +1,4 @@
-"""The store's clock as a committer knows it: no commit is dated far from it, whatever this machine's clock says."""
+"""Store's clock as a committer knows it: commits are dated near it, even if this machine's clock is wrong."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tiered.store.base import Object, Time
 
 
 class StoreClock:
-    """What answers told of the store's clock. ``name`` is the partition's, for messages."""
+    """Store's clock, estimated from the dates of its answers. ``name``: the partition's, for messages."""
 
     def __init__(self, name: str, max_lead_ms: int) -> None:
         self._name = name
@@ -15,32 +15,35 @@ class StoreClock:
         self._date: tuple[int, float] | None = None  # in ms, and the monotonic instant at which it was so
 
     def note(self, got: object, time: Time) -> None:
-        """Takes note of an answer that came at ``time``."""
+        """Record the date of an answer that came at ``time``."""
         if isinstance(got, Object) and got.date_ms:
             self._date = (got.date_ms, time.monotonic)
 
     def lead_ms(self, at_ms: int, time: Time) -> int:
-        """How far ``at_ms`` lies ahead of the store's clock; 0 while no answer has told it."""
+        """Return how far ``at_ms`` is ahead of the store's clock; 0 before the first answer with a date."""
         if self._date is None:
             return 0
         date_ms, read_at = self._date
         return at_ms - date_ms - int((time.monotonic - read_at) * 1000)
 
     def ahead(self, time: Time) -> bool:
-        """Whether this machine's clock seems to be far ahead. A machine that slept has the right time, and a monotonic
-        clock that did not count the sleep: only another answer can tell."""
+        """Return True if this machine's clock seems to be far ahead.
+
+        After a sleep the machine's time is right, but its monotonic clock did not count the sleep. A new answer
+        decides.
+        """
         return self.lead_ms(time.now_ms, time) > self._max_lead_ms
 
     def trusted_ms(self, time: Time) -> int:
-        """Return this machine's time, or the store's where the two are far apart."""
+        """Return this machine's time, or the store's if the two are far apart."""
         return time.now_ms if self.agrees(time) else time.now_ms - self.lead_ms(time.now_ms, time)
 
     def agrees(self, time: Time) -> bool:
-        """Return whether this machine's clock is near the store's, as far as answers have said it."""
+        """Return True if this machine's clock is near the store's, judged by the answers so far."""
         return abs(self.lead_ms(time.now_ms, time)) <= self._max_lead_ms
 
     def commit_ms(self, time: Time) -> int:
-        """The time of a commit: this machine's, or the store's if that is later. ConfigError if it is far before."""
+        """Return a commit's time: this machine's, or the store's if later. Raises ConfigError if it is far ahead."""
         lead_ms = self.lead_ms(time.now_ms, time)
         if self.ahead(time):
             raise ConfigError(

@@ -1,7 +1,7 @@
-"""Which partitions a bucket holds, by its keys. For ``check`` and ``restore`` only: nothing else lists the bucket.
+"""List of the partitions in a bucket, by its keys. For ``check`` and ``restore``, which alone list the bucket.
 
-A listing that jumps: of each partition one page at most is seen, then it goes on behind the partition's prefix, so
-that a bucket costs about one LIST for each partition that fills a page, and strangers' keys beside ours cost nothing.
+The listing reads at most one page of each partition, then jumps past the partition's prefix. It costs about one LIST
+for each partition that fills a page, and nothing for foreign keys.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from tiered.format.keys import parse_partition_key, partition_prefix
 from tiered.store.base import Steps, list_page
 
 _LAST = "~"
-"""Above every character that a key of ours holds behind a partition's prefix."""
+"""Character above all that our keys contain after a partition's prefix."""
 
 
 def list_partitions() -> Steps[set[tuple[UUID, int]]]:
-    """(topic id, partition) of all prefixes under which there is an object."""
+    """Return (topic id, partition) of all prefixes that hold an object."""
     found: set[tuple[UUID, int]] = set()
     after = ""
     while True:
@@ -34,11 +34,11 @@ def list_partitions() -> Steps[set[tuple[UUID, int]]]:
 
 
 def _behind(key: str) -> str:
-    """Where the listing goes on after ``key``; ``""`` if no partition can follow."""
+    """Return the key after which the listing continues; ``""`` if no partition can follow."""
     owner = parse_partition_key(key)
     if owner is not None:
         return partition_prefix(*owner) + _LAST
-    # A stranger's: on to the next folder of two hex digits, or on within this one.
+    # A foreign key: jump to the next folder of two hex digits, or continue in this one.
     for number in range(256):
         folder = f"{number:02x}"
         if key.startswith(f"{folder}/"):

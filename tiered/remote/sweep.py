@@ -1,10 +1,11 @@
 """Orphans: objects that no root ever named, and that none can name any more.
 
-The key tells role and claim epoch. An epoch that a newer claim has ended never commits again, and no epoch takes over
-what another has uploaded: so an object of a dead epoch that the newest root does not name, nor its pages, nor its trash
-with all that this names, is dead for ever. Keys are listed first, the root is read after: what came between is younger.
-A page that cannot be read ends the sweep: what it names is not known then. While a reader's pin is there nothing is
-deleted: the root that it reads may have been put back, and what it named is no longer named.
+A key contains role and claim epoch. An epoch that a newer claim has ended never commits again, and no epoch adopts
+another's uploads. So an object of a dead epoch is an orphan unless the newest root names it, in its rows, pages or
+trash, or in what these name. Keys are listed before the root is read: what came between is younger.
+
+A page that cannot be read ends the sweep, because its contents are unknown. While a reader has a pin nothing is
+deleted: its root may have been put back, and may name objects that the newest does not.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ from tiered.remote.sweep_staged import dead_of, delete_staged, staged_objects
 from tiered.store.base import AbortUpload, Delete, Deleted, ListEntry, Now, Steps, list_page, list_unfinished
 
 MAX_CANDIDATES = 100_000
-"""Keys that are held against the catalog at a time: the catalog is read once for so many."""
+"""Keys that are compared with the catalog at a time: the catalog is read once for so many."""
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class Swept:
-    """What a sweep found. ``strange``: keys that are none of ours; they are left alone.
+    """Result of a sweep. ``strange``: number of foreign keys, which are left alone.
 
-    ``uploads``: multipart uploads, by key and id, that nobody can complete any more; ``unlisted``: why they are not
-    known. ``readers``: pins for which all of it was left alone.
+    ``uploads``: dead multipart uploads, by key and id; ``unlisted``: why they are unknown. ``readers``: number of pins
+    because of which nothing was deleted.
     """
 
     orphans: list[str] = field(default_factory=list)
@@ -64,30 +65,30 @@ class Swept:
     announced: bool = False
 
     def take(self, dead: Sequence[ListEntry]) -> None:
-        """More that is dead."""
+        """Add dead objects to the totals."""
         self.count += len(dead)
         self.size_bytes += sum(entry.size for entry in dead)
         self.orphans += [entry.key for entry in dead][: MAX_DELETE_KEYS - len(self.orphans)]
 
 
 def sweep(catalog: Catalog, *, delete: bool, grace_ms: int = ORPHAN_MS) -> Steps[Swept]:
-    """Orphans of one partition, the first ``MAX_DELETE_KEYS`` by name; with ``delete`` they go.
+    """Find the orphans of one partition (the first ``MAX_DELETE_KEYS`` by name); with ``delete`` delete all.
 
-    ``grace_ms``: how long what a sink staged waits for its commit. Raises CorruptionError.
+    ``grace_ms``: how long staged objects of a sink wait for their commit. Raises CorruptionError.
     """
     found = Swept()
     for folder in ("s/", "p/"):
         after, more = "", True
         while more:
             candidates, after, more = yield from _candidates(catalog, folder, after, found)
-            root = yield from catalog.load()
+            root = yield from catalog.load()  # after the listing, so that it names all that was listed and committed
             if root is None:
                 return found
             _drop_young_epochs(root, candidates)
             if candidates:
                 # mutant orphan-is-not-named
                 yield from drop_named(Snapshot.of(root), candidates)
-                for taken in (yield from list_snapshots(catalog)):  # of a lost catalog, which this one goes on from
+                for taken in (yield from list_snapshots(catalog)):  # they may be of a lost catalog before this one
                     yield from drop_kept(catalog, taken, candidates)
             dead = [entry for _, entries in candidates.values() for entry in entries]
             found.take(dead)
@@ -117,7 +118,7 @@ def sweep(catalog: Catalog, *, delete: bool, grace_ms: int = ORPHAN_MS) -> Steps
 
 
 def _drop_unheld(root: Root, found: Swept) -> Steps[None]:
-    """What holds nothing: pins that have expired, and snapshots that nobody finished."""
+    """Delete expired pins, and snapshots that were never completed."""
     pins = yield from read_pins(root)
     yield from drop_stale(pins)
     if pins.expired:
@@ -135,7 +136,7 @@ def _announce(root: Root, found: Swept, **counts: int) -> Steps[None]:
 
 
 def _sweep_staged(catalog: Catalog, found: Swept, grace_ms: int, *, delete: bool) -> Steps[None]:
-    """What sinks staged and nobody can commit any more."""
+    """Find, and with ``delete`` delete, staged objects of sinks that can never be committed."""
     after, more = "", True
     while more:
         listed, after, strange = yield from staged_objects(catalog, after, MAX_CANDIDATES, grace_ms)
@@ -160,10 +161,10 @@ def _sweep_staged(catalog: Catalog, found: Swept, grace_ms: int, *, delete: bool
 
 
 def _sweep_uploads(catalog: Catalog, found: Swept, *, abort: bool) -> Steps[None]:
-    """Multipart uploads of dead epochs: of what a disk that is lost, or a maintainer that was killed, left behind.
+    """Find, and with ``abort`` abort, multipart uploads of dead epochs, left by a lost disk or a killed maintainer.
 
-    Proven dead as orphans are. An upload that was completed is listed no more; to abort another one of the same key
-    takes nothing away.
+    They are proven dead as orphans are. A completed upload is not listed any more. Aborting another upload of its key
+    deletes nothing.
     """
     prefix = partition_prefix(catalog.topic_id, catalog.partition) + "s/"
     listed, date_ms = yield from list_unfinished(prefix)
@@ -186,7 +187,7 @@ _Candidates = dict[str, tuple[_Name, list[ListEntry]]]
 
 
 def _candidates(catalog: Catalog, folder: str, after: str, found: Swept) -> Steps[tuple[_Candidates, str, bool]]:
-    """By uid, some keys that are old enough; where the next ones begin, and whether there are any."""
+    """Return keys that are old enough, by uid, the key to continue after, and True if there are more."""
     prefix = partition_prefix(catalog.topic_id, catalog.partition) + folder
     candidates: _Candidates = {}
     staged = staged_prefix(catalog.topic_id, catalog.partition)
@@ -206,7 +207,7 @@ def _candidates(catalog: Catalog, folder: str, after: str, found: Swept) -> Step
 
 
 def _drop_young_epochs(root: Root, candidates: _Candidates) -> None:
-    """Those of an epoch that no newer claim has ended: it may still commit them."""
+    """Drop candidates of an epoch that no newer claim has ended: it may still commit them."""
     for uid, (name, _) in list(candidates.items()):
         # mutant orphan-epoch-is-dead
         if name.epoch >= root.roles[name.role.value].epoch:
@@ -214,9 +215,9 @@ def _drop_young_epochs(root: Root, candidates: _Candidates) -> None:
 
 
 def drop_named(pinned: Snapshot, candidates: dict[str, T]) -> Steps[None]:
-    """Takes those out, by uid, that a catalog names: in its root, in its pages, in its trash and all that this names.
+    """Drop candidates, by uid, that a catalog names: in its root, pages, trash and all that this names.
 
-    Raises CorruptionError for a page that cannot be read: what it names is not known then.
+    Raises CorruptionError for a page that cannot be read, because its contents are unknown.
     """
     root, cache = pinned.root, PageCache()
     at = pinned.start_offset
@@ -235,9 +236,10 @@ def drop_named(pinned: Snapshot, candidates: dict[str, T]) -> Steps[None]:
 
 
 def drop_kept(view: RootView, taken: Taken, candidates: dict[str, T]) -> Steps[None]:
-    """Takes those out that a snapshot names. Raises CorruptionError, but not where a page is gone that one names which
-    is begun: a collection has passed that, and whoever takes it was killed or will learn of it. Nor for one that was
-    deleted since it was listed: it holds nothing any more, and what it held may be collected.
+    """Drop candidates that a snapshot names. Raises CorruptionError for an unreadable page.
+
+    A missing page is no error for an unfinished snapshot, which garbage collection has passed. Nor for one that was
+    deleted since it was listed, whose objects may be collected.
     """
     try:
         yield from drop_named(Snapshot.of(taken.root), candidates)
@@ -255,7 +257,7 @@ def _drop(candidates: dict[str, T], named: Rows | Pointers | Trash) -> None:
 
 
 def _drop_trash(root: Root, entry: TrashEntry, candidates: dict[str, T]) -> Steps[None]:
-    """An entry and everything that it names: it waits for its grace."""
+    """Drop a trash entry and everything that it names, which waits for its grace."""
     candidates.pop(join_uid(entry.id_hi, entry.id_lo), None)
     if entry.what in (TRASH_OBJECT, TRASH_PAGE):
         return

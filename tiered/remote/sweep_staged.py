@@ -1,15 +1,15 @@
-"""What sinks staged and no catalog names: dead, still to be committed, or aborted here so that it is dead.
+"""Staged objects of sinks that no catalog names: dead, to be committed, or aborted here so that they are dead.
 
-A staged object has no claim epoch in its key: what proves it dead is its batch. In this order::
+A staged object has no claim epoch in its key. Its batch decides whether it is dead, in this order::
 
     txns[id] >= its batch           the batch is committed in this partition, without it: dead
     a decision names it             it is to be committed, or was aborted before: alive, or dead
     a decision to commit, not it    another attempt at the batch was chosen: dead
-    no decision                     one is made, create-only, that aborts it: dead, unless somebody was faster
+    no decision                     one is made, create-only, that aborts it: dead, unless another process was first
 
-Only ids that are named by a decision can be committed (``plan.stage``), an abort names what it deletes, and a sink that
-meets an abort never commits what it names: so no clock decides what is true. Listed first, the root read after. The
-``.log`` goes before its bundle, which alone tells the transaction.
+No clock decides. Only ids that a decision names can be committed (``plan.stage``), an abort names what it deletes, and
+a sink that meets an abort never commits what it names. Objects are listed first, the root is read after. The ``.log``
+is deleted before its bundle, which alone holds the transaction id.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ from tiered.remote.stage import MAX_GENERATIONS, put_decision, read_decision
 from tiered.store.base import Delete, Deleted, Get, ListEntry, Missing, Now, Object, Steps, list_all, list_page
 
 DECISION_KEPT_MS = 30 * 24 * 3_600_000
-"""How long the newest decision of a transaction id is kept at least: as long, the same id adds nothing again."""
+"""Least time that the newest decision of a transaction id is kept, during which the id adds nothing twice."""
 
 
 Listed = dict[str, list[ListEntry]]
-"""By uid the objects of what was staged, the ``.idx`` and the ``.log``."""
+"""Staged objects by uid, the ``.idx`` and the ``.log``."""
 
 
 def staged_objects(catalog: Catalog, after: str, most: int, grace_ms: int) -> Steps[tuple[Listed, str, int]]:
-    """Some of what is staged, for longer than the grace; where the next begins (``""``: nowhere), strange keys."""
+    """Return staged objects older than the grace, the key to continue after (``""`` at the end), and foreign keys."""
     found: Listed = {}
     strange = 0
     while len(found) < most:
@@ -78,10 +78,10 @@ def staged_objects(catalog: Catalog, after: str, most: int, grace_ms: int) -> St
 
 
 def dead_of(root: Root, unnamed: Listed, *, abort: bool) -> Steps[list[ListEntry]]:
-    """Of what no catalog names that which can never be committed. Without ``abort`` nothing is written: what is not
-    decided counts as dead, as if it were.
+    """Return those unnamed objects that can never be committed.
 
-    Raises CorruptionError for a decision that cannot be read: what it names is not known then.
+    Without ``abort`` nothing is written, and undecided objects count as dead. Raises CorruptionError for an unreadable
+    decision, because it is unknown what that names.
     """
     dead: list[ListEntry] = []
     batches: dict[tuple[str, int], Listed] = {}
@@ -107,9 +107,9 @@ def dead_of(root: Root, unnamed: Listed, *, abort: bool) -> Steps[list[ListEntry
 
 
 def delete_staged(entries: Sequence[ListEntry]) -> Steps[list[tuple[str, str]]]:
-    """Deletes them, each ``.log`` before its bundle; gives what the store refused."""
+    """Delete objects, each ``.log`` before its bundle. Return the refused keys with reasons."""
     failed: list[tuple[str, str]] = []
-    for suffix in (".log", ".idx"):
+    for suffix in (".log", ".idx"):  # the bundle last: it alone holds the transaction id
         keys = [entry.key for entry in entries if entry.key.endswith(suffix)]
         for at in range(0, len(keys), MAX_DELETE_KEYS):
             outcome: Deleted = yield Delete(tuple(keys[at : at + MAX_DELETE_KEYS]))
@@ -120,7 +120,7 @@ def delete_staged(entries: Sequence[ListEntry]) -> Steps[list[tuple[str, str]]]:
 
 
 def _transaction(topic_id: UUID, partition: int, uid: str) -> Steps[str]:
-    """The id that staged it, as its bundle says; ``""`` without one."""
+    """Return the transaction id in the bundle of a staged segment; ``""`` without one."""
     key = index_key_of(staged_key(topic_id, partition, uid))
     got = yield Get(key, max_bytes=MAX_BUNDLE_BYTES)
     if not isinstance(got, Object):
@@ -133,23 +133,23 @@ def _transaction(topic_id: UUID, partition: int, uid: str) -> Steps[str]:
 
 
 def _decided() -> Steps[list[DecisionKey]]:
-    """All decisions of all sinks, by their keys. Lists ``txn/``."""
+    """Return the keys of all decisions of all sinks. Lists ``txn/``."""
     listed = yield from list_all(DECISIONS_PREFIX)
     return [parsed for entry in listed if (parsed := parse_decision_key(entry.key)) is not None]
 
 
 def _decided_as(uid: str, decided: Sequence[DecisionKey]) -> str:
-    """The id whose decision may name a ``.log`` without a bundle; ``""`` if none does: it is left alone.
+    """Return the id whose decision may name a ``.log`` without a bundle; ``""`` if none does, to leave it alone.
 
-    A task that stands still between its two objects may store the second after a sweep has aborted its batch and taken
-    the first. Two ids of one stem prove nothing.
+    A task that stalls between its two objects may store the second after a sweep has aborted its batch and deleted the
+    first. Two ids of one stem prove nothing.
     """
     found = {each.txn for each in decided if is_stem_of(each.txn, staged_batch(uid), uid)}
     return found.pop() if len(found) == 1 else ""
 
 
 def _undecided(root: Root, txn: str, batch: int, listed: Listed, *, abort: bool) -> Steps[set[str]]:
-    """Of what a batch staged in this partition that which its decisions leave out, or kill; the rest is killed now."""
+    """Return the uids of a batch that its decisions leave out or abort. Abort the undecided ones now."""
     left, dead, target = set(listed), set[str](), (root.topic_id, root.partition)
     deadline = yield from deadline_after(COMMIT_DEADLINE_MS)
     generation = 0
@@ -161,7 +161,7 @@ def _undecided(root: Root, txn: str, batch: int, listed: Listed, *, abort: bool)
             rows = tuple([_named(uid) for uid in sorted(left)])
             mine = Decision(txn, batch, ABORTED, {target: rows}, {target: root.version}, generation)
             # mutant abort-is-decided-first
-            found = yield from put_decision(mine, deadline)
+            found = yield from put_decision(mine, deadline)  # another process may have decided first
         named = {uid for uid in left if split_uid(uid) in found.uids}
         if found.state == COMMITTED:
             # mutant decided-objects-stay
@@ -180,8 +180,7 @@ def _named(uid: str) -> Row:
 
 @dataclass(slots=True)
 class OldDecisions:
-    """``keys``: what nobody can need any more; ``kept``: how many others there are; ``damaged``: of these what cannot
-    be read, and why."""
+    """Result of a sweep. ``keys``: obsolete decisions; ``kept``: number of others; ``damaged``: unreadable ones."""
 
     keys: list[str] = field(default_factory=list)
     kept: int = 0
@@ -190,13 +189,17 @@ class OldDecisions:
 
 
 def sweep_decisions(*, delete: bool) -> Steps[OldDecisions]:
-    """Decisions of all sinks that nobody can need any more; with ``delete`` they go. Lists ``txn/``.
+    """Find obsolete decisions of all sinks; with ``delete`` delete them. Lists ``txn/``.
 
-    A sink begins a batch when the one before is in every partition: so a decision is needed no longer, a day after it
-    was made, once a later batch of its id was decided to be committed, and every partition that it names has committed
-    that or a later one. The newest of an id stays for :data:`DECISION_KEPT_MS`, an abort of it for ever: what it killed
-    must not be committed. One that cannot be read stays, too: what it names is not known. So does what a partition has
-    forgotten, but for a decision of one write of which nothing waits there (:meth:`_Partitions.is_over`).
+    A sink begins a batch when the one before is in every partition. A decision is obsolete under three conditions: it
+    is a day old, its id has a later decision to commit, and every partition that it names has committed its batch or a
+    later one. These decisions stay:
+
+    * the newest of an id for :data:`DECISION_KEPT_MS`, and if it is an abort for ever, so that its objects stay
+      aborted;
+    * unreadable ones, because it is unknown what they name;
+    * ones that a partition has forgotten, except of a one-shot write without waiting objects
+      (:meth:`_Partitions.is_over`).
 
     Raises:
         RemotePermissionError, RemoteUnavailableError: the audit line cannot be stored. Nothing was deleted.
@@ -236,7 +239,7 @@ def sweep_decisions(*, delete: bool) -> Steps[OldDecisions]:
 
 
 def _newest_committed(listed: Sequence[tuple[DecisionKey, ListEntry]], found: OldDecisions) -> Steps[int]:
-    """The batch of the newest decision that can be read, if it is one to commit; else -1."""
+    """Return the batch of the newest readable decision, if it is one to commit; otherwise -1."""
     for parsed, entry in reversed(listed):
         try:
             newest = yield from read_decision(entry.key)
@@ -248,7 +251,7 @@ def _newest_committed(listed: Sequence[tuple[DecisionKey, ListEntry]], found: Ol
 
 
 def _is_passed(parsed: DecisionKey, partitions: _Partitions, later: int) -> Steps[bool]:
-    """Whether each partition that a decision names has committed it or one after it, is gone, or expects no more."""
+    """Return True if each named partition has committed this batch or a later one, is gone, or expects no more."""
     found = yield from read_decision(decision_key(*parsed))
     if found is None:
         return True
@@ -264,26 +267,26 @@ def _is_passed(parsed: DecisionKey, partitions: _Partitions, later: int) -> Step
 
 
 class _Partitions:
-    """What the partitions tell that decisions name: each is asked once."""
+    """State of the partitions that decisions name. Each is read once."""
 
     def __init__(self) -> None:
         self._roots: dict[tuple[UUID, int], Root | None] = {}
         self._staged: dict[tuple[UUID, int], tuple[set[tuple[int, int]], set[tuple[int, int]]]] = {}
 
     def root(self, target: tuple[UUID, int]) -> Steps[Root | None]:
-        """None for a partition that is gone."""
+        """Return the root, None for a partition that is gone."""
         if target not in self._roots:
             self._roots[target] = yield from _root(*target)
         return self._roots[target]
 
     def is_over(self, decision: Decision, target: tuple[UUID, int], root: Root) -> Steps[bool]:
-        """Whether a partition that has forgotten the id of a decision has nothing to expect of it any more.
+        """Return True if a partition that has forgotten a decision's id expects nothing of it any more.
 
-        Only of an id of one write: nobody replays it. A stream that comes back after a year replays its last batch, and
-        finds by the decision alone that it is not to be decided anew. The partition refuses the batch for ever
-        (``plan.stage``), so nobody can carry it out. What it does not tell is whether that was done before. It was if
-        the catalog names something of it, since a batch comes whole. Else nothing of it may be left among what is
-        staged: of what waits there nothing but the decision tells that it was decided.
+        Only one-shot ids can be over, because they are never replayed. A stream that resumes after a year replays its
+        last batch, and only the decision shows that the batch was decided. The partition refuses the batch for ever
+        (``plan.stage``), so it cannot be carried out any more. It was carried out if the catalog names some of it,
+        since a batch comes whole. Otherwise nothing of it may be left among the staged objects, because only the
+        decision shows that those were decided.
         """
         forgotten = is_once(decision.txn) and root.last_batch(decision.txn) < 0
         forgotten = forgotten and decision.seen.get(target, 0) < forgotten_up_to(root, decision.txn)
@@ -297,7 +300,6 @@ class _Partitions:
 
 
 def _named_staged(root: Root) -> Steps[set[tuple[int, int]]]:
-    """Ids of what sinks have staged and a catalog names."""
     found: set[tuple[int, int]] = set()
     pinned, at = Snapshot.of(root), 0
     while len(rows := (yield from pinned.flagged(FLAG_STAGED, at))):
@@ -307,7 +309,7 @@ def _named_staged(root: Root) -> Steps[set[tuple[int, int]]]:
 
 
 def _stored_staged(topic_id: UUID, partition: int) -> Steps[set[tuple[int, int]]]:
-    """Ids of all that lies below ``s/t/``."""
+    """Return the ids of all objects below ``s/t/``."""
     listed = yield from list_all(staged_prefix(topic_id, partition))
     return {split_uid(parsed.uid) for entry in listed if (parsed := parse_staged_key(entry.key)) is not None}
 

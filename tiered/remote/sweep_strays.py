@@ -1,17 +1,17 @@
-"""Strays: what lies below a topic id that no registry entry names, and that nobody can ever name again.
+"""Strays: objects below a topic id that no registry entry names, and that none can ever name again.
 
 ::
 
     keys of the bucket, listed first ── entries, read after the listing ── a topic id without an entry
-        ├─ each partition with an audit line `destroyed`        a topic id is never given twice: it goes
-        ├─ the others: nothing but roots of version 1, and the
-        │  name is another topic's by now                       their registration can never end: they go
+        ├─ each partition with an audit line `destroyed`        a topic id is never reused: deleted
+        ├─ the others: only roots of version 1, and the
+        │  name belongs to another topic by now                 their registration can never end: deleted
         └─ anything else                                        the entry may be lost: all of it stays
-    objects below probe/, which a process leaves that dies while it probes the store: they go
-    multipart uploads that nobody completed ── of partitions with an audit line `destroyed`: they are aborted
+    objects below probe/, left by a process that died while it probed the store: deleted
+    unfinished multipart uploads ── of partitions with an audit line `destroyed`: aborted
 
-A process that stands still from before a topic's destruction until after it leaves the first kind, a registration that
-was killed the second. Nothing goes before it is a day old. To list the bucket costs about one LIST a partition.
+A process that stalls during a topic's destruction leaves the first kind, a killed registration the second. Nothing is
+deleted before it is a day old. Listing the bucket costs about one LIST a partition.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ from tiered.store.base import AbortUpload, Delete, Deleted, List, Now, Object, P
 
 @dataclass(slots=True)
 class Strays:
-    """What such a sweep found: the first ``MAX_DELETE_KEYS`` keys, and how much there is of all.
+    """Result of a sweep: the first ``MAX_DELETE_KEYS`` keys, and the totals of all.
 
-    ``uploads``: unfinished ones, by key and id, below partitions that were destroyed; ``unlisted``: why they are not
-    known.
+    ``uploads``: unfinished ones, by key and id, below destroyed partitions; ``unlisted``: why they are unknown.
     """
 
     keys: list[str] = field(default_factory=list)
@@ -49,9 +48,9 @@ class Strays:
 
 
 def sweep_strays(*, delete: bool) -> Steps[Strays]:
-    """Strays of the whole bucket; with ``delete`` they go.
+    """Find the strays of the whole bucket; with ``delete`` delete them.
 
-    Raises CorruptionError for an entry that cannot be read: what it names is not known then, and nothing goes.
+    Raises CorruptionError for an unreadable registry entry: its topic is unknown then, and nothing is deleted.
     """
     listed = yield from list_partitions()
     named = {entry.topic_id for entry in (yield from list_topics())}
@@ -93,8 +92,10 @@ def _sweep_probes(found: Strays, *, delete: bool) -> Steps[None]:
 
 
 def _sweep_uploads(found: Strays, *, abort: bool) -> Steps[None]:
-    """Unfinished multipart uploads that are old enough, below partitions that were destroyed. No listing of objects
-    shows them, and a bucket without a rule of its own keeps their parts for ever."""
+    """Find, and with ``abort`` abort, old unfinished multipart uploads below destroyed partitions.
+
+    Listings of objects do not show them. Without a lifecycle rule the bucket keeps their parts for ever.
+    """
     listed, date_ms = yield from list_unfinished("")
     date_ms = date_ms or (yield Now()).now_ms
     destroyed: dict[tuple[UUID, int], bool] = {}
@@ -112,7 +113,7 @@ def _sweep_uploads(found: Strays, *, abort: bool) -> Steps[None]:
 
 
 def _sweep_destroyed(topic_id: UUID, partition: int, found: Strays, *, delete: bool) -> Steps[None]:
-    """All that is old enough below a partition that was destroyed, its root last."""
+    """Find, and with ``delete`` delete, old objects below a destroyed partition, its root last."""
     after, last = "", root_key(topic_id, partition)
     noted = rooted = False
     while True:
@@ -131,11 +132,11 @@ def _sweep_destroyed(topic_id: UUID, partition: int, found: Strays, *, delete: b
             break
         after = page.entries[-1].key
     if delete and rooted:
-        yield from _delete([last], found)
+        yield from _delete([last], found)  # the root last, as in ``destroy``
 
 
 def _sweep_unregistered(topic_id: UUID, partitions: Sequence[int], found: Strays, *, delete: bool) -> Steps[None]:
-    """Roots that no entry will vouch for, if that is proven of every partition of the topic id."""
+    """Find roots that no entry will vouch for. Takes them only if that is proven of every partition of the topic id."""
     roots: list[Root] = []
     size_bytes = 0
     for partition in partitions:
@@ -164,10 +165,10 @@ def _sweep_unregistered(topic_id: UUID, partitions: Sequence[int], found: Strays
 
 
 def _is_taken(name: str, topic_id: UUID) -> Steps[bool]:
-    """Whether no registration of ``topic_id`` that is under way can land any more.
+    """Return True if no running registration of ``topic_id`` can land any more.
 
-    Its PUT is bound to an entry that was deleted, or to none. Under another topic's entry it loses, and gives way. An
-    entry that says ``deleted`` may be the one it is bound to, unless it is of this id, which is never registered again.
+    Its PUT requires a deleted entry or none. It loses, and gives way, where another topic's entry exists. A ``deleted``
+    entry may be the required one, unless it is of this id, which is never registered again.
     """
     entry = yield from load_entry(name)
     return entry is not None and (entry.topic_id == topic_id) == (entry.state == STATE_DELETED)

@@ -1,18 +1,16 @@
-"""The topic registry: ``topics/{topic}``, one small JSON object each, changed by compare-and-swap only.
+"""Topic registry: ``topics/{topic}``, one small JSON object each, changed by compare-and-swap only.
 
 ::
 
     {"format": 1, "topic": "flights", "topic_id": "<32 hex>", "partitions": 3, "state": "open",
      "config": {"segment.bytes": "67108864"}, "version": 7, "changes": [["<32 hex>"], ...]}
 
-The roots of all partitions are made first and the entry last; ``roots`` says so, and from then on a root that is
-absent is lost, never "nothing uploaded yet". An entry without ``roots`` was written before that rule: the next writer
-that registers the topic makes the missing roots, unless something tells that they had been there. More partitions are
-added in the same order: their roots, then the entry.
+The roots of all partitions are made first and the entry last. From then on a missing root is lost, never "nothing
+uploaded yet". More partitions are added in the same order: their roots, then the entry.
 
-``changes`` holds the ids of the newest changes. They make each body unique, so that ETags never repeat, and tell
-whoever lost the answer to a PUT whether it landed, even after others have changed the entry again. All
-registrations of a name that race create one entry, and all adopt the topic id found there.
+``changes`` holds the ids of the newest changes. They make each body unique, so that ETags never repeat. They also show
+after a lost answer whether a PUT landed, even if others have changed the entry again. Racing registrations of a name
+create one entry, and all adopt its topic id.
 
 Listing the registry is the only listing that a user can cause.
 """
@@ -82,7 +80,7 @@ _ENTRY = {
 _OPTION = Kind(str, 0, MAX_CONFIG_CHARS)
 
 STATE_DELETED = "deleted"
-"""Of an entry whose topic has no object any more: to everybody as if there were none, but the next one replaces it."""
+"""State of an entry whose topic has no object any more. It counts as no entry, and the next topic replaces it."""
 
 _LOOK_HINT = "look at the topic with `tiered topics describe`, then try again"
 REPAIR_HINT = "`tiered repair TOPIC --dry-run` shows how it is repaired; nothing was deleted"
@@ -90,10 +88,10 @@ REPAIR_HINT = "`tiered repair TOPIC --dry-run` shows how it is repaired; nothing
 
 @dataclass(frozen=True, slots=True)
 class TopicEntry:
-    """A topic as registered. ``config`` holds Kafka's names with text values; ``state`` as that of a root.
+    """Registered topic. ``config``: Kafka's names with text values; ``state``: as that of a root.
 
-    ``version`` counts changes, ``changes`` are the ids of the newest ones, the newest last. The root of every partition
-    was made before the entry named it.
+    ``version`` counts changes. ``changes``: ids of the newest ones, in order. The root of every partition was made
+    before the entry named it.
     """
 
     name: str
@@ -106,7 +104,7 @@ class TopicEntry:
 
     @property
     def settings(self) -> TopicConfig:
-        """Of the topic. Raises ConfigError for one that this release does not know, or whose value it does not."""
+        """Return the topic's settings. Raises ConfigError for a setting or a value that this release does not know."""
         try:
             return TopicConfig.from_properties(self.config)
         except ConfigError as error:
@@ -118,7 +116,7 @@ class TopicEntry:
 
     @property
     def known_settings(self) -> TopicConfig:
-        """Those that this release knows, the others at their defaults: for who reads, and changes nothing."""
+        """Return the settings that this release knows, with defaults for others. For readers, which change nothing."""
         config = TopicConfig()
         for name, value in self.config.items():
             with contextlib.suppress(ConfigError):
@@ -127,19 +125,23 @@ class TopicEntry:
 
     @property
     def known(self) -> Known:
-        """What a maintainer knows of the roots. Those of a topic that is being deleted go one by one."""
+        """Return what the entry proves about the roots, for a maintainer. See :meth:`known_with`."""
         return self.known_with(NOTHING_KNOWN)
 
     def known_with(self, seen: Known) -> Known:
-        """What the entry knows of a root, beside what a disk has ``seen`` of it; nothing where one that is gone is no
-        loss: roots of a topic that is being deleted go one by one."""
+        """Return what the entry and a disk (``seen``) prove about a root.
+
+        Nothing is proven for a topic that is being deleted, whose roots are deleted one by one.
+        """
         return NOTHING_KNOWN if self.state == STATE_DELETING else replace(seen, made=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Registrant:
-    """Who registers a topic. ``here``: the partitions on its disk, None for all. ``seen``: those whose roots that disk
-    has seen, by number: they are never made anew. ``first``: steps before the first write, which may refuse it.
+    """Process that registers a topic. ``here``: the partitions on its disk, None for all.
+
+    ``seen``: numbers of the partitions whose roots that disk has seen; they are never made again. ``first``: steps
+    before the first write, which may refuse it.
     """
 
     owner: str = ""
@@ -155,13 +157,12 @@ Change = Callable[[TopicEntry], TopicEntry]
 def register_topic(
     name: str, topic_id: UUID, partitions: int, config: Mapping[str, str], registrant: Registrant = ANYBODY
 ) -> Steps[TopicEntry]:
-    """Creates the roots and then the entry, or gives the one that is there: compare its ``topic_id`` with yours.
+    """Create the roots, then the entry. Return the entry, which may be an earlier one: compare its ``topic_id``.
 
-    An entry with the same id gets the partitions that it lacks: one GET for an entry that lacks none.
-
-    Raises ConfigError for a bad name or number, CommitUnknown if the outcome is not known (register again),
-    LogDestroyedError for a root that ``registrant`` has seen and that is gone, CorruptionError for an entry that says
-    less than the bucket or ``registrant`` holds.
+    An entry with the same id gets the partitions that it lacks. If it lacks none this costs one GET. Raises ConfigError
+    for a bad name or number, CommitUnknown if the outcome is not known (register again). Raises LogDestroyedError if a
+    root that ``registrant`` has seen is gone, CorruptionError if the entry has fewer partitions than the bucket or
+    ``registrant``.
     """
     key = topic_key(name)
     if not 1 <= partitions <= MAX_PARTITIONS or topic_id.int == 0:
@@ -169,7 +170,7 @@ def register_topic(
             f"topic {name}: {partitions} partitions, topic id {topic_id}", hint=f"1 to {MAX_PARTITIONS} partitions"
         )
     entry = TopicEntry(name, topic_id, partitions, MappingProxyType(dict(config)))
-    encode_topic(entry)  # what cannot be an entry is refused before the first root is made
+    encode_topic(entry)  # refuse an invalid entry before the first root is made
     deadline = yield from deadline_after(COMMIT_DEADLINE_MS)  # one for the whole registration, its roots too
 
     def first_entry(seen: Tagged[TopicEntry | None]) -> Planned[TopicEntry | None]:
@@ -201,7 +202,7 @@ def _update(
     *,
     hint: str,
 ) -> Steps[tuple[TopicEntry, bool]]:
-    """Change the entry of ``name``. Return it, and whether this call wrote it."""
+    """Change the entry of ``name``. Return it, and True if this call wrote it."""
     key = topic_key(name)
     look = look_at(key, lambda got: decode_topic(got.data, key=key), MAX_ENTRY_BYTES)
     done = yield from update(Cell(key, f"topic {name}", look, _holds_change, hint), change, deadline)
@@ -211,7 +212,7 @@ def _update(
 
 
 def _holds_change(found: TopicEntry | None, sent: TopicEntry | None) -> bool:
-    """Return whether the newest change of ``sent`` was made. Raise CommitUnknown if ``found`` no longer records it."""
+    """Return True if the newest change of ``sent`` was made. Raise CommitUnknown if ``found`` no longer records it."""
     if found is None or sent is None or found.topic_id != sent.topic_id:
         return False
     if sent.changes[-1] in found.changes:
@@ -229,7 +230,7 @@ def _completed(found: TopicEntry, wanted: TopicEntry, registrant: Registrant, de
     check_entry(name, found, dict.fromkeys(registrant.seen, Known(writer_epoch=1)))
     used = yield from _made(wanted, range(before, wanted.partitions), registrant, deadline)
     if used:
-        again = yield from load_topic(name)  # somebody may have added them while we did
+        again = yield from load_topic(name)  # another process may have added them meanwhile
         if again is None or used[-1].partition >= again.partitions:
             raise CorruptionError(
                 f"topic {name}: {topic_key(name)} names {before} partitions, and the root {used[-1].key} is in use: "
@@ -247,7 +248,7 @@ def _completed(found: TopicEntry, wanted: TopicEntry, registrant: Registrant, de
 def _made(
     entry: TopicEntry, partitions: Collection[int], registrant: Registrant, deadline: Deadline
 ) -> Steps[list[Root]]:
-    """Makes roots, create-only; gives those that were there and are in use: of the same topic, registered before."""
+    """Make roots, create-only. Return the existing ones that are in use: by this topic, registered before."""
     ids = PartitionIds(entry.name, entry.topic_id)
     wanted = sorted(partitions)
     seen = sorted(set(wanted).intersection(registrant.seen))
@@ -268,10 +269,10 @@ def _made(
 
 
 def check_entry(name: str, entry: TopicEntry | None, known: Mapping[int, Known], *, where: str = "the bucket") -> None:
-    """Holds an entry (None: there is none) against what a disk knows of the topic's partitions, by number.
+    """Check an entry (None: there is none) against what a disk knows of the topic's partitions, by number.
 
-    Raises LogDestroyedError if the disk has seen roots of a topic that has no entry, CorruptionError if the entry
-    vouches for fewer partitions than the disk has seen.
+    Raises LogDestroyedError if the disk has seen roots of a topic without an entry, CorruptionError if the entry has
+    fewer partitions than the disk has seen.
     """
     seen = [number for number, what in known.items() if what.by_disk] if known else []
     if entry is None and seen:
@@ -289,7 +290,7 @@ def check_entry(name: str, entry: TopicEntry | None, known: Mapping[int, Known],
 
 
 def check_successor(name: str, seen: TopicEntry | None, entry: TopicEntry | None, *, where: str) -> None:
-    """Holds an entry against one that the same process saw before: what was registered never gets less.
+    """Check an entry against an earlier one: a registered topic never shrinks.
 
     Raises LogDestroyedError (it is gone, or is another topic's), CorruptionError (it is an older one).
     """
@@ -312,26 +313,26 @@ def check_successor(name: str, seen: TopicEntry | None, entry: TopicEntry | None
 
 
 def load_topic(name: str) -> Steps[TopicEntry | None]:
-    """The entry, None if the topic is not registered. Raises CorruptionError if it cannot be read."""
+    """Return the entry, None if the topic is not registered. Raises CorruptionError if it cannot be read."""
     entry = yield from load_entry(name)
     return None if entry is None or entry.state == STATE_DELETED else entry
 
 
 def load_entry(name: str) -> Steps[TopicEntry | None]:
-    """As :func:`load_topic`, also of a topic that was deleted: its name is free, and it is not lost."""
+    """Return the entry, also of a deleted topic, whose name is free. None without one. Raises CorruptionError."""
     key = topic_key(name)
     got: Object | Missing = yield _get(key)
     return decode_topic(got.data, key=key) if isinstance(got, Object) else None
 
 
 def need_open(entry: TopicEntry) -> None:
-    """Raises LogDestroyedError for a topic that is being deleted, or was."""
+    """Raise LogDestroyedError for a topic that is being deleted, or was."""
     if entry.state in (STATE_DELETING, STATE_DELETED):
         raise being_deleted(f"topic {entry.name}", entry.topic_id, over=entry.state == STATE_DELETED)
 
 
 def being_deleted(what: str, topic_id: UUID, *, over: bool = False) -> LogDestroyedError:
-    """The error for ``what`` belongs to a topic that is being deleted, or was (``over``)."""
+    """Return the error that ``what`` belongs to a topic that is being deleted, or was (``over``)."""
     return LogDestroyedError(
         f"{what} ({topic_id}) {'was' if over else 'is being'} deleted",
         hint="what the bucket holds of it goes after gc.grace.ms; its name is free for another topic then",
@@ -339,16 +340,16 @@ def being_deleted(what: str, topic_id: UUID, *, over: bool = False) -> LogDestro
 
 
 def confirm_topic(entry: TopicEntry) -> Steps[TopicEntry]:
-    """The entry, or the newer one that took its place meanwhile: none of its topic's partitions is in use behind them.
+    """Return the entry, or a newer one. Raise CorruptionError if a partition beyond the newest entry's is in use.
 
-    For whoever reads without a disk that has seen the partitions: an older entry names fewer of them than were
-    written, and all that tells is the root behind the last one. One GET. Raises CorruptionError if it is in use.
+    For readers without a disk that has seen the partitions. An older entry has fewer partitions than were written, and
+    only the root after the last one shows that. One GET.
     """
     for _ in range(CHANGES_KEPT):
         key = root_key(entry.topic_id, entry.partitions)
         got = yield root_get(key)
         root = decode_root(got.data, key=key) if isinstance(got, Object) else None
-        if root is None or root.version == 1:  # none, or one that waits for its entry: partitions are being added
+        if root is None or root.version == 1:  # version 1: partitions are being added, the entry comes later
             return entry
         again = yield from load_topic(entry.name)
         if again is None or again.topic_id != entry.topic_id or again.partitions <= entry.partitions:
@@ -363,18 +364,17 @@ def confirm_topic(entry: TopicEntry) -> Steps[TopicEntry]:
 
 
 def load_topic_to_read(name: str) -> Steps[TopicEntry | None]:
-    """:func:`load_topic`, confirmed. Raises CorruptionError also for an entry that is an older one."""
+    """Return the entry, confirmed by :func:`confirm_topic`. Raises CorruptionError also for an older entry."""
     entry = yield from load_topic(name)
     return None if entry is None else (yield from confirm_topic(entry))
 
 
 def update_topic(name: str, change: Change, deadline: Deadline | None = None) -> Steps[TopicEntry]:
-    """Applies ``change`` by compare-and-swap, again after each lost race. It may alter partitions, config and state.
+    """Apply ``change`` by compare-and-swap, again after each lost race. It may alter partitions, config and state.
 
-    Partitions that it adds must have their roots: ``register_topic`` makes them first.
-
-    ``change`` gives the entry itself where nothing is to be done. Raises UnknownTopicError, CommitUnknown, ConfigError
-    for a change of name or topic id, or fewer partitions.
+    The roots of added partitions must exist: ``register_topic`` makes them first. ``change`` returns the entry itself
+    if nothing is to be done. Raises UnknownTopicError, CommitUnknown, and ConfigError for a change of name or topic id,
+    or for fewer partitions.
     """
     deadline = deadline or (yield from deadline_after(COMMIT_DEADLINE_MS))
 
@@ -396,10 +396,10 @@ def update_topic(name: str, change: Change, deadline: Deadline | None = None) ->
 
 
 def list_topics(unreadable: dict[str, TieredError] | None = None) -> Steps[list[TopicEntry]]:
-    """All registered topics, by name. Foreign objects under the prefix are passed over.
+    """Return all registered topics, by name. Foreign objects under the prefix are skipped.
 
-    ``unreadable`` gets, by name, why an entry cannot be read: what it names is not known, never "nothing". Without it
-    that is raised, for who needs all of them: CorruptionError, ConfigError for a newer format.
+    ``unreadable`` gets the errors of unreadable entries by name. Without it the first is raised: CorruptionError, or
+    ConfigError for a newer format.
     """
     names = yield from list_topic_names()
     entries: list[TopicEntry] = []
@@ -419,20 +419,20 @@ def list_topics(unreadable: dict[str, TieredError] | None = None) -> Steps[list[
 
 
 def _listed(got: Outcome | TieredError, name: str) -> TopicEntry | None:
-    """One answer of a listing; None if the entry went meanwhile."""
+    """Return one answer of a listing; None if the entry was deleted meanwhile."""
     if isinstance(got, TieredError):
         raise got
     return decode_topic(got.data, key=topic_key(name)) if isinstance(got, Object) else None
 
 
 def list_topic_names() -> Steps[list[str]]:
-    """Names of all registered topics, whether or not their entries can be read, in the order of their keys."""
+    """Return the names of all registered topics, also of unreadable entries, in the order of their keys."""
     listed = yield from list_all(TOPICS_PREFIX)
     return [name for entry in listed if (name := parse_topic_key(entry.key)) is not None]
 
 
 def encode_topic(entry: TopicEntry) -> bytes:
-    """The object's bytes, for people as well. Raises ConfigError if larger than readers accept."""
+    """Return the object's bytes, which people can read as well. Raises ConfigError if they are too many."""
     body = json.dumps(
         {
             "format": FORMAT,
@@ -452,7 +452,7 @@ def encode_topic(entry: TopicEntry) -> bytes:
 
 
 def decode_topic(data: bytes, *, key: str) -> TopicEntry:
-    """The inverse. Raises CorruptionError for damaged or foreign bytes, ConfigError for a newer format."""
+    """Decode an entry. Raises CorruptionError for damaged or foreign bytes, ConfigError for a newer format."""
     try:
         return _decoded(data, key)
     except CorruptionError as damage:
@@ -465,7 +465,7 @@ def _decoded(data: bytes, key: str) -> TopicEntry:
         raise CorruptionError(f"{key}: {len(data)} bytes are too many for a topic entry", path_or_key=key, position=0)
     fields = Fields(data, key=key)
     newer = fields.values.get("format")
-    if type(newer) is int and newer > FORMAT:  # before anything else is asked of it
+    if type(newer) is int and newer > FORMAT:  # checked before any other field
         raise ConfigError(
             f"{key} was written by a newer release: it has format {newer}, this one reads {FORMAT}",
             hint="upgrade tieredlog; nothing was changed",

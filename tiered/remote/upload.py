@@ -1,4 +1,4 @@
-"""One sealed segment -> two verified objects -> the row that a commit puts into the catalog.
+"""Upload of one sealed segment as two verified objects, and the row that a commit puts into the catalog.
 
 ::
 
@@ -6,10 +6,9 @@
                                              |
                                              > 64 MiB: multipart, parts of 16 MiB, 4 together
 
-The sizes and the checksum are those that were read at the seal: bytes sent, bytes hashed and the size in the
-catalog are the same number. An object counts only when the store has acknowledged that checksum; a store that does
-not return checksums, or was seen to accept wrong ones, is read back. Whatever fails leaves an orphan whose key
-carries the claim epoch; nothing here deletes an object.
+Size and checksum are read once, at the seal. An object counts only when the store has acknowledged that checksum. A
+store that returns no checksums, or accepted wrong ones in the probe, is read back. Failures leave orphans whose keys
+carry the claim epoch. Nothing here deletes an object.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from tiered.store.puts import (
 )
 
 HASH_PIECE_BYTES = 1024 * 1024
-"""Piece in which a file is read again to find out whether it or the object is wrong."""
+"""Piece size of the second read of a file, which shows whether the file or the object is damaged."""
 
 SEGMENT_TAGS = (("kind", "segment"),)
 INDEX_TAGS = (("kind", "index"),)
@@ -51,7 +50,7 @@ INDEX_TAGS = (("kind", "index"),)
 
 @dataclass(frozen=True, slots=True)
 class UploadPlan:
-    """The names of one upload, known before the first byte is sent, so that they can be journalled first."""
+    """Names of one upload, known before the first byte is sent, so that the caller can journal them first."""
 
     log_key: str
     idx_key: str
@@ -61,7 +60,7 @@ class UploadPlan:
 def plan_upload(
     descriptor: SegmentDescriptor, *, uid: str, claim_epoch: int, role: Role | str = Role.WRITER
 ) -> UploadPlan:
-    """Keys of the ``.log`` and the ``.idx`` of one upload of a segment; ``uid`` is 32 fresh hex digits."""
+    """Return the keys of one upload of a segment. ``uid``: 32 fresh hex digits."""
     name = SegmentName(Role(role), claim_epoch, descriptor.base_offset, uid)
     log_key = segment_key(descriptor.topic_id, descriptor.partition, name)
     return UploadPlan(log_key, index_key_of(log_key), uid)
@@ -82,15 +81,15 @@ def upload_segment(
     deadline_seconds: float = PUT_DEADLINE_SECONDS,
     parts: Parts | None = None,
 ) -> Steps[Row]:
-    """Stores and verifies both objects of ``segment``; returns its row. Nothing is committed.
+    """Store and verify both objects of ``segment`` and return its row. Commits nothing.
 
-    ``plan`` is what the caller journalled; without one a fresh name is taken. ``on_multipart`` is called with the
-    id of each multipart upload before its first part is sent, to be journalled too. ``deadline_seconds`` bounds how
-    long each object is sent again; one attempt is always made, and never cut short.
+    ``plan``: the journalled names; None takes fresh ones. ``on_multipart`` gets the id of each multipart upload before
+    its first part is sent, for the journal. ``deadline_seconds`` bounds the retries of each object; one attempt is
+    always made, and never cut short.
 
-    Raises CorruptionError if the file is not what was sealed or the store holds other bytes than were sent,
-    RemoteUnavailableError if the store does not answer. A multipart upload that failed is aborted first; but where the
-    store did not answer and the caller gave ``parts``, another call with the same ``plan`` sends only what they lack.
+    Raises CorruptionError if the file differs from the seal or the object from what was sent, RemoteUnavailableError if
+    the store does not answer. A failed multipart upload is aborted first. Only if the store did not answer and the
+    caller gave ``parts``, the upload stays open, and a call with the same ``plan`` sends the missing parts.
     """
     descriptor = segment.descriptor
     if (descriptor.topic_id, descriptor.partition) != (topic_id, partition):
@@ -104,7 +103,7 @@ def upload_segment(
         # mutant object-names-are-unique
         uid: str = yield NewId()
         plan = plan_upload(descriptor, uid=uid, claim_epoch=claim_epoch, role=role)
-    indexes = segment.indexes()  # first: a segment whose indexes cannot be told leaves no orphan
+    indexes = segment.indexes()  # first, so that a segment without usable indexes leaves no orphan
     source = segment.open_log()
     try:
         _check_size(source, descriptor)
@@ -122,7 +121,7 @@ def upload_segment(
             )
             yield from verify_sent(plan.log_key, descriptor.size_bytes, descriptor.crc32c, sent, capabilities)
         except CorruptionError:
-            check_source(source, descriptor)  # says so if it is the file that differs, not the object
+            check_source(source, descriptor)  # raises if the file is damaged, not the object
             raise
     finally:
         source.close()
@@ -137,7 +136,7 @@ def upload_segment(
 def row_of(
     descriptor: SegmentDescriptor, indexes: SealedIndexes, *, uid: str, role: Role, claim_epoch: int, idx_len: int
 ) -> Row:
-    """The row of both objects, as they were sent."""
+    """Return the catalog row of both objects, as they were sent."""
     id_hi, id_lo = split_uid(uid)
     flags = (FLAG_MAINTAINER if role is Role.MAINTAINER else 0) | (FLAG_ABORTED_TXNS if indexes.txn_index else 0)
     return Row(
@@ -159,7 +158,7 @@ def row_of(
 
 
 def verify_sent(key: str, size_bytes: int, crc: int, sent: PutResult, capabilities: Capabilities) -> Steps[None]:
-    """No request where the store has just acknowledged this checksum, and was seen to check it, of the whole object."""
+    """Verify an object. Sends no request if the store acknowledged this checksum and is known to check it."""
     trusted = capabilities.returns_crc32c and capabilities.verifies_crc32c
     if not (trusted and sent.etag and sent.crc32c == crc):
         yield from verify_stored(key, size_bytes, crc, capabilities)
@@ -175,7 +174,7 @@ def _check_size(source: ByteSource, descriptor: SegmentDescriptor) -> None:
 
 
 def check_source(source: ByteSource, descriptor: SegmentDescriptor) -> None:
-    """Raise CorruptionError if the file does not hold the bytes that were sealed. Read all of it."""
+    """Read the file. Raise CorruptionError if it does not hold the sealed bytes."""
     crc = 0
     for at in range(0, source.size, HASH_PIECE_BYTES):
         crc = crc32c(source.read_at(at, min(HASH_PIECE_BYTES, source.size - at)), crc)

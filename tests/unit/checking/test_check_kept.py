@@ -102,7 +102,7 @@ def test_what_only_a_snapshot_names_is_looked_at(log: Scenario, damage: str, sid
         assert (found.severity, found.code, found.where) == (Severity.WARNING, "snapshot_index", snapshot)
         assert "`tiered restore --as-of kept`" in found.message
     assert (found.message.startswith("snapshot kept: "), key in found.message) == (True, True)
-    assert "or let go of the snapshot: `tiered snapshot delete kept flights:0`" in found.message
+    assert "or delete the snapshot: `tiered snapshot delete kept flights:0`" in found.message
 
 
 @pytest.mark.parametrize("read_data", [False, True])
@@ -215,7 +215,7 @@ def test_a_root_that_was_copied_over_a_snapshot_is_told(log: Scenario, source: s
     (found,) = seen(log)
     assert (found.severity, found.code, found.where) == (Severity.ERROR, "snapshot", snapshot)
     assert "is no snapshot: a root was copied there" in found.message
-    assert "put the object back from a version or a backup of the bucket, or let go" in found.message
+    assert "put the object back from a version or a backup of the bucket, or delete the snapshot" in found.message
     log.replace(snapshot, right)
     assert seen(log) == []
 
@@ -311,7 +311,7 @@ def test_a_pin_that_cannot_be_read_is_told(log: Scenario) -> None:
     log.replace(key, b"")
     (found,) = seen(log)
     assert (found.code, found.where) == ("pin", key)
-    assert "counts for nothing 6 hours after its last write" in found.message
+    assert "expires 6 hours after its last write" in found.message
 
 
 def test_a_garbage_page_that_cannot_be_read_is_told_and_may_go(log: Scenario) -> None:

@@ -479,7 +479,7 @@ def test_a_shared_pin_that_nobody_kept_is_lost_and_not_revived(
     bucket.store.inner.execute(Delete((pin.key,)))
     assert keep(bucket, other) == [Get]
     assert other.lost
-    assert "reason=nobody renewed it for 6 hours" in caplog.text
+    assert "reason=it was not renewed for 6 hours" in caplog.text
     assert "reason=it is gone" in caplog.text
 
 
@@ -539,7 +539,7 @@ def test_a_pin_in_the_place_of_another_is_damage_until_it_is_old(bucket: Bucket)
     assert read_pin(body, key=key) == bucket.version
     with pytest.raises(CorruptionError, match="uid is another pin's") as told:
         read_pin(body, key=other)
-    assert "counts for nothing 6 hours after its last write" in told.value.hint
+    assert "expires 6 hours after its last write" in told.value.hint
     bucket.store.execute(Put(other, body, ABSENT, crc32c(body)))
     root = bucket.log.root
     assert root is not None

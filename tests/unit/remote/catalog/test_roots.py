@@ -123,7 +123,7 @@ def test_a_registration_that_died_is_ended_by_the_next(world: World) -> None:
 
 def test_roots_that_are_not_acknowledged_in_time_are_unknown(world: World) -> None:
     world.store.script.extend(["drop"] * 10_000)
-    with pytest.raises(CommitUnknown, match="which were made"):
+    with pytest.raises(CommitUnknown, match="roots were made"):
         world.run(register_topic("flights", ID, 1, {}))
     world.store.script.clear()
     assert world.run(load_topic("flights")) is None
