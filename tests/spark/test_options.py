@@ -89,7 +89,7 @@ def test_times_win_over_offsets() -> None:
         ({"endingOffsets": '{"flights": {"0": -2}}'}, "flights-0: a batch query cannot end at the earliest"),
         ({"startingOffsets": '{"flights": {"0": -3}}'}, "flights-0: -3 is not an offset"),
         ({"startingOffsets": '{"flights": {"0": "5"}}'}, "'5' is not a number"),
-        ({"startingOffsets": '{"flights": 5}'}, "the value of flights is no object of partitions"),
+        ({"startingOffsets": '{"flights": 5}'}, "the value of flights is not an object of partitions"),
         ({"startingOffsets": "[1]"}, "it is not a JSON object of topics"),
         ({"startingOffsets": "{"}, "option startingOffsets={: it is not JSON"),
         ({"startingTimestamp": "yesterday"}, "it is not a time in milliseconds since 1970"),
@@ -119,8 +119,8 @@ def test_a_wrong_option_is_one_sentence(changed: dict[str, str], message: str) -
     [
         ({}, "no topic was chosen"),
         ({"subscribePattern": "("}, "it is not a regular expression"),
-        ({"assign": '{"flights": 1}'}, "the value of flights is no list of partitions"),
-        ({"assign": '{"flights": [true]}'}, "the value of flights is no list of partitions"),
+        ({"assign": '{"flights": 1}'}, "the value of flights is not a list of partitions"),
+        ({"assign": '{"flights": [true]}'}, "the value of flights is not a list of partitions"),
     ],
 )
 def test_a_wrong_subscription(options: dict[str, str], message: str) -> None:
@@ -139,8 +139,8 @@ LOGIN = "there is no broker to log in to"
         ("kafka.group.id", "there is no consumer group"),
         ("groupIdPrefix", "there is no consumer group"),
         ("kafkaConsumer.pollTimeoutMs", "nothing is polled"),
-        ("fetchOffset.numRetries", "repeated by themselves"),
-        ("fetchOffset.retryIntervalMs", "repeated by themselves"),
+        ("fetchOffset.numRetries", "retried automatically"),
+        ("fetchOffset.retryIntervalMs", "retried automatically"),
         ("kafka.security.protocol", LOGIN),
         ("kafka.sasl.mechanism", LOGIN),
         ("kafka.sasl.jaas.config", LOGIN),

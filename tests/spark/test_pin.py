@@ -665,7 +665,7 @@ def test_what_a_pinned_plan_names_is_not_collected_and_read_as_it_was(living: Bu
     assert collected(living) == 2 * len(left(living, slices))
     assert offsets(read(free, free_slices)) == list(range(END))  # where it is now
     with pytest.raises(
-        NotFoundError, match=r"which this DataFrame was planned with, is gone: its pin .* holds nothing"
+        NotFoundError, match=r"which this DataFrame was planned with, is gone: its pin .* has expired or was deleted"
     ):
         read(pinned, slices)
 
@@ -681,7 +681,7 @@ def test_a_task_renews_an_old_pin_and_one_that_expired_is_not_believed(living: B
     age(living, pin, hours=6.1)
     assert offsets(read(reader, slices)) == list(range(END))  # nobody has collected it yet
     assert collected(living) == 2 * len(left(living, slices)) + 1  # and the pin
-    with pytest.raises(NotFoundError, match="holds nothing any more"):
+    with pytest.raises(NotFoundError, match="has expired or was deleted"):
         read(reader, slices)
 
 
@@ -697,7 +697,7 @@ def test_a_pin_that_was_lost_since_the_task_began_is_no_damage(living: Bucket) -
         return carry_out()
 
     store.answer = collected_now
-    with pytest.raises(NotFoundError, match="holds nothing any more"):
+    with pytest.raises(NotFoundError, match="has expired or was deleted"):
         list(
             SliceReader(
                 ReadOptions.parse({"path": living.path, "subscribe": "flights"}), kafka_schema(include_headers=False)
@@ -710,7 +710,7 @@ def test_an_object_that_is_gone_although_it_is_pinned_is_damage(living: Bucket) 
     reader = living.reader(pin="true", failOnDataLoss="false")
     slices = reader.partitions()
     living.log.delete(slices[0].pieces[0].rows[1])
-    with pytest.raises(CorruptionError, match=r"and its pin .* was held when it was last looked at"):
+    with pytest.raises(CorruptionError, match=r"although its pin .* was valid at the last check"):
         read(reader, slices)
 
 

@@ -179,7 +179,7 @@ def test_rows_that_no_log_takes(
 BAD_COLUMNS = [
     ("key string", "flights", "there is no column value"),
     ("value string", None, "no topic was named"),
-    ("Value string, VALUE string", "flights", "column VALUE is there twice"),
+    ("Value string, VALUE string", "flights", "column VALUE appears twice"),
     ("value bigint", "flights", "column value is bigint, not binary or string"),
     ("value string, Partition bigint", "flights", "column Partition is bigint, not int"),
     ("value string, topic binary", None, "column topic is binary, not string"),

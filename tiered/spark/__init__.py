@@ -5,13 +5,13 @@
     df = spark.read.format("tiered").option("subscribe", "flights").load("s3://acme-logs/prod")
     stream = spark.readStream.format("tiered").option("subscribe", "flights").load("s3://acme-logs/prod")
 
-Spark finds the source through the package ``pyspark_tiered``; where it does not (an archive shipped by hand),
+Spark finds the source through the package ``pyspark_tiered``. If it does not (an archive shipped by hand),
 ``tiered.spark.register(spark)`` does the same.
 
 A DataFrame is a snapshot that is **pinned at its first action**, not at ``load``: then Spark plans, and every frame
-derived from it shares the plan. What is appended later is not seen: load again. What retention or a rewrite takes from
-under the plan is read where it is now; offsets that are gone fail the query, or with ``failOnDataLoss=false`` are
-skipped and counted in a warning of the task.
+derived from it shares the plan. To see later appends, load again. Records that retention or a rewrite has moved since
+the plan are read from their new place. Missing offsets fail the query. With ``failOnDataLoss=false`` they are skipped
+and counted in a warning of the task.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def lacking(what: str, error: ImportError) -> ConfigError:
 
 
 def register(spark: SparkSession) -> None:
-    """Makes ``format("tiered")`` known to a session. Raises ConfigError without pyspark's data source API (4.2).
+    """Register ``format("tiered")`` with a session. Raises ConfigError without pyspark's data source API (4.2).
 
     Warns if the session does not say which Python its workers use: Spark takes ``python3`` from PATH, not this one.
     """
@@ -64,5 +64,5 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(TieredDataSource)
 
 
-tell_warnings()  # whatever of this package a worker unpickles imports this first
+tell_warnings()  # here, because unpickling anything of this package imports this module first
 end_quietly()

@@ -1,4 +1,4 @@
-"""``python -m tiered.spark VERB``, and the file that ``spark-submit`` is given: one verb, from its command line."""
+"""``python -m tiered.spark VERB``, and the file for ``spark-submit``: runs one verb of its command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HERE = str(Path(__file__).resolve().parent)
 
 
 def _load() -> Callable[[], object]:
-    # After the streams are in order and interrupts are quiet.
+    # Imported late, after ``run_program`` has set up streams and signals.
     from tiered.program.command_line import run_command  # noqa: PLC0415
     from tiered.spark.commands import PROGRAM, jobs  # noqa: PLC0415
 
@@ -18,7 +18,7 @@ def _load() -> Callable[[], object]:
 
 
 if __name__ == "__main__":
-    # A file that is run by its path puts its folder first: its modules would hide others of the same names.
+    # Running a file by its path puts its folder first in sys.path, whose modules would hide others of the same names.
     sys.path[:] = [place for place in sys.path if place != HERE]
     from tiered.program.run import run_program
 

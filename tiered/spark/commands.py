@@ -47,14 +47,14 @@ _SPARK = (
 
 
 def _verb(name: str, *, speculative: bool) -> Callable[[Callable[..., int]], click.Command]:
-    """Make a command of a function that takes a runner."""
+    """Return a decorator that makes a command of a function that takes a runner."""
 
     def make(function: Callable[..., int]) -> click.Command:
         @pass_application
         @functools.wraps(function)
         def call(app: Application, *, master: str | None, settings: tuple[str, ...], **options: Any) -> int:
             try:
-                # Heavy, and absent where only the log itself is installed.
+                # Heavy, and not installed without the extra ``spark``.
                 from tiered.spark.jobs.run import Runner, SparkOptions  # noqa: PLC0415
             except ImportError as error:
                 raise lacking(f"{PROGRAM} {name}", error) from error
@@ -75,7 +75,7 @@ def _verb(name: str, *, speculative: bool) -> Callable[[Callable[..., int]], cli
 
 
 def pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
-    """Return what ``K=V`` texts say. Raises ConfigError."""
+    """Parse ``K=V`` texts. Raises ConfigError."""
     found = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -88,7 +88,7 @@ def pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
 def _bytes(_context: click.Context, parameter: click.Parameter, value: str) -> int:
     size = parse_bytes(value)
     if size < 1:
-        raise ConfigError(f"{parameter.opts[0]} {value} is nothing", hint="for example 1GiB")
+        raise ConfigError(f"{parameter.opts[0]} {value} is less than one byte", hint="for example 1GiB")
     return size
 
 
@@ -98,14 +98,14 @@ def _size_option(name: str, default: int, text: str, to: str | None = None) -> C
     return click.option(*names, callback=_bytes, default=shown, show_default=True, metavar="SIZE", help=text)
 
 
-_TASK_BYTES = _size_option("--task-bytes", SPAN_BYTES, "what one task reads; a lost task is done again as a whole")
+_TASK_BYTES = _size_option("--task-bytes", SPAN_BYTES, "bytes that one task reads; a lost task is repeated as a whole")
 
 
 def _only(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[Kind, ...]:
     words = [word.strip() for word in value.split(",")] if value is not None else list(ROUTINE)
     unknown = [word for word in words if word not in set(Kind)]
     if unknown:
-        raise ConfigError(f"--only {unknown[0]!r} is no kind of maintenance", hint=f"one of {', '.join(Kind)}")
+        raise ConfigError(f"--only {unknown[0]!r} is not a kind of maintenance", hint=f"one of {', '.join(Kind)}")
     return tuple(Kind(word) for word in words)
 
 
@@ -116,17 +116,17 @@ def _only(_context: click.Context, _parameter: click.Parameter, value: str | Non
     "kinds",
     callback=_only,
     metavar="KINDS",
-    help="retention,merge,compact,collect: all of them by default; reencode: what is there in the topic's "
-    "compression.type, and in the batch format of today",
+    help="retention,merge,compact,collect: all of them by default; reencode: rewrite old segments in the topic's "
+    "compression.type and the current batch format",
 )
 @_TASK_BYTES
 @_size_option(
-    "--memory", DEDUPE_BUFFER_BYTES, "of a map of keys; what does not fit takes another round", "memory_bytes"
+    "--memory", DEDUPE_BUFFER_BYTES, "for a map of keys; keys that do not fit take another round", "memory_bytes"
 )
 @_size_option(
     "--two-phase-above",
     TWO_PHASE_BYTES,
-    "a larger log, or one of more than 50 million records, is compacted in two phases over all tasks",
+    "compact larger logs, and those of more than 50 million records, in two phases over all tasks",
     "two_phase_bytes",
 )
 @destructive
@@ -141,10 +141,10 @@ def maintain(
     dry_run: bool,
     yes: bool,
 ) -> int:
-    """Retention, merging and compaction of the bucket, as `tiered maintain run` does them on one machine.
+    """Run retention, merging and compaction of the bucket, as `tiered maintain run` does on one machine.
 
-    A partition is maintained by one task. A large log is compacted in two phases: all tasks look for keys, Spark
-    shuffles what they found, all tasks write. Readers and writers go on meanwhile.
+    One task maintains a partition. A large log is compacted in two phases: all tasks look for keys, Spark shuffles
+    the keys, all tasks write. Readers and writers continue meanwhile.
 
     \b
     Examples:
@@ -162,7 +162,7 @@ def maintain(
 
 @_verb("check", speculative=True)
 @click.argument("topics", nargs=-1, metavar="[TOPIC...]")
-@reading_options("read every byte: on Spark this is so unless --read-data-subset says less")
+@reading_options("read every byte: the default on Spark, unless --read-data-subset is given")
 @_TASK_BYTES
 def check(
     runner: Runner,
@@ -203,12 +203,12 @@ def check(
 @_TASK_BYTES
 @destructive
 def erase(runner: Runner, *, selected: str, now: bool, task_bytes: int, dry_run: bool, yes: bool, **asked: Any) -> int:
-    """Take the records of some keys out of a topic for good, as `tiered erase` does on one machine.
+    """Delete the records of some keys from a topic for good, as `tiered erase` does on one machine.
 
-    All tasks look for the keys. Then one task for each partition writes the segments that hold them anew without them,
-    and reads all that is left. Spark sees keys as hashes alone. What stays on disks is for `tiered erase --log-dir`.
+    All tasks look for the keys. Then one task for each partition rewrites the segments with matching records, and
+    reads all other objects. Spark sees hashes of keys alone. `tiered erase --log-dir` erases from local disks.
 
-    Exit code 0: no object holds them any more; 3: some still do, the receipt names them.
+    Exit code 0: no object holds matching records; 3: some still do, the receipt names them.
 
     \b
     Examples:
@@ -230,11 +230,11 @@ def erase(runner: Runner, *, selected: str, now: bool, task_bytes: int, dry_run:
 )
 @click.option("--to", metavar="URL", help="folder: s3a://bucket/prefix, file:///dir")
 @click.option("--table", metavar="NAME", help="table of a Spark catalog, instead of --to")
-@click.option("--checkpoint", required=True, metavar="URL", help="folder in which Spark notes how far the export is")
+@click.option("--checkpoint", required=True, metavar="URL", help="folder in which Spark stores the export's progress")
 @click.option("--option", "options", multiple=True, metavar="K=V", help="an option of the format")
 @click.option("--isolation", type=click.Choice(("read_committed", "read_uncommitted")), default="read_committed")
 @click.option("--headers", is_flag=True, help="add the column headers")
-@click.option("--skip-lost", is_flag=True, help="go on where retention took records before they were exported")
+@click.option("--skip-lost", is_flag=True, help="continue if retention deleted records before they were exported")
 @click.option(
     "--batch-bytes", callback=_bytes, default="10GiB", show_default=True, metavar="SIZE", help="of one commit"
 )
@@ -254,8 +254,8 @@ def export(
 ) -> int:
     """Write records in a format of Spark's or of its connectors, each once. A run continues where the last one ended.
 
-    Spark's checkpoint notes how far it is, with the transaction of the format. Delta and Iceberg need the jars of their
-    connectors (--conf spark.jars.packages=...). A folder of Parquet files is exactly once for readers that heed its
+    Spark's checkpoint stores the progress, with the transaction of the format. Delta and Iceberg need the jars of their
+    connectors (--conf spark.jars.packages=...). A folder of Parquet files is exactly once for readers that use its
     _spark_metadata, as Spark does.
 
     \b
@@ -284,5 +284,5 @@ def export(
 
 
 def _absolute(place: str) -> str:
-    """Return a URL as it is, and a path as it is from any folder: executors have others."""
+    """Return a URL unchanged, and a path made absolute, because executors run in other folders."""
     return place if "://" in place else str(Path(place).absolute())

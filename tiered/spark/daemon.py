@@ -1,7 +1,7 @@
 """Spark's daemon of Python workers, with the modules of a reading task imported before the first fork.
 
-Spark ends the worker of each task that is not read to its end, and a new one imports pyspark, pyarrow and this library
-again. Set ``spark.python.daemon.module`` to ``tiered.spark.daemon`` and workers share what their daemon imported.
+Spark ends the worker of each task that stops reading early, and the next worker imports pyspark, pyarrow and this
+library again. Set ``spark.python.daemon.module`` to ``tiered.spark.daemon`` to share the daemon's imports.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tiered.spark.source  # noqa: F401  the reader of each task
 from tiered.spark.worker import end_quietly, keep_modules, tell_warnings
 
 if __name__ == "__main__":
-    # ``-m`` imports the package before this module is known as the program.
+    # ``-m`` imports the package before ``__main__`` is this module, so ``is_worker`` was False then.
     tell_warnings()
     end_quietly()
     keep_modules()

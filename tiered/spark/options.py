@@ -1,34 +1,36 @@
-"""Options of the Spark source -> checked values. Names and rules are those of Spark's Kafka source.
+r"""Parser of the options of the Spark source. Names and rules are those of Spark's Kafka source.
 
 ========================================  =============================================================================
 ``path``                                  URL of the remote tier (also as ``load(path)``); may be left out with
                                           ``local_dir``
 ``endpoint_url``, ``region``              of an S3 server that is not AWS
 ``expected_bucket_owner``                 account id that must own the bucket
-``subscribe``                             topics, comma-separated        \\
+``subscribe``                             topics, comma-separated        \
 ``subscribePattern``                      a regular expression            > exactly one of the three
 ``assign``                                ``{"flights": [0, 2]}``        /
 ``startingOffsets``                       ``earliest`` (default), or ``{"flights": {"0": 23, "1": -2}}`` (-2 earliest)
 ``endingOffsets``                         ``latest`` (default), or the same JSON (-1 latest); exclusive
 ``startingTimestamp``                     ms; wins over ``startingOffsetsByTimestamp`` (``{"flights": {"0": ms}}``),
                                           which wins over ``startingOffsets``; ``endingTimestamp`` likewise
-``startingOffsetsByTimestampStrategy``    ``error`` (default) or ``latest``: where no record is that late
+``startingOffsetsByTimestampStrategy``    ``error`` (default) or ``latest``: if no record is that late
 ``minPartitions``, ``slice_bytes``        at least so many tasks; bytes of one task (128 MiB)
-``maxRecordsPerPartition``                offsets of one task at most; as in Kafka, gaps of compaction count
+``maxRecordsPerPartition``                most offsets of one task; as in Kafka, gaps of compaction count
 ``includeHeaders``                        adds the column ``headers``
 ``isolation.level``                       ``read_uncommitted`` (default) or ``read_committed``
-``failOnDataLoss``                        true (default): offsets that are gone are an error, when the query is planned
+``failOnDataLoss``                        true (default): missing offsets are an error, when the query is planned
                                           and while it runs; false: they are skipped, and counted in a warning
-``asOf``                                  the bucket as it was: a snapshot's name, a version or a time; no ``local_dir``
-``pin``                                   false (default); true: what is planned is held in the bucket until six hours
-                                          after the last task of the query began or renewed it; no ``local_dir``
-``local_dir``                             log directory that driver and executors can both read: newest records, too;
-                                          what has left that disk is read from the bucket
+``asOf``                                  an older state: a snapshot's name, a version or a time; no ``local_dir``
+``pin``                                   false (default); true: planned objects are protected in the bucket until six
+                                          hours after the query's last task began or renewed it; no ``local_dir``
+``local_dir``                             log directory that driver and executors can both read, for the newest
+                                          records; older ones are read from the bucket
 ========================================  =============================================================================
 
-Users copy their options from a query on a broker. Options of Kafka's source that have no meaning here are refused, with
-what replaces each, so that nobody believes that they had an effect.
-Credentials are no options: options are part of the query plan. They come from the environment of driver and workers.
+Users copy their options from a query on a broker. Options of Kafka's source without a meaning here are refused, with
+their replacement, so that no option is silently ignored.
+
+Credentials are not options, because options are part of the query plan. They come from the environment of driver and
+workers.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ LATEST = -1
 SLICE_BYTES = 128 * 1024 * 1024
 MIN_SLICE_BYTES = 64 * 1024
 MAX_SLICES = 100_000
-"""Tasks of one query at most: the driver holds and sends a description of each."""
+"""Most tasks of one query: the driver holds and sends a description of each."""
 
 NAMES = (
     "path",
@@ -95,11 +97,11 @@ _LOGIN = (
 )
 
 _GROUP = "leave it out: there is no consumer group; startingOffsets says where a query begins"
-_POLLING = "leave it out: nothing is polled, and requests to the bucket are repeated by themselves"
+_POLLING = "leave it out: nothing is polled, and requests to the bucket are retried automatically"
 _STREAM = (
     "leave it out: it belongs to a stream (readStream); a batch query is bounded by endingOffsets or endingTimestamp"
 )
-_BYTES = 'option("slice_bytes", "128m"): bytes of one task; reads ahead are bounded by themselves'
+_BYTES = 'option("slice_bytes", "128m"): bytes of one task; read-ahead is bounded automatically'
 _COLUMNS = "leave it out: key and value are binary; select cast(key as string), cast(value as string)"
 _REPLACED = {
     "kafka.bootstrap.servers": 'leave it out: there is no broker; .load("s3://bucket/prefix") names the log',
@@ -139,9 +141,9 @@ _FAMILIES = (
 
 @dataclass(frozen=True)
 class Dialect:
-    """The options of one kind of query: which there are, what replaces others, and where it begins by default.
+    """Options of one kind of query, replacements for others, and the default start.
 
-    ``start_words``: which of EARLIEST and LATEST may be the start. ``whose``: where the ``replaced`` ones are options.
+    ``start_words``: which of EARLIEST and LATEST may be the start. ``whose``: the owner of the ``replaced`` options.
     """
 
     names: tuple[str, ...]
@@ -158,10 +160,10 @@ _BARE = ("bootstrap.servers", "group.id", "security.protocol", "sasl.", "ssl.", 
 
 @dataclass(frozen=True)
 class Bound:
-    """One side of the wanted range: a number (-2, -1 or an offset) or a time, the same for all or per partition.
+    """One side of the wanted range: a number (-2, -1 or an offset) or a time, for all partitions or for each.
 
     At most one of ``timestamp``, ``timestamps``, ``offsets`` is set; without any, ``default`` counts. ``topic_ids``:
-    of which topics the offsets are, where they were taken from a stream.
+    topics of the offsets, if those were taken from a stream.
     """
 
     default: int
@@ -171,13 +173,13 @@ class Bound:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     def named(self) -> PerPartition | None:
-        """The partitions that were named one by one, None if none were."""
+        """Return the value of each partition, None unless partitions were named one by one."""
         return self.timestamps if self.timestamps is not None else self.offsets
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What to read, checked as far as that goes without looking at the log."""
+    """Options of a read, checked without the log."""
 
     path: str | None
     local_dir: str | None
@@ -201,7 +203,7 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], dialect: Dialect = BATCH) -> ReadOptions:
-        """Raises ConfigError, in one sentence, for an unknown option, bad or conflicting values."""
+        """Parse options. Raises ConfigError, in one sentence, for an unknown option, bad or conflicting values."""
         given = {key.lower(): str(value) for key, value in options.items()}
         check_names(given, dialect.names, lambda name: replacement(name, dialect), dialect.whose)
         path, local_dir = given.get("path"), given.get("local_dir")
@@ -242,14 +244,14 @@ class ReadOptions:
 
 
 def include_headers(options: Mapping[str, str]) -> bool:
-    """The option ``includeHeaders`` alone, which decides the columns of any kind of query."""
+    """Return the option ``includeHeaders`` alone, which decides the columns of any kind of query."""
     return option_value({key.lower(): str(value) for key, value in options.items()}, "includeHeaders", _flag, False)
 
 
 def check_names(given: Mapping[str, str], names: Sequence[str], instead: Callable[[str], str], whose: str) -> None:
-    """Raises ConfigError, in one sentence, for an option (in lower case) that is none of ``names``.
+    """Raise ConfigError, in one sentence, for an option (in lower case) that is not in ``names``.
 
-    ``instead`` tells what replaces an option of ``whose`` that has no meaning here.
+    ``instead`` returns the replacement for an option of ``whose`` that has no meaning here.
     """
     known = {name.lower(): name for name in names}
     for key in given:
@@ -280,19 +282,17 @@ def _check_subscription(given: Mapping[str, str]) -> None:
 
 def _check_pin(given: Mapping[str, str], *, pin: bool) -> None:
     if pin and given.get("local_dir"):
-        raise ConfigError(
-            "options pin and local_dir exclude each other", hint="a disk keeps nothing for a reader: leave one out"
-        )
+        raise ConfigError("options pin and local_dir exclude each other", hint="a disk has no pins: leave one out")
     if pin and "asof" in given:
         raise ConfigError(
             "options pin and asOf exclude each other",
-            hint="a snapshot holds what it names (`tiered snapshot create`), and nothing holds another version: leave "
-            "one out",
+            hint="a snapshot protects its objects already (`tiered snapshot create`), and other versions cannot be "
+            "pinned: leave one out",
         )
 
 
 def option_value(given: Mapping[str, str], name: str, parse: Callable[[str], T], default: T) -> T:
-    """The option ``name``, parsed; ``default`` if it is not given. Raises ConfigError that names it."""
+    """Return the parsed option ``name``, or ``default`` without it. Raises ConfigError with the option's name."""
     text = given.get(name.lower())
     if text is None:
         return default
@@ -313,7 +313,7 @@ def _bound(given: Mapping[str, str], side: str, default: int, words: tuple[int, 
 
 
 def _offsets(text: str, words: tuple[int, ...]) -> Bound:
-    """``words``: which of EARLIEST and LATEST this side may be."""
+    """Parse offsets. ``words``: which of EARLIEST and LATEST this side may be."""
     word = {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
     if word is not None:
         if word not in words:
@@ -355,7 +355,7 @@ def _assigned(text: str) -> tuple[TopicPartition, ...]:
         check_topic_name(topic)
         whole = isinstance(partitions, list) and all(type(p) is int and p >= 0 for p in partitions)
         if not whole:
-            raise ConfigError(f"the value of {topic} is no list of partitions", hint=f"for example {example}")
+            raise ConfigError(f"the value of {topic} is not a list of partitions", hint=f"for example {example}")
         found.update(TopicPartition(topic, partition) for partition in partitions)
     return tuple(sorted(found))
 
@@ -388,7 +388,7 @@ def _count(text: str) -> int:
 
 
 def record_count(text: str) -> int:
-    """A number of records from 1 on. Raises ConfigError."""
+    """Parse a number of records of at least 1. Raises ConfigError."""
     return _number(text, 1, INT64_MAX, "a number of records from 1 on", hint="for example 1000000")
 
 
@@ -428,7 +428,7 @@ def _shown(text: str) -> str:
 
 
 def replacement(name: str, dialect: Dialect = BATCH) -> str:
-    """What to write in place of the option ``name`` (in lower case); empty if it is none of Kafka's."""
+    """Return the replacement for Kafka's option ``name`` (in lower case); empty for other names."""
     if name.startswith(_BARE):  # as a Kafka client's properties have it, without Spark's prefix
         name = f"kafka.{name}"
     if name in dialect.replaced:

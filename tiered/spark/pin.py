@@ -1,21 +1,21 @@
-"""A planned piece -> its batches, also when what was planned is no longer where it was. Runs in the workers.
+"""Reads of a planned piece, even if its records have moved since. Runs in the workers.
 
 ::
 
     as planned ──> batches, until an object is gone (404) or offsets have left the disk
                         │
-                        v   the catalog and the disk are looked at again, once
-    elsewhere  ──> the rest from whichever tier holds it now: a rewritten segment, the bucket instead of the disk
+                        v   the catalog and the disk are read again, once
+    elsewhere  ──> the rest from the tier that has it now: a rewritten segment, the bucket instead of the disk
                         │
-                        v   offsets that nobody holds
+                        v   offsets in neither tier
     lost       ──> an error, or with failOnDataLoss=false skipped and counted
 
-What a pin in the bucket holds (option ``pin``) is read as planned or not at all: each task keeps that pin, and an
-object that is gone all the same is an error.
+Under a pin in the bucket (option ``pin``) a piece is read as planned or not at all. Each task renews the pin. An object
+that is gone nevertheless is an error.
 
-A piece is read in *stretches*: each begins where the one before ended, and a batch that a stretch gives may hold
-records below its start, because a rewritten segment need not be cut into the same batches. Verified batches come in
-runs, uncut, wherever they are read: what is done for each batch costs more than its decoding.
+A piece is read in *stretches*, each from the end of the one before. The batches of a stretch may hold records below its
+start, because the batches of a rewritten segment may differ. Verified batches stay in runs, uncut, because work for
+each batch costs more than its decoding.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ __all__ = ["Batches", "PinnedPiece", "Sources"]
 
 
 class Sources:
-    """What one task reads from: the store, and the local directory, opened when it is first needed."""
+    """Store and local directory that one task reads from. The directory is opened at its first use."""
 
     def __init__(self, store: Store | None, local_dir: str | None) -> None:
         self.store = store
@@ -69,14 +69,14 @@ class Sources:
         self._log: LocalLog | None = None
 
     def local(self, piece: Piece) -> PartitionLog | None:
-        """The partition on disk, None if it has left it or belongs to another topic of that name now.
+        """Return the partition on disk, None if it has left the disk or the topic of this name is another one now.
 
-        Raises NotFoundError if the directory is not there: that is no partition that left, but a disk that is missing.
+        Raises NotFoundError if the directory does not exist: then a disk is missing, and the partition has not left it.
         """
         if not self._local_dir:
             return None
         if self._log is None:
-            # A worker that reads the bucket alone starts without the modules of the disk.
+            # Imported here, so that a worker that reads the bucket alone does not load the modules of the disk.
             from tiered.local.directory.manager import LocalLog  # noqa: PLC0415
 
             try:
@@ -93,7 +93,7 @@ class Sources:
             return None
 
     def close(self) -> None:
-        """Closes the local directory."""
+        """Close the local directory."""
         if self._log is not None:
             self._log.close()
 
@@ -102,7 +102,7 @@ class PinnedPiece:
     """One piece, read once."""
 
     def __init__(self, piece: Piece, sources: Sources, *, fail_on_data_loss: bool, past: bool = False) -> None:
-        """``past``: of the version that was planned and no other, as ``asOf`` wants it."""
+        """Prepare a read. ``past``: read the planned version and no other, as ``asOf`` requires."""
         self._past = past
         self._piece = piece
         self._sources = sources
@@ -114,11 +114,11 @@ class PinnedPiece:
         self._gone: SegmentGone | None = None
 
     def stretches(self) -> Iterator[tuple[int, Batches]]:
-        """(first wanted offset, batches that touch what follows it). Consume each before asking for the next.
+        """Yield (first wanted offset, batches that touch what follows it). Consume each before asking for the next.
 
-        Raises OffsetOutOfRangeError for offsets that are gone, OffsetGapError for those that neither tier holds,
-        CorruptionError for an object that is missing and still named, NotFoundError for one that a pin held no longer,
-        and what the tiers raise.
+        Raises OffsetOutOfRangeError for offsets that are gone, OffsetGapError for offsets in neither tier,
+        CorruptionError for a missing object that is still named, NotFoundError for one whose pin had expired, and the
+        errors of the tiers.
         """
         yield self._at, self._as_planned()
         if self._at >= self._piece.end:
@@ -149,7 +149,7 @@ class PinnedPiece:
                 yield run
                 self._at = max(self._at, run.next_offset)
         except (OffsetOutOfRangeError, NotFoundError):
-            return  # retention of this disk went past the reader, or the partition was moved or deleted under it
+            return  # retention of this disk has passed the reader, or the partition was moved or deleted
         self._at = piece.end
 
     def _from_rows(self) -> Batches:
@@ -169,16 +169,16 @@ class PinnedPiece:
         self._at = piece.end
 
     def _not_held(self, pin: SharedPin, gone: SegmentGone) -> NotFoundError | CorruptionError:
-        """Why an object is not there that the pin of this query names."""
+        """Return the error for a missing object that the pin of this query names."""
         self._runner.run(pin.look())
         what = f"{self._piece.tp}: {gone.key}, which this DataFrame was planned with, is gone"
         if pin.lost:
             return NotFoundError(
-                f"{what}: its pin {pin.key} holds nothing any more",
-                hint="load again; a pin holds for six hours after a task last renewed it, and a snapshot (asOf) always",
+                f"{what}: its pin {pin.key} has expired or was deleted",
+                hint="load again; a pin expires six hours after a task last renewed it, a snapshot (asOf) never",
             )
         return CorruptionError(
-            f"{what}, and its pin {pin.key} was held when it was last looked at",
+            f"{what}, although its pin {pin.key} was valid at the last check",
             path_or_key=gone.key,
             offset=self._at,
             hint="look for a lifecycle rule or a person that deletes objects of this prefix: run `tiered check`",
@@ -187,10 +187,10 @@ class PinnedPiece:
     # -- elsewhere -----------------------------------------------------------------------------------------------
 
     def _anew(self) -> PartitionStream | None:
-        """Both tiers as they are now; None if the topic of the piece is deleted or was made again.
+        """Return both tiers as they are now; None if the topic of the piece is deleted or was made again.
 
-        Raises CorruptionError for a registry entry or a root that is gone, and for a root that is older than the one
-        that was planned with: nobody knows what has become of the records, and they are not taken for lost.
+        Raises CorruptionError for a missing registry entry, and for a root that is missing or older than the planned
+        one. It is unknown then what became of the records, so they do not count as lost.
         """
         piece, store = self._piece, self._sources.store
         local, remote = self._sources.local(piece), None
@@ -217,7 +217,7 @@ class PinnedPiece:
         return PartitionStream.of(piece.tp, local=local, remote=remote, runner=self._runner)
 
     def _still_there(self, pinned: Snapshot | None) -> bool:
-        """Whether the partition lives. Raises CorruptionError for a root that went back."""
+        """Return False if the topic is being deleted. Raises CorruptionError for a root that went back."""
         version = pinned.version if pinned is not None else 0
         if version < self._piece.root_version:
             raise CorruptionError(
@@ -229,7 +229,7 @@ class PinnedPiece:
         return pinned is None or pinned.root.state != STATE_DELETING
 
     def _elsewhere(self, stream: PartitionStream) -> Batches:
-        """As far as the tiers hold it; then the position is at the end or at what is missing."""
+        """Yield what the tiers have from the position on. Then the position is at the end or at missing offsets."""
         end = self._piece.end
         known = stream.latest()
         try:
@@ -244,15 +244,15 @@ class PinnedPiece:
         except OffsetOutOfRangeError:
             earliest, latest = stream.earliest(), stream.latest()
             if earliest <= self._at < latest:
-                raise  # it is there, and could not be read: not lost
+                raise  # the offset exists and could not be read: that is not data loss
             self._missing_until = earliest if self._at < earliest else end
             return
-        # What the stream gave ends at its latest offset, which may move both ways under it.
+        # The stream ends at its latest offset, which may have moved in either direction meanwhile.
         self._at = max(self._at, min(end, known, stream.latest()))
         self._missing_until = end
 
     def _skip(self, stream: PartitionStream | None) -> None:
-        """Passes over what is missing from the position on, or raises."""
+        """Skip the missing offsets from the position on, or raise their error."""
         tp, end = self._piece.tp, self._piece.end
         until = end if stream is None else min(end, self._missing_until)
         earliest, latest = (stream.earliest(), stream.latest()) if stream is not None else (end, end)

@@ -1,12 +1,12 @@
-"""Options and the log as it is now -> the pieces to read. Runs on the driver, at the first action of a DataFrame.
+"""Planning of a query: options and the log as it is now -> pieces to read. Runs on the driver, at the first action.
 
-Every partition is looked at once: one GET of its root, which pins what the query sees. Times and ``read_committed``
-cost index bundles besides, which are fetched concurrently. Nothing lists the bucket but ``subscribePattern``, which
-lists ``topics/``.
+Every partition costs one GET of its root, which pins what the query sees. Times and ``read_committed`` also cost index
+bundles, which are fetched concurrently. Only ``subscribePattern`` lists: ``topics/``.
 
-Offsets that are gone are an error, or with ``failOnDataLoss=false`` skipped, counted and told (:func:`lose`). Gone
-means that the log itself says so: a newer root begins behind them, or no tier holds them. An object that the catalog
-still names and the bucket does not have is damage, never data loss, and fails whatever the option says."""
+Missing offsets are an error, or with ``failOnDataLoss=false`` skipped, counted and logged (:func:`lose`). They are
+missing if the log says so: a newer root begins after them, or no tier has them. A missing object that the catalog still
+names is damage, never data loss, and fails with either option.
+"""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ Spans = tuple[LocalSpan | None, RemoteSpan | None]
 
 
 def resolve_pieces(options: ReadOptions, store: Store | None) -> list[Piece]:
-    """What the query reads, per partition and tier, in order. ``store`` None: the local tier alone.
+    """Return the pieces of the query, per partition and tier, in order. ``store`` None: the local tier alone.
 
-    Raises ConfigError (options that do not fit the log), UnknownTopicError, OffsetOutOfRangeError (data loss), and
-    what the tiers raise.
+    Raises ConfigError (options that do not fit the log), UnknownTopicError, OffsetOutOfRangeError (data loss), and the
+    errors of the tiers.
     """
     with contextlib.closing(Subscription(options, store)) as chosen:
         chosen.look()
         check_named(options.start, chosen, "starting")
         check_named(options.end, chosen, "ending")
-        # Two pools: a partition's thread waits for its bundles, and must not keep their threads from running.
+        # Two pools: threads of partitions wait for bundles, and must not occupy the threads that fetch them.
         with planning_pool("partitions") as partitions, planning_pool("bundles") as bundles:
 
             def pieces_of(tp: TopicPartition) -> list[Piece]:
@@ -66,9 +66,9 @@ def resolve_pieces(options: ReadOptions, store: Store | None) -> list[Piece]:
 
 
 def check_named(bound: Bound, chosen: Subscription, side: str) -> None:
-    """As in Spark's Kafka source, whoever names partitions one by one names all of them, and no others.
+    """Raise ConfigError unless named partitions are all chosen ones and no others, as in Spark's Kafka source.
 
-    Raises ConfigError, also for offsets of a topic that was made again since.
+    Raises ConfigError also for offsets of a topic that was made again since.
     """
     named, wanted = bound.named(), chosen.partitions
     if named is None:
@@ -94,7 +94,7 @@ def _list(tps: Sequence[TopicPartition]) -> str:
 
 
 def _pieces_of(tiers: Tiers, options: ReadOptions, pool: Executor) -> list[Piece]:
-    """The wanted range of one partition, tier by tier."""
+    """Return the wanted range of one partition, tier by tier."""
     if tiers.local is None and tiers.remote is None:
         return []
     pin = tiers.hold()
@@ -103,7 +103,7 @@ def _pieces_of(tiers: Tiers, options: ReadOptions, pool: Executor) -> list[Piece
         return []
     latest = tiers.stream.latest()
     start, end = start_of(tiers, options, tiers.stream.earliest(), latest), _end(tiers, options, latest)
-    if start > max(end, latest) and not options.fail_on_data_loss:  # as Kafka's source: nothing, and a warning
+    if start > max(end, latest) and not options.fail_on_data_loss:  # no records and a warning, as Kafka's source
         held = tiers.stream.earliest(), latest
         what = f"{tiers.tp}: the query starts at offset {start}, the log holds {held[0]} to {held[1]}"
         lose(what, 0, requested=start, held=held, fail=False)
@@ -117,8 +117,10 @@ def _pieces_of(tiers: Tiers, options: ReadOptions, pool: Executor) -> list[Piece
 
 
 def pieces_between(tiers: Tiers, start: int, end: int, options: ReadOptions, pool: Executor) -> list[Piece]:
-    """Offsets ``start`` to ``end`` (exclusive) of one partition, tier by tier, as it is pinned; ``pool`` fetches index
-    bundles. Raises OffsetOutOfRangeError and OffsetGapError (data loss)."""
+    """Return pieces of one pinned partition for offsets ``start`` to ``end`` (exclusive), tier by tier.
+
+    ``pool`` fetches index bundles. Raises OffsetOutOfRangeError and OffsetGapError (data loss).
+    """
     start, end = _within(tiers.tp, start, end, tiers.stream.spans(), options)
     aborted: tuple[AbortedTxn, ...] = ()
     if options.read_committed:
@@ -126,7 +128,7 @@ def pieces_between(tiers: Tiers, start: int, end: int, options: ReadOptions, poo
         aborted = tiers.aborted_txns(start, end, pool) if start < end else ()
     if start >= end:
         return []
-    # The tiers may have moved: a lookup that met an object which retention took has pinned a newer root.
+    # A lookup that met an object deleted by retention has pinned a newer root: read the spans again.
     spans = tiers.stream.spans()
     start, end = _within(tiers.tp, start, end, spans, options)
     return [
@@ -136,7 +138,7 @@ def pieces_between(tiers: Tiers, start: int, end: int, options: ReadOptions, poo
 
 
 def _within(tp: TopicPartition, start: int, end: int, spans: Spans, options: ReadOptions) -> tuple[int, int]:
-    """The range inside what the log holds; anything outside is data loss."""
+    """Return the part of the range that the log has. Offsets outside are data loss."""
     earliest, latest = earliest_offset(*spans), latest_offset(*spans)
     if earliest <= start <= latest and end <= latest:
         return start, end
@@ -153,7 +155,7 @@ def _within(tp: TopicPartition, start: int, end: int, spans: Spans, options: Rea
 
 
 def _tier_ranges(tp: TopicPartition, start: int, end: int, spans: Spans, *, fail: bool) -> Iterator[TierRange]:
-    """Which tier serves which offsets. A hole between the tiers is data loss."""
+    """Yield the tier of each range. A hole between the tiers is data loss."""
     local, remote = spans
     while start < end:
         try:
@@ -168,9 +170,9 @@ def _tier_ranges(tp: TopicPartition, start: int, end: int, spans: Spans, *, fail
 
 
 def start_of(tiers: Tiers, options: ReadOptions, earliest: int, latest: int) -> int:
-    """The offset at which the options begin to read one partition that holds ``earliest`` to ``latest``.
+    """Return the first offset that the options choose in a partition with ``earliest`` to ``latest``.
 
-    Raises ConfigError where no record is as late as the time that was asked for.
+    Raises ConfigError if no record is as late as the wanted time.
     """
     bound = options.start
     timestamp = bound.timestamp if bound.timestamps is None else bound.timestamps[tiers.tp]
@@ -208,7 +210,6 @@ def _piece(tiers: Tiers, tier: Tier, start: int, end: int, aborted: tuple[Aborte
 
 
 def _rows_between(pinned: Snapshot, start: int, end: int) -> Steps[tuple[Row, ...]]:
-    """The segments that hold offsets ``start`` to ``end``."""
     found: list[Row] = []
     at = start
     while at < end and len(rows := (yield from pinned.piece(at))):
@@ -220,17 +221,17 @@ def _rows_between(pinned: Snapshot, start: int, end: int) -> Steps[tuple[Row, ..
 def offset_index_of(
     tp: TopicPartition, topic_id: str, row: Row, cache: ByteCache | None = None
 ) -> Steps[OffsetIndex | None]:
-    """The offset index of a remote segment; None if it was rewritten or trimmed since its root was read."""
+    """Return the offset index of a remote segment; None if it was rewritten or trimmed since its root was read."""
     lookup = SegmentReader(tp, UUID(topic_id), cache=cache).lookup
     try:
         data = yield from lookup.section(row, SectionKind.OFFSET_INDEX)
     except SegmentGone:
-        return None  # a task will look where it is
+        return None  # the task will find its replacement
     return OffsetIndex.from_bytes(data, row.base)
 
 
 def offset_within(tiers: Tiers, start: int, end: int, size_bytes: int) -> int:
-    """How far from ``start`` on, and at most to ``end``, the log holds ``size_bytes``, as its indexes tell.
+    """Return the offset, at most ``end``, up to which the log has ``size_bytes`` from ``start``, by its indexes.
 
     Between two entries of an index, and on disk, records count as equally large.
     """
@@ -249,7 +250,7 @@ def offset_within(tiers: Tiers, start: int, end: int, size_bytes: int) -> int:
 
 
 def _filled(tiers: Tiers, pinned: Snapshot, start: int, end: int, left: int) -> Steps[tuple[int, int]]:
-    """The offset up to which segments from ``start`` on hold ``left`` bytes, and what is left at ``end``."""
+    """Return the offset up to which segments from ``start`` on have ``left`` bytes, and the rest at ``end``."""
     at = start
     while at < end and len(rows := (yield from pinned.piece(at))):
         for row in rows.slice(0, int(rows.base.searchsorted(end))):
@@ -266,7 +267,7 @@ def _filled(tiers: Tiers, pinned: Snapshot, start: int, end: int, left: int) -> 
 
 
 def _local_bytes(tiers: Tiers, start: int, end: int) -> int:
-    """Estimated from the sealed segments; an active one counts like the average of them, or as nothing."""
+    """Estimate the bytes from the sealed segments. An active one counts like their average, without any as 0."""
     if tiers.local is None:
         return 0
     sealed = [segment.descriptor for segment in tiers.local.sealed_segments(start)]
@@ -275,9 +276,9 @@ def _local_bytes(tiers: Tiers, start: int, end: int) -> int:
 
 
 def lose(what: str, count: int, *, requested: int, held: tuple[int, int], fail: bool, hint: str = "") -> None:
-    """``what`` is gone: ``count`` offsets. ``held``: earliest and latest offset (exclusive) of the log as it is now.
+    """Report ``count`` missing offsets. ``held``: earliest and latest offset (exclusive) of the log now.
 
-    Raises OffsetOutOfRangeError if ``fail``, else warns and returns: the caller skips them.
+    Raises OffsetOutOfRangeError if ``fail``. Otherwise logs a warning and returns, and the caller skips them.
     """
     if fail:
         raise OffsetOutOfRangeError(

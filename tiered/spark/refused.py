@@ -1,4 +1,4 @@
-"""A data source that refuses each call with one error: for a Spark that lacks what the real one needs."""
+"""Data source that refuses each call with one error, for a Spark that lacks what the real one needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The columns of the Spark source: Kafka's, and the user's choice of them."""
+"""Columns of the Spark source: Kafka's, and the user's choice of them."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _NAMES = {name.lower(): name for name in _TYPES}
 
 
 def kafka_schema(*, include_headers: bool) -> StructType:
-    """The columns of Spark's Kafka source; ``headers`` only when asked for, as there.
+    """Return the columns of Spark's Kafka source; ``headers`` only on request, as there.
 
-    What the user's ``.schema(...)`` leaves out is not decoded, nor sent to the JVM.
+    Columns missing in the user's ``.schema(...)`` are neither decoded nor sent to the JVM.
     """
     names = [name for name in _TYPES if include_headers or name != "headers"]
     return StructType([StructField(name, _TYPES[name]) for name in names])
 
 
 def check_schema(schema: StructType, *, include_headers: bool) -> StructType:
-    """``schema`` itself: its names in the user's letters, its order and nullability, since Spark compares with it.
+    """Check ``schema`` and return it unchanged: Spark compares with its letter case, order and nullability.
 
-    Names are matched without regard to case, as Spark resolves columns. Raises ConfigError, in one sentence, for a
-    column that the log does not have, one that is named twice, or one of another type.
+    Names match without regard to case, as Spark resolves columns. Raises ConfigError, in one sentence, for an unknown
+    column, a duplicate, or another type.
     """
     seen: set[str] = set()
     for wanted, name in zip(schema.fields, column_names(schema), strict=True):
@@ -65,7 +65,7 @@ def check_schema(schema: StructType, *, include_headers: bool) -> StructType:
 
 
 def column_names(schema: StructType) -> list[str]:
-    """The log's own names of the columns of ``schema``. Raises ConfigError for one that the log does not have."""
+    """Return the log's own names of the columns of ``schema``. Raises ConfigError for an unknown column."""
     names = []
     for wanted in schema.fields:
         name = _NAMES.get(wanted.name.lower())
@@ -79,10 +79,10 @@ def column_names(schema: StructType) -> list[str]:
 
 
 def _shape(kind: DataType) -> str:
-    """A type without nullability and letter case; field names of ``headers`` resolve as column names do."""
+    """Return a type without nullability and letter case; field names of ``headers`` resolve as column names do."""
     return kind.simpleString().lower()
 
 
 def arrow_schema_of(schema: StructType) -> pa.Schema:
-    """Exactly what Spark compares the record batches of a source with."""
+    """Return the Arrow schema that Spark requires of the source's record batches."""
     return to_arrow_schema(schema, timezone="UTC")

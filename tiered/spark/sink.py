@@ -1,4 +1,4 @@
-"""The sink, batch and stream: what Spark calls, on the driver and in the workers.
+"""Sink, batch and stream: the methods that Spark calls, on the driver and in the workers.
 
 =====================================  ==================  ======================================================
 call                                   process             does
@@ -9,9 +9,9 @@ call                                   process             does
 ``abort(messages)``                    driver              nothing: Spark calls it also after a commit that landed
 =====================================  ==================  ======================================================
 
-Each batch belongs to a *transaction id*: of a stream that of its checkpoint (Spark's query id, which the tasks read
-from their context and send with what they staged: ``commit`` is told the batch alone), of a batch job option ``txnId``,
-or a random one. What was decided for a batch stands; a replay adopts it, also if the query would give other rows now.
+Each batch belongs to a *transaction id*. That of a stream is its checkpoint's (Spark's query id, which tasks read from
+their context and send with their segments, because ``commit`` gets only the batch). That of a batch job is the option
+``txnId``, or random. A decision about a batch stands. A replay adopts it, even if the query would give other rows now.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ BATCH_ID = "streaming.sql.batchId"
 
 @dataclass(frozen=True, slots=True)
 class TaskStaged(WriterCommitMessage):
-    """What one task staged, for the commit."""
+    """Segments that one task staged, for the commit."""
 
     job: Job
     staged: tuple[Staged, ...]
@@ -61,7 +61,7 @@ class TaskStaged(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """What both writers are made of, pickled to the tasks. It holds no credentials."""
+    """Plan of a write, shared by both writers and pickled to the tasks. Contains no credentials."""
 
     options: WriteOptions
     schema: WriteSchema
@@ -70,7 +70,7 @@ class WritePlan:
 
     @classmethod
     def of(cls, options: WriteOptions, schema: StructType, *, overwrite: bool) -> WritePlan:
-        """Raises ConfigError for another mode or a wrong column, UnknownTopicError, and what the store raises."""
+        """Make a plan. Raises ConfigError for another mode or a wrong column, UnknownTopicError, store errors."""
         if overwrite:
             raise ConfigError(
                 "a log is only appended to",
@@ -81,14 +81,14 @@ class WritePlan:
         return cls(options, columns, SinkTopics.plan(options, store), capabilities_of(store))
 
     def stage(self, rows: Iterator[pa.RecordBatch], job: Job) -> TaskStaged:
-        """All rows of one task, stored and acknowledged."""
+        """Store all rows of one task and return the acknowledged segments."""
         begin_task()
         store = store_of(self.options.path, self.options)
         staging = TaskStaging(store, self.schema, self.topics.finder(store), job, self.capabilities)
         return TaskStaged(job, staging.write(rows))
 
     def commit(self, txn: str, batch: int, messages: Messages) -> None:
-        """All rows of the tasks, or those that were decided before."""
+        """Commit all rows of the tasks, or the rows of an earlier decision."""
         staged = [(message.job.task, message.staged) for message in _of_tasks(messages)]
         names = {each.topic_id: each.topic for _, of_task in staged for each in of_task}
         owner = owner_of(f"spark {txn}")
@@ -97,41 +97,41 @@ class WritePlan:
 
 
 class TieredWriter(DataSourceArrowWriter):
-    """Of one batch job: pickled once, so that tasks and commit know the same id."""
+    """Writer of one batch job, pickled once, so that tasks and commit use the same id."""
 
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
         self._txn = plan.options.txn_id or once_id(SystemIds().uid())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskStaged:
-        """The rows of one task."""
+        """Stage the rows of one task."""
         return self._plan.stage(iterator, Job(self._txn, 0, _context().partitionId()))
 
     def commit(self, messages: Messages) -> None:
-        """All rows, or those that an earlier run of the same ``txnId`` decided."""
+        """Commit all rows, or those that an earlier run of the same ``txnId`` decided."""
         self._plan.commit(self._txn, 0, messages)
 
     def abort(self, messages: Messages) -> None:
-        """Says what stays behind."""
+        """Log how many staged segments remain."""
         _say_left(messages)
 
 
 class TieredStreamWriter(DataSourceStreamArrowWriter):
-    """Of one micro-batch; the commit has an instance of its own."""
+    """Writer of one micro-batch. Spark makes a new instance for the commit."""
 
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskStaged:
-        """The rows of one task."""
+        """Stage the rows of one task."""
         context = _context()
         txn, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if not txn or batch is None:
-            raise ConfigError(f"Spark told no {QUERY_ID} and {BATCH_ID}", hint="use pyspark 4.2 or newer")
+            raise ConfigError(f"Spark did not set {QUERY_ID} and {BATCH_ID}", hint="use pyspark 4.2 or newer")
         return self._plan.stage(iterator, Job(txn, int(batch), context.partitionId()))
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803  Spark's name
-        """All rows of the micro-batch, or those that were decided before a crash."""
+        """Commit all rows of the micro-batch, or those that were decided before a crash."""
         queries = {message.job.txn for message in _of_tasks(messages)}
         if len(queries) != 1:
             raise ConfigError(f"the tasks of micro-batch {batchId} belong to {len(queries)} queries")
@@ -140,24 +140,23 @@ class TieredStreamWriter(DataSourceStreamArrowWriter):
         _say_pace(txn, messages)
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803  Spark's name
-        """Says what stays behind."""
+        """Log how many staged segments remain."""
         _say_left(messages)
 
 
 def _context() -> TaskContext:
     context = TaskContext.get()
     if context is None:
-        raise ConfigError("rows are written in a task of Spark, and this is none")
+        raise ConfigError("rows can only be written in a task of Spark")
     return context
 
 
 def _of_tasks(messages: Messages) -> list[TaskStaged]:
-    """Those of tasks that have ended well."""
     return [message for message in messages if isinstance(message, TaskStaged)]
 
 
 def _say_pace(txn: str, messages: Messages) -> None:
-    """Once in the life of this process, which commits batch after batch of a stream."""
+    """Warn, once per process and stream, if the trigger is too frequent."""
     segments = [(each.topic, each.partition, each.row.size) for task in _of_tasks(messages) for each in task.staged]
     pace = _paces.setdefault((os.getpid(), txn), TriggerPace())
     said = pace.add(SystemClock().monotonic(), segments)
@@ -173,4 +172,4 @@ def _say_left(messages: Messages) -> None:
         )
 
 
-keep_modules()  # a worker of a sink loads this, and not ``source``
+keep_modules()  # a sink's worker loads this module, but not ``source``

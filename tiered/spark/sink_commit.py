@@ -1,11 +1,10 @@
-"""What the tasks staged -> one decision -> one CAS per touched partition: the driver's side of a write.
+"""Driver's side of a write: staged segments -> one decision -> one CAS per touched partition.
 
-Everything here may run again, after any crash, with other staged segments: a decision is made once, and a partition
-that has the batch is left alone (``remote.stage``). So a write is done exactly once, whatever the query would give the
-second time.
+All of it may run again, after any crash, with other staged segments. A decision is made once, and a partition that has
+the batch is left alone (``remote.stage``). So a write happens exactly once, whatever rows the query gives next time.
 
-A decision is that of an id in the whole bucket, whatever the topic. A batch job whose ``txnId`` was used for something
-else would add nothing and end well: that is an error where no topic is the same, and told where some are.
+A decision belongs to an id of the whole bucket, for all topics. A batch job with a used ``txnId`` would add nothing and
+succeed. That is an error if the earlier use had no topic in common, and a warning otherwise.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from tiered.store.base import Store
 from tiered.store.driver import drive
 
 REQUESTS_TOGETHER = 16
-"""Requests of one commit that are under way at once."""
+"""Concurrent requests of one commit."""
 
 _logger = logging.getLogger("tiered.spark")
 
 StagedTasks = Iterable[tuple[int, Sequence[Staged]]]
-"""Spark's number of each task, and what it staged in the order of its rows."""
+"""Spark's number of each task, and its staged segments in the order of its rows."""
 
 StagedRows = Mapping[tuple[UUID, int], tuple[Row, ...]]
 
@@ -36,14 +35,12 @@ StagedRows = Mapping[tuple[UUID, int], tuple[Row, ...]]
 def commit_batch(
     store: Store, sink: Sink, txn: str, batch: int, tasks: StagedTasks, *, topics: Mapping[UUID, str] | None = None
 ) -> tuple[Landed, ...]:
-    """Commits the batch; gives what is in each touched partition.
+    """Commit the batch and return the rows' places in each touched partition.
 
-    That a batch has no rows is decided, too: an earlier attempt may have had some, or one that stands still may go on.
-    ``topics``: of a batch job with a ``txnId`` of its user's the names of those that its rows go to; what an earlier
-    run decided is held against them.
-
-    Raises as ``Sink.decide`` and ``Sink.commit_staged`` do, LogDestroyedError if an earlier attempt decided the batch
-    for a topic that is gone, ConfigError if ``txn`` was used for other topics only.
+    An empty batch is decided, too: an earlier attempt may have had rows, or a suspended one may continue. ``topics``:
+    names of the topics of a batch job with a user's ``txnId``, to compare with an earlier run's decision. Raises as
+    ``Sink.decide`` and ``Sink.commit_staged``, LogDestroyedError if an earlier attempt decided the batch for a topic
+    that is gone, ConfigError if ``txn`` was used for other topics only.
     """
     rows = rows_in_order(tasks)
     decision = drive(store, sink.decide(Decision(txn, batch, COMMITTED, rows)), together=REQUESTS_TOGETHER)
@@ -62,12 +59,12 @@ def commit_batch(
 
 
 def _objects(rows: StagedRows) -> dict[tuple[UUID, int], list[tuple[int, int]]]:
-    """Return the ids of the staged objects. The decision has fixed other append times than the tasks knew."""
+    """Return the ids of the staged objects, because the append times of a decision differ from those of the tasks."""
     return {target: [(row.id_hi, row.id_lo) for row in of_partition] for target, of_partition in rows.items()}
 
 
 def rows_in_order(tasks: StagedTasks) -> dict[tuple[UUID, int], tuple[Row, ...]]:
-    """The staged rows of each partition in the order of their tasks: the rows of a sorted frame stay sorted."""
+    """Return the staged rows of each partition in the order of their tasks: a sorted frame stays sorted."""
     found: dict[tuple[UUID, int], list[Row]] = {}
     for _, staged in sorted(tasks, key=lambda task: task[0]):
         for segment in staged:
@@ -76,17 +73,17 @@ def rows_in_order(tasks: StagedTasks) -> dict[tuple[UUID, int], tuple[Row, ...]]
 
 
 def _decided_for_what_is_gone(txn: str, batch: int, rows: StagedRows, *, is_job: bool) -> LogDestroyedError:
-    """A topic that was made again under its name is another one: the old decision cannot be committed into it."""
+    """Return the error for a batch that was decided for a topic which was deleted, and perhaps made again, since."""
     what, other = (f"txnId {txn}", "txnId") if is_job else (f"batch {batch} of {txn}", "checkpoint")
     return LogDestroyedError(
         f"{what} was decided before, for a topic that is not in the bucket any more: none of the {_count(rows)} rows "
-        "of this attempt were added to it or to one that was made under its name since",
+        "of this attempt were added to it or to a later topic of its name",
         hint=f"write them under another {other}: a topic that was deleted and made again is another topic",
     )
 
 
 def _tell_used_before(txn: str, rows: StagedRows, topics: Mapping[UUID, str], landed: Sequence[Landed]) -> None:
-    """An earlier run under the same id counts, not this one. Raises ConfigError if it wrote to other topics only."""
+    """Warn that an earlier run under the same id counts, not this one. Raises ConfigError if its topics differ."""
     decided = {each.topic_id: each.root.topic for each in landed}
     ours = {topic_id: topics[topic_id] for topic_id, _ in rows}
     left_out = sorted({name for topic_id, name in ours.items() if topic_id not in decided})

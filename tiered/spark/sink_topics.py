@@ -1,4 +1,4 @@
-"""The topics that rows go to, as the registry of the bucket knows them; a missing one is made if the user asks."""
+"""Topics that rows go to, by the bucket's registry; a missing one is made if the user asks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Finder = Callable[[str | None], SinkTopic]
 
 
 def find_topic(options: WriteOptions, store: Store, name: str) -> SinkTopic:
-    """One GET, and the making of a topic that is not there, if ``createTopic`` was given.
+    """Return the topic, by one GET. Make a missing one if ``createTopic`` was given.
 
     Raises UnknownTopicError with the command that creates it, ConfigError for a topic that is being deleted.
     """
@@ -44,18 +44,18 @@ def _sink_topic(entry: TopicEntry) -> SinkTopic:
 
 @dataclass(frozen=True, slots=True)
 class SinkTopics:
-    """What the planner found; a topic that only the rows name is looked up by the task that meets it."""
+    """Topic that the planner found. Topics that only rows name are looked up by the task that meets them."""
 
     options: WriteOptions
     named: SinkTopic | None
 
     @classmethod
     def plan(cls, options: WriteOptions, store: Store) -> SinkTopics:
-        """Looks for the topic of the option, so that a missing one is told before any task runs."""
+        """Look up the topic of the option, so that a missing one is reported before any task runs."""
         return cls(options, None if options.topic is None else find_topic(options, store, options.topic))
 
     def finder(self, store: Store) -> Finder:
-        """Finds each topic once in the life of one task."""
+        """Return a function that looks up each topic once in the life of a task."""
         found: dict[str, SinkTopic] = {}
 
         def find(name: str | None) -> SinkTopic:

@@ -1,4 +1,4 @@
-"""Pieces -> slices on the driver, slices -> Arrow batches in the workers; the same for a batch query and a stream."""
+"""Slices of pieces on the driver, Arrow batches of slices in the workers; for batch queries and streams."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tiered.store.driver import drive
 
 
 class SliceReader:
-    """Options and columns, and nothing that cannot be pickled: it goes to the workers."""
+    """Reader of slices, made of options and columns, so that it can be pickled to the workers."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
         self._schema = schema
 
     def cut(self, pieces: Sequence[Piece]) -> list[Slice]:
-        """Slices in the order of the pieces. Raises ConfigError for too many, and what the store raises."""
+        """Cut pieces into slices, in the same order. Raises ConfigError for too many, and the errors of the store."""
         options = self.options
         target = target_bytes(pieces, options.slice_bytes, options.min_partitions)
         return cut_slices(
@@ -45,12 +45,12 @@ class SliceReader:
         )
 
     def read(self, partition: InputPartition, store: Store | None = None) -> Iterator[pa.RecordBatch]:
-        """Record batches of about 1 MB. What is no longer where it was planned is read where it is now (``pin``).
+        """Yield record batches of about 1 MB. Records that moved since the plan are read from their new place
+        (``pin``).
 
-        ``store``: read through this one instead of the one that the options name.
-
-        Raises OffsetOutOfRangeError and OffsetGapError for offsets that are gone (with ``failOnDataLoss=false`` they
-        are skipped and counted in a warning), CorruptionError, ConfigError for a null in a column that is NOT NULL.
+        ``store``: used instead of the one in the options. Raises OffsetOutOfRangeError and OffsetGapError for missing
+        offsets (with ``failOnDataLoss=false`` they are skipped and counted in a warning), CorruptionError, and
+        ConfigError for a null in a column that is NOT NULL.
         """
         if not isinstance(partition, Slice):  # a query without slices is one call with an empty partition
             return
@@ -72,7 +72,7 @@ class SliceReader:
             sources.close()
 
     def _cuts(self, rows: Sequence[tuple[Piece, Row]], target: int) -> Cuts:
-        """Where to cut the segments that are larger than a slice; their offset indexes are fetched concurrently."""
+        """Return where to cut segments that are larger than a slice. Fetches their offset indexes concurrently."""
         store = self.store()
         if store is None or not rows:
             return {}
@@ -88,13 +88,13 @@ class SliceReader:
             }
 
     def store(self) -> Store | None:
-        """That of this process; None for a local tier alone. Raises ConfigError."""
+        """Return the store of this process; None for a local tier alone. Raises ConfigError."""
         path = self.options.path
         return store_of(path, self.options) if path else None
 
 
 def _decoded(decoder: ArrowDecoder, hidden: Hidden, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Without what ``read_committed`` hides."""
+    """Decode batches without those that ``read_committed`` hides."""
     for found in batches:
         if not isinstance(found, Run):
             if not hidden.hides(found[0]):

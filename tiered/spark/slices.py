@@ -1,8 +1,8 @@
-"""Resolved ranges of partitions -> slices, one Spark task each. Pure: what is cut was looked up before.
+"""Slices of resolved ranges, one Spark task each. Pure: indexes are fetched before.
 
-A slice pins what it reads: rows of one root version, so that a retried or a speculative task reads the same bytes.
-It holds one or more pieces: neighbours that are small share a task, because a task costs about 70 ms by itself; a
-segment larger than a slice is cut behind batches that its offset index names::
+A slice pins what it reads: rows of one root version, so that a retried or speculative task reads the same bytes. It has
+one or more pieces. Small neighbours share a task, because a task itself costs about 70 ms. A segment larger than a
+slice is cut after batches that its offset index names::
 
     pieces ── _parts ──> parts of one segment each ── _join ──> groups ── _spread ──> groups ── _slice ──> slices
 
@@ -26,14 +26,14 @@ from tiered.spark.options import MAX_SLICES
 from tiered.store.base import Steps
 
 Entries = Sequence[tuple[int, int]]
-"""An offset index: (last offset of a batch, byte where it begins)."""
+"""Offset index: (last offset of a batch, byte where it begins)."""
 Cuts = Mapping[tuple[TopicPartition, int], Sequence[int]]
 """Offsets at which large segments are cut, by partition and base offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRows:
-    """Rows that a plan holds, as a reader takes them."""
+    """Rows of a plan, in the form that a reader expects."""
 
     rows: tuple[Row, ...]
 
@@ -41,11 +41,10 @@ class PlannedRows:
         return len(self.rows)
 
     def row(self, index: int) -> Row:
-        """One of them."""
         return self.rows[index]
 
     def find_offset(self, offset: int) -> int | None:
-        """Index of the one that holds ``offset``."""
+        """Return the index of the row with ``offset``, None without one."""
         return next((at for at, row in enumerate(self.rows) if row.base <= offset < row.next), None)
 
 
@@ -53,9 +52,9 @@ class PlannedRows:
 class Piece:
     """Offsets ``start`` to ``end`` (exclusive) of one partition, from one tier.
 
-    ``rows`` are the remote segments that hold them (none for the local tier), ``aborted`` what ``read_committed``
-    hides in them. ``root_version`` is that of the root that was planned with, 0 without one; ``pin`` the key of the
-    pin that holds it in the bucket, empty without one.
+    ``rows``: their remote segments (none for the local tier); ``aborted``: transactions that ``read_committed`` hides.
+    ``root_version``: version of the planned root, 0 without one; ``pin``: key of its pin in the bucket, empty without
+    one.
     """
 
     tp: TopicPartition
@@ -72,17 +71,17 @@ class Piece:
     def part(
         self, start: int, end: int, size_bytes: int, *, rows: tuple[Row, ...], aborted: tuple[AbortedTxn, ...]
     ) -> Piece:
-        """A part of it: of these offsets. Made at once: ``replace`` asks for each field, and there are many parts."""
+        """Return the part with these offsets. ``replace`` would be slower, and there are many parts."""
         whole = self.tp, self.topic_id, self.tier
         return Piece(*whole, start, end, size_bytes, rows, aborted, self.root_version, self.pin)
 
     def rows_from(self, offset: int) -> Steps[PlannedRows]:
-        """Its segments from the one that holds ``offset`` on, as a reader asks for them."""
-        yield from ()  # no request: they were pinned
+        """Return the piece's segments from the one with ``offset`` on, in the form that a reader expects."""
+        yield from ()  # no request: the rows are in the plan
         return PlannedRows(tuple(row for row in self.rows if row.next > offset))
 
     def segments_from(self, offset: int) -> Iterator[SegmentRange]:
-        """Segments of the piece from ``offset`` on."""
+        """Yield the segments of the piece from ``offset`` on."""
         for row in self.rows:
             if row.next > offset and row.base < self.end:
                 yield SegmentRange(row, max(offset, row.base, self.start), min(row.next, self.end))
@@ -90,18 +89,18 @@ class Piece:
 
 @dataclass(frozen=True)
 class Slice(InputPartition):
-    """What one task reads, in order."""
+    """Pieces that one task reads, in order."""
 
     pieces: tuple[Piece, ...]
 
     @property
     def size_bytes(self) -> int:
-        """Estimated bytes of ``.log`` data."""
+        """Return the estimated bytes of ``.log`` data."""
         return sum(piece.size_bytes for piece in self.pieces)
 
 
 class _Part(NamedTuple):
-    """A part of a piece that lies in one segment (``row``; None in the local tier)."""
+    """Part of a piece inside one segment (``row``; None in the local tier)."""
 
     piece: Piece
     start: int
@@ -111,13 +110,13 @@ class _Part(NamedTuple):
 
 
 def target_bytes(pieces: Iterable[Piece], slice_bytes: int, min_partitions: int) -> int:
-    """The size of one slice that gives at least about ``min_partitions`` of them."""
+    """Return the size of one slice, small enough for about ``min_partitions`` slices."""
     total = sum(piece.size_bytes for piece in pieces)
     return max(1, min(slice_bytes, -(-total // min_partitions)))
 
 
 def rows_to_cut(pieces: Iterable[Piece], target: int) -> list[tuple[Piece, Row]]:
-    """Segments with more wanted bytes than a slice: their offset indexes are needed to cut them."""
+    """Return segments with more wanted bytes than a slice, whose offset indexes are needed to cut them."""
     return [
         (piece, segment.row)
         for piece in pieces
@@ -127,7 +126,7 @@ def rows_to_cut(pieces: Iterable[Piece], target: int) -> list[tuple[Piece, Row]]
 
 
 def cuts_of(index: Entries, target: int) -> list[int]:
-    """Offsets behind indexed batches, about ``target`` bytes apart."""
+    """Return offsets after indexed batches, about ``target`` bytes apart."""
     cuts: list[int] = []
     since = 0
     for offset, position in index:
@@ -138,9 +137,9 @@ def cuts_of(index: Entries, target: int) -> list[int]:
 
 
 def filled_segment(index: Entries, wanted: SegmentRange, most: int) -> tuple[int, int]:
-    """How far into a segment ``most`` bytes reach, and the bytes up to there: never too few, as the index tells.
+    """Return the offset up to which ``most`` bytes reach into a segment, and those bytes, never too few by the index.
 
-    Batches between two entries of the index count whole; where not even the first of them fit, records count as equally
+    Batches between two entries of the index count whole. If not even the first of them fit, records count as equally
     large.
     """
     row = wanted.row
@@ -169,10 +168,10 @@ def cut_slices(
     cuts: Cuts | None = None,
     max_slices: int = MAX_SLICES,
 ) -> list[Slice]:
-    """Slices of about ``slice_bytes`` and at most ``max_records`` offsets, each wanted offset in exactly one.
+    """Return slices of about ``slice_bytes`` and at most ``max_records`` offsets, each wanted offset in exactly one.
 
-    They are in the order of the pieces, which is that of offsets. ``cuts``: where to cut large segments; one that is
-    missing is cut at offsets in between, which costs its readers a batch twice. Raises ConfigError for more than
+    Slices are in the order of the pieces, which is that of offsets. ``cuts``: where to cut large segments. A segment
+    without cuts is cut at evenly spaced offsets, where two slices read the same batch. Raises ConfigError for more than
     ``max_slices``.
     """
     pieces = [piece for piece in pieces if piece.start < piece.end]
@@ -193,13 +192,13 @@ def cut_slices(
 
 
 def _share(segment: SegmentRange) -> int:
-    """Estimated bytes of the wanted part of a segment."""
+    """Return the estimated bytes of the wanted part of a segment."""
     row = segment.row
     return row.size * (segment.end - segment.start) // (row.next - row.base)
 
 
 def _parts(piece: Piece, target: int, max_records: int | None, cuts: Cuts) -> Iterator[_Part]:
-    """The piece in parts of at most one segment each, the large ones cut further."""
+    """Yield the piece in parts of at most one segment each, with large segments cut further."""
     if piece.tier is Tier.LOCAL:
         whole = _Part(piece, piece.start, piece.end, piece.size_bytes, None)
         yield from _evenly(whole, _count(whole, target, max_records))
@@ -216,7 +215,7 @@ def _parts(piece: Piece, target: int, max_records: int | None, cuts: Cuts) -> It
 
 
 def _count(part: _Part, target: int, max_records: int | None) -> int:
-    """Into how many parts these bytes and offsets are to be cut."""
+    """Return the number of parts to cut these bytes and offsets into."""
     by_offsets = -(-(part.end - part.start) // max_records) if max_records else 1
     return max(1, -(-part.size_bytes // target), by_offsets)
 
@@ -230,7 +229,7 @@ def _evenly(part: _Part, count: int) -> Iterable[_Part]:
 
 
 def _cut_at(part: _Part, cuts: Iterable[int]) -> Iterator[_Part]:
-    """At those of ``cuts``, in order, that lie inside."""
+    """Cut the part at those of ``cuts``, in order, that are inside."""
     span = part.end - part.start
     inside = (cut for cut in cuts if part.start < cut < part.end)
     for start, end in itertools.pairwise(itertools.chain([part.start], inside, [part.end])):
@@ -241,7 +240,7 @@ def _cut_at(part: _Part, cuts: Iterable[int]) -> Iterator[_Part]:
 
 
 def _join(parts: Iterable[_Part], target: int, max_records: int | None) -> Iterator[list[_Part]]:
-    """Neighbours together, as long as they stay within the limits."""
+    """Join neighbours as long as they stay within the limits."""
     group: list[_Part] = []
     size = offsets = 0
     for part in parts:
@@ -258,7 +257,7 @@ def _join(parts: Iterable[_Part], target: int, max_records: int | None) -> Itera
 
 
 def _spread(groups: Sequence[list[_Part]], wanted: int) -> Iterator[list[_Part]]:
-    """Each group cut so that there are ``wanted`` in all, or one an offset: the widest ones most often."""
+    """Cut groups, the widest first, until there are ``wanted`` in all, or one per offset."""
     widths = [sum(part.end - part.start for part in group) for group in groups]
     counts = [1] * len(groups)
     widest: list[tuple[float, int]] = [(-width, at) for at, width in enumerate(widths) if width > 1]
@@ -277,7 +276,7 @@ def _spread(groups: Sequence[list[_Part]], wanted: int) -> Iterator[list[_Part]]
 
 
 def _divide(group: Iterable[_Part], width: int, count: int) -> Iterator[list[_Part]]:
-    """``count`` groups with as many offsets each, one more or less; ``width`` are the offsets of the group."""
+    """Cut a group of ``width`` offsets into ``count`` groups with as many offsets each, one more or less."""
     edges = (width * at // count for at in range(1, count))
     edge = next(edges, width)
     passed = 0
@@ -297,7 +296,7 @@ def _divide(group: Iterable[_Part], width: int, count: int) -> Iterator[list[_Pa
 
 
 def _slices(groups: Iterable[Sequence[_Part]]) -> list[Slice]:
-    """Parts of one piece that follow each other become one piece again."""
+    """Make slices of groups. Adjacent parts of one piece become one piece again."""
     sweeps: dict[int, _Sweep] = {}  # by the identity of the piece: its value is all of its rows
     slices = []
     for group in groups:
@@ -316,7 +315,6 @@ def _slices(groups: Iterable[Sequence[_Part]]) -> list[Slice]:
 
 
 def _rows(parts: Iterable[_Part]) -> tuple[Row, ...]:
-    """The segments of the parts, each once."""
     rows: list[Row] = []
     for part in parts:
         if part.row is not None and (not rows or rows[-1] is not part.row):
@@ -325,14 +323,14 @@ def _rows(parts: Iterable[_Part]) -> tuple[Row, ...]:
 
 
 class _Sweep:
-    """The aborted transactions that touch ranges which are asked for in ascending order."""
+    """Aborted transactions of ranges that are queried in ascending order."""
 
     def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
         self._coming = sorted(aborted, key=lambda txn: txn.first_offset, reverse=True)
         self._open: list[AbortedTxn] = []
 
     def within(self, start: int, end: int) -> tuple[AbortedTxn, ...]:
-        """Those with offsets in ``start`` to ``end`` (exclusive), by first offset."""
+        """Return the transactions with offsets in ``start`` to ``end`` (exclusive), by first offset."""
         while self._coming and self._coming[-1].first_offset < end:
             self._open.append(self._coming.pop())
         self._open = [txn for txn in self._open if txn.last_offset >= start]

@@ -1,4 +1,4 @@
-"""What Spark calls of a batch query, on the driver and in the workers; the way to a stream (``stream``) and the sink.
+"""Source: the methods that Spark calls for a batch query, and the entry to streams (``stream``) and the sink.
 
 ============================  ==================  ===============================================================
 call                          process             does
@@ -9,8 +9,8 @@ call                          process             does
 ``read(slice)``               worker of the task  streams, verifies and decodes the slice into Arrow batches
 ============================  ==================  ===============================================================
 
-There is no ``pushFilters``: Spark keeps one reader per DataFrame, and a filter pushed for one use of it would drop
-rows of the others. Options prune, and the columns of ``.schema(...)``.
+There is no ``pushFilters``: Spark keeps one reader per DataFrame, and a filter pushed for one use of it would drop rows
+of the others. Options prune, and the columns of ``.schema(...)``.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from tiered.spark.write_options import WriteOptions
 
 
 class TieredDataSource(DataSource):
-    """``format("tiered")``."""
+    """Data source ``format("tiered")``."""
 
     @classmethod
     def name(cls) -> str:
-        """The word for ``format(...)``."""
+        """Return the word for ``format(...)``."""
         return "tiered"
 
     def schema(self) -> StructType:
-        """Kafka's columns, where the user gave none: of a batch query and of a stream. Raises ConfigError."""
+        """Return Kafka's columns, the default of batch queries and streams. Raises ConfigError."""
         return kafka_schema(include_headers=include_headers(self.options))
 
     def reader(self, schema: StructType) -> TieredReader:
-        """Raises ConfigError for a wrong option or column."""
+        """Return the reader of a batch query. Raises ConfigError for a wrong option or column."""
         options = ReadOptions.parse(self.options)
         return TieredReader(options, check_schema(schema, include_headers=options.include_headers))
 
     def streamReader(self, schema: StructType) -> TieredStreamReader | RefusedStreamReader:
-        """What it gives for a wrong option or column raises ConfigError when it is asked for anything."""
+        """Return the reader of a stream. With a wrong option or column each of its methods raises ConfigError."""
         try:
             options = StreamOptions.parse(self.options)
             return TieredStreamReader(options, check_schema(schema, include_headers=options.read.include_headers))
@@ -59,33 +59,33 @@ class TieredDataSource(DataSource):
             return RefusedStreamReader(why)
 
     def writer(self, schema: StructType, overwrite: bool) -> TieredWriter:
-        """Raises ConfigError for a wrong option, column or mode, UnknownTopicError."""
+        """Return the writer of a job. Raises ConfigError for a wrong option, column or mode, UnknownTopicError."""
         options = WriteOptions.parse(self.options, streaming=False)
         return TieredWriter(WritePlan.of(options, schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TieredStreamWriter:
-        """As :meth:`writer`, of a stream."""
+        """Return the writer of a stream. Raises ConfigError for a wrong option, column or mode, UnknownTopicError."""
         options = WriteOptions.parse(self.options, streaming=True)
         return TieredStreamWriter(WritePlan.of(options, schema, overwrite=overwrite))
 
 
 class TieredReader(DataSourceReader):
-    """Plans on the driver, is pickled, and reads in the workers."""
+    """Reader of a batch query. Plans on the driver, is pickled, and reads in the workers."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._slices = SliceReader(options, schema)
 
     def partitions(self) -> list[InputPartition]:
-        """Slices of the wanted ranges, as the log is now, in the order of topic, partition and offset.
+        """Return slices of the wanted ranges, as the log is now, ordered by topic, partition and offset.
 
         Raises ConfigError, UnknownTopicError (also for a topic that is being deleted), OffsetOutOfRangeError and
-        OffsetGapError (data loss), and what the store raises.
+        OffsetGapError (data loss), and the errors of the store.
         """
         return list(self._slices.cut(resolve_pieces(self._slices.options, self._slices.store())))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """As ``SliceReader.read``."""
+        """Yield the record batches of a slice (``SliceReader.read``)."""
         return self._slices.read(partition)
 
 
-keep_modules()  # a worker has loaded what it needs once it has loaded this
+keep_modules()  # at this point a worker has loaded all modules that it needs

@@ -1,16 +1,16 @@
-"""Rows of one task -> staged segments in the bucket: what runs in the workers.
+"""Staging of one task's rows as segments in the bucket. Runs in the workers.
 
 ::
 
     record batches ──> by partition ──> batches of 1 MiB ──> segments ──> PUT .log, PUT .idx ──> Staged, for the commit
 
-A task holds no claim, reads no root and shuffles nothing: each of its segments begins at offset 0, and the commit on
-the driver gives it its place. A segment ends at ``segment.bytes`` of its topic, and earlier where the task holds
-``BUFFER_BYTES`` in all; both of its objects are sent straight from memory. What a task stages and no commit names is
+A task holds no claim, reads no root and shuffles nothing. Each of its segments begins at offset 0, and the commit on
+the driver assigns its offsets. A segment ends at ``segment.bytes`` of its topic, and earlier if the task holds
+``BUFFER_BYTES`` in all. Both of its objects are sent straight from memory. Staged objects that no commit names are
 garbage of a known batch: nothing is deleted here.
 
-The compiled kernels fill the memory of batches that were sent again, for later segments and tasks: pages of fresh
-memory cost as much as what is written there. A process keeps 64 MiB at most that nobody uses.
+The compiled kernels reuse the memory of sent batches for later segments and tasks, because fresh pages of memory cost
+as much as writing to them. A process keeps at most 64 MiB of unused memory.
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ from tiered.store.puts import MULTIPART_FROM_BYTES
 from tiered.store.threads import ThreadPool
 
 BATCH_BYTES = 1024 * 1024
-"""Uncompressed bytes of one batch at most, but for a single record that is larger."""
+"""Most uncompressed bytes of one batch, except for a single record that is larger."""
 
 SEGMENT_BYTES = MULTIPART_FROM_BYTES
-"""A staged segment is no larger, whatever ``segment.bytes`` says: it is in memory, and each object is one PUT."""
+"""Largest staged segment, for any ``segment.bytes``: it is in memory, and each object is one PUT."""
 
 BUFFER_BYTES = 128 * 1024 * 1024
-"""What one task holds in memory of all its segments, those that are being sent included; one more is being made."""
+"""Most bytes of segments in one task's memory, those being sent included, plus the one being built."""
 
 INT64_BYTES = 8
 
 UPLOADS_AT_ONCE = 4
-"""Segments of one task that are being sent at the same time."""
+"""Concurrent uploads of one task."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkTopic:
-    """A topic as a sink needs it."""
+    """Topic with the fields that a sink needs."""
 
     name: str
     topic_id: UUID
@@ -78,7 +78,7 @@ class SinkTopic:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """One staged segment: ``row`` is what the commit puts into the catalog, its offsets begin at 0."""
+    """Staged segment. ``row``: the catalog row of the commit, with offsets from 0."""
 
     topic: str
     topic_id: UUID
@@ -88,7 +88,7 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the rows belong to: batch ``batch`` of the transaction id ``txn``; ``task`` is Spark's partition id."""
+    """Owner of the rows: batch ``batch`` of the transaction id ``txn``; ``task`` is Spark's partition id."""
 
     txn: str
     batch: int
@@ -97,7 +97,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class StagingLimits:
-    """What one task may hold and send."""
+    """Limits of one task."""
 
     batch_bytes: int = BATCH_BYTES
     segment_bytes: int = SEGMENT_BYTES
@@ -109,7 +109,7 @@ LIMITS = StagingLimits()
 
 
 class TaskStaging:
-    """One task's rows, batch after batch. Not thread-safe; uploads run on threads of its own."""
+    """Stager of one task's rows, batch after batch. Not thread-safe; uploads run on threads of its own."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class TaskStaging:
         clock: Clock | None = None,
         ids: IdSource | None = None,
     ) -> None:
-        """``topics`` finds a topic by name, None: the one that the option names. It raises what is to be told."""
+        """Begin a task. ``topics`` finds a topic by name (None: the one in the option) or raises for a missing one."""
         self._store = store
         self._schema = schema
         self._topics = topics
@@ -140,10 +140,10 @@ class TaskStaging:
         self._staged: list[Staged] = []
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> tuple[Staged, ...]:
-        """All of ``batches``, stored and acknowledged; in the order of topic, partition and rows.
+        """Store all ``batches`` and return the acknowledged segments, ordered by topic, partition and rows.
 
-        Raises ConfigError, InvalidRecordError and its kinds for a row that no log takes, UnknownTopicError, and what
-        the store raises. The task is then tried again as a whole, under other names.
+        Raises ConfigError, InvalidRecordError and its kinds for a row that no log accepts, UnknownTopicError, and the
+        errors of the store. Spark then retries the whole task, under other names.
         """
         try:
             for batch in batches:
@@ -189,12 +189,12 @@ class TaskStaging:
             given = None if rows.partitions is None else rows.partitions.data
             for partition, at in source.by_partition(topic.partitions, keyless, given):
                 part = self._part(topic, partition)
-                self._encode(part, everything=True)  # of what came before
+                self._encode(part, everything=True)  # first the rows from before, which are pending
                 self._fill(part, source, at, len(records))
         self._make_room()
 
     def _add_odd(self, topic: SinkTopic, rows: WrittenRows, keyless: int) -> None:
-        """Rows that the compiled kernels do not take, or all of them without those."""
+        """Add rows without the compiled kernels, which are missing or do not accept them."""
         records, partitions = rows.records, _partitions(topic, rows, keyless)
         for at in rows_by_partition(partitions):
             part = self._part(topic, int(partitions[at[0]]))
@@ -203,7 +203,7 @@ class TaskStaging:
             self._encode(part)
 
     def _keyless(self, topic: SinkTopic, records: RecordColumns) -> int:
-        """Where records without a key go: they stay together, a record batch in each partition in turn."""
+        """Return the partition for records without a key: one per record batch, in turn."""
         turn = self._turns.get(topic.name, self._job.task + self._job.batch)
         if records.keys.null_count:
             self._turns[topic.name] = turn + 1
@@ -217,13 +217,13 @@ class TaskStaging:
         return part
 
     def _room(self, part: _Part) -> int:
-        """Bytes of the records of one batch."""
+        """Return the most bytes of records in one batch."""
         return min(self._limits.batch_bytes, part.rules.max_bytes) - HEADER_BYTES
 
     # -- batches and segments ----------------------------------------------------------------------------------------
 
     def _fill(self, part: _Part, source: ArrowRows, order: Buffer | None, rows: int) -> None:
-        """Rows straight into batches; the last one waits for more. ``order``: their places, None: all ``rows``."""
+        """Write rows straight into batches; the last one waits for more. ``order``: row numbers, None: all ``rows``."""
         filler, at, end = part.filler, 0, rows if order is None else len(order) // INT64_BYTES
         if filler is None:
             raise ValueError("there are no compiled kernels")
@@ -231,12 +231,12 @@ class TaskStaging:
             self._end_batch(part)
 
     def _flush(self, part: _Part) -> None:
-        """All rows that fill no batch yet become one."""
+        """Encode all rows that fill no batch yet as one batch."""
         self._end_batch(part)
         self._encode(part, everything=True)
 
     def _end_batch(self, part: _Part) -> None:
-        """What the compiled kernels have of the next batch becomes one."""
+        """Encode the rows that the compiled kernels have collected as one batch."""
         filler = part.filler
         if filler is None or not filler.count:
             return
@@ -244,7 +244,7 @@ class TaskStaging:
         self._append(part, partial(encode_filled, filler), count, times)
 
     def _encode(self, part: _Part, *, everything: bool = False) -> None:
-        """Pending rows to batches: those that fill one, or all."""
+        """Encode pending rows that fill a batch, or all of them."""
         room = self._room(part)
         if part.pending_bytes < room and not (everything and part.pending):
             return
@@ -262,7 +262,7 @@ class TaskStaging:
     def _append(
         self, part: _Part, encode: Callable[..., bytes | memoryview], records: int, times: tuple[int, int]
     ) -> None:
-        """One batch. ``times``: least and greatest, as the rows have them."""
+        """Append one batch. ``times``: least and greatest timestamp of the rows."""
         rules = part.rules
         now_ms = self._clock.now_ms() if rules.timestamp_type else -1
         builder = part.builder = part.builder or part.begun()
@@ -288,7 +288,7 @@ class TaskStaging:
         builder.append(batch, records, least, greatest)
 
     def _make_room(self) -> None:
-        """Holds to ``buffer_bytes``: waits for what is being sent, then ends the largest segment early."""
+        """Wait for uploads, then end the largest segments early, until no more than ``buffer_bytes`` are held."""
         while sum(part.held_bytes for part in self._parts.values()) + self._sending_bytes > self._limits.buffer_bytes:
             if self._sending:
                 self._acknowledge()
@@ -298,7 +298,6 @@ class TaskStaging:
             self._close(largest)
 
     def _close(self, part: _Part) -> None:
-        """Ends the partition's segment and begins to send it."""
         if part.builder is None:
             return
         built, part.builder = part.builder.build(), None
@@ -313,7 +312,6 @@ class TaskStaging:
         return Staged(topic.name, topic.topic_id, partition, drive(self._store, steps, ids=self._ids))
 
     def _acknowledge(self) -> None:
-        """Waits for the oldest upload."""
         size, sent = self._sending.popleft()
         self._staged.append(sent.result())
         self._sending_bytes -= size
@@ -321,7 +319,7 @@ class TaskStaging:
 
 @dataclass(slots=True)
 class _Part:
-    """What a task holds of one partition: rows that fill no batch yet, and the segment that is being made."""
+    """A task's data of one partition: rows that fill no batch yet, and the segment that is being built."""
 
     topic: SinkTopic
     partition: int
@@ -354,7 +352,7 @@ class _Part:
 
 
 def _partitions(topic: SinkTopic, rows: WrittenRows, keyless: int) -> Int64s:
-    """Where each record goes, as ``ArrowRows.by_partition`` finds it."""
+    """Return the partition of each record, by the rule of ``ArrowRows.by_partition``."""
     records, count = rows.records, topic.partitions
     chosen = np.full(len(records), keyless, np.int64)
     if records.keys.null_count < len(records) and count > 1:
@@ -364,7 +362,6 @@ def _partitions(topic: SinkTopic, rows: WrittenRows, keyless: int) -> Int64s:
 
 
 def _check_partitions(topic: SinkTopic, given: Int64s | None) -> None:
-    """Raises ConfigError for a row that names one that is not there."""
     if given is None:
         return
     wrong = given[(given < -1) | (given >= topic.partitions)]
@@ -375,7 +372,7 @@ def _check_partitions(topic: SinkTopic, given: Int64s | None) -> None:
 
 
 def _check_records(topic: SinkTopic, records: RecordColumns, now_ms: int) -> None:
-    """What the log on a disk refuses, too."""
+    """Raise the errors of a local log for these records."""
     config, times = topic.config, records.timestamps
     if config.compacted and records.keys.null_count:
         raise InvalidRecordError(

@@ -1,4 +1,4 @@
-"""The stores of one process, opened once each."""
+"""Stores of one process, opened once each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _lock = threading.Lock()
 
 
 def store_of(path: str, options: ReadOptions | WriteOptions) -> Store:
-    """The store of this process for ``path``, as ``options`` say. Raises ConfigError."""
+    """Return the store of this process for ``path`` and ``options``. Raises ConfigError."""
     return worker_store(
         path,
         endpoint_url=options.endpoint_url,
@@ -32,11 +32,11 @@ def store_of(path: str, options: ReadOptions | WriteOptions) -> Store:
 
 
 def worker_store(url: str, **s3: Unpack[S3Keywords]) -> Store:
-    """The store of this process for ``url``; credentials come from its environment. Raises ConfigError.
+    """Return the store of this process for ``url``; credentials come from its environment. Raises ConfigError.
 
     It is opened once per process, because an SDK client costs 0.1 s and a pool of connections, and workers are reused
-    for many tasks. The process id is part of the key: a forked child must not use its parent's connections. Workers
-    end without cleaning up, so nothing here needs to be closed.
+    for many tasks. The process id is part of the key: a forked child must not use its parent's connections. Workers end
+    without cleaning up, so nothing here needs to be closed.
     """
     key = (os.getpid(), url, *sorted(s3.items()))
     with _lock:
@@ -47,9 +47,9 @@ def worker_store(url: str, **s3: Unpack[S3Keywords]) -> Store:
 
 
 def capabilities_of(store: Store) -> Capabilities:
-    """What a store of this process can do, probed once in its life: some ten requests, which a task would feel.
+    """Return the capabilities of a store of this process, probed once, because a probe costs some ten requests.
 
-    Raises ConditionalWritesUnsupportedError where two writers could both win.
+    Raises ConditionalWritesUnsupportedError if two writers could both win.
     """
     found = _probed.get(store)
     if found is None:

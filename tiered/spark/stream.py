@@ -1,17 +1,17 @@
-"""The stream source: what Spark calls of a running query, on the driver and in the workers.
+"""Stream source: the methods that Spark calls for a running query, on the driver and in the workers.
 
 =================================  ================  ==================================================================
 call                               process           does
 =================================  ================  ==================================================================
 ``initialOffset``                  driver's runner   where a new query begins; the same for the life of this object
 ``latestOffset``                   driver's runner   a conditional GET of each root; how far the next batch goes
-``prepareForTriggerAvailableNow``  driver's runner   holds the ends: what comes later is not read
+``prepareForTriggerAvailableNow``  driver's runner   keeps the current ends: later appends are not read
 ``partitions``                     driver's runner   cuts the slices of a batch, as a batch query is cut
 ``read(slice)``                    worker            streams, verifies and decodes the slice, as a batch query does
 =================================  ================  ==================================================================
 
-The object that reads is another one than that which plans. An exception ends the query, so that an outage of the store
-is waited out here. Nothing depends on ``commit``: the last batch of a query gets none.
+Reading and planning use different objects. An exception ends the query, so an outage of the store is waited out here.
+Nothing depends on ``commit``: the last batch of a query gets none.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from tiered.spark.subscription import planning_pool
 from tiered.spark.watch import Watch
 
 OUTAGE_PATIENCE_SECONDS = 300.0
-"""How long an outage of the store is waited out before it ends the query."""
+"""Time that an outage of the store is waited out before it ends the query."""
 
 _logger = logging.getLogger("tiered.spark")
 
@@ -63,7 +63,7 @@ T = TypeVar("T")
 
 
 class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans on the driver for the life of a query. Only what its constructor sets is pickled, for the workers."""
+    """Reader of a stream. Plans on the driver for the life of a query. Pickles only its constructor's fields."""
 
     def __init__(
         self,
@@ -86,19 +86,19 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- offsets -------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query without a checkpoint begins: Kafka's nested JSON. Spark asks twice and gets the same.
+        """Return the start of a query without a checkpoint, as Kafka's nested JSON, the same at each call.
 
-        Raises ConfigError (options that do not fit the log), UnknownTopicError, and what the tiers raise.
+        Raises ConfigError (options that do not fit the log), UnknownTopicError, and the errors of the tiers.
         """
         if self._initial is None:
             self._initial = self._patiently(self._begin)
         return self._initial.to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the batch that begins at ``start`` ends; ``start`` itself while there is nothing to read.
+        """Return the end of the batch that begins at ``start``; ``start`` itself without new records.
 
         Raises OffsetOutOfRangeError (data loss), UnknownTopicError, RemoteUnavailableError after an outage of
-        ``OUTAGE_PATIENCE_SECONDS``, and what the tiers raise.
+        ``OUTAGE_PATIENCE_SECONDS``, and the errors of the tiers.
         """
         begun = StreamOffset.from_json(start)
         extents = self._target if self._target is not None else self._patiently(self._look)
@@ -118,7 +118,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """One of the limits, since Spark takes no more than one; all of them hold wherever it is passed back."""
+        """Return one of the limits, since Spark takes only one. All of them apply wherever it is passed back."""
         options = self._options
         if options.max_offsets is not None:
             return ReadMaxRows(options.max_offsets)
@@ -127,19 +127,19 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMinRows(options.min_offsets) if options.min_offsets is not None else ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The ends that the last look found, whatever the limits: a query's progress shows them."""
+        """Return the ends that the last look found, whatever the limits: a query's progress shows them."""
         return self._newest.to_json() if self._newest is not None else None
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is appended from now on is not read."""
+        """Fix the current ends, so that later appends are not read."""
         self._target = self._patiently(self._look)
 
     # -- batches -------------------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Slices of a batch, also of one that a restart repeats.
+        """Return the slices of a batch, also of one that a restart repeats.
 
-        Raises OffsetOutOfRangeError and OffsetGapError (data loss), and what the tiers raise.
+        Raises OffsetOutOfRangeError and OffsetGapError (data loss), and the errors of the tiers.
         """
         if start == end:
             return []
@@ -148,14 +148,14 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._patiently(lambda: self._planned(ranges, until.topic_ids))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """As a batch query reads it."""
+        """Yield the record batches of a slice, as a batch query does."""
         return self._slices.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: Spark's checkpoint is what counts."""
+        """Do nothing: Spark's checkpoint decides."""
 
     def stop(self) -> None:
-        """Closes the directory."""
+        """Close the directory."""
         if self._watch is not None:
             self._watch.close()
 
@@ -183,8 +183,11 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return StreamOffset(dict(pool.map(start, sorted(extents.items()))), {})
 
     def _is_held_back(self, ranges: Mapping[TopicPartition, Range]) -> bool:
-        """Whether ``minOffsetsPerTrigger`` wants more first. Never the first time, as in Kafka's source, nor with
-        ``availableNow``, which would not end at what there was."""
+        """Return True if ``minOffsetsPerTrigger`` requires more records first.
+
+        Return False for the first batch, as in Kafka's source, and with ``availableNow``, which would not reach its
+        end.
+        """
         least = self._options.min_offsets
         if least is None or self._target is not None:
             return False
@@ -218,7 +221,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         watch.need_look()
         try:
             return list(self._slices.cut(watch.pieces(ranges, topic_ids, self._lost)))
-        except SegmentGone:  # a page of a root that was pinned a while ago
+        except SegmentGone:  # a page of an older root was deleted: look again
             watch.extents()
             return list(self._slices.cut(watch.pieces(ranges, topic_ids, self._lost)))
 
@@ -233,11 +236,11 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             requested=loss.requested,
             held=loss.held,
             fail=self._options.read.fail_on_data_loss,
-            hint="failOnDataLoss=false goes on with what there is; another checkpoint begins anew",
+            hint="failOnDataLoss=false reads what there is; another checkpoint begins again",
         )
 
     def _patiently(self, call: Callable[[], T]) -> T:
-        """``call`` again while the store cannot be reached, which every request has tried for a while by itself."""
+        """Repeat ``call`` while the store cannot be reached. Each request has been retried for a while by then."""
         deadline = self._clock.monotonic() + OUTAGE_PATIENCE_SECONDS
         attempt = 0
         while True:
@@ -257,16 +260,17 @@ def _topic_ids(extents: Mapping[TopicPartition, Extent]) -> dict[str, str]:
 
 
 class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A query that cannot begin. Spark gets the reason from the first call that it makes of a reader.
+    """Reader of a query that cannot begin. Spark gets the error from the first method that it calls.
 
-    From the making of a reader it would not: Spark stops a reader that was never made, and that error ends the query.
+    Raised earlier, the error would be lost: Spark stops a reader that was never made, and that second error ends the
+    query.
     """
 
     def __init__(self, why: ConfigError) -> None:
         self._why = why
 
     def initialOffset(self) -> dict[str, Any]:
-        """Raises what is wrong, as each of these."""
+        """Raise the error, as each of these methods."""
         raise self._why
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:

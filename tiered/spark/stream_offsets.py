@@ -1,18 +1,17 @@
-"""Offsets of a stream, as Spark keeps them in its checkpoint, and how far a trigger goes. Pure.
+"""Offsets of a stream, as Spark keeps them in its checkpoint, and the range of a trigger. Pure.
 
 ::
 
     {"@": {"start": {"flights": {"0": 20}}, "topic_ids": {"flights": "0d9f..."}}, "flights": {"0": 25, "1": 7}}
 
-Kafka's nested JSON, exclusive ends, so that a user may paste it into ``startingOffsets``. Under ``@``, which no topic
-can be named, stands what Kafka's source cannot say:
+Kafka's nested JSON with exclusive ends, so that a user may paste it into ``startingOffsets``. ``@``, which no topic can
+be named, has what Kafka's source cannot say:
 
-* ``topic_ids``: of which topics the offsets are. One that was deleted and made again has another id.
-* ``start``, in the end of the first batch only: where that batch begins. Spark asks ``initialOffset`` once more when it
-  runs the first batch again after a crash, and by then the latest offset is another one: it would lose the rows
-  between the two.
+* ``topic_ids``: topics of the offsets. A topic that was deleted and made again has another id.
+* ``start``, in the end of the first batch only: the start of that batch. After a crash in the first batch Spark calls
+  ``initialOffset`` again, whose latest offset is later by then. Rows between the two would be lost.
 
-Spark compares offsets as text: keys are sorted, and a trigger without news gives back what it was given.
+Spark compares offsets as text: keys are sorted, and a trigger without new records returns its argument.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ PerPartition = Mapping[TopicPartition, int]
 
 
 class Extent(NamedTuple):
-    """What a partition holds: offsets ``earliest`` to ``latest``, of which those below ``end`` may be read."""
+    """Offsets of a partition: ``earliest`` to ``latest``, of which those below ``end`` may be read."""
 
     topic_id: str
     earliest: int
@@ -49,12 +48,12 @@ class Range(NamedTuple):
 
     @property
     def offsets(self) -> int:
-        """How many there are."""
+        """Return the number of offsets."""
         return self.end - self.start
 
 
 class Loss(NamedTuple):
-    """Offsets that the stream has not read and that are gone: so many ``offsets`` from ``requested`` on."""
+    """Unread offsets that are gone: ``offsets`` is their number, from ``requested`` on."""
 
     what: str
     offsets: int
@@ -64,9 +63,9 @@ class Loss(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """Where a stream is in each partition (exclusive), of the topics with ``topic_ids``.
+    """Position of a stream in each partition (exclusive), with the ids of its topics.
 
-    ``start``: where the first batch begins, in the end of the first batch. An initial offset has no topic ids.
+    ``start``: the start of the first batch, set in that batch's end only. An initial offset has no topic ids.
     """
 
     offsets: PerPartition
@@ -75,11 +74,11 @@ class StreamOffset:
 
     @property
     def is_initial(self) -> bool:
-        """Whether no batch ended here."""
+        """Return True if no batch ended here."""
         return not self.topic_ids and self.start is None
 
     def to_json(self) -> dict[str, Any]:
-        """As Spark gets it; each object has its keys sorted."""
+        """Return the JSON for Spark, with sorted keys in each object."""
         if self.is_initial:
             return nested(self.offsets)
         more: dict[str, Any] = {} if self.start is None else {"start": nested(self.start)}
@@ -88,18 +87,18 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StreamOffset:
-        """The inverse. Raises ConfigError for what this source did not make."""
+        """Parse JSON of :meth:`to_json`. Raises ConfigError for anything else."""
         topics = dict(value)
         more = topics.pop(RESERVED, {})
         topic_ids, start = (more.get("topic_ids", {}), more.get("start")) if isinstance(more, dict) else (None, None)
         if not isinstance(topic_ids, dict) or not isinstance(start, dict | None):
-            raise ConfigError(f"what stands under {RESERVED} was not made by this source", hint=_EXAMPLE)
+            raise ConfigError(f"the value of {RESERVED} was not made by this source", hint=_EXAMPLE)
         ids = {str(topic): str(topic_id) for topic, topic_id in topic_ids.items()}
         return cls(per_partition(topics), ids, None if start is None else per_partition(start))
 
 
 def nested(offsets: PerPartition) -> dict[str, Any]:
-    """``{topic: {partition: offset}}`` with sorted keys."""
+    """Return ``{topic: {partition: offset}}`` with sorted keys."""
     found: dict[str, dict[str, int]] = {}
     for tp, offset in sorted(offsets.items(), key=lambda item: (item[0].topic, str(item[0].partition))):
         found.setdefault(tp.topic, {})[str(tp.partition)] = offset
@@ -107,12 +106,12 @@ def nested(offsets: PerPartition) -> dict[str, Any]:
 
 
 def per_partition(topics: Mapping[str, Any]) -> dict[TopicPartition, int]:
-    """The numbers of ``{topic: {partition: number}}``. Raises ConfigError for anything else."""
+    """Return the numbers of ``{topic: {partition: number}}``. Raises ConfigError for anything else."""
     found: dict[TopicPartition, int] = {}
     for topic, partitions in topics.items():
         check_topic_name(topic)
         if not isinstance(partitions, dict):
-            raise ConfigError(f"the value of {topic} is no object of partitions", hint=_EXAMPLE)
+            raise ConfigError(f"the value of {topic} is not an object of partitions", hint=_EXAMPLE)
         for partition, number in partitions.items():
             if isinstance(number, bool) or not isinstance(number, int) or not partition.isdecimal():
                 raise ConfigError(f"{topic}: {partition!r}: {number!r} is not a number", hint=_EXAMPLE)
@@ -125,10 +124,10 @@ def per_partition(topics: Mapping[str, Any]) -> dict[TopicPartition, int]:
 def lag(
     start: StreamOffset, extents: Mapping[TopicPartition, Extent]
 ) -> tuple[dict[TopicPartition, Range], list[Loss]]:
-    """What each partition has for a stream that is at ``start``, and what it had and has no more.
+    """Return the unread range of each partition for a stream at ``start``, and its losses.
 
-    A partition that the stream did not know is read from offset 0, and so is one of a topic that was made again. One
-    that ends below the stream's offset is read from its new end on.
+    A partition that the stream did not know is read from offset 0, as is one of a topic that was made again. One that
+    ends below the stream's offset is read from its new end on.
     """
     ranges: dict[TopicPartition, Range] = {}
     losses = [_gone(tp, offset) for tp, offset in sorted(start.offsets.items()) if tp not in extents]
@@ -158,7 +157,7 @@ def _gone(tp: TopicPartition, offset: int) -> Loss:
 
 
 def limited(ranges: Mapping[TopicPartition, Range], most: int) -> dict[TopicPartition, Range]:
-    """Ranges of together ``most`` offsets, in proportion to what each has; at least one of each that has any."""
+    """Cut ranges to ``most`` offsets together, in proportion to their sizes, but at least one offset each."""
     weights = {tp: found.offsets for tp, found in ranges.items()}
     if sum(weights.values()) <= most:
         return dict(ranges)
@@ -169,7 +168,7 @@ def limited(ranges: Mapping[TopicPartition, Range], most: int) -> dict[TopicPart
 
 
 def proportional(weights: PerPartition, amount: int) -> dict[TopicPartition, int]:
-    """``amount`` in whole numbers, in proportion to the weights: they add up to it, unless all weights are 0."""
+    """Split ``amount`` into whole numbers in proportion to the weights. Their sum is ``amount``, or 0."""
     total = sum(weights.values())
     if not total:
         return dict.fromkeys(weights, 0)
@@ -183,7 +182,7 @@ def proportional(weights: PerPartition, amount: int) -> dict[TopicPartition, int
 def end_of(
     start: StreamOffset, ranges: Mapping[TopicPartition, Range], extents: Mapping[TopicPartition, Extent]
 ) -> StreamOffset:
-    """Where a batch ends that reads ``ranges``. The first one keeps where it starts; one without news is ``start``."""
+    """Return the end of a batch that reads ``ranges``, or ``start`` without new records. The first keeps its start."""
     offsets = {tp: found.end for tp, found in ranges.items()}
     topic_ids = {tp.topic: extent.topic_id for tp, extent in extents.items()}
     if start.is_initial:
@@ -193,7 +192,7 @@ def end_of(
 
 
 def batch_ranges(start: StreamOffset, end: StreamOffset) -> dict[TopicPartition, Range]:
-    """What the batch between two offsets reads, by partition; only those with something to read."""
+    """Return the ranges of the batch between two offsets, by partition, without empty ones."""
     begun = end.start if end.start is not None else start.offsets
     ranges: dict[TopicPartition, Range] = {}
     for tp, until in sorted(end.offsets.items()):

@@ -1,13 +1,13 @@
-"""Options of a stream -> checked values: those of a batch query, without its end, and how much a trigger reads.
+"""Parser of the options of a stream: those of a batch query, without its end, and limits of a trigger.
 
 ========================================  =============================================================================
 ``startingOffsets``                       of a new query: ``latest`` (default), ``earliest``, or
                                           ``{"flights": {"0": 23, "1": -1}}`` (-2 earliest, -1 latest); an offset that
-                                          Spark shows in a query's progress is taken as well. A query that is
-                                          restarted goes on where its checkpoint says
-``maxOffsetsPerTrigger``                  offsets of one batch at most, shared in proportion to what each partition
-                                          has; at least one of each that has any
-``maxBytesPerTrigger``                    the same in bytes of the log (``512m``), as the catalog knows them
+                                          Spark shows in a query's progress is accepted, too. A restarted query
+                                          continues at its checkpoint
+``maxOffsetsPerTrigger``                  most offsets of one batch, shared in proportion to the sizes of the
+                                          partitions; at least one of each that has any
+``maxBytesPerTrigger``                    the same in bytes of the log (``512m``), by the catalog
 ``minOffsetsPerTrigger``                  no batch before so many offsets wait ...
 ``maxTriggerDelay``                       ... or the last one is so long ago (15m)
 ========================================  =============================================================================
@@ -25,7 +25,7 @@ from tiered.errors import ConfigError
 from tiered.spark.options import BATCH, EARLIEST, LATEST, Dialect, ReadOptions, option_value, record_count
 
 MAX_TRIGGER_DELAY_MS = 15 * 60_000
-"""How long ``minOffsetsPerTrigger`` holds a batch back, as in Kafka's source."""
+"""Longest delay of a batch by ``minOffsetsPerTrigger``, as in Kafka's source."""
 
 _OWN = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay")
 _ENDLESS = "leave it out: a stream has no end; .trigger(availableNow=True) ends it at what there is when it begins"
@@ -48,7 +48,7 @@ STREAM = Dialect(
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """What to read, and how much of it at once; None: no such limit."""
+    """Options of a stream, and limits of a trigger; None: no limit."""
 
     read: ReadOptions
     max_offsets: int | None = None
@@ -58,7 +58,7 @@ class StreamOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> StreamOptions:
-        """Raises ConfigError, in one sentence, for an unknown option, bad or conflicting values."""
+        """Parse options. Raises ConfigError, in one sentence, for an unknown option, bad or conflicting values."""
         given = {key.lower(): str(value) for key, value in options.items()}
         found = cls(
             read=ReadOptions.parse(options, STREAM),

@@ -1,7 +1,7 @@
-"""The partitions that the options choose, with both tiers of each. Runs on the driver.
+"""Partitions that the options choose, with both tiers of each. Runs on the driver.
 
 A batch query looks at them once. A stream keeps them from trigger to trigger, with what is known of each root, so that
-the next look at one is a conditional GET; which topics there are it asks again now and then.
+the next look at one is a conditional GET. The list of topics is refreshed at intervals.
 """
 
 from __future__ import annotations
@@ -39,15 +39,14 @@ from tiered.store.runner import Runner
 from tiered.store.threads import ThreadPool
 
 PLANNING_THREADS = 16
-"""Roots, and of one partition index bundles, that are fetched at once."""
+"""Roots, or index bundles of one partition, that are fetched concurrently."""
 
 _logger = logging.getLogger("tiered.spark")
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenTopic:
-    """A topic as both tiers know it. ``registered``: whether the bucket does. ``made``: how many partitions the
-    registry vouches for, whose roots were made."""
+    """Topic as both tiers know it. ``registered``: the bucket has it; ``made``: partitions whose roots were made."""
 
     name: str
     topic_id: str
@@ -58,7 +57,7 @@ class ChosenTopic:
 
 @dataclass(frozen=True, slots=True)
 class Tiers:
-    """One partition, pinned."""
+    """One pinned partition."""
 
     tp: TopicPartition
     topic_id: str
@@ -71,13 +70,13 @@ class Tiers:
 
     @property
     def pinned(self) -> Snapshot | None:
-        """The pinned catalog."""
+        """Return the pinned catalog."""
         return self.runner.run(self.remote.snapshot()) if self.remote is not None else None
 
     def hold(self) -> str:
-        """Holds in the bucket what is pinned; the key of what holds it, empty where nothing is to be held.
+        """Protect the pinned version in the bucket. Return the pin's key, empty without a pin.
 
-        Nobody drops it: a driver does not learn when its query ends. Raises as ``Pin.hold``.
+        The pin expires by age, because a driver does not learn when its query ends. Raises as ``Pin.hold``.
         """
         if self.remote is None or self.pin is None:
             return ""
@@ -85,7 +84,7 @@ class Tiers:
         return self.pin.key
 
     def aborted_txns(self, start: int, end: int, pool: Executor) -> tuple[AbortedTxn, ...]:
-        """Aborted transactions in a range, over both tiers."""
+        """Return aborted transactions in a range, over both tiers."""
         found: set[AbortedTxn] = set()
         if self.local is not None:
             found.update(self.local.aborted_txns(start, end))
@@ -98,13 +97,13 @@ class Tiers:
 
 
 class Subscription:
-    """What the options choose of a store (None: the local tier alone) and of a directory. Close it.
+    """Partitions that the options choose in a store (None: the local tier alone) and a directory. Close it.
 
-    Nothing is known before the first :meth:`look`.
+    Empty before the first :meth:`look`.
     """
 
     def __init__(self, options: ReadOptions, store: Store | None) -> None:
-        """Raises NotFoundError for a ``local_dir`` that is not there."""
+        """Raise NotFoundError for a missing ``local_dir``."""
         self._options, self._store = options, store
         self._local = LogView.open(Path(options.local_dir), clock=SystemClock()) if options.local_dir else None
         self._known: Mapping[TopicPartition, Known] = {}
@@ -115,10 +114,10 @@ class Subscription:
         self.partitions: list[TopicPartition] = []
 
     def look(self) -> None:
-        """Looks at the registry and at the directory: which partitions there are now.
+        """Read the registry and the directory for the current partitions.
 
-        One of a topic that stayed keeps what was seen of its root. Raises ConfigError, UnknownTopicError,
-        CorruptionError, LogDestroyedError, and what the store raises.
+        Partitions of an unchanged topic keep what was seen of their roots. Raises ConfigError, UnknownTopicError,
+        CorruptionError, LogDestroyedError, and the errors of the store.
         """
         options, local = self._options, self._local
         known = known_partitions(local.uploads.read(), local.claims.read()) if local and self._store else {}
@@ -127,7 +126,7 @@ class Subscription:
             TopicPartition(topic.name, number) for topic in topics.values() for number in range(topic.partitions)
         ]
         _check_partitions(wanted, topics)
-        needed = set(wanted)  # one that is out of service is no concern of a query that does not name it
+        needed = set(wanted)  # only these, because another partition may be out of service
         on_disk = {tp: local.partition(tp) for tp in local.partitions() if tp in needed} if local is not None else {}
         self._opened = {
             tp: tiers
@@ -137,9 +136,9 @@ class Subscription:
         self._known, self._on_disk, self.topics, self.partitions = known, on_disk, topics, wanted
 
     def tiers(self, tp: TopicPartition) -> Tiers:
-        """Both tiers of one of :attr:`partitions`, with one cache for all; no request is made.
+        """Return both tiers of one of :attr:`partitions`, with one cache for all. Sends no request.
 
-        Its root is pinned when it is first asked for, and anew by ``Tiers.stream.refresh``.
+        Its root is pinned at its first use, and again by ``Tiers.stream.refresh``.
         """
         opened = self._opened.get(tp)
         if opened is None:
@@ -165,28 +164,28 @@ class Subscription:
         return Tiers(tp, topic.topic_id, on_disk, remote, stream, runner, self._cache, pin)
 
     def close(self) -> None:
-        """Closes the directory."""
+        """Close the directory."""
         if self._local is not None:
             self._local.close()
 
 
 def _same(topic: ChosenTopic, before: ChosenTopic) -> bool:
-    """Whether what was seen of its roots is still true: partitions may be added."""
+    """Return True if what was seen of the topic's roots is still valid: partitions may be added."""
     return (topic.topic_id, topic.registered) == (before.topic_id, before.registered)
 
 
 def planning_pool(what: str) -> ThreadPool:
-    """Threads for requests of the planner."""
+    """Return threads for requests of the planner."""
     return ThreadPool(PLANNING_THREADS, f"tiered-plan-{what}")
 
 
 def _is_matched(pattern: str, name: str) -> bool:
-    """Internal topics are never matched by a pattern, as in Kafka's consumer."""
+    """Return True if the pattern matches the name. Internal topics never match, as in Kafka's consumer."""
     return re.fullmatch(pattern, name) is not None and not name.startswith("__")
 
 
 def _registered(options: ReadOptions, store: Store | None) -> dict[str, TopicEntry]:
-    """The registry's entries: all of them for a pattern, else those that are named."""
+    """Return the registry's entries: all of them for a pattern, otherwise those that are named."""
     if store is None:
         return {}
     with planning_pool("topics") as pool:
@@ -237,10 +236,10 @@ def _chosen_topics(
 
 
 def refuse_deleting(name: str, options: ReadOptions) -> None:
-    """Returns only where a pattern matched the topic and the user allows that data is lost."""
+    """Raise UnknownTopicError, unless a pattern matched the topic and the user accepts data loss."""
     if options.pattern is None or options.fail_on_data_loss:
         raise UnknownTopicError(
-            f"topic {name} is being deleted: its records are going",
+            f"topic {name} is being deleted with its records",
             hint="choose other topics; failOnDataLoss=false leaves it out of what a subscribePattern matches",
         )
     _logger.warning("topic %s is being deleted and is left out (failOnDataLoss=false)", name)
@@ -257,7 +256,7 @@ def _check_partitions(wanted: Iterable[TopicPartition], topics: dict[str, Chosen
 def aborted_windows(
     pinned: Snapshot, start: int, end: int, count: int = PLANNING_THREADS
 ) -> Steps[list[tuple[int, int]]]:
-    """``start`` to ``end`` as at most ``count`` windows with as many transaction indexes each, one more or less."""
+    """Cut ``start`` to ``end`` into at most ``count`` windows with about as many transaction indexes each."""
     bases: list[int] = []
     at = start
     while at < end and len(rows := (yield from pinned.flagged(FLAG_ABORTED_TXNS, at))):

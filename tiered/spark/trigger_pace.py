@@ -1,7 +1,7 @@
-"""Whether a stream's trigger is too frequent for what it writes: many tiny segments cost for ever. Pure.
+"""Check that a stream's trigger is not too frequent: many tiny segments are costly until they are merged. Pure.
 
-Each batch makes a segment for each task and partition. Until a maintainer merges them they stand in the catalog, each
-with a row, two objects and requests of its own for whoever reads it.
+Each batch makes a segment for each task and partition. Until a maintainer merges them, each of them costs a row of the
+catalog, two objects, and requests of every reader.
 """
 
 from __future__ import annotations
@@ -13,24 +13,26 @@ WINDOW_BATCHES = 20
 """Batches with rows over which the pace is measured."""
 
 SEGMENTS_A_DAY = 5_000
-"""Segments of one partition that a stream may make in a day: four tasks with a trigger a minute make 5,760."""
+"""Most segments a day of one partition without a warning: four tasks with a trigger a minute make 5,760."""
 
 TINY_BYTES = 1024 * 1024
-"""Segments below this on average cost more in requests and rows than in bytes."""
+"""Mean segment size below which requests and rows cost more than bytes."""
 
 DAY_SECONDS = 86_400
 
 
 class TriggerPace:
-    """The last batches of one stream. Says once that they come too often."""
+    """Last batches of one stream. Warns once that they come too often."""
 
     def __init__(self) -> None:
         self._batches: deque[tuple[float, Counter[tuple[str, int]], int]] = deque(maxlen=WINDOW_BATCHES)
         self._is_said = False
 
     def add(self, now_seconds: float, segments: Iterable[tuple[str, int, int]]) -> str:
-        """A batch that was committed at ``now_seconds`` of a clock that never goes back, with topic, partition and
-        bytes of each segment. Gives what is to be said, ``""`` if nothing is."""
+        """Add a committed batch: its monotonic time, and topic, partition and bytes of each segment.
+
+        Return the warning, ``""`` for none.
+        """
         listed = list(segments)
         if self._is_said or not listed:
             return ""
@@ -40,7 +42,7 @@ class TriggerPace:
             return ""
         seconds = now_seconds - self._batches[0][0]
         counts: Counter[tuple[str, int]] = Counter()
-        for _, each, _ in list(self._batches)[1:]:  # those that came within these seconds
+        for _, each, _ in list(self._batches)[1:]:  # the first batch ended where these seconds begin
             counts.update(each)
         mean_bytes = sum(size for _, _, size in self._batches) // sum(each.total() for _, each, _ in self._batches)
         (topic, partition), most = counts.most_common(1)[0]

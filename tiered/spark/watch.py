@@ -1,4 +1,4 @@
-"""The partitions of a running stream, looked at again with each trigger. Runs on the driver."""
+"""Partitions of a running stream, read again with each trigger. Runs on the driver."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tiered.spark.subscription import Subscription, Tiers, planning_pool, refuse
 from tiered.store.base import Store
 
 REGISTRY_AGE_SECONDS = 10.0
-"""How old a look at the registry and at the directory may be: so late a topic or a partition that was added is seen."""
+"""Longest time until the stream sees a new topic or partition in the registry or the directory."""
 
 
 class Watch:
-    """The partitions of a stream from trigger to trigger."""
+    """Partitions of a stream from trigger to trigger."""
 
     def __init__(self, options: ReadOptions, store: Store | None, clock: Clock) -> None:
         self._read = options
@@ -31,18 +31,18 @@ class Watch:
         self.subscription = Subscription(options, store)
 
     def close(self) -> None:
-        """Closes the directory."""
+        """Close the directory."""
         self.subscription.close()
 
     def need_look(self) -> None:
-        """Looks at the registry unless somebody did before."""
+        """Read the registry unless it was read before."""
         if self._looked is None:
             self._look()
 
     def extents(self) -> dict[TopicPartition, Extent]:
-        """What each partition holds now: a conditional GET each.
+        """Return the offsets of each partition now, by a conditional GET each.
 
-        Raises UnknownTopicError, CorruptionError, LogDestroyedError, and what the tiers raise.
+        Raises UnknownTopicError, CorruptionError, LogDestroyedError, and the errors of the tiers.
         """
         now = self._clock.monotonic()
         if self._looked is None or now - self._looked >= REGISTRY_AGE_SECONDS:
@@ -51,7 +51,7 @@ class Watch:
             found = self._each()
         except LogDestroyedError:
             found = None
-        if found is None:  # a topic is being deleted, or was, and made again perhaps: the registry tells
+        if found is None:  # a topic was or is being deleted, and perhaps made again: read the registry
             self._look()
             found = self._each(again=True)
         return found or {}
@@ -59,7 +59,7 @@ class Watch:
     def pieces(
         self, ranges: Mapping[TopicPartition, Range], topic_ids: Mapping[str, str], lost: Callable[[Loss], None]
     ) -> list[Piece]:
-        """What a batch reads, in order. ``lost`` is told of partitions that are not there any more."""
+        """Return the pieces of a batch, in order. Calls ``lost`` for partitions that are gone."""
         with planning_pool("partitions") as partitions, planning_pool("bundles") as bundles:
 
             def pieces_of(item: tuple[TopicPartition, Range]) -> list[Piece]:
@@ -78,7 +78,7 @@ class Watch:
         self._looked = self._clock.monotonic()
 
     def _each(self, *, again: bool = False) -> dict[TopicPartition, Extent] | None:
-        """None where a root says that its topic is being deleted, unless the registry was asked ``again``."""
+        """Return all extents, None if a root's topic is being deleted, unless the registry was read ``again``."""
         with planning_pool("roots") as pool:
             found = list(pool.map(self._extent, self.subscription.partitions))
         extents: dict[TopicPartition, Extent] = {}
@@ -104,7 +104,7 @@ class Watch:
         return Extent(tiers.topic_id, tiers.stream.earliest(), latest, end)
 
     def _last_stable(self, tp: TopicPartition, tiers: Tiers, pinned: Snapshot | None) -> int:
-        """Where read_committed ends; asked once of each version of a catalog."""
+        """Return the end of read_committed, looked up once for each version of a catalog."""
         before = self._stable.get(tp)
         if tiers.local is None and before is not None and before[0] is pinned:
             return before[1]

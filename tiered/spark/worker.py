@@ -1,7 +1,7 @@
-"""What this library does in a Python worker of Spark's: little for the garbage collector to look at, warnings told.
+"""Setup of Spark's Python workers: modules hidden from the garbage collector, warnings written to the log.
 
-A library leaves it to the program what becomes of its log, and a worker is a program that nobody configures: without
-:func:`tell_warnings`, offsets that were skipped under ``failOnDataLoss=false`` would be told to nobody.
+A library leaves the handling of its log to the program, but a worker's program has no configuration. Without
+:func:`tell_warnings`, warnings about offsets skipped under ``failOnDataLoss=false`` would be lost.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ _WORKERS = ("pyspark.daemon", "pyspark.worker", "pyspark.sql.worker.", "tiered.s
 SECOND = 2
 
 _FORMAT, _DATE = "%(asctime)s WARN %(name)s: %(message)s", "%y/%m/%d %H:%M:%S"
-"""As Spark's default log has it."""
+"""Format of Spark's default log."""
 
 _tasks = itertools.count(1)
 
 
 def is_worker() -> bool:
-    """Whether Spark started this process, for tasks or for the driver's planner."""
+    """Return True if Spark started this process, for tasks or for the driver's planner."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec is not None and spec.name.startswith(_WORKERS)
 
 
 def keep_modules() -> None:
-    """Takes all that is in memory by now, which is modules, out of later collections; outside of a worker, nothing.
+    """Exclude all objects in memory now, which are modules, from later collections. Do nothing outside of a worker.
 
-    Spark collects after every call of a worker, and most of what that walks over are the modules of pyspark, pyarrow,
-    numpy and of this library: 50 ms a task, a third of a second for a scan of 256 MiB.
+    Spark collects after every call of a worker, and mostly walks over the modules of pyspark, pyarrow, numpy and of
+    this library. That takes 50 ms a task, a third of a second for a scan of 256 MiB.
     """
     if is_worker():
         gc.freeze()
 
 
 def begin_task() -> None:
-    """To be called at the beginning of each task: at that of a worker's second one, modules are kept once more.
+    """Call :func:`keep_modules` once more at the beginning of a worker's second task. Call this in each task.
 
-    The first one has loaded the rest by then, the SDK of a store and (in Spark's own code) pandas, which are 10 ms of
-    each collection, and Spark has collected what it has left behind. What the second one holds by then is not collected
-    if it becomes a cycle that nobody reaches: once in a worker's life.
+    By then the first task has loaded the SDK of a store and (in Spark's own code) pandas, which cost 10 ms of each
+    collection, and Spark has collected its garbage. Objects alive at that moment are never collected if they become
+    garbage cycles later: once in a worker's life.
     """
     if next(_tasks) == SECOND:
         keep_modules()
 
 
 class ForkTraceback(types.ModuleType):
-    """Stand-in for the module ``traceback`` in Spark's daemon: the end of a reader that left is no error."""
+    """Stand-in for the module ``traceback`` in Spark's daemon, for which the end of a reader that left is no error."""
 
     def __getattr__(self, name: str) -> object:
         """Return the quiet ``print_exc``, and everything else from the real module."""
@@ -60,7 +60,7 @@ class ForkTraceback(types.ModuleType):
 
 
 def _print_unless_closed() -> None:
-    """Print the exception at hand, unless it is a closed connection to the executor."""
+    """Print the current exception, unless it is a closed connection to the executor."""
     if not isinstance(sys.exc_info()[1], BrokenPipeError | ConnectionResetError):
         traceback.print_exc()
 
@@ -82,9 +82,9 @@ def _is_quiet(daemon: object) -> bool:
 
 
 class WorkerHandler(logging.Handler):
-    """Warnings and errors to standard error, which Spark passes on to the log of the driver or the executor.
+    """Handler that writes warnings and errors to standard error, which Spark passes on to its log.
 
-    It is quiet where the root logger has a handler: Spark sets one where ``spark.sql.pyspark.worker.logging.enabled``.
+    It is silent if the root logger has a handler: Spark sets one for ``spark.sql.pyspark.worker.logging.enabled``.
     """
 
     def __init__(self) -> None:
@@ -92,14 +92,13 @@ class WorkerHandler(logging.Handler):
         self.setFormatter(logging.Formatter(_FORMAT, _DATE))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One line."""
         if not logging.getLogger().handlers:
             sys.stderr.write(self.format(record) + "\n")
             sys.stderr.flush()
 
 
 def tell_warnings() -> None:
-    """Adds the handler, once; outside of a worker, nothing."""
+    """Add the handler, once. Do nothing outside of a worker."""
     logger = logging.getLogger("tiered")
     if is_worker() and not any(isinstance(handler, WorkerHandler) for handler in logger.handlers):
         logger.addHandler(WorkerHandler())

@@ -1,16 +1,16 @@
-"""Options of the Spark sink -> checked values. Names are those of Spark's Kafka sink, where it has them.
+"""Parser of the options of the Spark sink. Names are those of Spark's Kafka sink, where it has them.
 
 ========================================  =============================================================================
 ``path``                                  URL of the bucket (also as ``save(path)`` and ``start(path)``)
 ``endpoint_url``, ``region``              of an S3 server that is not AWS
 ``expected_bucket_owner``                 account id that must own the bucket
-``topic``                                 all rows go there; wins over a column ``topic``
+``topic``                                 topic of all rows; wins over a column ``topic``
 ``txnId``                                 of a batch job that may run again: rows of the same id are added once
-``createTopic``                           a number of partitions: a topic that is not there is made with so many
+``createTopic``                           a number of partitions: a missing topic is made with so many
 ``checkpointLocation``, ``queryName``     Spark's own, of a stream: its exactly-once rests on the checkpoint
 ========================================  =============================================================================
 
-Users copy their options from a query on a broker; those that have no meaning here are refused, with what replaces each.
+Users copy their options from a query on a broker. Those without a meaning here are refused, with their replacement.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _REPLACED = {
     "kafka.batch.size": _TOPIC_SETTING,
     "kafka.linger.ms": "leave it out: nothing waits; a trigger says how often a stream writes",
     "kafka.max.request.size": "leave it out: max.message.bytes of the topic bounds a record",
-    "kafka.retries": "leave it out: requests to the bucket are repeated by themselves",
+    "kafka.retries": "leave it out: requests to the bucket are retried automatically",
     "kafka.partitioner.class": "leave it out: the key decides as Kafka's producer does it; a column partition wins",
     "kafka.enable.idempotence": _ONCE,
     "kafka.transactional.id": _ONCE,
@@ -60,7 +60,7 @@ _REPLACED = {
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Where rows go, checked as far as that goes without looking at the bucket."""
+    """Options of a write, checked without the bucket."""
 
     path: str
     endpoint_url: str | None = None
@@ -72,7 +72,7 @@ class WriteOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
-        """Raises ConfigError, in one sentence, for an unknown option or a bad value."""
+        """Parse options. Raises ConfigError, in one sentence, for an unknown option or a bad value."""
         given = {key.lower(): str(value) for key, value in options.items()}
         check_names(given, NAMES, replacement, "Kafka's sink")
         path = given.get("path")
@@ -106,7 +106,7 @@ def _partitions(text: str) -> int:
 
 
 def replacement(name: str) -> str:
-    """What to write in place of the option ``name`` (in lower case); empty if it is none of Kafka's."""
+    """Return the replacement for Kafka's option ``name`` (in lower case); empty for other names."""
     if name in _REPLACED:
         return _REPLACED[name]
     return read_replacement(name)

@@ -1,4 +1,4 @@
-"""The columns of a frame that is written -> the columns of records. Names and types are those of Spark's Kafka sink.
+"""Columns of a written frame -> columns of records. Names and types are those of Spark's Kafka sink.
 
 ============  ==========================================  ==============================================================
 column        type                                        null, or no such column
@@ -11,8 +11,8 @@ column        type                                        null, or no such colum
 ``timestamp`` timestamp                                   the time of the write
 ============  ==========================================  ==============================================================
 
-Names are matched without regard to case. ``offset`` and ``timestampType``, which a frame of the source has, are left
-out: a commit gives the offsets. Any other column is refused.
+Names match without regard to case. ``offset`` and ``timestampType``, which a frame of the source has, are left out: a
+commit assigns the offsets. Any other column is refused.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ _ARROW_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary()
 
 @dataclass(frozen=True, slots=True)
 class WrittenRows:
-    """Rows of one record batch. ``topics`` is an Arrow dictionary column, None where the option names one topic.
+    """Rows of one record batch. ``topics``: Arrow dictionary column, None if the option names one topic.
 
-    ``partitions`` is -1 where the row does not say.
+    ``partitions``: -1 for a row without one.
     """
 
     records: RecordColumns
@@ -69,13 +69,13 @@ class WrittenRows:
 
 @dataclass(frozen=True, slots=True)
 class WriteSchema:
-    """Where in a record batch each column stands; what the frame does not have is absent."""
+    """Place of each column in a record batch. Columns that the frame lacks are absent."""
 
     places: dict[str, int]
 
     @classmethod
     def of(cls, schema: StructType, *, topic: str | None) -> WriteSchema:
-        """Raises ConfigError, in one sentence, for a column that is unknown, missing, there twice, of another type."""
+        """Check a schema. Raises ConfigError, in one sentence, for an unknown, missing, repeated or mistyped column."""
         places: dict[str, int] = {}
         for at, field in enumerate(schema.fields):
             name = field.name.lower()
@@ -90,7 +90,7 @@ class WriteSchema:
                     else f"columns: {', '.join(NAMES)}; for example select(to_json(struct('*')).alias('value'))",
                 )
             if name in places:
-                raise ConfigError(f"column {field.name} is there twice", hint="select it once")
+                raise ConfigError(f"column {field.name} appears twice", hint="select it once")
             if not any(_shape(field.dataType) == _shape(kind) for kind in _TYPES[name]):
                 wanted = " or ".join(kind.simpleString() for kind in _TYPES[name])
                 raise ConfigError(
@@ -152,7 +152,7 @@ class WriteSchema:
         return column if column.type == pa.binary() else column.cast(pa.binary())
 
     def _times(self, batch: pa.RecordBatch, now_ms: int) -> Int64s:
-        """Milliseconds. The session's time zone is the name of the column's type; the number is always UTC."""
+        """Return milliseconds in UTC. The time zone of the column's type is the session's, and only a name."""
         column = self._column(batch, "timestamp")
         if column is None:
             return np.full(batch.num_rows, now_ms, np.int64)
@@ -166,13 +166,13 @@ class WriteSchema:
 
 
 def _numbers(column: pa.Array, instead: int) -> Int64s:
-    """As numpy; ``instead`` where there is a null."""
+    """Return the column as a numpy array, with ``instead`` for nulls."""
     whole: Int64s = pc.fill_null(column.cast(pa.int64()), instead).to_numpy(zero_copy_only=False)
     return whole
 
 
 def _conversion(name: str, field: StructField) -> str:
-    """An expression of Spark's that makes of such a column what is wanted; a cast is not always one, or the right."""
+    """Return a Spark expression that converts such a column, because a cast may be impossible or wrong."""
     kind, column = field.dataType, field.name
     if name == "timestamp" and isinstance(kind, IntegralType):
         return f"timestamp_millis({column}) of milliseconds, timestamp_seconds({column}) of seconds"
@@ -184,5 +184,5 @@ def _conversion(name: str, field: StructField) -> str:
 
 
 def _shape(kind: DataType) -> str:
-    """A type without nullability and letter case, and without what a string is compared by."""
+    """Return a type without nullability, letter case and the collation of strings."""
     return "string" if isinstance(kind, StringType) else kind.simpleString().lower()

@@ -1,4 +1,4 @@
-"""``tiered spark check``: every byte of the bucket verified, as ``tiered check --read-data`` does on one machine."""
+"""``tiered spark check``: verifies every byte of the bucket, as ``tiered check --read-data`` does on one machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tiered.store.runner import Runner as StepRunner
 def check(
     runner: Runner, topics: tuple[str, ...], task_bytes: int, reading: Reading = EVERYTHING, *, orphans: bool = False
 ) -> CheckReport:
-    """Check all parts, in one report. Raises UnknownTopicError."""
+    """Check all parts and return one report. Raises UnknownTopicError."""
     registry, parts = StepRunner(runner.store).run(cut_steps(runner.url, topics, least_bytes=task_bytes), take=_ignore)
     asked = {"reading": dataclasses.asdict(reading), "orphans": orphans}
     receipts = runner.run("checking", check_part, [{"part": dataclasses.asdict(part), **asked} for part in parts])
@@ -32,4 +32,4 @@ def check_part(store: Store, task: Task) -> Receipt:
 
 
 def _ignore(_finding: Any) -> None:
-    """Drop what steps emit: their report has it, too."""
+    """Drop the findings that steps emit, because their report has them, too."""

@@ -1,7 +1,7 @@
-"""``tiered spark erase``: records of some keys leave a topic, as ``tiered erase`` does it on one machine.
+"""``tiered spark erase``: deletes records of some keys from a topic, as ``tiered erase`` does on one machine.
 
-Tasks look at parts of partitions. Then one task for each partition writes it anew and proves that nothing is left. They
-hold keys as hashes alone. Notes and receipts are those of ``tiered erase``, under the same name: the same command
+Tasks look at parts of partitions. Then one task for each partition rewrites it and proves that nothing is left. Tasks
+have hashes of keys alone. Notes and receipts are those of ``tiered erase``, under the same names: the same command
 again, here or on one machine, completes what was begun.
 """
 
@@ -80,7 +80,7 @@ def erase(
 def _looked(
     runner: Runner, entry: TopicEntry, numbers: Sequence[int], blind: BlindSelection, *, now: bool, task_bytes: int
 ) -> list[ErasePlan]:
-    """Look at all parts of all partitions that have a catalog."""
+    """Look at all parts of all partitions that have a catalog, and return their plans."""
 
     def cut(number: int) -> Any:
         tp = TopicPartition(entry.name, number)
@@ -121,7 +121,6 @@ def _entry(store: Store, topic: str) -> TopicEntry:
 
 
 def look_at_part(store: Store, task: Task) -> Receipt:
-    """Look at one part."""
     return drive(store, look_steps(Part(**task["part"]), BlindSelection.of_json(task["selection"])))
 
 

@@ -14,12 +14,12 @@ from tiered.spark import register
 from tiered.spark.jobs.run import Runner
 
 KEPT_BATCHES = ("spark.sql.streaming.numRecentProgressUpdates", "100000")
-"""Batches of which Spark keeps the number of rows. By itself it keeps 100."""
+"""Batches whose number of rows Spark keeps. Its default is 100."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where records go: ``kind`` names the format, ``path`` or ``table`` the place, ``options`` are the format's."""
+    """Destination of records. ``kind``: the format; ``path`` or ``table``: the place; ``options``: the format's."""
 
     kind: str
     checkpoint: str
@@ -29,7 +29,7 @@ class Target:
 
 
 def export(runner: Runner, topics: tuple[str, ...], target: Target, read: Mapping[str, str]) -> dict[str, Any]:
-    """Write what came since the checkpoint, and return how much that was. Raises ConfigError, JobFailedError."""
+    """Write the records since the checkpoint. Return how many there were. Raises ConfigError, JobFailedError."""
     if (target.path is None) == (target.table is None):
         raise ConfigError("an export goes to one place", hint="pass --to URL, or --table NAME")
     register(runner.session)

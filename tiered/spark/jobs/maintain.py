@@ -1,6 +1,6 @@
-"""``tiered spark maintain``: what ``tiered maintain run`` does, some partitions a task.
+"""``tiered spark maintain``: does what ``tiered maintain run`` does, some partitions a task.
 
-A task claims the role ``m`` of its partitions, plans them anew and carries the plan out with the library's own steps.
+A task claims the role ``m`` of its partitions, plans them again and carries the plan out with the library's own steps.
 A task that runs again finds nothing left to do, and one that meets another maintainer leaves the partition to it.
 """
 
@@ -32,18 +32,18 @@ from tiered.store.driver import drive
 
 EXIT_WARNINGS = 3
 MAX_PARTITIONS_A_TASK = 64
-"""Partitions of one task, however little each of them costs."""
+"""Most partitions of one task, however small."""
 
 SHUFFLED_BYTES = PAIR_BYTES + SURVIVOR_BYTES
-"""What Spark shuffles for a record whose key is its own, at most."""
+"""Most bytes that Spark shuffles for a record with a unique key."""
 
 _ALONE = (CorruptionError, FencedError, LogDestroyedError)
-"""Errors of one partition, which keep no other from its turn."""
+"""Errors of one partition, which do not stop the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which partitions and kinds of maintenance, and from which size a compaction is done in two phases."""
+    """Partitions and kinds of maintenance, and the size from which a compaction is done in two phases."""
 
     selected: str | None
     kinds: tuple[Kind, ...]
@@ -54,7 +54,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What is due of one partition; ``in_two_phases``: its compaction is too large for one task."""
+    """Due maintenance of one partition. ``in_two_phases``: its compaction is too large for one task."""
 
     plan: PartitionPlan
     in_two_phases: bool
@@ -65,7 +65,7 @@ class Due:
 
     @property
     def of_one_task(self) -> list[Kind]:
-        """Kinds of actions that one task does."""
+        """Return the kinds of actions that one task does."""
         found = dict.fromkeys(action.kind for action in self.plan.actions)
         return [kind for kind in found if not (self.in_two_phases and kind is Kind.COMPACT)]
 
@@ -97,13 +97,13 @@ def _due(store: Store, wanted: Wanted) -> list[Due]:
 def _is_large(plan: PartitionPlan, two_phase_bytes: int) -> bool:
     return any(
         action.kind is Kind.COMPACT
-        and (action.bytes_written > two_phase_bytes or action.records > TWO_PHASE_RECORDS)  # at most all of it
+        and (action.bytes_written > two_phase_bytes or action.records > TWO_PHASE_RECORDS)  # both are upper bounds
         for action in plan.actions
     )
 
 
 def _partitions(store: Store, selected: str | None) -> Iterator[tuple[TopicEntry, int]]:
-    """Yield those of topics that are not being deleted."""
+    """Yield the selected partitions of topics that are not being deleted."""
     if selected is None:
         for entry in drive(store, list_topics()):
             if entry.state != STATE_DELETING:
@@ -152,7 +152,7 @@ def _maintained(store: Store, each: Sequence[Any], task: Task, capabilities: Cap
     try:
         plan = drive(store, maintainer.plan([Kind(word) for word in words]))
         if plan is not None and plan.actions:
-            drive(store, maintainer.need_newest(sweeps=False))  # what is committed to an older root hides it
+            drive(store, maintainer.need_newest(sweeps=False))  # a commit to an older root would hide its age
         for action in plan.actions if plan is not None else ():
             ended = drive(store, maintainer.run(action, capabilities, memory_bytes=task["memory_bytes"]))
             found["actions"].append(
@@ -224,7 +224,6 @@ def _due_fields(due: Due) -> dict[str, Any]:
 
 
 def _table(due: Sequence[Due]) -> list[str]:
-    """Return a line for each partition, then the notes."""
     header = ["partition", "actions", "rows in", "rows out", "read", "written", "garbage", "shuffled", "why"]
     rows = [
         [

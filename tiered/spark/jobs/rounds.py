@@ -1,4 +1,4 @@
-"""A round of compaction in parts, as the driver plans it, and what a worker does of it."""
+"""Compaction round in parts, as the driver plans it, and a worker's share of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tiered.store.driver import drive, drive_stream
 
 @dataclass(frozen=True, slots=True)
 class PlannedRound:
-    """A round and its parts. ``most_keys``: what a task of phase 1 holds at once."""
+    """Round and its parts. ``most_keys``: most keys that a task of phase 1 holds at once."""
 
     round: Round
     parts: tuple[Part, ...]
@@ -35,13 +35,13 @@ class PlannedRound:
 
     @classmethod
     def of(cls, store: Store, tp: TopicPartition, *, part_bytes: int, most_keys: int) -> PlannedRound | None:
-        """Plan a round over the newest catalog; None where nothing is dirty."""
+        """Plan a round over the newest catalog; None if nothing is dirty."""
         bench = bench_of(store, entry_of(store, tp.topic), tp.partition)
         planned = drive(store, plan_round(bench.view, bench.config, bench.shop, part_bytes=part_bytes))
         return None if planned is None else cls(planned[0], tuple(planned[1]), most_keys)
 
     def as_json(self) -> dict[str, Any]:
-        """Return what phase 1 is given."""
+        """Return the input of phase 1."""
         parts = [part_as_json(part) for part in self.parts]
         return {"round": dataclasses.asdict(self.round), "parts": parts, "most_keys": self.most_keys}
 
@@ -53,13 +53,13 @@ def part_as_json(part: Part) -> dict[str, Any]:
 
 
 def part_of_json(fields: Mapping[str, Any]) -> Part:
-    """Return the part of what :func:`part_as_json` returned."""
+    """Return the part from the fields of :func:`part_as_json`."""
     return Part(tuple([Group(*group) for group in fields["groups"]]), fields["size_bytes"], fields["records"])
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """One partition, to be read, and to be written under the claim ``shop.claim_epoch``."""
+    """One partition, to read, and to write under the claim ``shop.claim_epoch``."""
 
     view: Catalog
     shop: Workshop
@@ -67,7 +67,7 @@ class Bench:
 
 
 def bench_of(store: Store, entry: TopicEntry, partition: int, *, epoch: int = 0) -> Bench:
-    """Open a partition. Raises ConditionalWritesUnsupportedError, where something is to be written."""
+    """Open a partition. Raises ConditionalWritesUnsupportedError if it is to be written."""
     config, tp = entry.settings, TopicPartition(entry.name, partition)
     shop = Workshop(
         tp=tp,
@@ -82,7 +82,7 @@ def bench_of(store: Store, entry: TopicEntry, partition: int, *, epoch: int = 0)
 
 
 def entry_of(store: Store, topic: str) -> TopicEntry:
-    """Load a topic. Raises UnknownTopicError for one that is not there, or is being deleted."""
+    """Load a topic. Raises UnknownTopicError for one that is missing or being deleted."""
     entry = drive(store, load_topic_to_read(topic))
     if entry is None or entry.state == STATE_DELETING:
         raise UnknownTopicError(f"there is no topic {topic!r}", hint="see `tiered topics list`")
@@ -90,8 +90,7 @@ def entry_of(store: Store, topic: str) -> TopicEntry:
 
 
 def compacted_entry(store: Store, topic: str) -> TopicEntry:
-    """Load the topic of a round. Raises NotFoundError if it is compacted no longer: its records stay then, also those
-    without a key and all of a key."""
+    """Load the topic of a round. Raises NotFoundError if it is not compacted any more: all of its records stay then."""
     entry = entry_of(store, topic)
     if not entry.settings.compacted:
         raise NotFoundError(f"cleanup.policy of {topic!r} does not say compact any more", hint="plan again")
@@ -102,7 +101,7 @@ def compacted_entry(store: Store, topic: str) -> TopicEntry:
 
 
 def scan(store: Store, facts: Mapping[str, Any], number: int, part: Part) -> Generator[Pairs, None, Scanned]:
-    """Do phase 1 of one part: yield its pairs, piece by piece; return what was found beside them."""
+    """Do phase 1 of one part: yield its pairs, piece by piece; return its other results."""
     round_ = Round(**facts["round"])
     bench = bench_of(store, compacted_entry(store, round_.topic), round_.partition)
     first_dirty, most_keys = round_.first_dirty, facts["most_keys"]
@@ -114,7 +113,7 @@ def scan(store: Store, facts: Mapping[str, Any], number: int, part: Part) -> Gen
 def rewrite(store: Store, task: Task, bitmap: bytes) -> Receipt:
     """Do phase 2 of one part: write new segments, whose rows the driver commits.
 
-    Raises FencedError if the claim that they are written under is over.
+    Raises FencedError if their claim is over.
     """
     round_ = Round(**task["round"])
     name = f"the bitmap of part {task['part']}"

@@ -1,4 +1,4 @@
-"""Run tasks of the library's own steps on Spark, and collect what each of them returns.
+"""Runner of tasks of the library's own steps on Spark, which returns their receipts.
 
 ::
 
@@ -6,7 +6,7 @@
     workers  task  ──> worker_store(url) ──> work(store, task) ──> receipt
 
 A task and its receipt are small JSON objects. Workers read and write the bucket themselves. Nothing of a run is stored:
-every task finds out by itself what is left to do, so the same command again completes what a killed driver began.
+every task finds out itself what is left to do, so the same command again completes what a killed driver began.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ MASTER = "local[*,4]"
 """All cores of this machine; a task is tried four times."""
 
 POLL_SECONDS = 0.25
-"""Between two looks at the tasks that have ended."""
+"""Interval of looking for ended tasks."""
 
 MAX_TASKS = 100_000
-"""Tasks of one run: the driver holds a description and a receipt of each."""
+"""Most tasks of one run: the driver holds a description and a receipt of each."""
 
 SPECULATION = "spark.speculation"
 AGAIN = "the same command again does what is left"
 
 _SETTINGS = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR", "spark.ui.enabled": "false"}
 _ERRORS = "tiered.errors."
-"""How the traceback of a worker names an error of this library."""
+"""Prefix of the library's errors in a worker's traceback."""
 _PY4J = "An error occurred while calling "
-"""The first line of an error of the JVM that PySpark does not know."""
+"""First line of a JVM error that PySpark does not know."""
 
 T = TypeVar("T")
 Task = Mapping[str, Any]
 Receipt = dict[str, Any]
 Work = Callable[[Store, Task], Receipt]
-"""A function of a module, so that workers can import it."""
+"""Function of a module, so that workers can import it."""
 
 
 class JobFailedError(TieredError):
-    """Tasks failed. The message is that of the first one."""
+    """Failure of tasks. The message is that of the first one."""
 
     code = "job_failed"
     exit_code: ClassVar[int] = 1
@@ -67,7 +67,7 @@ class JobFailedError(TieredError):
 
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
-    """Where Spark runs. ``master`` None: where ``spark-submit`` says, otherwise this machine."""
+    """Place where Spark runs. ``master`` None: the one of ``spark-submit``, otherwise this machine."""
 
     master: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class SparkOptions:
 
 @dataclass(frozen=True)
 class TaskCall:
-    """The function that Spark calls in a worker: a task as JSON in, a receipt as JSON out."""
+    """Function that Spark calls in a worker: a task as JSON in, a receipt as JSON out."""
 
     work: Callable[..., Receipt]
     url: str
@@ -92,10 +92,10 @@ class TaskCall:
 
 
 class Runner:
-    """Runs the tasks of one command. Its Spark session begins at the first use.
+    """Runner of one command's tasks. Its Spark session begins at the first use.
 
     Args:
-        speculative: two attempts of a task may run side by side. Where a task claims a partition they may not: one
+        speculative: two attempts of a task may run concurrently. Where a task claims a partition they may not: one
             attempt would take the partition from the other, and neither would end.
     """
 
@@ -118,7 +118,7 @@ class Runner:
 
     @property
     def session(self) -> SparkSession:
-        """The session of the program that calls, or one that ends with this block."""
+        """Return the session of the program that calls, or one that ends with this block."""
         if self._session is None:
             active = SparkSession.getActiveSession()
             self._session, self._own = (active, False) if active is not None else (self._begin(), True)
@@ -131,7 +131,7 @@ class Runner:
         master = self._options.master
         if master is not None and master.startswith("sc://"):
             return builder.remote(master).getOrCreate()
-        submitted = "SPARK_ENV_LOADED" in os.environ  # spark-submit has said where
+        submitted = "SPARK_ENV_LOADED" in os.environ  # spark-submit has chosen the master
         if master is not None or not submitted:
             builder = builder.master(master or MASTER)
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers take the python3 on PATH
@@ -176,9 +176,9 @@ class Runner:
         return made.asNondeterministic()
 
     def waited(self, title: str, query: Callable[[], T], *, total: int = 0) -> T:
-        """Run ``query`` on a thread, so that this one hears signals; show how many tasks have ended.
+        """Run ``query`` on a thread, so that this one receives signals; show how many tasks have ended.
 
-        Raises JobFailedError for what Spark raises, and errors of the library as they are.
+        Raises JobFailedError for Spark's errors, and errors of the library as they are.
         """
         done: list[T] = []
         raised: list[Exception] = []
@@ -212,12 +212,12 @@ class Runner:
 
 
 class _Watch:
-    """The Spark jobs of one query, by their group. Spark Connect reports nothing of tasks."""
+    """Spark jobs of one query, by their group. Spark Connect reports no tasks."""
 
     def __init__(self, session: SparkSession, group: str) -> None:
         self._group = group
         self._context: Any = None
-        with contextlib.suppress(Exception):  # Connect has no context, and each release says so in its own way
+        with contextlib.suppress(Exception):  # Connect has no context; the error differs from release to release
             self._context = session.sparkContext
 
     def begin(self, session: SparkSession) -> None:
@@ -227,7 +227,7 @@ class _Watch:
             self._context.setJobGroup(self._group, self._group, interruptOnCancel=True)
 
     def tasks(self) -> tuple[int, int]:
-        """Return how many tasks have ended, and how many are known by now."""
+        """Return the number of ended tasks, and of tasks known by now."""
         if self._context is None:
             return 0, 0
         tracker = self._context.statusTracker()
@@ -241,7 +241,7 @@ class _Watch:
         return sum(info.numCompletedTasks for info in infos), sum(info.numTasks for info in infos)
 
     def cancel(self) -> None:
-        """End the jobs of the group."""
+        """Cancel the jobs of the group."""
         if self._context is not None:
             self._context.cancelJobGroup(self._group)
 
@@ -262,7 +262,7 @@ def receipts_of(rows: Sequence[tuple[int, str]], count: int) -> list[Receipt]:
 
 
 def need_no_speculation(setting: str) -> None:
-    """Raise ConfigError if Spark would run two attempts of a task side by side."""
+    """Raise ConfigError if Spark would run two attempts of a task concurrently."""
     if setting.strip().lower() == "true":
         raise ConfigError(
             f"{SPECULATION} is true: two attempts of a task would take the partition from each other; nothing was done",
@@ -271,7 +271,7 @@ def need_no_speculation(setting: str) -> None:
 
 
 def _failed_query(error: Exception) -> JobFailedError:
-    """Return what Spark says without its Java, and the exit code of the library's error that caused it."""
+    """Return Spark's error without its Java, with the exit code of the library's error that caused it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     ours = [line.removeprefix(_ERRORS).partition(": ") for line in lines if line.startswith(_ERRORS)]
     if not ours:

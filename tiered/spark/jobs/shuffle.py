@@ -1,4 +1,4 @@
-"""Between the phases of a compaction in parts: Spark's shuffle of keys, from segments to bitmaps of survivors.
+"""Spark's shuffle of keys between the phases of a compaction in parts: from segments to bitmaps of survivors.
 
 ::
 
@@ -6,7 +6,7 @@
                                                                                         └── rewrite, part by part
 
 Spark keeps the bitmaps on the disks of its executors until the round ends. A lost one is made again, from the segments.
-What a part does to transactions travels with its pairs, as one row more: its *note*.
+The effect of a part on transactions travels with its pairs, in one more row: its *note*.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KEYS_SOURCE = "tiered_keys"
 COLUMNS = "high long, low long, code long, note string"
 
 SHUFFLE_BYTES = 128 * 1024 * 1024
-"""Of one task behind the shuffle, where every record has a key of its own."""
+"""Bytes of one task after the shuffle, if every record has a unique key."""
 
 MAX_SHUFFLE_TASKS = 10_000
 
@@ -63,17 +63,17 @@ class KeySource(DataSource):
         return KEYS_SOURCE
 
     def schema(self) -> str:
-        """Return one row for a key of a part, and one with the note of the part."""
+        """Return the columns: one row for a key of a part, and one with the note of the part."""
         return COLUMNS
 
     def reader(self, schema: StructType) -> KeyReader:
-        """Read all parts."""
+        """Return the reader of all parts."""
         del schema
         return KeyReader(self.options)
 
 
 class KeyReader(DataSourceReader):
-    """A part is a partition."""
+    """Reader with a partition for each part."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._url = options["url"]
@@ -87,7 +87,7 @@ class KeyReader(DataSourceReader):
         return [KeyPartition(number, part) for number, part in enumerate(self._parts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the pairs of a part, then its note. The note reports a catalog that holds other rows by now."""
+        """Yield the pairs of a part, then its note. The note reports a catalog that has other rows by now."""
         if not isinstance(partition, KeyPartition):
             return
         number, note = partition.number, dict[str, Any]()
@@ -116,7 +116,7 @@ def _batch(high: Any, low: Any, codes: Any, notes: Any) -> pa.RecordBatch:
 
 
 class Shuffled:
-    """The survivors of one round, for as long as the block lasts."""
+    """Survivors of one round, for as long as the block lasts."""
 
     def __init__(self, runner: Runner, planned: PlannedRound) -> None:
         self._runner = runner
@@ -133,8 +133,8 @@ class Shuffled:
     def notes(self, title: str) -> list[dict[str, Any]]:
         """Shuffle; return the note of each part, with its number of ``survivors``.
 
-        Raises NotFoundError where the catalog holds other rows than those of the plan, CorruptionError if a part is
-        missing: a part without a bitmap is not one without survivors.
+        Raises NotFoundError if the catalog has other rows than the plan, CorruptionError if a part is missing: a part
+        without a bitmap is not one without survivors.
         """
         count = len(self._planned.parts)
         found = self._collect_notes(title)
@@ -200,7 +200,7 @@ def survivors(runner: Runner, planned: PlannedRound) -> DataFrame:
 
 
 def packer(bounds: Sequence[tuple[int, int]]) -> Callable[[Iterator[tuple[pa.Array, pa.Array]]], bytes]:
-    """Return the function that makes the note and the bitmap of a part of all its rows. ``bounds``: of all parts."""
+    """Return the function that makes note and bitmap of a part from all its rows. ``bounds``: of all parts."""
 
     def packed(rows: Iterator[tuple[pa.Array, pa.Array]]) -> bytes:
         return _pack(rows, bounds)  # by its name: Spark ships this function by value, and what it refers to
@@ -220,7 +220,7 @@ def _pack(rows: Iterator[tuple[pa.Array, pa.Array]], bounds: Sequence[tuple[int,
     codes = np.sort(np.concatenate(alive))
     builder.add(codes)
     head = json.dumps({**note, "survivors": len(codes)}).encode()
-    return _NOTE_LENGTH.pack(len(head)) + head + builder.finish()
+    return _NOTE_LENGTH.pack(len(head)) + head + builder.finish()  # u32 length | note as JSON | bitmap
 
 
 def note_of(live: bytes) -> dict[str, Any]:

@@ -1,12 +1,12 @@
-"""Compaction of one log that no task can hold, on the driver: a round in parts, from its plan to its last commit.
+"""Compaction of one log that is too large for a task, on the driver: a round in parts, from plan to last commit.
 
 ::
 
     plan ──> phase 1 and the shuffle ──> claim ──> waves: phase 2 of some parts, then a ``replace`` for each group
                                                      the last of them notes the clean end
 
-Groups are committed in the order of their offsets: a tombstone goes after all that it hides. After the death of a
-driver the next one plans a round of its own: phase 1 is done again, groups that were committed stay.
+Groups are committed in the order of their offsets, so that a tombstone is removed after all that it hides. After the
+death of a driver the next one plans a new round: phase 1 is repeated, committed groups stay.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from tiered.store.base import Store
 from tiered.store.driver import drive
 
 WAVE_PARTS = 256
-"""Parts that are rewritten before their groups are committed: what a driver that is killed loses."""
+"""Parts that are rewritten before their groups are committed: the most that the death of a driver loses."""
 
 MAX_ROUNDS = 8
-"""Rounds of one run over one log, of which all but the last met other rows than those that they were planned over."""
+"""Most rounds of one run over one log. A round ends early if others change its rows."""
 
 
 @dataclass(slots=True)
 class Done:
-    """What a round came to."""
+    """Result of a round."""
 
     groups: int = 0
     pairs: int = 0
@@ -70,7 +70,7 @@ def compact(
 
 
 def _round(runner: Runner, planned: PlannedRound, why: str) -> dict[str, Any]:
-    """Raises NotFoundError if others changed what the round was planned over, FencedError."""
+    """Run one round. Raises FencedError, NotFoundError if others changed its rows."""
     name = f"{planned.round.topic}-{planned.round.partition}"
     with Shuffled(runner, planned) as shuffled:
         notes = shuffled.notes(f"{name}: the newest record of each key")
@@ -83,16 +83,16 @@ def _round(runner: Runner, planned: PlannedRound, why: str) -> dict[str, Any]:
 def rewrite_part_of(store: Store, task: Task, live: bytes) -> Receipt:
     """Do phase 2 of one part, in a worker.
 
-    A lost bitmap was made again, perhaps from a catalog that holds other rows by then. Its note reports that.
+    A lost bitmap was made again, perhaps from a catalog that has other rows by then. Its note reports that.
     """
     note = note_of(live)
-    if "effects" not in note:  # the part was not read to its end: a record without a bit is not a superseded one
+    if "effects" not in note:  # the part was not read to its end: records without a bit may be live
         return {"changed": note.get("changed", f"part {task['part']} was not read to its end")}
     return rewrite(store, task, bitmap_of(live))
 
 
 class Rewriting:
-    """Phase 2 of a round, and its commits, under a claim of its own. ``notes``: of phase 1, a part each."""
+    """Phase 2 of a round, and its commits, under a claim of its own. ``notes``: of phase 1, one per part."""
 
     def __init__(
         self, runner: Runner, planned: PlannedRound, shuffled: Shuffled, notes: Sequence[dict[str, Any]], why: str
@@ -106,13 +106,13 @@ class Rewriting:
         self._before = dict(zip(groups, txns_before([group.start for group in groups], effects), strict=True))
         entry = compacted_entry(runner.store, planned.round.topic)
         self._catalog = Catalog(entry.topic_id, planned.round.partition, entry.name, known=entry.known)
-        drive(runner.store, need_newest(self._catalog, must_list=False))  # what is committed to an older root hides it
+        drive(runner.store, need_newest(self._catalog, must_list=False))  # a commit to an older root would hide its age
         self._epoch = drive(runner.store, self._catalog.claim(Role.MAINTAINER, owner_of("tiered spark maintain"))).epoch
-        self._waiting: tuple[list[Row], Row] | None = None  # the last group of all notes the clean end
+        self._waiting: tuple[list[Row], Row] | None = None  # not committed yet, because the last one has the clean end
         self._done = Done(pairs=sum(note["pairs"] for note in notes), survivors=sum(n["survivors"] for n in notes))
 
     def carry_out(self) -> Done:
-        """Do all waves. Raises NotFoundError if others changed what the round was planned over, FencedError."""
+        """Do all waves. Raises FencedError, NotFoundError if others changed the round's rows."""
         round_, parts = self._planned.round, self._planned.parts
         for first in range(0, len(parts), WAVE_PARTS):
             self._wave(range(first, min(first + WAVE_PARTS, len(parts))))
@@ -124,7 +124,7 @@ class Rewriting:
         return self._done
 
     def _wave(self, numbers: Sequence[int]) -> None:
-        """Do phase 2 of some parts, then commit their groups, but for the last one."""
+        """Do phase 2 of some parts, then commit their groups, except the last one."""
         snapshot = self._pinned()
         wanted, tasks, inputs = list[int](), list[Task](), list[list[list[Row]]]()
         for number in numbers:
@@ -137,7 +137,7 @@ class Rewriting:
         self._rewrite(wanted, tasks, inputs)
 
     def _last_group_again(self) -> None:
-        """Rewrite one group that stays as it is: only a ``replace`` can note the clean end."""
+        """Rewrite one group that stays as it is, because only a ``replace`` can note the clean end."""
         number, part = len(self._planned.parts) - 1, self._planned.parts[-1]
         rows = self._inputs(self._pinned(), part.groups[-1])
         if rows:
@@ -156,7 +156,7 @@ class Rewriting:
         }
 
     def _rewrite(self, numbers: Sequence[int], tasks: Sequence[Task], inputs: Sequence[list[list[Row]]]) -> None:
-        """Run tasks under this claim, and commit. Raises NotFoundError where a worker found other rows."""
+        """Run tasks under this claim, and commit. Raises NotFoundError if a worker found other rows."""
         if not tasks:
             return
         title = f"{self._planned.round.topic}-{self._planned.round.partition}: rewriting"
@@ -175,7 +175,7 @@ class Rewriting:
         return drive(self._runner.store, inputs_of(snapshot, group))
 
     def _take(self, rows: Sequence[Row], row: Row) -> None:
-        """Take the next group that was written: the one before it is committed."""
+        """Keep a group that was written, and commit the one before it."""
         if self._waiting is not None:
             self._commit(*self._waiting, None)
         self._done.groups += 1
@@ -189,7 +189,7 @@ class Rewriting:
         except NotFoundError as gone:
             root = self._catalog.root
             if gone.__class__ is not NotFoundError or root is None or root.start_offset < row.next:
-                raise  # otherwise a trim has taken it, and all before it
+                raise  # otherwise a trim has removed the group, and all before it
 
     def _is_clean(self) -> bool:
         root = self._pinned().root
@@ -203,5 +203,4 @@ class Rewriting:
 
 
 def _listed(before: TxnsBefore) -> tuple[list[int], list[int]]:
-    """Return its producers, as JSON has them."""
     return list(before.committed), list(before.aborted)  # type: ignore[call-overload]  # tuples, as txns_before gives
