@@ -281,6 +281,7 @@ def _maintain(world: World, process: SteppedProcess, entry: TopicEntry, tp: Topi
     log = ledger.logs[entry.topic_id, tp.partition]
     config = replace(config, compression_type=REENCODED[log.end // len(REENCODED) % len(REENCODED)])
     maintainer = Maintainer(tp, entry.topic_id, config, owner=str(process), known=entry.known)
+    asked_ms = process.clock.counted_ms()
     sweeps = rng.random() < world.sweeps
     if sweeps:
         yield from maintainer.need_newest()
@@ -298,7 +299,8 @@ def _maintain(world: World, process: SteppedProcess, entry: TopicEntry, tp: Topi
         assert plan is not None
         if action.kind is Kind.RETENTION:
             ledger.planned_trim(log, plan.version, action.end, now_ms)
-        ledger.at_work[str(process)] = now_ms, counted_ms
+        # The date of an answer is as old as its way back took, and a process may stand still meanwhile.
+        ledger.at_work[str(process)] = now_ms if process.clock.is_right() else asked_ms, counted_ms
         world.note(process, f"{action.kind} {tp} {action.start} {action.end}")
         if world.rewrites and action.kind is Kind.COMPACT and action.end % 3 == 1:
             try:

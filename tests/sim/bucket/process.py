@@ -49,8 +49,11 @@ class Skewed:
 
     def counted_ms(self) -> int:
         """The time that a maintainer may count ages by: the store's where the wall clock is far from it."""
-        now_ms, store_ms = self.now_ms(), self._store_ms()
-        return now_ms if abs(now_ms - store_ms) <= FAR_MS else store_ms
+        return self.now_ms() if self.is_right() else self._store_ms()
+
+    def is_right(self) -> bool:
+        """Return whether the wall clock is near the store's."""
+        return abs(self.now_ms() - self._store_ms()) <= FAR_MS
 
     def monotonic(self) -> float:
         """Of the world."""
