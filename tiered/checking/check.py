@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from tiered.checking.decisions import check_decisions
-from tiered.checking.kept import SnapshotNames, check_kept
+from tiered.checking.kept import check_decisions, check_kept
 from tiered.checking.local import LocalCheck, LocalFacts
 from tiered.checking.registry import survey, unregistered
 from tiered.checking.remote import Reading, RemoteCheck, RemoteFacts, size_steps
@@ -155,21 +154,19 @@ class CheckRun:
             parts = 1 if reading.subset is None else reading.subset[1]
             yield Emit(Passed(0, "", local.size_bytes + (yield from size_steps(every, parts))))
         for entry in entries:
-            names = SnapshotNames()
             for partition in range(entry.partitions):
                 tp = TopicPartition(entry.name, partition)
                 check = RemoteCheck(tp, entry, facts, local.partitions.get(tp), self.tell)
                 yield from check.look(reading)
                 view = RootView(entry.topic_id, tp.partition, tp.topic)
-                yield from self.tell((yield from check_kept(tp, view, read_data=reading.data, names=names)))
+                yield from self.tell((yield from check_kept(tp, view, read_data=reading.data)))
                 if self.options.orphans:
                     yield from check.orphans()
-            yield from self.tell((yield from names.missing(entry.name, entry.topic_id)))
 
     def registry(self, url: str, local: LocalFacts) -> Steps[list[TopicEntry]]:
         """The entries, and what they ought to name. One that cannot be read keeps no other from being checked.
 
-        Of a check of all topics what their sinks decided, too.
+        A check of all topics reads the decisions of sinks, too.
         """
         notes: list[str] = []
         listed = yield from survey(notes, (RemotePermissionError, CorruptionError))  # a store of files lists no cut one
@@ -184,7 +181,7 @@ class CheckRun:
         yield from self.tell(found)
         self.partitions.update(unnamed)
         if not self.options.topics:
-            yield from self.tell((yield from check_decisions(list(entries.values()))))
+            yield from self.tell((yield from check_decisions()))
         return list(entries.values())
 
     def add(self, part: CheckReport) -> None:

@@ -1,299 +1,162 @@
-"""What a partition keeps beside its newest catalog, as ``check`` sees it: each can be read, and does what it is for.
+"""Objects that a partition keeps beside its newest catalog, as ``check`` sees them; and the decisions of sinks.
 
-Of snapshots all that they name must be there, and what only they name must be right: nobody else looks at it. A pin or
-a garbage page that cannot be read holds every collection up. Copies below ``hist/`` are there for people who rebuild,
-audit lines for people who ask what was deleted: the newest is read, all others with the data. A snapshot that most
-partitions of a topic have, and others lost, is told once all were looked at.
+Each must be readable. A pin or a page of garbage that cannot be read stops every collection. A root is rebuilt from the
+newest copy below ``hist/``. The other copies are read with the data. A segment that only a snapshot names is compared
+with its row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
-from uuid import UUID
+from typing import NamedTuple
 
-from tiered.checking.inspection import ObjectGone, fetch_log
+from tiered.checking.judge import judge_index, judge_log
 from tiered.errors import ConfigError, CorruptionError, RemotePermissionError, TieredError
-from tiered.findings import MAX_SAME_FINDINGS, NEWER_RELEASE, Finding, Findings, Severity
-from tiered.format.bundle import decode_bundle
-from tiered.format.crc import crc32c
+from tiered.findings import NEWER_RELEASE, Finding, Findings, Severity
+from tiered.format.container import MAX_OBJECT_BYTES
 from tiered.format.keys import (
+    DECISIONS_PREFIX,
     FLAG_HOLE,
-    gc_audit_prefix,
-    index_key,
-    parse_gc_audit_key,
+    is_pin_key,
+    parse_decision_key,
     parse_hist_key,
     parse_snap_key,
     partition_prefix,
-    segment_key,
     snap_key,
 )
 from tiered.format.page import PageKind
 from tiered.format.rows import Trash
 from tiered.format.trash import TRASH_LIST
 from tiered.model import Row, TopicPartition
-from tiered.remote.audit import MAX_LINE_BYTES, read_line
 from tiered.remote.collect import page_key_of, trash_page
-from tiered.remote.past import Taken, is_held_still, load_copy, load_snapshot
+from tiered.remote.past import Taken, decode_taken, is_held_still
 from tiered.remote.pins import let_go, live_pins, read_pin
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshot import Snapshot
-from tiered.store.base import Get, Head, ListEntry, Object, Outcome, Steps, Together, list_all
+from tiered.remote.stage import read_decision
+from tiered.store.base import Get, Object, Steps, list_all
 
-T = TypeVar("T")
-
-LINES_AT_ONCE = 16
-"""Audit lines that are asked for together."""
-NAMED_PARTITIONS = 8
-"""That a finding names; of the others it tells how many there are."""
-NAMED_OBJECTS = 8
-"""As above, of the objects that a snapshot names and that are gone or wrong."""
+KINDS = {"snap/": "snapshot", "pin/": "pin", "hist/": "hist"}
+"""Folders of a partition, with the code of a finding about an object in each."""
 
 
-class _Had(NamedTuple):
-    """The snapshots of one partition, when each was put, by name; and when the partition was made."""
+class Beside(NamedTuple):
+    """An object beside the root. ``taken``: the root in a snapshot or a copy. ``flaw``: why it cannot be read."""
 
-    since_ms: Mapping[str, int]
-    created_ms: int
-
-
-class SnapshotNames:
-    """Which snapshots the partitions of one topic have: ``snapshot create`` takes them of all that it is told."""
-
-    def __init__(self) -> None:
-        self._had: dict[int, _Had] = {}
-
-    def note(self, partition: int, since_ms: Mapping[str, int], created_ms: int) -> None:
-        """What was seen below ``snap/`` of a partition whose root was made at ``created_ms``."""
-        self._had[partition] = _Had(since_ms, created_ms)
-
-    def missing(self, topic: str, topic_id: UUID) -> Steps[list[Finding]]:
-        """A finding for each snapshot that some partitions have, and that others lack which were there by then.
-
-        These are asked once more: it may have been taken since they were looked at, be begun, or leave a note.
-        """
-        found: list[Finding] = []
-        for name in sorted({name for had in self._had.values() for name in had.since_ms}):
-            having = [partition for partition, had in self._had.items() if name in had.since_ms]
-            until_ms = max(self._had[partition].since_ms[name] for partition in having)
-            lacking: list[int] = []
-            for partition, had in self._had.items():
-                if name not in had.since_ms and had.created_ms <= until_ms:
-                    now = yield Head(snap_key(topic_id, partition, name))
-                    lacking += [] if isinstance(now, Object) else [partition]
-            if lacking:
-                findings = Findings(snap_key(topic_id, lacking[0], name))
-                severity = Severity.INFO if len(lacking) > len(having) else Severity.WARNING
-                findings.add(severity, "snapshot_missing", _missing(topic, name, having, lacking))
-                found += findings.about(topic, lacking[0])
-        return found
+    key: str
+    etag: str
+    taken: Taken | None = None
+    flaw: TieredError | None = None
 
 
-def _missing(topic: str, name: str, having: Sequence[int], lacking: Sequence[int]) -> str:
-    return (
-        f"snapshot {name} is there of {_partitions(having)} of {topic}, and not of {_partitions(lacking)}, where "
-        "nothing says that it was deleted: who reads as of it is refused there, `tiered restore --as-of` makes them "
-        "empty. If it was taken of the first alone, all is well. Else put the object back from a version or a backup "
-        "of the bucket before the next `tiered gc run`: nothing holds any more what it held"
-    )
+def decode_beside(view: RootView, data: bytes, *, key: str) -> Taken | None:
+    """Return the root in a snapshot or a copy, None for a pin. Raises CorruptionError, ConfigError."""
+    if is_pin_key(key):
+        read_pin(data, key=key)
+        return None
+    return decode_taken(view, data, key=key)
 
 
-def _partitions(numbers: Sequence[int]) -> str:
-    more = len(numbers) - NAMED_PARTITIONS
-    named = ", ".join(map(str, numbers[:NAMED_PARTITIONS])) + (f" and {more:,} more" if more > 0 else "")
-    return f"partition{'s' if len(numbers) > 1 else ''} {named}"
+def read_beside(view: RootView, folder: str, *, newest: bool = False) -> Steps[list[Beside]]:
+    """Read the objects in a folder of a partition, or the ``newest`` by its key."""
+    if folder == "pin/":
+        keys = yield from live_pins(view.topic_id, view.partition)
+    else:
+        listed = yield from list_all(partition_prefix(view.topic_id, view.partition) + folder)
+        parse = parse_hist_key if folder == "hist/" else parse_snap_key
+        keys = [entry.key for entry in listed if parse(entry.key) is not None]
+    found: list[Beside] = []
+    for key in keys[-1:] if newest else keys:
+        etag = ""
+        try:
+            got = yield Get(key, max_bytes=MAX_OBJECT_BYTES)
+            if isinstance(got, Object):
+                etag = got.etag
+                found.append(Beside(key, etag, decode_beside(view, bytes(got.data), key=key)))
+        except (CorruptionError, ConfigError) as flaw:
+            found.append(Beside(key, etag, flaw=flaw))
+    return found
 
 
-class _Flaws:
-    """What is wrong with objects that a snapshot names: the first few, and how many there are."""
-
-    def __init__(self) -> None:
-        self.named: list[str] = []
-        self.count = 0
-        self.first: CorruptionError | None = None
-
-    def add(self, flaw: CorruptionError | str) -> None:
-        """One more."""
-        self.count += 1
-        if self.first is None and isinstance(flaw, CorruptionError):
-            self.first = flaw
-        if self.count <= NAMED_OBJECTS:
-            self.named.append(flaw.message if isinstance(flaw, CorruptionError) else flaw)
-
-    def __str__(self) -> str:
-        more = self.count - len(self.named)
-        return "; ".join(self.named) + (f"; {more:,} more are gone or wrong" if more else "")
-
-
-class _Judged(NamedTuple):
-    """A segment that a snapshot names: what is wrong with its ``.log``, else with its bundle."""
-
-    log: CorruptionError | None = None
-    bundle: str = ""
-
-
-def check_kept(
-    tp: TopicPartition, view: RootView, *, read_data: bool, names: SnapshotNames | None = None
-) -> Steps[list[Finding]]:
-    """What is wrong with snapshots, pins, garbage pages, the newest copy and the newest audit line of a partition; with
-    ``read_data`` with all copies and lines. ``names``: is told of the snapshots that there are.
-
-    Lists all but the pages, and the segments where there are any snapshots.
-    """
-    kept = _Kept(tp, view, read_data, names or SnapshotNames())
-    prefix = partition_prefix(view.topic_id, view.partition)
-    lines = gc_audit_prefix(view.topic_id, view.partition)
-    yield from kept.look("snap/", prefix + "snap/", list_all(prefix + "snap/"), kept.snapshots)
-    yield from kept.look("pin/", prefix + "pin/", live_pins(view.topic_id, view.partition), kept.pins)
-    yield from kept.look("hist/", prefix + "hist/", _keys(prefix + "hist/"), kept.copies)
-    yield from kept.look("jobs/gc/", lines, _keys(lines), kept.lines)
+def check_kept(tp: TopicPartition, view: RootView, *, read_data: bool) -> Steps[list[Finding]]:
+    """Return what is wrong with snapshots, pins, copies and pages of garbage of a partition."""
+    kept = _Kept(tp, view, read_data)
+    for folder, code in KINDS.items():
+        try:
+            found = yield from read_beside(view, folder, newest=folder == "hist/" and not read_data)
+        except RemotePermissionError as refused:
+            where = partition_prefix(view.topic_id, view.partition) + folder
+            kept.add(where, "not_listed", f"{folder} is not looked at: {refused.message}", Severity.INFO)
+            continue
+        for each in found:
+            if each.flaw is not None:
+                kept.unreadable(each.key, code, each.flaw)
+            elif folder == "snap/" and each.taken is not None and not each.taken.begun:
+                yield from kept.segments(each.taken)
     yield from kept.garbage()
     return kept.found
 
 
-def _keys(prefix: str) -> Steps[list[str]]:
-    return [entry.key for entry in (yield from list_all(prefix))]
-
-
 class _Kept:
-    """One partition. ``found``: what was found so far."""
+    """One partition. ``found``: findings so far."""
 
-    def __init__(self, tp: TopicPartition, view: RootView, read_data: bool, names: SnapshotNames) -> None:
-        self._tp, self._view, self._read_data, self._names = tp, view, read_data, names
-        self._sizes: dict[str, int] | None = None
-        self._judged: dict[tuple[int, int], _Judged] = {}  # by the segment's id
+    def __init__(self, tp: TopicPartition, view: RootView, read_data: bool) -> None:
+        self._tp, self._view, self._read_data = tp, view, read_data
         self._newest: Snapshot | None = None
         self.found: list[Finding] = []
 
-    def look(
-        self, folder: str, under: str, listing: Steps[list[T]], looks: Callable[[list[T]], Steps[None]]
-    ) -> Steps[None]:
-        """``looks`` at what there is; where it may not be listed, says that nobody looked."""
-        try:
-            listed = yield from listing
-        except RemotePermissionError as error:
-            self.refused(under, folder, error)
-        else:
-            yield from looks(listed)
-
-    def refused(self, under: str, folder: str, error: RemotePermissionError) -> None:
-        """Says that nobody looked."""
-        findings = Findings(under)
-        findings.add(Severity.INFO, "not_listed", f"{folder} is not looked at: {error.message}")
+    def add(self, where: str, code: str, message: str, severity: Severity = Severity.ERROR, position: int = -1) -> None:
+        """Report one object."""
+        findings = Findings(where)
+        findings.add(severity, code, message, position=position)
         self.found += findings.about(*self._tp)
 
-    def snapshots(self, listed: Sequence[ListEntry]) -> Steps[None]:
-        """Each can be read, says that it is one, and all that it names is there."""
-        found = {name: entry for entry in listed if (name := parse_snap_key(entry.key)) is not None}
-        since_ms = {name: entry.last_modified_ms for name, entry in found.items()}
-        for name, entry in found.items():
-            findings, taken = Findings(entry.key), None
-            try:
-                taken = yield from load_snapshot(self._view, name)
-                if taken is None or taken.begun:
-                    del since_ms[name]
-                    continue
-                logs, bundles = yield from self._look_at_all(taken)
-                if (logs.count or bundles.count) and not (yield from self._is_held(taken)):
-                    continue  # deleted meanwhile: what it held may be collected
-                if logs.first is not None:
-                    what = f"snapshot {name}: {logs}; {let_go(*self._tp, name)}"
-                    findings.error("snapshot", what, position=logs.first.position, offset=logs.first.offset)
-                if bundles.count:
-                    findings.add(Severity.WARNING, "snapshot_index", self._wrong_bundles(name, bundles))
-            except CorruptionError as damage:
-                what = f"snapshot {name}: {damage.message}; {let_go(*self._tp, name)}"
-                findings.error("snapshot", what, position=damage.position, offset=damage.offset)
-            except ConfigError as newer:
-                findings.error(NEWER_RELEASE, newer.message)
-            self.found += findings.about(*self._tp)
-        newest = yield from self._pinned()
-        if newest is not None:
-            self._names.note(self._tp.partition, since_ms, newest.root.created_ms)
+    def unreadable(self, key: str, code: str, flaw: TieredError) -> None:
+        """Report an object that cannot be read."""
+        if isinstance(flaw, ConfigError):
+            self.add(key, NEWER_RELEASE, flaw.message)
+            return
+        what, severity = f"{flaw.message}; {flaw.hint}" if flaw.hint else flaw.message, Severity.ERROR
+        name = parse_snap_key(key)
+        if name is not None:
+            what = f"snapshot {name}: {flaw.message}; {let_go(*self._tp, name)}"
+        if code == "hist":
+            severity = Severity.WARNING
+            what = f"the copy cannot be read: {what}; a lost root is rebuilt from an older one then; put it back "
+            what += "from a version or a backup of the bucket; it may go while the root is whole"
+        self.add(key, code, what, severity, flaw.position if isinstance(flaw, CorruptionError) else -1)
 
-    def _wrong_bundles(self, name: str, bundles: _Flaws) -> str:
-        return (
-            f"snapshot {name}: {bundles}; no record is lost by that: the .log is right, and `tiered restore --as-of "
-            f"{name}` makes the indexes anew, on a disk. The bucket's stay as they are as long as the snapshot is "
-            f"there: {let_go(*self._tp, name)}"
-        )
-
-    def pins(self, keys: list[str]) -> Steps[None]:
-        """Each can be read: else nothing is collected until it is old enough to count for nothing."""
-        for key in keys:
-            got = yield Get(key)
-            try:
-                if isinstance(got, Object):
-                    read_pin(got.data, key=key)
-            except CorruptionError as damage:
-                self._add(key, "pin", damage)
-
-    def copies(self, keys: list[str]) -> Steps[None]:
-        """Each can be read, and is of the version that its key tells. No protocol rests on one: a warning for all.
-
-        A rebuild goes on from the newest: that one is looked at without the data, too.
-        """
-        bad: list[str] = []
-        why = ""
-        keys = [key for key in keys if parse_hist_key(key) is not None]
-        keys = keys if self._read_data else keys[-1:]
-        for key in keys:
-            try:
-                yield from load_copy(self._view, key)
-            except (CorruptionError, ConfigError) as damage:
-                bad.append(key)
-                why = f"{damage.message}; {damage.hint}" if damage.hint else damage.message
-        if bad:
-            findings = Findings(bad[-1])
-            which = f"{len(bad)} of {len(keys)} copies cannot be read, the newest of them"
-            what = (
-                f"{which if self._read_data else 'the newest copy cannot be read'}: {why}; a lost root is rebuilt from "
-                "an older copy then, and no reader sees those versions: put them back from a version or a backup of "
-                "the bucket; while the root is whole nothing needs them, and they may go"
-            )
-            findings.add(Severity.WARNING, "hist", what)
-            self.found += findings.about(*self._tp)
-
-    def lines(self, keys: list[str]) -> Steps[None]:
-        """Each tells something of this partition. Only its key is what anything rests on: a warning."""
-        lines = [key for key in keys if parse_gc_audit_key(key) is not None]
-        lines = lines if self._read_data else lines[-1:]
-        bad = 0
-        for at in range(0, len(lines), LINES_AT_ONCE):
-            group = lines[at : at + LINES_AT_ONCE]
-            gets = tuple(Get(key, max_bytes=MAX_LINE_BYTES) for key in group)
-            for key, got in zip(group, (yield Together(gets, errors=True)), strict=True):
-                if isinstance(got, RemotePermissionError):  # a role may list lines, and read none
-                    self.refused(key, "jobs/gc/", got)
-                    return
-                flaw = self._line_flaw(key, got)
-                bad += bool(flaw)
-                if not flaw or bad > MAX_SAME_FINDINGS:
-                    continue
-                what = (
-                    f"the audit line cannot be read: {flaw}; no record is lost: what that cycle deleted is told by "
-                    "nothing else, and its key goes on to prove that this version of the root was there. Leave it "
-                    "where it is, or put it back from a version or a backup of the bucket"
-                )
-                findings = Findings(key)
-                findings.add(Severity.WARNING, "audit_line", what)
-                if bad == MAX_SAME_FINDINGS:
-                    findings.add(Severity.WARNING, "audit_line", "more of the same kind are not listed")
-                self.found += findings.about(*self._tp)
-
-    def _line_flaw(self, key: str, got: Outcome | TieredError) -> str:
-        """What is wrong with an audit line, ``""`` for nothing. Raises what the store could not do."""
+    def segments(self, taken: Taken) -> Steps[None]:
+        """Compare the segments that a snapshot names, and the newest catalog not, with their rows."""
+        name = taken.source.removeprefix("snapshot ")
+        findings = Findings(snap_key(self._view.topic_id, self._view.partition, name))
+        held, newest = Snapshot.of(taken.root), (yield from self._pinned())
+        at = held.start_offset
         try:
-            if isinstance(got, TieredError):
-                raise got
-            if isinstance(got, Object):
-                read_line(got.data, self._view.topic_id, self._view.partition, key=key)
-        except CorruptionError as damage:
-            return damage.message
-        return ""
+            while len(rows := (yield from held.piece(at))):
+                for row in rows:
+                    if not row.flags & FLAG_HOLE and not (yield from _names(newest, row)):
+                        yield from self._segment(name, row, findings)
+                at = rows.end_offset
+        except CorruptionError as lost:
+            what = f"snapshot {name}: {lost.message}; {let_go(*self._tp, name)}"
+            findings.error("snapshot", what, offset=lost.offset)
+        if findings.items and (yield from self._is_held(taken)):  # else its segments may be collected
+            self.found += findings.about(*self._tp)
+
+    def _segment(self, name: str, row: Row, findings: Findings) -> Steps[None]:
+        """Report the ``.log`` of a segment, else its index."""
+        severity, code, advice = Severity.ERROR, "snapshot", let_go(*self._tp, name)
+        judged = yield from judge_log(self._view.topic_id, self._tp, row, read_data=self._read_data)
+        if not judged.problem:
+            judged = yield from judge_index(self._view.topic_id, self._tp, row)
+            severity, code = Severity.WARNING, "snapshot_index"
+            advice = f"no record is lost: `tiered restore --as-of {name}` makes the indexes on a disk; {advice}"
+        if judged.problem:
+            what = f"{judged.key}, with offsets {row.base} to {row.next}: {judged.problem}"
+            findings.add(severity, code, f"snapshot {name}: {what}; {advice}", offset=row.base)
 
     def garbage(self) -> Steps[None]:
-        """Each page of garbage can be read: else no collection goes past it."""
+        """Read each page of garbage."""
         newest = yield from self._pinned()
         waiting = [] if newest is None else list(newest.root.trash)
         while waiting and newest is not None:
@@ -305,16 +168,10 @@ class _Kept:
                 content = yield from trash_page(key, [PageKind.TRASH])
                 waiting += list(content) if isinstance(content, Trash) else []
             except CorruptionError as damage:
-                self._add(key, "garbage", damage)
-
-    def _add(self, key: str, code: str, damage: CorruptionError) -> None:
-        findings = Findings(key)
-        what = f"{damage.message}; {damage.hint}" if damage.hint else damage.message
-        findings.error(code, what, position=damage.position)
-        self.found += findings.about(*self._tp)
+                self.unreadable(key, "garbage", damage)
 
     def _pinned(self) -> Steps[Snapshot | None]:
-        """The newest catalog; None without one that can be read, which is told elsewhere."""
+        """Return the newest catalog, None without one that can be read."""
         if self._newest is None:
             try:
                 self._newest = yield from self._view.pin()
@@ -323,109 +180,15 @@ class _Kept:
         return self._newest
 
     def _is_held(self, taken: Taken) -> Steps[bool]:
-        """Whether it is still there, also if it cannot be read any more."""
+        """Return True if the snapshot is still there, also if it cannot be read any more."""
         try:
             return (yield from is_held_still(self._view, taken))
         except CorruptionError:
             return True
 
-    def _look_at_all(self, taken: Taken) -> Steps[tuple[_Flaws, _Flaws]]:
-        """The ``.log``s that are gone or wrong, with a page that is lost, behind which nothing is looked at; and the
-        index bundles, of segments whose ``.log`` is right."""
-        if self._sizes is None:
-            segments = yield from list_all(partition_prefix(self._view.topic_id, self._view.partition) + "s/")
-            self._sizes = {each.key: each.size for each in segments}
-        pinned, logs, bundles = Snapshot.of(taken.root), _Flaws(), _Flaws()
-        at = pinned.start_offset
-        try:
-            while len(rows := (yield from pinned.piece(at))):
-                for row in rows:
-                    judged = (yield from self._judge(row, self._sizes)) if not row.flags & FLAG_HOLE else _Judged()
-                    if judged.log is not None:
-                        logs.add(judged.log)
-                    if judged.bundle:
-                        bundles.add(judged.bundle)
-                at = rows.end_offset
-        except CorruptionError as lost:
-            logs.add(lost)
-        return logs, bundles
-
-    def _judge(self, row: Row, sizes: Mapping[str, int]) -> Steps[_Judged]:
-        """Of a segment that the newest catalog names its own check looks at all but that it is there."""
-        key = segment_key(self._view.topic_id, self._view.partition, row)
-        told = _size_flaw(key, row.size, sizes)
-        if told:
-            return _Judged(_wrong(key, row, told))
-        if (yield from _names((yield from self._pinned()), row)):
-            return _Judged()
-        uid = row.id_hi, row.id_lo
-        if uid not in self._judged:
-            try:
-                yield from self._need_right(key, row)
-                self._judged[uid] = _Judged(bundle=(yield from self._index_flaw(row, sizes)))
-            except CorruptionError as damage:
-                self._judged[uid] = _Judged(damage)
-        return self._judged[uid]
-
-    def _need_right(self, key: str, row: Row) -> Steps[None]:
-        """Of a ``.log`` that only snapshots name: it is what the row tells, by its checksum."""
-        seen = yield Head(key)
-        crc = seen.crc32c if isinstance(seen, Object) else None
-        if self._read_data:
-            read = _Sum()
-            try:
-                yield from fetch_log(self._tp, key, row, read.add, told=False)
-            except ObjectGone as gone:
-                raise CorruptionError(gone.message, path_or_key=key, offset=row.base) from None
-            crc = read.crc
-        if crc is not None and crc != row.crc:
-            raise _wrong(key, row, f"has CRC32C {crc:#010x}, {row.crc:#010x} is right")
-
-    def _index_flaw(self, row: Row, sizes: Mapping[str, int]) -> Steps[str]:
-        key = index_key(self._view.topic_id, self._view.partition, row)
-        told = _size_flaw(key, row.idx_len, sizes)
-        if told:
-            return f"{key}, with offsets {row.base} to {row.next}, {told}"
-        got = yield Get(key, max_bytes=row.idx_len)
-        try:
-            bundle = decode_bundle(got.data, key=key) if isinstance(got, Object) else None
-        except CorruptionError as damage:
-            return damage.message
-        noted = None if bundle is None else bundle.descriptor
-        named = (self._view.topic_id, self._view.partition, row.next - row.base, row.size, row.crc)
-        if noted is None or named == (
-            noted.topic_id,
-            noted.partition,
-            noted.end_offset - noted.base_offset,
-            noted.size_bytes,
-            noted.crc32c,
-        ):
-            return ""
-        return f"{key}, with offsets {row.base} to {row.next}, describes other bytes"
-
-
-def _size_flaw(key: str, size: int, sizes: Mapping[str, int]) -> str:
-    if sizes.get(key) != size:
-        return f"has {sizes[key]} bytes, {size} are right" if key in sizes else "is gone"
-    return ""
-
-
-def _wrong(key: str, row: Row, what: str) -> CorruptionError:
-    return CorruptionError(f"{key}, with offsets {row.base} to {row.next}, {what}", path_or_key=key, offset=row.base)
-
-
-class _Sum:
-    """The CRC32C of an object that comes in pieces."""
-
-    def __init__(self) -> None:
-        self.crc = 0
-
-    def add(self, data: bytes) -> None:
-        self.crc = crc32c(data, self.crc)
-
 
 def _names(newest: Snapshot | None, row: Row) -> Steps[bool]:
-    """Whether the newest catalog names a row, and so its own check looks at it."""
+    """Return True if the newest catalog names a row. It is judged there then."""
     if newest is None or not newest.start_offset <= row.base < newest.next_offset:
         return False
     try:
@@ -433,3 +196,24 @@ def _names(newest: Snapshot | None, row: Row) -> Steps[bool]:
     except CorruptionError:
         return False
     return now is not None and (now.id_hi, now.id_lo) == (row.id_hi, row.id_lo)
+
+
+def check_decisions() -> Steps[list[Finding]]:
+    """Read each decision of a sink. Return the damaged ones."""
+    findings: list[Findings] = [Findings(DECISIONS_PREFIX)]
+    try:
+        listed = yield from list_all(DECISIONS_PREFIX)
+    except RemotePermissionError as refused:
+        findings[0].add(Severity.INFO, "not_listed", f"decisions of sinks are not looked at: {refused.message}")
+        return findings[0].items
+    for entry in listed:
+        if parse_decision_key(entry.key) is None:
+            continue
+        findings.append(Findings(entry.key))
+        try:
+            yield from read_decision(entry.key)
+        except CorruptionError as damage:
+            findings[-1].error("decision", f"{damage.message}; {damage.hint}", position=damage.position)
+        except ConfigError as newer:
+            findings[-1].error(NEWER_RELEASE, newer.message)
+    return [one for each in findings for one in each.items]

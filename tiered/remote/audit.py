@@ -14,15 +14,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from tiered.errors import CommitUnknown, CorruptionError, RemotePermissionError, RemoteUnavailableError, TieredError
+from tiered.errors import CommitUnknown, RemotePermissionError, RemoteUnavailableError, TieredError
 from tiered.format.crc import crc32c
 from tiered.format.keys import MAX_INT64, decisions_audit_key, gc_audit_key, gc_audit_prefix, parse_gc_audit_key
 from tiered.format.root import Root
 from tiered.remote.conditional_put import COMMIT_DEADLINE_MS, conditional_put, deadline_after
 from tiered.store.base import ABSENT, NewId, Now, Put, Steps, list_all, list_page
 
-MAX_LINE_BYTES = 1024 * 1024
-"""Largest size of a line."""
 DESTROYED = MAX_INT64
 """Version in the key of the line about a partition's destruction."""
 STORE_LINE = "PutObject of an audit line"
@@ -91,17 +89,6 @@ def was_destroyed(topic_id: UUID, partition: int) -> Steps[bool]:
     prefix = gc_audit_prefix(topic_id, partition)
     page = yield from list_page(prefix, gc_audit_key(topic_id, partition, DESTROYED - 1, "f" * 32), 1)
     return any(parse_gc_audit_key(entry.key) == DESTROYED for entry in page.entries)
-
-
-def read_line(data: bytes, topic_id: UUID, partition: int, *, key: str) -> None:
-    """Raise CorruptionError unless ``data`` is a line about the partition. Protocols read the keys of lines only."""
-    try:
-        line = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise CorruptionError(f"no readable JSON: {error}", path_or_key=key) from None
-    told = (line.get("topic_id"), line.get("partition")) if isinstance(line, dict) else None
-    if told != (topic_id.hex, partition) or type(line.get("at_ms")) is not int:
-        raise CorruptionError("it is not a line about this partition", path_or_key=key)
 
 
 def _line(key: str, topic_id: UUID, partition: int, fields: Mapping[str, object]) -> Steps[Put]:

@@ -218,33 +218,35 @@ def _at(view: RootView, newest: Root, time_ms: int) -> Steps[Taken]:
 
 
 def _copy(view: RootView, version: int) -> Steps[Root | None]:
-    return (yield from load_copy(view, hist_key(view.topic_id, view.partition, version)))
-
-
-def load_copy(view: RootView, key: str) -> Steps[Root | None]:
-    """Return the copy below ``hist/`` under ``key``. Raises CorruptionError if its version is not the key's."""
-    found = yield from _load(view, key)
-    if found is not None and found.version != parse_hist_key(key):
-        raise CorruptionError(
-            f"{view.name}, {key}: it is of version {found.version}",
-            path_or_key=key,
-            hint="two copies have changed places, or were copied by hand: put the right one back, or delete this one",
-        )
+    found = yield from _load(view, hist_key(view.topic_id, view.partition, version))
     return None if found is None else found.root
 
 
-def _load(view: RootView, key: str, source: str = "history") -> Steps[Taken | None]:
+def _load(view: RootView, key: str) -> Steps[Taken | None]:
     got = yield root_get(key)
-    if not isinstance(got, Object):
-        return None
-    root = decode_kept(got.data, key=key)
+    return decode_taken(view, bytes(got.data), key=key) if isinstance(got, Object) else None
+
+
+def decode_taken(view: RootView, data: bytes, *, key: str) -> Taken | None:
+    """Return the root in a snapshot or a copy below ``hist/``, None for the note of a deletion.
+
+    Raises CorruptionError if it is not what its key says, ConfigError for one of a newer release.
+    """
+    root = decode_kept(data, key=key)
     if root is None:
         return None
+    name, version = parse_snap_key(key), parse_hist_key(key)
+    if version not in (None, root.version):
+        raise CorruptionError(
+            f"{view.name}, {key}: it is of version {root.version}",
+            path_or_key=key,
+            hint="two copies have changed places, or were copied by hand: put the right one back, or delete this one",
+        )
     flaws = [f"it is of {root.where}"] if (root.topic_id, root.partition) != (view.topic_id, view.partition) else []
     flaws += [str(violation) for violation in check_root(root)]
     if flaws:
         raise CorruptionError(f"{view.name}, {key}: {flaws[0]}", path_or_key=key, hint="it was not written by us")
-    return Taken(source, root, is_begun(got.data))
+    return Taken("history" if name is None else f"snapshot {name}", root, is_begun(data))
 
 
 def _unknown(view: RootView, name: str) -> Steps[NotFoundError]:
@@ -300,7 +302,7 @@ def create_snapshot(view: RootView, name: str) -> Steps[Root]:
 def load_snapshot(view: RootView, name: str) -> Steps[Taken | None]:
     """Return a snapshot, even an unfinished one; None without one. Raises CorruptionError, with the command to run."""
     try:
-        return (yield from _load(view, snap_key(view.topic_id, view.partition, name), f"snapshot {name}"))
+        return (yield from _load(view, snap_key(view.topic_id, view.partition, name)))
     except CorruptionError as damage:
         damage.hint = let_go(view.topic, view.partition, name)
         raise

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from tiered.checking.judge import judge_index, judge_log
 from tiered.errors import ConfigError, CorruptionError
 from tiered.findings import Finding
 from tiered.format.batch import read_header
@@ -49,7 +50,6 @@ from tiered.plan.producer_state import Snapshot
 from tiered.plan.side_files import Follower
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry
-from tiered.repair.judge import judge_index, judge_log
 from tiered.repair.log_dir import Disk
 from tiered.repair.plan import Action, RepairOptions
 from tiered.repair.salvage import Rewrite
@@ -87,7 +87,7 @@ def plan_damage(
     ends = {base: end for base, end in itertools.pairwise(bases) if base in problems}
     if bases[-1] in problems:
         ends[bases[-1]] = yield from blocking(partial(_clean_end, disk, tp, bases[-1]))
-    held = (yield from _held_end(tp, bases[0], entry, options)) if entry is not None else bases[0]
+    held = (yield from _held_end(tp, bases[0], entry)) if entry is not None else bases[0]
     aside = max([end for end in ends.values() if end <= held], default=-1)
     actions: list[Action] = []
     for base, end in sorted(ends.items()):
@@ -117,13 +117,13 @@ def _clean_end(disk: Disk, tp: TopicPartition, base: int) -> int:
     return max(ends) if max(ends) > base else -1
 
 
-def _held_end(tp: TopicPartition, start: int, entry: TopicEntry, options: RepairOptions) -> Steps[int]:
+def _held_end(tp: TopicPartition, start: int, entry: TopicEntry) -> Steps[int]:
     """Return the offset up to which the bucket holds all from ``start`` on, in whole segments."""
     pinned = yield from RootView(entry.topic_id, tp.partition, tp.topic).pin()
     at = start if pinned is None else max(start, pinned.start_offset)
     while pinned is not None and len(piece := (yield from pinned.piece(at))):
         for row in piece:
-            log = yield from judge_log(entry.topic_id, tp, row, read_data=options.read_data)
+            log = yield from judge_log(entry.topic_id, tp, row, read_data=True)
             index = yield from judge_index(entry.topic_id, tp, row)
             if row.flags & FLAG_HOLE or log.problem or index.problem:
                 return at

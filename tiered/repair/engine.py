@@ -94,7 +94,7 @@ def _plan_partition(ground: Ground) -> Steps[list[Action]]:
         roots, pinned = yield from plan_shorter(ground)
         if roots:
             segments = (yield from plan_segments(ground, pinned)) if pinned is not None else []
-    kept = (yield from plan_kept(ground)) if ground.options.read_data else []
+    kept = yield from plan_kept(ground)
     return [*roots, *segments, *kept]
 
 

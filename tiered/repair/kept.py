@@ -10,81 +10,51 @@ from collections.abc import Callable
 from functools import partial
 from uuid import UUID
 
-from tiered.errors import CorruptionError
+from tiered.checking.kept import KINDS, check_decisions, decode_beside, read_beside
+from tiered.errors import CorruptionError, TieredError
+from tiered.findings import Severity
 from tiered.format.container import MAX_OBJECT_BYTES
 from tiered.format.decision import decode_decision
-from tiered.format.kept import decode_kept
-from tiered.format.keys import (
-    DECISIONS_PREFIX,
-    aside_key,
-    hist_prefix,
-    is_pin_key,
-    parse_decision_key,
-    parse_hist_key,
-    partition_prefix,
-    snap_key,
-)
-from tiered.model import TopicPartition
-from tiered.remote.past import survey_snapshots
-from tiered.remote.pins import read_pin
+from tiered.format.keys import aside_key, parse_decision_key
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import list_topics
 from tiered.repair.aside import keep_copy
 from tiered.repair.bench import Workbench
-from tiered.repair.copies import believed
 from tiered.repair.plan import NO_PARTITION, Action
 from tiered.repair.segments import Ground
 from tiered.repair.versions import Stored, restored
-from tiered.store.base import Delete, Get, NewId, Object, Steps, list_all
-
-Read = Callable[[bytes], object]
-"""Decodes an object; raises CorruptionError for a damaged one."""
+from tiered.store.base import Delete, Head, NewId, Object, Steps
 
 
 def plan_kept(ground: Ground) -> Steps[list[Action]]:
-    """Return the actions for copies, snapshots and pins of one partition."""
+    """Return the actions for copies, snapshots and pins of one partition. Raises ConfigError for a newer release's."""
     topic_id, tp = ground.entry.topic_id, ground.tp
-    kept: list[tuple[str, str, Read]] = []
-    for entry in (yield from list_all(hist_prefix(topic_id, tp.partition))):
-        version = parse_hist_key(entry.key)
-        if version is not None:
-            kept.append((entry.key, "the copy of the root", partial(_read_copy, ground, entry.key, version)))
-    _, damaged = yield from survey_snapshots(RootView(topic_id, tp.partition, tp.topic))
-    for name in damaged:
-        key = snap_key(topic_id, tp.partition, name)
-        kept.append((key, f"snapshot {name}", partial(decode_kept, key=key)))
-    pins = yield from list_all(partition_prefix(topic_id, tp.partition) + "pin/")
-    kept += [(entry.key, "the pin", partial(read_pin, key=entry.key)) for entry in pins if is_pin_key(entry.key)]
+    view = RootView(topic_id, tp.partition, tp.topic)
     actions: list[Action] = []
-    for key, what, read in kept:
-        act, remedy = partial(_delete, ground, key), "delete it: no version of it is whole"
-        actions += yield from _judged(tp, topic_id, read, Action(tp, key, f"{what} is damaged", remedy, act=act))
+    for folder, what in KINDS.items():
+        for each in (yield from read_beside(view, folder)):
+            if each.flaw is not None and not isinstance(each.flaw, CorruptionError):
+                raise each.flaw
+            if each.flaw is not None:
+                remedy, act = "delete it: no version of it is whole", partial(_delete, ground, each.key)
+                without = Action(tp, each.key, f"the {what} is damaged: {each.flaw.message}", remedy, act=act)
+                stored = Stored(topic_id, tp.partition, each.key, 0, 0, each.etag)
+                actions.append((yield from _version_or(without, stored, partial(decode_beside, view, key=each.key))))
     return actions
 
 
-def _read_copy(ground: Ground, key: str, version: int, data: bytes) -> None:
-    root = believed(data, key, ground.entry.topic_id, ground.tp)
-    if root is None or root.version != version:
-        raise CorruptionError(f"{key} is not a copy of version {version}", path_or_key=key)
+def _version_or(without: Action, stored: Stored, decode: Callable[[bytes], object]) -> Steps[Action]:
+    """Return the action that puts a version back, else ``without``."""
 
+    def fits(data: bytes) -> bool:
+        try:
+            decode(data)
+        except TieredError:
+            return False
+        return True
 
-def _judged(tp: TopicPartition, topic_id: UUID, read: Read, without: Action) -> Steps[list[Action]]:
-    """Return the action for an object that is damaged: a version of it, else ``without``."""
-    key = without.where
-    got = yield Get(key, max_bytes=MAX_OBJECT_BYTES)
-    if not isinstance(got, Object) or _fits(read, got.data):
-        return []
-    stored = Stored(topic_id, max(tp.partition, 0), key, 0, 0, got.etag)
-    found = yield from restored(tp, stored, without.problem, partial(_fits, read), MAX_OBJECT_BYTES)
-    return [found[0] if found is not None else without]
-
-
-def _fits(read: Read, data: bytes) -> bool:
-    try:
-        read(data)
-    except CorruptionError:
-        return False
-    return True
+    found = yield from restored(without.tp, stored, without.problem, fits, MAX_OBJECT_BYTES)
+    return without if found is None else found[0]
 
 
 def _delete(ground: Ground, key: str, _: Workbench) -> Steps[None]:
@@ -100,11 +70,14 @@ def plan_decisions() -> Steps[list[Action]]:
     actions: list[Action] = []
     entries = yield from list_topics({})
     topic_id = entries[0].topic_id if entries else UUID(int=0)
-    for entry in (yield from list_all(DECISIONS_PREFIX)):
-        parsed = parse_decision_key(entry.key)
-        if parsed is not None:
-            problem = f"the decision of batch {parsed.batch} of {parsed.txn} is damaged"
-            remedy = "put it back from a backup; its sink can commit no later batch before that"
-            left = Action(NO_PARTITION, entry.key, problem, remedy)
-            actions += yield from _judged(NO_PARTITION, topic_id, partial(decode_decision, key=entry.key), left)
+    for found in (yield from check_decisions()):
+        key, parsed = found.where, parse_decision_key(found.where)
+        if parsed is None or found.severity is not Severity.ERROR:
+            continue
+        problem = f"the decision of batch {parsed.batch} of {parsed.txn} is damaged"
+        remedy = "put it back from a backup; its sink can commit no later batch before that"
+        head = yield Head(key)
+        stored = Stored(topic_id, 0, key, 0, 0, head.etag if isinstance(head, Object) else "")
+        without = Action(NO_PARTITION, key, problem, remedy)
+        actions.append((yield from _version_or(without, stored, partial(decode_decision, key=key))))
     return actions

@@ -33,15 +33,13 @@ class RepairOptions:
 
     ``from_dir``: a log directory that may hold lost segments. ``to_version``: the version of the root to go back to.
     ``from_version``: the copy of the root to go on from, where two are possible. ``accept_loss``: make holes of what no
-    copy holds. ``read_data``: read the bytes of each segment, instead of asking for size and checksum. ``log_dir``: a
-    log directory that is repaired, too.
+    copy holds. ``log_dir``: a log directory that is repaired, too.
     """
 
     from_dir: Path | None = None
     to_version: int | None = None
     from_version: int | None = None
     accept_loss: bool = False
-    read_data: bool = True
     log_dir: Path | None = None
 
 

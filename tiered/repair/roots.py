@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from tiered.checking.judge import judge_index
 from tiered.erasing.undone import Undone, undone_steps
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
 from tiered.format.container import MAX_OBJECT_BYTES
@@ -66,7 +67,6 @@ from tiered.remote.stale_root_check import find_newest_copy
 from tiered.repair.bench import Workbench
 from tiered.repair.copies import Copies, Listed, believed, find_copies, list_objects, rows_of, uploads_after
 from tiered.repair.garbage import left_behind
-from tiered.repair.judge import judge_index
 from tiered.repair.pages import fill, read_all_pages
 from tiered.repair.plan import Act, Action
 from tiered.repair.segments import Ground, plan_hole

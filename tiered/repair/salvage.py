@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
+from tiered.checking.judge import judge_index, own_row, sum_of
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, empty_batch, encode_marker, read_header, rebased, verify_batch
 from tiered.format.bundle import Bundle
@@ -39,8 +40,6 @@ from tiered.plan.side_files import NO_PRODUCERS, Follower
 from tiered.plan.visibility import open_firsts
 from tiered.remote.rewrite import SegmentOutput, Workshop
 from tiered.remote.snapshot import Snapshot
-from tiered.repair.judge import judge_index, own_row
-from tiered.repair.versions import sum_of
 from tiered.repair.whole_batches import Ranges, whole_batches
 from tiered.store.base import NewId, Steps, blocking
 

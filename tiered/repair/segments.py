@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from tiered.checking.judge import Judged, judge_index, judge_log, read_index
 from tiered.erasing.undone import undone_steps
 from tiered.errors import ConfigError
 from tiered.format.bundle import MAX_BUNDLE_BYTES
@@ -31,7 +32,6 @@ from tiered.remote.topics import TopicEntry
 from tiered.remote.upload import INDEX_TAGS, SEGMENT_TAGS
 from tiered.repair.aside import keep_copy
 from tiered.repair.bench import Workbench
-from tiered.repair.judge import Judged, judge_index, judge_log, read_index
 from tiered.repair.local_run import LocalRun, find_run, write_run
 from tiered.repair.plan import Act, Action, RepairOptions
 from tiered.repair.salvage import Remains, plan_remains, write_remains
@@ -75,7 +75,7 @@ def _plan_row(ground: Ground, pinned: Snapshot, row: Row, *, known: bool) -> Ste
     """Return the actions for one row. ``known``: the bundle before it names the producers where it begins, or will
     after the actions before; the second value says so of its end."""
     topic_id, tp = ground.entry.topic_id, ground.tp
-    log = yield from judge_log(topic_id, tp, row, read_data=ground.options.read_data)
+    log = yield from judge_log(topic_id, tp, row, read_data=True)
     index = yield from judge_index(topic_id, tp, row)
     actions: list[Action] = []
     if log.problem:

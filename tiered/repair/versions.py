@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
+from tiered.checking.judge import sum_of
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.crc import crc32c
 from tiered.format.keys import aside_key
 from tiered.model import TopicPartition
-from tiered.plan.maintenance import READ_BYTES
 from tiered.remote.conditional_put import conditional_put, deadline_after
 from tiered.repair.aside import keep_copy
 from tiered.repair.plan import Action
-from tiered.store.base import ABSENT, Blocking, Body, Get, Match, NewId, Object, Put, Steps, list_versions
+from tiered.store.base import ABSENT, Body, Get, Match, NewId, Object, Put, Steps, list_versions
 from tiered.store.puts import Tags
 
 PUT_DEADLINE_MS = 600_000
@@ -41,19 +40,6 @@ class Stored(NamedTuple):
     size: int
     crc: int
     etag: str
-
-
-def sum_of(key: str, size: int, version: str = "", take: Callable[[bytes], object] | None = None) -> Steps[int]:
-    """Return the CRC32C of an object's first ``size`` bytes, each piece handed to ``take``; -1 if it is shorter."""
-    crc = at = 0
-    while at < size:
-        got = yield Get(key, at, min(at + READ_BYTES, size), version=version)
-        if not isinstance(got, Object) or not got.data:
-            return -1
-        if take is not None:
-            yield Blocking(partial(take, got.data))
-        crc, at = crc32c(got.data, crc), at + len(got.data)
-    return crc
 
 
 def restored(  # noqa: PLR0917 - an object, and what makes a version of it right

@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING
 from tests.sim.bucket.ledger import Log, Said
 from tests.sim.bucket.lives import KEYS, PASSING
 from tests.sim.bucket.process import SteppedProcess
-from tests.sim.bucket.violation import Violated
 from tests.unit.remote.building import TRUSTED, seal
-from tiered.checking.decisions import check_decisions
 from tiered.errors import ConfigError, CorruptionError, FencedError, LogDestroyedError, NotFoundError
-from tiered.findings import Severity
 from tiered.format.batch import encode_batch
 from tiered.format.decision import COMMITTED, Decision
 from tiered.format.root import STATE_OPEN
@@ -127,18 +124,3 @@ def hand_over_partitions(world: World, process: SteppedProcess, topic: str) -> S
         return
     except WRONG as error:
         world.tolerate(process, error, topic)
-
-
-def audit_decisions(world: World, process: SteppedProcess) -> Steps[None]:
-    """What ``check`` tells of decisions while sinks, maintainers and everybody else are at work: nothing is damaged."""
-    entries: list[TopicEntry] = []
-    try:
-        for name in world.ledger.entries:
-            entry = yield from load_topic(name)
-            entries += [] if entry is None else [entry]
-        found = yield from check_decisions(entries)
-    except (*PASSING, *WRONG):
-        return
-    if bad := [str(each) for each in found if each.severity is Severity.ERROR]:
-        raise Violated(f"check finds {bad}")
-    world.counts["audits"] += 1

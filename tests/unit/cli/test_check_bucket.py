@@ -166,7 +166,7 @@ def test_a_segment_that_only_a_snapshot_names_is_looked_for(cli: Cli, url: str, 
     checked = cli("check", "--remote", url)
     assert checked.code == 13
     assert f"snapshot kept: {old}, with offsets 0 to " in checked.text
-    assert "is gone" in checked.text
+    assert ": the .log is missing; " in checked.text
 
 
 def test_the_verbs_for_roots_and_segments_are_named(cli: Cli, url: str) -> None:

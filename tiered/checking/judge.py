@@ -1,19 +1,22 @@
-"""What is wrong with the two objects of a row, if anything is."""
+"""The two objects of a row, each compared with what the row says of it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
 from tiered.checking.remote import bundle_flaws
 from tiered.errors import CorruptionError, NewerFormatError
 from tiered.format.bundle import MAX_BUNDLE_BYTES, Bundle, decode_bundle
+from tiered.format.crc import crc32c
 from tiered.format.keys import FLAG_STAGED, index_key, segment_key
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.time_index import TimeIndex
 from tiered.model import Row, TopicPartition
-from tiered.repair.versions import sum_of
-from tiered.store.base import Get, Head, Object, Steps
+from tiered.plan.maintenance import READ_BYTES
+from tiered.store.base import Blocking, Get, Head, Object, Steps
 
 
 class Judged(NamedTuple):
@@ -76,3 +79,16 @@ def read_index(data: bytes, topic_id: UUID, tp: TopicPartition, row: Row, key: s
     if not offsets.is_sane(own.size) or not times.is_sane(own.next):
         return None, "the indexes in the .idx do not rise"
     return bundle, ""
+
+
+def sum_of(key: str, size: int, version: str = "", take: Callable[[bytes], object] | None = None) -> Steps[int]:
+    """Return the CRC32C of an object's first ``size`` bytes, each piece handed to ``take``; -1 if it is shorter."""
+    crc = at = 0
+    while at < size:
+        got = yield Get(key, at, min(at + READ_BYTES, size), version=version)
+        if not isinstance(got, Object) or not got.data:
+            return -1
+        if take is not None:
+            yield Blocking(partial(take, got.data))
+        crc, at = crc32c(got.data, crc), at + len(got.data)
+    return crc
