@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from uuid import UUID
 
 from tiered.checking.local import LocalFacts
@@ -41,8 +41,7 @@ class Unnamed:
     """Partitions of one topic id that no entry names. ``topic`` as their roots, or the disk, call it.
 
     ``in_use``: records, or at least a claim, were there; else they are roots that wait for their entry. ``destroyed``:
-    an audit line says that the partitions were destroyed; what is there are strays. ``states``: of the roots of the
-    first ``looked`` partitions, those that could be read.
+    an audit line says that the partitions were destroyed; what is there are strays.
     """
 
     topic_id: UUID
@@ -50,8 +49,6 @@ class Unnamed:
     partitions: tuple[int, ...]
     in_use: bool
     destroyed: bool = False
-    states: frozenset[str] = frozenset()
-    looked: int = 0
 
 
 def survey(
@@ -132,11 +129,9 @@ def find_unnamed(
         if strays:
             found.append(Unnamed(topic_id, told, tuple(sorted(strays)), in_use=False, destroyed=True))
         if left := [partition for partition in partitions if partition not in strays]:
-            seen = yield from _look(topic_id, left)
-            topic = seen.topic or told or (yield from _name_in_copies(topic_id, left))
-            found.append(
-                Unnamed(topic_id, topic, tuple(left), seen.in_use, states=frozenset(seen.states), looked=seen.looked)
-            )
+            topic, in_use = yield from _look(topic_id, left)
+            topic = topic or told or (yield from _name_in_copies(topic_id, left))
+            found.append(Unnamed(topic_id, topic, tuple(left), in_use))
     return found
 
 
@@ -152,44 +147,17 @@ def _destroyed(topic_id: UUID, partitions: Sequence[int]) -> Steps[set[int]]:
     return found
 
 
-def root_states(unnamed: Unnamed) -> Steps[set[str]]:
-    """The states of those roots of its partitions that can be read. Reads what nobody has looked at."""
-    found = set(unnamed.states)
-    for at in range(unnamed.looked, len(unnamed.partitions), GETS_AT_ONCE):
-        roots = yield from _roots(unnamed.topic_id, unnamed.partitions[at : at + GETS_AT_ONCE])
-        found |= {root.state for root in roots if root is not None}
-    return found
-
-
-@dataclass(slots=True)
-class _Seen:
-    """What the roots of the first ``looked`` partitions call the topic, their states, and whether one is in use."""
-
-    topic: str = ""
-    in_use: bool = False
-    states: set[str] = field(default_factory=set)
-    looked: int = 0
-
-
-def _look(topic_id: UUID, partitions: Sequence[int]) -> Steps[_Seen]:
-    """Reads roots of partitions until one is in use; no group is read after that."""
-    seen = _Seen()
-    while seen.looked < len(partitions) and not seen.in_use:
-        group = partitions[seen.looked : seen.looked + GETS_AT_ONCE]
-        for root in (yield from _roots(topic_id, group)):
-            seen.topic = seen.topic or (root.topic if root is not None else "")
-            # Without one, or with an unreadable one, there is more.
-            seen.in_use = seen.in_use or root is None or root.version > 1
-            seen.states |= set() if root is None else {root.state}
-        seen.looked += len(group)
-    return seen
-
-
-def _roots(topic_id: UUID, partitions: Sequence[int]) -> Steps[list[Root | None]]:
-    """Of partitions, asked for together; None for what is absent or cannot be read."""
-    keys = [root_key(topic_id, number) for number in partitions]
-    answers = yield Together(tuple(Get(key) for key in keys))
-    return [_decoded(got, key) for key, got in zip(keys, answers, strict=True)]
+def _look(topic_id: UUID, partitions: Sequence[int]) -> Steps[tuple[str, bool]]:
+    """Return what the roots call the topic, and whether one is in use. Nothing is read after that one's group."""
+    topic = ""
+    for at in range(0, len(partitions), GETS_AT_ONCE):
+        keys = [root_key(topic_id, number) for number in partitions[at : at + GETS_AT_ONCE]]
+        answers = yield Together(tuple(Get(key) for key in keys))
+        roots = [_decoded(got, key) for key, got in zip(keys, answers, strict=True)]
+        topic = topic or next((root.topic for root in roots if root is not None), "")
+        if any(root is None or root.version > 1 for root in roots):  # an unreadable root is one that was in use
+            return topic, True
+    return topic, False
 
 
 def _name_in_copies(topic_id: UUID, partitions: Sequence[int]) -> Steps[str]:

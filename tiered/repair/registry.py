@@ -9,15 +9,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from tiered.checking.registry import Unnamed, find_unnamed, root_states
+from tiered.checking.registry import Unnamed, find_unnamed
 from tiered.errors import ConfigError, CorruptionError, TieredError, UnknownTopicError
 from tiered.format.crc import crc32c
 from tiered.format.keys import partition_prefix, topic_key
-from tiered.format.root import STATE_DELETING
 from tiered.model import TopicPartition
 from tiered.remote.survey import list_partitions
 from tiered.remote.topics import (
@@ -65,8 +63,6 @@ def plan_entry(topic: str) -> Steps[tuple[TopicEntry, list[Action]]]:
     count = max(chosen.partitions[-1] + 1, known.partitions if known is not None else 0)
     number = known.version + 1 if known is not None else 1
     entry = TopicEntry(topic, chosen.topic_id, count, config, version=number, changes=((yield NewId()),))
-    if STATE_DELETING in (yield from root_states(chosen)):
-        entry = replace(entry, state=STATE_DELETING)
     notes = () if known is not None else (f"the settings are lost: `tiered topics alter {topic}` sets them again",)
     remedy = f"write it from the roots: {count} partitions of topic id {chosen.topic_id}"
     action = Action(
