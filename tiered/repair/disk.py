@@ -22,7 +22,6 @@ from pathlib import Path
 
 from tiered.checking.local import LocalCheck
 from tiered.clock import SystemClock, SystemIds
-from tiered.config import TopicConfig
 from tiered.errors import ConfigError, CorruptionError, NewerFormatError, NotFoundError
 from tiered.findings import Finding, Severity
 from tiered.format.checkpoint import decode_offsets
@@ -44,7 +43,9 @@ from tiered.local.disk.files import Files, PosixFiles
 from tiered.local.disk.topics import TOPICS_NAME, TopicInfo, write_topics
 from tiered.local.disk.uploads import OFFSET_CHECKPOINT_NAME, UploadCheckpoint
 from tiered.local.disk.volume import (
+    NO_ID,
     PARTITION_METADATA_NAME,
+    discovered,
     ensure_topic_id,
     expected_topics,
     read_topic_ids,
@@ -175,15 +176,24 @@ def _set_aside(disk: Disk, tp: TopicPartition, path: Path, problem: str, after: 
 
 
 def _topics_file(disk: Disk, problem: str, *, remote: bool) -> Steps[Action]:
-    """Return the action that writes the topics of the directories, with the settings of the bucket."""
-    found = yield from blocking(partial(_topics_of_directories, disk))
+    """Return the action that writes the topics of the directories, with the settings of the bucket.
+
+    A topic without an id is left out: the next open takes it from its directories.
+    """
+    folders = yield from blocking(partial(DirectoryView.look, disk.directory, disk.files))
+    ids = yield from blocking(partial(read_topic_ids, disk.directory, disk.files, sorted(folders.partitions), {}))
+    found: dict[str, TopicInfo] = {}
     notes: list[str] = []
-    for name, info in found.items():
-        entry: TopicEntry | None = (yield from load_topic(name)) if remote else None
+    for info in [discovered(None, name, numbers) for name, numbers in ids.items()]:
+        entry: TopicEntry | None = (yield from load_topic(info.name)) if remote else None
+        count, config = info.partitions, STATE_CONFIG if info.name == TRANSACTION_STATE_TOPIC else info.config
         if entry is not None and entry.topic_id == info.topic_id:
-            found[name] = _sized(info, max(entry.partitions, info.partitions), entry.settings)
-        elif name != TRANSACTION_STATE_TOPIC:
-            notes.append(f"the settings of {name} are lost: `tiered topics alter {name}` sets them again")
+            count, config = max(entry.partitions, count), entry.settings
+        elif info.name != TRANSACTION_STATE_TOPIC:
+            notes.append(f"the settings of {info.name} are lost: `tiered topics alter {info.name}` sets them again")
+        held = frozenset(info.here) if count > len(list(info.here)) else None
+        if info.topic_id != NO_ID:
+            found[info.name] = info._replace(partitions=count, config=config, held=held, adopted=False)
     path = disk.directory / TOPICS_NAME
     remedy = f"write {len(found)} topics from the directories of their partitions; then run the repair again"
 
@@ -192,32 +202,6 @@ def _topics_file(disk: Disk, problem: str, *, remote: bool) -> Steps[Action]:
         write_topics(disk.directory, disk.files, found)
 
     return Action(NO_PARTITION, str(path), problem, remedy, notes=tuple(notes), act=disk.act(write))
-
-
-def _topics_of_directories(disk: Disk) -> dict[str, TopicInfo]:
-    folders = DirectoryView.look(disk.directory, disk.files).partitions
-    ids = read_topic_ids(disk.directory, disk.files, sorted(folders), {})
-    points = OffsetsFile(disk.directory, RECOVERY_POINT_NAME, disk.files).read()
-    found: dict[str, TopicInfo] = {}
-    for name, numbers in ids.items():
-        topic_id = next((each for each in numbers.values() if each is not None), None)
-        if topic_id is None:
-            raise CorruptionError(
-                f"{disk.directory / TOPICS_NAME} cannot be read, and no partition of {name} has its topic id",
-                path_or_key=str(disk.directory / TOPICS_NAME),
-                hint=f"put {PARTITION_METADATA_NAME} of one of its partitions back from a copy",
-            )
-        here = {*numbers, *(tp.partition for tp, end in points.items() if tp.topic == name and end > 0)}
-        config = STATE_CONFIG if name == TRANSACTION_STATE_TOPIC else TopicConfig()
-        found[name] = _sized(TopicInfo(name, topic_id, 0, config, frozenset(here)), max(here) + 1, config)
-    return found
-
-
-def _sized(info: TopicInfo, partitions: int, config: TopicConfig) -> TopicInfo:
-    held = frozenset(info.here)
-    return info._replace(
-        partitions=partitions, config=config, held=None if held == frozenset(range(partitions)) else held
-    )
 
 
 # -- a partition -----------------------------------------------------------------------------------------------------
