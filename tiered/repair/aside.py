@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tiered.checking.judge import sum_of
 from tiered.errors import CorruptionError
-from tiered.format.crc import crc32c
 from tiered.plan.maintenance import READ_BYTES
 from tiered.store.base import Get, Head, Object, Steps
 from tiered.store.puts import ObjectWriter
@@ -23,7 +23,7 @@ def keep_copy(key: str, to: str) -> Steps[bool]:
         if isinstance(got, Object) and got.etag == head.etag:
             yield from output.write(got.data)
     differs = head.crc32c not in (None, output.crc32c)  # or its bytes have rotted below the store's checksum of them
-    if output.size != head.size or (differs and (yield from _sum_again(key, head)) != output.crc32c):
+    if output.size != head.size or (differs and (yield from sum_of(key, head.size)) != output.crc32c):
         yield from output.abort()
         raise CorruptionError(
             f"{key} has {head.size} bytes, {output.size} of them could be copied as they are: nothing was replaced",
@@ -41,14 +41,3 @@ def keep_copy(key: str, to: str) -> Steps[bool]:
             hint="try again",
         )
     return True
-
-
-def _sum_again(key: str, head: Object) -> Steps[int | None]:
-    """Return the checksum of the bytes that a store gives for an object, None if it is another one by now."""
-    crc = 0
-    for at in range(0, head.size, READ_BYTES):
-        got = yield Get(key, at, min(at + READ_BYTES, head.size))
-        if not isinstance(got, Object) or got.etag != head.etag:
-            return None
-        crc = crc32c(got.data, crc)
-    return crc

@@ -149,7 +149,7 @@ def _lost(disk: Disk, tp: TopicPartition, offsets: Offsets, problem: str, option
     if not options.accept_loss:
         remedy = f"no bucket holds offsets {words}: `{disk.command(tp)} --accept-loss` makes a hole of them"
         return Action(tp, path, problem, remedy, lost=each.lost)
-    notes = _rewritten(disk, folder, each, lambda _: None).notes
+    notes = tuple(_rewritten(disk, folder, each, lambda _: None).notes)
     remedy = f"keep the batches that are whole, and make a hole of offsets {words}"
     return Action(tp, path, problem, remedy, each.lost, (), notes, disk.act(partial(_write, disk, folder, each)))
 

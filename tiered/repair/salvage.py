@@ -1,4 +1,4 @@
-"""A new segment of the batches of a ``.log`` that are whole: an index made from the log, or a hole for what is lost.
+"""A new segment of the batches that are whole: an index made from the log, a local run, or a hole for what is lost.
 
 ::
 
@@ -13,7 +13,6 @@ gets an ABORT marker.
 
 from __future__ import annotations
 
-import bisect
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -21,13 +20,12 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from tiered.checking.judge import judge_index, own_row, sum_of
+from tiered.checking.judge import judge_index, own_row
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, empty_batch, encode_marker, read_header, rebased, verify_batch
 from tiered.format.bundle import Bundle
 from tiered.format.control import ControlType
 from tiered.format.keys import FLAG_HOLE, FLAG_STAGED
-from tiered.format.offset_index import OffsetIndex
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 from tiered.format.txn_index import decode_txns, encode_txns
 from tiered.format.walk import Offsets, Span
@@ -40,6 +38,7 @@ from tiered.plan.side_files import NO_PRODUCERS, Follower
 from tiered.plan.visibility import open_firsts
 from tiered.remote.rewrite import SegmentOutput, Workshop
 from tiered.remote.snapshot import Snapshot
+from tiered.repair.versions import Source
 from tiered.repair.whole_batches import Ranges, whole_batches
 from tiered.store.base import NewId, Steps, blocking
 
@@ -48,14 +47,13 @@ EpochAt = Callable[[int, int, int], int]
 
 
 class Remains(NamedTuple):
-    """A row whose objects are not right. ``size``: of its ``.log``, 0 without one. ``bundle``: its own, if whole."""
+    """A row whose objects are not right. ``source``: what is left of its ``.log``. ``bundle``: its own, if whole."""
 
     topic_id: UUID
     tp: TopicPartition
     row: Row
-    log_key: str
-    size: int
-    bundle: Bundle | None
+    source: Source
+    bundle: Bundle | None = None
 
     @property
     def staged(self) -> bool:
@@ -66,46 +64,28 @@ class Remains(NamedTuple):
 def _fetched(one: Remains, pinned: Snapshot, path: Path) -> Steps[tuple[tuple[Span, ...], Ranges]]:
     """Fetch the ``.log`` into a file; return the batches of it that are whole, and the offsets that are lost.
 
-    An object of right batches whose checksum is another one holds another segment: all offsets are lost. Batches of a
-    sink do not show their place: they count only in an object of their full size.
+    An object of another size, or one of right batches whose checksum is another one, holds another segment: all offsets
+    are lost. Local segments hold all offsets, or none.
     """
-    row, own, size = one.row, own_row(one.row), min(one.size, one.row.size)
+    row, own, source = one.row, own_row(one.row), one.source
     with path.open("wb") as file:
-        right = (yield from sum_of(one.log_key, size, take=file.write)) == row.crc and 0 < size == row.size
+        crc = yield from source._replace(size=min(source.size, row.size)).copy(file.write)
 
     def epoch_at(offset: int) -> int:
         below = [each.epoch for each in pinned.root.lineage if each.start_offset <= offset]
         return below[-1] if below and not one.staged else -1
 
-    def find() -> tuple[tuple[Span, ...], Ranges, bool]:
+    def find() -> tuple[tuple[Span, ...], Ranges]:
         with LogFile(PosixFiles(), path) as log:
             offsets, dense = Offsets(own.base, own.next), row.records == row.next - row.base
-            spans, lost = whole_batches(log, offsets, epoch_at, dense=dense, sealed=row.size)
-        return spans, lost, one.bundle is None or is_indexed(one.bundle, own.base, spans)
+            return whole_batches(log, offsets, epoch_at, dense=dense, sealed=log.size())
 
-    spans, lost, indexed = yield from blocking(find)
-    if not right and (not lost or one.size > row.size or (size < row.size and (one.staged or not indexed))):
+    spans, lost = yield from blocking(find)
+    right = crc == row.crc and source.size > 0
+    if bool(lost) if source.run else not right and (source.size != row.size or not lost):
         return (), ((row.base, row.next),)
     moved = row.base - own.base
     return spans, tuple([(start + moved, end + moved) for start, end in lost])
-
-
-def is_indexed(bundle: Bundle, base: int, spans: Sequence[Span]) -> bool:
-    """Return whether the offset index can be of a log with these batches.
-
-    An entry of a broker is of all batches that were appended together.
-    """
-    entries = {
-        position: offset for offset, position in OffsetIndex.from_bytes(bundle.indexes.offset_index, base).entries
-    }
-    places = sorted(entries)
-    for span in spans:
-        behind = bisect.bisect_right(places, span.position)
-        if behind < len(places) and places[behind] < span.position + span.size:
-            return False
-        if entries.get(span.position, span.last_offset) < span.last_offset:
-            return False
-    return True
 
 
 def row_before(pinned: Snapshot, row: Row) -> Steps[Row | None]:
@@ -138,26 +118,20 @@ class Rewrite:
 
     ``lost``: ranges of offsets. ``follower``: has seen what comes before. ``epoch_at``: leader epoch of a lost range,
     given its bounds and the epoch of the batch before it. ``bundle``: that of the segment, if it is whole; it names the
-    transactions that ended. ``filled``: an empty batch takes the lost offsets that no marker takes.
+    transactions that ended. ``filled``: an empty batch takes the lost offsets that no marker takes. ``notes``: a
+    sentence for each transaction that counts as aborted without a proof.
     """
 
     def __init__(
         self, where: str, lost: Ranges, follower: Follower, epoch_at: EpochAt, timestamp: int = 0, *,
         bundle: Bundle | None = None, filled: bool = False,
     ) -> None:  # fmt: skip
-        self.follower = follower
+        self.follower, self.notes = follower, list[str]()
         self._where, self._lost, self._epoch_at, self._filled = where, list(lost), epoch_at, filled
         self._epoch, self._timestamp = -1, timestamp
-        self._aborted: list[tuple[int, int]] = []
         known = bundle.indexes if bundle is not None else None
         self._ended = decode_txns(known.txn_index) if known is not None else None
         self._open = open_firsts(decode_snapshot(known.producer_snapshot or NO_PRODUCERS)) if known is not None else {}
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Return a sentence for each transaction that counts as aborted without a proof."""
-        text = "the transaction of producer {} from offset {} on counts as aborted"
-        return tuple([text.format(*each) for each in self._aborted])
 
     def batches(self, log: LogFile, spans: Sequence[Span], end: int, staged: Row | None = None) -> Iterator[Batch]:
         """Return each batch up to offset ``end``, with its header.
@@ -209,7 +183,7 @@ class Rewrite:
     def _marker(self, producer: ProducerEntry, at: int, epoch: int) -> bytes:
         kind, txn = ControlType.ABORT, (producer.producer_id, producer.txn_first_offset)
         if self._ended is None:
-            self._aborted.append(txn)
+            self.notes.append(f"the transaction of producer {txn[0]} from offset {txn[1]} on counts as aborted")
         elif not any((each.producer_id, each.first_offset) == txn for each in self._ended):
             kind = ControlType.COMMIT
         return encode_marker(
@@ -230,7 +204,7 @@ def plan_remains(one: Remains, pinned: Snapshot, *, accepted: bool) -> Steps[tup
     """
     if accepted:
         made, lost = yield from _rewritten(one, pinned, None)
-        return lost, made.notes
+        return lost, tuple(made.notes)
     with tempfile.TemporaryDirectory() as folder:
         _, lost = yield from _fetched(one, pinned, Path(folder) / "log")
     return lost, ()
@@ -247,7 +221,7 @@ def _rewritten(one: Remains, pinned: Snapshot, output: SegmentOutput | None) -> 
     with tempfile.TemporaryDirectory() as folder:
         spans, lost = yield from _fetched(one, pinned, Path(folder) / "log")
         left = () if one.staged else lost
-        made = Rewrite(one.log_key, left, follower, epoch_at, max(row.max_ts, 0), bundle=bundle)
+        made = Rewrite(one.source.key, left, follower, epoch_at, max(row.max_ts, 0), bundle=bundle)
         with LogFile(PosixFiles(), Path(folder) / "log") as log:
             batches = made.batches(log, spans, row.next, row if one.staged else None)
             while (batch := (yield from blocking(partial(next, batches, None)))) is not None:
@@ -264,14 +238,18 @@ def write_remains(one: Remains, shop: Workshop, pinned: Snapshot, lost: Ranges) 
     if found != lost:
         yield from output.abandon()
         raise CorruptionError(
-            f"{one.tp}: {one.log_key} does not read as it was planned",
-            path_or_key=one.log_key,
+            f"{one.tp}: {one.source.key} does not read as it was planned",
+            path_or_key=one.source.key,
             offset=row.base,
             hint="plan the repair again",
         )
     epochs = tuple([each for each in shop.lineage if each.start_offset < row.next])
     if one.staged:
         return (yield from output.finish(b"", NO_PRODUCERS, epochs))
+    if one.source.run:
+        indexes = yield from blocking(lambda: [each.indexes() for each in one.source.run])
+        txns = [txn for each in indexes for txn in decode_txns(each.txn_index)]
+        return (yield from output.finish(encode_txns(txns), indexes[-1].producer_snapshot, epochs))
     followed = made.follower.end_segment()
     snapshot = encode_snapshot(followed.producers) if followed.producers else b""
     if one.bundle is not None:  # it knows the sequences of the batches that are lost

@@ -13,33 +13,28 @@ whole                             from the ``.log``
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from tiered.checking.judge import Judged, judge_index, judge_log, read_index
 from tiered.erasing.undone import undone_steps
-from tiered.errors import ConfigError
+from tiered.errors import ConfigError, CorruptionError, UnknownTopicError
 from tiered.format.bundle import MAX_BUNDLE_BYTES
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, FLAG_STAGED, aside_key, segment_key
 from tiered.local.directory.view import LogView
-from tiered.model import EpochEntry, Row, TopicPartition
+from tiered.model import Row, SealedSegment, TopicPartition
 from tiered.plan.rewrite import ReplaceIntent
-from tiered.remote.rewrite import Workshop
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.topics import TopicEntry
 from tiered.remote.upload import INDEX_TAGS, SEGMENT_TAGS
 from tiered.repair.aside import keep_copy
 from tiered.repair.bench import Workbench
-from tiered.repair.local_run import LocalRun, find_run, write_run
 from tiered.repair.plan import Act, Action, RepairOptions
 from tiered.repair.salvage import Remains, plan_remains, write_remains
-from tiered.repair.versions import Stored, find_whole_version, put_action, put_back, restored
+from tiered.repair.versions import Source, Stored, find_whole_version, put_action, put_source, restored
 from tiered.repair.whole_batches import Ranges
-from tiered.store.base import NewId, Steps
-
-Write = Callable[[Workbench, Workshop, Snapshot], Steps[Row]]
+from tiered.store.base import NewId, Steps, blocking
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +74,11 @@ def _plan_row(ground: Ground, pinned: Snapshot, row: Row, *, known: bool) -> Ste
     index = yield from judge_index(topic_id, tp, row)
     actions: list[Action] = []
     if log.problem:
-        action, again = yield from _restored_log(ground, pinned, row, log, index)
-        if action is None:
-            action = yield from _lost(ground, pinned, row, log, index, known=known)
-        if not again:
-            return [action], action.act is not None or not index.problem
-        actions.append(action)
+        right = yield from _right_log(ground, row, log)
+        if right is None:
+            instead = yield from _replaced_log(ground, pinned, row, log, index, known=known)
+            return [instead], instead.act is not None or not index.problem
+        actions.append(right)
     if index.problem:
         action = yield from _restored_index(ground, row, index)
         actions.append(action or _rebuilt_index(ground, row, index, known=known))
@@ -98,49 +92,54 @@ def _stored(ground: Ground, each: Judged, row: Row) -> Stored:
 # -- the bytes come back ---------------------------------------------------------------------------------------------
 
 
-def _restored_log(
-    ground: Ground, pinned: Snapshot, row: Row, log: Judged, index: Judged
-) -> Steps[tuple[Action | None, bool]]:
-    """Return the action that gets the batches of a ``.log`` back, None if no copy of them is found.
-
-    The second value: the row stays, with the right bytes under its key.
-    """
+def _right_log(ground: Ground, row: Row, log: Judged) -> Steps[Action | None]:
+    """Return the action that puts the right bytes of a ``.log`` under its key, None if they are not found."""
     stored = _stored(ground, log, row)
     version = yield from find_whole_version(log.key, row.size, row.crc)
     if version:
-        return put_action(ground.tp, stored, log.problem, version, SEGMENT_TAGS), True
-    lineage = pinned.root.lineage
-    run = (yield from find_run(ground.view, ground.tp, ground.entry, row, lineage)) if ground.view is not None else None
-    if run is None or ground.view is None:
-        return None, False
-    run.source.close()
-    if run.same:
-        remedy = f"put offsets {row.base} to {row.next} back from {ground.view.directory}"
-        return Action(
-            ground.tp, log.key, log.problem, remedy, act=partial(_put_local, ground, lineage, row, stored)
-        ), True
-    undone = yield from undone_steps(ground.entry.topic_id, ground.tp.partition, [row], [row], 0)
-    again = f"run `tiered erase {ground.tp.topic}:{ground.tp.partition}` again"
-    remedy = f"write the local segments of offsets {row.base} to {row.next} as a new segment"
-    sentences = tuple([each.sentence(ground.tp, ground.entry.topic_id, again) for each in undone])
-    act = _replace(ground, row, _damaged(log, index), partial(_from_run, ground, row), "repaired from a log directory")
-    return Action(ground.tp, log.key, log.problem, remedy, undone=sentences, act=act), False
+        return put_action(ground.tp, stored, log.problem, version, SEGMENT_TAGS)
+    run = yield from blocking(partial(find_run, ground, ground.view, row))
+    if not run or (yield from Source(log.key, row.size, run=run).copy(len)) != row.crc:
+        return None
+    remedy = f"put offsets {row.base} to {row.next} back from {ground.options.from_dir}"
+    return Action(ground.tp, log.key, log.problem, remedy, act=partial(_put_local, ground, row, stored))
 
 
-def _run(ground: Ground, bench: Workbench, lineage: Sequence[EpochEntry], row: Row) -> Steps[LocalRun]:
+def find_run(ground: Ground, view: LogView | None, row: Row) -> tuple[SealedSegment, ...]:
+    """Return the local segments over exactly the offsets of a row, none without such.
+
+    Raises CorruptionError if the directory holds another topic of that name.
+    """
+    if view is None:
+        return ()
+    info = view.topics().get(ground.tp.topic)
+    if info is not None and info.topic_id != ground.entry.topic_id:
+        raise CorruptionError(
+            f"{view.directory} holds topic {ground.tp.topic} under the topic id {info.topic_id}, the bucket under "
+            f"{ground.entry.topic_id}",
+            path_or_key=str(view.directory),
+            hint="name the directory that wrote this topic",
+        )
+    try:
+        segments = view.partition(ground.tp).sealed_segments(row.base)
+    except UnknownTopicError:
+        return ()
+    inside = [each for each in segments if row.base <= each.base_offset and each.end_offset <= row.next]
+    borders = [row.base, *(each.end_offset for each in inside)]
+    whole = borders[-1] == row.next and [each.base_offset for each in inside] == borders[:-1]
+    return tuple(inside) if whole else ()
+
+
+def _run_again(ground: Ground, row: Row, bench: Workbench) -> Steps[Source]:
     view = yield from bench.view()
-    run = None if view is None else (yield from find_run(view, ground.tp, ground.entry, row, lineage))
-    if run is None:
+    run = yield from blocking(partial(find_run, ground, view, row))
+    if not run:
         raise _changed(ground, f"{bench.from_dir} does not hold offsets {row.base} to {row.next}")
-    return run
+    return Source(segment_key(ground.entry.topic_id, ground.tp.partition, row), row.size, run=run)
 
 
-def _put_local(
-    ground: Ground, lineage: Sequence[EpochEntry], row: Row, stored: Stored, bench: Workbench
-) -> Steps[None]:
-    run = yield from _run(ground, bench, lineage, row)
-    with contextlib.closing(run.source):
-        yield from put_back(stored, run.source, SEGMENT_TAGS)
+def _put_local(ground: Ground, row: Row, stored: Stored, bench: Workbench) -> Steps[None]:
+    yield from put_source(stored, (yield from _run_again(ground, row, bench)), SEGMENT_TAGS)
 
 
 def _restored_index(ground: Ground, row: Row, index: Judged) -> Steps[Action | None]:
@@ -162,7 +161,7 @@ def _rebuilt_index(ground: Ground, row: Row, index: Judged, *, known: bool) -> A
     if not known and not row.flags & FLAG_STAGED and not ground.options.accept_loss:
         remedy = f"no segment before it names its producers: `{ground.command} --accept-loss` goes on without them"
         return Action(ground.tp, index.key, index.problem, remedy)
-    act = _replace(ground, row, _damaged(index), partial(_from_remains, ground, row, ()), "repaired")
+    act = _replace(ground, row, _damaged(index), (), "repaired")
     return Action(ground.tp, index.key, index.problem, "make the index from the .log, as a new segment", act=act)
 
 
@@ -173,10 +172,26 @@ def plan_hole(ground: Ground, pinned: Snapshot, row: Row) -> Steps[list[Action]]
     return [(yield from _lost(ground, pinned, row, nothing, nothing, known=True))]
 
 
+def _replaced_log(
+    ground: Ground, pinned: Snapshot, row: Row, log: Judged, index: Judged, *, known: bool
+) -> Steps[Action]:
+    """Return the action for a ``.log`` whose bytes no copy holds: local segments, for a rewritten one; else a hole."""
+    run = (yield from blocking(partial(find_run, ground, ground.view, row))) if row.flags & FLAG_MAINTAINER else ()
+    one = Remains(ground.entry.topic_id, ground.tp, row, Source(log.key, row.size, run=run))
+    if not run or (yield from plan_remains(one, pinned, accepted=False))[0]:
+        return (yield from _lost(ground, pinned, row, log, index, known=known))
+    undone = yield from undone_steps(ground.entry.topic_id, ground.tp.partition, [row], [row], 0)
+    again = f"run `tiered erase {ground.tp.topic}:{ground.tp.partition}` again"
+    sentences = tuple([each.sentence(ground.tp, ground.entry.topic_id, again) for each in undone])
+    remedy = f"write the local segments of offsets {row.base} to {row.next} as a new segment"
+    act = _replace(ground, row, _damaged(log, index), (), "repaired from a log directory", from_run=True)
+    return Action(ground.tp, log.key, log.problem, remedy, undone=sentences, act=act)
+
+
 def _lost(ground: Ground, pinned: Snapshot, row: Row, log: Judged, index: Judged, *, known: bool) -> Steps[Action]:
     """Return the action for offsets that no copy holds: a hole, if the operator accepts the loss."""
-    one = Remains(ground.entry.topic_id, ground.tp, row, log.key, log.size, index.bundle)
-    lost, aborted = yield from plan_remains(one, pinned, accepted=ground.options.accept_loss)
+    one = Remains(ground.entry.topic_id, ground.tp, row, Source(log.key, log.size), index.bundle)
+    lost, notes = yield from plan_remains(one, pinned, accepted=ground.options.accept_loss)
     words = ", ".join([f"{start} to {end}" for start, end in lost])
     # mutant hole-needs-an-accepted-loss
     if lost and not ground.options.accept_loss:
@@ -184,13 +199,12 @@ def _lost(ground: Ground, pinned: Snapshot, row: Row, log: Judged, index: Judged
         if row.flags & FLAG_MAINTAINER:
             remedy += "; within the grace `--to-version` goes back before the rewrite that made this segment"
         return Action(ground.tp, log.key, log.problem, remedy, lost=lost)
-    notes = aborted
     if lost and not known and index.bundle is None and not one.staged:
-        notes = (*aborted, f"no segment before offset {row.base} names its producers: they are unknown")
+        notes = (*notes, f"no segment before offset {row.base} names its producers: they are unknown")
     remedy, reason = f"keep the batches that are whole, and make a hole of offsets {words}", f"lost offsets {words}"
     if not lost:  # the batches are whole, and the row or the bundle is not about them
         remedy, reason = "write its batches as a new segment", "repaired"
-    act = _replace(ground, row, _damaged(log, index), partial(_from_remains, ground, row, lost), reason)
+    act = _replace(ground, row, _damaged(log, index), lost, reason)
     return Action(ground.tp, log.key, log.problem, remedy, lost=lost, notes=notes, act=act)
 
 
@@ -199,35 +213,26 @@ def _damaged(*judged: Judged) -> tuple[str, ...]:
     return tuple([each.key for each in judged if each.etag and each.problem])
 
 
-def _replace(ground: Ground, row: Row, aside: Sequence[str], write: Write, reason: str) -> Act:
+def _replace(
+    ground: Ground, row: Row, aside: Sequence[str], lost: Ranges, reason: str, *, from_run: bool = False
+) -> Act:
     """Return the act that writes a new segment and commits it in place of a row. It keeps copies of damaged objects."""
+    topic_id, tp = ground.entry.topic_id, ground.tp
 
     def act(bench: Workbench) -> Steps[None]:
-        desk = yield from bench.desk(ground.tp, ground.entry)
+        desk = yield from bench.desk(tp, ground.entry)
         pinned = yield from desk.catalog.pin()
         if pinned is None or (yield from pinned.at(row.base)) != row:
             raise _changed(ground, f"offset {row.base} is in another segment")
         for key in aside:
-            yield from keep_copy(key, aside_key(ground.entry.topic_id, ground.tp.partition, (yield NewId())))
-        new = yield from write(bench, desk.shop, pinned)
+            yield from keep_copy(key, aside_key(topic_id, tp.partition, (yield NewId())))
+        log = yield from judge_log(topic_id, tp, row, read_data=False)
+        index = yield from judge_index(topic_id, tp, row)
+        source = (yield from _run_again(ground, row, bench)) if from_run else Source(log.key, log.size)
+        new = yield from write_remains(Remains(topic_id, tp, row, source, index.bundle), desk.shop, pinned, lost)
         yield from desk.catalog.commit(ReplaceIntent((row,), (new,)), reason=reason)
 
     return act
-
-
-def _from_remains(ground: Ground, row: Row, lost: Ranges, _: Workbench, shop: Workshop, pinned: Snapshot) -> Steps[Row]:
-    topic_id = ground.entry.topic_id
-    log = yield from judge_log(topic_id, ground.tp, row, read_data=False)
-    index = yield from judge_index(topic_id, ground.tp, row)
-    return (
-        yield from write_remains(Remains(topic_id, ground.tp, row, log.key, log.size, index.bundle), shop, pinned, lost)
-    )
-
-
-def _from_run(ground: Ground, row: Row, bench: Workbench, shop: Workshop, pinned: Snapshot) -> Steps[Row]:
-    run = yield from _run(ground, bench, pinned.root.lineage, row)
-    with contextlib.closing(run.source):
-        return (yield from write_run(shop, run, row))
 
 
 def _changed(ground: Ground, what: str) -> ConfigError:

@@ -1,14 +1,18 @@
-"""Older versions of an object, and the way back of right bytes under their key.
+"""Right bytes of an object, and their way back under its key.
 
 ::
 
-    ListVersions ── newest version that fits ──> aside/ (what lies there now) ──> PUT If-Match ──> read back
+    an older version of it ──┐
+    local segments ──────────┴── Source ──> a file ──> aside/ (what lies there now) ──> PUT If-Match ──> read back
 """
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
@@ -16,17 +20,18 @@ from tiered.checking.judge import sum_of
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.crc import crc32c
 from tiered.format.keys import aside_key
-from tiered.model import TopicPartition
+from tiered.local.disk.files import PosixFiles
+from tiered.local.segment.sealed import FileSource
+from tiered.model import SealedSegment, TopicPartition
+from tiered.plan.maintenance import READ_BYTES
 from tiered.remote.conditional_put import conditional_put, deadline_after
 from tiered.repair.aside import keep_copy
 from tiered.repair.plan import Action
-from tiered.store.base import ABSENT, Body, Get, Match, NewId, Object, Put, Steps, list_versions
+from tiered.store.base import ABSENT, Body, Get, Match, NewId, Object, Put, Steps, blocking, list_versions
 from tiered.store.puts import Tags
 
 PUT_DEADLINE_MS = 600_000
 """Time for which one object is sent again while the store gives no answer."""
-MEMORY_BYTES = 64 * 1024 * 1024
-"""Larger objects wait in a temporary file between GET and PUT."""
 
 Fits = Callable[[bytes], bool]
 
@@ -42,6 +47,31 @@ class Stored(NamedTuple):
     etag: str
 
 
+class Source(NamedTuple):
+    """Bytes that may be those of an object: the first ``size`` of a version of it, or those of local segments."""
+
+    key: str
+    size: int
+    version: str = ""
+    run: tuple[SealedSegment, ...] = ()
+
+    def copy(self, take: Callable[[bytes], object]) -> Steps[int]:
+        """Hand the bytes to ``take``. Return their CRC32C, -1 if there are not ``size``."""
+        if self.run:
+            return (yield from blocking(partial(self._copy_run, take)))
+        return (yield from sum_of(self.key, self.size, self.version, take))
+
+    def _copy_run(self, take: Callable[[bytes], object]) -> int:
+        crc = size = 0
+        for segment in self.run:
+            with contextlib.closing(segment.open_log()) as log:
+                for at in range(0, log.size, READ_BYTES):
+                    data = log.read_at(at, min(READ_BYTES, log.size - at))
+                    take(data)
+                    crc, size = crc32c(data, crc), size + len(data)
+        return crc if size == self.size else -1
+
+
 def restored(  # noqa: PLR0917 - an object, and what makes a version of it right
     tp: TopicPartition, stored: Stored, problem: str, fits: Fits, max_bytes: int, tags: Tags = ()
 ) -> Steps[tuple[Action, bytes] | None]:
@@ -54,9 +84,8 @@ def restored(  # noqa: PLR0917 - an object, and what makes a version of it right
             got = yield Get(stored.key, max_bytes=max_bytes, version=each.version)
             if isinstance(got, Object) and fits(bytes(got.data)):
                 data = bytes(got.data)
-                return put_action(
-                    tp, stored._replace(size=len(data), crc=crc32c(data)), problem, each.version, tags
-                ), data
+                right = stored._replace(size=len(data), crc=crc32c(data))
+                return put_action(tp, right, problem, each.version, tags), data
     return None
 
 
@@ -64,7 +93,7 @@ def put_action(tp: TopicPartition, stored: Stored, problem: str, version: str, t
     """Return the action that makes an older version the newest."""
 
     def act(_: object) -> Steps[None]:
-        yield from put_version(stored, version, tags)
+        yield from put_source(stored, Source(stored.key, stored.size, version), tags)
 
     return Action(tp, stored.key, problem, f"put version {version} back", act=act)
 
@@ -77,45 +106,21 @@ def find_whole_version(key: str, size: int, crc: int) -> Steps[str]:
     return ""
 
 
-class Spool:
-    """Bytes of an object on their way from GET to PUT. A ``ByteSource``; large ones wait on the disk."""
-
-    def __init__(self) -> None:
-        self._file = tempfile.SpooledTemporaryFile(max_size=MEMORY_BYTES)  # noqa: SIM115 - closed by close()
-        self.size = 0
-
-    def write(self, data: bytes) -> None:
-        """Append a piece."""
-        self._file.write(data)
-        self.size += len(data)
-
-    def read_at(self, position: int, length: int) -> bytes:
-        """Return exactly ``length`` bytes. Raises CorruptionError if there are fewer."""
-        self._file.seek(position)
-        data = self._file.read(length)
-        if len(data) != length:
-            raise CorruptionError(f"the copy has {self.size} bytes, {position + length} were asked for", position=0)
-        return data
-
-    def close(self) -> None:
-        """Delete the temporary file."""
-        self._file.close()
-
-
-def put_version(each: Stored, version: str, tags: Tags) -> Steps[None]:
-    """Make an older version the newest. Raises as :func:`put_back`, CorruptionError if it does not read as planned."""
-    spool = Spool()
-    try:
-        if (yield from sum_of(each.key, each.size, version, spool.write)) != each.crc:
+def put_source(each: Stored, source: Source, tags: Tags) -> Steps[None]:
+    """Put the bytes of a source under a key. Raises as :func:`put_back`, CorruptionError if they are other bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "object"
+        with path.open("wb") as file:
+            crc = yield from source.copy(file.write)
+        if crc != each.crc:
             raise CorruptionError(
-                f"version {version} of {each.key} does not read as CRC32C {each.crc:#010x}",
+                f"what was to be put back as {each.key} does not read as CRC32C {each.crc:#010x}",
                 path_or_key=each.key,
                 position=0,
                 hint="plan the repair again",
             )
-        yield from put_back(each, spool, tags)
-    finally:
-        spool.close()
+        with contextlib.closing(FileSource(PosixFiles(), path, each.size, sync=False)) as body:
+            yield from put_back(each, body, tags)
 
 
 def put_back(each: Stored, body: Body, tags: Tags = ()) -> Steps[None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,8 +16,12 @@ from tiered.errors import ConfigError
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER
 from tiered.local.directory.view import LogView
 from tiered.model import EpochEntry
-from tiered.repair.local_run import find_run
+from tiered.remote.snapshot import Snapshot
+from tiered.repair.plan import RepairOptions
 from tiered.repair.run import apply_repair
+from tiered.repair.salvage import Remains, plan_remains
+from tiered.repair.segments import Ground, find_run
+from tiered.repair.versions import Source
 from tiered.store.driver import drive
 
 Damage = Callable[[Bucket, str], None]
@@ -122,15 +128,13 @@ def test_an_index_and_its_log_come_back_together(plain: Bucket) -> None:
 
 def test_a_disk_that_diverged_gives_nothing(plain: Bucket) -> None:
     """Its records have the same offsets, under another leader epoch."""
-    row, lineage = plain.compact(1, 5), plain.root.lineage
-    view = LogView.open(plain.directory, clock=SystemClock())
-    try:
-        found = drive(plain.store, find_run(view, TP, plain.entry, row, lineage))
-        assert found is not None
-        found.source.close()
-        assert drive(plain.store, find_run(view, TP, plain.entry, row, [EpochEntry(7, 0)])) is None
-    finally:
-        view.close()
+    row = plain.compact(1, 5)
+    with contextlib.closing(LogView.open(plain.directory, clock=SystemClock())) as view:
+        run = find_run(Ground(TP, plain.entry, RepairOptions(), view), view, row)
+        one = Remains(plain.entry.topic_id, TP, row, Source(plain.log_key(row), row.size, run=run))
+        for lineage, lost in ((plain.root.lineage, ()), ((EpochEntry(7, 0),), ((row.base, row.next),))):
+            pinned = Snapshot.of(dataclasses.replace(plain.root, lineage=lineage))
+            assert drive(plain.store, plan_remains(one, pinned, accepted=False)) == (lost, ())
 
 
 @pytest.mark.parametrize("seed", range(4))
