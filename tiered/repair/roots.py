@@ -33,14 +33,13 @@ from tiered.format.keys import (
     aside_key,
     join_uid,
     parse_decision_key,
-    partition_prefix,
     root_key,
     segment_key,
 )
 from tiered.format.root import STATE_OPEN, Root
 from tiered.format.rows import NO_TRASH
 from tiered.model import EpochEntry, Row
-from tiered.plan.commit import Stamp, create_root
+from tiered.plan.commit import Stamp
 from tiered.plan.invariants import check_root
 from tiered.plan.lifecycle import SPARK_VOLUME, Refusal
 from tiered.plan.pages import spill
@@ -68,9 +67,9 @@ from tiered.repair.bench import Workbench
 from tiered.repair.copies import Copies, Listed, believed, find_copies, list_objects, rows_of, uploads_after
 from tiered.repair.garbage import left_behind
 from tiered.repair.pages import fill, read_all_pages
-from tiered.repair.plan import Act, Action
+from tiered.repair.plan import Action
 from tiered.repair.segments import Ground, plan_hole
-from tiered.store.base import ABSENT, NewId, Now, Object, Put, Steps, list_all, list_page
+from tiered.store.base import ABSENT, NewId, Now, Object, Put, Steps, list_all
 
 
 class There(NamedTuple):
@@ -84,9 +83,9 @@ class There(NamedTuple):
 class Base(NamedTuple):
     """What a new root goes on from: a copy, the rows that it names, those that follow, and holes between these.
 
-    ``lost``: offsets up to the end of a newer copy whose objects are missing. ``gap``: offsets without an object before
-    uploads that the new root does not name. ``seen``: the newest version that is
-    proven. ``now``: the whole root that goes back to an earlier version, if any. ``copied_ms``: the time of the copy.
+    ``lost``: offsets without an object: those of ``holes``, and those up to the end of a newer copy. ``seen``: the
+    newest version that is proven. ``now``: the whole root that goes back to an earlier version, if any. ``copied_ms``:
+    the time of the copy.
     """
 
     copy: Root
@@ -95,7 +94,6 @@ class Base(NamedTuple):
     since: list[Row]
     holes: list[Row]
     lost: tuple[tuple[int, int], ...] = ()
-    gap: tuple[int, int] = (0, 0)
     notes: tuple[str, ...] = ()
     seen: int = 0
     now: Root | None = None
@@ -125,11 +123,8 @@ def plan_root(ground: Ground) -> Steps[tuple[list[Action], Snapshot | None]]:
     if copies.forked is not None and options.from_version is None:
         raise _two_ends(ground, *copies.forked)
     base = yield from _base(ground, there, copies)
-    if base is None and options.accept_loss:
-        base = yield from _new_root(ground)
     if base is None:
-        remedy = "no copy of the root is kept: what a log directory holds can be uploaded to a new prefix; where the "
-        remedy += f"bucket holds nothing of this partition, `{ground.command} --accept-loss` begins an empty log"
+        remedy = "no copy of the root is kept: what a log directory holds can be uploaded to a new prefix"
         return [Action(tp, root_key(topic_id, tp.partition), why, remedy)], None
     return (yield from _planned(ground, there, why, base))
 
@@ -166,9 +161,10 @@ def plan_shorter(ground: Ground) -> Steps[tuple[list[Action], Snapshot | None]]:
         return [], None
     copies = yield from find_copies(ground.entry.topic_id, ground.tp, there.root)
     base = yield from _base(ground, there, copies)
-    if base is None or not base.lost:
+    if base is None or base.copy.version >= there.root.version or not base.lost:
         return [], None
-    why = f"objects of offsets {base.lost[0][0]} to {base.lost[0][1]} are missing, as in a copy of a bucket"
+    start, end = base.lost[-1]
+    why = f"objects of offsets {start} to {end} are missing, as in a copy of a bucket"
     return (yield from _planned(ground, there, why, base))
 
 
@@ -240,7 +236,7 @@ def _base(ground: Ground, there: There, copies: Copies) -> Steps[Base | None]:
             if end < last and not any(
                 listed.has_any(topic_id, tp.partition, row) for row in first.rows if row.base >= end
             ):
-                first = base._replace(lost=((end, last),))
+                first = base._replace(lost=(*base.lost, (end, last)))
             break
     if first is not None:
         yield from _need_all_of(ground, there, first)
@@ -261,16 +257,6 @@ def _need_all_of(ground: Ground, there: There, base: Base) -> Steps[None]:
             raise _two_ends(ground, there.root, base.copy)
 
 
-def _new_root(ground: Ground) -> Steps[Base | None]:
-    """Return an empty root for a partition of which the bucket holds nothing at all, else None."""
-    page = yield from list_page(partition_prefix(ground.entry.topic_id, ground.tp.partition), limit=1)
-    if page.entries:
-        return None
-    stamp = Stamp((yield NewId()), (yield Now()).now_ms, Role.WRITER, 0, "repair")
-    root = create_root(ground.entry.topic_id, ground.tp.partition, ground.tp.topic, stamp)
-    return Base(root, "nothing", [], [], [])
-
-
 def _with_since(ground: Ground, copy: Root, where: str, rows: list[Row], listed: Listed) -> Steps[Base]:
     """Return a copy with what follows its end: uploads of the writer, or batches of sinks."""
     copied_ms = copy.commit.ts_ms
@@ -285,12 +271,11 @@ def _with_since(ground: Ground, copy: Root, where: str, rows: list[Row], listed:
         if since:
             end, claim, epoch = since[-1].next, since[-1].claim_epoch, since[-1].leader_epoch
         behind = [row for row in found if row.base > end and row.claim_epoch >= claim]
-        if not behind or not ground.options.accept_loss:
-            break
+        if not behind:  # a root that ends before a gap would make orphans of the uploads after it
+            lost = tuple([(each.base, each.next) for each in holes])
+            return Base(copy, where, rows, since, holes, lost, copied_ms=copied_ms)
         holes.append(hole(end, behind[0].base, (yield NewId()), 1, epoch))
         since += [holes[-1], *chain(found, behind[0].base, claim, key_of)]
-    gap = (end, behind[0].base) if behind else (0, 0)
-    return Base(copy, where, rows, since, holes, gap=gap, copied_ms=copied_ms)
 
 
 def _decided(ground: Ground, copy: Root) -> Steps[tuple[Root, list[Row], tuple[str, ...]]]:
@@ -415,25 +400,16 @@ def _planned(ground: Ground, there: There, why: str, base: Base) -> Steps[tuple[
     )
     again = f"run `tiered erase {tp.topic}:{tp.partition}` again"
     notes = (*base.notes, "a disk that wrote it goes on after `tiered repair rejoin`")
-    act: Act | None = partial(_put_root, ground, root, there)
-    if base.lost and not ground.options.accept_loss:
-        start, end = base.lost[0]
-        remedy = (
-            f"put the objects back; `{ground.command} --accept-loss` gives up offsets {start} to {end}: it goes back "
-            f"to version {copy.version}, the newest one all of whose objects are there"
-        )
-        act = None
-    elif base.gap[1]:  # a root that ends before the gap would make orphans of the uploads after it
-        start, end = base.gap
-        remedy = (
-            f"no object holds offsets {start} to {end}, and uploads follow them: put the objects back; "
-            f"`{ground.command} --accept-loss` makes a hole of the gap"
-        )
-        act = None
     undo = tuple([each.sentence(tp, topic_id, again) for each in undone])
-    action = Action(tp, root.key, why, remedy, base.lost, undo, notes, act)
-    if act is None:
-        return [action], None
+    action = Action(tp, root.key, why, remedy, (), undo, notes, partial(_put_root, ground, root, there))
+    gone = base.lost[len(base.holes) :]
+    if base.lost and not ground.options.accept_loss:
+        words = ", ".join([f"{start} to {end}" for start, end in base.lost])
+        then = f"goes back to version {copy.version}, the newest one all of whose objects are there"
+        remedy = f"no object holds offsets {words}: put the objects back; `{ground.command} --accept-loss` "
+        remedy += then if gone else "makes a hole of the gap, after which uploads follow"
+        return [replace(action, remedy=remedy, lost=base.lost, act=None)], None
+    action = replace(action, lost=gone)
     pinned = Snapshot.of(root)
     actions = [action]
     for row in base.holes:

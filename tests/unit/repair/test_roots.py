@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,8 +10,7 @@ import pytest
 import tiered
 from tests.support.buckets import STORES, TP, Bucket, bucket, write
 from tiered.clock import SystemClock
-from tiered.errors import ConfigError, CorruptionError, NotFoundError
-from tiered.format.keys import hist_key
+from tiered.errors import ConfigError, NotFoundError
 from tiered.format.root import decode_root
 from tiered.repair.plan import EXIT_LEFT
 from tiered.repair.run import plan_rejoin, rejoin
@@ -87,37 +85,6 @@ def test_without_any_copy_it_is_left(plain: Bucket) -> None:
     plan = plain.plan()
     assert plan.exit_code == EXIT_LEFT
     assert plan.actions[0].act is None
-
-
-def test_a_partition_without_objects_begins_empty_with_leave(tmp_path: Path) -> None:
-    with bucket("memory", tmp_path) as place:
-        write(place)
-        key = place.root_key
-        place.delete(*[each for each in place.listed() if each.startswith(key.removesuffix("root"))])
-        assert place.repair().exit_code == EXIT_LEFT
-        assert place.repair_once(accept_loss=True).exit_code == 0
-        assert (place.root.next_offset, place.rows()) == (0, [])
-
-
-def test_two_commits_of_one_version_are_refused(plain: Bucket) -> None:
-    old, rows = plain.data(plain.root_key), plain.rows()
-    plain.trim(rows[1].base)
-    plain.trim(rows[2].base)
-    key = plain.root_key
-    plain.replace(key, old)
-    version = decode_root(old, key=key).version
-    trim_again = hist_key(plain.entry.topic_id, 0, version + 1)
-    assert trim_again in plain.listed("/hist/")
-    copies = [each for each in plain.listed("/hist/") if each > trim_again]
-    with contextlib.suppress(CorruptionError):
-        plain.trim(rows[3].base)  # under the older root
-    plain.delete(*copies)
-    with pytest.raises(CorruptionError, match="went back and was committed to since") as refused:
-        plain.plan()
-    assert "`tiered repair t:0 --from-version V`" in refused.value.hint
-    chosen = plain.root.version
-    assert plain.repair_once(from_version=chosen).exit_code == 0
-    assert plain.plan().actions == ()
 
 
 def test_lost_objects_at_the_end_need_leave_wherever_the_disk_is(plain: Bucket) -> None:
