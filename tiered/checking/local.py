@@ -383,7 +383,6 @@ class LocalCheck:
         if not growing and scan.size_bytes:
             self._need_indexes(path, base, findings)
             self._need_right_times(facts.tp.topic, scan, noted, findings)
-        _advise_rebuild(findings, base)
         facts.segments[base] = SegmentFacts(base, scan.size_bytes, scan.crc32c, not growing)
         self.facts.segments += 1
         self.facts.size_bytes += scan.size_bytes
@@ -508,15 +507,6 @@ def _read(found: Findings, code: str, read: Callable[[], T]) -> T | None:
     except LocalIOError as refused:
         _refused(found, refused)
         return None
-
-
-def _advise_rebuild(findings: Findings, base: int) -> None:
-    """Add how a wrong index is rebuilt: its log is the truth, and the file alone is replaced."""
-    wrong = {item.code for item in findings.items if item.severity is Severity.ERROR}
-    for code, suffix in (("offset_index", INDEX_SUFFIX), ("time_index", TIME_INDEX_SUFFIX)):
-        if code in wrong:
-            how = f"remove {local_name(base, suffix)}: the next read or upload of the segment builds it from the .log"
-            findings.add(Severity.INFO, f"{code}_rebuild", how, offset=base)
 
 
 def _refused(found: Findings, refused: LocalIOError) -> None:

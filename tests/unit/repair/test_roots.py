@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tiered
-from tests.support.buckets import STORES, TP, Bucket, bucket, write
+from tests.support.buckets import TP, Bucket, bucket, write
 from tiered.clock import SystemClock
 from tiered.errors import ConfigError, NotFoundError
 from tiered.format.root import decode_root
@@ -23,21 +23,8 @@ def lose(place: Bucket) -> None:
     place.delete(place.root_key)
 
 
-def flip(place: Bucket) -> None:
-    data = bytearray(place.data(place.root_key))
-    data[-3] ^= 1
-    place.replace(place.root_key, bytes(data))
-
-
 def empty(place: Bucket) -> None:
     place.replace(place.root_key, b"")
-
-
-@pytest.fixture(params=STORES)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bucket]:
-    with bucket(request.param, tmp_path) as made:
-        write(made)
-        yield made
 
 
 @pytest.fixture
@@ -53,21 +40,21 @@ def goes_on(place: Bucket) -> None:
     place.continues()
 
 
-@pytest.mark.parametrize("damage", [lose, flip, empty])
-def test_all_records_are_there_again(place: Bucket, damage: Damage) -> None:
-    before, root, rows = place.committed(), place.root, place.rows()
-    damage(place)
-    plan = place.repair()
+@pytest.mark.parametrize("damage", [lose, empty])
+def test_all_records_are_there_again(plain: Bucket, damage: Damage) -> None:
+    before, root, rows = plain.committed(), plain.root, plain.rows()
+    damage(plain)
+    plan = plain.repair()
     assert (len(plan.actions), plan.exit_code) == (1, 0)
-    after = place.root
-    assert place.rows() == rows
+    after = plain.root
+    assert plain.rows() == rows
     assert after.version > root.version
     assert all(after.roles[role].epoch > root.roles[role].epoch for role in root.roles)
     assert (after.writer.volume, after.lineage) == ("", root.lineage)
-    assert place.committed() == before
-    assert place.findings() == ()
-    assert len(place.listed("/aside/")) == (0 if damage is lose else 1)
-    goes_on(place)
+    assert plain.committed() == before
+    assert plain.findings() == ()
+    assert len(plain.listed("/aside/")) == (0 if damage is lose else 1)
+    goes_on(plain)
 
 
 def test_a_version_of_the_object_needs_no_history(tmp_path: Path) -> None:
