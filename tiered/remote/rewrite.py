@@ -241,11 +241,11 @@ class SegmentOutput:
         yield from verify_sent(key, len(bundle), crc, sent, shop.capabilities)
         return row_of(
             descriptor,
-            indexes,
             uid=self._uid,
             role=Role.MAINTAINER,
             claim_epoch=shop.claim_epoch,
             idx_len=len(bundle),
+            aborts=bool(txn_index),
         )
 
     def abandon(self) -> Steps[None]:

@@ -254,7 +254,7 @@ def upload_staged(segment: SealedSegment, txn: str, batch: int, capabilities: Ca
         raise
     finally:
         source.close()
-    row = row_of(descriptor, indexes, uid=uid, role=Role.WRITER, claim_epoch=0, idx_len=len(bundle))
+    row = row_of(descriptor, uid=uid, role=Role.WRITER, claim_epoch=0, idx_len=len(bundle), aborts=False)
     return row._replace(flags=row.flags | FLAG_STAGED)
 
 

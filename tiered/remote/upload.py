@@ -29,7 +29,7 @@ from tiered.format.keys import (
     segment_key,
     split_uid,
 )
-from tiered.model import ByteSource, Row, SealedIndexes, SealedSegment, SegmentDescriptor
+from tiered.model import ByteSource, Row, SealedSegment, SegmentDescriptor
 from tiered.store.base import Capabilities, NewId, PutResult, Steps
 from tiered.store.puts import (
     MULTIPART_FROM_BYTES,
@@ -130,15 +130,14 @@ def upload_segment(
     # mutant index-before-commit
     sent = yield from put_unique(plan.idx_key, bundle, crc, INDEX_TAGS, deadline_seconds=deadline_seconds)
     yield from verify_sent(plan.idx_key, len(bundle), crc, sent, capabilities)
-    return row_of(descriptor, indexes, uid=plan.uid, role=Role(role), claim_epoch=claim_epoch, idx_len=len(bundle))
+    aborts, idx_len = bool(indexes.txn_index), len(bundle)
+    return row_of(descriptor, uid=plan.uid, role=Role(role), claim_epoch=claim_epoch, idx_len=idx_len, aborts=aborts)
 
 
-def row_of(
-    descriptor: SegmentDescriptor, indexes: SealedIndexes, *, uid: str, role: Role, claim_epoch: int, idx_len: int
-) -> Row:
-    """Return the catalog row of both objects, as they were sent."""
+def row_of(descriptor: SegmentDescriptor, *, uid: str, role: Role, claim_epoch: int, idx_len: int, aborts: bool) -> Row:
+    """Return the row of a segment. ``aborts``: its bundle has a transaction index."""
     id_hi, id_lo = split_uid(uid)
-    flags = (FLAG_MAINTAINER if role is Role.MAINTAINER else 0) | (FLAG_ABORTED_TXNS if indexes.txn_index else 0)
+    flags = (FLAG_MAINTAINER if role is Role.MAINTAINER else 0) | (FLAG_ABORTED_TXNS if aborts else 0)
     return Row(
         base=descriptor.base_offset,
         next=descriptor.end_offset,

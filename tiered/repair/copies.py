@@ -9,8 +9,6 @@ from uuid import UUID
 from tiered.errors import CorruptionError
 from tiered.format.bundle import HEAD_BYTES, BundleHead, SectionKind, decode_bundle_head
 from tiered.format.keys import (
-    FLAG_ABORTED_TXNS,
-    FLAG_MAINTAINER,
     Role,
     SegmentName,
     hist_prefix,
@@ -22,7 +20,6 @@ from tiered.format.keys import (
     partition_prefix,
     root_key,
     segment_key,
-    split_uid,
 )
 from tiered.format.root import Root, decode_root
 from tiered.model import Row, TopicPartition
@@ -32,6 +29,7 @@ from tiered.remote.past import survey_snapshots
 from tiered.remote.pins import read_pin
 from tiered.remote.root_view import RootView, root_get, two_names
 from tiered.remote.snapshot import Snapshot
+from tiered.remote.upload import row_of
 from tiered.store.base import Get, Object, Steps, Together, list_all, list_versions
 
 VERSIONS_READ = 64
@@ -183,22 +181,8 @@ def _row(copy: Root, name: SegmentName, key: str, got: object) -> Row | None:
         head = None
     if head is None:
         return None
-    told, flags = head.descriptor, FLAG_MAINTAINER if name.role is Role.MAINTAINER else 0
+    told, aborts = head.descriptor, head.section(SectionKind.TXN_INDEX) is not None
     whose = told.topic_id, told.partition, told.base_offset, head.claim_epoch
     if whose != (copy.topic_id, copy.partition, name.base, name.epoch):
         return None
-    return Row(
-        told.base_offset,
-        told.end_offset,
-        told.min_timestamp,
-        told.max_timestamp,
-        told.size_bytes,
-        told.crc32c,
-        *split_uid(name.uid),
-        head.size_bytes,
-        name.epoch,
-        told.records,
-        flags | (FLAG_ABORTED_TXNS if head.section(SectionKind.TXN_INDEX) is not None else 0),
-        told.leader_epoch,
-        appended_ms=told.appended_ms,
-    )
+    return row_of(told, uid=name.uid, role=name.role, claim_epoch=name.epoch, idx_len=head.size_bytes, aborts=aborts)
