@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from bench.directories import CONFIG, QuickFiles
 from bench.measure import Figure
+from tiered.engine.drain import DrainMode
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord
-from tiered.plan.tiering.facts import DrainMode
 from tiered.store.location import StoreLocation
 from uploader.config import Settings
 from uploader.service import Place, Service, serve

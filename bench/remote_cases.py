@@ -27,6 +27,7 @@ from bench.directories import CONFIG, QuickFiles
 from bench.measure import Figure, compare
 from bench.sink import sink
 from tiered.config import TopicConfig
+from tiered.engine.drain import DrainMode
 from tiered.format.batch import decode_records, encode_batch
 from tiered.format.crc import crc32c
 from tiered.format.root import Cleaned
@@ -37,7 +38,6 @@ from tiered.local.segment.sealed import FileSource
 from tiered.model import NewRecord, Row, SealedIndexes, SegmentDescriptor, TopicPartition
 from tiered.plan.cleaning import LogState
 from tiered.plan.maintenance import CompactionPlanner
-from tiered.plan.tiering.facts import DrainMode
 from tiered.remote.cache import ByteCache
 from tiered.remote.compact import Compaction
 from tiered.remote.lookup import SegmentLookup

@@ -26,6 +26,8 @@ from tiered import arguments
 from tiered.appending.thread import AppenderThread
 from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig, S3Keywords, TopicConfig
+from tiered.engine.inline import SpreadTiering, Tiering
+from tiered.engine.wait import UploaderComponent, Uploaders, wait_uploaded
 from tiered.errors import (
     ClosedError,
     CommitUnknown,
@@ -60,8 +62,6 @@ from tiered.store.location import StoreLocation
 from tiered.store.metrics import StoreMetrics, request_metrics
 from tiered.store.options import RETRY_DEADLINE_SECONDS, StoreOptions
 from tiered.store.runner import Runner
-from tiered.tiering.run import SpreadTiering, Tiering
-from tiered.tiering.wait import UploaderComponent, Uploaders, wait_uploaded
 from tiered.topic import DEFAULT_REMOTE_TIMEOUT_S, Topic
 from tiered.transaction import DEFAULT_TIMEOUT_S, Transaction, checked_timeout_ms
 

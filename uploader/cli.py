@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -17,19 +17,20 @@ import click
 from tiered.arguments import at_home
 from tiered.clock import Clock, SystemClock, SystemIds
 from tiered.config import S3_WORDS, parse_duration_ms
+from tiered.engine.directory import LogDirectory
+from tiered.engine.drain import DrainMode
+from tiered.engine.reports import Exit
+from tiered.engine.wait import follow
 from tiered.errors import ConfigError, LockedError, UnknownTopicError
 from tiered.model import TopicPartition
-from tiered.plan.tiering.facts import DrainMode
-from tiered.plan.tiering.orders import Exit
-from tiered.plan.tiering.pauses import ALL_TOPICS, Pause
+from tiered.plan.pauses import ALL_TOPICS, Pause
 from tiered.program.application import help_of, write_commands
 from tiered.program.limit_options import LIMIT_OPTIONS
 from tiered.program.output import complain, counted
 from tiered.program.run import EXIT_INTERRUPTED
 from tiered.program.settings import SETTINGS
 from tiered.program.wording import as_error
-from tiered.tiering.directory import LogDirectory
-from tiered.tiering.wait import follow
+from tiered.store.aio_driver import DaemonLoop
 from uploader import logs, status
 from uploader.config import Settings, resolve
 from uploader.service import Place, Service, Signals, serve
@@ -146,7 +147,7 @@ def run(config_path: str | None, debug: bool, **flags: Any) -> None:
     form = _configure_logs(settings, debug)
     signals = Signals((signal.SIGTERM, signal.SIGINT), signal.SIGHUP, lambda: _settings(flags, config_path))
     service = Service(_place(settings), settings, notify=Notify())
-    _end(asyncio.run(serve(service, signals=signals)), form)
+    _end(_run(serve(service, signals=signals)), form)
 
 
 @program.command()
@@ -195,7 +196,7 @@ def _sync(
         service = Service(_place(settings), settings)
         try:
             running = serve(service, oneshot=mode, timeout_ms=left_ms, signals=signals, progress=progress)
-            return asyncio.run(running), service.committed
+            return _run(running), service.committed
         except LockedError:
             directory = LogDirectory(settings.place()[0], clock=clock, ids=SystemIds())
             text = f"waiting for the uploader that runs already: {directory.uploader() or 'another process'}"
@@ -284,6 +285,12 @@ def _tell_pauses(directory: LogDirectory, clock: Clock, *, as_json: bool) -> Non
     }
     text = "\n".join(status.paused_lines(found)) or f"no uploads from {directory.path} are paused"
     click.echo(json.dumps(found) if as_json else text)
+
+
+def _run(serving: Coroutine[Any, Any, Exit]) -> Exit:
+    """Run to the end on a loop whose default executor is the product's own pool of daemon threads."""
+    with asyncio.Runner(loop_factory=DaemonLoop) as runner:
+        return runner.run(serving)
 
 
 def _configure_logs(settings: Settings, debug: bool, *, brief: bool = False) -> str:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from tiered.config import StoreLimits
+from tiered.engine.reports import Exit
 from tiered.errors import ClosedError, ConfigError, RemoteUnavailableError, TieredError
-from tiered.plan.tiering.orders import Exit
 from tiered.program.settings import PLACE
 from tiered.store.aio_driver import DaemonLoop
 from tiered.store.location import StoreLocation

@@ -9,18 +9,18 @@ from typing import Any
 
 from tiered.arguments import at_home
 from tiered.config import MEMORY_BYTES, S3_WORDS, StoreLimits
+from tiered.engine.drain import DrainMode
+from tiered.engine.limits import COMMIT_WAIT_MS, DRAIN_MS, SEAL_IDLE_MS, UPLOADS, Limits
+from tiered.engine.runner import SCAN_MS
+from tiered.engine.steps import PartSizes
 from tiered.errors import ConfigError
-from tiered.plan.tiering.facts import DrainMode
-from tiered.plan.tiering.limits import COMMIT_WAIT_MS, DRAIN_MS, SEAL_IDLE_MS, UPLOADS, Limits
 from tiered.program import settings
 from tiered.program.upkeep import EVERY_MS
 from tiered.program.uploader_status import LAG_LIMIT_MS
+from tiered.sidecar.mirror import HELD_BYTES, beside
 from tiered.store.base import MIN_PART_BYTES
 from tiered.store.location import StoreLocation
 from tiered.store.puts import MULTIPART_FROM_BYTES, PART_BYTES
-from tiered.tiering.aio_run import SCAN_MS
-from tiered.tiering.mirror import HELD_BYTES, beside
-from tiered.tiering.steps import PartSizes
 
 
 @dataclass(frozen=True, slots=True)

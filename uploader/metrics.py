@@ -11,8 +11,8 @@ from prometheus_client.registry import Collector
 
 from tiered import __version__
 from tiered.clock import Clock, SystemClock
+from tiered.engine.status import PartitionView
 from tiered.metrics import Metric as Figure
-from tiered.plan.tiering.waits import PartitionView
 from tiered.store.metrics import SECONDS_BOUNDS, RequestFigures, StoreMetrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -12,6 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
+from tiered.engine.bucket import Bucket
+from tiered.engine.directory import LogDirectory
+from tiered.engine.drain import DrainMode, DrainRequested
+from tiered.engine.journal import Journal
+from tiered.engine.reports import Exit, Level, Report
+from tiered.engine.runner import UPLOAD_BYTES_PER_SECOND, DirectoryRun, Timing
+from tiered.engine.status import PartitionView
+from tiered.engine.wait import PROGRESS_SECONDS
 from tiered.errors import (
     ConfigError,
     CorruptionError,
@@ -24,23 +32,15 @@ from tiered.local.directory.figures import read_report, report_metrics
 from tiered.local.disk.uploads import PauseFile
 from tiered.metrics import Metric
 from tiered.model import TopicPartition
-from tiered.plan.tiering.facts import DrainMode, DrainRequested
-from tiered.plan.tiering.orders import Exit, Level, Report
-from tiered.plan.tiering.pauses import ALL_TOPICS
-from tiered.plan.tiering.state import State
-from tiered.plan.tiering.waits import PartitionView
+from tiered.plan.pauses import ALL_TOPICS
 from tiered.program.uploader_status import reasons_of, worst
 from tiered.remote.fence import owner_of
+from tiered.sidecar.directory import BrokerDirectory
 from tiered.store.limit import Limits
 from tiered.store.location import StoreLocation
 from tiered.store.metrics import StoreMetrics
 from tiered.store.options import DEFAULTS, StoreOptions
 from tiered.store.pace import Slowed
-from tiered.tiering.aio_run import UPLOAD_BYTES_PER_SECOND, Bucket, Runner, Timing
-from tiered.tiering.directory import LogDirectory
-from tiered.tiering.journal import Journal
-from tiered.tiering.sidecar import BrokerDirectory
-from tiered.tiering.wait import PROGRESS_SECONDS
 from uploader import logs, status
 from uploader.config import Settings
 from uploader.health import HealthServer, Probes
@@ -64,7 +64,7 @@ class Place:
 
 
 class Service:
-    """Built anew for each run. ``run`` holds ``tiered-uploader.lock`` and returns the exit that the state ordered."""
+    """Built anew for each run. ``run`` holds ``tiered-uploader.lock`` and returns the exit."""
 
     def __init__(
         self,
@@ -112,9 +112,8 @@ class Service:
         self._trouble = ""
         self._progress: Callable[[str], None] | None = None
         self._told_progress = 0.0
-        self._state = State(self._ids, settings.limits)
         self._bucket: Bucket | None = None
-        self._runner: Runner | None = None
+        self._runner: DirectoryRun | None = None
         self._server: HealthServer | None = None
         self._listening: asyncio.Task[None] | None = None  # at another address
         self.http_port = 0
@@ -139,15 +138,13 @@ class Service:
         started: Callable[[], None] | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> Exit:
-        """Runs until the state orders the end; with ``oneshot`` after a drain. ``started`` is called under the lock.
+        """Runs until the end that was asked for; with ``oneshot`` after a drain. ``started`` is called under the lock.
 
         ``progress`` gets a sentence every ``PROGRESS_SECONDS``.
 
         Raises NotFoundError (no log directory), LockedError (another uploader), ConfigError (address in use),
         LogDestroyedError (a one-shot run finds a bucket that does not know what this directory uploaded).
         """
-        if oneshot is not None:
-            self._state = State(self._ids, self.settings.limits, lazy=True)
         self._progress, self._told_progress = progress, self._clock.monotonic()
         self._directory.acquire()
         try:
@@ -181,13 +178,15 @@ class Service:
             sizes=settings.sizes,
             memory=self._limits.memory,
         )
-        runner = Runner(
-            self._state,
+        runner = DirectoryRun(
             bucket,
             self._directory,
             clock=self._clock,
-            telemetry=self._telemetry,
+            ids=self._ids,
+            limits=settings.limits,
+            listener=self._telemetry,
             timing=self._timing(),
+            lazy=oneshot is not None,
         )
         self._bucket, self._runner = bucket, runner
         try:
@@ -325,14 +324,14 @@ class Service:
         before, stale = self.settings, self.settings.restart_needed(settings)
         kept: dict[str, Any] = {name: getattr(before, name) for name in stale}
         self.settings = new = replace(settings, **kept)
-        self._state.go_by(new.limits)
         self._limits.go_by(
             requests_per_second=new.requests_per_second,
             bytes_per_second=new.bytes_per_second,
             memory_bytes=new.memory,
         )
         if self._runner is not None and self._bucket is not None:
-            self._runner.timing = self._timing()
+            self._runner.go_by(new.limits)
+            self._runner.go_at(self._timing())
             self._bucket.steps.sizes = new.sizes
             if new.http != before.http and self._listening is None:
                 self._listening = asyncio.create_task(self._follow_http(before.http))
@@ -368,7 +367,7 @@ class Service:
 
     def views(self) -> list[PartitionView]:
         """One line per partition."""
-        return self._state.views(self._runner.now_ms() if self._runner is not None else self._clock.now_ms())
+        return [] if self._runner is None else self._runner.views()
 
     def status(self) -> dict[str, Any]:
         """The document of ``/status``."""
@@ -449,7 +448,7 @@ class Service:
                 missing.append(f"{name}: {view.waiting.reason}")
             if view.lag_ms > self.settings.lag_limit:
                 missing.append(f"{name}: lag {view.lag_ms // 1000} s, the limit is {self.settings.lag_limit // 1000} s")
-        if self._state.is_draining:
+        if self._runner.is_draining:
             missing.append("draining")
         return missing
 

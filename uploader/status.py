@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tiered.engine.status import PartitionView
+from tiered.engine.wait import shown
 from tiered.errors import TieredError
 from tiered.model import TopicPartition
-from tiered.plan.tiering.pauses import Pause
-from tiered.plan.tiering.waits import PartitionView
+from tiered.plan.pauses import Pause
 from tiered.program.output import human_bytes, human_duration
 from tiered.store.limit import Limits
-from tiered.tiering.wait import shown
 
 
 def report(

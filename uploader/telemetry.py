@@ -9,10 +9,10 @@ import socket
 from collections.abc import Callable, Mapping
 
 from tiered.clock import Clock
+from tiered.engine.reports import Level, Report, Step, StepKind
+from tiered.engine.runner import TICK_MS
 from tiered.errors import TieredError
 from tiered.model import TopicPartition
-from tiered.plan.tiering.orders import Action, Commit, Level, Report, Upload
-from tiered.tiering.aio_run import TICK_MS
 from uploader import logs
 from uploader.metrics import Metrics
 
@@ -53,21 +53,20 @@ class Telemetry:
             fields |= {"topic": report.tp.topic, "partition": report.tp.partition}
         logs.emit(_LEVELS[report.level], report.event, report.message, fields)
 
-    def answered(self, action: Action, error: BaseException | None, seconds: float) -> None:
-        """Counts the end of an order."""
+    def ended(self, step: Step, error: BaseException | None, seconds: float) -> None:
+        """Count the end of a step."""
+        result = "ok" if error is None else error.code if isinstance(error, TieredError) else "internal"
         if error is not None:
-            self.metrics.errors.labels(error.code if isinstance(error, TieredError) else "internal").inc()
-        if isinstance(action, Commit):
-            result = "ok" if error is None else error.code if isinstance(error, TieredError) else "internal"
+            self.metrics.errors.labels(result).inc()
+        if step.kind is StepKind.COMMIT and step.tp is not None:
             self.metrics.commits.labels(result).inc()
             self.metrics.commit_seconds.observe(seconds)
             if error is None:
-                count = action.rows[-1].next - action.rows[0].base
-                self.committed[action.tp] = self.committed.get(action.tp, 0) + count
+                self.committed[step.tp] = self.committed.get(step.tp, 0) + step.records
                 self.metrics.last_commit.set(self._clock.now_ms() / 1000)
-        elif isinstance(action, Upload) and error is None:
+        elif step.kind is StepKind.UPLOAD and error is None:
             self.metrics.upload_seconds.observe(seconds)
-            self.metrics.uploaded_bytes.inc(action.segment.size_bytes)
+            self.metrics.uploaded_bytes.inc(step.size_bytes)
 
     def disk(self, free_bytes: int, used_percent: int) -> None:
         """Free bytes of the log's disk, and how many percent of it are used."""

@@ -1,4 +1,4 @@
-"""A process's machine: what of it survives a crash, as a value, and the engine's view of it (``tiering.disk.Disk``)."""
+"""A process's machine: what of it survives a crash, as a value, and the engine's view of it (``engine.disk.Disk``)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from uuid import UUID
 
 from tests.unit.remote.building import MemorySegment, seal
 from tiered.config import TopicConfig
+from tiered.engine.disk import Extent, Granted
+from tiered.engine.journal import Entry
+from tiered.engine.partition import SegmentRef
 from tiered.errors import TieredError
 from tiered.format.batch import encode_batch
-from tiered.format.keys import Role
 from tiered.local.disk.claims import NO_PROOF, ClaimProof
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.model import EpochEntry, NewRecord, SealedIndexes, TopicPartition
-from tiered.plan.tiering.facts import SegmentRef
-from tiered.tiering.disk import Extent, Granted
-from tiered.tiering.journal import Entry
 
 TOPIC_ID = UUID(int=77)
 TP = TopicPartition("t", 0)
@@ -62,7 +61,7 @@ class Machine:
     def _change(self, **changes: Any) -> None:
         self.disk = replace(self.disk, **changes)
 
-    # -- tiering.disk.Disk -----------------------------------------------------------------------------------------
+    # -- engine.disk.Disk ------------------------------------------------------------------------------------------
 
     @property
     def volume_id(self) -> str:
@@ -107,7 +106,7 @@ class Machine:
         given = {"token": token, "last_append": last_append}
         self._change(proof=replace(self.disk.proof, **{name: id_ for name, id_ in given.items() if id_ is not None}))
 
-    # -- tiering.journal.Journal -----------------------------------------------------------------------------------
+    # -- engine.journal.Journal ------------------------------------------------------------------------------------
 
     def put(self, entry: Entry) -> None:
         self._change(journal=(*self.disk.journal, entry))
@@ -119,11 +118,11 @@ class Machine:
         gone = set(log_keys)
         self._change(journal=tuple(entry for entry in self.disk.journal if entry.log_key not in gone))
 
-    def before(self, tp: TopicPartition, role: Role, epoch: int) -> list[Entry]:
-        return [entry for entry in self.disk.journal if entry.role is role and entry.epoch < epoch]
+    def before(self, tp: TopicPartition, epoch: int) -> list[Entry]:
+        return [entry for entry in self.disk.journal if entry.epoch < epoch]
 
-    def between(self, tp: TopicPartition, role: Role, start_offset: int, end_offset: int) -> list[Entry]:
-        return [entry for entry in self.disk.journal if entry.role is role and start_offset <= entry.base < end_offset]
+    def between(self, tp: TopicPartition, start_offset: int, end_offset: int) -> list[Entry]:
+        return [entry for entry in self.disk.journal if start_offset <= entry.base < end_offset]
 
     # -- the local log ---------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import Any
 from tests.explore.machine import TOPIC_ID, TP, Machine, values
 from tests.explore.process import Mark, Program, Report
 from tiered.config import TopicConfig
+from tiered.engine.steps import BucketSteps, PartSizes
 from tiered.errors import (
     CommitUnknown,
     ConfigError,
@@ -33,7 +34,6 @@ from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import Capabilities, Emit, Missing, Put, Steps
-from tiered.tiering.steps import BucketSteps, PartSizes
 
 TRUSTED = Capabilities(conditional_writes=True, ranges=True, returns_crc32c=True, verifies_crc32c=True)
 PASSING = (CommitUnknown, RemoteUnavailableError, RemotePermissionError, LockedError)

@@ -19,6 +19,7 @@ from tests.sim.tiers.truth import TPS, Violated
 from tests.sim.tiers.virtual import without_threads
 from tests.sim.tiers.world import World
 from tiered.checking.check import CheckReport
+from tiered.engine.inline import Run
 from tiered.errors import DiskFullError, FencedError, OffsetGapError, TieredError
 from tiered.format.kernels import ConsumerRecord
 from tiered.format.root import Root
@@ -31,7 +32,6 @@ from tiered.remote import conditional_put, upload
 from tiered.remote.conditional_put import Settled
 from tiered.remote.root_view import RootView
 from tiered.store.base import Put, PutResult, PutStatus, Steps
-from tiered.tiering.run import Run
 
 pytestmark = pytest.mark.no_cover  # seeds tell nothing of coverage, and its tracer makes them take three times as long
 
@@ -44,7 +44,7 @@ DELETED = 8
 STEPS = 60
 DAMAGE_STEPS = 100
 """Until a root has an older one to be lost to, and somebody has met it."""
-TRIES = 24
+TRIES = 40
 """Seeds in which a broken variant has to be caught once."""
 
 

@@ -22,8 +22,8 @@ from tiered.transaction import DEFAULT_TIMEOUT_S
 if TYPE_CHECKING:
     from tiered.clock import Clock, IdSource
     from tiered.config import LogConfig, S3Keywords, TopicConfig
+    from tiered.engine.wait import UploaderComponent
     from tiered.local.disk.topics import TopicInfo
-    from tiered.tiering.wait import UploaderComponent
 
 
 def open(  # noqa: A001  (the word that users expect: aio.open)

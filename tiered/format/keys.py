@@ -78,11 +78,6 @@ class Role(enum.StrEnum):
     WRITER = "w"
     MAINTAINER = "m"
 
-    @property
-    def word(self) -> str:
-        """For people."""
-        return self.name.lower()
-
 
 class SegmentName(NamedTuple):
     """What tells one uploaded segment from all others of its partition. ``uid`` is 32 hex digits.

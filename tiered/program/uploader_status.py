@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from tiered.clock import Clock
+from tiered.engine.scanner import living
 from tiered.errors import CorruptionError, RemoteUnavailableError, TieredError
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.lock import DirectoryLock
 from tiered.local.disk.uploads import PauseFile, uploader_lock
-from tiered.plan.tiering.pauses import Pause
+from tiered.plan.pauses import Pause
 from tiered.program.output import human_bytes, human_duration
-from tiered.tiering.discover import living
 from tiered.times import format_time
 
 QUERY_SECONDS = 5.0

@@ -31,6 +31,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 from uuid import UUID
 
 from tiered.errors import (
@@ -133,6 +134,18 @@ class _Kept:
     last_append: str = ""
 
 
+class Rest(NamedTuple):
+    """All that is kept of a catalog without doubts while nothing of it is under way. ``end`` is its next offset."""
+
+    held: _Held
+    token: str
+    kept: _Kept
+    version: int
+    start: int
+    end: int
+    pruned_epoch: int
+
+
 class Catalog(RootView):
     """One partition's catalog. Claims of the writer's role need ``persist`` (``remote.fence``).
 
@@ -173,6 +186,22 @@ class Catalog(RootView):
     def holds_token(self, kept: str) -> bool:
         """Return True if the newest token in ``kept`` (read from the volume) is this process's: no newer claim."""
         return bool(self._token) and held_ids(kept)[-1:] == (self._token,)
+
+    def rest(self) -> Rest | None:
+        """Return what :meth:`go_on` needs to go on under this claim; None without a claim, in doubt, without a root."""
+        root, held = self.root, self._held
+        if held is None or self.in_doubt or root is None:
+            return None
+        known = self.known
+        version, start = max(known.version, root.version), max(known.start_offset, root.start_offset)
+        end = max(known.next_offset, root.next_offset)
+        return Rest(held, self._token, self._kept, version, start, end, self._pruned_epoch)
+
+    def go_on(self, rest: Rest) -> None:
+        """Go on under the claim of an earlier catalog. No root that is older than its last one is believed."""
+        self._held, self._token, self._kept, self._pruned_epoch = rest.held, rest.token, rest.kept, rest.pruned_epoch
+        tokens = (rest.token,) if rest.token else ()
+        self.known = Known(True, rest.version, rest.start, rest.end, rest.held.epoch, tokens)
 
     @property
     def in_doubt(self) -> str:

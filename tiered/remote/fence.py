@@ -20,10 +20,6 @@ Persist = Callable[[str | None, str | None], None]
 """``persist(token, last_append)`` returns once both are fsynced. None leaves one unchanged. May raise."""
 
 
-def forget(token: str | None, last_append: str | None) -> None:
-    """Persist nothing: for maintainers, who hold no records."""
-
-
 def owner_of(program: str) -> str:
     """Return the holder's name in a claim of this process: ``host:pid`` and the program."""
     return f"{socket.gethostname()}:{os.getpid()} {program}"

@@ -111,7 +111,7 @@ async def _astream(
                     case NewId():
                         outcome = ids.uid()
                     case Blocking(call):
-                        outcome = await _to_its_end(call)
+                        outcome = await to_its_end(call)
                     case Together(several, errors):
                         outcome = told(await _execute_together_aio(store, several, together), errors=errors)
                     case _:
@@ -145,9 +145,9 @@ class DaemonLoop(asyncio.SelectorEventLoop):
         return super().run_in_executor(BLOCKING if executor is None else executor, func, *args)
 
 
-async def _to_its_end(call: Callable[[], T]) -> T:
-    """To its end, also when cancelled; the cancellation is raised then, whatever became of the call."""
-    work = asyncio.get_running_loop().run_in_executor(BLOCKING, call)
+async def to_its_end(call: Callable[[], T], pool: Executor = BLOCKING) -> T:
+    """Run ``call`` on a thread to its end. A cancellation is raised then, whatever became of the call."""
+    work = asyncio.get_running_loop().run_in_executor(pool, call)
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
         try:

@@ -11,9 +11,10 @@ import pytest
 
 from tests.integration.uploader.daemons import Daemon, call, status
 from tests.integration.uploader.logs import T0, append, make_log, open_log
+from tests.support.engine import seen_views
 from tests.support.proxy import Fault, FaultKind, FaultProxy
+from tiered.engine.reports import Level, Report
 from tiered.local.disk.files import DiskSpace, PosixFiles
-from tiered.plan.tiering.orders import Level, Report
 from tiered.store.base import Get
 from tiered.store.location import StoreLocation
 from tiered.testing.clock import FakeClock
@@ -66,14 +67,16 @@ def test_refused(directory: Path) -> None:
             assert "403" in line
 
 
-def test_without_a_server_of_status_the_note_beside_the_lock_says_it(directory: Path, url: str) -> None:
+def test_without_a_server_of_status_the_note_beside_the_lock_says_it(
+    directory: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As for ``--http off`` and for an uploader inside an application."""
     clock = FakeClock()
     service = Service(Place(directory, StoreLocation.parse(url)), Settings(http=None), clock=clock)
     service._directory.acquire()
     try:
-        for event in service._directory.scan():
-            service._state.handle(event, clock.now_ms())
+        views = seen_views(service._directory, clock.now_ms())
+        monkeypatch.setattr(service, "views", lambda: views)
         service._telemetry.report(Report(Level.ERROR, "failed", "403"))
         service._look_around()
         assert status("--log-dir", str(directory))[2]["reason"] is None

@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.uploader.logs import T0, T1, judge, make_log
 from tests.integration.uploader.stores import location
-from tiered.plan.tiering.facts import DrainMode
+from tiered.engine.drain import DrainMode
 from tiered.store.base import Outcome, Store, StoreRequest
 from tiered.store.location import StoreLocation, ThreadedAioStore
 from uploader.config import Settings

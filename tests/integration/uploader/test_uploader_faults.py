@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.uploader.logs import T0, T1, judge, make_log
 from tests.integration.uploader.stores import Hasty, location
-from tiered.plan.tiering.facts import DrainMode
+from tiered.engine.drain import DrainMode
 from tiered.store.base import Put, StoreRequest
 from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
@@ -62,7 +62,7 @@ async def test_a_refusal_is_said_at_once_and_the_corrected_policy_drains_unaided
     )
     assert (once.code, "only on this disk" in once.reason) == (12, True)
 
-    monkeypatch.setattr("tiered.plan.tiering.ledger.RECHECK_PERMISSION_MS", 20)
+    monkeypatch.setattr("tiered.engine.outcome.RECHECK_PERMISSION_MS", 20)
     denied = 3
 
     def choose(request: StoreRequest) -> FaultKind | None:

@@ -12,9 +12,9 @@ from tests.integration.uploader.daemons import Daemon, call
 from tests.integration.uploader.logs import T0, T1, append, judge, make_log, open_log
 from tests.integration.uploader.stores import Hasty
 from tests.support.proxy import Fault, FaultKind, FaultProxy
+from tiered.engine.drain import DrainMode
 from tiered.format.batch import encode_batch
 from tiered.model import NewRecord
-from tiered.plan.tiering.facts import DrainMode
 from tiered.store.base import MIN_PART_BYTES
 from tiered.store.location import StoreLocation
 from tiered.testing.moto import CREDENTIALS, locked_moto, make_bucket

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tests.sim.tiers.machine import Machine, Process, SimStore
 from tests.sim.tiers.truth import PARTITIONS, TOPIC, TPS, Truth, Values, Violated, values_of
 from tiered.config import LogConfig, TopicConfig
+from tiered.engine.inline import Tiering
 from tiered.errors import (
     FencedError,
     LockedError,
@@ -22,7 +23,6 @@ from tiered.read.stream import ReadRange
 from tiered.repair.run import plan_rejoin, rejoin
 from tiered.restoring.run import restore
 from tiered.store.retry import RetryingStore
-from tiered.tiering.run import Tiering
 
 if TYPE_CHECKING:
     from collections.abc import Callable

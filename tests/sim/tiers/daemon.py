@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING
 from tests.sim.tiers.machine import Killed, Machine, Process, SimAioStore
 from tests.sim.tiers.truth import Violated
 from tests.sim.tiers.virtual import VirtualLoop
+from tiered.engine.bucket import Bucket
+from tiered.engine.directory import LogDirectory
+from tiered.engine.drain import DrainMode, DrainRequested
+from tiered.engine.journal import Journal
+from tiered.engine.limits import Limits
+from tiered.engine.runner import DirectoryRun, Timing
+from tiered.engine.steps import PartSizes
 from tiered.errors import LockedError, NotFoundError, TieredError
-from tiered.plan.tiering.facts import DrainMode, DrainRequested
-from tiered.plan.tiering.limits import Limits
-from tiered.plan.tiering.state import State
 from tiered.store.limit import AioLimitedStore
 from tiered.store.limit import Limits as Allowed
 from tiered.store.metrics import StoreMetrics
 from tiered.store.retry import AioRetryingStore
-from tiered.tiering.aio_run import Bucket, Runner, Timing
-from tiered.tiering.directory import LogDirectory
-from tiered.tiering.journal import Journal
-from tiered.tiering.steps import PartSizes
 from uploader.metrics import Metrics
 from uploader.telemetry import Notify, Telemetry
 
 if TYPE_CHECKING:
     from tests.sim.tiers.world import World
-    from tiered.plan.tiering.orders import Exit
+    from tiered.engine.reports import Exit
 
 SIZES = PartSizes(1 << 30, 8 << 20)
 RETRY_SECONDS = 5.0
@@ -52,7 +52,7 @@ class Daemon:
         self.process: Process | None = None
         self._loop: VirtualLoop | None = None
         self._main: asyncio.Task[Exit] | None = None
-        self._runner: Runner | None = None
+        self._runner: DirectoryRun | None = None
 
     def __str__(self) -> str:
         return f"daemon {self.machine.root.name}"
@@ -92,14 +92,22 @@ class Daemon:
         try:
             journal = Journal(self.machine.path, directory.files)
             try:
-                state = State(ids, Limits(), lazy=oneshot)
                 raw = SimAioStore(process, self._pause)
                 limited = AioLimitedStore(raw, Allowed(clock=clock))
                 store = AioRetryingStore(limited, clock=clock, ids=ids, deadline_seconds=RETRY_SECONDS)
                 bucket = Bucket(store, directory, journal, clock=clock, ids=ids, owner=str(self), sizes=SIZES)
                 told = Told(Metrics(StoreMetrics(), list), clock, notify=Notify(""))
                 timing = Timing(scan_ms=2_000)
-                runner = Runner(state, bucket, directory, clock=clock, telemetry=told, timing=timing)
+                runner = DirectoryRun(
+                    bucket,
+                    directory,
+                    clock=clock,
+                    ids=ids,
+                    limits=Limits(),
+                    listener=told,
+                    timing=timing,
+                    lazy=oneshot,
+                )
                 self._runner = runner
                 first = None
                 if oneshot:

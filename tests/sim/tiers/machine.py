@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,7 @@ class ProcessFiles(TraceFiles):
         self.process = process
         self.machine = machine
         self._opened = machine.next_handle()
+        self._looks = 0
 
     def _effect(self, effect: Effect) -> None:
         self.process.breathe()
@@ -90,6 +92,12 @@ class ProcessFiles(TraceFiles):
         """Return a time that differs after each change: on a real disk two changes may share one."""
         found = super().state(path)
         return None if found is None else found._replace(modified_ns=found.modified_ns + self.machine.changes[path])
+
+    def modified_ns(self, folder: Path, names: Sequence[str]) -> list[int]:
+        """Return other times at each look: here changes follow one another faster than a real disk's clock ticks."""
+        self.process.breathe()
+        self._looks += 1
+        return [self._looks] * len(names)
 
     def _check(self, handle: int) -> None:
         if handle not in self._open:

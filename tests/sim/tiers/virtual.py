@@ -72,12 +72,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def _at_once(_: ThreadPool, work: Callable[..., T], *args: Any) -> Future[T]:
-    """Runs it."""
+    """Runs it, as on a thread of its own: also an event loop, below another one that is running."""
     future: Future[T] = Future()
+    outer = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
     try:
         future.set_result(work(*args))
     except Exception as error:  # noqa: BLE001 - it is the caller's, as from a thread
         future.set_exception(error)
+    finally:
+        asyncio._set_running_loop(outer)
     return future
 
 

@@ -16,6 +16,13 @@ from tests.sweeps.requests.faults import FAULTS, AioFailingStore, FailingStore
 from tiered.checking.check import CheckOptions
 from tiered.checking.run import check
 from tiered.config import LogConfig, TopicConfig
+from tiered.engine.bucket import Bucket
+from tiered.engine.directory import LogDirectory
+from tiered.engine.drain import DrainMode, DrainRequested
+from tiered.engine.inline import Tiering
+from tiered.engine.journal import Journal
+from tiered.engine.limits import Limits
+from tiered.engine.runner import DirectoryRun
 from tiered.errors import TieredError
 from tiered.findings import Severity
 from tiered.format.keys import parse_segment_key, root_key, segment_name, topic_key
@@ -23,9 +30,6 @@ from tiered.format.root import Root, decode_root
 from tiered.local.directory.directories import LocalTier
 from tiered.log import Log
 from tiered.model import TopicPartition
-from tiered.plan.tiering.facts import DrainMode, DrainRequested
-from tiered.plan.tiering.limits import Limits
-from tiered.plan.tiering.state import State
 from tiered.read.bucket import BucketReads
 from tiered.read.stream import ReadRange
 from tiered.reader import Reader
@@ -39,10 +43,6 @@ from tiered.store.metrics import StoreMetrics
 from tiered.store.options import StoreOptions
 from tiered.store.retry import AioRetryingStore, RetryingStore
 from tiered.testing.clock import SeededIds
-from tiered.tiering.aio_run import Bucket, Runner
-from tiered.tiering.directory import LogDirectory
-from tiered.tiering.journal import Journal
-from tiered.tiering.run import Tiering
 from uploader.metrics import Metrics
 from uploader.telemetry import Notify
 
@@ -147,7 +147,7 @@ class Story:
             store = AioRetryingStore(raw, clock=clock, ids=ids, deadline_seconds=RETRY_SECONDS)
             bucket = Bucket(store, directory, journal, clock=clock, ids=ids, owner="daemon", sizes=SIZES)
             told = Told(Metrics(StoreMetrics(), list), clock, notify=Notify(""))
-            runner = Runner(State(ids, Limits(), lazy=True), bucket, directory, clock=clock, telemetry=told)
+            runner = DirectoryRun(bucket, directory, clock=clock, ids=ids, limits=Limits(), listener=told, lazy=True)
             first = DrainRequested(DrainMode.ALL, runner.now_ms() + 120_000, oneshot=True)
             ending = await runner.run(first=first)
             if ending.code == 0:

@@ -12,11 +12,11 @@ import pytest
 from tests.sweeps.requests.faults import FAULTS
 from tests.sweeps.requests.repairs import DAMAGED, RepairCase, play_repair, repair_cases
 from tests.sweeps.requests.story import SCENARIOS, Broken, Case, cases, play, sample
+from tiered.engine.inline import Tiering
 from tiered.local.disk.claims import Claims
 from tiered.read.topic import PartitionStream
 from tiered.repair import segments, versions
 from tiered.store.base import Delete, Steps
-from tiered.tiering.run import Tiering
 
 SEED = int(os.environ.get("TIERED_SWEEP_SEED") or random.SystemRandom().randrange(2**32))
 SAMPLE = 40

@@ -8,10 +8,10 @@ import tiered
 from tests.unit.cli.building import TP, made
 from tests.unit.cli.conftest import Cli
 from tiered.clock import SystemClock, SystemIds
+from tiered.engine.directory import LogDirectory
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.model import NewRecord
-from tiered.tiering.directory import LogDirectory
 
 
 def test_tasks_are_listed_and_run(cli: Cli, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ VISIBILITY: set[str] = set()
 DIRECTORY_VIEWS: set[str] = set()
 """4: files that look at a log directory by themselves."""
 
-UPLOADER = "tiered/tiering/steps.py"
+UPLOADER = "tiered/engine/steps.py"
 """4: the one file that uploads."""
 
 UPLOADERS: set[str] = set()

@@ -43,7 +43,7 @@ FACES = (
     "tiered/aio.py",
     "tiered/aio/",
 )
-ENGINE = ("tiered/tiering/run.py", "tiered/tiering/aio_run.py")
+ENGINE = ("tiered/engine/bucket.py", "tiered/engine/inline.py")
 DRIVERS = ("drive", "adrive", "drive_stream", "adrive_stream")
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.log.lying import TP, fill, opened
+from tiered.engine.inline import Tiering
 from tiered.errors import RemoteUnavailableError, TieredError
 from tiered.format.keys import root_key
 from tiered.format.root import decode_root
 from tiered.store.base import Get, Object, Outcome, Put, StoreRequest
 from tiered.store.memory import MemoryStore
-from tiered.tiering.run import Tiering
 
 
 class Forgetful(MemoryStore):

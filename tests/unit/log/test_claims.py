@@ -11,8 +11,15 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.support.engine import sealed_in
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
+from tiered.engine.bucket import Bucket
+from tiered.engine.directory import LogDirectory
+from tiered.engine.inline import Tiering
+from tiered.engine.journal import Journal
+from tiered.engine.partition import SegmentRef
+from tiered.engine.steps import PartSizes
 from tiered.errors import (
     CommitUnknown,
     ConfigError,
@@ -30,7 +37,6 @@ from tiered.local.disk.files import FileState, PosixFiles
 from tiered.local.disk.uploads import OFFSET_CHECKPOINT_NAME, uploader_lock
 from tiered.log import Log
 from tiered.model import NewRecord, TopicPartition
-from tiered.plan.tiering.facts import PartitionSeen, SegmentRef, SegmentSealed
 from tiered.remote.catalog import Catalog
 from tiered.repair.run import plan_rejoin, rejoin
 from tiered.store.base import Get, Outcome, Put, PutResult, PutStatus, Store, StoreRequest
@@ -38,11 +44,6 @@ from tiered.store.driver import drive
 from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import FakeClock
-from tiered.tiering.aio_run import Bucket
-from tiered.tiering.directory import LogDirectory
-from tiered.tiering.journal import Journal
-from tiered.tiering.run import Tiering
-from tiered.tiering.steps import PartSizes
 
 TP = TopicPartition("t", 0)
 TOPIC = TopicConfig(segment_bytes=3000)
@@ -127,13 +128,13 @@ class Daemon:
 
     async def _work(self, *, upload: bool) -> None:
         bucket = self.bucket()
-        events = self.directory.scan()
-        assert any(isinstance(event, PartitionSeen) for event in events)
+        look = self.directory.scan()
+        assert look.seen
         await bucket.drive(bucket.steps.register("t"))
         granted = await bucket.drive(bucket.steps.claim(TP))
-        sealed = [e.segment for e in events if isinstance(e, SegmentSealed) and e.segment.end > granted.next_offset]
-        if upload and sealed:
-            rows = [await bucket.drive(bucket.steps.upload(TP, segment, granted.claim_epoch)) for segment in sealed]
+        left = [segment for segment in sealed_in(look) if segment.end > granted.next_offset]
+        if upload and left:
+            rows = [await bucket.drive(bucket.steps.upload(TP, segment, granted.claim_epoch)) for segment in left]
             await bucket.drive(bucket.steps.commit(TP, granted.claim_epoch, rows))
 
 
@@ -322,7 +323,7 @@ def test_of_two_fresh_directories_the_first_is_fenced_and_the_second_says_so(
     with open_log(tmp_path / "1", store) as first, open_log(tmp_path / "2", store) as second:
         assert write(first, "first") == 0
         volume = first._local.volume_id
-        with caplog.at_level(logging.WARNING, "tiered.tiering"):
+        with caplog.at_level(logging.WARNING, "tiered.engine"):
             assert write(second, "second") == 0
         assert f"never uploaded are only on volume {volume}" in caplog.text
         with pytest.raises(
@@ -390,8 +391,9 @@ def test_adopting_many_partitions_writes_the_checkpoint_twice_however_many(tmp_p
         assert all(local.partition(tp).positions().uploaded_offset == 1 for tp in ends)
         written.append((adopted, files.replaced.count(OFFSET_CHECKPOINT_NAME), files.replaced.count(CLAIMS_NAME)))
         local.close()
-    assert written[0][0] <= 2
-    assert written[0] == written[1]
+    # What is noted while the first write is under way may all be in it, or be in the second.
+    assert all(adopted in (1, 2) for adopted, _, _ in written)
+    assert written[0][1:] == written[1][1:]
 
 
 class Counting(PosixFiles):
@@ -511,7 +513,7 @@ def test_a_daemon_commits_nothing_under_a_claim_that_is_gone(tmp_path: Path) -> 
             await bucket.drive(bucket.steps.commit(TP, first.claim_epoch, [uploaded]))
         assert store.on_root_put is not None  # nothing was sent
 
-    segments = [event.segment for event in daemon.directory.scan() if isinstance(event, SegmentSealed)]
+    segments = sealed_in(daemon.directory.scan())
     asyncio.run(commit_under_the_first_of_two_claims(daemon.bucket(), segments[0]))
     daemon.release()
 

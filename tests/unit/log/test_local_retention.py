@@ -8,6 +8,7 @@ import pytest
 
 from tiered.clock import SystemIds
 from tiered.config import TopicConfig
+from tiered.engine.inline import Tiering
 from tiered.errors import OffsetGapError, OffsetOutOfRangeError
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, TopicPartition
@@ -20,7 +21,6 @@ from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 from tiered.store.runner import Runner
 from tiered.testing.clock import FakeClock
-from tiered.tiering.run import Tiering
 
 TP = TopicPartition("t", 0)
 

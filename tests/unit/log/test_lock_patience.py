@@ -14,12 +14,12 @@ import pytest
 
 import tiered
 from tiered.clock import SystemClock, SystemIds
+from tiered.engine.directory import LogDirectory
 from tiered.errors import LockedError, NotFoundError
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.lock import _HELD, UNTOLD_SECONDS, DirectoryLock
 from tiered.log import LOCK_PATIENCE_S
 from tiered.testing.clock import FakeClock
-from tiered.tiering.directory import LogDirectory
 
 
 class TellingClock(FakeClock):

@@ -17,12 +17,12 @@ from tiered.checking.check import CheckOptions
 from tiered.checking.run import check
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
+from tiered.engine.drain import DrainMode
 from tiered.errors import ConfigError, CorruptionError, LogDestroyedError, NotFoundError, TieredError
 from tiered.findings import Severity
 from tiered.format.keys import root_key, topic_key
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, TopicPartition
-from tiered.plan.tiering.facts import DrainMode
 from tiered.remote.roots import PartitionIds, make_roots
 from tiered.remote.topics import decode_topic, encode_topic
 from tiered.repair.run import plan_rejoin, rejoin

@@ -8,8 +8,8 @@ import pytest
 
 import tiered
 from tiered.clock import SystemClock, SystemIds
+from tiered.engine.directory import LogDirectory
 from tiered.errors import ConfigError, NotFoundError, UnknownTopicError
-from tiered.tiering.directory import LogDirectory
 
 STATE = "__transaction_state"
 

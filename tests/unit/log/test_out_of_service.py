@@ -13,6 +13,8 @@ import pytest
 import tiered
 from tiered import aio
 from tiered.cli.main import run
+from tiered.engine.drain import DrainMode
+from tiered.engine.reports import Exit
 from tiered.errors import CorruptionError, LocalIOError
 from tiered.local.directory.directories import LocalTier
 from tiered.local.directory.manager import LocalLog
@@ -20,8 +22,6 @@ from tiered.local.disk.checkpoints import RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import SealRequest
 from tiered.model import TopicPartition
-from tiered.plan.tiering.facts import DrainMode
-from tiered.plan.tiering.orders import Exit
 from tiered.store.location import StoreLocation
 from tiered.testing.disk import UnreadableFiles
 from uploader.config import Settings

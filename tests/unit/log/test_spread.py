@@ -11,13 +11,13 @@ import pytest
 
 import tiered
 from tiered.clock import SystemClock, SystemIds
+from tiered.engine.drain import DrainMode
 from tiered.errors import DataLocalError, FencedError, LocalIOError, TieredError
 from tiered.local.directory.directories import LocalTier
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import uploader_lock
 from tiered.log import Log
 from tiered.model import TopicPartition
-from tiered.plan.tiering.facts import DrainMode
 from tiered.store.location import StoreLocation, open_store
 from tiered.store.options import StoreOptions
 from tiered.testing.disk import FaultyFiles

@@ -8,6 +8,7 @@ import pytest
 
 from tiered.clock import SystemIds
 from tiered.config import TopicConfig
+from tiered.engine.inline import Tiering
 from tiered.errors import CommitUnknown, CorruptionError, RemoteUnavailableError, TieredError
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, TopicPartition
@@ -19,7 +20,6 @@ from tiered.store.retry import RetryingStore
 from tiered.store.runner import Runner
 from tiered.testing.clock import FakeClock
 from tiered.testing.faults import Fault, FaultKind, FaultStore
-from tiered.tiering.run import Tiering
 
 TP = TopicPartition("t", 0)
 MUST_SUCCEED = (FaultKind.ERROR, FaultKind.UNKNOWN_BEFORE, FaultKind.UNKNOWN_AFTER, FaultKind.CONFLICT)

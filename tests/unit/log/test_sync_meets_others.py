@@ -14,15 +14,15 @@ import pytest
 import tiered
 from tiered import aio
 from tiered.clock import SystemClock
+from tiered.engine.directory import LogDirectory
+from tiered.engine.drain import DrainMode
 from tiered.errors import FencedError, LogDestroyedError
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.lock import UPLOADER_LOCK_NAME, DirectoryLock
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.model import TopicPartition
-from tiered.plan.tiering.facts import DrainMode
 from tiered.restoring.run import restore
 from tiered.store.location import StoreLocation, open_store
-from tiered.tiering.directory import LogDirectory
 from uploader import Uploader
 from uploader.config import Settings
 from uploader.service import Place, Service

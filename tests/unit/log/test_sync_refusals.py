@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.store.emulator import Emulator
 from tiered.config import TopicConfig
+from tiered.engine.inline import Tiering
 from tiered.errors import ConditionalWritesUnsupportedError, ConfigError, OffsetGapError
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, TopicPartition
@@ -15,7 +16,6 @@ from tiered.store.base import Store
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.testing.faults import FaultStore
-from tiered.tiering.run import Tiering
 
 GAPPED, WHOLE = TopicPartition("t", 0), TopicPartition("t", 1)
 

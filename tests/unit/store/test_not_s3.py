@@ -13,8 +13,8 @@ import pytest
 import tiered
 from tiered import aio
 from tiered.cli.main import run
+from tiered.engine.drain import DrainMode
 from tiered.errors import ConfigError
-from tiered.plan.tiering.facts import DrainMode
 from tiered.store.location import StoreLocation
 from uploader.config import Settings
 from uploader.service import Place, Service, serve

@@ -12,8 +12,11 @@ import pytest
 
 import tiered
 from tests.integration.uploader.logs import make_log
+from tests.support.engine import seen_views
 from tiered import aio
 from tiered.clock import SystemIds
+from tiered.engine.directory import LogDirectory
+from tiered.engine.wait import PROGRESS_SECONDS, follow
 from tiered.errors import DataLocalError
 from tiered.model import BytesSource
 from tiered.store.base import Get, Outcome, StoreAround, StoreRequest, UploadPart
@@ -29,8 +32,6 @@ from tiered.store.metrics import (
     request_metrics,
 )
 from tiered.testing.clock import FakeClock
-from tiered.tiering.directory import LogDirectory
-from tiered.tiering.wait import PROGRESS_SECONDS, follow
 from uploader.config import Settings
 from uploader.service import Place, Service
 
@@ -192,12 +193,12 @@ def test_who_follows_a_running_uploader_is_shown_how_far_it_is(tmp_path: Path) -
     assert [round(at) for at, _ in said] == [PROGRESS_SECONDS, 2 * PROGRESS_SECONDS]
 
 
-def test_a_sync_of_its_own_shows_how_far_it_is(tmp_path: Path) -> None:
+def test_a_sync_of_its_own_shows_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_log(tmp_path / "log", records=7, partitions=1)
     clock, said = FakeClock(), list[str]()
     service = Service(Place(tmp_path / "log", StoreLocation.parse("memory://x")), Settings(http=None), clock=clock)
-    for event in service._directory.scan():
-        service._state.handle(event, clock.now_ms())
+    views = seen_views(service._directory, clock.now_ms())
+    monkeypatch.setattr(service, "views", lambda: views)
     service._progress = said.append
     for _ in range(25):
         clock.advance(1)

@@ -16,11 +16,12 @@ import pytest
 from tests.integration.uploader.logs import T0, append, make_log, open_log
 from tests.unit.remote.building import TRUSTED
 from tiered.config import MEMORY_BYTES, MIN_MEMORY_BYTES, TopicConfig
+from tiered.engine.reports import Step, StepKind
+from tiered.engine.runner import STEP_SECONDS
+from tiered.engine.steps import INDEX_COPIES, PartSizes
 from tiered.errors import ConfigError, RemoteUnavailableError
 from tiered.plan.maintenance import REWRITE_BYTES, Action, Kind
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
-from tiered.plan.tiering import orders
-from tiered.plan.tiering.facts import SegmentRef
 from tiered.program.upkeep import Upkeep
 from tiered.program.uploader_status import query, talk
 from tiered.remote.maintain import Done, Maintainer
@@ -41,8 +42,6 @@ from tiered.store.memory import MemoryStore
 from tiered.store.options import DEFAULTS, StoreOptions
 from tiered.store.sources import PIECE_BYTES
 from tiered.testing.clock import FakeClock, SeededIds
-from tiered.tiering.aio_run import ORDER_SECONDS
-from tiered.tiering.steps import INDEX_COPIES, PartSizes
 from uploader.config import Settings, resolve
 from uploader.service import Place, Service
 
@@ -160,9 +159,8 @@ def test_an_upload_has_the_time_that_a_low_rate_takes(
     make_log(tmp_path / "log", records=1, partitions=1)
     settings = Settings(http=None, bytes_per_second=rate, uploads=uploads)
     service = Service(Place(tmp_path / "log", StoreLocation.parse("memory://x")), settings)
-    upload = orders.Upload(1, T0, SegmentRef(0, 1, 67_000_000, 0), 1)
-    assert service._timing().seconds_of(upload) == seconds
-    assert service._timing().seconds_of(orders.Claim(1, T0)) == ORDER_SECONDS
+    assert service._timing().seconds_of(Step(StepKind.UPLOAD, "t", T0, size_bytes=67_000_000)) == seconds
+    assert service._timing().seconds_of(Step(StepKind.CLAIM, "t", T0)) == STEP_SECONDS
 
 
 class Held(MemoryStore):

@@ -11,13 +11,13 @@ import pytest
 
 import tiered
 import uploader.upkeep
+from tiered.engine.reports import Step, StepKind
 from tiered.errors import CorruptionError, RemoteUnavailableError
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import PauseFile
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import Kind
-from tiered.plan.tiering.orders import Action, Commit
-from tiered.plan.tiering.pauses import Pause
+from tiered.plan.pauses import Pause
 from tiered.program.upkeep import EVERY_MS, Upkeep, UpkeepView
 from tiered.program.uploader_status import talk
 from tiered.remote.maintain import Maintainer
@@ -52,7 +52,7 @@ class Held:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.began, self.release, self.done = threading.Event(), threading.Event(), threading.Event()
         self.committed = threading.Event()
-        run, told, answered = Maintainer.run, uploader.upkeep._done, Telemetry.answered
+        run, told, ended = Maintainer.run, uploader.upkeep._done, Telemetry.ended
 
         def held(maintainer: Maintainer, *args: Any, **kwargs: Any) -> Any:
             self.began.set()
@@ -63,14 +63,14 @@ class Held:
             told(*args)
             self.done.set()
 
-        def heard(telemetry: Telemetry, action: Action, error: BaseException | None, seconds: float) -> None:
-            answered(telemetry, action, error, seconds)
-            if isinstance(action, Commit):
+        def heard(telemetry: Telemetry, step: Step, error: BaseException | None, seconds: float) -> None:
+            ended(telemetry, step, error, seconds)
+            if step.kind is StepKind.COMMIT:
                 self.committed.set()
 
         monkeypatch.setattr(Maintainer, "run", held)
         monkeypatch.setattr(uploader.upkeep, "_done", done)
-        monkeypatch.setattr(Telemetry, "answered", heard)
+        monkeypatch.setattr(Telemetry, "ended", heard)
 
 
 def test_uploads_go_on_while_an_action_takes_its_time(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,13 +14,13 @@ import pytest
 
 import tiered
 from tests.integration.uploader.logs import make_log
+from tiered.engine.runner import TICK_MS
 from tiered.errors import ConfigError
 from tiered.metrics import metric
 from tiered.program.uploader_status import reasons_of
 from tiered.store.location import StoreLocation
 from tiered.store.metrics import StoreMetrics
 from tiered.testing.clock import FakeClock
-from tiered.tiering.aio_run import TICK_MS
 from uploader.component import Uploader
 from uploader.config import Settings
 from uploader.health import HealthServer, Probes

@@ -9,23 +9,24 @@ from typing import Any
 
 import pytest
 
-from tests.unit.tiering.world import topic_id, tp
+from tests.support.engine import sealed_in
+from tests.unit.engine.world import topic_id, tp
 from tiered.config import TopicConfig
+from tiered.engine.drain import DrainMode
+from tiered.engine.journal import COMPACT_LINES, Entry, Journal
+from tiered.engine.partition import SegmentRef
+from tiered.engine.scanner import Look, Scanner
+from tiered.engine.status import PartitionView, Waiting
 from tiered.errors import ClosedError, ConfigError, LocalIOError, NotFoundError
-from tiered.format.keys import Role
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import JOURNAL_NAME, OFFSET_CHECKPOINT_NAME
 from tiered.model import NewRecord, TopicPartition
-from tiered.plan.tiering.facts import DrainMode, PartitionGone, PartitionSeen, SegmentRef, SegmentSealed, WriterSeen
-from tiered.plan.tiering.waits import PartitionView, Waiting
 from tiered.program.settings import parse_http
 from tiered.program.uploader_status import Reason, reasons_of, verdict
 from tiered.store.location import StoreLocation
 from tiered.testing.clock import FakeClock
 from tiered.testing.disk import FaultyFiles
-from tiered.tiering.discover import Scanner
-from tiered.tiering.journal import COMPACT_LINES, Entry, Journal
 from uploader import status
 from uploader.config import Settings, resolve
 from uploader.health import HealthServer, Probes
@@ -35,7 +36,7 @@ FILES = PosixFiles()
 
 
 def entry(base: int, epoch: int = 1, name: str = "k") -> Entry:
-    return Entry(tp(0), Role.WRITER, epoch, base, f"{name}{base}.log", f"{name}{base}.idx")
+    return Entry(tp(0), epoch, base, f"{name}{base}.log", f"{name}{base}.idx")
 
 
 def test_the_journal_survives_a_torn_line_and_forgets_what_is_done(tmp_path: Path) -> None:
@@ -50,13 +51,13 @@ def test_the_journal_survives_a_torn_line_and_forgets_what_is_done(tmp_path: Pat
     path.write_bytes(path.read_bytes() + b'not json\n{"op":"put","topic":"t","par')
     again = Journal(tmp_path, FILES)
     assert again.skipped_lines == 1
-    (left,) = again.before(tp(0), Role.WRITER, 2)
+    (left,) = again.before(tp(0), 2)
     assert (left.base, left.upload_ids) == (10, ("u1", "u2"))
-    assert again.before(tp(0), Role.WRITER, 1) == []
-    assert again.before(tp(1), Role.WRITER, 9) == []
+    assert again.before(tp(0), 1) == []
+    assert again.before(tp(1), 9) == []
     again.put(entry(20))
     again.close()
-    assert [one.base for one in Journal(tmp_path, FILES).between(tp(0), Role.WRITER, 0, 21)] == [10, 20]
+    assert [one.base for one in Journal(tmp_path, FILES).between(tp(0), 0, 21)] == [10, 20]
 
 
 def test_what_the_journal_announces_is_durable_at_once(tmp_path: Path) -> None:
@@ -84,7 +85,7 @@ def test_the_journal_does_not_grow_without_bound(tmp_path: Path) -> None:
         journal.done([f"k{base}.log"])
     assert len((tmp_path / JOURNAL_NAME).read_bytes().splitlines()) < COMPACT_LINES
     journal.close()
-    assert [one.log_key for one in Journal(tmp_path, FILES).before(tp(0), Role.WRITER, 2)] == ["stays7.log"]
+    assert [one.log_key for one in Journal(tmp_path, FILES).before(tp(0), 2)] == ["stays7.log"]
 
 
 def test_the_journal_is_opened_again_where_no_handle_was_left(tmp_path: Path) -> None:
@@ -103,7 +104,7 @@ def test_the_journal_is_opened_again_where_no_handle_was_left(tmp_path: Path) ->
             journal.refresh()
     none_left = False
     journal.refresh()
-    assert [one.base for one in journal.before(tp(0), Role.WRITER, 2)] == [0, 10]
+    assert [one.base for one in journal.before(tp(0), 2)] == [0, 10]
     journal._lines = 2 * COMPACT_LINES
     none_left = True
     with pytest.raises(LocalIOError):
@@ -113,7 +114,7 @@ def test_the_journal_is_opened_again_where_no_handle_was_left(tmp_path: Path) ->
     none_left = False
     journal.put(entry(30))
     for found in (journal, Journal(tmp_path, FILES)):
-        assert [one.base for one in found.before(tp(0), Role.WRITER, 2)] == [10, 30]
+        assert [one.base for one in found.before(tp(0), 2)] == [10, 30]
         found.close()
     with pytest.raises(ClosedError):
         journal.put(entry(40))
@@ -128,29 +129,29 @@ def test_the_scanner_tells_sealed_segments_once_and_never_reads_the_active_one(t
         for _ in range(30):
             partition.append([NewRecord(b"v" * 100)])
         scanner = Scanner(tmp_path, FILES, clock)
-        events = scanner.scan()
-        sealed = [event.segment for event in events if isinstance(event, SegmentSealed)]
+        look = scanner.scan()
+        found = sealed_in(look)
         local = [segment.descriptor for segment in partition.sealed_segments()]
-        assert [(s.base, s.end, s.size_bytes) for s in sealed] == [
+        assert [(s.base, s.end, s.size_bytes) for s in found] == [
             (d.base_offset, d.end_offset, d.size_bytes) for d in local
         ]
-        (seen,) = (event for event in events if isinstance(event, PartitionSeen))
-        assert (seen.local_start_offset, seen.end_offset) == (0, sealed[-1].end + 1)
+        (seen,) = look.seen
+        assert (seen.local_start_offset, seen.end_offset) == (0, found[-1].end + 1)
         assert seen.active_bytes > 0
-        assert [type(event) for event in events if isinstance(event, WriterSeen)] == [WriterSeen]
-        assert scanner.scan() == []
-        active = tmp_path / "t-0" / f"{sealed[-1].end:020d}.log"
+        assert look.writer
+        assert scanner.scan() == Look()
+        active = tmp_path / "t-0" / f"{found[-1].end:020d}.log"
         active.chmod(0)  # a look into it would fail, at least for those who are not root
-        assert scanner.scan() == []
+        assert scanner.scan() == Look()
         active.chmod(0o644)
         partition.roll()
-        assert [event.segment.base for event in scanner.scan() if isinstance(event, SegmentSealed)] == [sealed[-1].end]
-        segment = scanner.segment(tp(0), sealed[0])
+        assert [segment.base for segment in sealed_in(scanner.scan())] == [found[-1].end]
+        segment = scanner.segment(tp(0), found[0])
         assert segment.descriptor == local[0]
     for path in sorted((tmp_path / "t-0").iterdir()):
         path.unlink()
     (tmp_path / "t-0").rmdir()
-    assert PartitionGone(tp(0)) in scanner.scan()
+    assert scanner.scan().gone == [tp(0)]
 
 
 def test_the_scanner_tells_a_topic_anew_that_was_made_again_since_the_last_scan(tmp_path: Path) -> None:
@@ -168,14 +169,13 @@ def test_the_scanner_tells_a_topic_anew_that_was_made_again_since_the_last_scan(
         log.partition(tp(0)).roll()
         with pytest.raises(NotFoundError, match="t-5 is not in"):
             scanner.segment(tp(5), SegmentRef(0, 1, 1, 0))
-        gone, gone_too, seen, sealed = scanner.scan()
-        assert (gone, gone_too) == (PartitionGone(tp(0)), PartitionGone(tp(1)))
-        assert isinstance(seen, PartitionSeen)
-        assert isinstance(sealed, SegmentSealed)
-        assert (seen.tp, seen.topic_id, sealed.segment.base) == (tp(0), topic_id(3000), 0)
-        segment = scanner.segment(tp(0), sealed.segment)
+        look = scanner.scan()
+        assert look.gone == [tp(0), tp(1)]
+        (seen,), (again,) = look.seen, sealed_in(look)
+        assert (seen.tp, seen.topic_id, again.base) == (tp(0), topic_id(3000), 0)
+        segment = scanner.segment(tp(0), again)
         assert (segment.topic_id, scanner.topic_id(tp(0))) == (topic_id(3000), topic_id(3000))
-        assert scanner.scan() == []
+        assert scanner.scan() == Look()
 
 
 async def test_a_directory_that_cannot_be_read_is_not_ready(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import contextlib
 import heapq
 import itertools
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -125,6 +125,9 @@ class PooledFiles:
 
     def names(self, path: Path) -> list[str]:
         return self._opened(self.inner.names, path)
+
+    def modified_ns(self, folder: Path, names: Sequence[str]) -> list[int]:
+        return self._opened(lambda place: self.inner.modified_ns(place, names), folder)
 
     def read(self, path: Path) -> bytes:
         return self._opened(self.inner.read, path)

@@ -36,7 +36,7 @@ from tiered.local.disk.files import Files, SmallFile
 from tiered.local.disk.lock import UPLOADER_LOCK_NAME, DirectoryLock
 from tiered.model import TopicPartition
 from tiered.plan.known import Known, held_ids
-from tiered.plan.tiering.pauses import ALL_TOPICS, Pause
+from tiered.plan.pauses import ALL_TOPICS, Pause
 
 OFFSET_CHECKPOINT_NAME = "tiered-offset-checkpoint"
 JOURNAL_NAME = "tiered-uploader.journal"

@@ -10,6 +10,7 @@ from tests.unit.local.counting import CountingFiles
 from tiered.checking.local import LocalCheck
 from tiered.clock import SystemClock
 from tiered.config import TopicConfig
+from tiered.engine.scanner import Scanner
 from tiered.errors import LogDestroyedError, NotFoundError
 from tiered.findings import Finding
 from tiered.format.batch import decode_records
@@ -18,7 +19,6 @@ from tiered.local.directory.view import DirectoryView, LogView
 from tiered.local.disk.files import PosixFiles
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock
-from tiered.tiering.discover import Scanner
 
 UID = "0123456789abcdef0123456789abcdef"
 TP = TopicPartition("t", 0)

@@ -1,0 +1,79 @@
+"""The daemon's loops end when they are told to, whatever happens at the same moment; its time follows the wall."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.sim.tiers.daemon import SIZES, Told
+from tiered.engine.bucket import Bucket
+from tiered.engine.directory import LogDirectory
+from tiered.engine.drain import DrainMode
+from tiered.engine.journal import Journal
+from tiered.engine.limits import Limits
+from tiered.engine.runner import DirectoryRun
+from tiered.local.directory.manager import LocalLog
+from tiered.store.location import ThreadedAioStore
+from tiered.store.memory import MemoryStore
+from tiered.store.metrics import StoreMetrics
+from tiered.testing.clock import START_MS, FakeClock, SeededIds
+from uploader.metrics import Metrics
+from uploader.telemetry import Notify
+
+ROUNDS = 20
+"""Turns of the event loop in which a cancelled task has ended."""
+
+
+def runner_of(path: Path) -> DirectoryRun:
+    clock, ids = FakeClock(), SeededIds(1)
+    LocalLog.open(path, clock=clock, ids=ids).close()
+    directory = LogDirectory(path, clock=clock, ids=ids)
+    journal = Journal(path, directory.files)
+    store = ThreadedAioStore(MemoryStore())
+    bucket = Bucket(store, directory, journal, clock=clock, ids=ids, owner="d", sizes=SIZES)
+    told = Told(Metrics(StoreMetrics(), list), clock, notify=Notify(""))
+    return DirectoryRun(bucket, directory, clock=clock, ids=ids, limits=Limits(), listener=told)
+
+
+async def test_the_time_follows_the_wall_forward_until_a_deadline_counts(tmp_path: Path) -> None:
+    """A machine slept for a night: files of now looked as if they were of tomorrow, and none was sealed until then."""
+    runner = runner_of(tmp_path)
+    clock = runner._clock
+    assert isinstance(clock, FakeClock)
+    runner.go_at(replace(runner.timing, tick_ms=1))
+
+    async def after_a_jump(hours: int) -> int:
+        clock.jump(hours * 3600)
+        ticking = asyncio.create_task(runner._keep_ticking())
+        await asyncio.sleep(0.05)
+        ticking.cancel()
+        await asyncio.wait([ticking])
+        return (runner.now_ms() - START_MS) // 3_600_000
+
+    assert await after_a_jump(8) == 0  # before the first look: what a one-shot run has for its time begins there
+    await runner._scan()
+    assert await after_a_jump(0) == 8
+    assert await after_a_jump(-3) == 8
+    assert await after_a_jump(4) == 9
+    runner.drain(DrainMode.ALL, 25_000)
+    assert await after_a_jump(5) == 9
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_look_that_is_asked_for_as_the_daemon_stops_keeps_nothing_alive(turns: int, tmp_path: Path) -> None:
+    runner = runner_of(tmp_path)
+    task = asyncio.create_task(runner._keep_scanning())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    runner._scan_now.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    for _ in range(ROUNDS):
+        await asyncio.sleep(0)
+    assert task.done() or turns > 1  # by then a look has begun, which is waited for
+    await asyncio.wait([task], timeout=60)
+    assert task.cancelled()

@@ -1,0 +1,417 @@
+"""Somebody removes links of a private directory by hand: they are made again, or said to be gone, never passed over."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.engine import sealed_in
+from tests.unit.sidecar.broker import Broker, mirror_of, read, sidecar, values
+from tests.unit.sidecar.killing import killed_at_each_effect
+from tiered.clock import SystemClock, SystemIds
+from tiered.errors import CorruptionError, DataLocalError, NewerFormatError, OffsetGapError
+from tiered.format.keys import log_name, snapshot_name
+from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.names import log_bases
+from tiered.model import TopicPartition
+from tiered.sidecar.directory import BrokerDirectory
+from tiered.sidecar.links import LINKS_NAME, LinkNotes, Lost, decode, encode
+from tiered.sidecar.mirror import BEGUN_NAME, beside
+
+T = TopicPartition("t", 0)
+
+
+def folder_of(broker: Broker) -> Path:
+    return beside(broker.path) / "t-0"
+
+
+def noted(broker: Broker) -> list[int]:
+    return list(LinkNotes(PosixFiles()).read(folder_of(broker)))
+
+
+def linked(broker: Broker, sealed: int, **more: Any) -> int:
+    """The first segment is in the bucket, those before ``sealed`` are linked and not. Returns their end."""
+    end = broker.roll(sealed)
+    mirror_of(broker, **more).look()
+    assert log_bases(PosixFiles(), folder_of(broker)) == noted(broker)
+    return end
+
+
+def below(finished: Path, end: int) -> dict[int, bytes | None]:
+    return {at: value for at, value in values(finished, "t").items() if at < end}
+
+
+@pytest.fixture(params=[True, False], ids=["begun", "fresh"])
+def begun(request: pytest.FixtureRequest, broker: Broker, url: str) -> bool:
+    """Whether the bucket has the first segment before anything is lost."""
+    if request.param:
+        broker.roll(1)
+        assert sidecar(broker.path, url).code == 0
+    return bool(request.param)
+
+
+@pytest.mark.parametrize("lost", [(1,), (2, 3), (1, 3), (4,), (0, 1, 2), (5,), (4, 5), (1, 5)])
+def test_a_link_that_somebody_removed_is_made_again_where_the_broker_has_it(
+    broker: Broker, finished: Path, url: str, lost: tuple[int, ...], begun: bool
+) -> None:
+    """Of a link and the end of all links (5), too."""
+    end = linked(broker, 5)
+    for number in lost:
+        (folder_of(broker) / log_name(broker.bases[number])).unlink()
+    before = broker.contents()
+    ending = sidecar(broker.path, url)
+    assert (ending.code, broker.contents()) == (0, before), ending
+    assert read(url, "t") == below(finished, end)
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_a_link_that_the_broker_cannot_give_again_ends_the_uploads_there(
+    broker: Broker, finished: Path, url: str, lost: int, begun: bool
+) -> None:
+    """The segment before it reached over the hole, and its records were missing in the bucket without a word."""
+    linked(broker, 4)
+    broker.retain(4)
+    base, after = broker.bases[lost : lost + 2]
+    path = folder_of(broker) / log_name(base)
+    path.rename(path.with_name("kept"))
+    for more in (4, 5):
+        broker.roll(more)
+        for _ in range(2):
+            ending = sidecar(broker.path, url)
+            told = f"t-0: {path} is gone, which was the link to offsets {base} to {after} of the broker's log"
+            assert (ending.code, told in str(ending), "put that file back" in ending.hint) == (14, True, True), ending
+            assert read(url, "t") == below(finished, base)
+    assert log_bases(PosixFiles(), folder_of(broker))[-1] == broker.bases[5]  # what comes is linked all the same
+    path.with_name("kept").rename(path)
+    ending = sidecar(broker.path, url)
+    assert ending.code == 0, ending
+    assert read(url, "t") == below(finished, broker.bases[5])
+
+
+def test_the_end_of_the_last_link_is_noted(broker: Broker, finished: Path, url: str, begun: bool) -> None:
+    """Without its empty file the last link, which the broker has no more, was a segment that is still written."""
+    end = linked(broker, 4)
+    broker.retain(4)
+    (folder_of(broker) / log_name(end)).unlink()
+    ending = sidecar(broker.path, url)
+    assert ending.code == 0, ending
+    assert read(url, "t") == below(finished, end)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_the_newest_links_are_missed_with_their_end(
+    broker: Broker, finished: Path, url: str, begun: bool, gone: bool
+) -> None:
+    """Their first one was taken for the end; and where the broker has nothing more of it, for all that there was."""
+    linked(broker, 5)
+    lost = [folder_of(broker) / log_name(broker.bases[number]) for number in (3, 4, 5)]
+    for path in lost:
+        path.rename(path.with_suffix(".kept"))
+    if gone:
+        broker.folder.rename(broker.path / f"t-0.{'0' * 32}-delete")
+    else:
+        broker.retain(5)
+    for _ in range(2):
+        ending = sidecar(broker.path, url)
+        told = f"t-0: {lost[0]} is gone, which was the link to offsets {broker.bases[3]} to {broker.bases[4]}"
+        assert (ending.code, told in str(ending)) == (14, True), ending
+        assert read(url, "t") == below(finished, broker.bases[3])
+    for path in lost[:2]:
+        path.with_suffix(".kept").rename(path)
+    ending = sidecar(broker.path, url)
+    assert ending.code == 0, ending
+    assert read(url, "t") == below(finished, broker.bases[5])
+
+
+def test_of_several_links_the_first_is_told_that_cannot_be_made_again(broker: Broker, finished: Path, url: str) -> None:
+    linked(broker, 5)
+    broker.retain(3)
+    for number in (1, 2, 3):
+        (folder_of(broker) / log_name(broker.bases[number])).unlink()
+    mirror = mirror_of(broker)
+    mirror.look()
+    gap = mirror.broken[T]
+    assert isinstance(gap, OffsetGapError)
+    assert (gap.start, gap.end) == (broker.bases[1], broker.bases[2])
+    assert log_bases(PosixFiles(), folder_of(broker)) == [broker.bases[0], *broker.bases[3:6]]
+    assert sidecar(broker.path, url).code == 14
+    assert read(url, "t") == below(finished, broker.bases[1])
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_lost_link_of_a_partition_that_the_broker_has_no_more(
+    broker: Broker, finished: Path, url: str, gone: bool
+) -> None:
+    linked(broker, 4)
+    (folder_of(broker) / log_name(broker.bases[2])).unlink()
+    if gone:
+        broker.folder.rename(broker.path / f"t-0.{'0' * 32}-delete")
+    ending = sidecar(broker.path, url)
+    assert (ending.code, "is gone, which was the link" in str(ending)) == ((14, True) if gone else (0, False)), ending
+    assert read(url, "t") == below(finished, broker.bases[2 if gone else 4])
+
+
+def test_what_was_let_go_on_purpose_is_not_missing(broker: Broker, finished: Path, url: str) -> None:
+    """Neither by the bucket's end, nor once it is not known any more: the note is narrowed before a link goes."""
+    for sealed in range(1, 6):
+        end = broker.roll(sealed)
+        broker.retain(sealed - 1)
+        ending = sidecar(broker.path, url)
+        assert ending.code == 0, ending
+        mirror = mirror_of(broker)
+        mirror.look()
+        assert (noted(broker), mirror.broken) == (broker.bases[sealed - 1 : sealed + 1], {})
+    (beside(broker.path) / "tiered-offset-checkpoint").unlink()
+    assert sidecar(broker.path, url).code == 0
+    assert read(url, "t") == below(finished, end)
+
+
+def test_a_link_to_what_the_bucket_has_is_not_missed(broker: Broker, finished: Path, url: str) -> None:
+    broker.roll(3)
+    assert sidecar(broker.path, url).code == 0
+    end = broker.roll(5)
+    broker.retain(3)
+    (folder_of(broker) / log_name(broker.bases[2])).unlink()
+    ending = sidecar(broker.path, url)
+    assert ending.code == 0, ending
+    assert read(url, "t") == below(finished, end)
+
+
+def test_what_the_checkpoint_does_not_tell_the_claim_does(broker: Broker, finished: Path, url: str) -> None:
+    """A link is gone whose records the bucket has, and only its root says so. The run succeeds; no claim is fenced."""
+    broker.roll(3)
+    assert sidecar(broker.path, url).code == 0
+    end = broker.roll(5)
+    mirror_of(broker).look()
+    broker.retain(5)
+    (folder_of(broker) / log_name(broker.bases[2])).unlink()
+    (beside(broker.path) / "tiered-offset-checkpoint").unlink()
+    assert [sidecar(broker.path, url).code for _ in range(2)] == [0, 0]
+    assert read(url, "t") == below(finished, end)
+
+
+@pytest.mark.parametrize(("first", "end", "dropped"), [(1, 2, None), (1, 4, 3), (1, 3, 1), (0, 4, 3), (0, 4, 1)])
+def test_a_link_is_made_again_of_what_the_cleaner_made_of_its_segment(
+    broker: Broker, finished: Path, url: str, first: int, end: int, dropped: int | None
+) -> None:
+    """Segment 2 is lost, or 1 where it is cleaned alone: of a merged one exactly its offsets are copied."""
+    compacted = {"compacted": ("t",)}
+    broker.clean([T])
+    broker.roll(1)
+    assert sidecar(broker.path, url, sidecar_compacted=("t",)).code == 0
+    last = linked(broker, 5, **compacted)
+    lost = 1 if dropped is None else 2
+    path = folder_of(broker) / log_name(broker.bases[lost])
+    index = path.with_suffix(".index")
+    path.unlink()
+    if dropped is None:
+        kept = broker.folder / log_name(broker.bases[1])
+        data = kept.read_bytes()
+        kept.unlink()
+        kept.write_bytes(data[: len(data)])
+    else:
+        broker.merge(first, end, dropped)
+    mirror_of(broker, **compacted).look()
+    assert log_bases(PosixFiles(), folder_of(broker)) == noted(broker) == broker.bases[:6]
+    source = finished / "t-0" / log_name(broker.bases[lost])
+    assert path.read_bytes() == source.read_bytes()
+    assert index.exists() == (dropped is None)
+    ending = sidecar(broker.path, url, sidecar_compacted=("t",))
+    assert ending.code == 0, ending
+    assert read(url, "t") == below(finished, last)
+
+
+def test_what_the_cleaner_left_nothing_of_is_not_made_again(broker: Broker, finished: Path, url: str) -> None:
+    broker.clean([T])
+    broker.roll(1)
+    assert sidecar(broker.path, url, sidecar_compacted=("t",)).code == 0
+    linked(broker, 5, compacted=("t",))
+    (folder_of(broker) / log_name(broker.bases[2])).unlink()
+    broker.merge(1, 4, 2)
+    assert sidecar(broker.path, url, sidecar_compacted=("t",)).code == 14
+    assert read(url, "t") == below(finished, broker.bases[2])
+
+
+def test_a_log_that_was_written_again_gives_no_link_of_before(
+    broker: Broker, finished: Path, other: Path, url: str
+) -> None:
+    """What is lost lies above the cut: links end there anew, and the hole is none any more."""
+    broker.lead({0: 0})
+    broker.roll(1)
+    assert sidecar(broker.path, url).code == 0
+    linked(broker, 5)
+    (folder_of(broker) / log_name(broker.bases[3])).unlink()
+    end = broker.elect(other, 3, 5)
+    ending = sidecar(broker.path, url)
+    assert ending.code == 0, ending
+    cut = broker.bases[3]
+    expected = below(finished, cut) | {at: value for at, value in values(other, "t").items() if cut <= at < end}
+    assert read(url, "t") == expected
+
+
+def test_the_producers_at_the_end_of_a_lost_link_stay(broker: Broker) -> None:
+    """The broker removes its snapshots before its segments."""
+    linked(broker, 4)
+    name = snapshot_name(broker.bases[3])
+    inode = (folder_of(broker) / name).stat().st_ino
+    (folder_of(broker) / log_name(broker.bases[2])).unlink()
+    (broker.folder / name).unlink()
+    mirror_of(broker).look()
+    assert (folder_of(broker) / name).stat().st_ino == inode
+
+
+def test_why_the_broker_does_not_give_it_now_is_told(broker: Broker) -> None:
+    linked(broker, 4)
+    (folder_of(broker) / log_name(broker.bases[1])).unlink()
+    moved = broker.folder / log_name(broker.bases[2])
+    moved.rename(moved.with_name(f"{moved.name}.swap"))
+    mirror = mirror_of(broker)
+    mirror.look()
+    assert isinstance(mirror.broken[T], DataLocalError)
+    moved.with_name(f"{moved.name}.swap").rename(moved)
+    mirror.look()
+    assert mirror.broken == {}
+    assert log_bases(PosixFiles(), folder_of(broker)) == broker.bases[:5]
+
+
+@pytest.mark.parametrize("retained", [False, True])
+def test_a_running_uploader_is_told_anew(broker: Broker, retained: bool) -> None:
+    directory = BrokerDirectory(broker.path, beside(broker.path), clock=SystemClock(), ids=SystemIds())
+    broker.roll(4)
+    directory.acquire()
+
+    def told() -> tuple[bool, list[tuple[int, int]]]:
+        look = directory.scan()
+        return look.gone == [T], [(each.base, each.end) for each in sealed_in(look)]
+
+    pairs = list(itertools.pairwise(broker.bases[:5]))
+    assert told() == (False, pairs)
+    lost = folder_of(broker) / log_name(broker.bases[2])
+    os.link(lost, lost.with_name("kept"))
+    lost.unlink()
+    if retained:
+        broker.retain(4)
+        assert told() == (True, [*pairs[:2], pairs[3]])
+        assert told() == (False, [])
+        lost.with_name("kept").rename(lost)
+        assert told() == (True, pairs)
+    assert told() == (False, [])
+    directory.release()
+
+
+def test_a_link_that_goes_after_the_look_is_missed_by_the_scan(broker: Broker) -> None:
+    class Removing(BrokerDirectory):
+        def segments_of(self, tp: TopicPartition, bases: Sequence[int]) -> Iterable[tuple[int, int]]:
+            return super().segments_of(tp, [base for base in bases if base != broker.bases[2]])
+
+    broker.roll(4)
+    directory = Removing(broker.path, beside(broker.path), clock=SystemClock(), ids=SystemIds())
+    directory.acquire()
+    found = sealed_in(directory.scan())
+    expected = list(itertools.pairwise(broker.bases[:5]))
+    assert [(each.base, each.end) for each in found] == [*expected[:2], expected[3]]
+    directory.release()
+
+
+@pytest.fixture
+def dying_after_a_loss(broker: Broker, url: str, tmp_path: Path) -> Iterator[None]:
+    broker.roll(1)
+    assert sidecar(broker.path, url).code == 0
+    linked(broker, 4)
+    (folder_of(broker) / log_name(broker.bases[2])).unlink()
+    broker.roll(5)
+    return killed_at_each_effect(broker, tmp_path, mirror_of)
+
+
+@pytest.mark.long
+def test_killed_while_it_links_again_it_goes_on(
+    broker: Broker, finished: Path, url: str, dying_after_a_loss: Iterator[None]
+) -> None:
+    for _ in dying_after_a_loss:
+        ending = sidecar(broker.path, url)
+        assert ending.code == 0, ending
+        assert read(url, "t") == below(finished, broker.bases[5])
+
+
+@pytest.mark.long
+def test_whatever_is_lost_after_a_kill_is_missed(
+    broker: Broker, finished: Path, url: str, dying_after_a_loss: Iterator[None]
+) -> None:
+    """Each link that the killed look left is lost in turn, and the broker has it no more: never a silent gap."""
+    saved = broker.path.with_name("saved-broker")
+    shutil.copytree(broker.path, saved)
+    for _ in dying_after_a_loss:
+        there = log_bases(PosixFiles(), folder_of(broker))
+        lost = [base for base in there[1:-1] if (folder_of(broker) / log_name(base)).stat().st_size]
+        (folder_of(broker) / log_name(lost[-1])).unlink()
+        for path in broker.folder.glob("*.log"):
+            if int(path.stem) <= lost[-1]:
+                path.unlink()
+        assert sidecar(broker.path, url).code == 14
+        assert read(url, "t") == below(finished, min({lost[-1], *broker.bases[1:5]} - (set(there) - {lost[-1]})))
+        shutil.rmtree(broker.path)
+        shutil.copytree(saved, broker.path)
+
+
+def test_links_of_a_release_before_are_noted_at_the_first_look(broker: Broker, finished: Path, url: str) -> None:
+    linked(broker, 4)
+    (folder_of(broker) / LINKS_NAME).unlink()
+    mirror_of(broker).look()
+    assert noted(broker) == broker.bases[:5]
+    broker.retain(4)
+    (folder_of(broker) / log_name(broker.bases[1])).unlink()
+    assert sidecar(broker.path, url).code == 14
+
+
+def test_a_note_that_cannot_be_read_is_never_none(broker: Broker, finished: Path, url: str) -> None:
+    broker.roll(1)
+    assert sidecar(broker.path, url).code == 0
+    end = linked(broker, 4)
+    note = folder_of(broker) / LINKS_NAME
+    for wrong, code, told in ((b"0\n3\n0\n", 13, "cannot be read"), (b"7\n0\n", 2, "written by a newer release")):
+        note.write_bytes(wrong)
+        ending = sidecar(broker.path, url)
+        assert (ending.code, f"{note} {told}" in str(ending) or told in str(ending)) == (code, True), ending
+        assert read(url, "t") == below(finished, broker.bases[1])
+    note.unlink()
+    assert sidecar(broker.path, url).code == 0
+    assert read(url, "t") == below(finished, end)
+
+
+def test_a_claim_narrows_the_note(broker: Broker, finished: Path, url: str) -> None:
+    """Links below the bucket's end go on purpose: a private directory that was made anew beside a bucket."""
+    broker.roll(3)
+    assert sidecar(broker.path, url).code == 0
+    shutil.rmtree(beside(broker.path))
+    end = broker.roll(5)
+    assert sidecar(broker.path, url).code == 0
+    assert noted(broker)[0] == broker.bases[3]
+    assert (folder_of(broker) / BEGUN_NAME).exists()
+    assert sidecar(broker.path, url).code == 0
+    assert read(url, "t") == below(finished, end)
+
+
+def test_the_note(tmp_path: Path) -> None:
+    notes = LinkNotes(PosixFiles())
+    assert notes.read(tmp_path) == ()
+    notes.write(tmp_path, [0, 5, 9])
+    assert (tmp_path / LINKS_NAME).read_bytes() == encode([0, 5, 9]) == b"0\n3\n0\n5\n9\n"
+    assert LinkNotes(PosixFiles()).read(tmp_path) == (0, 5, 9)
+    assert notes.offsets(tmp_path, [0, 9]) == [0, 5, 9]
+    assert notes.offsets(tmp_path, [0, 7]) == [0, 5, 7]
+    assert notes.lost(tmp_path, [0, 9, 12], -1) == [Lost(5, 9)]
+    assert notes.lost(tmp_path, [0, 9, 12], 8) == [Lost(5, 9)]
+    assert notes.lost(tmp_path, [0, 9, 12], 9) == []
+    assert notes.lost(tmp_path, [5, 9], 0) == [Lost(0, 5)]
+    assert notes.lost(tmp_path, [], -1) == []
+    for wrong in (b"", b"0\n", b"0\n1\n", b"0\n2\n5\n0\n", b"0\n1\n-5\n", b"0\n1\nx\n", b"\xff"):
+        with pytest.raises(CorruptionError):
+            decode(wrong)
+    with pytest.raises(NewerFormatError):
+        decode(b"1\n0\n")

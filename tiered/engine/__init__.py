@@ -1,0 +1,1 @@
+"""The engine that carries sealed segments from a log directory to the bucket."""

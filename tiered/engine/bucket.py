@@ -1,0 +1,132 @@
+"""The steps of one log directory as coroutines: on an asyncio store, or on a sync store in threads of the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TypeVar
+
+from tiered.clock import Clock, IdSource
+from tiered.engine.directory import LogDirectory
+from tiered.engine.disk import Granted
+from tiered.engine.journal import Journal
+from tiered.engine.partition import SegmentRef
+from tiered.engine.steps import BucketSteps, PartSizes
+from tiered.format.root import Root
+from tiered.model import Row, TopicPartition
+from tiered.remote.roots import REGISTRATION_REQUESTS
+from tiered.store.aio_driver import adrive, in_thread
+from tiered.store.base import AioStore, Steps
+from tiered.store.driver import TOGETHER_REQUESTS
+from tiered.store.limit import Slots
+from tiered.store.puts import PUT_DEADLINE_SECONDS
+
+T = TypeVar("T")
+
+
+class StepBucket(ABC):
+    """The engine's steps, each a coroutine that raises ``TieredError``. A subclass says how steps are driven."""
+
+    def __init__(self, steps: BucketSteps, memory: Slots | None) -> None:
+        """``memory``: bytes that uploads and commits hold, shared with others; None: not counted."""
+        self.steps = steps
+        self.when_claimed: Callable[[Granted], None] = lambda granted: None
+        self._memory = memory
+        self._probing = asyncio.Lock()
+
+    @abstractmethod
+    async def drive(self, steps: Steps[T], *, together: int = TOGETHER_REQUESTS) -> T:
+        """Return the value of the steps."""
+
+    @property
+    def is_reachable(self) -> bool:
+        """True once the store has answered the probe."""
+        return self.steps.capabilities is not None
+
+    def rest(self, tp: TopicPartition) -> None:
+        """Take note that a partition has become idle."""
+        self.steps.rest(tp)
+
+    def upload_deadline_seconds(self) -> float:
+        """Return how long each object of an upload is sent again."""
+        return PUT_DEADLINE_SECONDS
+
+    async def probe(self) -> None:
+        """Ask once what the store can do, before everything else."""
+        if self.steps.capabilities is None:
+            async with self._probing:
+                await self.drive(self.steps.probe())
+
+    async def register(self, topic: str) -> None:
+        """Register the topic, or adopt the entry with the same id."""
+        await self.probe()
+        await self.drive(self.steps.register(topic), together=REGISTRATION_REQUESTS)
+
+    async def claim(self, tp: TopicPartition) -> Granted:
+        """Take the role of a partition. The root is read back."""
+        await self.probe()
+        granted = await self.drive(self.steps.claim(tp), together=REGISTRATION_REQUESTS)
+        self.when_claimed(granted)
+        return granted
+
+    async def settle(self, tp: TopicPartition, claim_epoch: int, next_offset: int) -> int:
+        """Sweep what dead claims left. Return of how many uploads."""
+        return await self.drive(self.steps.settle(tp, claim_epoch, next_offset))
+
+    async def upload(self, tp: TopicPartition, segment: SegmentRef, claim_epoch: int) -> Row:
+        """Store and verify both objects of a segment."""
+        seconds = self.upload_deadline_seconds()
+        return await self.drive(self.steps.upload(tp, segment, claim_epoch, deadline_seconds=seconds))
+
+    async def commit(self, tp: TopicPartition, claim_epoch: int, rows: Sequence[Row]) -> Root:
+        """Append the rows and read the root back."""
+        return await self.drive(self.steps.commit(tp, claim_epoch, rows))
+
+    @contextlib.asynccontextmanager
+    async def room_for_upload(self, tp: TopicPartition, segment: SegmentRef) -> AsyncIterator[None]:
+        """Wait until there is memory for an upload. Raises as the upload where its size cannot be read."""
+        if self._memory is None:
+            yield
+            return
+        async with self._memory.aio_turn(await in_thread(self.steps.upload_bytes, tp, segment)):
+            yield
+
+    @contextlib.asynccontextmanager
+    async def room_for_commit(self, tp: TopicPartition, rows: Sequence[Row]) -> AsyncIterator[None]:
+        """Wait until there is memory for a commit."""
+        if self._memory is None:
+            yield
+            return
+        async with self._memory.aio_turn(self.steps.commit_bytes(tp, rows)):
+            yield
+
+
+class Bucket(StepBucket):
+    """The steps of one log directory on one asyncio store and one event loop."""
+
+    def __init__(
+        self,
+        store: AioStore,
+        directory: LogDirectory,
+        journal: Journal,
+        *,
+        clock: Clock,
+        ids: IdSource,
+        owner: str,
+        sizes: PartSizes,
+        memory: Slots | None = None,
+    ) -> None:
+        super().__init__(BucketSteps(store.url, directory, lambda: journal, owner=owner, sizes=sizes), memory)
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+
+    async def drive(self, steps: Steps[T], *, together: int = TOGETHER_REQUESTS) -> T:
+        """Return the value of the steps."""
+        return await adrive(self._store, steps, clock=self._clock, ids=self._ids, together=together)
+
+    async def close(self) -> None:
+        """Release connections."""
+        await self._store.close()

@@ -1,0 +1,261 @@
+"""The log directory as the uploader may touch it: reading always, writing only with ``.lock`` or to its own files."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from uuid import UUID
+
+from tiered.clock import Clock, IdSource
+from tiered.config import LogConfig
+from tiered.engine.disk import Extent, Granted
+from tiered.engine.partition import SegmentRef
+from tiered.engine.scanner import Look, Scanner, living
+from tiered.errors import FencedError, LockedError, TieredError, UnknownTopicError
+from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.view import find_gone, gone_error
+from tiered.local.disk.claims import Claims
+from tiered.local.disk.files import Files, FileState, PosixFiles, no_directory, sweep_temporaries
+from tiered.local.disk.lock import DirectoryLock
+from tiered.local.disk.plain_lock import PlainLock
+from tiered.local.disk.topics import TOPICS_NAME, TopicInfo
+from tiered.local.disk.uploads import (
+    PAUSE_NAME,
+    UPLOADER_FILES,
+    PartitionUpload,
+    PauseFile,
+    SealRequest,
+    UploadCheckpoint,
+    uploader_lock,
+)
+from tiered.local.segment.sealed import SealedLocalSegment
+from tiered.model import EpochEntry, TopicPartition
+from tiered.plan.pauses import Pause
+
+
+class LogDirectory:
+    """One log directory, held by ``tiered-uploader.lock`` between ``acquire`` and ``release``. Thread-safe."""
+
+    def __init__(self, path: Path, *, clock: Clock, ids: IdSource, files: Files | None = None) -> None:
+        self.path = path
+        self.files: Files = files or PosixFiles()
+        self.claims = Claims(path, self.files)
+        self._clock = clock
+        self._ids = ids
+        self._scanner = Scanner(path, self.files, clock, segments=self.segments_of)
+        self._lock: DirectoryLock = uploader_lock(path, self.files)
+        self._checkpoint = UploadCheckpoint(path, self.files)
+        self._request = SealRequest(path, self.files)
+        self._busy = threading.RLock()
+        self._noting = PlainLock()
+        self._pauses = PauseFile(path, self.files)
+        self._seen: tuple[FileState | None, ...] = ()
+        self._resuming: dict[TopicPartition, Granted] = {}  # empty logs that are to begin where the bucket ends
+
+    def acquire(self) -> None:
+        """Becomes the one uploader. Raises NotFoundError (no log), ConfigError (a file), LockedError (it names who)."""
+        if not self.files.is_directory(self.path):
+            raise no_directory(self.files, self.path, hint="check --log-dir, or start the application")
+        _ = self.volume_id  # refuses a directory that is no log before the lock's file is made in it
+        try:
+            self._lock.acquire(self._clock)
+        except LockedError as error:
+            error.hint = "one is enough: `tiered-uploader sync` waits for it, `tiered status` shows its work"
+            raise
+        sweep_temporaries(self.files, self.path, of=UPLOADER_FILES)
+
+    def uploader(self) -> str:
+        """Who uploads from here, as far as the lock's note tells; empty if nobody."""
+        return living(self._lock.holder())
+
+    def tell_http(self, address: str) -> None:
+        """Says beside the lock where this uploader serves its status; empty: nowhere."""
+        self._lock.tell(http=address)
+
+    def tell_trouble(self, trouble: str) -> None:
+        """Note beside the lock what keeps records from the bucket, as JSON; empty: nothing does."""
+        self._lock.tell(trouble=trouble)
+
+    def check_place(self) -> None:
+        """Raise LocalIOError if the directory was removed or replaced since it was acquired.
+
+        Raise CorruptionError if a partition's directory is gone that held records which no bucket has.
+        """
+        self._lock.check()
+        uploads = self._checkpoint.read()
+        for tp, end in sorted(find_gone(self.path, self.files, uploads).items()):
+            if tp not in uploads or uploads[tp].end_offset < end:
+                raise gone_error(self.path, tp, end)
+
+    def release(self) -> None:
+        """Lets another uploader in."""
+        self._lock.release()
+
+    @property
+    def volume_id(self) -> str:
+        """Which volume this is, in claims."""
+        return self._scanner.volume_id
+
+    def scan(self, *, whole: bool = True) -> Look:
+        """Return what changed since the last scan. Raise LocalIOError if the directory was removed or replaced.
+
+        Not ``whole``: what only grows may be seen a dozen scans later.
+        """
+        with self._busy:
+            self._lock.check()
+            self._seen = self._news()
+            return self._scanner.scan(whole=whole)
+
+    def has_news(self) -> bool:
+        """Whether topics were made, changed, deleted, paused or resumed since the last scan; two ``stat``.
+
+        An application that makes a topic waits until its partitions are claimed: not for the next scan, if need be.
+        """
+        return self._news() != self._seen
+
+    def _news(self) -> tuple[FileState | None, ...]:
+        return tuple([self.files.state(self.path / name) for name in (TOPICS_NAME, PAUSE_NAME)])
+
+    def pauses(self) -> Mapping[str, Pause]:
+        """Topics whose uploads are paused, or ``ALL_TOPICS``."""
+        return self._pauses.read()
+
+    def pause(self, edit: Callable[[Mapping[str, Pause]], Mapping[str, Pause]]) -> None:
+        """What ``edit`` makes of the pauses holds from now on. Raises what it raises; LockedError."""
+        self._pauses.change(edit, self._clock)
+
+    def unreadable(self) -> dict[TopicPartition, TieredError]:
+        """Partitions that the last scan could not look into, and why: nothing of them is uploaded."""
+        return dict(self._scanner.broken)
+
+    def segments_of(self, tp: TopicPartition, bases: Sequence[int]) -> Iterable[tuple[int, int]]:
+        """The sealed segments, as (base, end), whose ``.log`` files begin at ``bases``: each reaches to the next."""
+        del tp
+        return itertools.pairwise(bases)
+
+    def topics(self) -> dict[str, TopicInfo]:
+        """Topics by name."""
+        with self._busy:
+            return self._scanner.topics()
+
+    def topic_id(self, tp: TopicPartition) -> UUID:
+        """Kafka's topic id of a partition."""
+        return self._scanner.topic_id(tp)
+
+    def segment(self, tp: TopicPartition, ref: SegmentRef) -> SealedLocalSegment:
+        """A sealed segment, to be read."""
+        return self._scanner.segment(tp, ref)
+
+    def tell_owner(self, tp: TopicPartition, error: TieredError) -> None:
+        """It says so already."""
+
+    def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
+        """Leader epochs of a partition."""
+        return self._scanner.leader_epochs(tp)
+
+    def extent(self, tp: TopicPartition, *, exact: bool) -> Extent:
+        """Where the local log begins and ends now. ``exact`` reads the active segment, if nobody is writing to it.
+
+        Never what the last scan saw: a log that got its first records since must not be taken for empty.
+        """
+        if exact and not self._scanner.writer():
+            log = LocalLog.open(self.path, clock=self._clock, ids=self._ids, files=self.files, read_only=True)
+            try:
+                positions = log.partition(tp).positions()
+            finally:
+                log.close()
+            return Extent(positions.local_start_offset, positions.end_offset)
+        return Extent(*self._scanner.extent(tp))
+
+    def seal(self) -> bool:
+        """Rolls every active segment; True if the writer was asked to, False if it was done here."""
+        try:
+            log = self._open()
+        except LockedError:
+            self._request.write(self._ids.uid())
+            return True
+        try:
+            refused: TieredError | None = None
+            broken = log.out_of_service  # said by every scan
+            with log.sealing_many():
+                for tp in (tp for tp in log.partitions() if tp not in broken):
+                    try:
+                        log.partition(tp).roll()
+                    except FencedError:
+                        continue  # its end is not asked for either; the state says that it is fenced
+                    except TieredError as error:
+                        refused = refused or error  # one partition that cannot be sealed keeps no other on this disk
+            log.tick()
+            if refused is not None:
+                raise refused
+        finally:
+            log.close()
+        return False
+
+    def begin(self, tp: TopicPartition, granted: Granted) -> bool:
+        """Later, by :meth:`resume`: whoever writes the log begins by itself."""
+        if granted.resumes:
+            with self._noting:
+                self._resuming[tp] = granted
+        return granted.resumes
+
+    def resume(self) -> bool:
+        """Empty logs resume where the bucket ends, all in one go; False if a writer has the directory: it does that.
+
+        What is no longer empty stays as it is: the state sees that it has diverged. Raises the first error, after all;
+        the next call tries those again.
+        """
+        with self._noting:
+            resuming = dict(self._resuming)
+        try:
+            log = self._open()
+        except LockedError:
+            self._resumed(resuming)
+            return False
+        refused: TieredError | None = None
+        try:
+            for tp, granted in resuming.items():
+                try:
+                    partition = log.partition(tp)
+                    positions = partition.positions()
+                    if positions.end_offset == positions.local_start_offset:
+                        partition.start_at(granted.next_offset, granted.leader_epoch, granted.producers)
+                except UnknownTopicError:
+                    continue  # deleted meanwhile
+                except TieredError as error:
+                    refused = refused or error
+        finally:
+            log.close()
+        if refused is not None:
+            raise refused
+        self._resumed(resuming)
+        return True
+
+    def _resumed(self, done: Mapping[TopicPartition, Granted]) -> None:
+        with self._noting:
+            self._resuming = {tp: each for tp, each in self._resuming.items() if done.get(tp) is not each}
+
+    def note(self, uploads: Mapping[TopicPartition, PartitionUpload]) -> int:
+        """Writes committed ends to the checkpoint that the writer reads, durably; one thread at a time.
+
+        Returns how many partitions the checkpoint names: it is written whole.
+        """
+        with self._noting:
+            self._lock.check()
+            self._checkpoint.update(uploads)
+            return len(self._checkpoint.read())
+
+    def uploads(self) -> Mapping[TopicPartition, PartitionUpload]:
+        """What the checkpoint notes of each partition."""
+        return self._checkpoint.read()
+
+    def disk(self) -> tuple[int, int] | None:
+        """Free bytes, and how many percent are used."""
+        return self._scanner.free_space()
+
+    def _open(self) -> LocalLog:
+        self._lock.check()
+        config = LogConfig(remote=True)
+        return LocalLog.open(self.path, clock=self._clock, ids=self._ids, files=self.files, config=config, passing=True)

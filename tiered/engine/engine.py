@@ -1,0 +1,362 @@
+"""The engine: a table of partitions, and what their coroutines share: slots, limits, reports, the status record.
+
+::
+
+    discovery ──> table of rows ──> a Worker for each row that has work:   claim, upload a window, commit, note
+                                        └── UploadQueue (oldest byte first), claims and commits (semaphores), Topics
+
+On one event loop. It knows neither a log directory nor an end: ``runner`` discovers and drains for the daemon,
+``inline`` for ``log.sync()``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import TypeVar
+
+from tiered.engine import outcome, rules, status
+from tiered.engine.bucket import StepBucket
+from tiered.engine.failure import Dice, Failure, FailureKind
+from tiered.engine.limits import Limits
+from tiered.engine.partition import Partition, PartitionSeen, Phase
+from tiered.engine.queue import UploadQueue
+from tiered.engine.reports import Level, Listener, Report, Step, StepKind
+from tiered.engine.status import PartitionView
+from tiered.engine.topics import Topics
+from tiered.engine.worker import Worker
+from tiered.errors import CommitUnknown, TieredError
+from tiered.local.disk.uploads import PartitionUpload
+from tiered.model import TopicPartition
+from tiered.plan.pauses import ALL_TOPICS, Pause
+
+REJOIN_HINT = "`tiered repair rejoin` moves this log's own tail aside and resumes at the bucket's end"
+
+T = TypeVar("T")
+Note = Callable[[TopicPartition, PartitionUpload], None]
+
+
+class Engine:
+    """Carries the sealed segments of the partitions in its table to the bucket. On the event loop only."""
+
+    def __init__(
+        self,
+        bucket: StepBucket,
+        *,
+        now_ms: Callable[[], int],
+        monotonic: Callable[[], float],
+        dice: Dice,
+        limits: Limits,
+        listener: Listener,
+        note: Note,
+        lazy: bool = False,
+        retries: bool = True,
+        watched: bool = True,
+    ) -> None:
+        """Begin with an empty table.
+
+        ``note`` takes what a root that was read back holds of a partition, for the checkpoint.
+
+        ``lazy``: partitions that the checkpoint notes as wholly committed are not claimed (one-shot runs).
+        ``retries``: a partition that failed is tried again. Without, whoever called knows whether to wait, and is not
+        left before what is under way has ended.
+        ``watched``: somebody asks for ``views``, which tell since when each partition waits for what.
+        """
+        self.bucket = bucket
+        self.now_ms = now_ms
+        self.dice = dice
+        self.limits = limits
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self.topics = Topics(self)
+        self.queue = UploadQueue(lambda: self.limits)
+        self.claims = asyncio.Semaphore(limits.claims)
+        self.commits = asyncio.Semaphore(limits.commits)
+        self.seconds_of: Callable[[Step], float | None] = lambda step: None
+        self.pauses: Mapping[str, Pause] = {}
+        self.wants: rules.Wanted = lambda p, base: True
+        self.may_claim: Callable[[], bool] = lambda: True
+        self.when_changed: Callable[[Partition], None] = lambda p: None
+        self.stopped = False
+        self.bugs: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._monotonic = monotonic
+        self._listener = listener
+        self._note = note
+        self.retries = retries
+        self._lazy = lazy
+        self._watched = watched
+        self._workers: dict[TopicPartition, Worker] = {}
+        self._leaving: dict[asyncio.Task[None], None] = {}  # of partitions that have gone
+        self._behind: dict[TopicPartition, None] = {}
+
+    # ------------------------------------------------------------------ the table
+
+    def see(self, seen: PartitionSeen) -> Partition:
+        """Take what a look at the disk found of a partition. Return its row, which may be a new one."""
+        p = self.partitions.get(seen.tp)
+        if p is not None and p.topic_id != seen.topic_id:
+            self.forget(seen.tp)
+            p = None
+        if p is None:
+            p = self.partitions[seen.tp] = Partition(seen.tp, seen.topic_id, wait_since_ms=self.now_ms())
+            p.pause = self._pause_of(p)
+            self.topics.add(p)
+        p.see(seen)
+        resuming = p.phase is Phase.CLAIMED and p.resume_at >= 0
+        if resuming and not self.fence_diverged(p) and p.local_start >= p.resume_at:
+            p.resume_at = -1
+            self.note(p)
+        self.changed(p)
+        return p
+
+    def forget(self, tp: TopicPartition) -> None:
+        """Drop a partition that is no longer in the log directory. Its slots are free once its uploads have ended."""
+        p = self.partitions.pop(tp, None)
+        if p is None:
+            return
+        self._behind.pop(tp, None)
+        self.topics.remove(p)
+        worker = self._workers.pop(tp, None)
+        if worker is not None:
+            self._leaving[worker.task] = None
+            worker.task.add_done_callback(lambda task: self._leaving.pop(task, None))
+            worker.task.cancel()
+
+    def pause(self, pauses: Mapping[str, Pause]) -> None:
+        """Take the topics that are paused now. What is under way of them is finished and committed."""
+        before, self.pauses = self.pauses, pauses
+        if before == pauses:
+            return
+        for name in sorted(pauses.keys() - before.keys()):
+            self.report(Report(Level.WARN, "paused", f"{name or 'all topics'}: {pauses[name]}"))
+        for name in sorted(before.keys() - pauses.keys()):
+            self.report(Report(Level.INFO, "resumed_uploads", f"{name or 'all topics'}: uploads go on"))
+        for p in list(self.partitions.values()):
+            p.pause = self._pause_of(p)
+            self.changed(p)
+
+    def _pause_of(self, p: Partition) -> Pause | None:
+        return self.pauses.get(p.tp.topic) or self.pauses.get(ALL_TOPICS)
+
+    def poke(self) -> None:
+        """Try now what waits for a retry: somebody waits for it."""
+        now_ms = self.now_ms()
+        self.topics.retry_now(now_ms)
+        for p in list(self.partitions.values()):
+            outcome.retry_now(p, now_ms)
+            self.changed(p)
+
+    def ask_again(self) -> None:
+        """The same, and what was refused is asked once more: the end of the run rests on an answer of now."""
+        now_ms = self.now_ms()
+        self.topics.retry_now(now_ms, refused=True)
+        for p in self.partitions.values():
+            outcome.ask_again(p, now_ms)
+        self.poke()
+
+    def go_by(self, limits: Limits) -> None:
+        """Go by other limits from now on."""
+        self.limits = limits
+        self.queue.go_by_limits()
+        for worker in self._workers.values():
+            worker.wake()
+
+    def views(self, now_ms: int) -> list[PartitionView]:
+        """Return one line per partition for ``status`` and the metrics, by name."""
+        found = []
+        for _, p in sorted(self.partitions.items()):
+            topic = self.topics.of(p)
+            found.append(status.view_of(p, now_ms, topic.failure, topic.registered))
+        return found
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many partitions there are, and how many of them have segments that the bucket lacks."""
+        return len(self.partitions), len(self._behind)
+
+    # ------------------------------------------------------------------ work
+
+    def has_work(self, p: Partition) -> bool:
+        """Return True while a partition needs its coroutine."""
+        if self.partitions.get(p.tp) is not p or self.stopped:
+            return p.at_work
+        if p.phase is not Phase.CLAIMED and not self.may_claim():
+            return p.at_work
+        return rules.has_work(p, self.wanted, lazy=self._lazy)
+
+    def is_alone(self) -> bool:
+        """Return True if the step that is about to begin is all that can be under way: no other can begin beside it."""
+        if len(self._workers) != 1:
+            return False
+        (worker,) = self._workers.values()
+        return worker.p.uploading <= 1 and worker.p.next_upload() is None
+
+    def ends(self, p: Partition) -> bool:
+        """Return True if nothing more of the partition begins in this run."""
+        return self.stopped or p.given_up
+
+    def wanted(self, p: Partition, base: int) -> bool:
+        """Return True if a segment is to be uploaded in this run."""
+        return not self.stopped and self.wants(p, base)
+
+    def changed(self, p: Partition) -> None:
+        """Take note that something of a partition has changed: its coroutine looks again, or begins."""
+        if self.partitions.get(p.tp) is not p:
+            return
+        if p.works:
+            self._behind[p.tp] = None
+        else:
+            self._behind.pop(p.tp, None)
+        blocked = p.blocked()
+        if blocked is not None:
+            repeat_ms = self.limits.repeat_report_ms
+            self._report(outcome.once(p, Level.ERROR, *blocked, now_ms=self.now_ms(), repeat_ms=repeat_ms))
+        self.when_changed(p)
+        self.track(p)
+        worker = self._workers.get(p.tp)
+        if worker is not None:
+            worker.wake()
+        elif self.has_work(p):
+            worker = self._workers[p.tp] = Worker(p, self)
+            worker.task.add_done_callback(partial(self._ended, worker))
+
+    def _ended(self, worker: Worker, task: asyncio.Task[None]) -> None:
+        """Leave the row to itself. What came in the same turn of the loop begins another coroutine."""
+        if self._workers.get(worker.p.tp) is worker:
+            del self._workers[worker.p.tp]
+        if task.cancelled():
+            return
+        if (bug := task.exception()) is not None:
+            self.crash(bug)
+        else:
+            if self.retries:
+                self.bucket.rest(worker.p.tp)
+            self.changed(worker.p)
+
+    def crash(self, bug: BaseException) -> None:
+        """End the run with an error that no step answers for: a silent half-dead uploader is the worst outcome."""
+        if not self.bugs.done():
+            self.bugs.set_exception(bug)
+
+    async def attempt(
+        self,
+        step: Step,
+        work: Callable[[], Awaitable[T]],
+        room: contextlib.AbstractAsyncContextManager[None] | None = None,
+    ) -> T | Failure:
+        """Return what the step gives, or its failure: also that of a time that is over, or of a bug.
+
+        Its time begins once there is ``room`` for what it holds in memory.
+        """
+        begun = self._monotonic()
+        seconds = self.seconds_of(step)
+        error: BaseException
+        try:
+            async with room or contextlib.nullcontext():
+                begun = self._monotonic()
+                async with asyncio.timeout(seconds):
+                    value = await work()
+        except TimeoutError as late:
+            error = late
+            if step.kind is StepKind.COMMIT:
+                error = CommitUnknown(f"{step.tp}: the commit was not answered within {seconds or 0:.0f} s")
+        except (TieredError, OSError) as raised:
+            error = raised
+        except Exception as raised:  # noqa: BLE001 - whatever it is, the partition goes on or says why not
+            self._listener.bug(raised)
+            error = raised
+        else:
+            self._listener.ended(step, None, self._monotonic() - begun)
+            return value
+        self._listener.ended(step, error, self._monotonic() - begun)
+        return Failure.of(error)
+
+    # ------------------------------------------------------------------ outcomes
+
+    def failed(self, p: Partition, failure: Failure, doing: str) -> None:
+        """Note a failure: the partition backs off alone, and goes on by itself."""
+        repeat_ms = self.limits.repeat_report_ms
+        self._report(outcome.failed(p, failure, doing, self.now_ms(), dice=self.dice, repeat_ms=repeat_ms))
+        p.given_up = not self.retries
+        self.changed(p)
+
+    def succeeded(self, p: Partition, doing: str) -> None:
+        """Note that a step succeeded."""
+        self._report(outcome.succeeded(p, doing))
+
+    def settle_failed(self, p: Partition, failure: Failure) -> None:
+        """Note that a sweep failed: it is tried again, and commits do not wait for it."""
+        p.settle_attempts += 1
+        p.settled = not self.retries  # the next claim sweeps it
+        p.settle_at_ms = self.now_ms() + outcome.delay_ms(failure, p.settle_attempts, self.dice)
+        if p.settle_attempts == 1:
+            text = f"{p.tp}: what the last run left is still in the bucket: {failure.message}"
+            self.report(Report(Level.WARN, "settle_failed", text, p.tp, (("code", failure.code),)))
+
+    def fence_diverged(self, p: Partition) -> bool:
+        """Fence the partition if this disk holds records at offsets that the bucket has given to others."""
+        if not rules.has_diverged(p):
+            return False
+        text = f"{p.tp} holds offsets {p.local_start}..{p.end} on this disk, but the bucket went on to {p.committed}"
+        p.committed = p.noted  # what was noted of this disk stays true; the rest of the bucket is not on it
+        self.fence(p, Failure(FailureKind.FENCED, "diverged", text, REJOIN_HINT, exit_code=11))
+        return True
+
+    def fence(self, p: Partition, failure: Failure) -> None:
+        """Stop a partition for good: a newer claim owns it."""
+        self.drop_claim(p)
+        self._report(outcome.fenced(p, failure, self.now_ms(), repeat_ms=self.limits.repeat_report_ms))
+        self._note(p.tp, PartitionUpload(p.known_committed, p.claim_epoch, True, p.remote_start))
+        self.changed(p)
+
+    def drop_claim(self, p: Partition) -> None:
+        """Cancel what is under way under the claim. The next claim begins when it has ended."""
+        p.drop_claim()
+        worker = self._workers.get(p.tp)
+        if worker is not None:
+            worker.cancel_uploads()
+
+    def note(self, p: Partition) -> None:
+        """Permit local deletion; not before a log that resumes has been seen to begin where the bucket ends."""
+        if p.resume_at < 0:
+            self._note(p.tp, PartitionUpload(p.committed, p.claim_epoch, False, p.remote_start))
+
+    def track(self, p: Partition) -> None:
+        """Note since when the partition waits for what it waits for."""
+        if self._watched and self.partitions.get(p.tp) is p:
+            topic = self.topics.of(p)
+            status.track(p, topic.failure, topic.registered, self.now_ms())
+
+    def report(self, report: Report) -> None:
+        """Tell the operator."""
+        self._listener.report(report)
+
+    def _report(self, report: Report | None) -> None:
+        if report is not None:
+            self._listener.report(report)
+
+    # ------------------------------------------------------------------ the end
+
+    async def idle(self) -> None:
+        """Wait until no partition has work. Raises what crashed."""
+        while self._workers and not self.bugs.done():
+            tasks = [worker.task for worker in self._workers.values()]
+            await asyncio.wait([*tasks, self.bugs], return_when=asyncio.FIRST_COMPLETED)
+        if self.bugs.done():
+            self.bugs.result()
+
+    def halt(self) -> None:
+        """Begin nothing more. What is under way goes on to its end."""
+        self.stopped = True
+        for worker in self._workers.values():
+            worker.wake()
+
+    async def stop(self) -> None:
+        """Cancel what is under way, and wait for its end. The journal names it for the next start."""
+        self.stopped = True
+        tasks = [worker.task for worker in self._workers.values()]
+        for task in tasks:
+            task.cancel()
+        tasks += [*self._leaving, *self.topics.cancel()]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.bugs.cancel()

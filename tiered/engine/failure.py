@@ -1,0 +1,78 @@
+"""A failure as data, and how long a partition waits after it, by its kind."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Protocol
+
+from tiered.errors import CommitUnknown, FencedError, RemotePermissionError, TieredError
+from tiered.plan.backoff import backoff_bound_seconds
+
+RECHECK_PERMISSION_MS = 60_000
+"""A refused operation is looked at again this often, so that a corrected policy drains unaided."""
+
+RECHECK_FATAL_MS = 600_000
+"""Ceiling of the same for what only a person can correct, most likely; the first looks follow soon."""
+
+FATAL_ATTEMPTS = 3
+"""Looks at a fatal failure before a one-shot run ends with it: damage on the way, unlike damage, does not repeat."""
+
+_FATAL_BASE_MS = 500
+
+
+class FailureKind(enum.Enum):
+    """What the rules do about a failure."""
+
+    RETRIABLE = "retriable"  # backs off and tries again, for ever
+    PERMISSION = "permission"  # said at once, looked at again every minute
+    FATAL = "fatal"  # said at once, looked at again every ten minutes
+    FENCED = "fenced"  # stops the partition
+    UNKNOWN = "unknown"  # a commit that may have landed: the next claim settles it
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why an order did not succeed, as data: ``code`` and ``exit_code`` are those of ``tiered.errors``."""
+
+    kind: FailureKind
+    code: str
+    message: str
+    hint: str = ""
+    exit_code: int = 1
+
+    @staticmethod
+    def of(error: BaseException) -> Failure:
+        """The failure that ``error`` stands for; what is not in the error tree is a bug, and fatal to its order."""
+        if isinstance(error, (TimeoutError, ConnectionError)):
+            return Failure(FailureKind.RETRIABLE, "timeout", str(error) or "timed out", exit_code=75)
+        if not isinstance(error, TieredError):
+            return Failure(FailureKind.FATAL, "internal", f"{type(error).__name__}: {error}", "report this as a bug")
+        if isinstance(error, FencedError):
+            kind = FailureKind.FENCED
+        elif isinstance(error, CommitUnknown):
+            kind = FailureKind.UNKNOWN
+        elif isinstance(error, RemotePermissionError):
+            kind = FailureKind.PERMISSION
+        elif error.retriable:
+            kind = FailureKind.RETRIABLE
+        else:
+            kind = FailureKind.FATAL
+        return Failure(kind, error.code, error.message, error.hint, error.exit_code)
+
+
+class Dice(Protocol):
+    """Chance, for jitter; ``tiered.clock.IdSource`` is one."""
+
+    def random(self) -> float:
+        """Uniform in [0, 1)."""
+
+
+def retry_delay_ms(attempt: int, dice: Dice) -> int:
+    """Return the wait before attempt ``attempt`` + 1 (``attempt`` from 1): at least 1 ms, with full jitter."""
+    return 1 + int(dice.random() * (int(backoff_bound_seconds(attempt) * 1000) - 1))
+
+
+def fatal_delay_ms(attempt: int) -> int:
+    """Return the wait after the fatal failure ``attempt`` (from 1): exponential up to ``RECHECK_FATAL_MS``."""
+    return int(backoff_bound_seconds(attempt, _FATAL_BASE_MS / 1000, RECHECK_FATAL_MS / 1000) * 1000)

@@ -1,0 +1,90 @@
+"""The decisions of the engine: pure functions of one partition, the limits and the time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tiered.engine.limits import Limits
+from tiered.engine.partition import NONE_MS, Partition, Phase, Work
+from tiered.model import Row
+
+Wanted = Callable[[Partition, int], bool]
+"""Returns True if the segment of a partition that begins at this offset is to be uploaded. A drain wants only some."""
+
+
+def has_work(p: Partition, wanted: Wanted, *, lazy: bool = False) -> bool:
+    """Return True while a partition needs its coroutine; without one it is a row that waits for a change.
+
+    ``lazy``: a partition that the checkpoint notes as wholly committed is not claimed (one-shot runs).
+    """
+    if p.at_work:
+        return True
+    if p.phase is Phase.FENCED or p.given_up:
+        return False
+    if p.phase is not Phase.CLAIMED:
+        return not (lazy and p.committed < 0 and p.end <= max(p.noted, 0))
+    if not p.settled or p.prefix():
+        return True
+    return upload_due(p, wanted) is not None
+
+
+def upload_due(p: Partition, wanted: Wanted) -> Work | None:
+    """Return the segment whose upload may begin now, None if there is none.
+
+    After a failure one upload at a time is the probe. Nothing after a commit that was refused is uploaded.
+    """
+    if p.phase is not Phase.CLAIMED or p.pause is not None or p.given_up:
+        return None  # what is stored already is committed all the same
+    work = p.next_upload()
+    if work is None or (p.uploading and (p.attempts or p.one_by_one)):
+        return None
+    if p.refused is not None and work.segment.base != p.committed:
+        return None
+    return work if wanted(p, work.segment.base) else None
+
+
+def rows_due(p: Partition, limits: Limits, now_ms: int) -> tuple[Row, ...]:
+    """Return the rows to commit now: the stored prefix, once it is full, old enough, or nothing more is under way."""
+    most = 1 if p.one_by_one else limits.commit_segments
+    prefix = p.prefix()[:most]
+    if not prefix or (len(prefix) < most and now_ms < commit_at_ms(p, limits)):
+        return ()
+    return tuple([work.row for work in prefix if work.row is not None])
+
+
+def commit_at_ms(p: Partition, limits: Limits) -> int:
+    """Return when the stored prefix is to be committed: at once if nothing else is under way; -1: it is empty."""
+    first = p.works.get(p.committed)
+    if first is None or first.row is None:
+        return NONE_MS
+    return first.stored_ms + limits.commit_wait_ms if p.uploading else 0
+
+
+def settle_due(p: Partition, now_ms: int) -> bool:
+    """Return True if what dead claims left is to be swept now. No commit comes before the first attempt."""
+    return p.phase is Phase.CLAIMED and not p.settled and p.settle_at_ms <= now_ms
+
+
+def next_ms(p: Partition, limits: Limits) -> int:
+    """Return when the passing of time alone makes something due; -1: never."""
+    times = [commit_at_ms(p, limits), NONE_MS if p.settled else p.settle_at_ms]
+    return min((at_ms for at_ms in times if at_ms != NONE_MS), default=NONE_MS)
+
+
+def has_diverged(p: Partition) -> bool:
+    """Return True if this disk holds records at offsets that the bucket has given to another writer's."""
+    has_records = p.end > p.local_start
+    if p.resume_at >= 0:
+        return has_records and p.local_start < p.resume_at
+    return has_records and p.committed > p.end
+
+
+def matches(row: Row, work: Work, claim_epoch: int) -> bool:
+    """Return True if the row is of the segment that was to be uploaded. Nothing else may reach a commit."""
+    segment = work.segment
+    return (row.base, row.next, row.size, row.claim_epoch) == (
+        segment.base,
+        segment.end,
+        segment.size_bytes,
+        claim_epoch,
+    )

@@ -1,0 +1,363 @@
+"""The daemon's run: looks at a log directory, feeds the engine, writes the checkpoint, ends when a drain has ended.
+
+::
+
+    look at the disk ──> Engine ──> notes ──> checkpoint        the directory of whoever writes the log
+    tick, seal, resume                                          every loop is one method; each fails alone and goes on
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+from tiered.clock import Clock, IdSource
+from tiered.engine.bucket import Bucket
+from tiered.engine.directory import LogDirectory
+from tiered.engine.disk import Granted
+from tiered.engine.drain import DrainMode, DrainRequested
+from tiered.engine.ending import Ending
+from tiered.engine.engine import Engine
+from tiered.engine.limits import Limits
+from tiered.engine.reports import DaemonListener, Exit, Level, Report, Step, StepKind
+from tiered.engine.scanner import Look
+from tiered.engine.sealing import Sealer
+from tiered.engine.status import PartitionView
+from tiered.engine.wakeup import Wakeup
+from tiered.errors import TieredError
+from tiered.local.disk.uploads import PartitionUpload
+from tiered.model import TopicPartition
+from tiered.store.aio_driver import in_thread
+
+SCAN_MS = 5_000
+TICK_MS = 1_000
+STEP_SECONDS = 120.0
+"""Limit of a claim, a registration, a settlement, a commit, a seal."""
+
+UPLOAD_SECONDS = 300.0
+UPLOAD_BYTES_PER_SECOND = 50_000
+"""An upload may take ``UPLOAD_SECONDS`` and, on top, its size at this rate."""
+
+NOTE_RETRY_SECONDS = 1.0
+NOTE_PAUSE_SECONDS = 0.000_2
+"""Pause after a write of the checkpoint, for each partition that it names: about ten times what writing one costs."""
+RESUME_RETRY_SECONDS = 10.0
+SCAN_PAUSES = 9
+"""A drain looks at the disk again and again, but for no more than a tenth of its time."""
+IDLE_PAUSES = 250
+"""A look at a directory in which nothing happens is followed by a pause of so many times its own duration."""
+SEEN_AT_ONCE = 256
+"""Partitions of one look that are taken before the loop turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Periods in milliseconds; the rate at which the slowest upload is still waited for."""
+
+    scan_ms: int = SCAN_MS
+    tick_ms: int = TICK_MS
+    upload_bytes_per_second: float = UPLOAD_BYTES_PER_SECOND
+
+    def seconds_of(self, step: Step) -> float:
+        """Return how long a step may take."""
+        if step.kind is not StepKind.UPLOAD:
+            return STEP_SECONDS
+        return UPLOAD_SECONDS + step.size_bytes / self.upload_bytes_per_second
+
+
+class DirectoryRun:
+    """One run over one log directory. ``run`` returns the exit. On the event loop only."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        directory: LogDirectory,
+        *,
+        clock: Clock,
+        ids: IdSource,
+        limits: Limits,
+        listener: DaemonListener,
+        timing: Timing | None = None,
+        lazy: bool = False,
+    ) -> None:
+        """``lazy``: a one-shot run claims nothing that the checkpoint notes as wholly committed."""
+        self._directory = directory
+        self._clock = clock
+        self._listener = listener
+        self._start = (clock.now_ms(), clock.monotonic())
+        self.engine = Engine(
+            bucket,
+            now_ms=self.now_ms,
+            monotonic=clock.monotonic,
+            dice=ids,
+            limits=limits,
+            listener=listener,
+            note=self._note,
+            lazy=lazy,
+        )
+        self._sealer = Sealer(self.engine, self._seal)
+        self._ending = Ending(self.engine, self._sealer, self._scan)
+        self.go_at(timing or Timing())
+        self.has_scanned = False
+        self.scan_failure: TieredError | None = None  # of the last look: what the disk holds by now is not known
+        self._notes: dict[TopicPartition, PartitionUpload] = {}
+        self._noted = asyncio.Event()
+        self._resuming = asyncio.Event()
+        self._scan_seconds = 0.0
+        self._scan_now = Wakeup()
+        self._scanning = asyncio.Lock()
+        self._drains: list[tuple[DrainMode, int]] = []
+        self._draining: list[asyncio.Task[None]] = []
+        self._early: list[DrainRequested] = []
+        self._running = False
+        self._disk_reported_ms: int | None = None
+        self._beat = clock.monotonic()
+        bucket.when_claimed = self._claimed
+
+    # ------------------------------------------------------------------ time
+
+    def go_at(self, timing: Timing) -> None:
+        """Go by other periods from now on."""
+        self.timing = timing
+        self.engine.seconds_of = timing.seconds_of
+
+    def go_by(self, limits: Limits) -> None:
+        """Go by other limits from now on."""
+        self.engine.go_by(limits)
+        self._ending.look_again()
+
+    def beat_age_ms(self) -> int:
+        """Return how long ago the loop last turned."""
+        return int((self._clock.monotonic() - self._beat) * 1000)
+
+    def now_ms(self) -> int:
+        """Return wall-clock time that never goes back: where it was at the start, and the monotonic clock since."""
+        wall_ms, monotonic = self._start
+        return wall_ms + int((self._clock.monotonic() - monotonic) * 1000)
+
+    def _catch_up(self) -> None:
+        """Go by the wall clock where that is ahead: the machine slept, or its clock was set.
+
+        Files are dated by it, and so are waits in the status. Not once a deadline counts.
+        """
+        ahead_ms = self._clock.now_ms() - self.now_ms()
+        if ahead_ms > 0 and self.has_scanned and not self.is_draining:
+            wall_ms, monotonic = self._start
+            self._start = (wall_ms + ahead_ms, monotonic)
+
+    def views(self) -> list[PartitionView]:
+        """Return one line per partition for ``status`` and the metrics."""
+        return self.engine.views(self.now_ms())
+
+    # ------------------------------------------------------------------ the run and its end
+
+    async def run(self, *, first: DrainRequested | None = None) -> Exit:
+        """Look, work, end when a drain has ended. ``first`` begins after the first look."""
+        self._running = True
+        loops = (self._keep_noting(), self._keep_ticking(), self._keep_resuming(), self._sealer.run())
+        background: list[asyncio.Task[Any]] = [asyncio.create_task(loop) for loop in loops]
+        try:
+            with contextlib.suppress(TieredError):  # the next look says so
+                await self._look_at_disk()
+            await self._scan()
+            for request in ([first] if first is not None else []) + self._early:
+                self._ending.begin(request)
+            self._begin_drains()
+            background.append(asyncio.create_task(self._keep_scanning()))
+            ending = asyncio.create_task(self._ending.run())
+            background.append(ending)
+            waited: list[asyncio.Future[Any]] = [ending, self.engine.bugs, *background]
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            for each in waited:  # a loop that must never end has failed: a half-dead uploader is the worst outcome
+                if each is not ending and each.done():
+                    each.result()
+            return await ending
+        finally:
+            await self._stop([*background, *self._draining])
+
+    def poke(self) -> None:
+        """Look at the disk now, and try now what waits after a failure."""
+        self.engine.poke()
+        self._scan_now.set()
+
+    @property
+    def is_draining(self) -> bool:
+        """True once an end was asked for."""
+        return self._ending.drain is not None or bool(self._drains or self._draining or self._early)
+
+    def drain(self, mode: DrainMode, wait_ms: int) -> None:
+        """Begin the last drain: it looks at the disk first, so that all that was appended before this call is in it."""
+        self._drains.append((mode, self.now_ms() + wait_ms))
+        if self._running and self.has_scanned:
+            self._begin_drains()
+
+    def end_now(self) -> None:
+        """Begin the last drain, without a wait."""
+        self._begin_later(DrainRequested(DrainMode.INFLIGHT, self.now_ms(), last=True))
+
+    def finish(self, wait_ms: int) -> None:
+        """End with what is being uploaded, at once if an end was asked for before."""
+        until_ms = self.now_ms() + (0 if self.is_draining else wait_ms)
+        self._begin_later(DrainRequested(DrainMode.INFLIGHT, until_ms))
+
+    def _begin_later(self, request: DrainRequested) -> None:
+        """Begin a drain now, or once there is a run that it can end."""
+        if self._running:
+            self._ending.begin(request)
+        else:
+            self._early.append(request)
+
+    def _begin_drains(self) -> None:
+        drains, self._drains = self._drains, []
+        self._draining += [asyncio.create_task(self._look_and_drain(mode, until_ms)) for mode, until_ms in drains]
+
+    async def _look_and_drain(self, mode: DrainMode, until_ms: int) -> None:
+        try:
+            await self._scan()
+        except (TieredError, OSError) as error:  # the look before the end fails too, and says so in its status
+            self._listener.trouble("scan_failed", error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the end that was asked for has to come
+            self._listener.bug(error)
+        self._ending.begin(DrainRequested(mode, until_ms, last=True))
+        self._scan_now.set()  # the pause between two looks is a short one from now on
+
+    async def _stop(self, background: list[asyncio.Task[Any]]) -> None:
+        """Cancel what is under way (the journal names it for the next start) and write the last notes."""
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+        await self.engine.stop()
+        await self._write_notes()
+
+    # ------------------------------------------------------------------ what is on the disk
+
+    async def _scan(self, *, whole: bool = True) -> None:
+        """Look, one at a time: what an older look saw must not be taken after what a newer one saw."""
+        async with self._scanning:
+            begun = self._clock.monotonic()
+            try:
+                look = await in_thread(self._directory.scan, whole=whole)
+            except TieredError as failure:
+                self.scan_failure = failure
+                raise
+            self.scan_failure = None
+            self._scan_seconds = self._clock.monotonic() - begun
+            await self._take(look)
+            for error in self._directory.unreadable().values():
+                self._listener.trouble("partition_unreadable", error)
+        self.has_scanned = True
+        self._ending.look_again()
+
+    async def _take(self, look: Look) -> None:
+        for tp in look.gone:
+            self.engine.forget(tp)
+        if look.writer is not None:
+            self._ending.writer_is(look.writer)
+        if look.pauses is not None:
+            self.engine.pause(look.pauses)
+        for number, seen in enumerate(look.seen, 1):
+            self.engine.see(seen)
+            if number % SEEN_AT_ONCE == 0:
+                await asyncio.sleep(0)  # what has work begins, and probes are answered
+
+    async def _seal(self) -> bool:
+        by_writer = await in_thread(self._directory.seal)
+        await self._scan()
+        return by_writer
+
+    async def _look_at_disk(self) -> None:
+        space = await in_thread(self._directory.disk)
+        if space is None:
+            return
+        free, used = space
+        self._listener.disk(free, used)
+        limits, now_ms, before_ms = self.engine.limits, self.now_ms(), self._disk_reported_ms
+        if used < limits.disk_warn_percent or (before_ms is not None and now_ms < before_ms + limits.repeat_report_ms):
+            return
+        self._disk_reported_ms = now_ms
+        text = f"the disk of the log is {used} % full, {free >> 20} MiB are free"
+        self._listener.report(Report(Level.WARN, "disk_low", text, None, (("free_bytes", free),)))
+
+    async def _keep_scanning(self) -> None:
+        """Look for ever; a look that fails is reported and tried again."""
+        while True:
+            # Thousands of idle partitions are to cost half a percent of a core: then the pause is up to twice as long.
+            pause = min(max(self.timing.scan_ms, int(self._scan_seconds * 1000 * IDLE_PAUSES)), 2 * self.timing.scan_ms)
+            if self._ending.drain is not None:
+                pause = max(min(pause, TICK_MS // 5), int(self._scan_seconds * 1000 * SCAN_PAUSES))
+            asked = await self._scan_now.wait(pause / 1000)
+            try:
+                await self._scan(whole=asked or self._ending.drain is not None)  # somebody waits for what it finds
+                await self._look_at_disk()
+            except TieredError as error:
+                self._listener.trouble("scan_failed", error)
+
+    async def _keep_ticking(self) -> None:
+        while True:
+            await asyncio.sleep(self.timing.tick_ms / 1000)
+            self._beat = self._clock.monotonic()
+            self._catch_up()
+            self._listener.tick(*self.engine.counts())
+            with contextlib.suppress(TieredError):  # the next look says so
+                if self.has_scanned and await in_thread(self._directory.has_news):
+                    self._scan_now.set()
+
+    # ------------------------------------------------------------------ what is written on the disk
+
+    def _note(self, tp: TopicPartition, upload: PartitionUpload) -> None:
+        self._notes[tp] = upload
+        self._noted.set()
+
+    async def _keep_noting(self) -> None:
+        """Write what is noted; what cannot be written is kept and tried again.
+
+        The file names every partition, so a pause follows that grows with their number. What is noted meanwhile shares
+        the next write, and the cost of a commit does not grow with the partitions beside it.
+        """
+        while True:
+            await self._noted.wait()
+            self._noted.clear()
+            named = await self._write_notes()
+            if named < 0:
+                await asyncio.sleep(NOTE_RETRY_SECONDS)
+                self._noted.set()
+            else:
+                await asyncio.sleep(named * NOTE_PAUSE_SECONDS)
+
+    async def _write_notes(self) -> int:
+        """Return how many partitions the checkpoint names now, -1 if it could not be written."""
+        notes = dict(self._notes)
+        if not notes:
+            return 0
+        try:
+            named = await in_thread(self._directory.note, notes)
+        except (TieredError, OSError) as error:
+            self._listener.trouble("checkpoint_failed", error)
+            return -1
+        for tp, written in notes.items():  # kept until written: a cancelled write is made again at the end
+            if self._notes.get(tp) is written:
+                del self._notes[tp]
+        return named
+
+    def _claimed(self, granted: Granted) -> None:
+        if granted.resumes:
+            self._resuming.set()
+
+    async def _keep_resuming(self) -> None:
+        """Let logs without records begin where the bucket ends: all that wait, for the directory is opened as a whole.
+
+        Beside a writer nothing is done: it begins there itself. What fails is tried again.
+        """
+        while True:
+            await self._resuming.wait()
+            self._resuming.clear()
+            try:
+                await in_thread(self._directory.resume)
+            except (TieredError, OSError) as error:
+                self._listener.trouble("resume_failed", error)
+                await asyncio.sleep(RESUME_RETRY_SECONDS)
+                self._resuming.set()
+            else:
+                self._scan_now.set()

@@ -1,0 +1,409 @@
+"""What is on the disk, read without disturbing whoever writes: sealed segments by name, never the active one's bytes.
+
+A partition directory is listed; every ``.log`` but the one with the largest base is sealed, because the writer
+creates the next one only after the last is fsynced. A segment ends where the next begins. The active segment is known
+by its name and size alone, so ``end_offset`` counts it as one record: a lower bound that every seal meets exactly.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from uuid import UUID
+
+from tiered.clock import Clock
+from tiered.config import TopicConfig
+from tiered.engine.partition import PartitionSeen, SegmentRef
+from tiered.errors import ConfigError, CorruptionError, LocalIOError, NotFoundError, TieredError
+from tiered.format.checkpoint import decode_epochs, decode_meta_properties
+from tiered.format.coordinator_records import is_state_log
+from tiered.format.keys import LOG_SUFFIX, log_name, partition_dir
+from tiered.local.directory.view import DirectoryView
+from tiered.local.disk.checkpoints import META_PROPERTIES_NAME, RECOVERY_POINT_NAME, OffsetsFile
+from tiered.local.disk.epochs import EPOCHS_NAME
+from tiered.local.disk.files import Files, FileState
+from tiered.local.disk.lock import DirectoryLock, Holder
+from tiered.local.disk.names import log_bases
+from tiered.local.disk.topics import TOPICS_NAME, TopicInfo, read_topics
+from tiered.local.disk.uploads import PartitionUpload, PauseFile, UploadCheckpoint
+from tiered.local.disk.volume import PARTITION_METADATA_NAME, read_topic_id
+from tiered.local.segment.sealed import SealedLocalSegment
+from tiered.model import EpochEntry, TopicPartition
+from tiered.plan.pauses import Pause
+
+LOOKS = 4
+"""At a partition whose active segment is renamed between the listing and the look at it."""
+COLD_LOOKS = 12
+"""Scans in which the active segment of each partition that does not grow is looked at once."""
+NO_TOPIC_SEAL_MS = -1
+"""A broker's topic has none."""
+
+
+@dataclass(slots=True)
+class Look:
+    """What changed since the last look at a log directory. ``gone`` comes first: what went may be there again.
+
+    ``writer`` is who holds ``.lock``, in words (empty: nobody), ``pauses`` the topics that are paused, by name, or
+    ``ALL_TOPICS``; None where that did not change.
+    """
+
+    gone: list[TopicPartition] = field(default_factory=list)
+    seen: list[PartitionSeen] = field(default_factory=list)
+    writer: str | None = None
+    pauses: Mapping[str, Pause] | None = None
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the last scan told about a partition."""
+
+    topic_id: UUID
+    seen: PartitionSeen | None = None
+    told: dict[int, SegmentRef] = field(default_factory=dict)
+    active_base: int = -1
+    active_since_ms: int = -1
+    active_ns: int = -1
+    grows: bool = False
+    since_ms: dict[int, int] = field(default_factory=dict)
+
+
+class FolderWatch:
+    """Finds the partitions that may have changed since the last look, at one ``stat`` each for most of them.
+
+    A folder's time has the resolution of a clock tick. So a folder that changed is looked into twice: the second look
+    comes at least one scan later, and sees what changed in the same tick.
+    """
+
+    def __init__(self, directory: Path, files: Files) -> None:
+        self._directory = directory
+        self._files = files
+        self._names: list[str] | None = None
+        self._tps: list[TopicPartition] = []
+        self._folders: list[str] = []
+        self._changed_ns: list[int] = []
+        self._sure: list[bool] = []
+        self._read: tuple[object, object] = (None, None)
+        self._turn = 0
+
+    def whole(self, look: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
+        """Return all partitions, each of which is looked into."""
+        self._names = self._files.names(self._directory)  # first: what comes meanwhile is seen the next time
+        self._tps = look()
+        self._folders = [partition_dir(tp) for tp in self._tps]
+        self._changed_ns, self._sure = [-1] * len(self._tps), [False] * len(self._tps)
+        return self._tps
+
+    def forget(self) -> None:
+        """Look at everything next time."""
+        self._names = None
+
+    def due(
+        self,
+        known: Mapping[TopicPartition, _Known],
+        flushed: Mapping[TopicPartition, int],
+        noted: Mapping[TopicPartition, PartitionUpload],
+    ) -> list[TopicPartition] | None:
+        """Return the partitions to look into; None if the directory holds others than before."""
+        if self._names is None or self._files.names(self._directory) != self._names:
+            return None
+        before, self._changed_ns = self._changed_ns, self._files.modified_ns(self._directory, self._folders)
+        same = [now == then for now, then in zip(self._changed_ns, before, strict=True)]
+        due = {at for at, sure in enumerate(self._sure) if not (sure and same[at])}
+        self._sure = same
+        due.update(at for at, tp in enumerate(self._tps) if tp not in known or known[tp].grows)
+        if self._read[0] is not flushed or self._read[1] is not noted:
+            self._read = (flushed, noted)
+            due.update(at for at, tp in enumerate(self._tps) if _noted_anew(tp, known, flushed, noted))
+        cold = [at for at in range(self._turn % COLD_LOOKS, len(self._tps), COLD_LOOKS) if at not in due]
+        self._turn += 1
+        logs = [f"{self._folders[at]}/{log_name(known[self._tps[at]].active_base)}" for at in cold]
+        grown = self._files.modified_ns(self._directory, logs)
+        due.update(at for at, ns in zip(cold, grown, strict=True) if ns != known[self._tps[at]].active_ns)
+        return [self._tps[at] for at in sorted(due)]
+
+
+def _noted_anew(
+    tp: TopicPartition,
+    known: Mapping[TopicPartition, _Known],
+    flushed: Mapping[TopicPartition, int],
+    noted: Mapping[TopicPartition, PartitionUpload],
+) -> bool:
+    seen, note = known[tp].seen if tp in known else None, noted.get(tp)
+    if seen is None:
+        return True
+    return (seen.flushed_offset, seen.noted_offset) != (flushed.get(tp, 0), -1 if note is None else note.end_offset)
+
+
+class Scanner:
+    """Tells what changed in a log directory since the last scan. One thread at a time.
+
+    ``segments``: the sealed ones of a partition, as (base, end), whose ``.log`` files begin at these offsets.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        files: Files,
+        clock: Clock,
+        *,
+        segments: Callable[[TopicPartition, Sequence[int]], Iterable[tuple[int, int]]] = lambda _, bases: (
+            itertools.pairwise(bases)
+        ),
+    ) -> None:
+        self.directory = directory
+        self._files = files
+        self._clock = clock
+        self._segments = segments
+        self._known: dict[TopicPartition, _Known] = {}
+        self._recovery_points = OffsetsFile(directory, RECOVERY_POINT_NAME, files)
+        self._checkpoint = UploadCheckpoint(directory, files)
+        self._pause_file = PauseFile(directory, files)
+        self._pauses: Mapping[str, Pause] = {}
+        self._writer = "?"
+        self._topics_seen: FileState | None = None
+        self._configs: dict[str, TopicConfig] = {}
+        self.broken: dict[TopicPartition, TieredError] = {}
+        self._watch = FolderWatch(directory, files)
+
+    @property
+    def volume_id(self) -> str:
+        """Kafka's ``directory.id``. Raises NotFoundError if this is no log directory."""
+        path = self.directory / META_PROPERTIES_NAME
+        try:
+            meta = decode_meta_properties(self._files.read(path).decode())
+        except NotFoundError:
+            raise NotFoundError(
+                f"{self.directory} is not a log directory: it has no {META_PROPERTIES_NAME}",
+                hint="name the directory that the application opens, or start the application first",
+            ) from None
+        if meta.directory_id is None:
+            raise ConfigError(f"{path} has no directory.id", hint="open the log once for writing; it then gets one")
+        return str(meta.directory_id)
+
+    def scan(self, *, whole: bool = True) -> Look:
+        """Return what changed.
+
+        Not ``whole``: a partition whose folder has not changed is not looked into. How much its active segment has
+        grown is found within a dozen of such scans, and in each one while it grows.
+        """
+        look = Look()
+        holder = self.writer()
+        if holder != self._writer:
+            self._writer, whole = holder, True
+            look.writer = holder
+        pauses = self._pause_file.read()
+        if pauses != self._pauses:
+            self._pauses = look.pauses = pauses
+        settings = self._topics_seen
+        look.gone += self._look_at_settings()
+        flushed, noted = self._recovery_points.read(), self._checkpoint.read()
+        due = None
+        if not whole and not self.broken and settings == self._topics_seen:
+            due = self._watch.due(self._known, flushed, noted)
+        found: set[TopicPartition] = set()
+        broken: dict[TopicPartition, TieredError] = {}
+        for tp in self._watch.whole(self._partitions) if due is None else due:
+            note = noted.get(tp)
+            try:
+                seen = self._scan_partition(tp, flushed.get(tp, 0), note.end_offset if note is not None else -1)
+            except NotFoundError:
+                self._watch.forget()
+                continue  # being made, renamed or deleted at this moment: the next scan sees what became of it
+            except (CorruptionError, LocalIOError) as error:
+                broken[tp] = error  # of this partition alone: all others are looked at
+                continue
+            found.add(tp)
+            if seen is not None:
+                look.seen.append(seen)
+        self.broken = broken
+        for tp in [tp for tp in self._known if tp not in found] if due is None else ():
+            del self._known[tp]
+            look.gone.append(tp)
+        return look
+
+    def forget(self, tp: TopicPartition) -> bool:
+        """The next scan tells everything of a partition anew; whether anything was told before."""
+        self._watch.forget()
+        return self._known.pop(tp, None) is not None
+
+    def _look_at_settings(self) -> list[TopicPartition]:
+        """Read the topics' settings. Return the partitions of a topic that was deleted and made again since.
+
+        One ``stat`` while the file stays.
+        """
+        state = self._files.state(self.directory / TOPICS_NAME)
+        if state == self._topics_seen:
+            return []
+        try:
+            topics = read_topics(self.directory, self._files)
+        except (CorruptionError, LocalIOError):
+            return []  # whoever opens the log says so
+        self._topics_seen = state
+        self._configs = {name: topic.config for name, topic in topics.items()}
+        ids = {name: topic.topic_id for name, topic in topics.items() if not topic.adopted}
+        again = [tp for tp, known in self._known.items() if ids.get(tp.topic, known.topic_id) != known.topic_id]
+        return [tp for tp in again if self.forget(tp)]  # what is told of it now is the new one's
+
+    def writer(self) -> str:
+        """Who holds ``.lock``, as far as its note tells; empty if nobody. Only taking the lock is proof."""
+        return living(DirectoryLock(self.directory, self._files).holder())
+
+    def topics(self) -> dict[str, TopicInfo]:
+        """Topics with id, partitions and settings; those of a broker's directory as far as it tells."""
+        topics = read_topics(self.directory, self._files)
+        for tp, known in self._known.items():
+            have = topics.get(tp.topic)
+            if have is None or have.partitions <= tp.partition:
+                config = have.config if have else TopicConfig()
+                topics[tp.topic] = TopicInfo(tp.topic, known.topic_id, tp.partition + 1, config)
+        return topics
+
+    def topic_id(self, tp: TopicPartition) -> UUID:
+        """The id in ``partition.metadata``. Raises NotFoundError."""
+        known = self._known.get(tp)
+        return known.topic_id if known is not None else self._read_topic_id(tp)
+
+    def segment(self, tp: TopicPartition, ref: SegmentRef) -> SealedLocalSegment:
+        """A sealed segment, to be read. Raises NotFoundError if the newest scan has not found the partition."""
+        known = self._known.get(tp)
+        if known is None:
+            raise NotFoundError(f"{tp} is not in {self.directory}", hint="the next scan sees what became of it")
+        epochs = self.leader_epochs(tp)
+        return SealedLocalSegment(
+            self._files,
+            self.directory / partition_dir(tp),
+            tp,
+            known.topic_id,
+            base_offset=ref.base,
+            end_offset=ref.end,
+            size_bytes=ref.size_bytes,
+            appended_ms=ref.first_ms,
+            interval_bytes=self._interval_bytes(tp),
+            epochs=lambda end: tuple(entry for entry in epochs if entry.start_offset < end),
+            read_only=True,
+        )
+
+    def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
+        """``leader-epoch-checkpoint``; empty if there is none or it is damaged (the log's writer rebuilds it)."""
+        try:
+            return decode_epochs(self._files.read(self.directory / partition_dir(tp) / EPOCHS_NAME).decode())
+        except (NotFoundError, CorruptionError, UnicodeDecodeError):
+            return ()
+
+    def seen(self, tp: TopicPartition) -> PartitionSeen:
+        """What the last scan saw. Raises NotFoundError if there is no such partition."""
+        known = self._known.get(tp)
+        if known is None or known.seen is None:
+            raise NotFoundError(f"{tp} is not in {self.directory}")
+        return known.seen
+
+    def extent(self, tp: TopicPartition) -> tuple[int, int]:
+        """First offset and the least end, as the files tell now: the last scan may be older than the first record.
+
+        Raises NotFoundError if there is no such partition, or if its files are renamed again and again.
+        """
+        seen = self.seen(tp)
+        folder = self.directory / partition_dir(tp)
+        for _ in range(LOOKS):
+            bases = log_bases(self._files, folder)
+            active = self._files.state(folder / f"{bases[-1]:020d}{LOG_SUFFIX}") if bases else None
+            if active is not None:
+                return bases[0], _least_end(bases[-1], active.size, seen.flushed_offset)
+        raise NotFoundError(f"{tp}: its active segment is not to be found", hint="the next scan sees what became of it")
+
+    def free_space(self) -> tuple[int, int] | None:
+        """Return free bytes and how many percent of the disk are used, None where the file system reports no size."""
+        space = self._files.space(self.directory)
+        return None if space is None else (space.free, 100 - (100 * space.free) // max(1, space.total))
+
+    def _partitions(self) -> list[TopicPartition]:
+        found = DirectoryView.look(self.directory, self._files).partitions
+        return [tp for tp in found if not is_state_log(tp.topic)]
+
+    def _scan_partition(self, tp: TopicPartition, flushed: int, noted: int) -> PartitionSeen | None:
+        known = self._known.get(tp)
+        if known is None:
+            known = self._known[tp] = _Known(self._read_topic_id(tp))
+        folder = self.directory / partition_dir(tp)
+        bases = log_bases(self._files, folder)
+        if not bases:
+            return None
+        active = self._files.state(folder / f"{bases[-1]:020d}{LOG_SUFFIX}")
+        if active is None:
+            raise NotFoundError(f"{tp}: the active segment was renamed during the scan")
+        config = self._configs.get(tp.topic)
+        self._watch_active(known, bases[-1], active.size, active.modified_ns // 1_000_000)
+        seen = PartitionSeen(
+            tp=tp,
+            topic_id=known.topic_id,
+            local_start_offset=bases[0],
+            flushed_offset=flushed,
+            end_offset=_least_end(bases[-1], active.size, flushed),
+            active_bytes=active.size,
+            active_since_ms=known.active_since_ms if active.size else -1,
+            noted_offset=noted,
+            seal_ms=NO_TOPIC_SEAL_MS if config is None else config.seal_ms,
+        )
+        known.grows, known.active_ns = known.seen is None or known.seen.active_bytes != active.size, active.modified_ns
+        sealed = []
+        for base, end in self._segments(tp, bases):
+            if base not in known.told:
+                known.told[base] = ref = self._sealed(known, folder, base, end)
+                sealed.append(ref)
+        for base in [base for base in known.told if base < bases[0]]:
+            del known.told[base]
+        before, known.seen = known.seen, seen
+        if sealed:
+            return replace(seen, sealed=tuple(sealed))
+        return seen if seen != before else None
+
+    def _watch_active(self, known: _Known, base: int, size: int, modified_ms: int) -> None:
+        """Remembers about when the first byte came: the file itself tells only when the last one did."""
+        if base != known.active_base:
+            if known.active_since_ms >= 0:
+                known.since_ms[known.active_base] = known.active_since_ms
+            known.active_base, known.active_since_ms = base, -1
+        if size and known.active_since_ms < 0:
+            known.active_since_ms = min(modified_ms, self._clock.now_ms())
+
+    def _sealed(self, known: _Known, folder: Path, base: int, end: int) -> SegmentRef:
+        state = self._files.state(folder / f"{base:020d}{LOG_SUFFIX}")
+        if state is None:
+            raise NotFoundError(f"segment {base} was deleted during the scan")
+        since_ms = known.since_ms.pop(base, state.modified_ns // 1_000_000)
+        return SegmentRef(base, end, state.size, since_ms)
+
+    def _interval_bytes(self, tp: TopicPartition) -> int:
+        return self._configs.get(tp.topic, TopicConfig()).index_interval_bytes
+
+    def _read_topic_id(self, tp: TopicPartition) -> UUID:
+        found = read_topic_id(self.directory / partition_dir(tp), self._files)
+        if found is None:
+            raise NotFoundError(f"{tp}: there is no {PARTITION_METADATA_NAME}")
+        return found
+
+
+def _least_end(active_base: int, active_bytes: int, flushed: int) -> int:
+    """The bytes of the active segment are not read, and count as one record."""
+    return max(active_base + (1 if active_bytes else 0), flushed)
+
+
+def living(holder: Holder) -> str:
+    """The holder of a lock in words; empty if its note names nobody, or a process of this machine that is gone."""
+    if not holder.pid or (holder.host == socket.gethostname() and not _alive(holder.pid)):
+        return ""
+    return str(holder)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,108 @@
+"""The seals that no writer makes: of a tail whose writer is gone, and of all tails in a drain of everything."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from tiered.engine import outcome
+from tiered.engine.failure import Failure
+from tiered.engine.partition import NONE_MS
+from tiered.engine.reports import Level, Report, Step, StepKind
+from tiered.engine.wakeup import Wakeup
+
+if TYPE_CHECKING:
+    from tiered.engine.engine import Engine
+
+WRITER_SEAL_MS = 60_000
+"""A writer that was asked to roll is asked again after this time."""
+
+WRITER_GONE_MS = 500
+"""The same during a drain, if nobody is known to hold the lock."""
+
+
+class Sealer:
+    """The loop of the seals. ``seal`` rolls, or asks the writer to and returns True, and looks at the disk then."""
+
+    def __init__(
+        self, engine: Engine, seal: Callable[[], Awaitable[bool]], when_sealed: Callable[[], None] = lambda: None
+    ) -> None:
+        self._engine = engine
+        self._seal = seal
+        self.when_sealed = when_sealed
+        self._changed = Wakeup()
+        self._not_before_ms = 0
+        self._attempts = 0
+        self.failure: Failure | None = None
+        self._at_work = False
+        self.writer = ""
+        self._draining = False
+        self.needs_seal = False  # of a drain of everything
+
+    def is_at_work(self) -> bool:
+        """Return True while it rolls, or asks the writer to."""
+        return self._at_work
+
+    def writer_is(self, holder: str) -> None:
+        """Take who writes the log; empty: nobody."""
+        if self._draining and self.writer and not holder:
+            self._not_before_ms = self._engine.now_ms()  # it was asked to roll and is gone: now that can be done here
+        self.writer = holder
+        self._changed.set()
+
+    def drain(self) -> None:
+        """Seal what the drain needs sealed, at once, and nothing else from now on."""
+        self._draining = True
+        self.seal_now()
+
+    def seal_now(self) -> None:
+        """Forget the wait: a drain has found more to seal."""
+        self._not_before_ms, self.failure = self._engine.now_ms(), None
+        self._changed.set()
+
+    def look_again(self) -> None:
+        """Take note that the disk, the limits or the drain have changed."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Seal whenever it is due, for ever."""
+        while True:
+            at_ms = self.due_ms()
+            now_ms = self._engine.now_ms()
+            if at_ms == NONE_MS or at_ms > now_ms:
+                await self._changed.wait(None if at_ms == NONE_MS else (at_ms - now_ms) / 1000)
+                continue
+            self._at_work = True
+            try:
+                found = await self._engine.attempt(Step(StepKind.SEAL), self._seal)
+            finally:
+                self._at_work = False
+            self._sealed(found)
+            self.when_sealed()
+
+    def due_ms(self) -> int:
+        """Return when the next seal is due; -1: not before something changes."""
+        if self._draining:
+            due = 0 if self.needs_seal else NONE_MS
+        elif self.writer:
+            return NONE_MS
+        else:
+            idle_ms = self._engine.limits.seal_idle_ms
+            times = (p.seal_at(idle_ms) for p in self._engine.partitions.values() if p.active_bytes)
+            due = min((at_ms for at_ms in times if at_ms != NONE_MS), default=NONE_MS)
+        return due if due == NONE_MS else max(due, self._not_before_ms)
+
+    def _sealed(self, found: bool | Failure) -> None:
+        now_ms = self._engine.now_ms()
+        if not isinstance(found, Failure):
+            self.failure, self._attempts = None, 0
+            self._not_before_ms = now_ms + WRITER_SEAL_MS
+            if found and self._draining and not self.writer:
+                self._not_before_ms = now_ms + WRITER_GONE_MS  # it went while it was being asked
+            return
+        self._attempts += 1
+        self.failure = found
+        self._not_before_ms = now_ms + outcome.delay_ms(found, self._attempts, self._engine.dice)
+        if self._attempts == 1:
+            text = f"the active segments were not sealed: {found.message}"
+            self._engine.report(Report(Level.WARN, "seal_failed", text, None, (("code", found.code),)))

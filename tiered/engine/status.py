@@ -1,0 +1,141 @@
+"""The status record: for each partition what it waits for, since when, and what would unblock it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from tiered.engine.failure import Failure, FailureKind
+from tiered.engine.partition import BLOCKED_HINT, PAUSED_HINT, Partition, Phase
+from tiered.model import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """``code`` is a stable word; ``since_ms`` is wall-clock time, -1 if not known."""
+
+    code: str
+    reason: str
+    since_ms: int
+    unblocks: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values for ``status --json``."""
+        return {"code": self.code, "reason": self.reason, "since_ms": self.since_ms, "unblocks": self.unblocks}
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """One line of ``status``. Offsets are exclusive ends, -1 if not known; ages are in ms, 0 if nothing waits."""
+
+    tp: TopicPartition
+    topic_id: UUID
+    phase: str
+    claim_epoch: int
+    local_start_offset: int
+    end_offset: int
+    flushed_offset: int
+    uploaded_offset: int
+    lag_bytes: int
+    lag_ms: int
+    oldest_unuploaded_ms: int
+    segments_waiting: int
+    uploading: int
+    waiting: Waiting | None
+    paused: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values for ``status --json``."""
+        return {
+            "topic": self.tp.topic,
+            "partition": self.tp.partition,
+            "topic_id": str(self.topic_id),
+            "phase": self.phase,
+            "claim_epoch": self.claim_epoch,
+            "local_start_offset": self.local_start_offset,
+            "end_offset": self.end_offset,
+            "flushed_offset": self.flushed_offset,
+            "uploaded_offset": self.uploaded_offset,
+            "lag_bytes": self.lag_bytes,
+            "lag_seconds": self.lag_ms / 1000,
+            "oldest_unuploaded_seconds": self.oldest_unuploaded_ms / 1000,
+            "segments_waiting": self.segments_waiting,
+            "uploading": self.uploading,
+            "paused": self.paused,
+            "waiting": self.waiting.as_json() if self.waiting else None,
+        }
+
+
+def wait_of(p: Partition, topic_failure: Failure | None, topic_registered: bool) -> tuple[str, str, str]:
+    """Return what ``p`` waits for as (code, reason, what unblocks it); the code is empty if it waits for nothing."""
+    failure = p.failure or topic_failure
+    if p.phase is Phase.FENCED:
+        message = failure.message if failure else "a newer claim owns the partition"
+        hint = (failure.hint if failure else "") or "`tiered repair rejoin` makes this log a fresh volume"
+        return "fenced", message, hint
+    if failure is not None:
+        return _failure_wait(failure, p.failed_doing or "registering the topic")
+    if not topic_registered:
+        return "topic", "the topic is being registered in the bucket", "an answer of the store"
+    if p.phase is Phase.CLAIMING:
+        return "claim", "the writer role is being claimed", "an answer of the store"
+    if p.phase is Phase.NEW:
+        if p.uploading:
+            return "cancel", "uploads of the last claim are being cancelled", "their end"
+        return "claim", "the writer role is to be claimed", "a free slot among the claims"
+    blocked = p.blocked()
+    if blocked is not None:
+        return (*blocked, BLOCKED_HINT)
+    if p.committing:
+        return "commit", "stored segments are being committed", "an answer of the store"
+    if p.uploading:
+        return "upload", f"{p.uploading} segments are being uploaded", "the end of the uploads"
+    if p.pause is not None and (p.works or p.end > p.committed):
+        return "paused", str(p.pause), PAUSED_HINT
+    if p.works:
+        return "pool", "all upload slots are taken by older data", "a free slot"
+    if p.end > p.committed:
+        unblocks = "the next roll (seal.ms, segment.bytes, sync)"
+        return "seal", f"{p.active_bytes} bytes are in the active segment", unblocks
+    return "", "", ""
+
+
+def _failure_wait(failure: Failure, doing: str) -> tuple[str, str, str]:
+    reason = f"{doing}: {failure.message}"
+    if failure.kind is FailureKind.PERMISSION:
+        return "permission", reason, failure.hint or "a policy that allows it; looked at again every minute"
+    if failure.kind is FailureKind.FATAL:
+        return failure.code, reason, failure.hint or "a correction by hand; looked at again within ten minutes"
+    return "retry", reason, failure.hint or "a store that answers; tried again within a minute"
+
+
+def track(p: Partition, topic_failure: Failure | None, topic_registered: bool, now_ms: int) -> None:
+    """Note since when ``p`` waits for what it waits for."""
+    code = wait_of(p, topic_failure, topic_registered)[0]
+    if code != p.wait_code:
+        p.wait_code, p.wait_since_ms = code, now_ms
+
+
+def view_of(p: Partition, now_ms: int, topic_failure: Failure | None, topic_registered: bool) -> PartitionView:
+    """Return the line of ``p`` in ``status``."""
+    code, reason, unblocks = wait_of(p, topic_failure, topic_registered)
+    waiting = Waiting(code, reason, p.wait_since_ms if code == p.wait_code else now_ms, unblocks) if code else None
+    sealed_ms, oldest_ms = p.oldest_sealed_ms(), p.oldest_ms()
+    return PartitionView(
+        tp=p.tp,
+        topic_id=p.topic_id,
+        phase=p.phase.value,
+        claim_epoch=p.claim_epoch,
+        local_start_offset=p.local_start,
+        end_offset=p.end,
+        flushed_offset=p.flushed,
+        uploaded_offset=p.known_committed,
+        lag_bytes=p.lag_bytes(),
+        lag_ms=max(0, now_ms - sealed_ms) if sealed_ms >= 0 else 0,
+        oldest_unuploaded_ms=max(0, now_ms - oldest_ms) if oldest_ms >= 0 else 0,
+        segments_waiting=len(p.works),
+        uploading=p.uploading,
+        waiting=waiting,
+        paused=p.pause is not None,
+    )

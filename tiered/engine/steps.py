@@ -1,0 +1,578 @@
+"""What the engine does at a store, as steps (``store.base``): register, claim, upload, commit, read back, settle.
+
+::
+
+    register -> claim (read back) -> settle what dead claims left
+                  |
+                  +-> upload: journal -> .log -> .idx -> verified row
+                        |
+                        +-> commit: root PUT -> read back -> strike out and sweep what failed attempts left
+
+Every rule of these stands here once; ``bucket`` and ``inline`` drive them. Everything about objects and catalogs is in
+``tiered.remote``; this adds the journal before each put and the proof before each claim. What waits for the local disk
+is a ``Blocking``. A journal is open while the uploader's lock of the directory is held, and only then is it asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+from uuid import UUID
+
+from tiered.engine.disk import Disk, Granted
+from tiered.engine.journal import Entry, Journal
+from tiered.engine.partition import SegmentRef
+from tiered.errors import (
+    CommitUnknown,
+    ConfigError,
+    CorruptionError,
+    FencedError,
+    LocalIOError,
+    LogDestroyedError,
+    RemotePermissionError,
+    RemoteUnavailableError,
+    TieredError,
+)
+from tiered.format.keys import Role, join_uid
+from tiered.format.producer_snapshot import decode_snapshot
+from tiered.format.root import Root
+from tiered.local.disk.uploads import known_of, known_topic
+from tiered.model import ByteSource, Row, SealedIndexes, SegmentDescriptor, TopicPartition
+from tiered.plan.known import held_ids
+from tiered.plan.lifecycle import RestoredFrom, VolumeProof, is_own_claim
+from tiered.plan.lineage import need_same_records
+from tiered.plan.producer_state import Snapshot as ProducerSnapshot
+from tiered.remote.cache import ByteCache
+from tiered.remote.catalog import Catalog, Rest
+from tiered.remote.fetch import SegmentGone
+from tiered.remote.lookup import SegmentLookup
+from tiered.remote.snapshot import Snapshot
+from tiered.remote.topics import Registrant, TopicEntry, load_topic, register_topic
+from tiered.remote.upload import UploadPlan, plan_upload, upload_segment
+from tiered.store.base import (
+    ACCESS_DENIED,
+    AbortUpload,
+    Backoff,
+    Blocking,
+    Capabilities,
+    Delete,
+    Deleted,
+    NewId,
+    Now,
+    Steps,
+)
+from tiered.store.probe import check_capabilities, probe
+from tiered.store.puts import MULTIPART_FROM_BYTES, PARALLEL_PARTS, PART_BYTES, PUT_DEADLINE_SECONDS, Parts
+from tiered.store.sources import PIECE_BYTES
+
+T = TypeVar("T")
+
+INDEX_COPIES = 3
+"""An upload holds the indexes of its segment as entries, as bytes and in the bundle."""
+
+CATALOGS_HELD = 256
+"""Catalogs of idle partitions that stay in memory. A commit of another one reads its root first."""
+
+READ_BACK_ATTEMPTS = 5
+"""GETs of a root that was just committed; after them a new claim tells what it holds."""
+
+READ_BACK_SECONDS = 30.0
+"""No such GET begins later than this after the first has failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A sealed segment whose files were read, and fsynced where another process writes: nobody waits for a disk now."""
+
+    descriptor: SegmentDescriptor
+    source: ByteSource
+    sealed_indexes: SealedIndexes
+    plan: UploadPlan
+
+    def open_log(self) -> ByteSource:
+        """The open file."""
+        return self.source
+
+    def indexes(self) -> SealedIndexes:
+        """The trimmed index files."""
+        return self.sealed_indexes
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A multipart upload that the store did not answer: the same segment goes on with it, under the same claim."""
+
+    segment: SegmentRef
+    claim_epoch: int
+    plan: UploadPlan
+    parts: Parts
+
+
+@dataclass(frozen=True, slots=True)
+class PartSizes:
+    """Segments above ``multipart_above_bytes`` are sent in parts of ``part_bytes``."""
+
+    multipart_above_bytes: int = MULTIPART_FROM_BYTES
+    part_bytes: int = PART_BYTES
+
+
+class BucketSteps:
+    """The bucket side of one log directory. Steps of different partitions may run at the same time.
+
+    ``capabilities`` is None until ``probe`` has run: nothing is claimed or uploaded before. ``sizes`` may be changed: a
+    multipart upload that has begun goes on in its own.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        disk: Disk,
+        journal: Callable[[], Journal],
+        *,
+        owner: str,
+        sizes: PartSizes,
+    ) -> None:
+        self._url = url
+        self._disk = disk
+        self._journal = journal
+        self._owner = owner
+        self.sizes = sizes
+        self.registered: dict[str, TopicEntry] = {}
+        self.capabilities: Capabilities | None = None
+        self._catalogs: dict[TopicPartition, Catalog] = {}
+        self._unfinished: dict[TopicPartition, dict[int, Unfinished]] = {}  # of the claim that is held, by base offset
+        self._idle: dict[TopicPartition, None] = {}  # those whose catalog is held, the one that is idle longest first
+        self._resting: dict[TopicPartition, tuple[UUID, Rest]] = {}  # idle longer: of their catalogs no more is held
+        self._unseen: set[TopicPartition] = set()  # committed, but the root could not be read back: claim again
+
+    # ------------------------------------------------------------------ the store, topics
+
+    def probe(self) -> Steps[Capabilities]:
+        """What the store can do. Raises ConditionalWritesUnsupportedError, and the store's errors."""
+        if self.capabilities is None:
+            found = yield from probe()
+            check_capabilities(found, self._url)
+            self.capabilities = found
+        return self.capabilities
+
+    def register(self, topic: str, partitions: int = 0) -> Steps[TopicEntry]:
+        """Create-only; adopts an entry with the same id and gives it the partitions that it lacks.
+
+        These are as many as the disk has, or ``partitions`` if that is more. Raises ConfigError for another id,
+        LogDestroyedError, CorruptionError for what is lost.
+        """
+        disk = self._disk
+        info = (yield Blocking(disk.topics))[topic]
+        count = max(info.partitions, partitions)
+        before = self.registered.get(topic)
+        if before is not None and before.topic_id == info.topic_id and before.partitions >= count:
+            return before
+        known = yield Blocking(lambda: known_topic(topic, disk.uploads(), disk.claims.read()))
+        seen = frozenset(partition for partition, what in known.items() if what.by_disk)
+        if seen:
+            yield from self._need_topic(topic)
+        settings = info.config.to_text(changed_only=True)
+        who = Registrant(self._owner, frozenset(info.here), seen, self.probe)
+        entry = yield from register_topic(topic, info.topic_id, count, settings, who)
+        if entry.topic_id != info.topic_id:
+            raise ConfigError(
+                f"topic {topic}: its id is {info.topic_id} in {disk.path} and {entry.topic_id} in {self._url}",
+                hint="it was deleted and made again, or the bucket is another log's: use another prefix or directory",
+            )
+        self.registered[topic] = entry
+        return entry
+
+    def check_uploaded(self) -> Steps[None]:
+        """Raises LogDestroyedError if the bucket does not know a topic that this volume claimed. One GET each."""
+        proofs = yield Blocking(self._disk.claims.read)
+        for topic in sorted({tp.topic for tp, proof in proofs.items() if proof.token or proof.restored_from}):
+            yield from self._need_topic(topic)
+
+    def _need_topic(self, topic: str) -> Steps[None]:
+        """What a disk says of another bucket, or of this one before it was emptied, is not believed."""
+        if (yield from load_topic(topic)) is None:
+            gone = LogDestroyedError(
+                f"topic {topic} was uploaded from {self._disk.path}, and {self._url} does not know it",
+                hint="it is another bucket or prefix, or it was emptied: correct the URL, or copy the objects back",
+            )
+            yield Blocking(functools.partial(self._disk.tell_owner, TopicPartition(topic, 0), gone))
+            raise gone
+
+    # ------------------------------------------------------------------ claims
+
+    def catalog(self, tp: TopicPartition) -> Steps[Catalog]:
+        """The catalog as this process knows it; made anew for a topic that was made again.
+
+        The disk is asked each time: another process of this volume may have seen a newer root than this one.
+        """
+        disk, catalog = self._disk, self._catalog(tp)
+        if catalog.topic_id != disk.topic_id(tp):
+            del self._catalogs[tp]
+            catalog = self._catalog(tp)
+        made = tp.topic in self.registered
+        catalog.known = yield Blocking(lambda: known_of(disk.uploads().get(tp), disk.claims.of(tp), made=made))
+        return catalog
+
+    def _catalog(self, tp: TopicPartition) -> Catalog:
+        """Return the catalog that is held, else one that goes on from what is held of it, else a new one. No I/O."""
+        catalog = self._catalogs.get(tp)
+        if catalog is None:
+            disk = self._disk
+            topic_id, rest = self._resting.pop(tp, (disk.topic_id(tp), None))
+            catalog = self._catalogs[tp] = Catalog(
+                topic_id,
+                tp.partition,
+                tp.topic,
+                persist=functools.partial(disk.claims.keep, tp),
+                is_empty=lambda: disk.extent(tp, exact=False).is_empty,
+            )
+            if rest is not None:
+                catalog.go_on(rest)
+        return catalog
+
+    def held(self, tp: TopicPartition) -> Catalog | None:
+        """The catalog under a claim that stands: not in doubt, and not claimed since by another process here."""
+        catalog = self._catalogs.get(tp)
+        if catalog is None or not catalog.claim_epoch or catalog.in_doubt or tp in self._unseen:
+            return None
+        return catalog if catalog.holds_token(self._disk.claims.of(tp).token or "") else None
+
+    def rest(self, tp: TopicPartition) -> None:
+        """Take note that nothing of a partition is under way: of many such partitions a few words are held each."""
+        self._idle.pop(tp, None)
+        self._idle[tp] = None
+        while len(self._idle) > CATALOGS_HELD:
+            longest = next(iter(self._idle))
+            del self._idle[longest]
+            catalog = self._catalogs.get(longest)
+            rest = None if catalog is None or longest in self._unseen else catalog.rest()
+            if catalog is not None and rest is not None:
+                del self._catalogs[longest]
+                self._resting[longest] = (catalog.topic_id, rest)
+
+    def claim(self, tp: TopicPartition) -> Steps[Granted]:
+        """A writer's proof is on the disk before the PUT that carries it. Raises FencedError if it may not write.
+
+        OffsetGapError for a sidecar whose broker has other records than the bucket, or goes on elsewhere.
+        """
+        yield from self.probe()
+        self._idle.pop(tp, None)
+        self._unfinished.pop(tp, None)  # what dead claims began is settled
+        topic_id = self._disk.topic_id(tp)
+        entry = self.registered.get(tp.topic)
+        if entry is None or entry.topic_id != topic_id or tp.partition >= entry.partitions:
+            yield from self.register(tp.topic)  # it grew, or was made again: nobody reads what the registry lacks
+        if tp in self._unseen:
+            self._catalogs.pop(tp, None)  # what was acknowledged and not seen is not held against what is there
+        catalog = yield from self.catalog(tp)
+        proof = yield Blocking(lambda: self.proof(tp))
+        joints = proof.joints
+        if joints is not None:
+            before = yield from catalog.load()
+            if before is not None and before.next_offset in joints:  # a claim would only fence who can go on
+                yield from self._need_same_records(tp, before)
+        try:
+            claim = yield from catalog.claim(Role.WRITER, self._owner, proof)
+        except FencedError as refused:
+            yield Blocking(functools.partial(self._disk.tell_owner, tp, refused))
+            raise
+        root = yield from catalog.read_back()
+        # mutant doubt-is-settled-by-claim
+        if catalog.in_doubt:  # what another has committed since is at offsets of this disk, and not on it
+            raise FencedError(catalog.in_doubt, hint="open the log again to see whether this volume may write")
+        if joints is not None:  # others may have committed before the claim
+            yield from self._need_same_records(tp, root)
+        self._unseen.discard(tp)
+        resumes = claim.resumes and bool(claim.next_offset)  # our claim stands: the catalog's end is the log's
+        granted = Granted(
+            self._disk.claims.of(tp).token,
+            claim.epoch,
+            claim.leader_epoch,
+            root.start_offset,
+            root.next_offset,
+            resumes,
+            (yield from self.producers(tp, root)) if resumes else b"",
+            tuple(filter(None, (claim.not_recovered, claim.dated_ahead))),
+        )
+        later = yield Blocking(lambda: self._disk.begin(tp, granted))
+        return replace(granted, resumes=later)
+
+    def _need_same_records(self, tp: TopicPartition, root: Root) -> Steps[None]:
+        """For a sidecar without links: its broker may have other records for what the bucket holds."""
+        held = yield from self._looked_up(tp, root, SegmentLookup.leader_epochs)
+        theirs = yield Blocking(functools.partial(self._disk.leader_epochs, tp))
+        need_same_records(str(tp), held, theirs, root.next_offset)
+
+    def take_grant(self, tp: TopicPartition) -> Steps[bool]:
+        """Begins under the claim that another process made for this volume; whether the root carries one as it is now.
+
+        The volume's own proof tells: it is on the disk before the PUT. The root's word alone may be of a claim from
+        before this directory became a fresh volume (``repair rejoin``).
+        """
+        if not self._disk.claims.of(tp).token:
+            return False
+        catalog = yield from self.catalog(tp)
+        root = yield from catalog.load()
+        proof = yield Blocking(lambda: self.proof(tp))
+        if root is None or not is_own_claim(root, proof) or held_ids(proof.token)[-1] != root.writer.token:
+            return False  # a newer claim of this volume may be under way: its leader epoch is the one to write under
+        resumes = proof.empty and bool(root.next_offset)
+        producers = (yield from self.producers(tp, root)) if resumes else b""
+        writer, token = root.writer, proof.token  # a claim that came meanwhile is not the one that this root carries
+        granted = Granted(
+            token, writer.epoch, root.leader_epoch, root.start_offset, root.next_offset, resumes, producers
+        )
+        yield Blocking(lambda: self._disk.begin(tp, granted))
+        return True
+
+    def producers(self, tp: TopicPartition, root: Root) -> Steps[bytes]:
+        """Who wrote what so far, as a ``.snapshot`` file."""
+        return (yield from self._looked_up(tp, root, SegmentLookup.producer_snapshot))
+
+    def _looked_up(
+        self, tp: TopicPartition, root: Root, ask: Callable[[SegmentLookup, Snapshot], Steps[T]]
+    ) -> Steps[T]:
+        """What the newest segment tells. What is gone or damaged is looked for a second time."""
+        for last in (False, True):
+            try:
+                return (yield from ask(SegmentLookup(tp, root.topic_id, ByteCache()), Snapshot.of(root)))
+            except SegmentGone as gone:
+                if last:
+                    raise CorruptionError(
+                        f"{tp}: {gone.key} is gone and version {root.version} of the catalog still names it (offsets "
+                        f"{gone.row.base} to {gone.row.next})",
+                        path_or_key=gone.key,
+                        position=0,
+                        offset=gone.row.base,
+                        hint="look for a lifecycle rule or a person that deletes objects of this prefix; a disk that "
+                        "still has the segment can upload it again",
+                    ) from None
+            except CorruptionError:
+                if last:
+                    raise
+            root = (yield from self._catalog(tp).load()) or root
+        raise AssertionError("the second look ends it")
+
+    def proof(self, tp: TopicPartition) -> VolumeProof:
+        """What this volume is, as a claim is judged by it. Waits for the disk."""
+        proof = self._disk.claims.of(tp)
+        extent = self._disk.extent(tp, exact=proof.restored_from is not None)
+        epochs = self._disk.leader_epochs(tp)
+        return VolumeProof(
+            volume_id=self._disk.volume_id,
+            empty=extent.is_empty,
+            end_offset=extent.end_offset,
+            token=proof.token or "",
+            last_append=proof.last_append or "",
+            restored_from=RestoredFrom(*proof.restored_from) if proof.restored_from else None,
+            start_offset=extent.local_start_offset,
+            leader_epoch=epochs[-1].epoch if epochs else -1,
+            joints=extent.joints,
+        )
+
+    def settle(self, tp: TopicPartition, claim_epoch: int, next_offset: int) -> Steps[int]:
+        """Removes what dead claims left; returns how many uploads that were.
+
+        Multipart uploads are aborted. Objects at or above ``next_offset`` are deleted: no commit can name them any
+        more, because the claim that stored them is fenced. Those below it are committed, or the collector's, and so
+        is everything where the policy lets a writer delete nothing (``terraform/modules/roles``).
+        """
+        journal = self._journal()
+        entries = journal.before(tp, claim_epoch)
+        for entry in entries:
+            for upload_id in entry.upload_ids:
+                yield AbortUpload(entry.log_key, upload_id)
+            # mutant sweep-spares-committed
+            if entry.base >= next_offset:
+                yield from _delete_dead(entry)
+            yield Blocking(functools.partial(journal.done, [entry.log_key]))
+        return len(entries)
+
+    # ------------------------------------------------------------------ segments
+
+    def commit_bytes(self, tp: TopicPartition, rows: Sequence[Row]) -> int:
+        """Return the bytes of memory that a commit holds at most."""
+        return self._catalog(tp).commit_bytes(len(rows))
+
+    def upload_bytes(self, tp: TopicPartition, ref: SegmentRef) -> int:
+        """Return the bytes of memory that an upload holds at most. Waits for the disk. Raises NotFoundError."""
+        parts = -(-ref.size_bytes // self.sizes.part_bytes) if ref.size_bytes > self.sizes.multipart_above_bytes else 1
+        indexes = self._disk.segment(tp, ref).index_bytes
+        return min(parts, PARALLEL_PARTS) * PIECE_BYTES + INDEX_COPIES * indexes
+
+    def upload(
+        self, tp: TopicPartition, ref: SegmentRef, claim_epoch: int, *, deadline_seconds: float = PUT_DEADLINE_SECONDS
+    ) -> Steps[Row]:
+        """Both objects, stored and verified. What is left of a failed attempt is swept after the next claim.
+
+        But a multipart upload that the store did not answer is kept: the next attempt sends only the parts that it
+        lacks. Raises FencedError if what was stored is gone because a newer claim's sweep took it.
+        """
+        try:
+            return (yield from self._upload(tp, ref, claim_epoch, deadline_seconds))
+        except CorruptionError as damage:
+            yield Blocking(functools.partial(self._disk.tell_owner, tp, damage))
+            raise
+
+    def _upload(self, tp: TopicPartition, ref: SegmentRef, claim_epoch: int, deadline_seconds: float) -> Steps[Row]:
+        capabilities = self.capabilities or (yield from self.probe())
+        journal = self._journal()
+        kept = self._kept(tp, ref, claim_epoch, journal) if tp in self._unfinished else None
+        uid: str = "" if kept is not None else (yield NewId())
+        before = yield from self._producers_before(tp, ref)
+
+        def prepare() -> Prepared:
+            """Reads what is to be sent, then writes its names down: what cannot be told leaves no orphan."""
+            segment = self._disk.segment(tp, ref)
+            descriptor, indexes = segment.descriptor, segment.indexes(before)
+            if kept is not None:
+                return Prepared(descriptor, segment.open_log(), indexes, kept.plan)
+            plan = plan_upload(descriptor, uid=uid, claim_epoch=claim_epoch, role=Role.WRITER)
+            source = segment.open_log()
+            try:
+                journal.put(Entry(tp, claim_epoch, ref.base, plan.log_key, plan.idx_key))
+            except BaseException:
+                source.close()
+                raise
+            return Prepared(descriptor, source, indexes, plan)
+
+        prepared: Prepared = yield Blocking(prepare)
+        work = kept
+        if kept is None and prepared.source.size > self.sizes.multipart_above_bytes:
+            work = Unfinished(ref, claim_epoch, prepared.plan, Parts())
+            self._unfinished.setdefault(tp, {})[ref.base] = work
+        try:
+            row = yield from upload_segment(
+                prepared,
+                topic_id=prepared.descriptor.topic_id,
+                partition=tp.partition,
+                claim_epoch=claim_epoch,
+                capabilities=capabilities,
+                role=Role.WRITER,
+                plan=prepared.plan,
+                on_multipart=functools.partial(journal.part, prepared.plan.log_key),
+                multipart_from_bytes=self.sizes.multipart_above_bytes,
+                part_bytes=self.sizes.part_bytes,
+                deadline_seconds=deadline_seconds,
+                parts=None if work is None else work.parts,
+            )
+        except TieredError as error:
+            if not isinstance(error, RemoteUnavailableError):
+                self._finished(tp, ref)
+            if isinstance(error, CorruptionError):
+                yield from self._catalog(tp).confirm()
+            raise
+        finally:
+            prepared.source.close()
+        if work is not None:
+            self._finished(tp, ref)
+        return row
+
+    def _producers_before(self, tp: TopicPartition, ref: SegmentRef) -> Steps[ProducerSnapshot | None]:
+        """Return the producers at the bucket's end, where the broker keeps no snapshot of them: one before 2.8."""
+        if not (yield Blocking(lambda: self._disk.segment(tp, ref).lacks_producers)):
+            return None
+        root = self._catalog(tp).root or (yield from self._catalog(tp).load())
+        if root is None:
+            return None
+        data = yield from self.producers(tp, root)
+        return ProducerSnapshot(root.next_offset, tuple(decode_snapshot(data)) if data else ())
+
+    def _finished(self, tp: TopicPartition, ref: SegmentRef) -> None:
+        """Nothing of this segment is gone on with."""
+        begun = self._unfinished.get(tp, {})
+        begun.pop(ref.base, None)
+        if not begun:
+            self._unfinished.pop(tp, None)
+
+    def _kept(self, tp: TopicPartition, ref: SegmentRef, claim_epoch: int, journal: Journal) -> Unfinished | None:
+        """What an earlier attempt has begun of this very segment under this claim, if the journal still names it."""
+        kept = self._unfinished.get(tp, {}).get(ref.base)
+        if kept is None or (kept.segment, kept.claim_epoch) != (ref, claim_epoch) or not kept.parts.upload_id:
+            return None
+        return kept if journal.names(kept.plan.log_key) else None
+
+    def commit(self, tp: TopicPartition, claim_epoch: int, rows: Sequence[Row]) -> Steps[Root]:
+        """The root as it was read back. Raises CommitUnknown whenever the rows may be in it."""
+        catalog = self._catalog(tp)
+        if catalog.claim_epoch != claim_epoch:
+            raise CommitUnknown(f"{tp}: the claim {claim_epoch} is gone, {catalog.claim_epoch} is held")
+        epochs = yield Blocking(functools.partial(self._disk.leader_epochs, tp))
+        self._idle.pop(tp, None)
+        if catalog.root is None:
+            yield from catalog.load()
+        try:
+            rows = yield from catalog.dated(rows)
+            yield from catalog.append(rows, epochs)
+        except FencedError:
+            raise
+        except TieredError as error:
+            if catalog.in_doubt and not isinstance(error, CommitUnknown):
+                raise CommitUnknown(f"{tp}: {error.message}", hint=error.hint) from error
+            raise
+        self._unseen.add(tp)
+        root = yield from _read_back(tp, catalog, rows)
+        yield from self._forget(tp, rows)
+        self._unseen.discard(tp)
+        return root
+
+    def _forget(self, tp: TopicPartition, rows: Sequence[Row]) -> Steps[None]:
+        """Strikes out what is committed, and deletes what failed attempts of these segments left: no row names it.
+
+        Only of these: what stands below them may be committed, whoever did not come to strike it out.
+        A delete that fails costs an object that the collector finds later, a line that cannot be written one look; the
+        commit stands.
+        """
+        journal = self._journal()
+        committed = {join_uid(row.id_hi, row.id_lo) for row in rows}
+        done = []
+        for entry in journal.between(tp, rows[0].base, rows[-1].next):
+            stands = entry.uid in committed
+            try:
+                # One that was completed is unknown to the store; what a failed attempt began and did not abort is not.
+                for upload_id in entry.upload_ids[:-1] if stands else entry.upload_ids:
+                    yield AbortUpload(entry.log_key, upload_id)
+                # mutant commit-spares-named
+                if not stands and entry.epoch == rows[0].claim_epoch:
+                    yield Delete((entry.log_key, entry.idx_key))
+            except TieredError:
+                continue
+            done.append(entry.log_key)
+        with contextlib.suppress(LocalIOError):  # a full disk: a later claim looks at them once more
+            yield Blocking(functools.partial(journal.done, done))
+
+
+def _read_back(tp: TopicPartition, catalog: Catalog, rows: Sequence[Row]) -> Steps[Root]:
+    """Local bytes may go once this has seen the rows; whatever keeps it from that, only a claim's root can say then."""
+    until = math.inf
+    attempt = 1
+    while True:
+        try:
+            return (yield from catalog.read_back(rows))
+        except FencedError:
+            raise
+        except TieredError as error:
+            now = (yield Now()).monotonic
+            until = min(until, now + READ_BACK_SECONDS)
+            if attempt >= READ_BACK_ATTEMPTS or now >= until:
+                raise CommitUnknown(
+                    f"{tp}: committed up to {rows[-1].next}, but the root cannot be read back: {error.message}",
+                    hint="the next claim reads it; local bytes stay until then",
+                ) from error
+        yield Backoff(attempt)
+        attempt += 1
+
+
+def _delete_dead(entry: Entry) -> Steps[None]:
+    try:
+        deleted = yield Delete((entry.log_key, entry.idx_key))
+    except RemotePermissionError:
+        return  # a writer need not have the right: the maintainer collects by the epoch in the key
+    if isinstance(deleted, Deleted) and deleted.failed:
+        key, why = deleted.failed[0]
+        if ACCESS_DENIED not in why:
+            raise RemoteUnavailableError(f"{key} was not deleted: {why}")

@@ -1,0 +1,251 @@
+"""Waits until the bucket holds what was appended, whoever uploads it: this thread, this process, or a daemon."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from tiered.clock import Clock
+from tiered.engine.directory import LogDirectory
+from tiered.engine.partition import PAUSED_HINT
+from tiered.errors import (
+    CommitUnknown,
+    DataLocalError,
+    FencedError,
+    LockedError,
+    RemoteUnavailableError,
+    TieredError,
+)
+from tiered.local.directory.directories import LocalTier
+from tiered.local.disk.uploads import PartitionUpload, PauseFile
+from tiered.model import TopicPartition
+from tiered.plan.pauses import ALL_TOPICS, Pause
+from tiered.store.location import StoreLocation
+from tiered.store.options import StoreOptions
+
+UPLOAD_CHECK_S = 1.0
+"""How often a wait looks for sealed segments that nobody uploads."""
+POLL_S = 0.05
+"""How often a wait of an application looks at the checkpoint of an uploader in another process."""
+FOLLOW_S = 0.2
+"""How often a program does that beside a running uploader."""
+PROGRESS_SECONDS = 10.0
+"""How often somebody who waits for uploads is shown how far they are."""
+NAMES = 5
+"""Partitions that one sentence names."""
+ASK_S = 30.0
+"""The writer is asked to roll again after this time."""
+FENCED_HINT = "another volume writes this partition now; its records and these differ from the committed end on"
+WAITS_HINT = "`tiered status` says what it waits for; the data is safe on this disk meanwhile"
+
+_logger = logging.getLogger("tiered")
+
+
+class Uploads(Protocol):
+    """The bucket side of an open log, as far as a wait needs it."""
+
+    def sync(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> Mapping[TopicPartition, int]:
+        """Uploads and commits what is sealed below these offsets, but for what another process uploads."""
+
+
+class UploaderHandle(Protocol):
+    """An uploader at work for an open log."""
+
+    def poke(self) -> None:
+        """Look now instead of at the next scan."""
+
+    def close(self, timeout: float) -> None:
+        """Stops it; what is not committed stays local."""
+
+    @property
+    def error(self) -> TieredError | None:
+        """Why it stopped by itself, None while it works."""
+
+    def when_ended(self, callback: Callable[[TieredError], None]) -> None:
+        """Calls back, from any thread, once it stopped by itself; at once if it has."""
+
+
+class UploaderComponent(Protocol):
+    """``uploader.Uploader()``, passed to ``tiered.open``; the library never imports it."""
+
+    def attach(self, directory: Path, location: StoreLocation, options: StoreOptions) -> UploaderHandle:
+        """Start uploading the sealed segments of ``directory``, within the limits of ``options``."""
+
+
+class Uploaders:
+    """The in-process uploaders of a log as one: each directory in service has one of its own."""
+
+    def __init__(self, clock: Clock, ended: Callable[[TieredError], None]) -> None:
+        """``ended`` is called, from another thread, with why one of them stopped by itself."""
+        self._parts: list[UploaderHandle] = []
+        self._clock = clock
+        self._ended = ended
+
+    def start(
+        self, component: UploaderComponent, local: LocalTier, location: StoreLocation, options: StoreOptions
+    ) -> None:
+        """If one cannot start, none stays."""
+        paths = sorted(local.logs().keys() - local.offline.keys())
+        try:
+            for path in paths:
+                self._parts.append(component.attach(path, location, options))
+        except BaseException:
+            self.close(0.0)
+            raise
+        for path, part in zip(paths, self._parts, strict=True):
+            part.when_ended(functools.partial(self._report, path))
+
+    def _report(self, path: Path, error: TieredError) -> None:
+        _logger.error("the uploader of %s ended by itself, records stay on this disk: %s", path, error)
+        self._ended(error)
+
+    @property
+    def error(self) -> TieredError | None:
+        """Why the first that stopped by itself did."""
+        return next((part.error for part in self._parts if part.error is not None), None)
+
+    def poke(self) -> None:
+        """Look now instead of at the next scan."""
+        for part in self._parts:
+            part.poke()
+
+    def close(self, timeout: float) -> None:
+        """Stops them all, within ``timeout`` seconds together; what is not committed stays local."""
+        deadline = self._clock.monotonic() + timeout
+        for part in self._parts:
+            part.close(max(deadline - self._clock.monotonic(), 0.0))
+
+
+def wait_uploaded(
+    local: LocalTier,
+    ends: Mapping[TopicPartition, int],
+    timeout_s: float | None,
+    *,
+    tiering: Uploads | None,
+    uploader: Uploaders | None,
+    clock: Clock,
+    closed: threading.Event,
+) -> None:
+    """Waits until the committed end of each partition reaches its offset; DataLocalError on time-out.
+
+    It seals nothing: segments are sealed by their size, by ``seal.ms`` or by ``sync``. Where neither an in-process
+    uploader nor a daemon uploads what is sealed, the waiting thread does.
+    """
+    deadline = None if timeout_s is None else clock.monotonic() + timeout_s
+    look = clock.monotonic()
+    while behind := _behind_of(local, ends):
+        if clock.monotonic() >= look:
+            if uploader is None and tiering is not None:
+                left_s = None if deadline is None else deadline - clock.monotonic()
+                _upload_sealed(local, tiering, ends, left_s)
+            look = clock.monotonic() + UPLOAD_CHECK_S
+            continue
+        if uploader is not None and uploader.error is not None:
+            raise uploader.error
+        if deadline is not None and clock.monotonic() >= deadline:
+            raise DataLocalError(f"after {timeout_s:.0f} s not committed yet: {', '.join(behind)}", hint=WAITS_HINT)
+        clock.wait(closed, POLL_S)
+        if closed.is_set():
+            raise DataLocalError(f"the log was closed while waiting; not committed yet: {', '.join(behind)}")
+
+
+def _upload_sealed(
+    local: LocalTier, tiering: Uploads, ends: Mapping[TopicPartition, int], left_s: float | None
+) -> None:
+    """What an uploader would do now; trouble that may pass is left to the next look."""
+    logs = [local.partition(tp) for tp in ends]
+    found = ((log.tp, log.sealed_segments(log.positions().uploaded_offset)) for log in logs)
+    sealed = {tp: segments[-1].end_offset for tp, segments in found if segments}
+    try:
+        if sealed:
+            tiering.sync(sealed, None if left_s is None else max(0.0, left_s))
+    except RemoteUnavailableError as error:  # every second: the store's own log says when it began and when it ends
+        _logger.debug("what waits for the bucket goes on waiting: %s", error)
+    except (CommitUnknown, LockedError) as error:
+        _logger.warning("what waits for the bucket goes on waiting: %s", error)
+
+
+def _behind_of(local: LocalTier, ends: Mapping[TopicPartition, int]) -> list[str]:
+    local.refresh_uploads()
+    uploads = {tp: upload for log in local.logs().values() for tp, upload in log.uploads.read().items()}
+    committed = {tp: local.partition(tp).positions().uploaded_offset for tp in ends}
+    pauses: dict[str, Pause] = {}
+    for log in local.logs().values():
+        pauses |= PauseFile(log.directory, log.files).read()
+    return _behind(ends, committed, uploads, pauses)
+
+
+def _behind(
+    ends: Mapping[TopicPartition, int],
+    committed: Mapping[TopicPartition, int],
+    uploads: Mapping[TopicPartition, PartitionUpload],
+    pauses: Mapping[str, Pause],
+) -> list[str]:
+    """What is waited for, in words. Raises FencedError for what will never come, DataLocalError for what is paused."""
+    for tp, end in ends.items():
+        if tp in uploads and uploads[tp].fenced:
+            raise FencedError(f"{tp}: a newer claim owns it; {end} was not committed by this volume", hint=FENCED_HINT)
+    behind = [tp for tp, end in sorted(ends.items()) if committed[tp] < end]
+    for tp in behind:
+        if (pause := pauses.get(tp.topic) or pauses.get(ALL_TOPICS)) is not None:
+            raise DataLocalError(f"{tp}: committed up to {committed[tp]} of {ends[tp]}: {pause}", hint=PAUSED_HINT)
+    return [f"{tp} {committed[tp]} of {ends[tp]}" for tp in behind]
+
+
+def follow(
+    directory: LogDirectory,
+    *,
+    clock: Clock,
+    timeout_ms: int | None,
+    roll: bool = True,
+    progress: Callable[[str], None] = lambda _: None,
+) -> dict[TopicPartition, int] | None:
+    """``sync`` beside a running uploader: rolls if it is to, and returns when that one has committed what was there.
+
+    Gives how many records that were, by partition. Without ``roll`` only every sealed segment is waited for. None if
+    the uploader has gone before. ``progress`` gets a sentence every ``PROGRESS_SECONDS``. Raises FencedError,
+    CorruptionError (a partition is out of service), DataLocalError after ``timeout_ms`` (None: never).
+    """
+    ends: dict[TopicPartition, int] = {}
+    for seen in directory.scan().seen:
+        sealed = max([segment.end for segment in seen.sealed], default=0)
+        ends[seen.tp] = seen.end_offset if roll else max(seen.noted_offset, sealed)
+    for error in directory.unreadable().values():
+        raise error  # what it holds may be on this disk only
+    before = committed = _committed(directory, ends)
+    begun = told = clock.monotonic()
+    asked = begun - ASK_S
+    never = threading.Event()
+    while behind := _behind(ends, committed, directory.uploads(), directory.pauses()):
+        now = clock.monotonic()
+        if roll and now - asked >= ASK_S:
+            directory.seal()
+            asked = now
+        if now - told >= PROGRESS_SECONDS:
+            told = now
+            progress(f"not committed by the running uploader yet: {shown(behind)}")
+        if timeout_ms is not None and now - begun >= timeout_ms / 1000:
+            raise DataLocalError(
+                f"not committed by the running uploader yet: {', '.join(behind)}",
+                hint="`tiered status` says what it waits for",
+            )
+        clock.wait(never, FOLLOW_S)
+        if not directory.uploader():
+            return None
+        committed = _committed(directory, ends)
+    return {tp: committed[tp] - before[tp] for tp in sorted(ends) if committed[tp] > before[tp]}
+
+
+def shown(names: Sequence[str]) -> str:
+    """Return the first ``NAMES`` of them and the number of the others."""
+    more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
+    return ", ".join(names[:NAMES]) + more
+
+
+def _committed(directory: LogDirectory, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    uploads = directory.uploads()
+    return {tp: uploads[tp].end_offset if tp in uploads else 0 for tp in ends}

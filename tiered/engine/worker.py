@@ -1,0 +1,221 @@
+"""The loop of one partition: claim once, upload a window of segments, commit the contiguous prefix, note, again.
+
+The loop is :meth:`Worker.run`. Each turn does the first thing that is due, or waits with a time. What is due are the
+pure functions of ``rules``; what a claim, an upload or a commit does are the steps of ``tiering.steps``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tiered.engine import outcome, rules
+from tiered.engine.failure import Failure, FailureKind
+from tiered.engine.partition import NONE_MS, Partition, Phase, Work
+from tiered.engine.reports import Level, Report, Step, StepKind
+from tiered.engine.wakeup import Wakeup
+from tiered.format.root import Root
+from tiered.model import Row
+
+if TYPE_CHECKING:
+    from tiered.engine.engine import Engine
+
+
+class Worker:
+    """The coroutine of one partition. It lives while the partition has work. An idle one is a row and a wake-up."""
+
+    def __init__(self, p: Partition, engine: Engine) -> None:
+        self.p = p
+        self._engine = engine
+        self._uploads: dict[asyncio.Task[None], None] = {}  # those of a claim that was dropped, too, until they end
+        self._changed = Wakeup()
+        self.task = asyncio.get_running_loop().create_task(self.run())
+
+    async def run(self) -> None:
+        """Carry what is sealed to the bucket, until this partition waits for a change alone."""
+        p, engine = self.p, self._engine
+        try:
+            while engine.has_work(p):
+                now_ms = engine.now_ms()
+                if p.uploading and (p.phase is not Phase.CLAIMED or engine.ends(p)):
+                    await self._end_uploads()  # the claim is gone, or the run ends: first they have to end
+                elif p.retry_at_ms > now_ms:
+                    await self._wait(p.retry_at_ms)
+                elif not engine.topics.registered(p):
+                    await self._wait(NONE_MS)
+                elif p.phase is Phase.NEW:
+                    await self._claim()
+                elif rules.settle_due(p, now_ms):
+                    await self._settle()
+                elif rules.rows_due(p, engine.limits, now_ms):
+                    await self._commit()
+                else:
+                    engine.queue.offer(self)  # begins uploads as slots come free, the oldest byte of all first
+                    await self._wait(rules.next_ms(p, engine.limits))
+        finally:
+            self.cancel_uploads()
+            if self._uploads:
+                await self._end_uploads()
+
+    def cancel_uploads(self) -> None:
+        """Cancel what is under way. It ends within its time limit, and frees its slot then."""
+        self._engine.queue.withdraw(self)
+        for upload in self._uploads:
+            upload.cancel()
+
+    def wake(self) -> None:
+        """Take note that something has changed: an upload may begin beside a commit, and a wait ends."""
+        self._engine.queue.offer(self)
+        self._changed.set()
+
+    async def _wait(self, until_ms: int) -> None:
+        """Wait for a change, until ``until_ms`` at most. What it waits for stands in the status record of the row."""
+        await self._changed.wait(None if until_ms == NONE_MS else (until_ms - self._engine.now_ms()) / 1000)
+
+    # ------------------------------------------------------------------ the steps
+
+    async def _claim(self) -> None:
+        p, engine = self.p, self._engine
+        async with engine.claims:
+            if not engine.has_work(p):
+                return  # this run has ended meanwhile
+            p.phase = Phase.CLAIMING
+            engine.track(p)
+            try:
+                granted = await engine.attempt(
+                    Step(StepKind.CLAIM, p.tp.topic, p.tp), partial(engine.bucket.claim, p.tp)
+                )
+            finally:
+                if p.phase is Phase.CLAIMING:
+                    p.phase = Phase.NEW
+        if isinstance(granted, Failure):
+            if granted.kind is FailureKind.FENCED:
+                engine.fence(p, granted)
+            else:
+                engine.failed(p, granted, "claiming the writer role")
+            return
+        for text in granted.warnings:
+            engine.report(Report(Level.WARN, "resumed", text, p.tp))
+        p.remote_start = granted.start_offset
+        p.claim_epoch, p.committed = granted.claim_epoch, granted.next_offset
+        yet_to = granted.resumes and p.local_start < granted.next_offset  # its writer may have been faster
+        p.resume_at = granted.next_offset if yet_to else -1
+        if engine.fence_diverged(p):
+            return
+        p.claimed(granted.claim_epoch, granted.next_offset)
+        p.settled, p.settle_at_ms, p.settle_attempts, p.doubt_end = False, 0, 0, 0
+        engine.succeeded(p, "claiming the writer role")
+        engine.note(p)
+        fields = (("claim_epoch", p.claim_epoch), ("uploaded_offset", p.committed))
+        text = f"the writer role is ours, the bucket ends at {p.committed}"
+        engine.report(Report(Level.INFO, "claimed", text, p.tp, fields))
+        engine.changed(p)
+
+    async def _settle(self) -> None:
+        """Sweep what dead claims left. What lies below the committed end is no longer swept: so it comes first."""
+        p, engine, epoch = self.p, self._engine, self.p.claim_epoch
+        settle = partial(engine.bucket.settle, p.tp, epoch, p.committed)
+        swept = await engine.attempt(Step(StepKind.SETTLE, p.tp.topic, p.tp), settle)
+        if p.claim_epoch != epoch or p.phase is not Phase.CLAIMED:
+            return
+        if not isinstance(swept, Failure):
+            p.settled = True
+            if swept:
+                text = f"{swept} uploads that an earlier claim left were swept"
+                engine.report(Report(Level.INFO, "settled", text, p.tp))
+        else:
+            engine.settle_failed(p, swept)
+        engine.changed(p)
+
+    def upload_due(self) -> Work | None:
+        """Return the segment whose upload may begin now."""
+        p = self.p
+        return None if p.retry_at_ms > self._engine.now_ms() else rules.upload_due(p, self._engine.wanted)
+
+    def start_upload(self, work: Work) -> None:
+        """Begin an upload in a slot of the queue."""
+        work.uploading = True
+        self.p.uploading += 1
+        upload = asyncio.get_running_loop().create_task(self._upload(work, self.p.claim_epoch))
+        self._uploads[upload] = None
+        upload.add_done_callback(self._upload_ended)
+        self._engine.track(self.p)
+
+    def _upload_ended(self, upload: asyncio.Task[None]) -> None:
+        """Free its slot, however it ended: also one that was cancelled before its first step."""
+        del self._uploads[upload]
+        self.p.uploading -= 1
+        self._engine.queue.ended()
+        self._engine.queue.offer(self)
+        self._engine.changed(self.p)
+        if not upload.cancelled() and (bug := upload.exception()) is not None:
+            self._engine.crash(bug)
+
+    async def _upload(self, work: Work, claim_epoch: int) -> None:
+        p, engine, segment = self.p, self._engine, work.segment
+        step = Step(StepKind.UPLOAD, p.tp.topic, p.tp, size_bytes=segment.size_bytes)
+        upload = partial(engine.bucket.upload, p.tp, segment, claim_epoch)
+        row = await engine.attempt(step, upload, engine.bucket.room_for_upload(p.tp, segment))
+        if p.claim_epoch != claim_epoch or p.phase is not Phase.CLAIMED:
+            return  # the claim is gone: no epoch adopts another's uploads
+        work.uploading = False
+        if isinstance(row, Failure):
+            engine.failed(p, row, f"uploading {p.tp} from offset {segment.base}")
+        elif not rules.matches(row, work, claim_epoch):
+            text = f"the row {row.base}..{row.next} is not the segment {segment.base}"
+            engine.failed(p, Failure(FailureKind.FATAL, "internal", text), "uploading")
+        else:
+            work.row, work.stored_ms = row, engine.now_ms()
+            engine.succeeded(p, "uploading")
+
+    async def _commit(self) -> None:
+        """Commit the stored prefix. Uploads go on meanwhile."""
+        p, engine = self.p, self._engine
+        p.committing = True
+        engine.track(p)
+        try:
+            async with engine.commits:
+                epoch, rows = p.claim_epoch, rules.rows_due(p, engine.limits, engine.now_ms())
+                if not rows:
+                    return
+                step = Step(StepKind.COMMIT, p.tp.topic, p.tp, records=rows[-1].next - rows[0].base)
+                commit = partial(engine.bucket.commit, p.tp, epoch, rows)
+                found = await engine.attempt(step, commit, engine.bucket.room_for_commit(p.tp, rows))
+        finally:
+            p.committing = False
+        if p.claim_epoch == epoch and p.phase is Phase.CLAIMED:
+            self._committed(rows, found)
+        engine.changed(p)
+
+    def _committed(self, rows: tuple[Row, ...], found: Root | Failure) -> None:
+        """Note what the root that was read back holds; after a doubt only a new claim knows."""
+        p, engine, end = self.p, self._engine, rows[-1].next
+        if isinstance(found, Failure):
+            if found.kind is FailureKind.FENCED:
+                engine.fence(p, found)
+                return
+            if found.kind is FailureKind.UNKNOWN:
+                p.doubt_end = end
+            if found.kind is FailureKind.FATAL:  # a new claim reads the catalog as it is, and uploads again
+                outcome.refused(p, found, end)
+            if found.kind in (FailureKind.UNKNOWN, FailureKind.FATAL):
+                engine.drop_claim(p)
+            engine.failed(p, found, outcome.committing(p))
+            return
+        if found.next_offset >= end:  # else the root does not hold the rows
+            p.committed = end
+            p.remote_start = max(p.remote_start, found.start_offset)
+            p.forget_committed()
+            engine.note(p)
+        if found.next_offset != end:  # another's rows follow ours
+            text = f"the root read back ends at {found.next_offset}, not at {end}"
+            engine.drop_claim(p)
+            engine.failed(p, Failure(FailureKind.UNKNOWN, "commit_unknown", text, exit_code=75), outcome.committing(p))
+            return
+        engine.succeeded(p, "committing")
+        fields = (("segments", len(rows)), ("uploaded_offset", p.committed))
+        engine.report(Report(Level.INFO, "committed", f"{len(rows)} segments are in the catalog", p.tp, fields))
+
+    async def _end_uploads(self) -> None:
+        await asyncio.wait(list(self._uploads))

@@ -1,1 +1,0 @@
-"""Every rule of the engine between the tiers: facts in, orders out. No I/O, no clock, no task."""

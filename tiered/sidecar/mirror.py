@@ -1,0 +1,898 @@
+"""Beside a real Kafka broker: its sealed segments as hard links in a private directory, which is uploaded.
+
+::
+
+    /var/lib/kafka/data            the broker's; read, never written
+    /var/lib/kafka/data-tiered     ours, on the same file system: a log directory that is made of links
+        orders-0/00000000000000000000.log  .index .timeindex .txnindex   links to the broker's files
+        orders-0/00000000000000004711.log                                empty: where the log ends
+        orders-0/00000000000000004711.snapshot                           the producers at that end, a link; derived
+                                                                         from the links where the broker has none
+        orders-0/partition.metadata  leader-epoch-checkpoint             copies
+        orders-0/tiered-links                                            where links begin (``sidecar.links``)
+
+A link is what keeps a segment that the broker's retention deletes. Only what lies below the recovery point and the high
+watermark of the broker's checkpoints is linked, whole segments in offset order without a gap; what the bucket holds is
+let go. A bucket that has nothing of a log begins with the segment in which the broker's starts, as Kafka's own tiering.
+Of a segment into which the cleaner merged what the links hold with what they do not, the latter is copied. A link that
+somebody removed is made again where the broker has all of it; else nothing from there on is uploaded. A link is
+the broker's file: nobody opens this directory for writing (``lock.SIDECAR_NAME``), and the engine seals nothing in it.
+The broker may cut a file only above the high watermark, unless a leader is elected uncleanly: then the leader epoch of
+what is linked is another one (:meth:`Mirror._agree`), and the link may hold the other records. A new private directory
+has nothing to compare: its claim asks the bucket (``steps.BucketSteps.claim``).
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+
+from tiered.clock import IdSource
+from tiered.config import LogConfig
+from tiered.errors import (
+    ConfigError,
+    CorruptionError,
+    DataLocalError,
+    FencedError,
+    LocalIOError,
+    LocalPermissionError,
+    LogDestroyedError,
+    NewerFormatError,
+    NotFoundError,
+    OffsetGapError,
+    TieredError,
+)
+from tiered.format.checkpoint import MetaProperties, decode_epochs, encode_meta_properties
+from tiered.format.coordinator_records import OFFSETS_TOPIC
+from tiered.format.keys import (
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    LocalFile,
+    local_name,
+    log_name,
+    partition_dir,
+    snapshot_name,
+)
+from tiered.format.walk import Offsets
+from tiered.local.directory.view import DirectoryView
+from tiered.local.disk.checkpoints import (
+    CLEANER_NAME,
+    LOG_START_NAME,
+    META_PROPERTIES_NAME,
+    RECOVERY_POINT_NAME,
+    REPLICATION_NAME,
+    OffsetsFile,
+)
+from tiered.local.disk.claims import Claims
+from tiered.local.disk.epochs import EPOCHS_NAME
+from tiered.local.disk.files import Files
+from tiered.local.disk.lock import SIDECAR_NAME
+from tiered.local.disk.names import bases_of, local_files, log_bases, snapshot_offsets
+from tiered.local.disk.uploads import UploadCheckpoint
+from tiered.local.disk.volume import (
+    PARTITION_METADATA_NAME,
+    ensure_volume,
+    read_topic_ids,
+    read_volume,
+    set_apart,
+)
+from tiered.local.segment.scan import LogFile
+from tiered.local.segment.side_files import snapshot_after
+from tiered.model import TopicPartition
+from tiered.plan.lineage import UNKNOWN_EPOCH, are_other_epochs, epoch_at, rewritten
+from tiered.plan.side_files import NO_PRODUCERS
+from tiered.sidecar.links import LinkNotes, Lost
+
+LOGGER = logging.getLogger("tiered.sidecar")
+
+HELD_BYTES = 64 * 1024**3
+"""Linked and not yet in the bucket, at most: a link holds space that the broker's retention meant to free."""
+
+INTERNAL = frozenset(
+    {OFFSETS_TOPIC, "__transaction_state", "__share_group_state", "__cluster_metadata", "__remote_log_metadata"}
+)
+"""Topics of the broker itself: state, not records."""
+
+COPIED_BYTES = 4 * 1024**2
+"""Read and written at once where a segment of the broker is copied in part."""
+
+LINKING_NAME = "tiered-linking"
+BEGUN_NAME = "tiered-begun"
+"""Empty file in a partition whose claim stood: what is linked from then on is the log of this directory."""
+STARTS_IN_NAME = "tiered-starts-in"
+"""In which segment the broker's log started when it was first linked: a bucket that has nothing of it begins there."""
+TAKEN_BACK_NAME = "tiered-taken-back"
+"""From which offset on links were taken back. Only the next claim tells for sure whether the bucket has it."""
+DELETED = ".deleted"
+"""What the broker appends to the name of a file a minute before it removes it."""
+
+
+def beside(broker: Path) -> Path:
+    """The private directory of a broker's log directory, unless another one is named."""
+    return broker.absolute().with_name(f"{broker.absolute().name}-tiered")
+
+
+def safe_end(
+    tp: TopicPartition, points: Mapping[TopicPartition, int], marks: Mapping[TopicPartition, int]
+) -> int | None:
+    """Below it records are flushed, and no leader's election takes them back; None: the checkpoints do not tell."""
+    return min(points[tp], marks[tp]) if tp in points and tp in marks else None
+
+
+def first_base(bases: Sequence[int], log_start: int) -> int:
+    """Where the segment begins in which a log starts: of those before it nobody reads anything any more."""
+    return max((base for base in bases if base <= log_start), default=bases[0])
+
+
+def epoch_of(epochs: bytes, offset: int) -> int:
+    """The leader epoch under which ``offset`` was written, by a ``leader-epoch-checkpoint``; -1 if it does not tell."""
+    try:
+        return epoch_at(decode_epochs(epochs.decode()), offset)
+    except (CorruptionError, UnicodeDecodeError):
+        return UNKNOWN_EPOCH
+
+
+class _Piece(NamedTuple):
+    """What is linked as the segment from ``start`` to ``after``: the broker's segment ``base`` from ``position`` on.
+
+    ``until``: where it ends there, None: with the file. What is not all of the file is a copy.
+    """
+
+    base: int
+    start: int
+    after: int
+    position: int
+    until: int | None = None
+
+    @property
+    def is_copy(self) -> bool:
+        return bool(self.position) or self.until is not None
+
+
+class Mirror:
+    """Links in ``path`` to the sealed segments of ``broker``. One thread at a time."""
+
+    def __init__(self, broker: Path, path: Path, files: Files, *, compacted: Collection[str], held_bytes: int) -> None:
+        self.broker = broker
+        self.path = path
+        self.broken: dict[TopicPartition, TieredError] = {}
+        self.skipped: set[TopicPartition] = set()
+        self.taken_back: set[TopicPartition] = set()
+        """By the last look: links of these are other files now, none, or there again."""
+        self._files = files
+        self._compacted = frozenset(compacted)
+        self._held_bytes = held_bytes
+        self._full = False
+        self._gone: set[TopicPartition] = set()
+        self._links = LinkNotes(files)
+        self._lost: dict[TopicPartition, list[Lost]] = {}
+        self._unlinked: dict[TopicPartition, TieredError] = {}  # as ``broken``, but for links that are lost
+        self._uploads = UploadCheckpoint(path, files)
+        self._ends = OffsetsFile(path, RECOVERY_POINT_NAME, files)
+
+    def make(self, ids: IdSource) -> None:
+        """The directory, if there is none. Raises NotFoundError (no broker's), ConfigError (another file system)."""
+        files, meta = self._files, read_volume(self.broker, self._files)
+        if meta is None:
+            raise NotFoundError(
+                f"{self.broker} is not a broker's log directory: it has no {META_PROPERTIES_NAME}",
+                hint="name one of the broker's log.dirs",
+            )
+        if files.state(self.broker / SIDECAR_NAME) is not None:
+            raise ConfigError(f"{self.broker} holds links to a broker's files", hint="name the broker's own directory")
+        if self.path.resolve().is_relative_to(self.broker.resolve()):
+            raise ConfigError(f"{self.path} lies in the broker's directory", hint="name one beside it: --log-dir DIR")
+        files.make_directory(self.path)
+        if self.path.stat().st_dev != self.broker.stat().st_dev:
+            raise ConfigError(
+                f"{self.path} is not on the file system of {self.broker}: no file can be linked",
+                hint="name a directory on the same one: --log-dir DIR",
+            )
+        if files.state(self.path / META_PROPERTIES_NAME) is None:
+            files.replace(self.path / SIDECAR_NAME, f"{self.broker.absolute()}\n".encode())
+            own = MetaProperties(meta.cluster_id, meta.node_id, None)
+            files.replace(self.path / META_PROPERTIES_NAME, encode_meta_properties(own).encode())
+        elif files.state(self.path / SIDECAR_NAME) is None:
+            raise ConfigError(f"{self.path} is a log directory of its own", hint="name an empty one: --log-dir DIR")
+        else:
+            self._need_own_links()
+        ensure_volume(self.path, files, ids, LogConfig())
+
+    def _need_own_links(self) -> None:
+        """That the links there are to files of this broker, which may have moved: not of one that is there, too."""
+        other = Path(self._read(self.path / SIDECAR_NAME).decode().strip())
+        if other.is_absolute() and other.resolve() != self.broker.resolve() and read_volume(other, self._files):
+            raise ConfigError(
+                f"{self.path} holds links to the files of {other}, not of {self.broker}",
+                hint="each of the broker's directories has one of its own: name another one, --log-dir DIR",
+            )
+
+    def forget_removed(self) -> None:
+        """What is noted of partitions whose links somebody removed: of a topic that was given up, as a rule.
+
+        An upload would ask the bucket for each of them. Only with the uploader's lock.
+        """
+        for tp in {*self._uploads.read(), *Claims(self.path, self._files).read()}:
+            if not self._linked(self.path / partition_dir(tp)):
+                self._forget(tp)
+
+    def look(self) -> None:
+        """Links what is new and safe, and lets go what the bucket holds."""
+        theirs = DirectoryView.look(self.broker, self._files).partitions
+        self.taken_back = set()
+        try:
+            names = (RECOVERY_POINT_NAME, REPLICATION_NAME, CLEANER_NAME, LOG_START_NAME)
+            points, marks, cleaned, starts = map(self._checkpoint, names)
+        except TieredError as unknown:  # what is linked is uploaded meanwhile
+            self.broken = dict.fromkeys((tp for tp in theirs if tp.topic not in INTERNAL), unknown)
+            self._unlinked = dict(self.broken)
+            return
+        committed = {tp: upload.end_offset for tp, upload in self._uploads.read().items()}
+        ours = DirectoryView.look(self.path, self._files).partitions
+        held, broken = self._let_go_all(ours, committed)
+        was_full, self._full = self._full, False
+        self._tell_gone({tp for tp in ours if tp not in theirs})
+        followed: dict[TopicPartition, bool] = {}
+        for tp in theirs:
+            asked_for = tp not in cleaned or tp.topic in self._compacted
+            if tp.topic in INTERNAL or not (asked_for or self.begun(tp)):
+                self._skip(tp)
+            else:
+                followed[tp] = asked_for
+        ids = read_topic_ids(self.broker, self._files, followed, broken)
+        set_apart(self.broker, ids, {}, broken)
+        linked = read_topic_ids(self.path, self._files, (tp for tp in ours if self._linked(ours[tp])), broken)
+        for tp, asked_for in followed.items():
+            if tp in broken:
+                continue
+            try:
+                self._need_asked(tp, asked_for=asked_for)
+                self._need_same_topic(tp, ids[tp.topic][tp.partition], linked.get(tp.topic, {}))
+                held = self._follow(
+                    tp,
+                    theirs[tp],
+                    safe_end(tp, points, marks),
+                    held,
+                    committed.get(tp, -1),
+                    topic_id=ids[tp.topic][tp.partition],
+                    log_start=starts.get(tp, 0),
+                )
+            except TieredError as error:
+                broken[tp] = error
+        self._unlinked = dict(broken)
+        self._tell_lost(ours, broken)
+        self.broken = broken
+        if self._full and not was_full:
+            LOGGER.warning(
+                "sidecar_full held=%d limit=%d: the broker's retention may outrun the uploads", held, self._held_bytes
+            )
+        ends = {tp: self._end(folder) for tp, folder in DirectoryView.look(self.path, self._files).partitions.items()}
+        flushed = {tp: end for tp, end in ends.items() if end is not None}
+        if flushed != self._ends.read():
+            self._ends.write(flushed)
+
+    def _checkpoint(self, name: str) -> Mapping[TopicPartition, int]:
+        """One of the broker's. Raises CorruptionError: what it says is never taken for nothing."""
+        lost = (
+            "what of the broker's logs is safe, compacted or deleted is not known: nothing is linked meanwhile; a "
+            "running broker writes it anew within a minute"
+        )
+        return OffsetsFile(self.broker, name, self._files).read_whole(lost)
+
+    def _read_epochs(self, theirs: Path) -> bytes:
+        """The leader epochs of the broker's log as they stand; empty where it notes none.
+
+        Raises CorruptionError: what nobody can read never stands for none, of which nothing could be told to differ.
+        """
+        path = theirs / EPOCHS_NAME
+        data = self._read(path)
+        try:
+            decode_epochs(data.decode())
+        except NewerFormatError as newer:
+            newer.hint = "upgrade tieredlog; nothing of the partition is linked meanwhile"
+            newer.message = f"{path} was written by a newer release: {newer.message}"
+            raise
+        except (CorruptionError, UnicodeDecodeError) as error:
+            raise CorruptionError(
+                f"{path} cannot be read: {error}",
+                path_or_key=str(path),
+                hint="without it nobody can tell whether another leader wrote the log again: nothing of the partition "
+                "is linked meanwhile; a running broker writes it anew at its next election",
+            ) from error
+        return data
+
+    def _tell_gone(self, gone: set[TopicPartition]) -> None:
+        """Once, until the broker has them again."""
+        for tp in sorted(gone - self._gone):
+            text = (
+                "sidecar_gone partition=%s: the broker has it no more; what is linked is uploaded, nothing else comes"
+            )
+            LOGGER.warning(text, tp)
+        self._gone = gone
+
+    def _tell_lost(
+        self,
+        ours: Mapping[TopicPartition, Path],
+        broken: dict[TopicPartition, TieredError],
+    ) -> None:
+        """Of each partition the first link that is gone. Why the broker does not give it now is told before that.
+
+        Partitions of which other links are gone than before, or none any more, are ``taken_back``.
+        """
+        was_lost, self._lost = self._lost, {}
+        for tp, folder in ours.items():
+            if tp in broken and not isinstance(broken[tp], OffsetGapError):
+                lost = was_lost.get(tp, [])
+            else:
+                lost = self._lost_links(tp, self._linked(folder))
+                broken |= {tp: self._is_lost(tp, folder, lost[0])} if lost else {}
+            if lost:
+                self._lost[tp] = lost
+        self.taken_back |= {tp for tp in {*was_lost, *self._lost} if was_lost.get(tp) != self._lost.get(tp)}
+
+    def unreadable(self) -> dict[TopicPartition, TieredError]:
+        """Return what the last look refused. A lost link counts only while the bucket lacks its records.
+
+        The first claim of a run may show that the bucket has them, after the look.
+        """
+        settled = {tp for tp in self._lost if not self._lost_links(tp, self._linked(self.path / partition_dir(tp)))}
+        return {tp: error for tp, error in self.broken.items() if tp not in settled} | {
+            tp: self._unlinked[tp] for tp in settled if tp in self._unlinked
+        }
+
+    def segments_of(self, tp: TopicPartition, linked: Sequence[int]) -> Sequence[tuple[int, int]]:
+        """The links that begin at ``linked``, each with its own end."""
+        return self._links.there(self.path / partition_dir(tp), linked)
+
+    def _lost_links(self, tp: TopicPartition, linked: Sequence[int]) -> list[Lost]:
+        upload = self._uploads.read().get(tp)
+        committed = -1 if upload is None or not self.begun(tp) else upload.end_offset
+        return self._links.lost(self.path / partition_dir(tp), linked, committed)
+
+    def _linked(self, folder: Path) -> list[int]:
+        return log_bases(self._files, folder) if self._files.is_directory(folder) else []
+
+    def _is_lost(self, tp: TopicPartition, ours: Path, lost: Lost) -> OffsetGapError:
+        path = ours / log_name(lost.base)
+        return OffsetGapError(
+            f"{tp}: {path} is gone, which was the link to offsets {lost.base} to {lost.after} of the broker's log, and "
+            "the broker has no longer all of them: nothing from there on is uploaded",
+            start=lost.base,
+            end=lost.after,
+            hint="put that file back, from a backup or from another replica that has a segment of just these offsets. "
+            f"If there is none, the bucket's log ends at {lost.base}; another prefix with a private directory of its "
+            "own (--log-dir DIR) begins a new log at what the broker still has. What follows in "
+            f"{ours} stays until you remove it",
+        )
+
+    def begun(self, tp: TopicPartition) -> bool:
+        """Whether the bucket knows where it begins; until then its links are no log of anybody's."""
+        return self._files.state(self.path / partition_dir(tp) / BEGUN_NAME) is not None
+
+    def start(self, tp: TopicPartition, linked: int) -> int:
+        """Where a bucket begins that has nothing of a log whose links begin at ``linked``."""
+        noted = self._read(self.path / partition_dir(tp) / STARTS_IN_NAME)
+        return int(noted) if noted else linked
+
+    def joints(self, tp: TopicPartition) -> tuple[int, ...]:
+        """Where a segment begins that is linked, or still the broker's: at no other offset can the links go on."""
+        ours, theirs = self.path / partition_dir(tp), self.broker / partition_dir(tp)
+        held = self._bases(theirs, local_files(self._files, theirs)) if self._files.is_directory(theirs) else []
+        return tuple(sorted({*self._linked(ours), *held}))
+
+    def begin(self, tp: TopicPartition, at: int, *, resumes: bool, producers: bytes = b"") -> None:
+        """Claimed; the bucket ends ``at`` this offset. ``resumes``, or the first time: links below it, or beside it,
+        are not needed. ``producers``: those at the bucket's end, kept where the broker has no snapshot of them.
+
+        Raises OffsetGapError if the broker has other records for what the bucket holds.
+        """
+        folder = self.path / partition_dir(tp)
+        taken_back = self._read(folder / TAKEN_BACK_NAME)
+        if taken_back and int(taken_back) < at:
+            raise rewritten(str(tp), int(taken_back), at)
+        if taken_back:
+            self._files.unlink(folder / TAKEN_BACK_NAME)
+        bases = log_bases(self._files, folder)
+        if resumes or (at > bases[0] and not self.begun(tp)):
+            kept = self._links.offsets(folder, bases) if at in bases else []
+            self._links.write(folder, [base for base in kept if base >= at] or [at])
+            for base in reversed([base for base in bases if base < at or at not in bases]):
+                self._files.unlink(folder / log_name(base))
+            self._place(folder, at)
+        if resumes and self._files.state(folder / snapshot_name(at)) is None:
+            self._files.replace(folder / snapshot_name(at), producers or NO_PRODUCERS)
+        self._files.replace(folder / BEGUN_NAME, b"")
+
+    def _skip(self, tp: TopicPartition) -> None:
+        if tp not in self.skipped and tp.topic not in INTERNAL:
+            LOGGER.info("sidecar_skipped partition=%s reason=compacted", tp)
+        self.skipped.add(tp)
+
+    def _follow(
+        self,
+        tp: TopicPartition,
+        theirs: Path,
+        safe: int | None,
+        held: int,
+        committed: int,
+        *,
+        topic_id: UUID | None,
+        log_start: int,
+    ) -> int:
+        """Links of one partition; returns the bytes that are held with them."""
+        ours, found = self.path / partition_dir(tp), local_files(self._files, theirs)
+        end, bases = self._end(ours), self._bases(theirs, found)
+        if topic_id is None and len(bases) > 1:  # a broker writes it before it rolls
+            raise ConfigError(
+                f"{tp}: {theirs} has no {PARTITION_METADATA_NAME}: which topic of this name it is of is not known",
+                hint="put the file back: that of another partition of the topic has the same content. A broker older "
+                "than 2.8 (or its inter.broker.protocol.version) writes none: it cannot be followed before it does",
+            )
+        if not bases:
+            return held
+        self._need_settled(tp, found)
+        epochs = self._read_epochs(theirs)  # once, and before what is linked with it: see _agree
+        if end is None:
+            self._forget(tp)
+            end = bases[0]  # what lies below the log start, too: the bucket's log may end there
+            self._adopt(theirs, ours, end, epochs, starts_in=first_base(bases, log_start))
+        end = self._agree(tp, ours, epochs, last=bases[-1], committed=committed if self.begun(tp) else -1)
+        self._link_lost(tp, theirs, bases)
+        if safe is None:
+            self._need_no_vouching(tp, bases)
+            return held
+        return self._link_new(tp, theirs, bases, end, safe=safe, held=held, epochs=epochs)
+
+    def _link_lost(self, tp: TopicPartition, theirs: Path, bases: list[int]) -> None:
+        """Links again what somebody has removed, where the broker has all of it. Nothing is cut for it: see _agree."""
+        ours, compacted = self.path / partition_dir(tp), tp.topic in self._compacted
+        for lost in self._lost_links(tp, log_bases(self._files, ours)):
+            try:
+                piece = self._piece_of(tp, theirs, bases, lost)
+                if piece is None:
+                    continue
+                self._link_segment(theirs, ours, piece, may_have_gaps=compacted, again=True)
+            except OffsetGapError:
+                continue  # the broker's log was rewritten there: it has other offsets
+            text = "sidecar_linked_again partition=%s base=%d end=%d: somebody had removed the link"
+            LOGGER.warning(text, tp, *lost)
+
+    def _piece_of(self, tp: TopicPartition, theirs: Path, bases: list[int], lost: Lost) -> _Piece | None:
+        """Where the broker still has what a link held: its segment, or its part of one that the cleaner merged."""
+        if bases[0] > lost.base or bases[-1] < lost.after:
+            return None
+        pieces = []
+        for base, after in itertools.pairwise(bases):
+            if after <= lost.base or base >= lost.after:
+                continue
+            path, state = theirs / log_name(base), self._files.state(theirs / log_name(base))
+            size = 0 if state is None else state.size
+            position = self._joint_in(tp, path, base, lost.base, after) if base < lost.base else 0
+            until = self._joint_in(tp, path, base, lost.after, after) if after > lost.after else size
+            if position < until:
+                pieces.append(_Piece(base, lost.base, lost.after, position, until if until < size else None))
+        return pieces[0] if len(pieces) == 1 else None
+
+    def _link_new(
+        self, tp: TopicPartition, theirs: Path, bases: list[int], end: int, *, safe: int, held: int, epochs: bytes
+    ) -> int:
+        """Links the segments above ``end`` that are safe; returns the bytes that are held with them.
+
+        ``empty_to``: what the cleaner left nothing of. The segment that is linked next reaches down over it.
+        """
+        ours, compacted, empty_to = self.path / partition_dir(tp), tp.topic in self._compacted, end
+        for base, after in itertools.pairwise(bases):
+            if after <= end:
+                continue
+            merged = compacted and base < end
+            if not merged:
+                self._need_joint(tp, empty_to, base)
+            state = self._files.state(theirs / log_name(base))
+            size = 0 if state is None else state.size
+            self._full |= after <= safe and held + size > self._held_bytes
+            if after <= safe and size > self._held_bytes:
+                raise self._too_large(tp, base, size)
+            if after > safe or held + size > self._held_bytes:
+                break
+            position = self._joint_in(tp, theirs / log_name(base), base, end, after) if merged else 0
+            if merged and position == size:
+                empty_to = after
+                continue
+            self._copy(theirs, ours, epochs)
+            self._link_segment(theirs, ours, _Piece(base, end, after, position), may_have_gaps=compacted)
+            held, end, empty_to = held + size - position, after, after
+        else:
+            self._need_joint(tp, empty_to, bases[-1])
+        return held
+
+    def _too_large(self, tp: TopicPartition, base: int, size: int) -> ConfigError:
+        return ConfigError(
+            f"{tp}: the broker's segment {base} has {size:,} bytes, all links together may hold {self._held_bytes:,}: "
+            "neither it nor what follows would ever be linked",
+            hint=f"--sidecar-held SIZE: at least some of the broker's segments ({HELD_BYTES // 1024**3}GiB by default)",
+        )
+
+    def _joint_in(self, tp: TopicPartition, path: Path, base: int, end: int, after: int) -> int:
+        """Where ``end`` lies in a segment into which the cleaner merged what is linked with what follows."""
+        with LogFile(self._files, path) as log:
+            for span, _ in log.segment(0, log.size(), Offsets(base, after)):
+                if span.base_offset < end <= span.last_offset:
+                    self._need_joint(tp, end, base)
+                if span.last_offset >= end:
+                    return span.position
+            return log.size()
+
+    def _agree(self, tp: TopicPartition, ours: Path, epochs: bytes, *, last: int, committed: int) -> int:
+        """Where the links end. What the broker has truncated since, or written again, is linked no more.
+
+        A leader that was elected uncleanly gives offsets again, under another leader epoch. A file is cut in place: the
+        link of it shows the new records, the next link the old ones. ``epochs`` were read before what is linked with
+        them, so that they are never newer than it; ``last``: where the broker's last segment begins. Raises
+        OffsetGapError for what is in the bucket.
+        """
+        noted, ends = self._read(ours / EPOCHS_NAME), self._links.offsets(ours, log_bases(self._files, ours))
+        while True:
+            was, now = epoch_of(noted, ends[-1] - 1), epoch_of(epochs, ends[-1] - 1)
+            differ = are_other_epochs(was, now)
+            if not differ and (ends[-1] <= last or self._is_another_copy(ours)):
+                return ends[-1]
+            if len(ends) == 1 or ends[-2] < committed:
+                break
+            text = "sidecar_taken_back partition=%s base=%d end=%d: the broker truncated its log below that end"
+            LOGGER.warning(text, tp, *ends[-2:])
+            self.taken_back.add(tp)
+            self._take_back(ours, ends[-2])
+            ends.pop()
+        if differ:
+            raise rewritten(str(tp), ends[0], ends[-1], f": they are of leader epoch {was}, the broker's are of {now}")
+        return ends[-1]
+
+    def _is_another_copy(self, ours: Path) -> bool:
+        """Whether the broker has none of the files that are linked: it truncated none, it fetches its replica anew.
+
+        The leader's retention may have taken what the links hold. Of another leader's records the epoch tells later.
+        """
+        return not any(self._is_the_brokers(ours, base) for base in log_bases(self._files, ours))
+
+    def _take_back(self, ours: Path, base: int) -> None:
+        """The links end at ``base`` again. The empty log first: a broker's file is never cut, and a kill may follow.
+
+        What the checkpoint says of the bucket may be late, what the next claim says is not: it is told before that.
+        """
+        before = self._read(ours / TAKEN_BACK_NAME)
+        self._files.replace(ours / TAKEN_BACK_NAME, b"%d" % (min(base, int(before)) if before else base))
+        starts_in = self._read(ours / STARTS_IN_NAME)
+        if starts_in and base < int(starts_in):  # a cut below it takes the log start along
+            self._files.replace(ours / STARTS_IN_NAME, b"%d" % base)
+        self._files.replace(ours / log_name(base), b"")
+        for file in local_files(self._files, ours):
+            if file.base > base or (file.base == base and file.suffix not in {LOG_SUFFIX, SNAPSHOT_SUFFIX}):
+                self._files.unlink(ours / local_name(file.base, file.suffix, file.work))
+
+    @staticmethod
+    def _need_no_vouching(tp: TopicPartition, bases: list[int]) -> None:
+        """That nothing is sealed of a partition which the broker's checkpoints do not name (yet)."""
+        if len(bases) > 1:
+            raise DataLocalError(
+                f"{tp}: {RECOVERY_POINT_NAME} and {REPLICATION_NAME} of the broker do not both name it: what of it is "
+                "safe is not known, nothing is linked",
+                hint="a running broker writes them every minute",
+            )
+
+    def _need_settled(self, tp: TopicPartition, found: list[LocalFile]) -> None:
+        """That no segment is without its name just now: a log that began behind it would lack it for ever."""
+        if any(file.suffix == LOG_SUFFIX and file.work == SWAP_SUFFIX for file in found):
+            raise self._exchanging(str(tp))
+
+    @staticmethod
+    def _exchanging(name: str) -> DataLocalError:
+        return DataLocalError(
+            f"{name}: the broker is exchanging segments: nothing is linked meanwhile",
+            hint="the next look tries again; if the broker crashed, its next start finishes that",
+        )
+
+    def _read(self, path: Path) -> bytes:
+        try:
+            return self._files.read(path)
+        except NotFoundError:
+            return b""
+
+    def _bases(self, theirs: Path, found: list[LocalFile]) -> list[int]:
+        """Of its segments, but for sealed ones that the cleaner left empty: the one before each reaches over it.
+
+        One that has gone since the listing stays: it is not empty, and what lies before it ends where it began.
+        """
+        bases = bases_of(found)
+        return [base for base in bases[:-1] if not self._is_empty(theirs / log_name(base))] + bases[-1:]
+
+    def _is_empty(self, path: Path) -> bool:
+        state = self._files.state(path)
+        return state is not None and state.size == 0
+
+    @staticmethod
+    def _need_asked(tp: TopicPartition, *, asked_for: bool) -> None:
+        """That what is in the bucket already goes on: whoever reads it would not know that it had ended."""
+        if not asked_for:
+            raise ConfigError(
+                f"{tp} is followed, and the broker has compacted it since: nothing more of it is linked",
+                hint=f"ask for it: --sidecar-compacted {tp.topic}",
+            )
+
+    def _need_same_topic(self, tp: TopicPartition, topic_id: UUID | None, linked: Mapping[int, UUID | None]) -> None:
+        """That the topic was not deleted and made again.
+
+        A bucket knows one of a name: while links of the first are here, its other partitions wait, too.
+        """
+        held = {tp.partition: linked[tp.partition]} if tp.partition in linked else linked
+        others = sorted(number for number, known in held.items() if known != topic_id)
+        if topic_id is not None and others:
+            folders = ", ".join(str(self.path / partition_dir(TopicPartition(tp.topic, number))) for number in others)
+            raise ConfigError(
+                f"{tp} is another topic of the same name now: what is linked of the first is still uploaded",
+                hint=f"give the bucket's topic up (`tiered topics delete`), then stop this and remove {folders}",
+            )
+
+    @staticmethod
+    def _need_joint(tp: TopicPartition, end: int, base: int) -> None:
+        if base > end:
+            raise OffsetGapError(
+                f"{tp}: the broker's log goes on at {base}: offsets from {end} were deleted before they were linked",
+                start=end,
+                end=base,
+                hint="give the broker a longer retention; another prefix begins a new log at what is left",
+            )
+        if base < end:
+            raise OffsetGapError(
+                f"{tp}: a segment of the broker begins at {base}, below {end} where the links end: it was rewritten",
+                start=base,
+                end=end,
+                hint="if the broker fetches its replica anew, it goes on by itself once that is complete; else, was "
+                "the topic compacted, or its log truncated below the high watermark? Follow another replica, or begin "
+                "a new log under another prefix",
+            )
+
+    def _forget(self, tp: TopicPartition) -> None:
+        """What was noted under its name is of links that are gone, perhaps of another topic: it begins anew."""
+        if tp in self._uploads.read():
+            self._uploads.forget([tp])
+        claims = Claims(self.path, self._files)
+        if claims.find(tp) is not None:
+            claims.forget([tp])
+
+    def _adopt(self, theirs: Path, ours: Path, base: int, epochs: bytes, *, starts_in: int) -> None:
+        self._files.make_directory(ours)
+        self._copy(theirs, ours, epochs)
+        self._files.replace(ours / STARTS_IN_NAME, b"%d" % starts_in)
+        self._links.write(ours, [base])
+        self._place(ours, base)
+
+    def _link_segment(
+        self, theirs: Path, ours: Path, piece: _Piece, *, may_have_gaps: bool, again: bool = False
+    ) -> None:
+        """The log last: what is seen of it is whole. Children first here, too.
+
+        ``again``: a link that is noted. Others may follow it, and the producers at its end may still be there.
+        """
+        files, linking = self._files, ours / LINKING_NAME
+        files.unlink(linking)
+        if piece.is_copy:
+            self._copy_log(theirs / log_name(piece.base), linking, piece)
+        else:
+            self._link(theirs, log_name(piece.base), linking)
+        try:
+            self._need_whole(linking, piece.start, piece.after, may_have_gaps=may_have_gaps)
+        except CorruptionError as damage:
+            raise self._damaged(damage, linking, theirs / log_name(piece.base)) from damage
+        for name in (*(local_name(piece.start, suffix) for suffix in INDEX_SUFFIXES), snapshot_name(piece.after)):
+            if again and name == snapshot_name(piece.after) and files.state(ours / name) is not None:
+                continue
+            files.unlink(ours / name)
+            if (piece.start != piece.base or piece.is_copy) and name != snapshot_name(piece.after):
+                continue  # the broker's index counts from another base, or of more
+            try:
+                self._link(theirs, name, ours / name)
+            except NotFoundError:
+                continue  # an index is rebuilt from the log; of transactions and producers there may be none
+        now, linked = files.state(theirs / log_name(piece.base)), files.state(linking)
+        if not piece.is_copy and now is not None and linked is not None and now.inode != linked.inode:
+            raise self._exchanging(ours.name)  # its indexes may be those of the other file
+        if not again:
+            noted = self._links.offsets(ours, log_bases(files, ours))
+            self._links.write(ours, [*(base for base in noted if base <= piece.start), piece.after])
+            self._place(ours, piece.after)
+        files.rename(linking, ours / log_name(piece.start))
+        files.sync_directory(ours)
+
+    def _copy_log(self, theirs: Path, linking: Path, piece: _Piece) -> None:
+        """The part of a merged segment: other links hold the rest, or the bucket, and a link shows a whole file."""
+        files = self._files
+        with LogFile(files, theirs) as log:
+            until = log.size() if piece.until is None else piece.until
+            handle = files.open_write(linking)
+            try:
+                for at in range(piece.position, until, COPIED_BYTES):
+                    data = log.read_at(at, min(COPIED_BYTES, until - at))
+                    files.write_at(handle, data, at - piece.position)
+                files.sync(handle)
+            finally:
+                files.close(handle)
+
+    def _need_whole(self, linking: Path, base: int, after: int, *, may_have_gaps: bool) -> None:
+        """That the file which was linked holds the range it is linked for: the broker goes on while it is looked at."""
+        with LogFile(self._files, linking) as log:
+            size, last = log.size(), base - 1
+            for span, _ in log.segment(0, size, Offsets(base, after)):
+                last = span.last_offset
+        if last < base or (last + 1 < after and not may_have_gaps):
+            raise OffsetGapError(
+                f"{linking.parent.name}: the broker's segment {base} reaches to offset {last + 1}, the next one begins "
+                f"at {after}: it was rewritten while it was looked at",
+                start=last + 1,
+                end=after,
+                hint="the next look tries again; if this stays, the topic was truncated, or compacted once (see "
+                "--sidecar-compacted)",
+            )
+
+    @staticmethod
+    def _damaged(damage: CorruptionError, linking: Path, theirs: Path) -> CorruptionError:
+        """The same of the broker's file: nobody knows the link by its passing name."""
+        return CorruptionError(
+            damage.message.replace(str(linking), str(theirs)),
+            path_or_key=str(theirs),
+            position=damage.position,
+            offset=damage.offset,
+            hint="the broker's segment is damaged: neither it nor what follows is linked; let the broker fetch it from "
+            "another replica, or follow that one",
+        )
+
+    def tell_owner(self, tp: TopicPartition, error: TieredError) -> None:
+        """Makes damage that was met in a link name the broker's file, and other refusals the way on."""
+        ours = self.path / partition_dir(tp)
+        if isinstance(error, FencedError):  # a repair would write to what is linked
+            error.hint = (
+                f"if this broker's log is the one to go on with, stop this and remove {ours}: links are made anew from "
+                "where the bucket ends, of what the broker still has"
+            )
+        elif isinstance(error, LogDestroyedError):
+            held = DirectoryView.look(self.path, self._files).partitions
+            folders = ", ".join(str(folder) for each, folder in held.items() if each.topic == tp.topic)
+            error.hint = f"if the topic was deleted on purpose, stop this and remove {folders}; else {error.hint}"
+        elif isinstance(error, CorruptionError) and Path(error.path_or_key).parent == ours:
+            self._tell_damage(tp, error, Path(error.path_or_key))
+
+    def _tell_damage(self, tp: TopicPartition, damage: CorruptionError, link: Path) -> None:
+        """By the broker's name of the file, if that is still the one that was linked."""
+        file = self.broker / partition_dir(tp) / link.name
+        linked, now = self._files.state(link), self._files.state(file)
+        if linked is not None and now is not None and linked.inode == now.inode:
+            damage.message = damage.message.replace(str(link), f"{file} (linked as {link})")
+            damage.path_or_key = str(file)
+        else:
+            damage.message += f"; the broker's {file}, of which it was made, is gone or another file by now"
+        if not isinstance(damage, NewerFormatError):
+            damage.hint = (
+                "neither it nor what follows is uploaded; once the broker has a whole copy, fetched from another "
+                f"replica, stop this and remove {link.parent}: what the bucket lacks is linked anew"
+            )
+
+    def _link(self, theirs: Path, name: str, target: Path) -> None:
+        try:
+            try:
+                self._files.link(theirs / name, target)
+            except NotFoundError:
+                self._files.link(theirs / f"{name}{DELETED}", target)
+        except LocalIOError as error:
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EXDEV:
+                raise self._on_another_disk(theirs) from error
+            if isinstance(error, LocalPermissionError):
+                error.hint = (
+                    "run it as the user of the broker: of another one's files Linux links only those that the user may "
+                    "write, too (fs.protected_hardlinks)"
+                )
+            raise
+
+    def _on_another_disk(self, theirs: Path) -> ConfigError:
+        return ConfigError(
+            f"{theirs.name} lies in {theirs.resolve()}, on another file system than {self.path}: no file can be linked",
+            hint=f"one private directory serves one file system: move the partition's files into {self.broker} (while "
+            "the broker stands still), or, if all its partitions lie there, name a directory there: --log-dir DIR",
+        )
+
+    def _copy(self, theirs: Path, ours: Path, epochs: bytes) -> None:
+        for name, data in (
+            (PARTITION_METADATA_NAME, self._read(theirs / PARTITION_METADATA_NAME)),
+            (EPOCHS_NAME, epochs),
+        ):
+            if data and self._read(ours / name) != data:
+                self._files.replace(ours / name, data)
+
+    def _place(self, folder: Path, end: int) -> None:
+        self._files.close(self._files.open_write(folder / log_name(end)))
+
+    def _end(self, folder: Path) -> int | None:
+        """Where the links end; an empty file that a killed process placed beyond it goes.
+
+        A link whose file the broker cut at its first offset is empty, too: what it was linked for is still the end.
+        """
+        if not self._files.is_directory(folder):
+            return None
+        bases = log_bases(self._files, folder)
+        while len(bases) > 1 and not self._size(folder, bases[-2]) and not self._is_the_brokers(folder, bases[-2]):
+            self._files.unlink(folder / log_name(bases.pop()))
+        return bases[-1] if bases else None
+
+    def _is_the_brokers(self, folder: Path, base: int) -> bool:
+        ours = self._files.state(folder / log_name(base))
+        theirs = self._files.state(self.broker / folder.name / log_name(base))
+        return ours is not None and theirs is not None and ours.inode == theirs.inode
+
+    def _mend_end(self, folder: Path, bases: list[int]) -> list[int]:
+        """``bases``, with where the links end if somebody has removed the empty file that tells it.
+
+        What is noted beyond the last link that is there was linked, too, but for the last: it is lost.
+        """
+        noted = self._links.read(folder)
+        if self._size(folder, bases[-1]) and noted and noted[-1] > bases[-1]:
+            self._place(folder, noted[-1])
+            return [*bases, noted[-1]]
+        return bases
+
+    def _size(self, folder: Path, base: int) -> int:
+        state = self._files.state(folder / log_name(base))
+        return 0 if state is None else state.size
+
+    def _let_go_all(
+        self, ours: Mapping[TopicPartition, Path], committed: Mapping[TopicPartition, int]
+    ) -> tuple[int, dict[TopicPartition, TieredError]]:
+        """The bytes that are still held, and the partitions of which nobody can tell what is."""
+        held, broken = 0, {}
+        for tp, folder in ours.items():
+            try:
+                if self.begun(tp):  # before that the bucket may know producers that no link shows
+                    self._derive_snapshots(tp, folder)
+                held += self._let_go(folder, committed.get(tp, -1) if self.begun(tp) else -1)
+            except TieredError as error:
+                broken[tp] = error
+        return held, broken
+
+    def _derive_snapshots(self, tp: TopicPartition, folder: Path) -> None:
+        """Write the producers at the end of each link of which the broker has no snapshot.
+
+        A broker before 2.8 keeps the newest ones. The next link is judged by it once this link is deleted.
+        """
+        bases, there = self._linked(folder), set(snapshot_offsets(self._files, folder))
+        first, upload = self._links.offsets(folder, bases)[:1], self._uploads.read().get(tp)
+        if not (there and upload and upload.reaches_below(min(first, default=0))):
+            there.update(first)  # the log begins there: no producer is before it
+        for base, after in self._links.there(folder, bases):
+            if after in there or base not in there:  # beyond a lost link producers may be missing
+                continue
+            try:
+                self._files.replace(folder / snapshot_name(after), snapshot_after(self._files, folder, base, bases))
+            except CorruptionError:
+                return  # the upload of that link names the damage
+            there.add(after)
+
+    def _let_go(self, folder: Path, committed: int) -> int:
+        """The bytes that are still held. The newest committed segment stays: it proves whose log this is."""
+        if self._end(folder) is None:
+            return 0
+        bases = self._mend_end(folder, log_bases(self._files, folder))
+        done = [base for base, after in itertools.pairwise(bases) if after <= committed]
+        first = done[-1] if done else bases[0]
+        lost = [base for base, _ in self._links.lost(folder, bases, committed)]
+        noted = self._links.offsets(folder, bases)
+        self._links.write(folder, [base for base in noted if base >= min([first, *lost])])
+        for base in done[:-1]:
+            self._files.unlink(folder / log_name(base))
+        for file in local_files(self._files, folder):
+            if file.base < first:
+                self._files.unlink(folder / local_name(file.base, file.suffix, file.work))
+        return sum(self._size(folder, base) for base in bases if base >= first and base not in done)

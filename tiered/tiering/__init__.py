@@ -1,1 +1,0 @@
-"""The engine between the tiers: it carries sealed segments to the bucket, for every way to run it."""
