@@ -16,7 +16,7 @@ cdef struct Elements:
 
 
 cdef inline int64_t element(Elements* of, int64_t at, const unsigned char** field) noexcept nogil:
-    """Bytes of it, -1 for a null."""
+    """Return the bytes of an element, -1 for a null."""
     cdef int64_t bit = of.first_bit + at
     if of.valid != NULL and not of.valid[bit >> 3] >> (bit & 7) & 1:
         return -1
@@ -27,7 +27,7 @@ cdef inline int64_t element(Elements* of, int64_t at, const unsigned char** fiel
 cdef inline unsigned char* put_bytes(
     unsigned char* at, const unsigned char* field, int64_t size, const unsigned char* readable
 ) noexcept nogil:
-    """A length and what it is the length of; ``SPARE_BYTES`` behind it are there."""
+    """Write a length and its bytes; ``SPARE_BYTES`` after them must be writable."""
     if size < 0:
         at[0] = NULL_LENGTH
         return at + 1
@@ -42,7 +42,7 @@ cdef inline unsigned char* put_bytes(
 @cython.final
 @cython.no_gc
 cdef class ArrowRows:
-    """Rows of columns, whose memory is kept until this goes away, as ``pure_kernels.arrow_rows`` says."""
+    """Rows of columns for ``arrow_rows``; their memory stays pinned until the object is freed."""
 
     cdef Py_buffer[MOST_VIEWS] views
     cdef int held
@@ -63,7 +63,7 @@ cdef class ArrowRows:
         return view
 
     cdef bint hold(self, Elements* into, given, int64_t count) except -1:
-        """Whether all its elements lie within its data. ``given``: validity, offsets, data, the place of the first."""
+        """Return True if all elements are within the data. ``given``: validity, offsets, data, index of the first."""
         cdef int64_t first = given[3], i
         cdef Py_buffer* view
         validity, offsets, data = given[0], given[1], given[2]
@@ -90,7 +90,6 @@ cdef class ArrowRows:
         return True
 
     def largest(self):
-        """As ``pure_kernels.ArrowRows`` says."""
         cdef int64_t row, most = 0
         with nogil:
             for row in range(self.count):
@@ -98,7 +97,6 @@ cdef class ArrowRows:
         return most
 
     def run_ends(self, int64_t room):
-        """As ``pure_kernels.ArrowRows`` says."""
         cdef int64_t row, most, taken = 0
         cdef list ends = []
         for row in range(self.count):
@@ -112,7 +110,6 @@ cdef class ArrowRows:
         return ends
 
     def by_partition(self, int64_t partitions, int64_t keyless, given):
-        """As ``pure_kernels.ArrowRows`` says."""
         cdef int64_t* counts
         cdef int64_t** places
         cdef int32_t* chosen
@@ -140,7 +137,7 @@ cdef class ArrowRows:
                 PyBuffer_Release(&view)
 
     cdef list grouped(self, int64_t partitions, const int32_t* chosen, int64_t* counts, int64_t** places):
-        """``counts`` and ``places`` are zeros."""
+        """Return the rows of each partition. ``counts`` and ``places`` are zeros."""
         cdef list found = []
         cdef bytes order
         cdef int64_t row, partition
@@ -165,7 +162,7 @@ cdef class ArrowRows:
 cdef void choose_partitions(
     ArrowRows rows, int64_t partitions, int64_t keyless, const int64_t* given, int32_t* chosen
 ) noexcept nogil:
-    """The partition of each row; INT32_MAX for one that cannot be."""
+    """Set the partition of each row; INT32_MAX for an impossible one."""
     cdef const unsigned char* key = NULL
     cdef int64_t row, size, partition
     for row in range(rows.count):
@@ -180,7 +177,6 @@ cdef void choose_partitions(
 
 
 def arrow_rows(int64_t count, values, keys, timestamps, headers):
-    """As ``pure_kernels.arrow_rows`` says."""
     cdef ArrowRows rows = ArrowRows.__new__(ArrowRows)
     cdef Py_buffer* view
     cdef int64_t elements, i
@@ -209,7 +205,7 @@ def arrow_rows(int64_t count, values, keys, timestamps, headers):
 
 
 cdef int64_t most_bytes_of(ArrowRows rows, int64_t row) noexcept nogil:
-    """Of the record in a batch: ``RecordColumns.sizes``."""
+    """Return an upper bound of a record's bytes in a batch, like ``RecordColumns.sizes``."""
     cdef const unsigned char* field
     cdef int64_t i, bytes_there = RECORD_OVERHEAD_BYTES
     bytes_there += max(element(&rows.values, row, &field), 0) + max(element(&rows.keys, row, &field), 0)
@@ -225,7 +221,7 @@ cdef inline int64_t size_of(int64_t size) noexcept nogil:
 
 
 cdef unsigned char* put_row(unsigned char* at, ArrowRows rows, int64_t row, int64_t delta, int64_t number) noexcept nogil:
-    """One record, no longer than ``most_bytes_of`` it; what is behind it."""
+    """Write one record of at most ``most_bytes_of`` it. Return the position after it."""
     cdef const unsigned char* key = NULL
     cdef const unsigned char* value = NULL
     cdef const unsigned char* name = NULL
@@ -254,7 +250,7 @@ cdef unsigned char* put_row(unsigned char* at, ArrowRows rows, int64_t row, int6
 @cython.final
 @cython.no_gc
 cdef class BatchFiller:
-    """One batch after the other, as ``pure_kernels.batch_filler`` says."""
+    """Builder of one batch after the other, for ``batch_filler``."""
 
     cdef Growing held
     cdef Lent lent  # None: bytes are made, in ``held``
@@ -287,7 +283,6 @@ cdef class BatchFiller:
         return self.held.take()
 
     def add(self, ArrowRows rows not None, order, int64_t at):
-        """Rows from place ``at`` of ``order`` on, as far as they fit; the place of the first that is not taken."""
         cdef Py_buffer view
         cdef const int64_t* places = NULL
         cdef int64_t i, count = rows.count
@@ -318,7 +313,7 @@ cdef class BatchFiller:
         return at
 
     cdef int64_t fill(self, ArrowRows rows, const int64_t* places, int64_t at, int64_t count) noexcept nogil:
-        """As :meth:`add`, as far as there is memory; the first row has some."""
+        """Add rows like :meth:`add` while memory lasts; it does for the first row."""
         cdef int64_t row, most, time
         cdef unsigned char* behind
         while at < count:
@@ -346,7 +341,6 @@ cdef class BatchFiller:
         return at
 
     def finish(self, int64_t base_offset, int leader_epoch, int attributes, int64_t append_time_ms):
-        """The batch of all rows that were added, not compressed; nothing is left. There must be a row."""
         cdef Py_ssize_t size = self.size
         cdef unsigned char* start = self.start
         cdef unsigned char* at
@@ -372,7 +366,6 @@ cdef class BatchFiller:
 
 
 def batch_filler(int64_t room, bint lend=False):
-    """As ``pure_kernels.batch_filler`` says."""
     cdef BatchFiller made = BatchFiller.__new__(BatchFiller)
     if lend:
         made.lent = Lent.__new__(Lent)
@@ -383,7 +376,6 @@ def batch_filler(int64_t room, bint lend=False):
 
 
 def key_hashes(int64_t count, keys):
-    """As ``pure_kernels.key_hashes`` says."""
     cdef ArrowRows rows = ArrowRows.__new__(ArrowRows)
     cdef int64_t i, size
     cdef const unsigned char* field = NULL

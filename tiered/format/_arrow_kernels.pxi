@@ -1,8 +1,7 @@
 # Part of _kernels.pyx: records of batches -> the buffers of Arrow arrays.
 #
-# What is odd in any way is left to ``columns``, the twin in numpy, which takes it apart or refuses it in its own words. A
-# batch is taken whole or not at all. Room is made before a record is looked at: nobody's lengths are believed for it, only
-# the bytes that are there.
+# Odd input is left to ``columns``, the twin in numpy, which decodes or refuses it. A batch is taken whole or not at all.
+# Room is made before a record is parsed: for the bytes that are there, never for a length that the data claims.
 
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.ref cimport Py_XDECREF
@@ -19,7 +18,7 @@ cdef enum:
 @cython.final
 @cython.no_gc
 cdef class Growing:
-    """Bytes that grow; what is not used of them is given back when they are taken."""
+    """Growing bytes; the unused rest is freed when they are taken."""
 
     cdef PyObject* held
     cdef unsigned char* start
@@ -68,15 +67,15 @@ cdef struct Memory:
     unsigned char* start
     Py_ssize_t room
 
-cdef Memory[MOST_KEPT] kept_memory  # that nobody uses: the pages of fresh memory cost more than what is written there
+cdef Memory[MOST_KEPT] kept_memory  # idle blocks: the pages of fresh memory cost more than writing into them
 cdef int kept_count = 0
 cdef Py_ssize_t kept_bytes = 0
 
 
 cdef Memory take_memory(Py_ssize_t size) noexcept:
-    """Room for ``size`` bytes at least, the smallest that is kept and not more than twice as large; NULL: none.
+    """Return ``size`` bytes or more: the smallest idle block of at most twice the size, or a new one (NULL: none).
 
-    Of equal ones that which was given back last: its bytes may still be in a CPU's cache.
+    Of equal blocks the one that was returned last: its bytes may still be in a CPU's cache.
     """
     global kept_count, kept_bytes
     cdef Memory found
@@ -96,7 +95,7 @@ cdef Memory take_memory(Py_ssize_t size) noexcept:
 
 
 cdef void give_memory(Memory memory) noexcept:
-    """Keeps it, and for that lets go of what was given back longest ago: other sizes may be asked for now."""
+    """Keep the block as idle, and free the longest idle ones for it, as other sizes may be needed now."""
     global kept_count, kept_bytes
     cdef int gone = 0
     if memory.start == NULL:
@@ -118,7 +117,7 @@ cdef void give_memory(Memory memory) noexcept:
 @cython.final
 @cython.no_gc
 cdef class Chunk:
-    """The bytes of an Arrow buffer; its memory goes back when the last one that looks into it has gone."""
+    """Bytes of an Arrow buffer; its memory is returned with the last view of it."""
 
     cdef Memory memory
     cdef Py_ssize_t size
@@ -133,7 +132,7 @@ cdef class Chunk:
 @cython.final
 @cython.no_gc
 cdef class Lent:
-    """As :class:`Growing`, in memory that is used again."""
+    """Growing bytes in reused memory."""
 
     cdef Memory memory
     cdef unsigned char* start
@@ -158,7 +157,7 @@ cdef class Lent:
         return 0
 
     cdef object take(self):
-        """What was written, read-only; nothing is left."""
+        """Return the written bytes, read-only, and start over."""
         cdef Chunk made
         cdef unsigned char* shorter
         cdef Py_ssize_t size = self.size
@@ -168,7 +167,7 @@ cdef class Lent:
         self.usual = size + size // 8
         made = Chunk.__new__(Chunk)
         if 3 * size < self.memory.room:
-            made.memory = take_memory(size)  # and the larger one is filled again: its pages are there
+            made.memory = take_memory(size)  # and the larger one is reused: its pages are mapped
             if made.memory.start == NULL:
                 raise MemoryError
             memcpy(made.memory.start, self.start, size)
@@ -195,7 +194,7 @@ cdef struct Binary:
 @cython.final
 @cython.no_gc
 cdef class BinaryColumn:
-    """An Arrow ``binary`` or, by ``open_list``, the places of a ``list``."""
+    """An Arrow ``binary`` column or, with ``open_list``, the offsets of a ``list``."""
 
     cdef Lent ends, data, valid
     cdef Binary at
@@ -218,7 +217,7 @@ cdef class BinaryColumn:
         return 0
 
     cdef object take(self):
-        """As ``pure_kernels.ArrowBinary``; nothing is left."""
+        """Return the column as ``pure_kernels.ArrowBinary``, and empty it."""
         cdef Binary at = self.at
         if self.ends.start == NULL:
             self.reserve(0, 0)
@@ -236,7 +235,7 @@ cdef inline void put_null(Binary* column) noexcept nogil:
 cdef inline void put_binary(
     Binary* column, const unsigned char* field, int64_t size, const unsigned char* readable
 ) noexcept nogil:
-    """One element more; a negative size is a null. ``readable``: the end of all bytes that may be read."""
+    """Append one element; a negative size is a null. ``readable``: the end of all readable bytes."""
     cdef unsigned char* into = column.data + column.size
     if size < 0:
         put_null(column)
@@ -251,7 +250,7 @@ cdef inline void put_binary(
 
 
 cdef bint is_utf8(const unsigned char* at, int64_t size) noexcept nogil:
-    """Whether Python decodes it."""
+    """Return True if Python would decode it."""
     cdef const unsigned char* end = at + size
     cdef unsigned char lead, low, high
     cdef int more
@@ -317,7 +316,7 @@ cdef inline bint kept(Bounds* bounds, int64_t offset, int64_t timestamp) noexcep
 
 
 cdef int64_t count_headers(Batch* batch) noexcept nogil:
-    """Of all records of the batch; ODD if one of them is odd."""
+    """Return the number of headers in all records of the batch; ODD if a record is odd."""
     cdef Parsed r
     cdef int64_t i, found = 0
     cdef const unsigned char* at = batch.records
@@ -332,7 +331,7 @@ cdef int64_t count_headers(Batch* batch) noexcept nogil:
 @cython.final
 @cython.no_gc
 cdef class ArrowColumns:
-    """Records of batches as Arrow buffers, as ``pure_kernels.arrow_columns`` says."""
+    """Collector of batches for ``arrow_columns``."""
 
     cdef bint keyed, valued, headed, timed, kinds_wanted, parses, micros, broken
     cdef Bounds bounds
@@ -348,7 +347,6 @@ cdef class ArrowColumns:
         self.insides = BinaryColumn.__new__(BinaryColumn)
 
     def add(self, batch):
-        """One verified v2 batch. False: it is odd, or there is no room for it beside the others; nothing was taken."""
         cdef Py_buffer view
         cdef const unsigned char* start
         cdef int64_t i, rows, room
@@ -399,7 +397,7 @@ cdef class ArrowColumns:
         return True
 
     cdef int64_t count_up(self, Batch* batch) except -1:
-        """Offsets of a batch that is full: its records are not looked at."""
+        """Append the offsets of a full batch without parsing its records."""
         cdef int64_t i, at, first = max(batch.base_offset, self.bounds.first), behind = batch.base_offset + batch.count
         cdef int64_t* into
         if self.bounds.bounded:
@@ -414,7 +412,7 @@ cdef class ArrowColumns:
         return behind - first
 
     cdef int64_t put(self, Batch* batch) except -2:
-        """Rows that were written; ODD: none, whatever stands behind the others."""
+        """Append the rows of a batch. Return their number; ODD: none was added."""
         cdef int64_t rows, elements = 0, payload = batch.end - batch.records
         cdef Binary keys, values, lists, names, insides
         if batch.count > payload // MIN_RECORD_BYTES:
@@ -480,7 +478,6 @@ cdef class ArrowColumns:
         return rows if at == batch.end else ODD
 
     def take(self):
-        """Everything that was added, as ``pure_kernels.ArrowBuffers``; nothing is left."""
         cdef object keys = None, values = None, headers = None
         cdef int64_t rows = self.rows
         if self.broken:
@@ -502,7 +499,7 @@ cdef class ArrowColumns:
 cdef bint put_list(
     Binary* lists, Binary* names, Binary* insides, Parsed* r, const unsigned char* readable
 ) noexcept nogil:
-    """The headers of a record that was parsed, none as a null; False for a name that is no UTF-8."""
+    """Append the headers of a parsed record, none as a null. Return False for a name that is not UTF-8."""
     cdef const unsigned char* at = r.headers
     cdef const unsigned char* field
     cdef int64_t i, size
@@ -523,7 +520,6 @@ cdef bint put_list(
 
 
 def arrow_columns(names, start, end, since, until, bint micros):
-    """As ``pure_kernels.arrow_columns`` says."""
     cdef ArrowColumns made = ArrowColumns.__new__(ArrowColumns)
     made.keyed, made.valued, made.headed = "key" in names, "value" in names, "headers" in names
     made.timed, made.kinds_wanted, made.micros = "timestamp" in names, "timestampType" in names, micros

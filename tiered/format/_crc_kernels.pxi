@@ -106,7 +106,7 @@ cdef enum:
 
 cdef int CRC_WAY = crc_ways()
 CRC_WAYS = tuple(range(LANES_ALONE, CRC_WAY + 1))
-"""Ways to sum that this processor has, the last one at work: none (the wheel's), lanes of 128 bits, of 512 bits."""
+"""Ways to sum on this processor, the last one in use: none (the wheel's), lanes of 128 bits, of 512 bits."""
 
 
 cdef inline bint is_for_wheel(Py_ssize_t size) noexcept:
@@ -124,7 +124,7 @@ cdef inline uint32_t crc_of_batch(const unsigned char* head, Py_ssize_t size) ex
 
 
 cdef inline uint32_t crc_beside(const unsigned char* head, Py_ssize_t size) except? 0xFFFFFFFF:
-    """As ``crc_of_batch``, while other threads of Python run beside if it is a large one. Nobody frees its bytes."""
+    """Return ``crc_of_batch``; other Python threads run meanwhile if it is large. The caller keeps the bytes alive."""
     cdef uint32_t crc
     if size < SHARED_BYTES or is_for_wheel(size):
         return crc_of_batch(head, size)
@@ -134,7 +134,7 @@ cdef inline uint32_t crc_beside(const unsigned char* head, Py_ssize_t size) exce
 
 
 def crc32c(data, value=0, /, *, way=None):
-    """As the wheel's: of any buffer, behind bytes whose CRC is ``value``. ``way``: one of ``CRC_WAYS``, for tests."""
+    """Return the CRC of any buffer, continued from ``value``. ``way``: one of ``CRC_WAYS``, for tests."""
     cdef Py_buffer view
     cdef uint32_t crc
     cdef int64_t before
@@ -180,7 +180,7 @@ cdef inline uint32_t over(const uint32_t* table, uint32_t crc) noexcept nogil:
 
 
 cdef void make_zeros() noexcept nogil:
-    """The tables: the first from the polynomial, each next one by going twice over the one before."""
+    """Fill the tables: the first from the polynomial, each next one by applying the one before twice."""
     global has_zeros
     cdef uint32_t value
     cdef int power, entry, bit
@@ -197,7 +197,7 @@ cdef void make_zeros() noexcept nogil:
 
 
 cdef uint32_t joined_crc(uint32_t before, uint32_t behind, uint64_t size) noexcept nogil:
-    """The CRC of what has ``before``, followed by ``size`` bytes that have ``behind``."""
+    """Return the CRC of bytes with CRC ``before``, followed by ``size`` bytes with CRC ``behind``."""
     cdef int power = 0
     if not has_zeros:
         make_zeros()

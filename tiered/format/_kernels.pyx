@@ -1,11 +1,12 @@
 # cython: language_level=3, auto_pickle=False
 """The compiled twin of ``pure_kernels``: a whole batch at a time, one pass that measures and one that writes.
 
-What is odd in any way (a subclass, another buffer than ``bytes``, a size beyond the limit, a time before 1970) is left to
-the pure twin, which encodes it or refuses it in its own words: this file raises no error of the product. Only exact
-``list``, ``tuple``, ``bytes``, ``str`` and ``int`` are looked at: of these nothing runs Python code between the two passes.
+A ``def`` without a docstring is the twin of that name in ``pure_kernels``. *Odd* input (a subclass, another
+buffer than ``bytes``, a size beyond the limit, a time before 1970) is left to the pure twin, which encodes or refuses
+it: this file raises no error of the product. Only exact ``list``, ``tuple``, ``bytes``, ``str`` and ``int`` are
+accepted: none of these runs Python code between the two passes.
 
-The memory of a batch is taken once its size is known and below the limit, and is filled to the last byte.
+The memory of a batch is allocated once its size is known and below the limit, and is filled to the last byte.
 """
 
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -43,7 +44,7 @@ cdef extern from *:
     """
     #define type_of(object) ((PyObject *)Py_TYPE(object))
 
-    /* An instance of a NamedTuple without its fields: they are set before anybody else sees it. */
+    /* An instance of a NamedTuple without its fields: they are set before other code sees it. */
     static PyObject *bare_tuple(PyObject *kind, Py_ssize_t fields) {
         PyTypeObject *type = (PyTypeObject *)kind;
         PyObject *made = type->tp_alloc(type, fields);
@@ -53,10 +54,10 @@ cdef extern from *:
         return made;
     }
 
-    /* Puts other bytes into an object that was made for ``room`` of them; 0: it is somebody else's, too, or does not suit.
+    /* Puts other bytes into an object that was made for ``room`` of them; 0: it has other references, or does not suit.
 
-       Whoever has the only reference may change it, as _PyBytes_Resize does: nobody sees it between its two lives. One
-       that is kept wastes no more than its own size and 64 bytes. */
+       The holder of the only reference may change it, as _PyBytes_Resize does: no code sees it between its two lives. One
+       that stays referenced wastes at most its own size and 64 bytes. */
     static int refill(PyObject *held, Py_ssize_t room, const void *bytes, Py_ssize_t size) {
     #ifdef Py_GIL_DISABLED
         return 0;  /* another thread may take one meanwhile */
@@ -203,7 +204,7 @@ cdef inline unsigned char* put_varint(unsigned char* at, uint64_t z) noexcept no
 
 
 cdef inline unsigned char* put_fixed(unsigned char* at, uint64_t n, int size) noexcept nogil:
-    """``size`` bytes, the most significant one first."""
+    """Write ``size`` bytes, the most significant one first."""
     cdef int shift = 8 * size
     while shift:
         shift -= 8
@@ -213,7 +214,7 @@ cdef inline unsigned char* put_fixed(unsigned char* at, uint64_t n, int size) no
 
 
 cdef inline int64_t get_fixed(const unsigned char* at, int size) noexcept nogil:
-    """The signed integer in ``size`` bytes, the most significant one first."""
+    """Return the signed integer in ``size`` bytes, the most significant one first."""
     cdef int64_t n = <signed char>at[0]
     cdef int i
     for i in range(1, size):
@@ -222,7 +223,7 @@ cdef inline int64_t get_fixed(const unsigned char* at, int size) noexcept nogil:
 
 
 cdef inline Py_ssize_t field_size(PyObject* field) noexcept:
-    """Of a key or a value with its length; ODD if it is neither None nor ``bytes``."""
+    """Return the size of a key or a value with its length; ODD if it is neither None nor ``bytes``."""
     if field == NONE:
         return 1
     if not PyBytes_CheckExact(field):
@@ -243,7 +244,7 @@ cdef inline unsigned char* put_field(unsigned char* at, PyObject* field) noexcep
 
 
 cdef Py_ssize_t headers_size(PyObject* headers) noexcept:
-    """Of all headers with their count; ODD if they are not a list or tuple of ``(str, bytes | None)``."""
+    """Return the size of all headers with their count; ODD unless a list or tuple of ``(str, bytes | None)``."""
     cdef Py_ssize_t i, count, length, part, size
     cdef PyObject** items
     cdef PyObject* name
@@ -282,7 +283,7 @@ cdef unsigned char* put_headers(unsigned char* at, PyObject* headers) noexcept:
 
 
 cdef inline bint whole(PyObject* number, int64_t least, int64_t most, int64_t* n) noexcept:
-    """Whether it is an ``int`` of this range."""
+    """Return True for an ``int`` in ``least..most``, which ``n`` gets."""
     cdef int overflow = 0
     if not PyLong_CheckExact(number):
         return False
@@ -291,7 +292,7 @@ cdef inline bint whole(PyObject* number, int64_t least, int64_t most, int64_t* n
 
 
 cdef inline bint as_time(PyObject* number, int64_t now_ms, int64_t* time) noexcept:
-    """Whether it is a time, or -1 for ``now_ms``."""
+    """Return True for a time, or -1, which stands for ``now_ms``."""
     if not whole(number, -1, INT64_MAX, time):
         return False
     if time[0] == -1:
@@ -300,7 +301,7 @@ cdef inline bint as_time(PyObject* number, int64_t now_ms, int64_t* time) noexce
 
 
 cdef inline bint is_given_time(PyObject* number) noexcept:
-    """Whether it is an ``int`` that may be milliseconds, or none."""
+    """Return True for an ``int`` that may be milliseconds, or for none."""
     cdef int64_t time
     if number == <PyObject*>NO_TIME:
         return True
@@ -308,7 +309,7 @@ cdef inline bint is_given_time(PyObject* number) noexcept:
 
 
 cdef inline bint fields_of(PyObject* record, bint given, Fields* f) noexcept:
-    """Of a record, whatever they are; False if it is none."""
+    """Get the fields of a record, of any types. Return False if it is not a record."""
     if type_of(record) == NEW_RECORD or (not given and PyTuple_CheckExact(record)):
         if PyTuple_GET_SIZE(record) != FIELDS:
             return False
@@ -332,7 +333,7 @@ cdef inline bint fields_of(PyObject* record, bint given, Fields* f) noexcept:
 
 
 cdef bint measure(Measured* m, int64_t now_ms, bint keyed, Py_ssize_t most_bytes) noexcept:
-    """Sizes and times of all records; False if anything is odd. ``m`` has its items, places and count."""
+    """Compute sizes and times of all records; False if one is odd. ``m`` has its items, places and count."""
     cdef Py_ssize_t i, key, value, headers, body
     cdef Fields f
     cdef int64_t time
@@ -384,7 +385,7 @@ cdef unsigned char* put_records(unsigned char* at, Measured* m) noexcept:
 
 
 cdef int begin(Measured* m, object records) except -1:
-    """Items, count and places of ``records``; a count of 0 if they are no plain list or tuple."""
+    """Set items, count and places of ``records``; a count of 0 unless they are a plain list or tuple."""
     cdef PyObject* held = <PyObject*>records
     m.places = NULL
     m.count = 0
@@ -406,7 +407,6 @@ cdef int fill(unsigned char* start, Measured* m) except -1:
 
 
 def encode_records(records, base_timestamp):
-    """As ``pure_kernels.encode_records``."""
     cdef Measured m
     cdef int64_t base
     cdef bytes data
@@ -430,7 +430,6 @@ def encode_batch(
     records, now_ms, bint keyed, most_bytes, base_offset, leader_epoch, attributes, append_time_ms,
     producer_id, producer_epoch, base_sequence, bint mutable,
 ):
-    """As ``pure_kernels.encode_batch`` says."""
     cdef Measured m
     cdef int64_t now, most, base, epoch, bits, append_time, producer, its_epoch, sequence
     if not (
@@ -458,7 +457,7 @@ cdef tuple assemble(
     Measured* m, int64_t base, int64_t epoch, int64_t bits, int64_t append_time, int64_t producer, int64_t its_epoch,
     int64_t sequence, bint mutable,
 ):
-    """The whole batch with its times: first, least, greatest."""
+    """Return (the whole batch, first, lowest, highest timestamp)."""
     cdef Py_ssize_t size = HEADER_BYTES + m.size
     cdef unsigned char* start
     if mutable:
@@ -475,7 +474,7 @@ cdef int put_batch(
     unsigned char* start, Measured* m, int64_t base, int64_t epoch, int64_t bits, int64_t append_time, int64_t producer,
     int64_t its_epoch, int64_t sequence,
 ) except -1:
-    """The whole batch, into memory that has room for it."""
+    """Write the whole batch into memory that has room for it."""
     cdef Py_ssize_t size = HEADER_BYTES + m.size
     cdef unsigned char* at
     at = put_fixed(start, base, 8)
@@ -497,7 +496,6 @@ cdef int put_batch(
 
 
 def assign_offsets(batch, base_offset, leader_epoch):
-    """As ``pure_kernels.assign_offsets``."""
     cdef Py_buffer view
     cdef int64_t base, epoch
     if whole(<PyObject*>base_offset, INT64_MIN, INT64_MAX, &base) and whole(
@@ -533,7 +531,8 @@ cdef struct Parsed:
 cdef const unsigned char* get_long(
     const unsigned char* at, const unsigned char* end, int most_bits, uint64_t* z
 ) noexcept nogil:
-    """What is behind a number of any length, not yet out of zigzag; NULL past ``most_bits`` or past the end."""
+    """Read a number of any length, still in zigzag. Return the position after it; NULL past ``most_bits`` or the end.
+    """
     cdef int shift = 0
     cdef unsigned char byte
     z[0] = 0
@@ -548,7 +547,7 @@ cdef const unsigned char* get_long(
 
 
 cdef inline const unsigned char* get_varint(const unsigned char* at, const unsigned char* end, int64_t* n) noexcept nogil:
-    """What is behind it; NULL past 5 bytes or past the end."""
+    """Read a varint. Return the position after it; NULL past 5 bytes or past the end."""
     cdef uint64_t z
     cdef uint32_t low
     if end - at >= 2 and at[0] < 0x80:  # most numbers have a byte, nearly all others two
@@ -567,7 +566,7 @@ cdef inline const unsigned char* get_varint(const unsigned char* at, const unsig
 
 
 cdef inline const unsigned char* get_varlong(const unsigned char* at, const unsigned char* end, int64_t* n) noexcept nogil:
-    """What is behind it; NULL past 10 bytes or past the end."""
+    """Read a varlong. Return the position after it; NULL past 10 bytes or past the end."""
     cdef uint64_t z
     if end - at >= 2 and at[0] < 0x80:
         z = at[0]
@@ -586,7 +585,7 @@ cdef inline const unsigned char* get_varlong(const unsigned char* at, const unsi
 cdef inline const unsigned char* get_field(
     const unsigned char* at, const unsigned char* end, const unsigned char** field, int64_t* size
 ) noexcept nogil:
-    """A key or a value that lies before ``end``; what is behind it, or NULL."""
+    """Read a key or a value before ``end``. Return the position after it, or NULL."""
     at = get_varint(at, end, size)
     if at == NULL or size[0] > end - at:
         return NULL
@@ -595,7 +594,7 @@ cdef inline const unsigned char* get_field(
 
 
 cdef const unsigned char* skip_headers(const unsigned char* at, const unsigned char* end, int64_t count) noexcept nogil:
-    """Checks that ``count`` headers lie before ``end``; what is behind them, or NULL."""
+    """Check that ``count`` headers fit before ``end``. Return the position after them, or NULL."""
     cdef const unsigned char* field
     cdef int64_t i, size
     if count < 0 or count * MIN_HEADER_BYTES > end - at:
@@ -611,7 +610,7 @@ cdef const unsigned char* skip_headers(const unsigned char* at, const unsigned c
 
 
 cdef inline const unsigned char* get_short(const unsigned char* at, int64_t* n) noexcept nogil:
-    """A varint whose first three bytes can be read, whatever they are; NULL for a longer one, and for a negative one."""
+    """Read a varint of at most three readable bytes. Return NULL for a longer or a negative one."""
     cdef uint32_t z = at[0]
     if z >= 0x80:
         at += 1
@@ -628,7 +627,7 @@ cdef inline const unsigned char* get_short(const unsigned char* at, int64_t* n) 
 cdef inline bint parse(
     const unsigned char* at, const unsigned char* data_end, int64_t base_offset, int64_t base_timestamp, Parsed* r
 ) noexcept nogil:
-    """One record of those before ``data_end``; False for what the pure twin has to look at."""
+    """Parse one of the records before ``data_end``; False if the pure twin has to decode it."""
     cdef const unsigned char* start = at
     cdef int64_t length, later, further
     if data_end - at >= SHORT_START_BYTES:  # the usual record: short numbers, a key and a value, no headers
@@ -663,7 +662,7 @@ cdef inline bint parse(
 cdef bint parse_any(
     const unsigned char* at, const unsigned char* data_end, int64_t base_offset, int64_t base_timestamp, Parsed* r
 ) noexcept nogil:
-    """As ``parse``."""
+    """Parse any valid record; :func:`parse` is the fast path."""
     cdef int64_t length, delta
     at = get_varint(at, data_end, &length)
     if at == NULL or length < MIN_RECORD_BYTES - 1 or length > data_end - at:
@@ -694,7 +693,7 @@ cdef inline object as_field(const unsigned char* start, int64_t size):
 
 
 cdef list as_headers(const unsigned char* at, const unsigned char* end, int64_t count):
-    """Of a record that was parsed: everything lies inside it, in bytes that do not change."""
+    """Decode the headers of a parsed record, whose bytes do not change."""
     cdef list headers = []
     cdef const unsigned char* start
     cdef int64_t i, size
@@ -723,11 +722,10 @@ cdef enum:
 
 @cython.no_gc
 cdef class Decoded:
-    """The fields of a record: ``key`` and ``value`` are made at once, the others when they are asked for.
+    """Fields of a record: ``key`` and ``value`` are made at once, the others on first access.
 
-    Whoever reads records nearly always wants these two, and to find an attribute that is a plain slot takes the
-    interpreter less time than to call what would make it. Headers lie at ``headers_at`` in ``data``, whose bytes do not
-    change; None: nothing is looked at there any more.
+    Readers nearly always need these two, and the interpreter reads a plain slot faster than it calls a getter. Headers
+    are at ``headers_at`` in ``data``, whose bytes do not change; None: no bytes are left to decode.
     """
 
     cdef object data
@@ -748,7 +746,7 @@ cdef class Decoded:
 
     @property
     def headers(self):
-        cdef object data = self.data  # a name that is no UTF-8 runs Python code: whoever detaches meanwhile takes it away
+        cdef object data = self.data  # a name that is not UTF-8 runs Python code, which may detach this record meanwhile
         if not self.known & HEADERS_KNOWN:
             if not self.headers_count:
                 return ()
@@ -757,7 +755,7 @@ cdef class Decoded:
         return self.its_headers
 
     cdef int take(self, Parsed* r, object data) except -1:
-        """All fields of a record that lies in ``data``. Nobody else has this one."""
+        """Set all fields from a parsed record in ``data``. Nothing else may refer to this object."""
         if self.known:
             self.its_offset = self.its_timestamp = self.its_headers = None
             self.known = 0
@@ -780,7 +778,7 @@ cdef class Decoded:
         return 0
 
     cdef void give(self, offset, timestamp, key, value, headers):
-        """All fields, from elsewhere than a batch."""
+        """Set all fields from objects."""
         self.its_offset, self.its_timestamp, self.its_key, self.its_value = offset, timestamp, key, value
         self.its_headers = headers or ()
         self.known = ALL_GIVEN
@@ -788,7 +786,7 @@ cdef class Decoded:
         self.data = None
 
     cdef int detach(self) except -1:
-        """From now on the record holds its own bytes only."""
+        """Decode the rest, so that the record no longer refers to its batch."""
         if self.data is not None:
             self.headers
             self.data = None
@@ -815,15 +813,15 @@ cdef class Decoded:
 
     @classmethod
     def _make(cls, values):
-        """Of all fields, in their order."""
+        """Build a record from all field values, in declaration order."""
         return cls(*values)
 
     def _asdict(self):
-        """Fields by name."""
+        """Return the fields by name."""
         return dict(zip(self._fields, self.values()))
 
     def _replace(self, **fields):
-        """A copy with other values of these fields. Raises TypeError for a name that is none."""
+        """Return a copy with other values for these fields. Raises TypeError for an unknown name."""
         return type(self)(**{**self._asdict(), **fields})
 
     def __reduce__(self):
@@ -837,7 +835,7 @@ add_slot(<PyTypeObject*>Decoded, 1, "value", VALUE_SLOT)
 @cython.final
 @cython.no_gc
 cdef class Record(Decoded):
-    """As ``records.Record``."""
+    """One decoded record; see ``records.Record``."""
 
     _fields = __match_args__ = ("offset", "timestamp", "key", "value", "headers")
 
@@ -854,7 +852,7 @@ cdef class Record(Decoded):
 @cython.final
 @cython.no_gc
 cdef class Origin:
-    """What the records of a batch share."""
+    """Fields that all records of a batch share."""
 
     cdef object topic, partition, kind, epoch, tier
 
@@ -865,7 +863,7 @@ cdef Origin NOWHERE = Origin()
 @cython.final
 @cython.no_gc
 cdef class ConsumerRecord(Decoded):
-    """As ``records.ConsumerRecord``."""
+    """One record as a reader sees it; see ``records.ConsumerRecord``."""
 
     cdef Origin origin
 
@@ -924,10 +922,11 @@ cdef class ConsumerRecord(Decoded):
 @cython.final
 @cython.no_gc_clear
 cdef class Records:
-    """The records of batches, one at a time: ``Record``, or ``ConsumerRecord`` of those that are shown.
+    """Iterator over the records of batches: ``Record``, or ``ConsumerRecord`` within the reader's bounds.
 
-    The last two that were given are remembered. One that nobody else has any more becomes the next, and so do the bytes
-    of its key and value; one that somebody keeps is detached: it holds its own bytes then, and not the batch.
+    The last two records are remembered. A remembered one without other references becomes the next record, and its key
+    and value are reused. One with other references is detached: it then has its own bytes and no longer refers to the
+    batch.
     """
 
     cdef object data
@@ -942,7 +941,7 @@ cdef class Records:
     cdef int64_t stamp
     cdef bint begun
     cdef bint over
-    cdef Origin origin  # None: of a Record nobody knows
+    cdef Origin origin  # None: plain Records
     cdef object run  # whole batches, of which those from ``behind`` to ``run_end`` are to come
     cdef const unsigned char* behind
     cdef const unsigned char* run_end
@@ -996,7 +995,7 @@ cdef class Records:
         self.finish()
 
     cdef int begin(self) except -1:
-        """Kafka does not look at the data of a batch of no records."""
+        """Start a batch. As in Kafka, the data of a batch without records is ignored."""
         self.begun = True
         self.left = self.count
         if not self.count:
@@ -1007,7 +1006,7 @@ cdef class Records:
         return 0
 
     cdef bint advance(self) except -1:
-        """On to the next batch of the run that has records to show; False: there is none."""
+        """Go on to the next batch of the run with records to show; False without one."""
         cdef const unsigned char* header
         cdef int64_t most
         cdef int attributes
@@ -1043,7 +1042,7 @@ cdef class Records:
         return False
 
     cdef int come_from(self, bint appended, int64_t epoch) except -1:
-        """The origin of the batch: that of the one before it if they are alike."""
+        """Set the origin of the batch; equal origins are shared."""
         cdef Origin origin
         if self.origin.epoch == epoch and self.origin.kind == appended:
             return 0
@@ -1054,7 +1053,7 @@ cdef class Records:
         return 0
 
     cdef int finish(self) except -1:
-        """Nothing comes any more."""
+        """End the iteration."""
         cdef Decoded last = self.last, before = self.before
         self.over = True
         self.last = self.before = None
@@ -1068,7 +1067,7 @@ cdef class Records:
         return PyBytes_FromStringAndSize(<const char*>self.start, self.end - self.start)
 
     cdef Decoded blank(self):
-        """A record to be filled: one that nobody else has, or a new one."""
+        """Return a record to be filled: one without other references, or a new one."""
         cdef Decoded made = self.before
         self.before = self.last
         if made is None or Py_REFCNT(made) != 1:
@@ -1084,7 +1083,7 @@ cdef class Records:
         return made
 
     cdef Decoded odd_record(self):
-        """What the pure twin says to it: an error, or a record; None for one that is not shown."""
+        """Let the pure twin decode a record or raise; None for one that is not shown."""
         cdef Decoded made
         self.over = True
         offset, timestamp, key, value, headers, position = pure_kernels.decode_record(
@@ -1110,7 +1109,7 @@ cdef class Records:
 
 
 cdef bint hold(Records records, object data, object begin, object end):
-    """The bytes from ``begin`` to ``end`` (None: to the last one), copied if somebody may change them. False: odd."""
+    """Hold the bytes from ``begin`` to ``end`` (None: the end), copied if they may change. False: odd."""
     cdef Py_buffer* view
     cdef int64_t first, behind
     cdef Py_ssize_t size
@@ -1144,7 +1143,7 @@ cdef bint hold(Records records, object data, object begin, object end):
 
 
 cdef Records opened(data, count, base_offset, base_timestamp, append_time, begin, end):
-    """None if an argument is odd."""
+    """Return an iterator over records, None if an argument is odd."""
     cdef Records records = Records.__new__(Records)
     if (
         not hold(records, data, begin, end)
@@ -1159,7 +1158,6 @@ cdef Records opened(data, count, base_offset, base_timestamp, append_time, begin
 
 
 def decode_records(data, count, base_offset, base_timestamp, append_time, begin=0, end=None):
-    """As ``pure_kernels.decode_records``."""
     cdef Records records = opened(data, count, base_offset, base_timestamp, append_time, begin, end)
     if records is None:
         return map(Record._make, pure_kernels.decode_records(data, count, base_offset, base_timestamp, append_time, begin, end))
@@ -1167,7 +1165,7 @@ def decode_records(data, count, base_offset, base_timestamp, append_time, begin=
 
 
 cdef bint show(Records records, shown):
-    """Takes over what a reader sees; False if it is odd."""
+    """Set the reader's bounds; False if they are odd."""
     cdef Origin origin = Origin.__new__(Origin)
     origin.topic, origin.partition, origin.kind, origin.epoch, origin.tier, first, beyond, since_ms, until_ms = shown
     records.bounded, records.from_time, records.to_time = beyond is not None, since_ms is not None, until_ms is not None
@@ -1181,7 +1179,6 @@ cdef bint show(Records records, shown):
 
 
 def consumer_records(data, count, base_offset, base_timestamp, append_time, shown, begin=0, end=None):
-    """As ``pure_kernels.consumer_records``."""
     cdef Records records = opened(data, count, base_offset, base_timestamp, append_time, begin, end)
     if records is None or not show(records, shown):
         found = pure_kernels.consumer_records(data, count, base_offset, base_timestamp, append_time, shown, begin, end)
@@ -1190,7 +1187,7 @@ def consumer_records(data, count, base_offset, base_timestamp, append_time, show
 
 
 cdef Py_ssize_t batch_size(const unsigned char* at, const unsigned char* end) noexcept nogil:
-    """Bytes of the plain v2 batch that begins there and ends before ``end``; ODD if there is none."""
+    """Return the size of the plain v2 batch that begins at ``at`` and ends before ``end``; ODD if there is none."""
     cdef int64_t length, base, delta
     if end - at < HEADER_BYTES or at[MAGIC_AT] != 2:
         return ODD
@@ -1205,7 +1202,6 @@ cdef Py_ssize_t batch_size(const unsigned char* at, const unsigned char* end) no
 
 
 def batch_records(batch, shown):
-    """As ``pure_kernels.batch_records`` says."""
     cdef Records records = Records.__new__(Records)
     if not hold(records, batch, 0, None) or batch_size(records.at, records.end) != records.end - records.at:
         return None
@@ -1217,7 +1213,6 @@ def batch_records(batch, shown):
 
 
 def run_records(batches, shown):
-    """As ``pure_kernels.run_records`` says."""
     cdef Records records = Records.__new__(Records)
     cdef const unsigned char* at
     cdef Py_ssize_t size
@@ -1235,7 +1230,6 @@ def run_records(batches, shown):
 
 
 def scan(data, expected, limit, exact, bint dense, most_bytes, stop, latest, total):
-    """As ``pure_kernels.scan``."""
     cdef int64_t at = 0, reached, beyond, gapless, most, last, base, end, newest, summed
     cdef int64_t first = -1
     cdef Py_ssize_t size
@@ -1288,7 +1282,7 @@ def scan(data, expected, limit, exact, bint dense, most_bytes, stop, latest, tot
 
 @cython.final
 cdef class RunBatches:
-    """Batches of a run, as ``pure_kernels.run_batches`` says."""
+    """Iterator of ``run_batches``."""
 
     cdef object batches, kind, header, first
     cdef const unsigned char* bytes
@@ -1334,7 +1328,6 @@ cdef void fill_header(object fields, const unsigned char* head):
 
 
 def intact_header(batch, header):
-    """As ``pure_kernels.intact_header`` says."""
     cdef Py_buffer view
     cdef const unsigned char* head
     cdef object fields
@@ -1358,7 +1351,6 @@ def intact_header(batch, header):
 
 
 def records_extent(data, int64_t count, int64_t base_offset, int64_t base_timestamp, int64_t begin):
-    """As ``pure_kernels.records_extent`` says."""
     cdef Py_buffer view
     cdef const unsigned char* at
     cdef const unsigned char* end
@@ -1385,7 +1377,6 @@ def records_extent(data, int64_t count, int64_t base_offset, int64_t base_timest
 
 
 def run_batches(batches, kind, header, first, start):
-    """As ``pure_kernels.run_batches`` says."""
     cdef RunBatches made = RunBatches.__new__(RunBatches)
     cdef Py_buffer* view
     cdef Py_ssize_t at = 0, size
@@ -1405,14 +1396,14 @@ def run_batches(batches, kind, header, first, start):
 
 
 cdef void as_run(Records records):
-    """What it holds are batches: none was begun."""
+    """Turn the held bytes into a run of batches, none of them begun."""
     records.run = records.data
     records.behind, records.run_end = records.at, records.end
     records.start = records.at = records.end
 
 
 cdef uint32_t hash_of_key(const unsigned char* data, Py_ssize_t length) noexcept nogil:
-    """As ``tiered.partitioner.murmur2``."""
+    """Return ``tiered.partitioner.murmur2`` of a key."""
     cdef uint32_t h = <uint32_t>0x9747B28C ^ <uint32_t>length
     cdef uint32_t k
     cdef Py_ssize_t at = 0
@@ -1436,7 +1427,6 @@ cdef uint32_t hash_of_key(const unsigned char* data, Py_ssize_t length) noexcept
 
 
 def murmur2(data):
-    """As ``tiered.partitioner.murmur2``."""
     cdef PyObject* held = <PyObject*>data
     if PyBytes_CheckExact(held):
         return hash_of_key(<unsigned char*>bytes_data(held), PyBytes_GET_SIZE(held))
@@ -1448,7 +1438,7 @@ cdef inline bint is_field(PyObject* field) noexcept:
 
 
 cdef object as_new_record(PyObject* given, PyObject** key):
-    """A record as ``append_many`` takes it, and its key; None if it is odd."""
+    """Return a record of ``append_many`` as a NewRecord, and its key; None if it is odd."""
     cdef object made
     cdef PyObject* headers
     key[0] = NONE
@@ -1482,7 +1472,6 @@ cdef object as_new_record(PyObject* given, PyObject** key):
 
 
 def group(records, int partitions, int fixed, int keyless):
-    """As ``pure_kernels.group`` says."""
     cdef dict groups = {}
     cdef dict places = {}
     cdef list chosen_records = None
@@ -1493,7 +1482,7 @@ def group(records, int partitions, int fixed, int keyless):
     cdef int chosen, last = -1
     if not (PyList_CheckExact(<PyObject*>records) or PyTuple_CheckExact(<PyObject*>records)) or partitions < 1:
         return None
-    held = tuple(records)  # nobody takes a record away, whatever runs meanwhile
+    held = tuple(records)  # a copy, as other code may change the list meanwhile
     for i in range(PyTuple_GET_SIZE(<PyObject*>held)):
         record = as_new_record(PyTuple_GET_ITEM(<PyObject*>held, i), &key)
         if record is None:

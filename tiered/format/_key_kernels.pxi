@@ -120,7 +120,7 @@ cdef enum:
 cdef struct Slot:
     uint64_t high
     uint64_t low
-    int64_t offset  # INT64_MIN: nobody's
+    int64_t offset  # INT64_MIN: a free slot
 
 cdef struct Wanted:
     uint64_t high
@@ -172,7 +172,7 @@ cdef inline void sip_round(uint64_t* v) noexcept nogil:
 
 
 cdef inline uint64_t little(const unsigned char* at, Py_ssize_t size) noexcept nogil:
-    """As ``little_word``, of fewer than 8 bytes."""
+    """Return the integer in fewer than 8 bytes, the least significant one first."""
     cdef uint64_t n = 0
     while size:
         size -= 1
@@ -219,7 +219,7 @@ cdef inline void siphash(
 
 
 cdef void digests(const uint64_t* secret, Wanted* wanted, int count) noexcept nogil:
-    """Of all keys, eight at a time where neighbours are about as long."""
+    """Compute the digests of all keys, eight at a time where neighbours have about the same length."""
     cdef const unsigned char* keys[LANES]
     cdef uint64_t lasts[LANES]
     cdef uint64_t high[LANES]
@@ -249,7 +249,7 @@ cdef void digests(const uint64_t* secret, Wanted* wanted, int count) noexcept no
 
 
 cdef inline void open_plain(const unsigned char* start, Py_ssize_t size, Opened* b) noexcept nogil:
-    """Where the records of a batch lie that are not compressed."""
+    """Locate the records of an uncompressed batch."""
     b.at = start + HEADER_BYTES
     b.end = start + size
     b.attributes = <int>get_fixed(start + ATTRIBUTES_AT, 2)
@@ -261,7 +261,7 @@ cdef inline void open_plain(const unsigned char* start, Py_ssize_t size, Opened*
 
 
 cdef inline bint is_ordinary(Opened* b) noexcept nogil:
-    """Whether it holds records of no transaction that can be read where they are."""
+    """Return True for records without transaction that can be read in place."""
     return (
         b.attributes & (CODEC_MASK | TRANSACTIONAL_BIT | CONTROL_BIT) == 0
         and 0 < b.count <= (b.end - b.at) // MIN_RECORD_BYTES
@@ -269,7 +269,7 @@ cdef inline bint is_ordinary(Opened* b) noexcept nogil:
 
 
 cdef object open_batch(Py_buffer* view, Opened* b):
-    """Where the records of a batch lie, and what holds them; None if anything is odd, such as an old format."""
+    """Locate the records of a batch, and return the object that holds them; None if odd, such as an old format."""
     cdef const unsigned char* start = <const unsigned char*>view.buf
     cdef object data = b""
     if batch_size(start, start + view.len) != view.len:
@@ -288,7 +288,7 @@ cdef object open_batch(Py_buffer* view, Opened* b):
 
 
 cdef unsigned char* put_again(unsigned char* at, Parsed* r, int64_t offset_delta, int64_t timestamp_delta) noexcept nogil:
-    """As ``pure_kernels.encode_record_at``, of a record that was parsed."""
+    """Write a parsed record like ``pure_kernels.encode_record_at``."""
     cdef const unsigned char* header = r.headers
     cdef const unsigned char* field = NULL
     cdef int64_t i, size
@@ -327,7 +327,7 @@ cdef inline unsigned char* put_raw(unsigned char* at, const unsigned char* field
 
 @cython.final
 cdef class KeyTable:
-    """As ``pure_kernels.KeyTable``: open addressing; for one thread at a time."""
+    """Table of keys with open addressing; for one thread at a time. Twin: ``pure_kernels.KeyTable``."""
 
     cdef uint64_t secret[2]
     cdef Slot* slots
@@ -359,7 +359,7 @@ cdef class KeyTable:
         return self.count
 
     def digest(self, bytes key not None):
-        """The digest of a key, 16 bytes."""
+        """Return the digest of a key, 16 bytes."""
         cdef Wanted w
         cdef unsigned char made[16]
         cdef int i
@@ -370,14 +370,12 @@ cdef class KeyTable:
         return PyBytes_FromStringAndSize(<char*>made, 16)
 
     def put(self, bytes key not None, int64_t offset):
-        """As the pure twin."""
         cdef Wanted w
         siphash(self.secret, <const unsigned char*>PyBytes_AS_STRING(key), len(key), &w.high, &w.low)
         w.offset = offset
         self.store(&w)
 
     def get(self, bytes key not None):
-        """As the pure twin."""
         cdef uint64_t high, low
         cdef Slot* slot
         siphash(self.secret, <const unsigned char*>PyBytes_AS_STRING(key), len(key), &high, &low)
@@ -385,14 +383,12 @@ cdef class KeyTable:
         return -1 if slot.offset == INT64_MIN else slot.offset
 
     def note_from(self, int64_t start):
-        """As the pure twin says."""
         if not self.count and start >= 0:
             self.first_noted = start
             self.most_words = self.capacity if self.capacity < INT64_MAX // NOTED_BYTES else 1
             self.most_words = self.most_words * NOTED_BYTES // 8
 
     def superseded(self, int64_t start, int64_t end):
-        """As the pure twin says."""
         cdef int64_t bit, found = 0
         if start < self.first_noted or end < start or end - self.first_noted > 64 * self.most_words:
             return -1
@@ -401,7 +397,6 @@ cdef class KeyTable:
         return found
 
     def put_batch(self, batch, int64_t start):
-        """As the pure twin says."""
         cdef Py_buffer view
         cdef Opened b
         cdef int64_t records = 0, newest = -1
@@ -417,7 +412,6 @@ cdef class KeyTable:
             PyBuffer_Release(&view)
 
     def put_run(self, batches, int64_t start):
-        """As the pure twin says."""
         cdef Py_buffer view
         cdef Opened b
         cdef const unsigned char* at
@@ -452,7 +446,7 @@ cdef class KeyTable:
             PyBuffer_Release(&view)
 
     cdef int put_all(self, Opened* b, int64_t start, int64_t* looked, int64_t* newest, Ended* how) except -1:
-        """Puts the keys of a batch; how that ended, how many records were looked at, and the last offset put."""
+        """Put the keys of a batch; report how that ended, the number of records examined, and the last offset put."""
         cdef Parsed r
         cdef Wanted ahead[2][AHEAD]  # while the slots of one half come into the cache, the other one is put
         cdef Wanted* w
@@ -487,7 +481,8 @@ cdef class KeyTable:
         return 0
 
     cdef int put_some(self, Wanted* wanted, int count, int64_t* looked, int64_t* newest) except -1:
-        """0: there was no room for all; ``looked`` is the place of the first that found none."""
+        """Put keys while there is room. Return 0 if it ran out; ``looked`` is the place of the first key without room.
+        """
         cdef int i
         for i in range(count):
             if self.count >= self.capacity:
@@ -498,14 +493,13 @@ cdef class KeyTable:
         return 1
 
     cdef inline void hash_all(self, Wanted* wanted, int count) noexcept nogil:
-        """Digests of keys; their slots are on the way into the cache."""
+        """Compute digests of keys, and prefetch their slots."""
         cdef int i
         digests(self.secret, wanted, count)
         for i in range(count):
             soon_needed(&self.slots[wanted[i].high & self.mask])
 
     def filter_batch(self, batch, int64_t latest, bint keeps_tombstones, int64_t horizon_ms):
-        """As the pure twin says."""
         cdef Py_buffer view
         cdef Opened b
         cdef Judged j
@@ -534,7 +528,6 @@ cdef class KeyTable:
             PyBuffer_Release(&view)
 
     def filter_run(self, batches, int64_t latest, int64_t now_ms, int64_t horizon_ms, int64_t boundary):
-        """As the pure twin says."""
         cdef Py_buffer view
         cdef Opened b
         cdef Judged j
@@ -608,9 +601,9 @@ cdef class KeyTable:
             PyBuffer_Release(&view)
 
     cdef bint judge(self, Opened* b, int64_t latest, bint keeps_tombstones, bint by_notes, Judged* j) noexcept nogil:
-        """Which records of a batch stay; False if one of them is odd. ``j`` has room for a verdict on each.
+        """Decide which records of a batch stay; False if a record is odd. ``j`` has room for a verdict on each.
 
-        ``by_notes``: what was noted tells as much as the slots of a key, where it was noted.
+        ``by_notes``: use the notes in place of key slots, for the offsets that they cover.
         """
         cdef Parsed r
         cdef Wanted ahead[AHEAD]
@@ -665,7 +658,7 @@ cdef class KeyTable:
         return at == b.end
 
     cdef int reserve(self, Py_ssize_t used, Py_ssize_t more) except -1:
-        """Room for ``more`` bytes behind the first ``used``, which stay."""
+        """Make room for ``more`` bytes after the first ``used``, which are kept."""
         cdef unsigned char* made
         cdef Py_ssize_t size
         if used + more > self.room_bytes:
@@ -682,7 +675,7 @@ cdef class KeyTable:
             self.room, self.room_bytes = NULL, 0
 
     cdef inline Slot* find(self, uint64_t high, uint64_t low) noexcept nogil:
-        """The slot of a digest, or the free one where it belongs: there always is one."""
+        """Return the slot of a digest, or the free one where it belongs: there always is one."""
         cdef uint64_t at = high & self.mask
         cdef Slot* slot = &self.slots[at]
         while slot.offset != INT64_MIN and (slot.high != high or slot.low != low):
@@ -693,7 +686,7 @@ cdef class KeyTable:
     cdef inline int store(self, Wanted* w) except -1:
         cdef Slot* slot = self.find(w.high, w.low)
         if w.offset <= self.newest:
-            self.most_words = 0  # offsets went back: of what was noted nothing holds
+            self.most_words = 0  # offsets went back: the notes are void
         self.newest = w.offset
         if slot.offset == INT64_MIN:
             if (self.count + 1) * 16 > <int64_t>(self.mask + 1) * MOST_TAKEN:
@@ -708,7 +701,7 @@ cdef class KeyTable:
         return 0
 
     cdef inline int note(self, int64_t offset) except -1:
-        """The record at ``offset`` is superseded."""
+        """Note that the record at ``offset`` is superseded."""
         cdef int64_t bit = offset - self.first_noted
         if bit < 0 or bit >> 6 >= self.most_words:
             return 0
@@ -741,7 +734,7 @@ cdef class KeyTable:
         return made
 
     cdef int grow(self) except -1:
-        """Twice the slots."""
+        """Double the number of slots."""
         cdef Slot* old = self.slots
         cdef uint64_t i, slots = self.mask + 1
         cdef Slot* slot
@@ -757,7 +750,7 @@ cdef class KeyTable:
 
 
 cdef Py_ssize_t most_bytes(Opened* b, const unsigned char* keeps) noexcept nogil:
-    """Of the records that stay, at most. All were parsed before."""
+    """Return an upper bound of the bytes of the kept records. All were parsed before."""
     cdef const unsigned char* at = b.at
     cdef const unsigned char* before
     cdef int64_t place, size = 0
@@ -773,7 +766,7 @@ cdef Py_ssize_t most_bytes(Opened* b, const unsigned char* keeps) noexcept nogil
 cdef Py_ssize_t put_kept(
     unsigned char* start, Opened* b, Judged* j, int64_t horizon_ms, int64_t* base, int64_t* greatest
 ) noexcept nogil:
-    """The records that stay: their bytes, their base timestamp, the greatest of their timestamps. All were parsed."""
+    """Write the kept records; return their bytes, and set their base and greatest timestamp. All were parsed."""
     cdef Parsed r
     cdef const unsigned char* at = b.at
     cdef unsigned char* written = start
@@ -802,7 +795,7 @@ cdef Py_ssize_t put_kept(
 cdef int put_header(
     unsigned char* at, const unsigned char* head, Py_ssize_t size, Opened* b, Judged* j, int64_t base, int64_t greatest
 ) except -1:
-    """As ``batch.rebuild_encoded``: of the batch at ``head``, of which some records stay, behind the header."""
+    """Write the header of the batch at ``head`` for its kept records, like ``batch.rebuild_encoded``."""
     cdef int attributes = b.attributes & LOG_APPEND_TIME_BIT
     if j.sets_horizon or b.attributes & DELETE_HORIZON_BIT:
         attributes |= DELETE_HORIZON_BIT

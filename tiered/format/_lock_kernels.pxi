@@ -32,7 +32,7 @@ cdef int64_t monotonic_us() noexcept nogil:
 
 
 cdef int check_patience(bint blocking, double timeout) except -1:
-    """As ``threading.Lock`` does."""
+    """Check arguments like ``threading.Lock``."""
     if timeout != -1 and not blocking:
         raise ValueError("can't specify a timeout for a non-blocking call")
     if timeout < 0 and timeout != -1:
@@ -58,16 +58,16 @@ cdef inline object frame_of_caller():
 
 
 cdef inline int64_t look_within(int64_t left_us) noexcept:
-    """Return how long to wait before the holder is looked at again (-1 for ever waits so long, too)."""
+    """Return how long to wait before the holder is checked again; a wait without limit (-1) is cut to the same time."""
     return left_us if 0 <= left_us < LOOK_EVERY_US else LOOK_EVERY_US
 
 
 @cython.final
 cdef class PlainLock:
-    """As ``tiered.format.locks.PlainLock``: compiled code takes it without a call. Who waits hears of signals.
+    """Twin of ``tiered.format.locks.PlainLock``: compiled code takes it without a call. Signals reach waiting threads.
 
-    ``frame`` is that of the block of Python which took it; None: ``acquire`` did, or compiled code, which releases it
-    whatever happens.
+    ``frame`` is that of the Python block which took it; None: ``acquire`` took it, or compiled code, which always
+    releases it.
     """
 
     cdef PyThread_type_lock lock
@@ -87,7 +87,7 @@ cdef class PlainLock:
             PyThread_free_lock(self.lock)
 
     cdef inline bint take(self) noexcept:
-        """Whether it was free: nobody waits."""
+        """Take the lock if it is free."""
         if not PyThread_acquire_lock(self.lock, NOWAIT_LOCK):
             return False
         self.is_held = True
@@ -95,7 +95,7 @@ cdef class PlainLock:
         return True
 
     cdef int take_over(self, bint raises) except -1:
-        """Whether its holder has ended without releasing it: then it is this thread's."""
+        """Take the lock over if its holder has ended without releasing it. Return True if so."""
         frame = self.frame
         if not (is_abandoned(frame, self.holder) if raises else has_ended(frame)) or self.frame is not frame:
             return False
@@ -103,7 +103,7 @@ cdef class PlainLock:
         return True
 
     cdef int wait(self, int64_t most_us, bint raises) except -1:
-        """Until it is free, so long at most (-1: for ever); whether it is taken."""
+        """Wait for the lock for ``most_us`` at most (-1: for ever). Return True if it was taken."""
         cdef PyLockStatus status
         cdef int64_t deadline = monotonic_us() + most_us if most_us >= 0 else 0
         cdef int64_t left = most_us
@@ -165,7 +165,7 @@ cdef class PlainLock:
         self.drop()
 
 
-cdef struct Turn:  # of one who waits for a TurnLock
+cdef struct Turn:  # of a thread that waits for a TurnLock
     PyThread_type_lock come
     Turn* following
     bint is_its
@@ -173,9 +173,10 @@ cdef struct Turn:  # of one who waits for a TurnLock
 
 @cython.final
 cdef class TurnLock:
-    """As ``PlainLock``, in the order in which it is asked for: whoever drops it hands it to the first in line.
+    """A lock like ``PlainLock``, in the order of the requests: releasing it hands it to the first thread in line.
 
-    So nobody who has just dropped it has it again before all who waited. A signal sends whoever hears it to the end.
+    So a thread that has just released it gets it again only after all that waited. A signal moves a waiting thread to
+    the end of the line.
     """
 
     cdef bint is_held
@@ -185,7 +186,7 @@ cdef class TurnLock:
     cdef Turn* last
 
     cdef inline bint take(self) noexcept:
-        """Whether it was free: then nobody is in line."""
+        """Take the lock if it is free: then no thread waits."""
         if self.is_held:
             return False
         self.is_held = True
@@ -193,7 +194,7 @@ cdef class TurnLock:
         return True
 
     cdef int take_over(self, bint raises) except -1:
-        """As that of ``PlainLock``."""
+        """Take the lock over like :meth:`PlainLock.take_over`."""
         frame = self.frame
         if not (is_abandoned(frame, self.holder) if raises else has_ended(frame)) or self.frame is not frame:
             return False
@@ -201,7 +202,7 @@ cdef class TurnLock:
         return True
 
     cdef int wait(self, int64_t most_us, bint raises) except -1:
-        """As that of ``PlainLock``."""
+        """Wait for the lock like :meth:`PlainLock.wait`."""
         cdef PyLockStatus status
         cdef int64_t deadline = monotonic_us() + most_us if most_us >= 0 else 0
         cdef int64_t left = most_us
@@ -218,7 +219,7 @@ cdef class TurnLock:
         return True
 
     cdef PyLockStatus stand_in_line(self, int64_t most_us) except *:
-        """Until its turn has come, the time is over, or there is a signal."""
+        """Wait in line for a turn, until the time is over, or until a signal."""
         cdef PyLockStatus status
         cdef Turn* turn = <Turn*>PyMem_Malloc(sizeof(Turn))  # not on the stack: a thread may end here with the process
         if turn == NULL:
@@ -266,7 +267,7 @@ cdef class TurnLock:
         if turn == NULL:
             self.is_held = False
             return 0
-        self.first = turn.following  # the lock stays held, for whoever this is
+        self.first = turn.following  # the lock stays held, for the thread that gets it
         if self.first == NULL:
             self.last = NULL
         turn.is_its = True
@@ -275,7 +276,7 @@ cdef class TurnLock:
 
     @property
     def waiting(self):
-        """How many are in line."""
+        """Number of threads in line."""
         cdef Turn* at = self.first
         cdef Py_ssize_t count = 0
         while at != NULL:

@@ -4,7 +4,6 @@ cdef object SURVEY = pure_kernels.Survey
 
 
 def survey(data, order, bint dense, epoch, pace):
-    """As ``pure_kernels.survey``."""
     cdef int64_t reached, beyond, end, newest, base, position, interval, since, largest, largest_at, timed
     cdef int64_t first, last, stamp, first_stamp = -1, at = 0, opening = -1, last_at = -1, before = -1
     cdef Py_ssize_t size

@@ -1,13 +1,13 @@
-"""What an appender does for each record: the pure twin of the compiled classes of the same names.
+"""Open batches of an appender and the receipts of their records: the pure twin of the compiled classes of these names.
 
-The compiled ones take a record without a Python frame, a system call or a lock where nothing is out of the ordinary:
-its batch is open and has room, the lock is free, and the process is no fork. Whatever
-else there is goes the way that it goes here, to ``_take_any`` of the subclass.
+The compiled classes take a record without a Python frame, a system call or a lock if the batch is open and has
+room, the lock is free, and the process is no fork. Every other record goes to ``_take_any`` of the subclass, as all
+records do here.
 
 ::
 
     Accumulator (an appender)     _open: partition -> AccumulatedBatch     _held: bytes in all of them
-    AccumulatedBatch (pending)    records, here tuples, there encoded      size: of the batch, at most
+    AccumulatedBatch (pending)    records: tuples here, encoded there      size: upper bound of the batch's bytes
     AccumulatedRecord (a receipt) _appender, _batch, _index: its place in the batch
 """
 
@@ -26,7 +26,7 @@ Taken_co = TypeVar("Taken_co", covariant=True)
 
 
 class AccumulatedBatch:
-    """Records of one batch. ``size``: of the batch in bytes, at most; ``count`` stays when the records are let go."""
+    """Records of one pending batch. ``size``: at most so many bytes encoded. ``let_go`` keeps ``count``."""
 
     __slots__ = ("_times", "count", "records", "size")
 
@@ -37,26 +37,26 @@ class AccumulatedBatch:
         self._times: list[int] = []
 
     def add(self, record: NewRecord) -> None:
-        """Behind the others; its time is resolved."""
+        """Append a record whose timestamp is resolved."""
         self.records.append(record)
         self.count += 1
 
     def packed(self) -> PackedBatch | None:
-        """The whole batch, if compiled code has encoded every record as it came."""
+        """Return the encoded batch, or None if compiled code did not encode every record on arrival."""
         return None
 
     def let_go(self) -> None:
-        """Of the records only the times stay."""
+        """Drop the records; keep their timestamps."""
         self._times = [record[2] for record in self.records]
         self.records = []
 
     def time_of(self, index: int) -> int:
-        """Of a record that was let go."""
+        """Return the timestamp of a record that ``let_go`` dropped."""
         return self._times[index]
 
 
 class AccumulatedRecord:
-    """A record's place: ``batch.records[index]`` of an appender."""
+    """Receipt of one record: its place is ``batch.records[index]`` of an appender."""
 
     __slots__ = ("_appender", "_batch", "_index")
 
@@ -67,7 +67,7 @@ class AccumulatedRecord:
 
 
 class Taking(Protocol[Taken_co]):
-    """What takes a record: value, key, partition, timestamp, headers."""
+    """Function that takes one record of an appender."""
 
     def __call__(
         self,
@@ -77,11 +77,11 @@ class Taking(Protocol[Taken_co]):
         timestamp: Time | None,
         headers: Headers | None,
     ) -> Taken_co:
-        """What became of it."""
+        """Return the receipt, or what the subclass gives in its place."""
 
 
 class Accumulator(Generic[Receipt]):
-    """Open batches by partition. A subclass has ``_take_any`` and ``_take_late``, and makes ``receipt`` objects."""
+    """Open batches by partition. A subclass defines ``_take_any`` and ``_take_late``, and makes ``receipt`` objects."""
 
     _take_any: Taking[Receipt | None]
     _take_late: Taking[Receipt]
@@ -96,7 +96,7 @@ class Accumulator(Generic[Receipt]):
         receipt: type[Receipt],
         now_ms: Callable[[], int] | None,
     ) -> None:
-        """``record_bytes``: what a record takes beside key and value. ``now_ms`` None: the machine's clock."""
+        """``record_bytes``: overhead of one record besides key and value. ``now_ms`` None: the machine's clock."""
         del record_bytes, receipt, now_ms
         self._partitions = partitions
         self._batch_bytes = batch_bytes
@@ -117,11 +117,11 @@ class Accumulator(Generic[Receipt]):
         timestamp: Time | None = None,
         headers: Headers | None = None,
     ) -> Receipt:
-        """Takes one record; it is in the log when the receipt says so, ``linger_ms`` later as a rule.
+        """Buffer one record and return its receipt, which is done once the record is in the log (within ``linger_ms``).
 
-        ``timestamp`` None: now. Records without a key stay together for a batch. Waits ``max_block_ms`` at most while
-        ``buffer_bytes`` are buffered, then raises AppendTimeoutError. Raises InvalidRecordError, AppendHaltedError,
-        ClosedError, ForkedLogError; the record is not taken then.
+        ``timestamp`` None means now. Records without a key share one partition until its batch is full. Blocks for at
+        most ``max_block_ms`` while ``buffer_bytes`` are buffered, then raises AppendTimeoutError. Raises
+        InvalidRecordError, AppendHaltedError, ClosedError or ForkedLogError, and does not take the record then.
         """
         taken = self._take(value, key, partition, timestamp, headers)
         return self._take_late(value, key, partition, timestamp, headers) if taken is None else taken
@@ -134,7 +134,7 @@ class Accumulator(Generic[Receipt]):
         timestamp: Time | None,
         headers: Headers | None,
     ) -> Receipt | None:
-        """None if there is no room: then all that waits is to be written now."""
+        """Return the receipt, or None if there is no room: every waiting batch must be written first."""
         return self._take_any(value, key, partition, timestamp, headers)
 
 

@@ -1,7 +1,7 @@
 """Record batches: the unit that is appended, stored, checksummed, uploaded and read.
 
-The header is drawn and read in ``header``; after its 61 bytes stand the records, compressed as one piece unless
-the codec is 0. Format v2 is written; v2, v1 and v0 are read.
+``header`` draws and reads the 61 bytes of the header. The records follow, compressed as one piece unless the codec
+is 0. Format v2 is written; v2, v1 and v0 are read.
 
 Positions in errors are relative to the buffer that was passed in.
 """
@@ -69,16 +69,17 @@ _LEADER_EPOCH_AT = 12
 def rebased(
     batch: memoryview, header: BatchHeader, base_offset: int, leader_epoch: int
 ) -> tuple[BatchHeader, memoryview]:
-    """A copy of a v2 batch that lies ``base_offset`` further, under another leader epoch: 12 bytes outside its CRC."""
+    """Return a copy of a v2 batch at ``base_offset`` higher offsets, under another leader epoch."""
     moved = header._replace(base_offset=header.base_offset + base_offset, leader_epoch=leader_epoch)
     data = bytearray(batch)
+    # base offset and leader epoch are 12 bytes outside the CRC, so that it stays valid
     _BASE_OFFSET.pack_into(data, 0, moved.base_offset)
     _LEADER_EPOCH.pack_into(data, _LEADER_EPOCH_AT, leader_epoch)
     return moved, memoryview(data).toreadonly()
 
 
 def verify_batch(buf: Buffer, header: BatchHeader | None = None) -> BatchHeader:
-    """Checks that ``buf`` is exactly one intact batch: lengths, counts and CRC. Returns its header.
+    """Check lengths, counts and CRC of ``buf``, which must be exactly one batch, and return its header.
 
     For a compressed v0/v1 wrapper the returned header has the real ``base_offset`` and ``records_count``. Raises
     ``CorruptionError``.
@@ -114,11 +115,11 @@ def verify_batch(buf: Buffer, header: BatchHeader | None = None) -> BatchHeader:
 
 
 def decode_records(buf: Buffer, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
-    """The records of the one whole batch in ``buf``, in order; also those of a control batch (``is_control``).
+    """Return the records of the one whole batch in ``buf``, in order, also those of a control batch (``is_control``).
 
-    Does not check the CRC: :func:`verify_batch` does. ``max_bytes`` bounds decompression. Records of a
-    LogAppendTime batch all report its ``max_timestamp``. Raises ``CorruptionError`` with the position in the
-    (decompressed) records, as late as the damaged record is reached.
+    Does not check the CRC; :func:`verify_batch` does. ``max_bytes`` bounds decompression. Records of a LogAppendTime
+    batch all report its ``max_timestamp``. Raises ``CorruptionError`` when iteration reaches the damaged record; its
+    position counts in the decompressed records.
     """
     quickly = kernels.batch_records(buf, None)
     if quickly is not None:
@@ -132,10 +133,10 @@ def decode_records(buf: Buffer, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> I
 
 
 def records_extent(buf: Buffer, header: BatchHeader) -> tuple[int, int, int] | None:
-    """Lowest and highest offset and least timestamp (-1: none is above) of the records of the one batch in ``buf``.
+    """Return (lowest offset, highest offset, lowest timestamp >= 0 or -1) of the records of the one batch in ``buf``.
 
-    None: :func:`decode_records` has to look, which says what is odd. Raises CorruptionError for what cannot be
-    decompressed.
+    None means that the fast path does not apply: use :func:`decode_records`, which also reports damage. Raises
+    CorruptionError if decompression fails.
     """
     if header.magic < 2 or kernels.records_extent is pure_kernels.records_extent:
         return None
@@ -145,7 +146,7 @@ def records_extent(buf: Buffer, header: BatchHeader) -> tuple[int, int, int] | N
 
 
 def consumer_records(buf: Buffer, shown: Shown) -> Iterator[ConsumerRecord]:
-    """As :func:`decode_records`: those that a reader wants to see of the batch, as it sees them."""
+    """Return the records of a batch that a reader with the settings ``shown`` sees, like :func:`decode_records`."""
     quickly = kernels.batch_records(buf, shown)
     if quickly is not None:
         return cast("Iterator[ConsumerRecord]", quickly)
@@ -166,7 +167,7 @@ def _whole(buf: Buffer) -> BatchHeader:
 
 
 def _payload(buf: Buffer, header: BatchHeader, max_bytes: int) -> tuple[Buffer, int, int, int, int | None, int]:
-    """The records of a v2 batch, not compressed, with what is needed to decode them and where they begin."""
+    """Return (uncompressed records, count, base offset, base timestamp, append time or None, position of the first)."""
     attributes = header.attributes
     compressed = attributes & CODEC_MASK
     data = decompress(codec_of(attributes), memoryview(buf)[HEADER_BYTES:], max_bytes=max_bytes) if compressed else buf
@@ -176,12 +177,12 @@ def _payload(buf: Buffer, header: BatchHeader, max_bytes: int) -> tuple[Buffer, 
 
 
 def least_timestamp(header: BatchHeader, batch: Buffer) -> int:
-    """The least timestamp of a verified batch's records, -1 if none has one.
+    """Return the lowest timestamp of a verified batch's records, -1 if none has one.
 
-    Of records that cannot be decoded, which a leader may have sent and Kafka's followers store, what the header tells.
+    Falls back to the header if the records cannot be decoded: Kafka's followers store such batches of a leader.
     """
     if not header.records_count:
-        return -1  # compaction emptied it, and left the largest of those that were there
+        return -1  # compaction emptied the batch; its max_timestamp is that of removed records
     if header.records_count <= 1 or header.timestamp_type:
         return header.max_timestamp
     try:
@@ -208,14 +209,14 @@ def encode_batch(
     transactional: bool = False,
     control: bool = False,
 ) -> bytes:
-    """One v2 batch of ``records`` at consecutive offsets from ``base_offset``. Timestamps are resolved: >= 0, or -1.
+    """Return one v2 batch of ``records`` at consecutive offsets from ``base_offset``. Timestamps are >= 0, or -1.
 
-    Keys and values are ``bytes`` or a buffer of single bytes in a row (``bytearray``, ``memoryview``, an array of
-    uint8); any other buffer is refused, as an array of integers has no one byte order that all readers know.
-    With LogAppendTime the batch reports ``append_time_ms`` for all; the timestamps as given stay in the deltas,
+    Keys and values are ``bytes`` or a contiguous buffer of single bytes (``bytearray``, ``memoryview``, an array of
+    uint8). Other buffers are refused: an array of integers has no byte order that all readers know.
+    With LogAppendTime the batch reports ``append_time_ms`` for all records; the deltas keep the given timestamps,
     as a broker leaves them. Raises ``InvalidRecordError`` (with the record's index), ``InvalidTimestampError``,
-    ``RecordTooLargeError`` beyond 2^31-1 bytes or, compressed, beyond what is decompressed again,
-    ``MAX_DECOMPRESSED_BYTES``; ``ConfigError`` for a level that the codec does not have.
+    ``RecordTooLargeError`` beyond 2^31-1 bytes or, with a codec, beyond ``MAX_DECOMPRESSED_BYTES``, and
+    ``ConfigError`` for a level that the codec does not have.
     """
     if not records:
         raise InvalidRecordError("a batch needs at least one record")
@@ -286,11 +287,11 @@ def encode_stamped(
     most_bytes: int,
     producer: tuple[int, int, int] = (-1, -1, -1),
 ) -> tuple[bytearray, int, int, int] | None:
-    """One v2 batch at offset 0 of records that nobody has looked at; their first, least and greatest timestamp.
+    """Return (one v2 batch at offset 0, first, lowest, highest timestamp) of records that were not validated.
 
-    ``now_ms`` is stored where a timestamp is -1, and is the time of a LogAppendTime batch. ``producer``: id, epoch and
-    base sequence of a transaction's. None if only :func:`encode_batch` can encode it, or say why it cannot be: always
-    without the compiled kernels, beyond ``most_bytes``, for a record without a key where the topic is ``keyed``.
+    ``now_ms`` replaces a timestamp of -1 and is the time of a LogAppendTime batch. ``producer`` is the id, epoch and
+    base sequence of a transaction. Returns None if the caller must use :func:`encode_batch`, which encodes or explains:
+    without the compiled kernels, beyond ``most_bytes``, and for a record without a key if the topic is ``keyed``.
     """
     attributes = (LOG_APPEND_TIME_BIT if timestamp_type else 0) | (TRANSACTIONAL_BIT if producer[0] >= 0 else 0)
     most_bytes = min(most_bytes, MAX_BATCH_BYTES)
@@ -310,10 +311,10 @@ def encode_joined(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> bytes:
-    """One v2 batch of ``count`` records that are encoded already and stand one behind the other.
+    """Return one v2 batch of ``count`` concatenated encoded records.
 
-    For encoders other than ``kernels``; nothing in ``data`` is looked at. Raises ``RecordTooLargeError`` as
-    :func:`encode_batch` does.
+    Serves encoders other than ``kernels``. ``data`` is not validated. Raises ``RecordTooLargeError`` like
+    :func:`encode_batch`.
     """
     attributes = LOG_APPEND_TIME_BIT if timestamp_type else 0
     if codec:
@@ -324,7 +325,7 @@ def encode_joined(
 
 
 def _readable(data: Buffer) -> Buffer:
-    """Records that are to be compressed, if they may be decompressed again."""
+    """Return ``data`` for compression. Raises RecordTooLargeError if readers would refuse to decompress it."""
     if len(data) > MAX_DECOMPRESSED_BYTES:
         raise RecordTooLargeError(
             f"{len(data)} bytes of records in a compressed batch, readers decompress {MAX_DECOMPRESSED_BYTES} at most",
@@ -350,7 +351,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _not_bytes(what: str, field: object, index: int) -> InvalidRecordError | None:
-    """Why ``field`` cannot be stored as bytes, if it cannot."""
+    """Return the error for a ``field`` that cannot be stored as bytes, or None if it can."""
     if field is None:
         return None
     try:
@@ -372,7 +373,7 @@ def _not_bytes(what: str, field: object, index: int) -> InvalidRecordError | Non
 
 
 def _blame(records: Sequence[Any], cause: Exception) -> InvalidRecordError:
-    """Finds the record that could not be encoded and says what is wrong with it."""
+    """Return an error that names the first record that cannot be encoded, and why."""
     for i, record in enumerate(records):
         if not isinstance(record, tuple) or len(record) != 4:
             return InvalidRecordError(
@@ -399,9 +400,9 @@ def _blame(records: Sequence[Any], cause: Exception) -> InvalidRecordError:
 
 
 def recoded_batch(header: BatchHeader, batch: Buffer, codec: Codec, level: int | None = None) -> bytes:
-    """The verified v2 batch in another codec: the same records, byte for byte, under the same header but for its codec.
+    """Return a verified v2 batch in another codec: same record bytes, same header except for the codec, size and CRC.
 
-    Records are not decoded. Raises ``CorruptionError`` if what is compressed cannot be read.
+    Records are not decoded. Raises ``CorruptionError`` if decompression fails.
     """
     data = decompress(header.codec, memoryview(batch)[HEADER_BYTES:])
     checked = _CHECKED.pack(
@@ -418,7 +419,7 @@ def recoded_batch(header: BatchHeader, batch: Buffer, codec: Codec, level: int |
 
 
 def empty_batch(base_offset: int, end_offset: int, leader_epoch: int) -> bytes:
-    """A batch over offsets that holds nothing and that no producer wrote: 61 bytes, as compaction leaves them."""
+    """Return a 61-byte batch without records or producer that covers a range of offsets, as compaction leaves them."""
     checked = _CHECKED.pack(0, end_offset - base_offset - 1, -1, -1, -1, -1, -1, 0)
     return _assemble(base_offset, leader_epoch, checked, b"")
 
@@ -430,11 +431,11 @@ def rebuild_batch(
     codec: Codec | None = None,
     delete_horizon_ms: int | None = None,
 ) -> bytes:
-    """The batch of ``header`` with only ``records`` left, a subset of its own, offsets unchanged: compaction's output.
+    """Return the batch of ``header`` with only ``records``, a subset of its own at unchanged offsets, for compaction.
 
-    Keeps offsets, last offset, epochs, producer fields, type bits. ``delete_horizon_ms`` stamps bit 6 and becomes
-    the base of the timestamp deltas, so that decoded timestamps do not change; a horizon that the header already has is
-    kept. With no records left it is Kafka's empty batch: 61 bytes, base timestamp -1, no codec, no horizon.
+    Keeps offsets, last offset, epochs, producer fields and type bits. ``delete_horizon_ms`` sets bit 6 and becomes the
+    base of the timestamp deltas, so that decoded timestamps do not change. None keeps a horizon of the header.
+    Without records the result is Kafka's empty batch: 61 bytes, base timestamp -1, no codec, no horizon.
     ``codec`` None keeps the batch's own.
     """
     if not records:
@@ -466,9 +467,9 @@ def rebuild_encoded(
     codec: Codec | None = None,
     has_horizon: bool = False,
 ) -> bytes:
-    """As :func:`rebuild_batch`, of ``count`` records that are encoded already against ``base_timestamp``.
+    """Return a rebuilt batch like :func:`rebuild_batch`, of ``count`` records encoded against ``base_timestamp``.
 
-    With ``has_horizon`` that is the delete horizon.
+    ``has_horizon``: ``base_timestamp`` is the delete horizon.
     """
     attributes = header.attributes & (LOG_APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT)
     if count:

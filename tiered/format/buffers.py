@@ -1,6 +1,6 @@
-"""Buffers that files and bodies of answers are read into, used again when nobody looks into them.
+"""Reusable buffers for file contents and response bodies.
 
-The pages of a fresh buffer cost as much CPU as the bytes that come into them from a socket.
+Touching the pages of a fresh buffer costs as much CPU as copying the bytes from a socket into them.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections import deque
 from tiered.format.pure_kernels import Block
 
 _LARGER = (1, 2, 4)
-"""How many times as large as needed a buffer may be, in the order in which they are looked for."""
+"""Factors of the needed size at which an idle buffer is accepted, in search order."""
 
 
 class BufferPool:
-    """Thread-safe. A buffer belongs to whoever took it, and to all views of it, until the last of them is gone.
+    """Thread-safe pool of buffers. A buffer is in use until its last view is gone.
 
-    At most about ``max_bytes`` are kept: who needs more at once gets fresh buffers, kept by nobody. None is smaller
-    than ``least_bytes``. There is no lock that a forked child could find taken: a block is taken out of its queue,
-    which one thread alone can do, before it is looked at.
+    Keeps about ``max_bytes`` at most; beyond that, callers get fresh buffers that the pool does not keep. No buffer is
+    smaller than ``least_bytes``. There is no lock that a forked child could inherit locked: a thread pops a block from
+    its deque before it inspects the block, and only one thread can pop it.
     """
 
     def __init__(self, max_bytes: int, least_bytes: int) -> None:
@@ -27,16 +27,16 @@ class BufferPool:
         self._blocks: dict[int, deque[Block]] = {}
 
     def forget(self) -> None:
-        """Without any buffer; those in use are freed by their last view."""
+        """Drop all buffers. Those in use are freed with their last view."""
         self._blocks = {}
 
     @property
     def size_bytes(self) -> int:
-        """Of the buffers that are kept, in use or not."""
+        """Return the bytes of all buffers that the pool keeps, in use or idle."""
         return sum(size * len(blocks) for size, blocks in tuple(self._blocks.items()))
 
     def take(self, size_bytes: int) -> memoryview:
-        """``size_bytes`` to be filled; what they hold is anything."""
+        """Return a view of ``size_bytes`` with undefined contents."""
         wanted = 1 << (max(size_bytes, self._least_bytes) - 1).bit_length()
         for times in _LARGER:
             found = _idle(self._blocks.get(times * wanted))
@@ -51,7 +51,7 @@ class BufferPool:
         return view[:size_bytes]
 
     def _make_room(self, wanted: int) -> None:
-        """Lets go of buffers of other sizes that nobody uses."""
+        """Drop idle buffers until ``wanted`` bytes fit."""
         for blocks in tuple(self._blocks.values()):
             for _ in range(len(blocks)):
                 if self.size_bytes + wanted <= self._max_bytes or not blocks:
@@ -62,12 +62,12 @@ class BufferPool:
 
 
 def _idle(blocks: deque[Block] | None) -> memoryview | None:
-    """A view of the one that nobody uses and that was used last: its bytes may still be in a CPU's cache."""
+    """Return a view of the idle block that was used last, as it may still be in a CPU cache; None without one."""
     for _ in range(len(blocks or ())):
         try:
             block = blocks.pop()  # type: ignore[union-attr]  # an empty range for None
         except IndexError:
-            return None  # other threads look through them
+            return None  # other threads have popped the rest
         view = _view_alone(block)
         if view is not None:
             blocks.append(block)  # type: ignore[union-attr]
@@ -77,7 +77,7 @@ def _idle(blocks: deque[Block] | None) -> memoryview | None:
 
 
 def _view_alone(block: Block) -> memoryview | None:
-    """A view of ``block``; None if there is one already: Python lets nobody change the length of such a block."""
+    """Return a view of ``block``, or None if it has one: Python refuses to resize an exported bytearray."""
     try:
         last = block.pop()
     except BufferError:

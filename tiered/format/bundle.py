@@ -1,7 +1,7 @@
-"""The ``.idx`` object: everything about one segment that is not its records, behind a head of known size.
+"""The ``.idx`` object: everything about one segment except its records, after a head of fixed size.
 
-A reader fetches the first ``HEAD_BYTES`` bytes, and with them the place of each section, then one section by
-range. Nothing in it is unique: it can be rebuilt from the ``.log`` object alone. Little-endian::
+A reader fetches the first ``HEAD_BYTES`` bytes, which give the position of each section, then one section by
+range. The ``.log`` object alone suffices to rebuild it. Little-endian::
 
     0    "TIX1"            4      8  format u16    10  sections u16    12  claim_epoch i4
     16   topic_id          16     32 partition i4  36  leader_epoch i4
@@ -9,12 +9,12 @@ range. Nothing in it is unique: it can be rebuilt from the ``.log`` object alone
     72   size_bytes i8     80 records i8           88  crc32c u4 of the .log   92  reserved u4 = 0
     96   16 x section:     kind u4 | position u4 | length u4 | crc32c u4 (unused ones are 0)
     352  appended_ms i8    360 reserved, 0          508 crc32c u4 of bytes 0..508
-    512  the sections, one after the other, in the order of the table
+    512  the sections, concatenated in the order of the table
 
 Offset index, time index, transaction index and producer snapshot are byte-identical to Kafka's files, trimmed.
-Leader epochs are entries of ``epoch i4 | start_offset i8``. The section ``TXN``, of what a sink staged alone, is the
-id of its transaction in UTF-8; the offsets of such a segment's descriptor and indexes begin at 0. Unknown kinds are
-kept in the table and ignored.
+Leader epochs are entries of ``epoch i4 | start_offset i8``. The section ``TXN`` exists only for segments that a sink
+staged: its transaction id in UTF-8. The offsets in the descriptor and indexes of such a segment begin at 0.
+Unknown kinds stay in the table and are ignored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FORMAT = 1
 HEAD_BYTES = 512
 MAX_SECTIONS = 16
 MAX_BUNDLE_BYTES = 2**31 - 1
-"""A row holds the length as int32."""
+"""Limit of a bundle: a row stores its length as int32."""
 
 _FIXED = struct.Struct("<4s4xHHi16siiqqqqqqII")
 _SECTION = struct.Struct("<IIII")
@@ -49,7 +49,7 @@ _CRC_AT = HEAD_BYTES - _CRC.size
 
 
 class SectionKind(enum.IntEnum):
-    """What a section holds."""
+    """Content of a section."""
 
     OFFSET_INDEX = 1
     TIME_INDEX = 2
@@ -70,7 +70,7 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BundleHead:
-    """The head: what the segment is, and where each section lies."""
+    """Decoded head: the segment's descriptor and the table of sections."""
 
     descriptor: SegmentDescriptor
     claim_epoch: int
@@ -82,7 +82,7 @@ class BundleHead:
         return self.sections[-1].position + self.sections[-1].length if self.sections else HEAD_BYTES
 
     def section(self, kind: SectionKind) -> Section | None:
-        """Where the section of this kind lies, None if the bundle has none."""
+        """Return the table entry of this kind, None if the bundle has none."""
         for section in self.sections:
             if section.kind == kind:
                 return section
@@ -99,22 +99,22 @@ class Bundle:
 
     @property
     def descriptor(self) -> SegmentDescriptor:
-        """What the segment is."""
+        """Descriptor of the segment."""
         return self.head.descriptor
 
     @property
     def claim_epoch(self) -> int:
-        """The claim under which it was uploaded."""
+        """Claim epoch of the upload."""
         return self.head.claim_epoch
 
     @property
     def sections(self) -> tuple[Section, ...]:
-        """The table."""
+        """Table of sections."""
         return self.head.sections
 
 
 def encode_bundle(descriptor: SegmentDescriptor, indexes: SealedIndexes, claim_epoch: int, txn: str = "") -> bytes:
-    """The object's bytes. Empty sections are left out. Raises ConfigError if it would exceed ``MAX_BUNDLE_BYTES``."""
+    """Return the object's bytes without empty sections. Raises ConfigError beyond ``MAX_BUNDLE_BYTES``."""
     contents = [
         (SectionKind.OFFSET_INDEX, indexes.offset_index),
         (SectionKind.TIME_INDEX, indexes.time_index),
@@ -137,7 +137,7 @@ def encode_bundle(descriptor: SegmentDescriptor, indexes: SealedIndexes, claim_e
 
 
 def decode_bundle_head(prefix: bytes, *, key: str = "") -> BundleHead:
-    """From the first ``HEAD_BYTES`` bytes or more. Raises CorruptionError, or ConfigError for a newer format."""
+    """Decode the first ``HEAD_BYTES`` bytes or more. Raises CorruptionError, or ConfigError for a newer format."""
     if len(prefix) < HEAD_BYTES:
         _refuse(key, len(prefix), f"{len(prefix)} bytes are less than the head of {HEAD_BYTES}")
     fields = _FIXED.unpack_from(prefix)
@@ -157,7 +157,7 @@ def decode_bundle_head(prefix: bytes, *, key: str = "") -> BundleHead:
 
 
 def decode_bundle(data: bytes, *, key: str = "") -> Bundle:
-    """A whole bundle. Raises CorruptionError if any byte of head or sections is not what was written, or its length."""
+    """Decode a whole bundle. Raises CorruptionError if a checksum or the length is wrong."""
     head = decode_bundle_head(data, key=key)
     if len(data) != head.size_bytes:
         _refuse(key, len(data), f"has {len(data)} bytes, its table describes {head.size_bytes}")
@@ -182,7 +182,7 @@ def decode_bundle(data: bytes, *, key: str = "") -> Bundle:
 
 
 def verify_section(section: Section, data: bytes | memoryview, *, key: str = "") -> bytes:
-    """The section's bytes, fetched by range, if length and checksum are right. Raises CorruptionError."""
+    """Return the section's bytes, fetched by range. Raises CorruptionError if length or checksum is wrong."""
     if len(data) != section.length:
         _refuse(key, section.position, f"section {section.kind} has {len(data)} bytes instead of {section.length}")
     computed = crc32c(data)
@@ -196,12 +196,12 @@ def verify_section(section: Section, data: bytes | memoryview, *, key: str = "")
 
 
 def encode_leader_epochs(entries: Sequence[EpochEntry]) -> bytes:
-    """``epoch i4 | start_offset i8`` each."""
+    """Encode each entry as ``epoch i4 | start_offset i8``."""
     return b"".join([_EPOCH.pack(*entry) for entry in entries])
 
 
 def decode_leader_epochs(data: bytes, *, key: str = "") -> tuple[EpochEntry, ...]:
-    """The inverse. Raises CorruptionError for a partial entry or epochs that do not ascend."""
+    """Decode ``encode_leader_epochs``. Raises CorruptionError for a partial entry or epochs that do not ascend."""
     if len(data) % _EPOCH.size:
         _refuse(key, -1, f"leader epochs of {len(data)} bytes are not a multiple of {_EPOCH.size}")
     entries = tuple(EpochEntry(*entry) for entry in _EPOCH.iter_unpack(data))

@@ -43,7 +43,7 @@ def _encode_lines(lines: list[str]) -> str:
 
 
 def _decode_lines(text: str, fields: int) -> list[list[str]]:
-    """The words of each entry line, which may end with CRLF. No bytes, or only a version line, are no entries."""
+    """Return the words of each entry line. Accepts CRLF; no bytes or only a version line mean no entries."""
     lines = text.replace("\r\n", "\n").split("\n")
     if lines[-1] == "":
         lines.pop()
@@ -67,12 +67,12 @@ def _decode_lines(text: str, fields: int) -> list[list[str]]:
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> str:
-    """An offset checkpoint with the entries in the mapping's order."""
+    """Return the text of an offset checkpoint, entries in the mapping's order."""
     return _encode_lines([f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items()])
 
 
 def decode_offsets(text: str) -> dict[TopicPartition, int]:
-    """The entries in file order; of a duplicate the last wins. Raises ``CorruptionError``."""
+    """Return the entries in file order; the last duplicate wins. Raises ``CorruptionError``."""
     return {
         TopicPartition(topic, _integer(partition, "partition")): _integer(offset, "offset")
         for topic, partition, offset in _decode_lines(text, 3)
@@ -80,37 +80,37 @@ def decode_offsets(text: str) -> dict[TopicPartition, int]:
 
 
 def encode_epochs(epochs: Iterable[EpochEntry]) -> str:
-    """A ``leader-epoch-checkpoint``."""
+    """Return the text of a ``leader-epoch-checkpoint``."""
     return _encode_lines([f"{e.epoch} {e.start_offset}" for e in epochs])
 
 
 def decode_epochs(text: str) -> tuple[EpochEntry, ...]:
-    """The entries, ascending by epoch; of a duplicate epoch the last wins. Raises ``CorruptionError``."""
+    """Return the entries, ascending by epoch; the last duplicate wins. Raises ``CorruptionError``."""
     starts = {_integer(e, "epoch"): _integer(o, "start offset") for e, o in _decode_lines(text, 2)}
     return tuple(EpochEntry(e, starts[e]) for e in sorted(starts))
 
 
 def encode_uuid(uuid: UUID) -> str:
-    """22 characters of URL-safe base64 without padding: how Kafka prints topic and directory ids."""
+    """Return 22 characters of URL-safe base64 without padding, as Kafka prints topic and directory ids."""
     return base64.urlsafe_b64encode(uuid.bytes).rstrip(b"=").decode("ascii")
 
 
 def decode_uuid(text: str) -> UUID:
-    """The UUID of 22 characters; raises ``CorruptionError``."""
+    """Return the UUID of 22 characters. Raises ``CorruptionError``."""
     if _UUID.fullmatch(text):
         return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
     raise CorruptionError(f"not an id of {_UUID_CHARS} base64 characters: {text[:40]!r}")
 
 
 def encode_partition_metadata(topic_id: UUID) -> str:
-    """``partition.metadata``. Raises ``ConfigError`` for the zero id, which means none."""
+    """Return the text of ``partition.metadata``. Raises ``ConfigError`` for the zero id, which means none."""
     if topic_id.int == 0:
         raise ConfigError("a topic id must not be zero")
     return f"version: 0\ntopic_id: {encode_uuid(topic_id)}"
 
 
 def decode_partition_metadata(text: str) -> UUID:
-    """The topic id; raises ``CorruptionError`` for anything but the two lines, or a zero id."""
+    """Return the topic id. Raises ``CorruptionError`` for anything except the two lines, or a zero id."""
     fields: dict[str, str] = {}
     for line in text.splitlines():
         words = re.split(r":\s+", line)
@@ -129,7 +129,7 @@ def decode_partition_metadata(text: str) -> UUID:
 
 
 class MetaProperties(NamedTuple):
-    """``meta.properties`` version 1. ``directory_id`` tells this disk from any other; version 0 has none."""
+    """Contents of ``meta.properties`` version 1. ``directory_id`` identifies the disk; version 0 has none."""
 
     cluster_id: str
     node_id: int
@@ -168,7 +168,7 @@ def _unescape(value: str) -> str:
 
 
 def decode_properties(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Keys and values of a Java properties file without continued lines, and its comment lines."""
+    """Return keys and values of a Java properties file without continued lines, and its comment lines."""
     values: dict[str, str] = {}
     comments: list[str] = []
     for line in text.splitlines():
@@ -183,7 +183,7 @@ def decode_properties(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
 
 
 def encode_meta_properties(meta: MetaProperties) -> str:
-    """The file: comments, then the keys in the order of Kafka's writer for its own files."""
+    """Return the file: comments, then the keys in the order of Kafka's writer."""
     lines = [f"#{c}" for c in meta.comments]
     lines.append(f"node.id={meta.node_id}" if meta.version else f"broker.id={meta.node_id}")
     if meta.directory_id is not None:
@@ -194,7 +194,7 @@ def encode_meta_properties(meta: MetaProperties) -> str:
 
 
 def decode_meta_properties(text: str) -> MetaProperties:
-    """The file of version 0 or 1; other keys are ignored. Raises ``CorruptionError``."""
+    """Decode the file of version 0 or 1; other keys are ignored. Raises ``CorruptionError``."""
     values, comments = decode_properties(text)
     version = _integer(values.get("version", "0"), "version of meta.properties")
     if version not in (0, 1):
@@ -216,12 +216,12 @@ def decode_meta_properties(text: str) -> MetaProperties:
 
 
 def encode_clean_shutdown(broker_epoch: int = -1) -> str:
-    """``.kafka_cleanshutdown``; only its existence decides, the epoch is a note."""
+    """Return the content of ``.kafka_cleanshutdown``. Only the file's existence counts; the epoch is informative."""
     return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
 
 
 def decode_clean_shutdown(text: str) -> int:
-    """The broker epoch; -1 if it cannot be told (older Kafka wrote an empty file)."""
+    """Return the broker epoch, -1 if unknown (older Kafka wrote an empty file)."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

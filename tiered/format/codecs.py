@@ -11,11 +11,11 @@ id    codec  framing
 5..7  -      never assigned
 ===== ====== ==================================================================================================
 
-Decompression is bounded: what would grow beyond ``max_bytes`` is refused, and no length that the data claims
-is believed before it was compared with that limit. Compressed bytes are not canonical between libraries.
+Decompression is bounded: output beyond ``max_bytes`` is refused, and every length that the data claims is compared
+with that limit before it is trusted. Compressed bytes are not canonical between libraries.
 
-What follows the compressed data is left alone where Java's decoders leave it alone, each in its own way: see the
-module of the codec. A broker stores such batches, and its consumers read them.
+Bytes after the compressed data are ignored wherever Java's decoder of that codec ignores them (see its module): a
+broker stores such batches, and its consumers read them.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ class Codec(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """Kafka's word: ``none``, ``gzip``, ``snappy``, ``lz4`` or ``zstd``."""
+        """Kafka's name: ``none``, ``gzip``, ``snappy``, ``lz4`` or ``zstd``."""
         return self.name.lower()
 
 
 DEFAULT_LEVELS = {Codec.GZIP: -1, Codec.LZ4: 0, Codec.ZSTD: 3}
-"""Used when no level is given. lz4 0 is the fast one: level 9, which some clients use, is six times slower."""
+"""Levels used when none is given. lz4 0 is the fast one: level 9, which some clients use, is six times slower."""
 
 LEVELS = {Codec.GZIP: (-1, 9), Codec.LZ4: (-(2**16), 17), Codec.ZSTD: (-131072, 22)}
-"""Smallest and largest level of the codecs that have one (Kafka's ranges; gzip -1 is its default)."""
+"""Lowest and highest level of the codecs that have levels (Kafka's ranges; gzip -1 is its default)."""
 
 
 def codec_of(attributes: int) -> Codec:
-    """The codec in bits 0 to 2 of ``attributes``; ``CodecUnavailableError`` for 5, 6 and 7."""
+    """Return the codec in bits 0 to 2 of ``attributes``. Raises ``CodecUnavailableError`` for 5, 6 and 7."""
     try:
         return Codec(attributes & 7)
     except ValueError:
@@ -83,7 +83,7 @@ _SETTINGS = {
 
 
 def configured(config: TopicConfig) -> tuple[Codec, int | None]:
-    """What ``compression.type`` and the level beside it say; ``producer``, which leaves batches alone, is none."""
+    """Return the codec and level of a topic's configuration; ``producer`` means no compression here."""
     codec = _SETTINGS[config.compression_type]
     levels = {
         Codec.GZIP: config.compression_gzip_level,
@@ -94,7 +94,7 @@ def configured(config: TopicConfig) -> tuple[Codec, int | None]:
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
-    """``data`` in the framing of ``codec``. ``level`` None is the default; none and snappy have no levels."""
+    """Compress ``data`` in the framing of ``codec``. ``level`` None is the default; none and snappy have no levels."""
     if codec is Codec.NONE:
         return bytes(data)
     if codec is Codec.SNAPPY:
@@ -114,9 +114,9 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
 def decompress(
     codec: Codec, data: Buffer, *, max_bytes: int = MAX_DECOMPRESSED_BYTES, legacy_lz4: bool = False
 ) -> bytes:
-    """The bytes that ``compress`` or any Kafka client packed.
+    """Decompress bytes that ``compress`` or any Kafka client packed.
 
-    Raises ``CorruptionError`` (position relative to ``data``) if they are damaged, end early, or would exceed
+    Raises ``CorruptionError`` (position relative to ``data``) if they are damaged or truncated, or would exceed
     ``max_bytes``. ``legacy_lz4`` accepts the wrong header checksum that Kafka wrote in format 0.
     """
     if codec is Codec.ZSTD:

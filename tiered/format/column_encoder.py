@@ -1,8 +1,8 @@
-"""Arrow columns -> one v2 batch, without a Python object per record: the way in that ``columns`` is the way out.
+"""Encode Arrow columns as one v2 batch without a Python object per record; ``columns`` decodes.
 
-Lengths, deltas and counts are varints that numpy makes for all records at once; keys, values and header bytes are put
-between them by Arrow's own join of binary columns, which copies each byte once. ``pure_kernels.encode_records`` is the
-oracle: the bytes are the same. The compiled kernels, where they are at work, write records straight from the columns.
+numpy makes the varints (lengths, deltas, counts) of all records at once. Arrow's join of binary columns puts keys,
+values and header bytes between them and copies each byte once. ``pure_kernels.encode_records`` is the oracle: the
+bytes are the same. The compiled kernels, if loaded, write records straight from the columns.
 
 Needs ``pyarrow`` (extra ``arrow``), imported at the first use.
 """
@@ -31,10 +31,10 @@ Int64s = npt.NDArray[np.int64]
 B = TypeVar("B", bound=Buffer)
 
 RECORD_OVERHEAD_BYTES = 36
-"""Most that lengths, deltas and the count of headers add to the key, value and headers of one record."""
+"""Upper bound of what lengths, deltas and the header count add to the key, value and headers of one record."""
 
 HEADER_OVERHEAD_BYTES = 10
-"""Most that two lengths add to the name and the value of one header."""
+"""Upper bound of what two lengths add to the name and the value of one header."""
 
 _NULL = -1
 _VARLONG_BYTES = 10
@@ -45,7 +45,7 @@ class RecordColumns:
     """Records as columns of one length.
 
     ``keys`` and ``values`` are Arrow ``binary``; ``headers`` is ``list<struct<key: string, value: binary>>``, None if
-    no record has any. ``timestamps`` are milliseconds, resolved: none is -1.
+    no record has any. ``timestamps`` are resolved milliseconds; -1 is none.
     """
 
     values: pa.Array
@@ -57,7 +57,7 @@ class RecordColumns:
         return len(self.timestamps)
 
     def slice(self, start: int, end: int) -> RecordColumns:
-        """Records ``start`` to ``end`` (exclusive), nothing copied."""
+        """Return records ``start`` to ``end`` (exclusive) without copying."""
         return RecordColumns(
             self.values.slice(start, end - start),
             self.keys.slice(start, end - start),
@@ -66,7 +66,7 @@ class RecordColumns:
         )
 
     def take(self, rows: Int64s) -> RecordColumns:
-        """The records at ``rows``, in that order."""
+        """Return the records at ``rows``, in that order."""
         return RecordColumns(
             self.values.take(rows),
             self.keys.take(rows),
@@ -75,7 +75,7 @@ class RecordColumns:
         )
 
     def sizes(self) -> Int64s:
-        """Bytes that each record takes in a batch at most, before compression."""
+        """Return an upper bound of each record's bytes in a batch before compression."""
         sizes = _lengths(self.values)
         sizes += _lengths(self.keys)
         sizes += RECORD_OVERHEAD_BYTES
@@ -88,12 +88,12 @@ class RecordColumns:
         return sizes + held[ends] - held[np.concatenate(([0], ends[:-1]))]
 
     def largest(self) -> int:
-        """Bytes of the largest record by ``sizes``; 0 if there is none."""
+        """Return the bytes of the largest record by ``sizes``; 0 without records."""
         rows = rows_of(self)
         return int(self.sizes().max(initial=0)) if rows is None else rows.largest()
 
     def run_ends(self, room: int) -> list[int]:
-        """Where runs end that take ``room`` bytes at most by ``sizes``, one record at least each."""
+        """Return the ends of consecutive runs that fit ``room`` bytes by ``sizes``, at least one record each."""
         rows = rows_of(self)
         return _run_ends(self.sizes(), room) if rows is None else rows.run_ends(room)
 
@@ -110,7 +110,7 @@ def _run_ends(sizes: Int64s, room: int) -> list[int]:
 
 
 def join_columns(pieces: list[RecordColumns]) -> RecordColumns:
-    """All records of ``pieces``, in order."""
+    """Concatenate the records of ``pieces``."""
     if len(pieces) == 1:
         return pieces[0]
     arrow = _pyarrow()
@@ -130,7 +130,7 @@ def join_columns(pieces: list[RecordColumns]) -> RecordColumns:
 
 
 def key_hashes(keys: pa.Array) -> npt.NDArray[np.uint32]:
-    """Kafka's hash of each key of a binary column; that of a null means nothing."""
+    """Return Kafka's hash of each key of a binary column; that of a null is undefined."""
     found = kernels.key_hashes(len(keys), _elements(keys))
     if found is not None:
         return np.frombuffer(found, np.uint32)
@@ -150,9 +150,9 @@ def encode_columns(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> bytes:
-    """One v2 batch of all records, at least one; equal to ``batch.encode_batch`` of the same.
+    """Return one v2 batch of all records (at least one), equal to that of ``batch.encode_batch``.
 
-    Raises InvalidRecordError for a header without a name, RecordTooLargeError as ``encode_batch`` does.
+    Raises InvalidRecordError for a header without a name, RecordTooLargeError like ``encode_batch``.
     """
     filler, rows = kernels.batch_filler(MAX_BATCH_BYTES), rows_of(columns)
     if filler is not None and rows is not None and filler.add(rows, None, 0) == len(columns):
@@ -181,10 +181,10 @@ def encode_columns(
 
 
 def rows_of(columns: RecordColumns) -> ArrowRows | None:
-    """The columns as the compiled kernels take them; None if only the functions of this module do, or refuse them."""
+    """Return the columns for the compiled kernels, or None if these cannot take them."""
     headers = None
     if columns.headers is not None:
-        elements = columns.headers.flatten()  # without what stands behind null lists
+        elements = columns.headers.flatten()  # without the elements of null lists
         names, values = elements.field(0), elements.field(1)
         if elements.null_count or names.null_count:
             return None
@@ -204,7 +204,7 @@ def encode_filled(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> B | bytes:
-    """One v2 batch of the rows in ``filler``, which has some, and none afterwards. As :func:`encode_columns`."""
+    """Return one v2 batch of the rows in ``filler`` (at least one) and empty it. See :func:`encode_columns`."""
     count, first, greatest = filler.count, filler.first, filler.greatest
     plain = filler.finish(base_offset, leader_epoch, LOG_APPEND_TIME_BIT if timestamp_type else 0, append_time_ms)
     if not codec:
@@ -228,7 +228,7 @@ def _elements(column: pa.Array) -> Elements:
 
 
 def _joined(columns: RecordColumns, deltas: Int64s) -> memoryview:
-    """The records of a batch, one behind the other."""
+    """Return the concatenated encoded records of a batch."""
     count = len(columns)
     key_lengths, value_lengths = _field_lengths(columns.keys), _field_lengths(columns.values)
     tails = _tails(columns.headers)
@@ -242,10 +242,10 @@ def _joined(columns: RecordColumns, deltas: Int64s) -> memoryview:
 
 
 def _tails(headers: pa.Array | None) -> pa.Array | None:
-    """Number and bytes of the headers of each record, as a binary column; None if no record has any."""
+    """Return a binary column: count and bytes of the headers of each record. None if no record has any."""
     if headers is None:
         return None
-    elements = headers.flatten()  # without what stands behind null lists
+    elements = headers.flatten()  # without the elements of null lists
     if not len(elements):
         return None
     names, values = elements.field(0), elements.field(1)
@@ -260,7 +260,7 @@ def _tails(headers: pa.Array | None) -> pa.Array | None:
 
 
 def _join(*parts: Any) -> pa.Array:
-    """Element by element, a null as nothing."""
+    """Join columns element by element; a null counts as empty."""
     arrow = _pyarrow()
     compute = arrow.compute
     given = [arrow.scalar(part, arrow.binary()) if isinstance(part, bytes) else part for part in parts]
@@ -269,19 +269,19 @@ def _join(*parts: Any) -> pa.Array:
 
 
 def _bytes_of(joined: pa.Array) -> memoryview:
-    """All elements, one behind the other: how Arrow holds a column that it has just made."""
+    """Return the concatenated elements, which Arrow stores contiguously in a fresh column."""
     ends = np.frombuffer(joined.buffers()[1], np.int32, len(joined) + 1)
     return memoryview(joined.buffers()[2])[: int(ends[-1])]
 
 
 def _lengths(column: pa.Array) -> Int64s:
-    """Bytes of each element, 0 for a null."""
+    """Return the bytes of each element, 0 for a null."""
     lengths = _field_lengths(column)
     return np.maximum(lengths, 0, out=lengths) if column.null_count else lengths
 
 
 def _field_lengths(column: pa.Array) -> Int64s:
-    """Bytes of each element, -1 for a null."""
+    """Return the bytes of each element, -1 for a null."""
     starts = _starts(column)
     lengths: Int64s = np.subtract(starts[1:], starts[:-1], dtype=np.int64)
     if column.null_count:
@@ -290,12 +290,12 @@ def _field_lengths(column: pa.Array) -> Int64s:
 
 
 def _starts(column: pa.Array) -> npt.NDArray[np.int32]:
-    """Where each element of a binary column begins, and where the last one ends."""
+    """Return the start of each element of a binary column, and the end of the last."""
     return np.frombuffer(column.buffers()[1], np.int32, column.offset + len(column) + 1)[column.offset :]
 
 
 def _counts(headers: pa.Array) -> Int64s:
-    """Elements of each list, 0 for a null."""
+    """Return the number of elements of each list, 0 for a null."""
     counts: Int64s = _pyarrow().compute.list_value_length(headers).fill_null(0).to_numpy(zero_copy_only=False)
     return counts.astype(np.int64)
 
@@ -305,7 +305,6 @@ def _zigzag(values: Int64s) -> npt.NDArray[np.uint64]:
 
 
 def _varint_sizes(zigzag: npt.NDArray[np.uint64]) -> Int64s:
-    """Bytes of each varint."""
     sizes = np.ones(len(zigzag), np.int64)
     largest = int(zigzag.max(initial=0))
     for size in range(1, _VARLONG_BYTES):
@@ -316,7 +315,7 @@ def _varint_sizes(zigzag: npt.NDArray[np.uint64]) -> Int64s:
 
 
 def _varint_column(fields: list[Int64s]) -> pa.Array:
-    """A binary column: of each record the varints of ``fields``, one behind the other."""
+    """Return a binary column: for each record the concatenated varints of ``fields``."""
     arrow = _pyarrow()
     encoded = [_zigzag(field) for field in fields]
     sizes = [_varint_sizes(field) for field in encoded]
@@ -331,7 +330,7 @@ def _varint_column(fields: list[Int64s]) -> pa.Array:
 
 
 def _put_varints(out: npt.NDArray[np.uint8], at: Int64s, zigzag: npt.NDArray[np.uint64], sizes: Int64s) -> None:
-    """Writes the varints of ``zigzag`` at the places ``at``."""
+    """Write the varints of ``zigzag`` at the positions ``at``."""
     longest = int(sizes.max(initial=1))
     if longest == 1:
         out[at] = zigzag

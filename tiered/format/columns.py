@@ -1,10 +1,10 @@
-"""Many batches at once -> columns: where in one buffer each key and value lies, and offsets and times as arrays.
+"""Decode many batches as columns: positions of keys and values in one buffer, offsets and times as arrays.
 
-Records are length-prefixed, so finding where each begins is a loop; everything behind that is done for thousands of
-records by one numpy call a varint. Keys and values stay where they are: key ``i`` is
-``buffer[key_at[i] : key_at[i] + key_len[i]]``, a negative length means null.
+Records are length-prefixed, so finding their starts is a loop. All further fields are decoded for thousands of records
+by one numpy call per varint. Keys and values are not copied: key ``i`` is ``buffer[key_at[i] : key_at[i] +
+key_len[i]]``; a negative length means null.
 
-The loop of ``pure_kernels.decode_records`` is the oracle: what is odd is handed to it, to be refused in its words.
+``pure_kernels.decode_records`` is the oracle: it decodes batches that fail here, and raises its own errors.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _none() -> Int64s:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Records of several batches. If only offsets were asked for, the arrays behind them may be empty."""
+    """Records of several batches. If only offsets were requested, the later arrays may be empty."""
 
     offsets: Int64s
     timestamp_types: npt.NDArray[np.int32]
@@ -53,7 +53,7 @@ class Columns:
         return len(self.offsets)
 
     def headers(self, index: int) -> Headers | None:
-        """The headers of one record, None if it has none. Raises CorruptionError."""
+        """Return the headers of one record, None if it has none. Raises CorruptionError."""
         data, position, end = self.buffer, int(self.headers_at[index]), int(self.ends[index])
         if not data[position]:
             return None
@@ -79,10 +79,10 @@ def _within(size: int, room: int) -> int:
 
 
 class ColumnReader:
-    """Collects v2 batches and takes them apart together.
+    """Collects v2 batches and decodes them together.
 
-    ``parse`` False promises that only offsets and timestamp types are wanted: batches that are full (no record was
-    compacted away) are then not even decompressed.
+    ``parse`` False promises that only offsets and timestamp types are needed. Full batches (compaction removed no
+    record) are then not even decompressed.
     """
 
     def __init__(self, *, parse: bool = True) -> None:
@@ -99,11 +99,11 @@ class ColumnReader:
         return len(self._data)
 
     def accepts(self, header: BatchHeader) -> bool:
-        """Whether this batch may join those collected; if not, :meth:`take` them first."""
+        """Return True if this batch may join those collected. Otherwise call :meth:`take` first."""
         return not self._batches or self._parsing == self._needs_parsing(header)
 
     def add(self, header: BatchHeader, batch: bytes | memoryview) -> None:
-        """One verified v2 batch. Raises CorruptionError, at the latest in :meth:`take`."""
+        """Add one verified v2 batch. Raises CorruptionError here or in :meth:`take`."""
         room = MAX_DECOMPRESSED_BYTES if header.attributes & CODEC_MASK else len(batch) - HEADER_BYTES
         if header.records_count * MIN_RECORD_BYTES > room:
             raise CorruptionError(
@@ -125,7 +125,7 @@ class ColumnReader:
             self._refuse()
 
     def take(self) -> Columns:
-        """Everything collected, as columns; the reader is empty afterwards. Raises CorruptionError."""
+        """Return everything collected as columns and empty the reader. Raises CorruptionError."""
         headers = [header for header, _ in self._batches]
         counts = np.array([header.records_count for header in headers], np.int64)
         kinds = np.repeat(np.array([int(header.timestamp_type) for header in headers], np.int32), counts)
@@ -151,7 +151,7 @@ class ColumnReader:
         length, at, fine = _varints(buffer, np.array(self._starts, np.int64))
         good &= fine
         ends = at + length
-        time_delta, at, fine = _varints(buffer, at + 1, _VARLONG_BYTES)  # behind the attributes byte, which is unused
+        time_delta, at, fine = _varints(buffer, at + 1, _VARLONG_BYTES)  # after the attributes byte, which is unused
         good &= fine
         offset_delta, at, fine = _varints(buffer, np.minimum(at, ends))
         good &= fine
@@ -172,7 +172,7 @@ class ColumnReader:
         return Columns(bases + offset_delta, kinds, times, data, key_at, key_len, value_at, value_len, headers_at, ends)
 
     def _refuse(self) -> None:
-        """Raises what the plain decoder says about the batches collected."""
+        """Raise the error of the plain decoder for the collected batches."""
         for header, batch in self._batches:
             try:
                 for _ in decode_records(batch):
@@ -180,7 +180,7 @@ class ColumnReader:
             except CorruptionError as error:
                 error.offset = header.base_offset
                 raise
-        raise CorruptionError("records cannot be taken apart", offset=self._batches[0][0].base_offset)
+        raise CorruptionError("records cannot be decoded", offset=self._batches[0][0].base_offset)
 
 
 def _base_time(header: BatchHeader) -> int:
@@ -188,7 +188,7 @@ def _base_time(header: BatchHeader) -> int:
 
 
 def _find_records(data: bytearray, at: int, count: int, starts: list[int]) -> bool:
-    """Appends where each of ``count`` records begins from ``at`` on; False unless they fill ``data`` to its end."""
+    """Append the start of each of ``count`` records from ``at`` on. Return False unless they end with ``data``."""
     add = starts.append
     try:
         for _ in range(count):
@@ -209,7 +209,7 @@ def _find_records(data: bytearray, at: int, count: int, starts: list[int]) -> bo
 
 
 def _varints(buffer: Bytes, at: Int64s, max_bytes: int = _VARINT_BYTES) -> tuple[Int64s, Int64s, bool]:
-    """(signed values, positions behind them, whether none was too long) of the zigzag varints at ``at``."""
+    """Return (signed values, positions after them, True if none was too long) of the zigzag varints at ``at``."""
     byte = buffer[at]
     value = (byte & 0x7F).astype(np.uint64)
     behind = at + 1

@@ -1,18 +1,17 @@
-"""The container of the catalog's objects: a JSON header for people, columns for numpy, one checksum over all.
+"""The container of the catalog's objects: a readable JSON header, columns for numpy, one checksum over all.
 
 ::
 
     0        4         6        8             12          12+header_len              size-4
     "OLC1" | format u16 | flags u16 | header_len u32 | header (UTF-8 JSON) | body | crc32c u32
 
-    all little-endian; body = the tables' columns one after the other, zstd as a whole;
+    all little-endian; body = the concatenated columns of the tables, zstd as a whole;
     crc32c over everything before it; flags are 0
 
 ``head -c 4000`` shows the header. It names the tables: ``tables: [[name, rows, [[column, dtype], ...]], ...]``,
-``codec`` and ``raw_len`` (bytes of the body before compression). A table without rows is left out. ``format`` is the
-one number that says who can read an object. A higher one is refused; fields that are not known are skipped. An object
-from a bucket is hostile until proven otherwise: every length is checked against the bytes that are there before
-anything is allocated.
+``codec`` and ``raw_len`` (bytes of the body before compression). A table without rows is left out. ``format`` alone
+decides who can read an object: a higher one is refused, unknown fields are skipped. Objects of a bucket are not
+trusted: every length is checked against the bytes that are there before anything is allocated.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from tiered.format.fields import INT32_MAX, TEXT, Fields, Kind, Listed
 
 MAGIC = b"OLC1"
 FORMAT = 1
-"""The format that is written, and the highest that is read."""
+"""Format that is written, and the highest that is read."""
 MAX_HEADER_BYTES = 4 * 1024 * 1024
 MAX_RAW_BYTES = 256 * 1024 * 1024
 """Largest body after decompression: about three million rows."""
@@ -49,11 +48,11 @@ _json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _HEAD = struct.Struct("<4sHHI")
 _CRC = struct.Struct("<I")
 HEAD_BYTES = _HEAD.size
-"""Where the header begins."""
+"""Position of the header."""
 _DTYPES: dict[str, np.dtype[np.int64] | np.dtype[np.int32]] = {"<i8": np.dtype("<i8"), "<i4": np.dtype("<i4")}
 
 _NO_VALUES = np.empty(0, np.int64)
-"""Any column of a table without rows, as most tables of most catalogs are."""
+"""Column of a table without rows, as most tables of most catalogs are."""
 
 Columns = Mapping[str, npt.NDArray[np.int64]]
 
@@ -70,7 +69,7 @@ class TableLayout:
         self.row_bytes = sum(_DTYPES[dtype].itemsize for _, dtype in columns)
 
     def packed(self, columns: Columns) -> Packed:
-        """The bytes of a table. Raises OverflowError if a value does not fit its column."""
+        """Return the bytes of a table. Raises OverflowError if a value does not fit its column."""
         narrow = [columns[name] for name, dtype in self.columns if dtype == "<i4"]
         if narrow and len(narrow[0]) and not _fits(np.concatenate(narrow)):
             wide = [n for n, dtype in self.columns if dtype == "<i4" and not _fits(columns[n])]
@@ -84,7 +83,7 @@ def _fits(column: npt.NDArray[np.int64]) -> bool:
 
 
 class Packed(NamedTuple):
-    """A table as it stands in the body of a container."""
+    """Encoded table in the body of a container."""
 
     layout: TableLayout
     rows: int
@@ -93,14 +92,14 @@ class Packed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A decoded container; columns are int64 and owned by it."""
+    """Decoded container. Columns are int64, and it owns them."""
 
     header: Fields
     tables: dict[str, dict[str, npt.NDArray[np.int64]]]
 
 
 def pack(header: Mapping[str, Any], tables: Sequence[Packed]) -> bytes:
-    """One container. Raises ConfigError when it would be larger than what readers accept."""
+    """Return the bytes of one container. Raises ConfigError if readers would refuse its size."""
     tables = [table for table in tables if table.rows]
     raw = b"".join([table.data for table in tables])
     described = ",".join([f"[{_json(t.layout.name)},{t.rows},{t.layout.described_text}]" for t in tables])
@@ -113,7 +112,7 @@ def pack(header: Mapping[str, Any], tables: Sequence[Packed]) -> bytes:
 
 
 def with_field(data: bytes, name: str, value: str) -> bytes:
-    """A container with one field more in front of its header; ``data`` is one that was read and is whole."""
+    """Return a valid container's bytes with one field added at the front of its header."""
     _, fmt, flags, header_len = _HEAD.unpack_from(data)
     text = f"{{{_json(name)}:{_json(value)},".encode() + data[_HEAD.size + 1 : _HEAD.size + header_len]
     made = _HEAD.pack(MAGIC, fmt, flags, len(text)) + text + data[_HEAD.size + header_len : -_CRC.size]
@@ -121,7 +120,7 @@ def with_field(data: bytes, name: str, value: str) -> bytes:
 
 
 def has_first_field(data: bytes, name: str) -> bool:
-    """Whether :func:`with_field` gave it ``name`` last."""
+    """Return True if ``name`` is the field that :func:`with_field` added last."""
     return data.startswith(f"{{{_json(name)}:".encode(), _HEAD.size)
 
 
@@ -132,9 +131,10 @@ def unpack(
     key: str,
     max_raw_bytes: int = MAX_RAW_BYTES,
 ) -> Container:
-    """The inverse. ``layouts`` says by the header which tables there must be. ``max_raw_bytes``: the largest body.
+    """Decode the bytes of :func:`pack`. ``layouts`` maps the header to the expected tables.
 
-    Raises CorruptionError (``key`` and position) for what :func:`pack` did not write, ConfigError for a higher format.
+    ``max_raw_bytes`` limits the body. Raises CorruptionError (``key`` and position) for damaged or foreign bytes,
+    ConfigError for a higher format.
     """
     if len(data) < _HEAD.size + _CRC.size:
         _refuse(key, 0, f"{len(data)} bytes are too few for a catalog object")
@@ -148,7 +148,7 @@ def unpack(
     computed = crc32c(memoryview(data)[:end])
     if stored != computed:
         _refuse(key, end, f"checksum is {stored:#010x}, the bytes have {computed:#010x}")
-    if fmt > FORMAT:  # before anything else is asked of it
+    if fmt > FORMAT:  # before any check that only this format must pass
         raise ConfigError(
             f"{key} was written by a newer release: it has format {fmt}, this one reads {FORMAT}",
             hint="upgrade tieredlog; nothing was changed",

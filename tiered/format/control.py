@@ -35,11 +35,11 @@ CONTROL_RECORDS = {
         "kRaftVersionFeature:{minSupportedVersion:i16 maxSupportedVersion:i16}}]",
     ),
 }
-"""Values of control records by the type in their key; transaction markers (0 and 1) are not among them."""
+"""Layouts of control record values by the type in their key, without the transaction markers (0 and 1)."""
 
 
 class ControlType(enum.IntEnum):
-    """Kafka's numbers; a type that is none of them is ``UNKNOWN`` and is skipped."""
+    """Kafka's numbers; any other type is ``UNKNOWN`` and is skipped."""
 
     UNKNOWN = -1
     ABORT = 0
@@ -52,7 +52,7 @@ class ControlType(enum.IntEnum):
 
 
 def control_type(record: Record) -> ControlType:
-    """What a record of a control batch means; ``CorruptionError`` if its key is shorter than 4 bytes."""
+    """Return the type of a record of a control batch. Raises ``CorruptionError`` if its key is shorter than 4 bytes."""
     key = record.key
     if key is None or len(key) < _KEY.size:
         raise CorruptionError(f"control record {record.offset} has no type in its key", offset=record.offset)
@@ -66,7 +66,7 @@ def control_type(record: Record) -> ControlType:
 
 
 def coordinator_epoch(record: Record) -> int:
-    """The coordinator epoch of an ABORT or COMMIT marker; ``CorruptionError`` if its value is shorter than 6 bytes."""
+    """Return the coordinator epoch of an ABORT or COMMIT marker. Raises ``CorruptionError`` below 6 bytes."""
     value = record.value
     if value is None or len(value) < _MARKER.size:
         raise CorruptionError(f"marker {record.offset} has no coordinator epoch", offset=record.offset)
@@ -77,12 +77,12 @@ def coordinator_epoch(record: Record) -> int:
 
 
 def marker(kind: ControlType, coordinator_epoch: int, timestamp: int) -> NewRecord:
-    """The record of an ABORT or COMMIT marker, to be encoded with ``transactional=True, control=True``."""
+    """Return the record of an ABORT or COMMIT marker, to be encoded with ``transactional=True, control=True``."""
     return NewRecord(value=_MARKER.pack(0, coordinator_epoch), key=_KEY.pack(0, kind), timestamp=timestamp)
 
 
 def control_message(record: Record) -> tuple[str, dict[str, Any]]:
-    """Kafka's name of a control record and what it says. Raises ``CorruptionError``."""
+    """Return Kafka's name of a control record and its fields. Raises ``CorruptionError``."""
     kind = control_type(record)
     if kind in (ControlType.ABORT, ControlType.COMMIT):
         return kind.name, {"coordinatorEpoch": coordinator_epoch(record)}

@@ -1,8 +1,8 @@
 """Records of Kafka's internal topics, by one table: values for our coordinator, JSON as Kafka's own tool prints them.
 
-``__transaction_state`` is what a coordinator remembers of each transactional id, ``__consumer_offsets`` what groups
-committed and who is in them. A key begins with the type of the record, a value with its version. The newest record of a
-key is its state; a null value forgets it.
+``__transaction_state`` holds the state of each transactional id. ``__consumer_offsets`` holds committed offsets of
+groups and their members. A key begins with the type of the record, a value with its version. The newest record of a
+key is its state; a null value deletes it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tiered.format.wire import WireReader, WireWriter
 from tiered.model import TopicPartition
 
 TRANSACTION_STATE_TOPIC = "__transaction_state"
-"""Kafka's internal topic of transaction coordinators; it is of its log directory and is never tiered."""
+"""Kafka's internal topic of transaction coordinators. Each log directory has its own; it is never tiered."""
 
 OFFSETS_TOPIC = "__consumer_offsets"
 """Kafka's internal topic of groups."""
 
 
 def is_state_log(topic: str) -> bool:
-    """Whether this is the state log of transactions: no topic of a user's, and never tiered."""
+    """Return True for the state log of transactions, which is no user's topic and is never tiered."""
     return topic == TRANSACTION_STATE_TOPIC
 
 
@@ -149,7 +149,7 @@ TRANSACTION_RECORDS = {
         1,
     )
 }
-"""Records of ``__transaction_state``, likewise."""
+"""Records of ``__transaction_state`` by the type that their key begins with."""
 
 _OWNED = "[{topic:str partitions:[i32]}]"
 MEMBER_FIELDS = {
@@ -162,11 +162,11 @@ MEMBER_FIELDS = {
     ),
     "assignment": Layout("assignment", "", f"assignedPartitions:{_OWNED} userData:bytes?", 3, FOREVER),
 }
-"""What Kafka's own consumers keep in the bytes of a classic group's member."""
+"""Bytes that Kafka's own consumers store in a classic group's member."""
 
 
 class TxnState(enum.IntEnum):
-    """Kafka's numbers. ``DEAD`` is never stored by a broker: the id is forgotten with a null value instead."""
+    """Kafka's numbers. A broker never stores ``DEAD``: a null value deletes the id instead."""
 
     EMPTY = 0
     ONGOING = 1
@@ -180,7 +180,8 @@ class TxnState(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TxnValue:
-    """One value. ``partitions`` by topic, as stored; None as Kafka writes it for an id without any transaction.
+    """State of one transactional id. ``partitions`` by topic, as stored; None if it never had a transaction, as in
+    Kafka.
 
     ``client_version`` 2: the producer's epoch rises with the end of each transaction.
     """
@@ -199,7 +200,7 @@ class TxnValue:
 
 
 def state_partition(transactional_id: str, partitions: int) -> int:
-    """Which of ``partitions`` of ``__transaction_state`` keeps this id: as a broker, by Java's hash of the text."""
+    """Return which of ``partitions`` of ``__transaction_state`` holds this id, by Java's hash of its text."""
     units = transactional_id.encode("utf-16-be", "surrogatepass")
     value = 0
     for (unit,) in struct.iter_unpack(">H", units):
@@ -208,7 +209,7 @@ def state_partition(transactional_id: str, partitions: int) -> int:
 
 
 def encode_transaction_key(transactional_id: str) -> bytes:
-    """Raises ConfigError for an id that is empty, no Unicode text, or longer than 32767 bytes."""
+    """Return the key. Raises ConfigError for an id that is empty, not Unicode, or longer than 32767 bytes."""
     if not transactional_id:
         raise ConfigError("a transactional id is empty")
     try:
@@ -222,7 +223,7 @@ def encode_transaction_key(transactional_id: str) -> bytes:
 
 
 def decode_transaction_key(key: bytes) -> str:
-    """The transactional id. Raises CorruptionError; also for key versions above 0, which mean something else."""
+    """Return the transactional id. Raises CorruptionError, also for key versions above 0, which mean something else."""
     reader = WireReader(key, "transaction key")
     number = reader.int16()
     if number != _TRANSACTION:
@@ -233,7 +234,7 @@ def decode_transaction_key(key: bytes) -> str:
 
 
 def encode_transaction(value: TxnValue, *, version: int = _TRANSACTION_VERSION) -> bytes:
-    """Tags are written where they differ from their default. Version 0 has none."""
+    """Return the value, with tags where they differ from their default. Version 0 has no tags."""
     if version not in (0, _TRANSACTION_VERSION):
         raise ConfigError(f"transaction values have version 0 or 1, not {version}")
     topics: dict[str, list[int]] = {}
@@ -259,7 +260,7 @@ def encode_transaction(value: TxnValue, *, version: int = _TRANSACTION_VERSION) 
 
 
 def decode_transaction(value: bytes) -> TxnValue:
-    """Raises CorruptionError for an unknown version or state, and for anything cut short or left over."""
+    """Decode a value. Raises CorruptionError for an unknown version or state, and for missing or extra bytes."""
     layout = TRANSACTION_RECORDS[_TRANSACTION]
     reader, version = layout.open(value, "transaction value")
     if version not in (0, _TRANSACTION_VERSION):
@@ -291,7 +292,7 @@ def _state(number: int) -> TxnState:
 
 
 class UnknownRecordError(CorruptionError):
-    """A type or a version that no layout describes, of a newer Kafka perhaps; ``told``: as Kafka's tool says it."""
+    """Error for a type or version that no layout describes (perhaps a newer Kafka), with the text of Kafka's tool."""
 
     def __init__(self, message: str, told: str) -> None:
         super().__init__(message)
@@ -299,7 +300,7 @@ class UnknownRecordError(CorruptionError):
 
 
 def record_as_json(record: Record, layouts: Mapping[int, Layout]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Key and value; the value None where it is null. Raises ``CorruptionError`` for what cannot be read."""
+    """Return key and value, None for a null value. Raises ``CorruptionError`` for what cannot be read."""
     if record.key is None:
         raise CorruptionError(f"the record at offset {record.offset} has no key", offset=record.offset)
     reader = WireReader(record.key, "key")
@@ -326,7 +327,7 @@ def record_as_json(record: Record, layouts: Mapping[int, Layout]) -> tuple[dict[
 
 
 def _member_field(content: bytes, layout: Layout) -> dict[str, Any] | bytes:
-    """The bytes as Kafka's consumers write them; bytes of another kind stay what they are."""
+    """Decode bytes of Kafka's own consumers; return other bytes unchanged."""
     try:
         reader, version = layout.open(content, layout.title)
         reader.flexible = False

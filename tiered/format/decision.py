@@ -1,11 +1,11 @@
-"""What a batch of a sink decided, for ever: which staged segments are its records in each partition, in order.
+"""The permanent decision about a batch of a sink: which staged segments are its records in each partition, in order.
 
-The object ``txn/{id}/{batch}`` is made create-only before any partition is changed: a replay that staged other segments
-for the same batch finds it and commits those that it names. Written by a collector instead, it says ``aborted``: what
-it names is deleted and can never be committed. A batch whose newest decision is an abort may be decided again under the
-next generation, by whoever staged something that no abort names.
+The object ``txn/{id}/{batch}`` is created with create-only semantics before any partition is changed. A replay that
+staged other segments for the same batch finds it and commits those that it names. A collector writes ``aborted``
+instead: the named segments are deleted and can never be committed. If the newest decision of a batch is an abort, a
+writer that staged segments which no abort names may decide again under the next generation.
 
-A container (``format.container``) with the table ``rows``: the rows of all partitions, one partition after the other.
+A container (``format.container``) with the table ``rows``: the concatenated rows of all partitions.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tiered.format.rows import ROW_COLUMNS, Rows
 from tiered.model import Row
 
 MAX_PARTITIONS = 100_000
-"""Partitions of one batch."""
+"""Limit of partitions in one batch."""
 
 COMMITTED = "committed"
 ABORTED = "aborted"
 
 
 class Target(NamedTuple):
-    """A partition that a batch writes to."""
+    """Partition that a batch writes to."""
 
     topic_id: UUID
     partition: int
@@ -38,10 +38,11 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """``partitions``: staged rows (``plan.stage``) by partition; of an abort only their ids count.
+    """Decision about one batch. ``partitions``: staged rows (``plan.stage``) by partition; an abort uses only their
+    ids.
 
-    ``seen``: the version that the root of each partition had before the decision was made. ``generation``: how many
-    aborts of the same batch there were before.
+    ``seen``: version of each partition's root before the decision. ``generation``: number of earlier aborts of the
+    batch.
     """
 
     txn: str
@@ -53,12 +54,12 @@ class Decision:
 
     @property
     def key(self) -> str:
-        """Where it lies."""
+        """Object key."""
         return decision_key(self.txn, self.batch, self.generation)
 
     @property
     def uids(self) -> set[tuple[int, int]]:
-        """Both halves of the ids of everything that it names."""
+        """Return both halves of the ids of all segments that it names."""
         return {(row.id_hi, row.id_lo) for rows in self.partitions.values() for row in rows}
 
 
@@ -73,7 +74,7 @@ _HEADER = {
 
 
 def encode_decision(decision: Decision) -> bytes:
-    """The object's bytes. Raises ConfigError for an id that no key can hold, or if it is too large."""
+    """Return the object's bytes. Raises ConfigError for an id that no key can hold, or if it is too large."""
     targets = sorted(decision.partitions, key=lambda target: (target[0].hex, target[1]))
     described = [
         [target[0].hex, target[1], decision.seen.get(target, 0), len(decision.partitions[target])] for target in targets
@@ -90,10 +91,10 @@ def encode_decision(decision: Decision) -> bytes:
 
 
 def decode_decision(data: bytes, *, key: str) -> Decision:
-    """A decision from the bytes of the object ``key``.
+    """Decode the decision in the object ``key``.
 
-    Raises CorruptionError (key and position) for damaged or foreign bytes, also for another batch's decision (by
-    ``key``), ConfigError for one that only a newer release can read.
+    Raises CorruptionError (key and position) for damaged or foreign bytes, and for another batch's decision (by
+    ``key``). Raises ConfigError for a newer format.
     """
     container = unpack(data, lambda _: (_ROWS,), key=key)
     header = container.header

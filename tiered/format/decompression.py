@@ -1,4 +1,4 @@
-"""What every codec's reader shares: the default limit and the two ways in which compressed bytes are refused."""
+"""Shared by all codecs: the default limit and the two errors for compressed bytes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from tiered.errors import CorruptionError
 MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
 """Default limit of one batch after decompression. Kafka has none; its ``max.message.bytes`` is 1 MiB compressed.
 
-Nothing larger is written compressed, and what would grow beyond it is refused while it is decompressed.
+Larger batches are never written compressed. Decompression stops with an error at the limit.
 """
 
 Buffer = bytes | bytearray | memoryview
 
 
 def too_large(codec: str, max_bytes: int) -> CorruptionError:
-    """The data would exceed the limit: a bomb, or a limit that is too low."""
+    """Return the error for data beyond the limit: a decompression bomb, or a limit that is too low."""
     return CorruptionError(
         f"{codec} data is larger than {max_bytes} bytes when decompressed",
         position=0,
@@ -23,5 +23,5 @@ def too_large(codec: str, max_bytes: int) -> CorruptionError:
 
 
 def damaged(codec: str, why: object, position: int = 0) -> CorruptionError:
-    """The data is not what the codec wrote; ``position`` counts from its first byte."""
+    """Return the error for data that the codec cannot have written; ``position`` counts from its first byte."""
     return CorruptionError(f"{codec} data is damaged: {why}", position=position)

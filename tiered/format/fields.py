@@ -1,4 +1,4 @@
-"""Checked access to decoded JSON: a value has the type and the bounds it must have, or CorruptionError names it."""
+"""Checked access to decoded JSON: a CorruptionError names each value with a wrong type or out of bounds."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _HEX_DIGITS = frozenset("0123456789abcdef")
 
 
 class Kind(NamedTuple):
-    """What one value must be: an integer in ``low..high``, or a text of so many characters."""
+    """Type and bounds of one value: an integer in ``low..high``, or a text of ``low..high`` characters."""
 
     type: type
     low: int
     high: int
     is_hex: bool = False
-    """Lower-case hex digits: handed on as a number."""
+    """True for lower-case hex digits, returned as a number."""
 
     def __str__(self) -> str:
         if self.type is int:
@@ -30,8 +30,9 @@ class Kind(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A list of at most ``limit`` entries: values of a :class:`Kind`; lists of the fields of a shape, in its order;
-    with ``of`` None anything, unchecked."""
+    """List of at most ``limit`` entries. ``of``: a :class:`Kind` of the values, a shape whose fields each entry lists
+    in order, or None for unchecked entries.
+    """
 
     of: Any
     limit: int
@@ -44,14 +45,14 @@ TEXT = Kind(str, 0, MAX_TEXT_CHARS)
 HEX_128 = Kind(str, 32, 32, is_hex=True)
 
 Shape = Mapping[str, Any]
-"""The fields that an object must have, each with a :class:`Kind`, a :class:`Listed`, or the shape of an object."""
+"""Fields that an object must have, each with a :class:`Kind`, a :class:`Listed`, or the shape of an object."""
 
 
 class Fields:
-    """A JSON object from outside. ``key`` and ``position`` (bytes) say where it came from."""
+    """Untrusted JSON object. ``key`` and ``position`` (bytes) give its origin for errors."""
 
     def __init__(self, data: bytes, *, key: str, position: int = 0) -> None:
-        """From UTF-8 JSON. Raises CorruptionError; NaN and infinities are refused, too."""
+        """Decode UTF-8 JSON. Raises CorruptionError, also for NaN and infinities."""
         self.key, self.position = key, position
         try:
             values = _DECODER.decode(data.decode("utf-8"))
@@ -62,13 +63,13 @@ class Fields:
         self.values: dict[str, Any] = values
 
     def refuse(self, name: str, what: str) -> NoReturn:
-        """Raises CorruptionError about one field."""
+        """Raise CorruptionError about one field."""
         raise CorruptionError(
             f"{self.key}: {name or 'the header'} {what}", path_or_key=self.key, position=self.position
         )
 
     def take(self, shape: Shape, values: Mapping[str, Any] | None = None, path: str = "") -> dict[str, Any]:
-        """The fields of ``shape``, each checked; of the nested object ``values`` if one is given."""
+        """Return the checked fields of ``shape``, of the nested object ``values`` if one is given."""
         if values is None:
             values = self.values
         found: dict[str, Any] = {}
@@ -112,7 +113,7 @@ class Fields:
 
 
 def _are(kinds: Collection[Kind], entry: Any) -> bool:
-    """Whether an entry is a list of these: as good as always, and told without a name for each value."""
+    """Return True if a list matches these kinds: the fast path for valid entries, without building names."""
     if type(entry) is not list or len(entry) != len(kinds):
         return False
     for (wanted, low, high, _), value in zip(kinds, entry, strict=True):

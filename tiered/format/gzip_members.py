@@ -1,14 +1,14 @@
-"""Gzip as Kafka reads and writes it: RFC 1952 members, one after the other.
+"""Gzip as Kafka reads and writes it: consecutive RFC 1952 members.
 
 ::
 
      0  1F 8B 08      magic, deflate
-     3  FLG           0 text, 1 header CRC, 2 extra field, 3 name, 4 comment; 5-7 are not looked at
+     3  FLG           0 text, 1 header CRC, 2 extra field, 3 name, 4 comment; 5-7 are ignored
      4  6 bytes       time, level, system
     10  what the flags add, deflated data, CRC-32 u32, size u32 (little-endian)
 
-Java's ``GZIPInputStream`` is the model: it goes on with the next member, and takes anything behind a member that is no
-header of another for the end. zlib is given the deflated data alone, as it refuses more headers than Java does.
+Java's ``GZIPInputStream`` is the model: after a member it reads the next one, and ends at bytes that are no header
+of another member. zlib gets the deflated data alone, as it refuses more headers than Java does.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _HEADER_BYTES = 10
 _HEADER_CRC, _EXTRA, _NAME, _COMMENT = 0x02, 0x04, 0x08, 0x10
 _TRAILER = struct.Struct("<II")
 _MIN_MEMBER_BYTES = 19
-"""Java does not look for another member in 18 bytes or fewer."""
+"""Shortest rest in which Java looks for another member."""
 
 _STEP_BYTES = 64 * 1024
-"""Compressed bytes given to zlib at once: what it has not used is copied at every call."""
+"""Compressed bytes given to zlib at once: it copies what it has not used at every call."""
 
 _PIECE_BYTES = 1024 * 1024
-"""Decompressed bytes taken at once, so that a bomb is found before more than its limit is held."""
+"""Decompressed bytes taken at once, so that a bomb is found before more than its limit is in memory."""
 
 
 def compress(data: Buffer, level: int) -> bytes:
-    """One member without name and time."""
+    """Return one member without name and time."""
     stream = zlib.compressobj(level, zlib.DEFLATED, _WBITS)
     return stream.compress(data) + stream.flush()
 
 
 def decompress(data: Buffer, max_bytes: int) -> bytes:
-    """All members; raises ``CorruptionError``."""
+    """Return the data of all members. Raises ``CorruptionError``."""
     raw = bytes(data)
     if len(raw) <= _STEP_BYTES:
         whole = _one_member(raw, max_bytes)
@@ -59,7 +59,7 @@ def decompress(data: Buffer, max_bytes: int) -> bytes:
 
 
 def _one_member(raw: bytes, max_bytes: int) -> bytes | None:
-    """The data of a small batch that is exactly one good member, which most are; None for anything else."""
+    """Return the data of a batch that is exactly one good member (the common case); None for anything else."""
     stream = zlib.decompressobj(_WBITS)
     try:
         piece = stream.decompress(raw, max_bytes + 1)
@@ -69,7 +69,7 @@ def _one_member(raw: bytes, max_bytes: int) -> bytes | None:
 
 
 def _body(raw: bytes, at: int) -> int | None:
-    """Where the deflated data of the member at ``at`` begins; None if none begins there."""
+    """Return the start of the deflated data of the member at ``at``; None if no member begins there."""
     if not raw.startswith(_MAGIC, at) or len(raw) < at + _HEADER_BYTES:
         return None
     flags = raw[at + 3]
@@ -90,7 +90,7 @@ def _body(raw: bytes, at: int) -> int | None:
 
 
 def _read_member(raw: bytes, position: int, out: list[bytes], before: int, max_bytes: int) -> tuple[int, int]:
-    """Appends the data of one member to ``out``; (position behind the member, size of all data so far)."""
+    """Append the data of one member to ``out``; return (position after the member, size of all data so far)."""
     stream = zlib.decompressobj(_RAW_WBITS)
     view = memoryview(raw)
     crc, size = 0, before

@@ -32,7 +32,7 @@ from tiered.model import TimestampType
 
 HEADER_BYTES = 61
 PREFIX_BYTES = 17
-"""Offset, length, epoch and magic: as many bytes tell the format and the size of any batch."""
+"""Bytes of offset, length, epoch and magic, which give the format and the size of any batch."""
 
 LOG_OVERHEAD_BYTES = 12
 MAX_BATCH_BYTES = 2**31 - 1
@@ -46,7 +46,7 @@ TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
 DELETE_HORIZON_BIT = 0x40
 KNOWN_BITS = 0x7F
-"""Kafka keeps no others where it writes the attributes of a batch anew."""
+"""Attribute bits that Kafka keeps when it rewrites the attributes of a batch."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _PREFIX = struct.Struct(">qiib")
@@ -55,10 +55,10 @@ Buffer = bytes | bytearray | memoryview
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes of a v2 header, in their order; for v0 and v1 the same fields made up from the message.
+    """The 61 bytes of a v2 header, in their order. For v0 and v1 the same fields, derived from the message.
 
-    A compressed v0/v1 wrapper does not say how many records it holds: ``records_count`` is -1 and
-    ``base_offset`` is its *last* offset, unless :func:`verify_batch` looked inside.
+    A compressed v0/v1 wrapper does not say how many records it holds: ``records_count`` is -1 and ``base_offset`` is
+    its *last* offset, unless :func:`verify_batch` decoded it.
     """
 
     base_offset: int
@@ -77,7 +77,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The whole batch, header included."""
+        """Size of the whole batch, header included."""
         return self.batch_length + LOG_OVERHEAD_BYTES
 
     @property
@@ -90,7 +90,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> Codec:
-        """Raises ``CodecUnavailableError`` for the unassigned numbers 5 to 7."""
+        """Codec of the records. Raises ``CodecUnavailableError`` for the unassigned numbers 5 to 7."""
         return codec_of(self.attributes)
 
     @property
@@ -111,7 +111,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When tombstones and markers of this batch may go; None until a cleaning has stamped it."""
+        """Time at which tombstones and markers of this batch may be removed; None until a cleaning has stamped it."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
     @property
@@ -123,9 +123,9 @@ class BatchHeader(NamedTuple):
 
 
 def read_header(buf: Buffer, position: int = 0, *, limit: int | None = None) -> BatchHeader:
-    """The header at ``position``. Only it needs to be in ``buf``: 61 bytes, or the first 26 of a v0 or v1 message.
+    """Return the header at ``position``. ``buf`` needs only its 61 bytes, or the first 26 of a v0 or v1 message.
 
-    ``limit`` is the largest total size in bytes that is believed (what is left of the file, say). Raises
+    ``limit`` is the largest accepted total size in bytes, for example the rest of the file. Raises
     ``CorruptionError`` for a short buffer, an impossible length, count or offset, and an unknown magic.
     """
     try:
@@ -140,7 +140,7 @@ def read_header(buf: Buffer, position: int = 0, *, limit: int | None = None) -> 
 
 
 def _read_odd_header(buf: Buffer, position: int, limit: int | None) -> BatchHeader:
-    """A v0 or v1 message, or an error that says what is wrong with the header."""
+    """Return the header of a v0 or v1 message, or raise an error that says what is wrong."""
     left = len(buf) - position
     if position < 0 or left < PREFIX_BYTES:
         raise CorruptionError(f"{max(left, 0)} bytes are too few for a batch header", position=position)
@@ -173,7 +173,7 @@ def _read_odd_header(buf: Buffer, position: int, limit: int | None) -> BatchHead
 
 
 def header_of_message(m: legacy.Message, base_offset: int | None = None, count: int | None = None) -> BatchHeader:
-    """The header fields of a v0 or v1 message; for a wrapper, what its inner messages said, if they were read."""
+    """Return the header fields of a v0 or v1 message; a wrapper's base offset and count if its messages were read."""
     base = m.offset if base_offset is None else base_offset
     if count is None:
         count = -1 if m.attributes & CODEC_MASK else 1

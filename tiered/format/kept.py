@@ -1,8 +1,8 @@
-"""What is under a snapshot's name: a root that somebody begins to keep, one that is kept, or the note of a deletion.
+"""Objects under a snapshot's name: a root that is being kept, a root that is kept, or the note of a deletion.
 
-All bear a random id. So no two bodies under one name are equal, its ETags never repeat, and a conditional PUT that
-arrives late never finds again what it was sent for. A root has the fields ``begun`` or ``kept``, and ``snapshot``, its
-name, in front of its own. Under another name it is damage, as when two have changed places.
+Each contains a random id. No two bodies under one name are equal, so ETags never repeat, and a late conditional PUT
+never matches again. A root begins with the fields ``begun`` or ``kept``, and ``snapshot`` (its name). A body under
+another name than its own is damage, for example after two objects were swapped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tiered.format.root import Root, decode_root
 
 DROPPED = b"deleted "
 DROPPED_BYTES = len(DROPPED) + 32
-"""Size of the note of a deletion. A root is larger: a listing tells the two apart."""
+"""Size of the note of a deletion. A root is larger: a listing distinguishes the two by size."""
 
 
 _FRONT = re.compile(rb'\{"(?:kept|begun)":"[0-9a-f]{32}","snapshot":"([a-zA-Z0-9._-]{1,100})",')
@@ -33,18 +33,19 @@ def encode_begun(root: bytes, uid: str, name: str) -> bytes:
 
 
 def is_begun(data: bytes) -> bool:
-    """Whether a body is one of :func:`encode_begun`."""
+    """Return True if a body is one of :func:`encode_begun`."""
     return has_first_field(data, "begun")
 
 
 def encode_dropped(uid: str) -> bytes:
-    """The body of the note that a snapshot was deleted; ``uid`` as of :func:`encode_kept`."""
+    """Return the body of the note that a snapshot was deleted; ``uid`` as of :func:`encode_kept`."""
     return DROPPED + uid.encode()
 
 
 def decode_kept(data: bytes, *, key: str) -> Root | None:
-    """The root that is kept under ``key``, None for the note of a deletion. Raises as ``decode_root``, and
-    CorruptionError for the snapshot of another name."""
+    """Return the root that is kept under ``key``, None for the note of a deletion. Raises like ``decode_root``, and
+    CorruptionError for the snapshot of another name.
+    """
     if len(data) != DROPPED_BYTES:
         root, name = decode_root(data, key=key), parse_snap_key(key)
         front = None if name is None else _FRONT.match(data, HEAD_BYTES)
@@ -55,7 +56,7 @@ def decode_kept(data: bytes, *, key: str) -> Root | None:
                 + (
                     ""
                     if front is None
-                    else ": two have changed places, and are right once each is back, or one was copied by hand"
+                    else ": two snapshots were swapped, and are right once each is back, or one was copied by hand"
                 ),
                 path_or_key=key,
                 position=HEAD_BYTES,

@@ -1,7 +1,7 @@
-"""The door to the hot loops: the compiled twin (``_kernels``) where it was built, else the pure one.
+"""The hot loops: the compiled twin (``_kernels``) if it was built, otherwise the pure one.
 
-``TIERED_NO_EXTENSION=1`` takes the pure twin although the other one is there; ``TIERED_REQUIRE_EXTENSION=1`` makes the
-import fail where the compiled one is not at work. Both also tell an installation what to build. Empty and ``0``: no.
+``TIERED_NO_EXTENSION=1`` selects the pure twin even if the compiled one exists. ``TIERED_REQUIRE_EXTENSION=1`` makes
+the import fail unless the compiled one is used. Both also decide what an installation builds. Empty and ``0`` mean no.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ __all__ = [
 ]
 
 _PURE_ALONE = {"AT_WORK", "HASH_SECRET", "PURE", "encode_record_at"}
-"""Of the names above those that no compiled twin has."""
+"""Names of ``__all__`` that have no compiled twin."""
 _ELSEWHERE = (
     *("AccumulatedBatch", "AccumulatedRecord", "Accumulator"),
     *("PlainAppend", "PlainAppends", "PlainLock", "PlainPlaces", "TurnLock"),
 )
-"""Of the compiled twin, with other doors: ``tiered.format.accumulator``, ``tiered.local.partition.plain``."""
+"""Compiled names with other importers: ``tiered.format.accumulator``, ``tiered.local.partition.plain``."""
 HASH_SECRET = os.urandom(16)
-"""Keys every :class:`KeyTable` of this process; no answer depends on it."""
+"""Secret that keys every :class:`KeyTable` of this process; no result depends on it."""
 _NO_EXTENSION = "TIERED_NO_EXTENSION"
 _REQUIRE_EXTENSION = "TIERED_REQUIRE_EXTENSION"
 PURE = "pure Python"
@@ -59,7 +59,7 @@ def _asked(name: str) -> bool:
 
 
 AT_WORK: str = PURE
-"""Which kernels are at work, in words: ``pure Python``, or ``compiled`` and by what."""
+"""Kernels in use, in words: ``pure Python``, or ``compiled`` and by what."""
 
 KeyTable = pure_kernels.KeyTable
 arrow_columns = pure_kernels.arrow_columns
@@ -92,7 +92,7 @@ if not _asked(_NO_EXTENSION):
             name for name in (*__all__, *_ELSEWHERE) if name not in _PURE_ALONE and not hasattr(_kernels, name)
         ]:
             raise ImportError(
-                f"they were built from other sources, without {_missing[0]}: `make setup` builds them anew"
+                f"they were built from other sources, without {_missing[0]}: `make setup` builds them again"
             )
     except ImportError as error:
         _why_not = str(error)

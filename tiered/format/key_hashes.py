@@ -8,7 +8,7 @@ import numpy.typing as npt
 from tiered.partitioner import murmur2
 
 LONG_KEY_BYTES = 1024
-"""Longer keys are hashed one by one: of a column, each word of four bytes is a pass over all keys that reach it."""
+"""Size above which keys are hashed one by one: in a column, each word of four bytes is a pass over all keys."""
 
 _SEED = np.uint32(0x9747B28C)
 _M = np.uint32(0x5BD1E995)
@@ -18,7 +18,7 @@ _TAIL_MASKS = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], np.uint32)
 def murmur2_column(
     data: bytes, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.uint32]:
-    """The hash of each key: key ``i`` is ``data[starts[i] : starts[i] + lengths[i]]``. No length is negative."""
+    """Return the hash of each key ``data[starts[i] : starts[i] + lengths[i]]``. No length is negative."""
     words: npt.NDArray[np.uint32] = np.ndarray((len(data) + 1,), "<u4", data + bytes(4), strides=(1,))
     short = np.where(lengths > LONG_KEY_BYTES, 0, lengths)
     whole, rest = short >> 2, short & 3
@@ -38,12 +38,12 @@ def murmur2_column(
 
 
 def partitions_of(hashes: npt.NDArray[np.uint32], partitions: npt.NDArray[np.int64] | int) -> npt.NDArray[np.int64]:
-    """The partition of each key with these hashes, as ``Partitioner.partition_for`` says; ``partitions`` there are."""
+    """Return the partition of each key by its hash, like ``Partitioner.partition_for``, among ``partitions``."""
     return (hashes & np.uint32(0x7FFFFFFF)).astype(np.int64) % partitions
 
 
 def rows_by_partition(partitions: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
-    """The places of the rows of each partition, in their order; ``partitions`` has that of each row, from 0 up."""
+    """Return the row indexes of each partition, ascending; ``partitions`` gives that of each row, from 0 up."""
     if len(partitions) and partitions[0] == partitions.min() == partitions.max():
         return [np.arange(len(partitions))]
     narrow = partitions.max(initial=0) < 2**16

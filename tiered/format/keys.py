@@ -14,16 +14,16 @@ Object keys, relative to the URL that the store was opened with::
     jobs/gc/{topic_id}-{partition}/{version:016x}-{uid}
     jobs/gc/decisions/{uid}
     erasures/{topic_id}-{partition}/{id}/{name}.json
-    txn/{id}/{batch}   and {batch}.{generation} after as many aborts: what a batch of a sink decided
+    txn/{id}/{batch}   and {batch}.{generation} after as many aborts: decision about a sink's batch
     probe/{uid}
 
 ``h2`` spreads partitions over the key space: S3 splits its load by prefix. ``topic_id`` is Kafka's UUID as 32 hex
-digits, so that a topic that was deleted and created again never meets its old objects. Role and epoch stand in
-each key because a fenced epoch can never commit again: that is what proves an orphan dead.
+digits: a topic that was deleted and created again never meets its old objects. Each key contains role and epoch,
+as a fenced epoch can never commit again: an orphan's key thus proves that it is garbage.
 
-Parsers of object keys are strict and give None for what is not exactly such a key (a bucket holds strangers'
-objects, too). The id of a transaction is percent-encoded in its key. Parsers of local names follow Kafka and raise
-``ConfigError`` where Kafka refuses to start.
+Parsers of object keys are strict and return None for any other key, as a bucket may hold foreign objects. A
+transaction id is percent-encoded in its key. Parsers of local names follow Kafka and raise ``ConfigError`` where
+Kafka refuses to start.
 """
 
 from __future__ import annotations
@@ -50,39 +50,40 @@ PROBE_PREFIX = "probe/"
 DECISIONS_PREFIX = "txn/"
 ERASURES_PREFIX = "erasures/"
 PREFIXES_KEPT = 4096
-"""Prefixes of partitions that are remembered: each costs a hash."""
+"""Cached prefixes of partitions; each costs a hash."""
 
 FLAG_MAINTAINER = 0x1
-"""Row flag: the objects' keys begin with ``m``: written by compaction or another rewrite."""
+"""Row flag: the objects' keys begin with ``m``, as compaction or another rewrite wrote them."""
 FLAG_HOLE = 0x2
-"""Row flag: the range holds no records any more and has no objects."""
+"""Row flag: the range has no records any more and no objects."""
 FLAG_ABORTED_TXNS = 0x4
-"""Row flag: the bundle holds a transaction index, i.e. the segment has records of aborted transactions."""
+"""Row flag: the bundle has a transaction index, that is, the segment has records of aborted transactions."""
 FLAG_STAGED = 0x8
-"""Row flag: the objects are a sink's, ``s/t/{uid}``: offsets of their batches and indexes begin at 0, the row's base is
-added to them."""
+"""Row flag: a sink staged the objects, ``s/t/{uid}``. Offsets in their batches and indexes begin at 0; readers add
+the row's base.
+"""
 KNOWN_FLAGS = FLAG_MAINTAINER | FLAG_HOLE | FLAG_ABORTED_TXNS | FLAG_STAGED
 MAX_BATCH = 2**32 - 1
-"""Batch numbers of a sink are 32 bits in the names of what it stages."""
+"""Limit of a sink's batch numbers: 32 bits in the names of staged objects."""
 TXN_CHARS = 16
-"""Of the uid of what a sink stages so many tell its transaction id."""
+"""Leading characters of a staged object's uid that identify its transaction id."""
 STEM_CHARS = 24
-"""So many tell its transaction and batch."""
+"""Leading characters of a staged object's uid that identify its transaction and batch."""
 MAX_TXN_CHARS = 200
-"""Characters that the id of a transaction takes in a key, percent-encoded: stores take 255 between two slashes."""
+"""Limit of a percent-encoded transaction id in a key: stores allow 255 characters between two slashes."""
 
 
 class Role(enum.StrEnum):
-    """Who commits; the letter in the keys."""
+    """Role of a committer; the letter in the keys."""
 
     WRITER = "w"
     MAINTAINER = "m"
 
 
 class SegmentName(NamedTuple):
-    """What tells one uploaded segment from all others of its partition. ``uid`` is 32 hex digits.
+    """Unique name of an uploaded segment within its partition. ``uid`` is 32 hex digits.
 
-    A ``staged`` one has its uid alone in its key: neither epoch nor base are known when it is stored.
+    The key of a ``staged`` one has only its uid: neither epoch nor base are known when it is stored.
     """
 
     role: Role
@@ -93,7 +94,7 @@ class SegmentName(NamedTuple):
 
 
 class PageName(NamedTuple):
-    """What tells one page from all others of its partition. ``uid`` is 32 hex digits."""
+    """Unique name of a page within its partition. ``uid`` is 32 hex digits."""
 
     role: Role
     epoch: int
@@ -118,7 +119,7 @@ class SegmentKey(NamedTuple):
 
 
 class StagedKey(NamedTuple):
-    """A parsed key of what a sink staged; ``suffix`` is ``log`` or ``idx``."""
+    """A parsed key of a staged object; ``suffix`` is ``log`` or ``idx``."""
 
     topic_id: UUID
     partition: int
@@ -135,7 +136,7 @@ class DecisionKey(NamedTuple):
 
 
 class ErasureNoteKey(NamedTuple):
-    """A parsed key of a note: the erasure, the segment's first offset, the uid of the segment written anew."""
+    """A parsed key of a note: the erasure, the old segment's first offset, the uid of the rewritten segment."""
 
     erasure: str
     base: int
@@ -148,7 +149,7 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def check_topic_name(name: str) -> str:
-    """The name itself, if Kafka accepts it: 1 to 249 of ``[a-zA-Z0-9._-]``, not ``.`` or ``..``. Else ConfigError."""
+    """Return the name if Kafka accepts it: 1 to 249 of ``[a-zA-Z0-9._-]``, not ``.`` or ``..``. Raises ConfigError."""
     if name in {".", ".."}:
         raise ConfigError(f"topic name {name!r} is not allowed", hint="Kafka refuses '.' and '..'")
     if not _TOPIC.fullmatch(name):
@@ -187,44 +188,44 @@ _TOPIC_KEY = re.compile(r"topics/(?P<topic>[a-zA-Z0-9._-]{1,249})")
 
 
 def h2(topic_id: UUID, partition: int) -> str:
-    """Two hex digits: the first byte of blake2b-128 over 16 bytes of topic id and the partition as big-endian int32."""
+    """Return two hex digits: the first byte of blake2b-128 over topic id and partition (big-endian int32)."""
     _check_partition(partition)
     return hashlib.blake2b(topic_id.bytes + partition.to_bytes(4, "big"), digest_size=16).hexdigest()[:2]
 
 
 @functools.lru_cache(maxsize=PREFIXES_KEPT)
 def partition_prefix(topic_id: UUID, partition: int) -> str:
-    """``{h2}/{topic_id}-{partition}/``: all objects of one partition."""
+    """Return ``{h2}/{topic_id}-{partition}/``, the prefix of all objects of one partition."""
     return f"{h2(topic_id, partition)}/{topic_id.hex}-{partition}/"
 
 
 def root_key(topic_id: UUID, partition: int) -> str:
-    """The only mutable key of a partition."""
+    """Return the key of the root, the mutable catalog object of a partition."""
     return partition_prefix(topic_id, partition) + "root"
 
 
 def hist_key(topic_id: UUID, partition: int, version: int) -> str:
-    """A create-only copy of one version of the root."""
+    """Return the key of the create-only copy of one version of the root."""
     return hist_prefix(topic_id, partition) + f"{_bounded(version, MAX_INT64, 'version'):016x}"
 
 
 def hist_prefix(topic_id: UUID, partition: int) -> str:
-    """What the keys of all copies of a root begin with."""
+    """Return the common prefix of all copies of a root."""
     return partition_prefix(topic_id, partition) + "hist/"
 
 
 def aside_key(topic_id: UUID, partition: int, uid: str) -> str:
-    """What lay in the place of a root and was none, kept when the catalog was rebuilt."""
+    """Return the key at which a rebuild keeps the unreadable object that it found at the root's key."""
     return partition_prefix(topic_id, partition) + f"aside/{_check_uid(uid)}"
 
 
 def pin_key(topic_id: UUID, partition: int, uid: str) -> str:
-    """A reader's pin."""
+    """Return the key of a reader's pin."""
     return partition_prefix(topic_id, partition) + f"pin/{_check_uid(uid)}"
 
 
 def check_snapshot_name(name: str) -> str:
-    """The name itself: a letter, then up to 99 of ``[a-zA-Z0-9._-]``, no time, or ConfigError."""
+    """Return the name: a letter, then up to 99 of ``[a-zA-Z0-9._-]``, and no time. Raises ConfigError."""
     if not re.fullmatch(_SNAPSHOT, name):
         raise ConfigError(
             f"snapshot name {name[:100]!r} is not allowed",
@@ -234,48 +235,48 @@ def check_snapshot_name(name: str) -> str:
 
 
 def snap_key(topic_id: UUID, partition: int, name: str) -> str:
-    """A snapshot: a create-only copy of the root that holds what it names until it is deleted."""
+    """Return the key of a snapshot: a copy of the root that protects the objects it names until it is deleted."""
     return snap_prefix(topic_id, partition) + check_snapshot_name(name)
 
 
 def snap_prefix(topic_id: UUID, partition: int) -> str:
-    """What the keys of all snapshots begin with."""
+    """Return the common prefix of all snapshots."""
     return partition_prefix(topic_id, partition) + "snap/"
 
 
 def page_key(topic_id: UUID, partition: int, name: PageName) -> str:
-    """An immutable page below the root."""
+    """Return the key of an immutable page below the root."""
     prefix = partition_prefix(topic_id, partition)
     return f"{prefix}p/{name.role.value}{_epoch_hex(name.epoch)}/{_check_uid(name.uid)}.page"
 
 
 def segment_key(topic_id: UUID, partition: int, segment: Row | SegmentName) -> str:
-    """The ``.log`` object of a catalog row, or of a name for an upload to come."""
+    """Return the key of the ``.log`` object of a catalog row, or of a name for a future upload."""
     return _segment_stem(topic_id, partition, segment) + ".log"
 
 
 def index_key(topic_id: UUID, partition: int, segment: Row | SegmentName) -> str:
-    """The ``.idx`` bundle beside it, same uid."""
+    """Return the key of the ``.idx`` bundle with the same uid."""
     return index_key_of(segment_key(topic_id, partition, segment))
 
 
 def staged_key(topic_id: UUID, partition: int, uid: str) -> str:
-    """The ``.log`` object that a sink stages; :func:`index_key_of` gives the ``.idx`` beside it."""
+    """Return the key of a ``.log`` object that a sink stages; :func:`index_key_of` gives its ``.idx``."""
     return f"{staged_prefix(topic_id, partition)}{_check_uid(uid)}.log"
 
 
 def staged_prefix(topic_id: UUID, partition: int) -> str:
-    """What the keys of all staged objects of a partition begin with."""
+    """Return the common prefix of all staged objects of a partition."""
     return partition_prefix(topic_id, partition) + "s/t/"
 
 
 def staged_uid(txn: str, batch: int, random32: int) -> str:
-    """The uid of one attempt at one staged segment: 64 bits of a hash of the id, the batch, 32 random bits."""
+    """Return the uid of one attempt at one staged segment: 64 bits of a hash of the id, the batch, 32 random bits."""
     return f"{staged_stem(txn, batch)}{_bounded(random32, MAX_BATCH, 'random part'):08x}"
 
 
 def staged_stem(txn: str, batch: int) -> str:
-    """What the uids of all that one batch stages begin with: 24 hex digits."""
+    """Return the first 24 hex digits of the uid of every object that one batch stages."""
     return f"{_txn_hash(check_txn(txn))}{_bounded(batch, MAX_BATCH, 'batch'):08x}"
 
 
@@ -284,7 +285,7 @@ def _txn_hash(txn: str) -> str:
 
 
 def check_txn(txn: str) -> str:
-    """The id of a transaction itself, if a key can hold it, or ConfigError."""
+    """Return the transaction id if a key can hold it. Raises ConfigError."""
     if not txn or len(_quoted(txn)) > MAX_TXN_CHARS or not txn.isprintable():
         raise ConfigError(
             f"transaction id {txn[:80]!r} is not allowed",
@@ -298,34 +299,34 @@ def _quoted(txn: str) -> str:
 
 
 def decision_key(txn: str, batch: int, generation: int = 0) -> str:
-    """What a sink decided about a batch, create-only."""
+    """Return the create-only key of a sink's decision about a batch."""
     key = f"{DECISIONS_PREFIX}{_quoted(check_txn(txn))}/{_bounded(batch, MAX_BATCH, 'batch')}"
     return f"{key}.{generation}" if generation else key
 
 
 def index_key_of(log_key: str) -> str:
-    """The key of the ``.idx`` bundle beside a ``.log`` object."""
+    """Return the key of the ``.idx`` bundle of a ``.log`` object."""
     return log_key.removesuffix(".log") + ".idx"
 
 
 def topic_key(topic: str) -> str:
-    """The registry entry of a topic; ConfigError for a name that Kafka refuses."""
+    """Return the key of a topic's registry entry. Raises ConfigError for a name that Kafka refuses."""
     return TOPICS_PREFIX + check_topic_name(topic)
 
 
 def probe_key(uid: str) -> str:
-    """An object of the start-up probe."""
+    """Return the key of an object of the start-up probe."""
     return f"{PROBE_PREFIX}{_check_uid(uid)}"
 
 
 def gc_audit_key(topic_id: UUID, partition: int, version: int, uid: str) -> str:
-    """What one collection or sweep of a partition did, under one version of its root."""
+    """Return the key of the audit line of one collection or sweep of a partition, at one version of its root."""
     prefix = gc_audit_prefix(topic_id, partition)
     return f"{prefix}{_bounded(version, MAX_INT64, 'version'):016x}-{_check_uid(uid)}"
 
 
 def gc_audit_prefix(topic_id: UUID, partition: int) -> str:
-    """What the keys of all audit lines of a partition begin with."""
+    """Return the common prefix of all audit lines of a partition."""
     _check_partition(partition)
     return f"jobs/gc/{topic_id.hex}-{partition}/"
 
@@ -336,7 +337,7 @@ def decisions_audit_key(uid: str) -> str:
 
 
 def check_job_id(job_id: str) -> str:
-    """The id itself: a letter, then up to 99 of ``[a-zA-Z0-9._-]``, not ``gc`` (audit lines), or ConfigError."""
+    """Return the id: a letter, then up to 99 of ``[a-zA-Z0-9._-]``, not ``gc`` (audit lines). Raises ConfigError."""
     if not _JOB_ID.fullmatch(job_id):
         raise ConfigError(
             f"job id {job_id[:100]!r} is not allowed", hint="a letter, then up to 99 of a-z A-Z 0-9 . _ -; not gc"
@@ -345,7 +346,7 @@ def check_job_id(job_id: str) -> str:
 
 
 def erasure_prefix(topic_id: UUID, partition: int) -> str:
-    """Return the common prefix of what all erasures of a partition keep."""
+    """Return the common prefix of all objects that erasures of a partition keep."""
     _check_partition(partition)
     return f"{ERASURES_PREFIX}{topic_id.hex}-{partition}/"
 
@@ -356,7 +357,7 @@ def erasure_note_prefix(topic_id: UUID, partition: int, erasure_id: str) -> str:
 
 
 def erasure_note_key(topic_id: UUID, partition: int, erasure_id: str, base: int, uid: str) -> str:
-    """Return the key of the note of a segment that an erasure writes anew as ``uid``."""
+    """Return the key of the note of a segment that an erasure rewrites as ``uid``."""
     prefix = erasure_note_prefix(topic_id, partition, erasure_id)
     return f"{prefix}{_bounded(base, MAX_INT64, 'offset'):020d}-{_check_uid(uid)}.json"
 
@@ -367,9 +368,9 @@ def erasure_receipt_key(topic_id: UUID, partition: int, erasure_id: str) -> str:
 
 
 def wildcards(role: Role | None = None) -> dict[str, str]:
-    """Each kind of key as IAM writes a pattern: ``?`` one character, ``*`` any number of them, slashes too.
+    """Return each kind of key as an IAM pattern: ``?`` is one character, ``*`` any number of them, also slashes.
 
-    ``role``: of segments and pages only those of its epochs.
+    ``role`` restricts segments and pages to epochs of that role.
     """
     partition = f"??/{'?' * 32}-*/"
     epoch = ("?" if role is None else role.value) + "?" * 8
@@ -391,17 +392,17 @@ def wildcards(role: Role | None = None) -> dict[str, str]:
 
 
 def parse_partition_key(key: str) -> tuple[UUID, int] | None:
-    """(topic id, partition) of any key below a partition's prefix, None for any other key."""
+    """Return (topic id, partition) of any key below a partition's prefix, None for any other key."""
     return _partition_of(_PARTITION_KEY.fullmatch(key))
 
 
 def parse_root_key(key: str) -> tuple[UUID, int] | None:
-    """(topic id, partition) of a ``root`` or ``hist`` key, None for any other key."""
+    """Return (topic id, partition) of a ``root`` or ``hist`` key, None for any other key."""
     return _partition_of(_ROOT_KEY.fullmatch(key))
 
 
 def parse_hist_key(key: str) -> int | None:
-    """The version of a ``hist`` key, None for any other key."""
+    """Return the version of a ``hist`` key, None for any other key."""
     match = _ROOT_KEY.fullmatch(key)
     if _partition_of(match) is None or match is None or match["version"] is None:
         return None
@@ -409,7 +410,7 @@ def parse_hist_key(key: str) -> int | None:
 
 
 def parse_gc_audit_key(key: str) -> int | None:
-    """The version in an audit line's key, None for any other key."""
+    """Return the version in an audit line's key, None for any other key."""
     match = _GC_AUDIT_KEY.fullmatch(key)
     return None if match is None else int(match["version"], 16)
 
@@ -421,18 +422,18 @@ def parse_erasure_note_key(key: str) -> ErasureNoteKey | None:
 
 
 def parse_snap_key(key: str) -> str | None:
-    """The name of a snapshot, None for any other key."""
+    """Return the name of a snapshot, None for any other key."""
     match = _SNAP_KEY.fullmatch(key)
     return None if match is None or _partition_of(match) is None else match["name"]
 
 
 def is_pin_key(key: str) -> bool:
-    """Whether a key is exactly one of :func:`pin_key`."""
+    """Return True if a key is exactly one of :func:`pin_key`."""
     return _partition_of(_PIN_KEY.fullmatch(key)) is not None
 
 
 def parse_segment_key(key: str) -> SegmentKey | None:
-    """A ``.log`` or ``.idx`` key taken apart, None for any other key (wrong hash, upper case, number too large)."""
+    """Parse a ``.log`` or ``.idx`` key. None for any other key (wrong hash, upper case, number too large)."""
     match = _SEGMENT_KEY.fullmatch(key)
     partition = _partition_of(match)
     if match is None or partition is None:
@@ -445,14 +446,14 @@ def parse_segment_key(key: str) -> SegmentKey | None:
 
 
 def parse_staged_key(key: str) -> StagedKey | None:
-    """A key of what a sink staged taken apart, None for any other key."""
+    """Parse the key of a staged object, None for any other key."""
     match = _STAGED_KEY.fullmatch(key)
     partition = _partition_of(match)
     return None if match is None or partition is None else StagedKey(*partition, match["uid"], match["suffix"])
 
 
 def segment_uid(key: str) -> str:
-    """The uid in any key of a segment, staged or not; ``""`` for any other key."""
+    """Return the uid in any key of a segment, staged or not; ``""`` for any other key."""
     parsed = parse_segment_key(key)
     if parsed is not None:
         return parsed.name.uid
@@ -461,22 +462,22 @@ def segment_uid(key: str) -> str:
 
 
 def is_staged_by(row: Row, txn: str) -> bool:
-    """Whether a row is of a segment that a batch of this transaction id staged."""
+    """Return True if a batch of this transaction id staged the segment of a row."""
     return bool(row.flags & FLAG_STAGED) and join_uid(row.id_hi, row.id_lo).startswith(_txn_hash(txn))
 
 
 def is_stem_of(txn: str, batch: int, uid: str) -> bool:
-    """Whether a batch of this transaction id staged what has this uid; any text is taken."""
+    """Return True if a batch of this transaction id staged the object with this uid. Accepts any text."""
     return uid.startswith(f"{_txn_hash(txn)}{batch:08x}")
 
 
 def staged_batch(uid: str) -> int:
-    """The batch that staged a segment, by its uid."""
+    """Return the batch that staged a segment, by its uid."""
     return int(uid[TXN_CHARS:STEM_CHARS], 16)
 
 
 def parse_decision_key(key: str) -> DecisionKey | None:
-    """A key of a decision taken apart, None for any other key."""
+    """Parse the key of a decision, None for any other key."""
     match = _DECISION_KEY.fullmatch(key)
     if match is None or int(match["batch"]) > MAX_BATCH:
         return None
@@ -485,7 +486,7 @@ def parse_decision_key(key: str) -> DecisionKey | None:
 
 
 def parse_page_key(key: str) -> PageKey | None:
-    """A page's key taken apart, None for any other key."""
+    """Parse the key of a page, None for any other key."""
     match = _PAGE_KEY.fullmatch(key)
     partition = _partition_of(match)
     if match is None or partition is None or int(match["epoch"], 16) > MAX_INT32:
@@ -494,7 +495,7 @@ def parse_page_key(key: str) -> PageKey | None:
 
 
 def parse_topic_key(key: str) -> str | None:
-    """The topic of a registry key, None for any other key."""
+    """Return the topic of a registry key, None for any other key."""
     match = _TOPIC_KEY.fullmatch(key)
     if match is None or match["topic"] in {".", ".."}:
         return None
@@ -502,27 +503,27 @@ def parse_topic_key(key: str) -> str | None:
 
 
 def segment_name(row: Row) -> SegmentName:
-    """Role, epoch, base and uid of a row's objects."""
+    """Return role, epoch, base and uid of a row's objects."""
     role = Role.MAINTAINER if row.flags & FLAG_MAINTAINER else Role.WRITER
     uid = join_uid(row.id_hi, row.id_lo)
     return SegmentName(role, row.claim_epoch, row.base, uid, staged=bool(row.flags & FLAG_STAGED))
 
 
 def trashed_segment(entry: TrashEntry) -> SegmentName:
-    """The same of an object in the trash."""
+    """Return role, epoch, base and uid of an object in the trash."""
     role = Role.MAINTAINER if entry.kind & TRASH_MAINTAINER else Role.WRITER
     uid = join_uid(entry.id_hi, entry.id_lo)
     return SegmentName(role, entry.epoch, entry.base, uid, staged=bool(entry.kind & TRASH_STAGED))
 
 
 def split_uid(uid: str) -> tuple[int, int]:
-    """32 hex digits as the two signed 64-bit halves that a row holds."""
+    """Return 32 hex digits as the two signed 64-bit halves that a row stores."""
     data = bytes.fromhex(_check_uid(uid))
     return int.from_bytes(data[:8], "big", signed=True), int.from_bytes(data[8:], "big", signed=True)
 
 
 def join_uid(id_hi: int, id_lo: int) -> str:
-    """The inverse of :func:`split_uid`."""
+    """Join the halves of :func:`split_uid`."""
     return (id_hi.to_bytes(8, "big", signed=True) + id_lo.to_bytes(8, "big", signed=True)).hex()
 
 
@@ -581,7 +582,7 @@ CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 SEGMENT_SUFFIXES = (LOG_SUFFIX, *INDEX_SUFFIXES)
-"""The files of one segment that hold or index its records."""
+"""Suffixes of the files that hold or index the records of one segment."""
 
 _LOCAL_FILE = re.compile(
     r"(?P<base>[0-9]{20})(?P<suffix>\.(?:log|index|timeindex|txnindex|snapshot))(?P<work>\.(?:deleted|cleaned|swap))?"
@@ -605,26 +606,26 @@ class PartitionDir(NamedTuple):
 
 
 def local_name(base: int, suffix: str, work: str = "") -> str:
-    """Base offset as 20 digits and the suffixes."""
+    """Return the file name: base offset as 20 digits, and the suffixes. Raises ConfigError for a bad offset."""
     if not 0 <= base <= MAX_INT64:
-        _bounded(base, MAX_INT64, "base offset")  # which says so
+        _bounded(base, MAX_INT64, "base offset")  # raises
     return f"{base:020d}{suffix}{work}"
 
 
 log_name = functools.partial(local_name, suffix=LOG_SUFFIX)
-"""``00000000000000000042.log``."""
+"""Return the name of a segment's log, such as ``00000000000000000042.log``."""
 index_name = functools.partial(local_name, suffix=INDEX_SUFFIX)
-"""The offset index beside it."""
+"""Return the name of the offset index."""
 time_index_name = functools.partial(local_name, suffix=TIME_INDEX_SUFFIX)
-"""The time index beside it."""
+"""Return the name of the time index."""
 txn_index_name = functools.partial(local_name, suffix=TXN_INDEX_SUFFIX)
-"""The index of aborted transactions beside it."""
+"""Return the name of the index of aborted transactions."""
 snapshot_name = functools.partial(local_name, suffix=SNAPSHOT_SUFFIX)
-"""The producer snapshot; its number is the exclusive end offset of the state."""
+"""Return the name of the producer snapshot; its number is the exclusive end offset of the state."""
 
 
 def parse_local_name(name: str) -> LocalFile | None:
-    """A segment's file name taken apart; None for any other file (they are ignored, as Kafka does)."""
+    """Parse a segment's file name; None for any other file, which is ignored, as in Kafka."""
     match = _LOCAL_FILE.fullmatch(name)
     if match is None or int(match["base"]) > MAX_INT64:
         return None
@@ -632,14 +633,14 @@ def parse_local_name(name: str) -> LocalFile | None:
 
 
 def partition_dir(tp: TopicPartition) -> str:
-    """``topic-partition``; ConfigError for a bad topic name or partition."""
+    """Return ``topic-partition``. Raises ConfigError for a bad topic name or partition."""
     check_topic_name(tp.topic)
     _check_partition(tp.partition)
     return f"{tp.topic}-{tp.partition}"
 
 
 def renamed_dir(tp: TopicPartition, uid: str, kind: str) -> str:
-    """``topic-partition.uid-kind``, Kafka's name of a directory on its way out.
+    """Return ``topic-partition.uid-kind``, Kafka's name of a directory that waits for its deletion.
 
     For ``delete`` and ``stray`` the topic is cut so that the name has at most 255 characters.
     """
@@ -652,7 +653,7 @@ def renamed_dir(tp: TopicPartition, uid: str, kind: str) -> str:
 
 
 def parse_partition_dir(name: str) -> PartitionDir:
-    """Topic, partition and kind of a directory: split at the last ``-``, a renamed one cut at the last ``.`` first.
+    """Parse the name of a directory: split at the last ``-``, a renamed one cut at the last ``.`` first.
 
     Raises ConfigError, as Kafka refuses to start, for a name without ``-``, an empty topic, a partition that is
     not a plain decimal below ``MAX_PARTITIONS``, or a malformed renamed directory.

@@ -1,14 +1,14 @@
-"""A small notation for the structs of Kafka's wire protocol, and what reads and writes a struct that it describes.
+"""A small notation for the structs of Kafka's wire protocol, and functions that read and write such structs.
 
 ::
 
     name:type            read in this order; the name is the one of Kafka's JSON
     name+3:type          only in version 3 and above          name=1:type   only in version 1
-    name~0:type          a tagged field (flexible versions only), shown where it stands here
-    i8 i16 i32 i64 u16 str bytes uuid      a question mark behind a type: it may be null
+    name~0:type          a tagged field (flexible versions only), shown at this position
+    i8 i16 i32 i64 u16 str bytes uuid      a question mark after a type: nullable
     [type]  {name:type name:type}          array, struct
 
-In Python a struct is a ``dict``, an array a ``list``, ``uuid`` a ``UUID``; :func:`as_json` makes Kafka's JSON of them.
+In Python a struct is a ``dict``, an array a ``list``, ``uuid`` a ``UUID``; :func:`as_json` converts to Kafka's JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tiered.format.checkpoint import encode_uuid
 from tiered.format.wire import WireReader, WireWriter
 
 FOREVER = 32767
-"""Highest version of anything."""
+"""Highest possible version."""
 
 _UUID_BYTES = 16
 _U16_BYTES = 2
@@ -33,7 +33,7 @@ _U16_BYTES = 2
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type of the notation: ``name`` of a simple one, ``item`` of an array, ``fields`` of a struct."""
+    """Type of the notation: ``name`` of a simple one, ``item`` of an array, ``fields`` of a struct."""
 
     name: str
     nullable: bool = False
@@ -43,7 +43,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field: in versions ``since`` to ``until``; ``tag`` -1 for one that is not tagged."""
+    """One field in versions ``since`` to ``until``; ``tag`` is -1 for an untagged one."""
 
     name: str
     kind: Kind
@@ -52,13 +52,13 @@ class Field:
     tag: int = -1
 
     def is_plain(self, version: int) -> bool:
-        """Whether it stands in its place in that version, not among the tags."""
+        """Return True if the field is stored in order in that version, not among the tags."""
         return self.tag < 0 and self.since <= version <= self.until
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A record: its key and its value, in the notation. Versions from ``flexible`` on are compact and have tags."""
+    """Key and value of a record, in the notation. Versions from ``flexible`` on are compact and have tags."""
 
     title: str
     key: str
@@ -67,14 +67,14 @@ class Layout:
     flexible: int = 0
 
     def open(self, data: bytes | memoryview, what: str) -> tuple[WireReader, int]:
-        """A reader behind the version that ``data`` begins with, and the version: one that is not known too."""
+        """Return a reader positioned after the version that ``data`` begins with, and the version, known or not."""
         reader = WireReader(data, what)
         version = reader.int16()
         reader.flexible = version >= self.flexible
         return reader, version
 
     def encode(self, values: Mapping[str, Any], version: int, others: Iterable[tuple[int, bytes]] = ()) -> bytes:
-        """A value of that version, its number in front; ``others`` are tagged fields that no layout knows."""
+        """Encode a value after its version number; ``others`` are tagged fields that no layout knows."""
         writer = WireWriter(flexible=version >= self.flexible)
         writer.int16(version)
         write_struct(writer, self.value, values, version, others)
@@ -86,7 +86,7 @@ _TOKEN = re.compile(r"[A-Za-z]\w*|[+=~]\d+|[:\[\]{}?]|\s+")
 
 @functools.cache
 def fields_of(text: str) -> tuple[Field, ...]:
-    """The fields that ``text`` describes."""
+    """Parse the notation ``text``."""
     tokens = [token for token in _TOKEN.findall(text) if not token.isspace()]
     fields, left = _fields(tokens)
     if left or "".join(tokens) != "".join(text.split()):
@@ -127,9 +127,9 @@ def _kind(tokens: list[str]) -> tuple[Kind, list[str]]:
 def read_struct(
     reader: WireReader, layout: str, version: int, others: dict[int, bytes] | None = None
 ) -> dict[str, Any]:
-    """The fields of that version in the layout's order, tagged ones only where they are there.
+    """Return the fields of that version in the layout's order; tagged ones only if present.
 
-    Tags that no field has are put into ``others``. Raises ``CorruptionError``.
+    Puts tags that no field has into ``others``. Raises ``CorruptionError``.
     """
     return _read_struct(reader, fields_of(layout), version, others)
 
@@ -137,12 +137,12 @@ def read_struct(
 def write_struct(
     writer: WireWriter, layout: str, values: Mapping[str, Any], version: int, others: Iterable[tuple[int, bytes]] = ()
 ) -> None:
-    """The fields of that version; a tagged one where ``values`` has it. ``ConfigError`` for a number too large."""
+    """Write the fields of that version; a tagged one if ``values`` has it. Raises ``ConfigError`` on overflow."""
     _write_struct(writer, fields_of(layout), values, version, others)
 
 
 def as_json(value: Any) -> Any:
-    """As Kafka's own tools print it: bytes in base64, ids as Kafka's text."""
+    """Convert to the JSON that Kafka's own tools print: bytes in base64, ids as Kafka's text."""
     if isinstance(value, dict):
         return {name: as_json(item) for name, item in value.items()}
     if isinstance(value, list):

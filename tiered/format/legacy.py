@@ -49,7 +49,7 @@ class Message(NamedTuple):
 
 
 def read_message(buf: bytes | bytearray | memoryview, position: int) -> Message:
-    """The message at ``position``; its key and value need not be in ``buf``. Raises ``CorruptionError``."""
+    """Return the message at ``position``. ``buf`` need not contain its key and value. Raises ``CorruptionError``."""
     try:
         offset, size, crc, magic, attributes = _PREFIX.unpack_from(buf, position)
     except struct.error:
@@ -70,7 +70,7 @@ def read_message(buf: bytes | bytearray | memoryview, position: int) -> Message:
 
 
 def verify_message(buf: bytes | bytearray | memoryview, message: Message) -> None:
-    """Checks the CRC of the message at the start of ``buf``; raises ``CorruptionError``."""
+    """Check the CRC of the message at the start of ``buf``. Raises ``CorruptionError``."""
     crc = zlib.crc32(memoryview(buf)[_CRC_END : _OVERHEAD_BYTES + message.size])
     if crc != message.crc:
         raise CorruptionError(
@@ -93,7 +93,7 @@ def _read_field(buf: memoryview, position: int, end: int, what: str) -> tuple[by
 
 
 def _key_and_value(buf: memoryview, message: Message, end: int) -> tuple[bytes | None, bytes | None]:
-    """Any negative length is null, and bytes behind the value are left alone, as Kafka does."""
+    """Return key and value. As in Kafka, any negative length is null, and bytes after the value are ignored."""
     key, position = _read_field(buf, message.body, end, "key")
     return key, _read_field(buf, position, end, "value")[0]
 
@@ -101,10 +101,10 @@ def _key_and_value(buf: memoryview, message: Message, end: int) -> tuple[bytes |
 def decode_message(
     buf: bytes | bytearray | memoryview, message: Message, max_bytes: int, *, check_crcs: bool = False
 ) -> Iterator[Record]:
-    """The record, or the inner records of a wrapper, of the one message in ``buf``.
+    """Return the record, or the inner records of a wrapper, of the one message in ``buf``.
 
-    A wrapper is decoded whole, as v1 offsets count from its end. ``check_crcs``: those of the messages inside.
-    Raises ``CorruptionError``.
+    A wrapper is decoded whole, as v1 offsets count from its end. ``check_crcs`` also checks the inner messages. Raises
+    ``CorruptionError``.
     """
     view = memoryview(buf)
     key, value = _key_and_value(view, message, _OVERHEAD_BYTES + message.size)
@@ -120,7 +120,7 @@ def decode_message(
 
 
 def inner_messages(data: bytes | memoryview) -> Iterator[tuple[Message, memoryview]]:
-    """Each message of a decompressed set with its bytes; as in Kafka one that is cut off ends the set quietly."""
+    """Yield each message of a decompressed set and its bytes. As in Kafka, a truncated one just ends the set."""
     view = memoryview(data)
     position = 0
     while len(view) - position >= _OVERHEAD_BYTES:
@@ -133,7 +133,7 @@ def inner_messages(data: bytes | memoryview) -> Iterator[tuple[Message, memoryvi
 
 
 def _decode_set(view: memoryview, wrapper: Message, check_crcs: bool) -> list[Record]:
-    """The inner records. As in Kafka messages of v0 and v1 may stand side by side."""
+    """Return the inner records. As in Kafka, v0 and v1 messages may be mixed."""
     inner: list[tuple[Message, bytes | None, bytes | None]] = []
     for message, data in inner_messages(view):
         if check_crcs:
@@ -153,7 +153,7 @@ def _decode_set(view: memoryview, wrapper: Message, check_crcs: bool) -> list[Re
 
 
 def _shift(wrapper: Message, last_inner: int) -> int:
-    """How far absolute offsets are above the inner ones. A producer's v1 wrapper may say 0, whatever is inside."""
+    """Return the distance from inner to absolute offsets. 0 for a v1 wrapper at offset 0, as a producer sends it."""
     if wrapper.magic == 0 or wrapper.offset == 0:
         return 0
     if wrapper.offset < last_inner:

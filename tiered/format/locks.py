@@ -24,7 +24,7 @@ _TAKING_OVER = threading.RLock()
 
 
 def has_ended(frame: FrameType | None) -> bool:
-    """Return whether ``frame`` runs no more. A suspended generator's frame counts as running."""
+    """Return True if ``frame`` no longer runs. A suspended generator's frame counts as running."""
     if frame is None or frame.f_code.co_flags & _GENERATORS:
         return False
     try:
@@ -110,9 +110,9 @@ class PlainLock:
         self._holder: dict[bool, tuple[FrameType | None, int]] = {}
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Takes the lock for a block that another function may end; False if it is not free in time.
+        """Take the lock for a block that another function may end. Return False if it is not free in time.
 
-        Raises ReentrantCallError where the holder asks for it without a timeout.
+        Raises ReentrantCallError if the holder asks for it without a timeout.
         """
         if timeout != -1 and not blocking:
             raise ValueError("can't specify a timeout for a non-blocking call")
@@ -123,20 +123,20 @@ class PlainLock:
         return self._take(None, timeout if blocking else 0.0, raises=blocking and timeout == -1)
 
     def hold(self, seconds: float) -> bool:
-        """Takes the lock until the caller's ``release``; False if it is not free in time (below 0: wait for ever).
+        """Take the lock until the caller's ``release``. Return False if it is not free within ``seconds`` (below 0: no
+        limit).
 
         Raises ReentrantCallError in the thread that holds it.
         """
         return self._take(sys._getframe(1), seconds, raises=True)
 
     def release(self) -> None:
-        """Frees the lock."""
         if self._holder.pop(True, None) is None:
             raise RuntimeError("release unlocked lock")
         self._waiters.wake()
 
     def check_caller(self) -> None:
-        """Raises ReentrantCallError in the thread that holds the lock."""
+        """Raise ReentrantCallError in the thread that holds the lock."""
         if self.hold(0):
             self.release()
 
@@ -144,7 +144,7 @@ class PlainLock:
         return not self._holder
 
     def locked(self) -> bool:
-        """Whether somebody holds it."""
+        """Return True if a thread holds the lock."""
         return bool(self._holder)
 
     def __enter__(self) -> bool:
@@ -157,7 +157,7 @@ class PlainLock:
         mine = (frame, threading.get_ident())
         deadline = SystemClock.monotonic() + timeout
         if timeout and self._waiters.are_there():
-            self._waiters.wait(bool, _YIELD_S)  # who takes the lock again and again would keep the others out for ever
+            self._waiters.wait(bool, _YIELD_S)  # a thread that retakes the lock at once would starve the others
         while (found := self._holder.setdefault(True, mine)) is not mine:  # one step: no exception comes in between
             if has_ended(found[0]):
                 with _TAKING_OVER:

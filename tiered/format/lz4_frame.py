@@ -24,7 +24,7 @@ _MAX_EXPANSION = 255
 
 
 def compress(data: Buffer, level: int) -> bytes:
-    """One frame with Kafka's settings."""
+    """Return one frame with Kafka's settings."""
     frame: bytes = lz4.frame.compress(
         data,
         compression_level=level,
@@ -38,10 +38,11 @@ def compress(data: Buffer, level: int) -> bytes:
 
 
 def decompress(data: Buffer, max_bytes: int, *, mend_header: bool = False) -> bytes:
-    """The first frame of ``data``; raises ``CorruptionError``. Linked blocks are read too; Java refuses them.
+    """Return the content of the first frame of ``data``. Raises ``CorruptionError``. Accepts linked blocks; Java does
+    not.
 
-    Like Java's reader it does not look at what follows the frame, nor at content size and content checksum.
-    ``mend_header`` takes any header checksum: that of message format 0 was computed wrongly.
+    Like Java's reader it ignores what follows the frame, the content size and the content checksum. ``mend_header``
+    accepts any header checksum: Kafka computed that of message format 0 wrongly.
     """
     view = memoryview(data)
     blocks, end_mark, bound = _walk(view)
@@ -60,13 +61,13 @@ def decompress(data: Buffer, max_bytes: int, *, mend_header: bool = False) -> by
 
 
 def has_linked_blocks(data: Buffer) -> bool:
-    """Whether blocks look back into those before: no reader of Kafka's takes such a frame."""
+    """Return True if blocks refer to earlier blocks: no reader of Kafka's accepts such a frame."""
     view = memoryview(data)
     return len(view) > 4 and not view[4] & _INDEPENDENT
 
 
 def _walk(view: memoryview) -> tuple[int, int, int]:
-    """(begin of the blocks, position of the end mark, upper bound of the size); refuses what is cut off."""
+    """Return (start of the blocks, position of the end mark, upper bound of the size). Raises for a truncated frame."""
     if len(view) < _HEADER_BYTES or view[:4] != MAGIC:
         raise damaged("lz4", "no frame header")
     flags = view[4]
@@ -82,7 +83,7 @@ def _walk(view: memoryview) -> tuple[int, int, int]:
         size = head & ~_STORED
         if size == 0 and position + 4 + behind_frame <= len(view):
             return blocks, position, bound
-        if size > block_bytes or head == 1:  # one compressed byte holds nothing: Java takes it for the end
+        if size > block_bytes or head == 1:  # one compressed byte decodes to nothing: Java takes it for the end
             raise damaged("lz4", f"block of {size} bytes where 2 to {block_bytes} are possible", position)
         position += 4 + size + behind_block
         bound += size if head & _STORED else min(block_bytes, size * _MAX_EXPANSION)
@@ -90,7 +91,7 @@ def _walk(view: memoryview) -> tuple[int, int, int]:
 
 
 def _plain(view: memoryview, blocks: int, end_mark: int, mend_header: bool) -> bytes | memoryview:
-    """The frame without what the library checks and Java does not; as it is, if nothing of that is there."""
+    """Return the frame without the fields that the library checks and Java does not; unchanged if it has none."""
     end = end_mark + 4
     unchecked = view[4] & (_CONTENT_SIZE | _CONTENT_CHECKSUM)
     if not unchecked and not mend_header and not view[end - 1]:
@@ -108,7 +109,7 @@ def _rotate32(n: int, bits: int) -> int:
 
 
 def _xxh32_short(data: bytes) -> int:
-    """xxHash32, seed 0, of fewer than 16 bytes: a frame descriptor."""
+    """Return xxHash32, seed 0, of fewer than 16 bytes: a frame descriptor."""
     p1, p2, p3, p4, p5 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1
     h = p5 + len(data)
     whole = len(data) // 4 * 4

@@ -1,11 +1,11 @@
-"""The offset index (``.index``): from an offset to the byte where the batch that holds it may be found.
+"""The offset index (``.index``): maps an offset to a position at or before the batch that contains it.
 
 One entry of 8 bytes, big-endian::
 
     0  relative offset  i32   last offset of the batch (or append) minus the base of the segment
     4  position         i32   where that batch (or append) *starts* in the ``.log``
 
-Sparse: a lookup gives a place at or before the target to scan from. Offsets rise strictly.
+Sparse: a lookup returns a position at or before the target, from which to scan. Offsets rise strictly.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _ENTRY = struct.Struct(">ii")
 
 
 def _swap(columns: array[int]) -> None:
-    """Between the file's big-endian and this machine's order."""
+    """Convert between the file's big-endian and this machine's order."""
     if sys.byteorder == "little":
         columns.byteswap()
 
 
 class IndexPace:
-    """Decides which batches of a segment get an entry, and keeps the largest timestamp. Each writer of indexes uses it.
+    """Decides which batches of a segment get an index entry, and tracks the largest timestamp, for all index writers.
 
-    An entry goes to the first batch behind more than ``interval_bytes`` since the last one. ``largest`` is the largest
-    timestamp so far, and the last offset of the batch that has it; ``since``: bytes behind the last entry.
+    A batch gets an entry if more than ``interval_bytes`` precede it since the last entry. ``largest``: the largest
+    timestamp so far and the last offset of its batch. ``since``: bytes since the last entry.
     """
 
     __slots__ = ("interval_bytes", "largest", "since")
@@ -45,7 +45,7 @@ class IndexPace:
         self.since = 0
 
     def take(self, size_bytes: int, last_offset: int, max_timestamp: int) -> bool:
-        """Counts the next batch; whether it gets an entry."""
+        """Count the next batch. Return True if it gets an entry."""
         if max_timestamp > self.largest[0]:
             self.largest = max_timestamp, last_offset
         is_due = self.since > self.interval_bytes
@@ -54,7 +54,7 @@ class IndexPace:
 
 
 class OffsetIndex:
-    """The entries of one segment in memory, as two native columns. Not thread-safe for writing."""
+    """Entries of one segment in memory, as two native columns. Not thread-safe for writing."""
 
     __slots__ = ("_positions", "_relatives", "base_offset")
 
@@ -67,9 +67,9 @@ class OffsetIndex:
     def from_bytes(
         cls, data: bytes | bytearray | memoryview, base_offset: int, *, drop_padding: bool = False
     ) -> OffsetIndex:
-        """The index in ``data``, all of it. ``drop_padding`` cuts the zeros of a preallocated, untrimmed file.
+        """Decode all of ``data``. ``drop_padding`` cuts the zeros of a preallocated, untrimmed file.
 
-        Raises ``CorruptionError`` for a length that is no multiple of 8. Order is not checked here: :meth:`is_sane`.
+        Raises ``CorruptionError`` for a length that is no multiple of 8. :meth:`is_sane` checks the order.
         """
         if len(data) % OFFSET_ENTRY_BYTES:
             raise CorruptionError(
@@ -102,12 +102,12 @@ class OffsetIndex:
 
     @property
     def entries(self) -> list[tuple[int, int]]:
-        """(offset, position) of every entry, in order."""
+        """Return (offset, position) of every entry, in order."""
         return list(self)
 
     @property
     def last_offset(self) -> int:
-        """Of the last entry; the base offset when there is none."""
+        """Offset of the last entry; the base offset without entries."""
         return self.base_offset + self._relatives[-1] if self._relatives else self.base_offset
 
     @property
@@ -115,25 +115,25 @@ class OffsetIndex:
         return len(self._relatives) * OFFSET_ENTRY_BYTES
 
     def entry(self, i: int) -> tuple[int, int]:
-        """(offset, position) of entry ``i``."""
+        """Return (offset, position) of entry ``i``."""
         return self.base_offset + self._relatives[i], self._positions[i]
 
     def lookup(self, offset: int) -> tuple[int, int]:
-        """The entry with the greatest offset <= ``offset``; (base offset, 0) when there is none."""
+        """Return the entry with the greatest offset <= ``offset``; (base offset, 0) if there is none."""
         i = bisect.bisect_right(self._relatives, offset - self.base_offset)
         return self.entry(i - 1) if i else (self.base_offset, 0)
 
     def upper_bound(self, position: int, size: int) -> tuple[int, int] | None:
-        """The first entry whose position is >= ``position + size``: bounds the search for aborted transactions."""
+        """Return the first entry at a position >= ``position + size``: it bounds a search for aborted ones."""
         i = bisect.bisect_left(self._positions, position + size)
         return self.entry(i) if i < len(self._positions) else None
 
     def reaches(self, position: int) -> bool:
-        """Whether an entry points at or behind ``position``."""
+        """Return True if an entry points at or after ``position``."""
         return any(at >= position for at in self._positions)
 
     def append(self, offset: int, position: int) -> bytes:
-        """Adds an entry and returns its 8 bytes. Raises ``ConfigError`` if out of order, or beyond 31 bits."""
+        """Add an entry and return its 8 bytes. Raises ``ConfigError`` if out of order, or beyond 31 bits."""
         relative = offset - self.base_offset
         if not 0 <= relative <= _MAX_RELATIVE or not 0 <= position <= _MAX_RELATIVE:
             raise ConfigError(f"offset {offset} at {position} does not fit the index of base {self.base_offset}")
@@ -144,9 +144,9 @@ class OffsetIndex:
         return _ENTRY.pack(relative, position)
 
     def extend(self, entries: bytes) -> None:
-        """Adds entries of a verified walk: native int32 pairs of relative offset and position, in order.
+        """Add entries of verified batches: native int32 pairs of relative offset and position, in order.
 
-        Raises ``ConfigError`` if they do not follow the last one; nothing is added then.
+        Raises ``ConfigError`` without adding any if they do not follow the last entry.
         """
         found = array("i", entries)
         if found and self._relatives and found[0] <= self._relatives[-1]:
@@ -156,11 +156,11 @@ class OffsetIndex:
         self._positions.extend(found[1::2])
 
     def truncate_to(self, offset: int) -> None:
-        """Drops every entry with an offset >= ``offset``."""
+        """Drop every entry with an offset >= ``offset``."""
         self._cut(bisect.bisect_left(self._relatives, offset - self.base_offset))
 
     def drop(self, offset: int) -> None:
-        """Forgets the entry of ``offset`` if there is one: lookups then start earlier."""
+        """Drop the entry of ``offset``, if any; lookups then start earlier."""
         i = bisect.bisect_left(self._relatives, offset - self.base_offset)
         if i < len(self._relatives) and self._relatives[i] == offset - self.base_offset:
             del self._relatives[i]
@@ -171,7 +171,7 @@ class OffsetIndex:
         del self._positions[n:]
 
     def is_sane(self, log_size_bytes: int | None = None) -> bool:
-        """Whether offsets rise strictly from the base on and positions rise strictly inside a log of that size."""
+        """Return True if offsets rise strictly from the base and positions rise strictly inside a log of that size."""
         r, p = self._relatives, self._positions
         if not r:
             return True
@@ -180,7 +180,7 @@ class OffsetIndex:
         return all(r[i] < r[i + 1] and p[i] < p[i + 1] for i in range(len(r) - 1))
 
     def to_bytes(self) -> bytes:
-        """The trimmed file."""
+        """Return the bytes of the trimmed file."""
         columns = array("i", bytes(OFFSET_ENTRY_BYTES * len(self._relatives)))
         columns[0::2] = self._relatives
         columns[1::2] = self._positions

@@ -1,4 +1,4 @@
-"""Pages: immutable objects below the root that hold what does not fit into it, and the pointers that name them.
+"""Pages: immutable objects below the root for rows that do not fit into it, and the pointers that name them.
 
 ::
 
@@ -18,12 +18,12 @@ The bytes are those of ``format.container``; the one table of the body follows f
               id_hi i8 | id_lo i8 | sum_hi i8 | sum_lo i8                                                32
               rows i4 | page_len i4 | epoch i4 | flags i4 | row_flags i4 | leader_epoch i4               24
 
-A pointer carries what its whole subtree adds up to: range, times, bytes of ``.log`` objects, records, rows, the sum
-of all row hashes, the flags that any row has, the largest leader epoch; and of the page itself the CRC32C and length
-of its bytes, and what its key is made of (``flags`` bit 0: the role letter is ``m``). A page ends in the CRC of all
-before it, so that its whole has the same CRC as any other: that one tells damage, and not pages apart. What does is the
-header, which repeats the key (a page that was copied in place of another is refused by name), the length, and what it
-holds, against what the root's commits have added up.
+A pointer carries the totals of its whole subtree: range, times, bytes of ``.log`` objects, records, rows, the sum of
+all row hashes, the union of row flags, the largest leader epoch. Of the page itself it carries the CRC32C and length
+of its bytes, and the parts of its key (``flags`` bit 0: the role letter is ``m``). A page ends in the CRC of all bytes
+before it, so all intact pages have the same CRC as a whole: that CRC proves damage but does not distinguish pages.
+Pages are distinguished by the header, which repeats the key (a page copied in place of another is refused by name),
+by the length, and by the content, which must match the totals in the pointer.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ from tiered.format.rows import (
 )
 
 MAX_PAGE_ROWS = 4096
-"""Rows, pointers or entries of one page at most: four times what this release writes."""
+"""Limit of rows, pointers or entries in one page: four times what this release writes."""
 POINTER_MAINTAINER = 0x1
 """Bit in a pointer's ``flags``: the page's key has the role letter ``m``."""
 
 
 Identity = tuple[int, int, int]
-"""What tells a page from all others: both halves of its id, and its checksum."""
+"""Identity of a page: both halves of its id, and its checksum."""
 
 
 class PageKind(enum.StrEnum):
-    """What a page holds."""
+    """Kind of a page's content."""
 
     LEAF = "leaf"
     INNER = "inner"
@@ -74,7 +74,7 @@ class PageKind(enum.StrEnum):
 
 
 class Pointer(NamedTuple):
-    """Where a page is, and what its subtree adds up to; drawn above."""
+    """Location of a page and totals of its subtree; drawn above."""
 
     base: int
     next: int
@@ -102,7 +102,7 @@ class Pointer(NamedTuple):
 
     @property
     def identity(self) -> Identity:
-        """Of its page."""
+        """Return (id high, id low, CRC) of the page that this pointer names."""
         return self.id_hi, self.id_lo, self.crc
 
 
@@ -119,11 +119,11 @@ class Pointers(Table):
 
     @classmethod
     def of(cls, pointers: Sequence[Pointer]) -> Pointers:
-        """Raises OverflowError if a value does not fit int64."""
+        """Build the table. Raises OverflowError if a value does not fit int64."""
         return cls(columns_of(Pointer._fields, pointers))
 
     def pointer(self, index: int) -> Pointer:
-        """One pointer; negative indexes count from the end. Raises IndexError."""
+        """Return one pointer; negative indexes count from the end. Raises IndexError."""
         return Pointer(*self.values(index))
 
     def __iter__(self) -> Iterator[Pointer]:
@@ -131,7 +131,7 @@ class Pointers(Table):
             yield Pointer(*values)
 
     def identity(self, index: int) -> Identity:
-        """Of the page of one pointer."""
+        """Return (id high, id low, CRC) of the page that pointer ``index`` names."""
         high, low, crc = self._names
         return high[index], low[index], crc[index]
 
@@ -141,7 +141,7 @@ class Pointers(Table):
 
     @cached_property
     def impossible(self) -> int | None:
-        """Index of the first pointer that cannot be, by its sizes, times, flags, checksum; None if all can."""
+        """Index of the first pointer with an impossible size, time, flag or checksum; None if there is none."""
         column = self.columns
         bad = (
             (column["rows"] < 1)
@@ -160,7 +160,7 @@ class Pointers(Table):
 
     @cached_property
     def epochs(self) -> tuple[int, int, int]:
-        """Of the pages' names the least epoch, the greatest of a writer, the greatest of a maintainer; 0 of none."""
+        """Lowest epoch, highest writer epoch and highest maintainer epoch of the pages; 0 for a role without pages."""
         epochs, by_maintainer = self.columns["epoch"], (self.columns["flags"] & POINTER_MAINTAINER) != 0
         return (
             int(epochs.min(initial=INT32_MAX)),
@@ -170,12 +170,12 @@ class Pointers(Table):
 
     @cached_property
     def leader_epoch(self) -> int:
-        """The largest of all rows below, -1 without one."""
+        """Largest leader epoch of all rows below, -1 without one."""
         return int(self.columns["leader_epoch"].max(initial=-1))
 
     @cached_property
     def tally(self) -> Tally:
-        """What the rows below add up to."""
+        """Totals of the rows below."""
         columns = self.columns
         high, low = columns["sum_hi"], columns["sum_lo"]
         # Halves of 32 bits: the columns hold 64-bit halves as signed numbers, whose sum would overflow.
@@ -191,7 +191,7 @@ Content = Rows | Pointers | Trash
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page that has to be stored before a root may name it. ``pointer`` is what names it."""
+    """Page that must be stored before a root may name it. ``pointer`` names it."""
 
     key: str
     body: bytes
@@ -201,7 +201,7 @@ class Page:
 
 
 class StoredPage(NamedTuple):
-    """What the bytes of a page say: whose it is, and what it holds."""
+    """Decoded page, with the identity that its own header claims."""
 
     topic_id: UUID
     partition: int
@@ -211,7 +211,7 @@ class StoredPage(NamedTuple):
 
 
 def encode_page(topic_id: UUID, partition: int, name: PageName, content: Content) -> Page:
-    """The page that holds ``content`` (not empty). Raises OverflowError if a value does not fit its column."""
+    """Build the page of ``content`` (not empty). Raises OverflowError if a value does not fit its column."""
     kind, layout = _layout_of(content)
     header = {
         "kind": kind.value,
@@ -235,24 +235,24 @@ def encode_page(topic_id: UUID, partition: int, name: PageName, content: Content
 
 
 def decode_page(data: bytes, *, key: str, kind: PageKind) -> Content:
-    """What the page ``key`` holds, which must be of ``kind``.
+    """Return the content of the page ``key``, which must be of ``kind``.
 
-    Raises CorruptionError (key and position) for damaged or foreign bytes, also for another page's, ConfigError for a
-    page that only a newer release can read.
+    Raises CorruptionError (key and position) for damaged or foreign bytes, and for a copy of another page. Raises
+    ConfigError for a newer format.
     """
     return _decoded(data, key, kind).content
 
 
 def decode_stored_page(data: bytes, *, key: str) -> StoredPage:
-    """Whatever page these bytes are, by their own word; ``key`` is for messages: for who shows one object.
+    """Decode any page without checking its key, to show one object. ``key`` is for messages only.
 
-    Raises CorruptionError and ConfigError as :func:`decode_page`, but for a page of another key.
+    Raises CorruptionError and ConfigError like :func:`decode_page`, except for a page of another key.
     """
     return _decoded(data, key, None)
 
 
 def _decoded(data: bytes, key: str, kind: PageKind | None) -> StoredPage:
-    """``kind`` None: any, under any key."""
+    """Decode a page. ``kind`` None accepts any kind under any key."""
     if len(data) > MAX_PAGE_BYTES:
         raise CorruptionError(f"{key}: {len(data)} bytes are more than a page can have", path_or_key=key, position=0)
 
@@ -289,7 +289,7 @@ def _decoded(data: bytes, key: str, kind: PageKind | None) -> StoredPage:
 
 
 def verified_page(data: bytes, pointer: Pointer, *, key: str, kind: PageKind) -> Rows | Pointers:
-    """The content of a leaf or an inner page, held against the pointer that names it. Raises as :func:`decode_page`."""
+    """Return the content of a leaf or inner page that matches its ``pointer``. Raises like :func:`decode_page`."""
     if len(data) != pointer.page_len or crc32c(data) != pointer.crc:
         what = f"{len(data)} bytes with checksum {crc32c(data):#010x}"
         raise CorruptionError(
@@ -306,7 +306,7 @@ def verified_page(data: bytes, pointer: Pointer, *, key: str, kind: PageKind) ->
 
 
 def differs(content: Rows | Pointers, pointer: Pointer) -> str:
-    """How ``content`` is not what ``pointer`` says of its subtree, ``""`` if it is."""
+    """Return the first difference between ``content`` and the totals of ``pointer``, ``""`` without one."""
     found, columns = summary(content), content.columns
     if (columns["base"] >= columns["next"]).any() or (columns["base"][1:] != columns["next"][:-1]).any():
         return "its ranges have a gap or an overlap"
@@ -317,7 +317,7 @@ def differs(content: Rows | Pointers, pointer: Pointer) -> str:
 
 
 def summary(content: Content) -> Pointer:
-    """A pointer with what ``content`` adds up to, and nothing of the page. Of trash entries only how many."""
+    """Return a pointer with the totals of ``content`` and no page; of trash only the number of entries."""
     if isinstance(content, Trash):
         return _NOWHERE._replace(rows=len(content))
     columns, total = content.columns, content.tally
@@ -364,7 +364,7 @@ _LAYOUTS = {
     PageKind.TRASH: TableLayout("trash", TRASH_COLUMNS),
 }
 MAX_PAGE_BYTES = MAX_PAGE_ROWS * _LAYOUTS[PageKind.INNER].row_bytes + 64 * 1024
-"""Largest page: refused before it is downloaded if it is larger."""
+"""Limit of a page's bytes: a larger object is refused before its download."""
 
 
 def _layout_of(content: Content) -> tuple[PageKind, TableLayout]:

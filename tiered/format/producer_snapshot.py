@@ -15,7 +15,7 @@ Big-endian::
         34  coordinator epoch         i32   -1 none
         38  current txn first offset  i64   -1 none
 
-Only the newest batch of a producer is stored: after a load the window of duplicates is one batch, not five.
+Only the newest batch of a producer is stored: after a load, duplicates are detected for one batch, not five.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ProducerEntry(NamedTuple):
 
 
 def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
-    """The file with ``entries`` in order; 10 bytes for none."""
+    """Return the bytes of the file with ``entries`` in order; 10 bytes for none."""
     packed = [
         _ENTRY.pack(*e) if e.last_offset >= 0 else _ENTRY.pack(*e._replace(last_sequence=-1, offset_delta=0))
         for e in entries
@@ -60,9 +60,9 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
 
 
 def decode_snapshot(data: bytes | bytearray | memoryview) -> list[ProducerEntry]:
-    """The producers in ``data``. Raises ``CorruptionError`` for a wrong CRC, version, count or length.
+    """Return the producers in ``data``. Raises ``CorruptionError`` for a wrong CRC, version, count or length.
 
-    The answer to a corrupt snapshot is to delete it and to take the next older one.
+    Callers delete a corrupt snapshot and use the next older one.
     """
     if len(data) < SNAPSHOT_HEADER_BYTES:
         raise CorruptionError(f"producer snapshot of {len(data)} bytes is too short", position=0)

@@ -1,8 +1,9 @@
 """The hot loops: records to bytes and back, one varint at a time, in pure Python.
 
-The compiled twin, ``_kernels``, has some of these functions: the same arguments, the same answers, the same exceptions
-(``kernels`` says which twin is at work). This one is the oracle of differential tests, the fallback without a compiler,
-and what the compiled twin hands everything to that is odd.
+The compiled twin, ``_kernels``, has some of these functions, with the same arguments, results and exceptions
+(``kernels`` selects the twin). This twin is the oracle of differential tests, the fallback without a compiler, and
+the slow path of the compiled twin. *Odd* input is input that the compiled fast path does not take: damaged, of an
+old format, or of rare types. A function returns None for it, and its caller takes the steps one by one.
 
 One record inside a v2 batch (section "Record" of Kafka's message format; every integer a zigzag varint)::
 
@@ -11,8 +12,8 @@ One record inside a v2 batch (section "Record" of Kafka's message format; every 
 
 Length -1 stands for null. A varint has at most 5 bytes, the timestamp delta (a varlong) at most 10.
 
-What Kafka's consumer reads is read, also where no writer of today makes it: any negative length of a key or value is
-null, and a name that is not UTF-8 is shown as Java shows it.
+Input that Kafka's consumer accepts is accepted, even if no current writer produces it: any negative length of a key
+or value is null, and a name that is not UTF-8 is decoded like in Java.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _MAX_VARLONG_SHIFT = 70
 
 T = TypeVar("T")
 
-# Tables, empty until the first varint: where the compiled twin is at work nobody asks for them.
+# Tables, empty until the first varint: the compiled twin does not need them.
 _UNZIGZAG: list[int] = []
 # The last one or two bytes of a varint, and two bytes that are followed by more, by their 14 bits.
 _LAST: list[bytes] = []
@@ -63,7 +64,7 @@ _HEAD: list[bytes] = []
 
 
 def _filled(table: list[T]) -> list[T]:
-    """``table``, once all are made. Each changes at one stroke: another thread sees none of it, or all."""
+    """Return ``table`` after filling all tables. Each is filled atomically: no thread sees a part of one."""
     if not table:
         last = [bytes((z,)) if z < 0x80 else bytes((z & 0x7F | 0x80, z >> 7)) for z in range(2 * _SPAN)]
         _MORE[:] = [bytes((z & 0x7F | 0x80, z >> 7 | 0x80)) for z in range(2 * _SPAN)]
@@ -82,21 +83,21 @@ def _wheel() -> Callable[[Buffer, int], int]:
 
 
 def crc32c(data: Buffer, value: int = 0, /) -> int:
-    """The CRC-32C of ``data``, behind bytes whose CRC is ``value``: what the wheel says."""
+    """Return the CRC-32C of ``data``, continued from ``value``, the CRC of the bytes before it."""
     return _wheel()(data, value)
 
 
 class Block(bytearray):
-    """A buffer whose holder fills it again only while nobody else refers to it: what looks into it needs no copy."""
+    """Reusable buffer. It is refilled only when no view of it is left, so readers need not copy."""
 
     __slots__ = ()
 
 
 class Put(NamedTuple):
-    """What became of the records of a batch: ``records`` were looked at, ``newest`` is the last offset put, or -1.
+    """Result of putting the records of a batch: ``records`` examined; ``newest`` is the last offset put, or -1.
 
-    ``full``: the next one with a key found no room. ``odd``: the next one, or what is behind the last, is for the
-    caller to look at.
+    ``full``: no room for the next record with a key. ``odd``: the caller must take the next record, or what follows the
+    last one.
     """
 
     records: int
@@ -106,11 +107,11 @@ class Put(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What a batch keeps: how many records, and how many went for which reason.
+    """Result of filtering a batch: the number of records kept, and of those removed for each reason.
 
-    ``sets_horizon``: a tombstone is among those that stay, and the batch has no delete horizon yet. ``data`` are the
-    records that stay, encoded against ``base_timestamp``, ``max_timestamp`` is their greatest; ``data`` None: the batch
-    stays as it is, or nothing of it.
+    ``sets_horizon``: a tombstone stays, and the batch has no delete horizon yet. ``data``: the kept records, encoded
+    against ``base_timestamp``; ``max_timestamp`` is their greatest. ``data`` None: the batch stays unchanged, or none
+    of its records stay.
     """
 
     records: int
@@ -124,11 +125,11 @@ class Kept(NamedTuple):
 
 
 class PutRun(NamedTuple):
-    """What became of batches in a row: the first ``used`` bytes, ``batches``, hold ``records`` that were looked at.
+    """Result of putting consecutive batches: the first ``used`` bytes, ``batches`` in number, hold ``records``
+    examined.
 
-    ``newest``: the last offset that they speak for, -1: none. ``full``: the last one of these batches was put in part,
-    up to that offset, as the next key found no room. ``alone``: each record was put, lies within the
-    offsets of its batch, and no producer wrote it.
+    ``newest``: the last offset covered, -1: none. ``full``: the last batch was put only up to that offset, as the next
+    key found no room. ``alone``: each record was put, is within the offsets of its batch, and has no producer.
     """
 
     used: int
@@ -140,10 +141,10 @@ class PutRun(NamedTuple):
 
 
 class KeptRun(NamedTuple):
-    """What the first ``used`` bytes of batches in a row keep, up to offset ``next`` (exclusive).
+    """Result of filtering the first ``used`` bytes of consecutive batches, up to offset ``next`` (exclusive).
 
-    ``data``: those of them that stay, the ``rebuilt`` ones among them, which hold fewer records or have one of the
-    ``horizons`` now; None: all stay as they are. ``records`` were ``read``, of which some stay or went for a reason.
+    ``data``: the batches that stay; None: all stay unchanged. ``rebuilt`` of them hold fewer records or have one of the
+    new ``horizons``. ``read`` records were examined; ``records`` stay, the others are counted by reason.
     """
 
     used: int
@@ -160,9 +161,9 @@ class KeptRun(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """What a reader sees of a batch: where it lies, and which of its records are wanted.
+    """Location of a batch for a reader, and the bounds of the records it wants.
 
-    ``kind`` is the batch's timestamp type, ``end`` and ``until_ms`` are exclusive, None: no bound.
+    ``kind`` is the batch's timestamp type. ``end`` and ``until_ms`` are exclusive; None: no bound.
     """
 
     topic: str
@@ -181,7 +182,7 @@ def _wrap64(n: int) -> int:
 
 
 def encode_varint(n: int) -> bytes:
-    """Zigzag varint of a signed 32- or 64-bit integer; wider ones wrap to 64 bits as Java's ``long`` does."""
+    """Return the zigzag varint of a signed 32- or 64-bit integer; wider ones wrap to 64 bits like Java's ``long``."""
     if 0 <= n < _WIDE_SPAN:
         z = n << 1
     else:
@@ -198,10 +199,10 @@ def encode_varint(n: int) -> bytes:
 
 
 def as_bytes(field: object) -> bytes:
-    """The bytes of any buffer of bytes: ``bytes``, ``bytearray``, a ``memoryview`` or array of unsigned bytes.
+    """Return the bytes of any buffer of bytes: ``bytes``, ``bytearray``, a ``memoryview`` or array of unsigned bytes.
 
-    Raises ``TypeError`` for what is no buffer, and for one whose items are not single bytes in a row (integers,
-    floats, an image): which bytes were meant, in which byte order, only the caller knows.
+    Raises ``TypeError`` for other objects, and for a buffer whose items are not contiguous single bytes (integers,
+    floats, an image): only the caller knows which bytes in which byte order were meant.
     """
     if type(field) is bytes:
         return field
@@ -228,11 +229,11 @@ def _encode_headers(headers: Headers) -> bytes:
 
 
 def encode_records(records: Sequence[NewRecord], base_timestamp: int) -> tuple[bytes, int]:
-    """Encodes ``records`` with offset deltas 0, 1, 2, ...; returns (bytes, largest timestamp).
+    """Encode ``records`` with offset deltas 0, 1, 2, ...; return (bytes, largest timestamp).
 
     Each item is ``(value, key, timestamp, headers)``, the fields of :class:`~tiered.model.NewRecord`. Timestamps
-    are taken as given. Raises ``InvalidTimestampError`` below -1; a value of the wrong type surfaces as
-    ``TypeError`` or ``ValueError``, which the caller turns into an error with the record's index.
+    are stored as given. Raises ``InvalidTimestampError`` below -1. A value of the wrong type raises ``TypeError`` or
+    ``ValueError``, which the caller turns into an error with the record's index.
     """
     last, span, wide_span = _filled(_LAST), _SPAN, _WIDE_SPAN  # the last table to be made
     small, head, more = _SMALL, _HEAD, _MORE
@@ -287,11 +288,11 @@ def encode_batch(  # noqa: PLR0917 - names would cost more than the encoding of 
     base_sequence: int,
     mutable: bool,
 ) -> tuple[bytes | bytearray, int, int, int] | None:
-    """One whole v2 batch that is not compressed, and the first, least and greatest timestamp of its records.
+    """Return one uncompressed v2 batch, and the first, lowest and highest timestamp of its records.
 
-    ``now_ms`` is stored where a timestamp is -1. ``mutable`` asks for a ``bytearray``. None: something is odd, such as
-    a buffer other than ``bytes``, no key where the topic is ``keyed``, more than ``most_bytes``. The caller then takes
-    the steps one by one, which say what is wrong. To this twin every batch is odd: those steps are its way.
+    ``now_ms`` replaces a timestamp of -1. ``mutable`` asks for a ``bytearray``. None: the input is odd, such as a
+    buffer other than ``bytes``, a record without a key if the topic is ``keyed``, or more than ``most_bytes``. The
+    caller then takes the steps one by one, which report the error. This twin always returns None.
     """
     return None
 
@@ -299,21 +300,21 @@ def encode_batch(  # noqa: PLR0917 - names would cost more than the encoding of 
 def group(
     records: Iterable[object], partitions: int, fixed: int, keyless: int
 ) -> tuple[dict[int, list[NewRecord]], dict[int, list[int]]] | None:
-    """``append_many``'s records by the partition that they fall into, and their places in the call.
+    """Group ``append_many``'s records by partition, with their indexes in the call.
 
-    A record is a ``NewRecord``, a (value, key) pair, or a value. ``fixed`` is the partition of all, -1: Kafka's
-    partitioner chooses among so many ``partitions``; ``keyless`` is that of records without a key. None: something is
-    odd, such as an iterator or a value that is not ``bytes``: the caller looks at each record itself, as it always does
-    with this twin.
+    A record is a ``NewRecord``, a (value, key) pair, or a value. ``fixed`` is the partition of all; -1: Kafka's
+    partitioner chooses among ``partitions``. ``keyless`` is the partition of records without a key. None: the input is
+    odd, such as an iterator or a value that is not ``bytes``, and the caller examines each record itself. This twin
+    always returns None.
     """
     return None
 
 
 class KeyTable:
-    """The newest offset of every key, by a digest of 128 bits that ``secret`` (16 bytes) keys.
+    """Newest offset of every key, by a digest of 128 bits that ``secret`` (16 bytes) keys.
 
-    Nobody who does not know the secret can make two keys of one digest. ``capacity``: beyond so many keys
-    :meth:`put_batch` stops; memory is taken as keys come.
+    Colliding keys cannot be made without the secret. :meth:`put_batch` stops beyond ``capacity`` keys; memory is
+    allocated as keys arrive.
     """
 
     def __init__(self, capacity: int, secret: bytes) -> None:
@@ -324,67 +325,67 @@ class KeyTable:
         return len(self._offsets)
 
     def digest(self, key: bytes) -> bytes:
-        """The digest of a key; another one in each twin."""
+        """Return the digest of a key, which differs between the twins."""
         return blake2b(key, digest_size=16, key=self._secret).digest()
 
     def put(self, key: bytes, offset: int) -> None:
-        """``offset`` is the newest of ``key``, whatever the capacity says."""
+        """Set the newest offset of ``key``, regardless of the capacity."""
         self._offsets[self.digest(key)] = offset
 
     def get(self, key: bytes) -> int:
-        """The newest offset of ``key``, -1 of one that was never put."""
+        """Return the newest offset of ``key``, -1 if it was never put."""
         return self._offsets.get(self.digest(key), -1)
 
     def put_batch(self, batch: Buffer, start: int) -> Put | None:
-        """Puts the keys of a verified batch at offsets from ``start`` on, compressed or not.
+        """Put the keys of a verified batch at offsets from ``start`` on, compressed or not.
 
-        Raises ``CorruptionError`` if it cannot be decompressed. None: something is odd, such as an old format, and
-        nothing was put: the caller takes the records one by one, as it always does with this twin.
+        Raises ``CorruptionError`` if decompression fails. None: the batch is odd, such as an old format; nothing was
+        put, and the caller takes the records one by one. This twin always returns None.
         """
         return None
 
     def note_from(self, start: int) -> None:
-        """From here on all records with a key at offsets from ``start`` on are put, or none of their batch.
+        """Promise that from now on each batch puts all its records with a key at offsets from ``start`` on, or none.
 
-        The compiled table then notes which records are superseded, within the memory that it may take.
+        The compiled table then counts superseded records, within its memory limit.
         """
 
     def superseded(self, start: int, end: int) -> int:
-        """How many records at offsets ``start`` to ``end`` (exclusive) are noted as superseded; -1: nobody knows."""
+        """Return how many records at offsets ``start`` to ``end`` (exclusive) are superseded; -1: unknown."""
         return -1
 
     def put_run(self, batches: Buffer, start: int) -> PutRun | None:
-        """As :meth:`put_batch`, of verified v2 batches in a row, until the table is full.
+        """Put consecutive verified v2 batches like :meth:`put_batch`, until the table is full.
 
-        It ends before a batch that is compressed, transactional, a control batch or odd: the caller takes that one by
-        itself. None: as for :meth:`put_batch`.
+        Stops before a batch that is compressed, transactional, a control batch or odd, which the caller takes alone.
+        None as for :meth:`put_batch`.
         """
         return None
 
     def filter_run(self, batches: Buffer, latest: int, now_ms: int, horizon_ms: int, boundary: int) -> KeptRun | None:
-        """As :meth:`filter_batch`, of verified v2 batches in a row, and what is left of them, batch by batch.
+        """Filter consecutive verified v2 batches like :meth:`filter_batch`, and return what remains of them.
 
-        Tombstones go from a batch whose delete horizon is ``now_ms`` or before. Ends as :meth:`put_run`, and before a
-        batch that loses all its records and may have to stay: it ends at ``boundary``, or a producer wrote it. None: as
-        for :meth:`put_batch`.
+        Removes tombstones from a batch whose delete horizon is at or before ``now_ms``. Stops like :meth:`put_run`, and
+        before a batch that loses all its records and may have to stay: one that ends at ``boundary`` or has a producer.
+        None as for :meth:`put_batch`.
         """
         return None
 
     def filter_batch(self, batch: Buffer, latest: int, keeps_tombstones: bool, horizon_ms: int) -> Kept | None:
-        """Which records of a verified data batch stay in a log that the table speaks for up to offset ``latest``.
+        """Return which records of a verified data batch stay in a log whose table covers offsets up to ``latest``.
 
-        ``horizon_ms`` becomes the base timestamp if a tombstone stays in a batch that has no delete horizon. Raises
-        and answers None as :meth:`put_batch`; ``plan.batch_filter`` has the rules.
+        ``horizon_ms`` becomes the base timestamp if a tombstone stays in a batch without a delete horizon. Raises and
+        returns None like :meth:`put_batch`. The rules are in ``plan.batch_filter``.
         """
         return None
 
 
 murmur2 = partitioner.murmur2
-"""The hash of one key."""
+"""Return Kafka's hash of one key."""
 
 
 def assign_offsets(buf: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
-    """Writes base offset and leader epoch into the v2 batch at the start of ``buf``; the CRC does not cover them."""
+    """Write base offset and leader epoch into the v2 batch at the start of ``buf``; the CRC does not cover them."""
     struct.pack_into(">q", buf, 0, base_offset)
     struct.pack_into(">i", buf, 12, leader_epoch)
 
@@ -392,7 +393,7 @@ def assign_offsets(buf: bytearray | memoryview, base_offset: int, leader_epoch: 
 def encode_record_at(
     offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None, headers: Headers | None
 ) -> bytes:
-    """One record with explicit deltas: what compaction writes when it leaves gaps."""
+    """Return one encoded record with explicit deltas, as compaction writes it when it leaves gaps."""
     delta = encode_varint(timestamp_delta)
     tail = _encode_headers(headers or [])
     body = b"".join((b"\0", delta, encode_varint(offset_delta), *_encode_field(key), *_encode_field(value), tail))
@@ -400,7 +401,7 @@ def encode_record_at(
 
 
 def _read_varint(data: bytes, position: int, shift_limit: int) -> tuple[int, int]:
-    """(value, position after it). Any length, checked."""
+    """Return (value, position after it) of a varint of any allowed length, fully checked."""
     z = shift = 0
     end = position
     try:
@@ -421,17 +422,17 @@ def _read_varint(data: bytes, position: int, shift_limit: int) -> tuple[int, int
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """(signed 32-bit integer, position after it); raises ``CorruptionError`` past 5 bytes or past the end."""
+    """Return (signed 32-bit integer, position after it). Raises ``CorruptionError`` past 5 bytes or past the end."""
     return _read_varint(data, position, _MAX_VARINT_SHIFT)
 
 
 def read_varlong(data: bytes, position: int) -> tuple[int, int]:
-    """(signed 64-bit integer, position after it); raises ``CorruptionError`` past 10 bytes or past the end."""
+    """Return (signed 64-bit integer, position after it). Raises ``CorruptionError`` past 10 bytes or past the end."""
     return _read_varint(data, position, _MAX_VARLONG_SHIFT)
 
 
 def _read_long_delta(data: bytes, position: int) -> tuple[int, int]:
-    """A varlong of three bytes or more, in a hurry; ``IndexError`` if it is too long or the data ends."""
+    """Read a varlong of three bytes or more on the fast path. Raises ``IndexError`` if it is too long or truncated."""
     z = data[position] & 0x7F | (data[position + 1] & 0x7F) << 7
     position += 2
     shift = 14
@@ -455,9 +456,9 @@ def _decode_field(data: bytes, position: int, end: int, what: str) -> tuple[byte
 
 
 def _replace_as_java(error: UnicodeError) -> tuple[str, int]:
-    """One U+FFFD for what Java's ``new String(bytes, UTF_8)`` replaces by one.
+    """Return one U+FFFD for each sequence that Java's ``new String(bytes, UTF_8)`` replaces by one.
 
-    The only difference from Python's "replace" is a surrogate (ED A0..BF ..): Java takes its bytes together.
+    The only difference from Python's "replace" is a surrogate (ED A0..BF ..): Java replaces its bytes as one.
     """
     if not isinstance(error, UnicodeDecodeError):
         raise error
@@ -476,7 +477,7 @@ codecs.register_error(_AS_JAVA, _replace_as_java)
 
 
 def header_name(raw: bytes) -> str:
-    """The name of a header; a :class:`~tiered.model.HeaderName`, which keeps the bytes, if they are not UTF-8."""
+    """Decode a header's name; one that is not UTF-8 becomes a :class:`~tiered.model.HeaderName` with its bytes."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
@@ -501,7 +502,7 @@ def _decode_headers(data: bytes, position: int, end: int, count: int) -> tuple[H
 def decode_record(
     data: bytes, position: int, base_offset: int, base_timestamp: int
 ) -> tuple[int, int, bytes | None, bytes | None, Headers, int]:
-    """The fields of the record at ``position`` and the position after it: any varint, every step checked."""
+    """Return the fields of the record at ``position`` and the position after it: any varint, every step checked."""
     start = position
     length, position = read_varint(data, position)
     end = position + length
@@ -523,13 +524,13 @@ def decode_record(
 
 
 def check_count(data: bytes, count: int) -> None:
-    """Raises CorruptionError for more records than so many bytes can hold."""
+    """Raise CorruptionError if ``count`` records cannot fit into ``data``."""
     if count < 0 or count * MIN_RECORD_BYTES > len(data):
         raise CorruptionError(f"{count} records cannot be in {len(data)} bytes", position=0)
 
 
 def check_used_up(data: bytes, count: int, position: int) -> None:
-    """Raises CorruptionError if ``count`` records end at ``position`` and the data does not."""
+    """Raise CorruptionError if ``count`` records end at ``position`` before the end of ``data``."""
     if position != len(data):
         raise CorruptionError(f"{len(data) - position} bytes are left after {count} records", position=position)
 
@@ -543,11 +544,11 @@ def decode_records(  # noqa: PLR0917 - as the compiled twin
     begin: int = 0,
     end: int | None = None,
 ) -> Iterator[Record]:
-    """Yields ``count`` records out of ``data`` (uncompressed, all from ``begin`` to ``end``), one at a time.
+    """Yield ``count`` records of ``data`` (uncompressed, filling ``begin`` to ``end``), one at a time.
 
-    ``append_time`` replaces every timestamp when it is not None. Raises ``CorruptionError`` with the position
-    behind ``begin``: a length that does not fit, a record that is not used up, too few records or bytes left. With a
-    ``count`` of 0 the data is not looked at, as Kafka does.
+    ``append_time``, if not None, replaces every timestamp. Raises ``CorruptionError`` with the position after
+    ``begin``: a length that does not fit, a record with unused bytes, too few records or bytes left. As in Kafka, the
+    data is ignored if ``count`` is 0.
     """
     return _decoded(bytes(memoryview(data)[begin:end]), count, base_offset, base_timestamp, append_time)
 
@@ -569,7 +570,7 @@ def _decoded(  # noqa: PLR0915 - unrolled: a call per varint would double the ti
                 n = n & 0x7F | data[position] << 7
                 position += 1
             end = position + unzigzag[n]
-            n = data[position + 1]  # behind the attributes: unused; any value is accepted, as Kafka does
+            n = data[position + 1]  # after the attributes byte: unused; any value is accepted, as Kafka does
             position += 2
             if n > 0x7F:
                 n = n & 0x7F | data[position] << 7
@@ -601,7 +602,7 @@ def _decoded(  # noqa: PLR0915 - unrolled: a call per varint would double the ti
                 m = m & 0x7F | data[position] << 7
                 position += 1
             value = None if m == 1 else data[position : (position := position + unzigzag[m])]
-            # A header, a length below -1, or fields that end elsewhere: the careful way, which may refuse it.
+            # A header, a length below -1, or fields that end elsewhere: take the careful path, which may raise.
             if data[position] or position + 1 != end or (n & 1 and n != 1) or (m & 1 and m != 1):
                 raise IndexError
             position = end
@@ -628,7 +629,7 @@ def consumer_records(  # noqa: PLR0917 - as decode_records
     begin: int = 0,
     end: int | None = None,
 ) -> Iterator[ConsumerRecord]:
-    """As :func:`decode_records`, for a reader: those records that ``shown`` chooses, with what it adds to each."""
+    """Yield the records of :func:`decode_records` within the bounds of ``shown``, as a reader sees them."""
     return chosen(decode_records(data, count, base_offset, base_timestamp, append_time, begin, end), shown)
 
 
@@ -643,13 +644,13 @@ def scan(  # noqa: PLR0917 - the state of a walk, in its order
     latest: int,
     total: int,
 ) -> tuple[int, int, int, int]:
-    """How far whole v2 batches in a row are as they should be: bytes, first offset (-1: none), next one, their CRC.
+    """Return (bytes, first offset or -1, next offset, CRC) of the valid whole v2 batches at the start of ``data``.
 
-    Each begins at or behind ``expected``, which the one before it moves on, and below ``stop``, ends below ``limit``,
-    has ``most_bytes`` at most, no timestamp above ``latest`` and a CRC that is right. ``exact``: the first one begins
-    no later; -1: it may; ``dense``: nor do those after it. Ends before what is odd in any way, which the caller looks
-    at itself, and where ``stop`` is reached. ``total``: CRC-32C of the bytes before these, that of all is given back;
-    -1: it is not wanted.
+    Each begins at or above ``expected``, which each batch advances, and below ``stop``; ends below ``limit``; has at
+    most ``most_bytes``, no timestamp above ``latest`` and a valid CRC. ``exact``: the first one must not begin later;
+    -1: it may. ``dense``: no later one may leave a gap either. Stops before an odd batch, which the caller examines,
+    and where ``stop`` is reached. ``total``: CRC-32C of the bytes before these, continued in the result; -1: not
+    requested.
     """
     view, at, first = memoryview(data), 0, -1
     while expected < stop and len(view) - at >= _BATCH.size:
@@ -668,9 +669,10 @@ def scan(  # noqa: PLR0917 - the state of a walk, in its order
 
 
 def intact_header(batch: Buffer, header: type[T]) -> T | None:
-    """The header, a NamedTuple of the fields of a v2 one, of exactly one whole v2 batch whose CRC and count are right.
+    """Return the header of exactly one whole v2 batch with a valid CRC and count, as the NamedTuple ``header``.
 
-    None: it is another one, or damaged: the caller takes it apart and says so, as it always does with this twin.
+    None: the batch is another one or damaged, and the caller decodes it to report the error. This twin always returns
+    None.
     """
     return None
 
@@ -678,19 +680,19 @@ def intact_header(batch: Buffer, header: type[T]) -> T | None:
 def records_extent(
     data: Buffer, count: int, base_offset: int, base_timestamp: int, begin: int
 ) -> tuple[int, int, int] | None:
-    """Lowest and highest offset and least timestamp (-1: none is above) of ``count`` records, which fill ``data`` from
-    ``begin`` on, as :func:`decode_records` would give them.
+    """Return (lowest offset, highest offset, lowest timestamp >= 0 or -1) of ``count`` records in ``data[begin:]``.
 
-    None: there is none, or one of them is odd or damaged: the caller decodes them, as it always does with this twin.
+    None: there are no records, or one is odd or damaged, and the caller decodes them. This twin always returns None.
     """
     return None
 
 
 def run_batches(batches: memoryview, kind: type[T], header: type, first: object, start: int) -> Iterator[T] | None:
-    """Each of verified batches in a row as ``kind``, a NamedTuple of ``first``, its ``header`` and a view of it.
+    """Yield each of consecutive verified batches as ``kind``, a NamedTuple of ``first``, its ``header`` and a view of
+    it.
 
     ``header`` is a NamedTuple of the fields of a v2 header. Batches wholly below offset ``start`` are left out. None:
-    one of them is no plain v2 batch.
+    one of the batches is not a plain v2 batch.
     """
     ends, at = [], 0
     while at < len(batches):
@@ -718,11 +720,11 @@ def _run_batches(  # noqa: PLR0917 - as run_batches
 
 
 class Survey(NamedTuple):
-    """What :func:`survey` found in a run of batches. Positions are relative to the buffer, ranges half-open.
+    """Result of :func:`survey` for a run of batches. Positions are relative to the buffer, ranges half-open.
 
-    ``used`` bytes hold offsets ``first`` to ``next``; the last batch begins at ``last_at``, where ``before`` was
-    expected. ``since`` and ``largest`` are the pace of the indexes behind it. ``offset_entries``: native int32 pairs
-    (relative offset, position in the file); ``time_entries``: native int64 pairs (timestamp, relative offset).
+    ``used`` bytes hold offsets ``first`` to ``next``. The last batch begins at ``last_at``; the walk expected offset
+    ``before`` there. ``since`` and ``largest`` are the index pace after it. ``offset_entries``: native int32 pairs
+    (relative offset, position in the file). ``time_entries``: native int64 pairs (timestamp, relative offset).
     """
 
     used: int
@@ -746,13 +748,13 @@ def survey(
     epoch: int,
     pace: tuple[int, int, int, int, int, int, int],
 ) -> Survey | None:
-    """Verifies whole v2 batches in a row, CRCs too, and makes their index entries; None: the first one is odd.
+    """Verify whole consecutive v2 batches, CRCs included, and make their index entries. None: the first one is odd.
 
-    ``order``: the first offset that may come, the end of all offsets, and where to stop: a batch that begins at that
-    offset or above is left, one that reaches it is the last. ``dense``: no offset may be left out. A batch of a leader
-    epoch above ``epoch`` is left, too. ``pace``: base offset of the segment, position of the buffer in the file,
+    ``order``: the lowest allowed offset, the exclusive end of all offsets, and where to stop: a batch that begins at
+    that offset or above is left, and one that reaches it is the last. ``dense``: no offset may be missing. A batch of a
+    leader epoch above ``epoch`` is left, too. ``pace``: base offset of the segment, position of the buffer in the file,
     bytes between entries, bytes since the last one, largest timestamp with its offset, and that of the last time entry.
-    Ends before what is odd in any way, which the caller looks at itself.
+    Stops before an odd batch, which the caller examines.
     """
     expected, limit, stop = order
     base, position, interval, since, largest, largest_at, timed = pace
@@ -805,25 +807,25 @@ def survey(
 
 
 def batch_records(batch: Buffer, shown: Shown | None) -> Iterator[Record] | Iterator[ConsumerRecord] | None:
-    """The records of the one whole v2 batch in ``batch``: all, or as a reader sees them.
+    """Return the records of the one whole v2 batch in ``batch``: all, or those that ``shown`` selects.
 
-    None: the caller reads the header itself, as it does for a compressed batch and with this twin. The CRC is not
-    checked.
+    None: the caller must read the header itself, as for a compressed batch. This twin always returns None. The CRC is
+    not checked.
     """
     return None
 
 
 def run_records(batches: Buffer, shown: Shown) -> Iterator[ConsumerRecord] | None:
-    """What a reader sees of whole v2 batches in a row: without control records, and only what ``shown`` chooses.
+    """Return what a reader sees of consecutive whole v2 batches: no control records, and only within ``shown``.
 
-    Timestamp type and leader epoch are each batch's. None: the caller takes batch after batch, as always with this
-    twin. CRCs are not checked.
+    Timestamp type and leader epoch are those of each batch. None: the caller takes batch after batch; this twin always
+    returns None. CRCs are not checked.
     """
     return None
 
 
 def chosen(records: Iterator[Record], shown: Shown) -> Iterator[ConsumerRecord]:
-    """Of decoded records those that a reader wants to see; what is behind the last one is not looked at."""
+    """Yield the decoded records within the reader's offset and time bounds; stop at its end."""
     topic, partition, kind, epoch, tier, start, end, since_ms, until_ms = shown
     for offset, timestamp, key, value, headers in records:
         if (
@@ -838,7 +840,7 @@ def chosen(records: Iterator[Record], shown: Shown) -> Iterator[ConsumerRecord]:
 
 
 class ArrowBinary(NamedTuple):
-    """The buffers of an Arrow ``binary`` or ``list`` array, whose ``data`` is empty; ``validity`` None: no nulls."""
+    """Buffers of an Arrow ``binary`` or ``list`` array (a list's ``data`` is empty); ``validity`` None: no nulls."""
 
     ends: Buffer
     data: Buffer
@@ -847,7 +849,7 @@ class ArrowBinary(NamedTuple):
 
 
 class ArrowBuffers(NamedTuple):
-    """Rows as the buffers of Arrow arrays; None: that column was not asked for. ``headers``: lists, names, values."""
+    """Rows as the buffers of Arrow arrays; None: that column was not requested. ``headers``: lists, names, values."""
 
     rows: int
     offsets: Buffer
@@ -859,47 +861,47 @@ class ArrowBuffers(NamedTuple):
 
 
 class ArrowColumns(Protocol):
-    """Batches on their way into the buffers of Arrow arrays. ``size_bytes``: of their records, uncompressed."""
+    """Collector of batches for the buffers of Arrow arrays. ``size_bytes``: their records, uncompressed."""
 
     rows: int
     size_bytes: int
 
     def add(self, batch: Buffer) -> bool:
-        """One verified v2 batch. False: it is odd, or has no room beside the others; nothing of it was taken."""
+        """Add one verified v2 batch. Return False, adding nothing, if it is odd or has no room beside the others."""
 
     def take(self) -> ArrowBuffers:
-        """Everything that was added; nothing is left."""
+        """Return everything that was added, and empty the collector."""
 
 
 def arrow_columns(  # noqa: PLR0917 - the bounds, in their order
     names: Collection[str], start: int, end: int | None, since: int | None, until: int | None, micros: bool
 ) -> ArrowColumns | None:
-    """Decodes batches into Arrow's buffers, those of the columns ``names`` and the offsets.
+    """Return a collector for the columns ``names`` and the offsets, in Arrow's buffers.
 
     Only records of ``start <= offset < end`` and ``since <= timestamp < until`` become rows (None: no bound).
-    ``micros``: timestamps are turned into microseconds. None always: ``columns.ColumnReader`` is the pure twin.
+    ``micros``: timestamps become microseconds. This twin always returns None: ``columns.ColumnReader`` takes its place.
     """
     return None
 
 
 Elements = tuple[Buffer | None, Buffer | None, Buffer | None, int]
-"""Of an Arrow ``binary`` or ``string`` array: validity, offsets, data, and the place of its first element."""
+"""Arrow ``binary`` or ``string`` array: validity, offsets, data, and the index of its first element."""
 
 
 class ArrowRows(Protocol):
-    """Columns of records as :func:`arrow_rows` holds them."""
+    """Columns of records, made by :func:`arrow_rows`."""
 
     def largest(self) -> int:
-        """As ``RecordColumns.largest``."""
+        """Return what ``RecordColumns.largest`` returns."""
 
     def run_ends(self, room: int) -> list[int]:
-        """As ``RecordColumns.run_ends``."""
+        """Return what ``RecordColumns.run_ends`` returns."""
 
     def by_partition(self, partitions: int, keyless: int, given: Buffer | None) -> list[tuple[int, Buffer | None]]:
-        """Each partition that gets rows, in ascending order, with their places in theirs (int64; None: all rows).
+        """Return each partition with rows, ascending, and the indexes of its rows (int64; None: all rows).
 
-        A row goes where ``given`` says (int64 for each row; -1, and None: nothing is said), else where Kafka's
-        producer puts its key, else to ``keyless``. Raises IndexError for a partition that is not there, ValueError.
+        ``given`` is the partition of each row (int64; -1, and None: unspecified). Unspecified rows go where Kafka's
+        producer puts their key, or to ``keyless``. Raises IndexError for a partition that does not exist, ValueError.
         """
 
 
@@ -910,10 +912,11 @@ def arrow_rows(
     timestamps: Buffer,
     headers: tuple[Buffer, Elements, Elements] | None,
 ) -> ArrowRows | None:
-    """``count`` records as columns. ``timestamps`` are resolved, int64; ``headers``: where those of each record begin,
-    and where the last ones end, int64, in the columns of names and values.
+    """Return ``count`` records as columns. ``timestamps`` are resolved, int64. ``headers``: int64 bounds of each
+    record's headers in the columns of names and values, then these columns.
 
-    The memory is kept, nothing is copied. None if an element leaves its data, and always without the compiled kernels.
+    Nothing is copied, and the memory stays referenced. None if an element is outside its data; this twin always returns
+    None.
     """
     return None
 
@@ -922,7 +925,7 @@ B_co = TypeVar("B_co", bound=Buffer, covariant=True)
 
 
 class BatchFiller(Protocol[B_co]):
-    """Rows of columns on their way into a batch: how many, their bytes at most, first, least and greatest timestamp."""
+    """Rows of columns for a batch: their number, upper bound of bytes, first, lowest and highest timestamp."""
 
     count: int
     size_bytes: int
@@ -931,13 +934,13 @@ class BatchFiller(Protocol[B_co]):
     greatest: int
 
     def add(self, rows: ArrowRows, order: Buffer | None, at: int) -> int:
-        """The rows at the places ``order`` (int64; None: all), from its place ``at`` on, as far as they fit.
+        """Add rows at the indexes ``order`` (int64; None: all), from its position ``at`` on, while they fit.
 
-        Returns the place of the first that does not fit; one row alone always fits. Raises IndexError.
+        Returns the position of the first that does not fit; one row alone always fits. Raises IndexError.
         """
 
     def finish(self, base_offset: int, leader_epoch: int, attributes: int, append_time_ms: int) -> B_co:
-        """One v2 batch of all rows that were added, not compressed; nothing is left. Raises ValueError for none."""
+        """Return one uncompressed v2 batch of all added rows, and empty the filler. Raises ValueError without rows."""
 
 
 @overload
@@ -945,24 +948,23 @@ def batch_filler(room: int, lend: Literal[False] = False) -> BatchFiller[bytes] 
 @overload
 def batch_filler(room: int, lend: Literal[True]) -> BatchFiller[bytes | memoryview] | None: ...
 def batch_filler(room: int, lend: bool = False) -> BatchFiller[bytes | memoryview] | None:
-    """Makes batches of rows that have ``room`` bytes at most, by ``RecordColumns.sizes``.
+    """Return a filler of batches whose rows have at most ``room`` bytes, by ``RecordColumns.sizes``.
 
-    ``lend``: large ones are read-only views of memory that is filled again once nobody looks into them.
-
-    None always: ``column_encoder`` is the pure twin.
+    ``lend``: large batches are read-only views of memory that is refilled once no view is left. This twin always
+    returns None: ``column_encoder`` takes its place.
     """
     return None
 
 
 def key_hashes(count: int, keys: Elements) -> bytes | None:
-    """Kafka's hash of each of ``count`` keys, uint32; 0 for a null. None as for :func:`arrow_rows`."""
+    """Return Kafka's hash of each of ``count`` keys, uint32; 0 for a null. None as for :func:`arrow_rows`."""
     return None
 
 
 class PlainAppend:
-    """Appends to one partition what is not odd (``local.partition.plain``). Thread-safe: takes the partition's lock.
+    """Fast append to one partition (``local.partition.plain``). Thread-safe: takes the partition's lock.
 
-    Here everything is odd.
+    This twin never takes the fast path.
     """
 
     def configure(
@@ -976,33 +978,33 @@ class PlainAppend:
         after_ms: int,
         flush_messages: int,
     ) -> None:
-        """The topic's settings. ``plain``: they ask for no codec. ``keyed``: a record without a key is odd."""
+        """Set the topic's settings. ``plain``: no codec. ``keyed``: a record without a key is odd."""
 
     def append(self, records: Sequence[NewRecord]) -> RecordMetadata | None:
-        """As ``Appender.append``; None, and nothing is appended, where anything is odd."""
+        """Append like ``Appender.append``. Return None, appending nothing, if anything is odd."""
         del records
         return None
 
 
 class PlainAppends:
-    """Of all partitions of a topic: ``logs``, None for one that cannot be appended to."""
+    """Fast appends of all partitions of a topic: ``logs``, None for one that cannot be appended to."""
 
     def __init__(self, logs: Sequence[PlainAppend | None]) -> None:
         del logs
 
     def append(self, value: object, key: object, partition: object) -> RecordMetadata | None:
-        """One record without time or headers; ``partition`` None: that of its key. None as of ``PlainAppend``."""
+        """Append one record without time or headers; ``partition`` None: that of its key. See ``PlainAppend``."""
         del value, key, partition
         return None
 
     def append_many(
         self, records: object, fixed: int | None, keyless: int
     ) -> tuple[list[RecordMetadata], list[tuple[int, list[object], list[int]]]] | None:
-        """Records as ``Topic.append_many`` takes them: one batch per partition, in partition order.
+        """Append records like ``Topic.append_many``: one batch per partition, in partition order.
 
-        ``fixed`` is the partition of all, None: Kafka's partitioner chooses; ``keyless`` is that of records without a
-        key. Returns what was written, and what is left from the first partition on that found something odd: partition,
-        records as they were given, their places in the call. None, and nothing is written: one of the records is odd.
+        ``fixed`` is the partition of all; None: Kafka's partitioner chooses. ``keyless`` is the partition of records
+        without a key. Returns (metadata of the appended records, the rest from the first odd partition on as partition,
+        records as given, their indexes in the call). None: a record is odd, and nothing was appended.
         """
         del records, fixed, keyless
         return None

@@ -1,9 +1,9 @@
-"""Decoded records, in pure Python: what the compiled classes of the same names in ``_kernels`` are held against.
+"""Decoded records in pure Python: the oracle for the compiled classes of the same names in ``_kernels``.
 
-``kernels`` says which are at work. Both behave as named tuples do (fields by name and by place, unpacking, order,
-equality with tuples, ``_replace``) without being tuples: the compiled ones have key and value at once and make the
-other fields when they are asked for. A record holds no more than its own bytes once the two behind it were read, or its
-iterator is gone. What nobody has any more, a record, its key or its value, is used again for a later one.
+``kernels`` selects the classes in use. Both behave like named tuples (fields by name and by position, unpacking,
+order, equality with tuples, ``_replace``) without being tuples. The compiled ones have key and value at once and
+decode the other fields on access. A compiled record shares its batch's memory only until the next two records were
+read, or its iterator is gone. Records, keys and values without references are reused for later ones.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ _EPOCH = _dt.datetime(1970, 1, 1, tzinfo=_dt.UTC)
 
 
 def values_of(fields: tuple[str, ...], other: Any) -> tuple[Any, ...] | None:
-    """What a record with these ``fields`` is compared with: a tuple, or a record of the same fields; None: neither."""
+    """Return a tuple, or a record with the same ``fields`` as a tuple, for a comparison; None for anything else."""
     if isinstance(other, tuple):
         return other
     return tuple(other) if getattr(other, "_fields", None) == fields else None
 
 
 def hash_of(values: tuple[Any, ...]) -> int:
-    """That of the tuple; headers that are a list count as a tuple of them."""
+    """Return the hash of the tuple; a list of headers counts as a tuple."""
     return hash(tuple(tuple(value) if type(value) is list else value for value in values))
 
 
 def shown_fields(name: str, fields: tuple[str, ...], values: tuple[Any, ...]) -> str:
-    """As a named tuple shows itself."""
+    """Return the repr of a named tuple."""
     return f"{name}({', '.join(f'{field}={value!r}' for field, value in zip(fields, values, strict=True))})"
 
 
 def datetime_of(timestamp: int) -> _dt.datetime:
-    """A time in milliseconds as an aware UTC datetime."""
+    """Convert milliseconds to an aware UTC datetime."""
     return _EPOCH + _dt.timedelta(milliseconds=timestamp)
 
 
 def made_again(name: str, values: tuple[Any, ...]) -> object:
-    """The record that was pickled as its ``values``, by the twin that is at work where it is loaded."""
+    """Rebuild a pickled record from its ``values``, with the class in use where it is loaded."""
     from tiered.format import kernels  # noqa: PLC0415  it imports this module
 
     return getattr(kernels, name)(*values)
 
 
 class Fields:
-    """What both kinds of record share: the protocol of a named tuple over ``_all``, the values in their order."""
+    """Protocol of a named tuple over ``_all`` (the values in order), shared by both kinds of record."""
 
     __slots__ = ("_all",)
     _all: tuple[Any, ...]
@@ -56,15 +56,15 @@ class Fields:
 
     @classmethod
     def _make(cls, values: Iterable[Any]) -> Self:
-        """Of all fields, in their order."""
+        """Build a record from all field values, in declaration order."""
         return cls(*values)
 
     def _asdict(self) -> dict[str, Any]:
-        """Fields by name."""
+        """Return the fields by name."""
         return dict(zip(self._fields, self._all, strict=True))
 
     def _replace(self, **fields: Any) -> Self:
-        """A copy with other values of these fields. Raises TypeError for a name that is none."""
+        """Return a copy with other values for these fields. Raises TypeError for an unknown name."""
         return type(self)(**{**self._asdict(), **fields})
 
     def __iter__(self) -> Iterator[Any]:
@@ -107,7 +107,7 @@ class Fields:
 
 
 class Record(Fields):
-    """One decoded record, before it is known which topic it came from (format level). No headers: ``()``."""
+    """One decoded record, before its topic is known (format level). ``headers`` without any: ``()``."""
 
     __slots__ = ()
     __match_args__ = ("offset", "timestamp", "key", "value", "headers")

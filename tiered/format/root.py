@@ -1,12 +1,12 @@
 """The root: the one small mutable object of a partition, as a value.
 
-Everything a reader or a writer must know is here: which rows are alive, who may commit, which commit was the last
-of each role. ``encode_root`` and ``decode_root`` are the only way to bytes and back; ``plan.commit`` makes the next
-one from this one; ``plan.invariants`` says what is true of every one.
+It holds all that a reader or a writer must know: which rows are alive, who may commit, the last commit of each role.
+Only ``encode_root`` and ``decode_root`` convert to and from bytes. ``plan.commit`` makes the next root from this one.
+``plan.invariants`` checks what is true of every root.
 
-The rows of all pages (``format.page``) and of the tail, less ``dead``, are what lives: one range, inner pages first,
-then leaves, then the tail. ``dead`` is what the pages hold below ``start_offset``. Fields that this release does not
-know stay in ``unknown`` and are written again.
+The live rows are the rows of all pages (``format.page``) and of the tail, less ``dead``. They form one range: inner
+pages first, then leaves, then the tail. ``dead`` totals the rows of pages below ``start_offset``. Fields that this
+release does not know stay in ``unknown`` and are written back.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from tiered.format.rows import (
 from tiered.model import EpochEntry
 
 SEALED_LIMIT = 64
-"""Past epochs per role whose last commit is remembered."""
+"""Limit of past epochs per role whose last commit is stored."""
 TXNS_LIMIT = 64
-"""External transaction ids (Spark queries) remembered: those that committed last."""
+"""Limit of stored external transaction ids (Spark queries): those that committed last."""
 CLEANED_LIMIT = 64
-"""Compacted ranges with a delete horizon of their own."""
+"""Limit of compacted ranges with a delete horizon of their own."""
 
 SNAPSHOT_FIELDS = ("kept", "begun", "snapshot")
-"""Fields that a snapshot of a root has in front of the root's own (``format.kept``)."""
+"""Fields that precede the root's own in a snapshot of a root (``format.kept``)."""
 
 STATE_OPEN = "open"
 STATE_SEALED = "sealed"
@@ -53,10 +53,10 @@ STATES = (STATE_OPEN, STATE_SEALED, STATE_DELETING)
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Who made this version. ``id`` is unique, so no two bodies are equal and ETags never repeat.
+    """Author of a version. ``id`` is unique, so no two bodies are equal and ETags never repeat.
 
-    ``ts_ms`` is the committer's wall clock, but at least one more than the version before. ``owner`` says who it was,
-    and behind a colon why, where there is a reason.
+    ``ts_ms`` is the committer's wall clock, but at least one more than that of the version before. ``owner`` names the
+    committer, followed by a colon and a reason if there is one.
     """
 
     id: str
@@ -70,9 +70,9 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class RoleState:
-    """A role's claim. Epoch 0: never claimed. ``seq`` counts the commits of this epoch, the claim being 0.
+    """A role's claim. Epoch 0: never claimed. ``seq`` counts the commits of this epoch; the claim is 0.
 
-    The writer's has besides: ``volume`` of the claim, its ``token``, and ``last_append``, the id of the last append
+    The writer's also has the ``volume`` of the claim, its ``token``, and ``last_append``: the id of the last append
     commit of any writer (claims do not overwrite it).
     """
 
@@ -88,7 +88,7 @@ class RoleState:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """The last commit of an epoch that has ended: decides commits whose answer was lost."""
+    """Last commit of an ended epoch: decides commits whose response was lost."""
 
     role: str
     epoch: int
@@ -98,7 +98,7 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """Compacted from the end of the range before up to ``end_offset``; its tombstones stay until ``horizon_ms``."""
+    """Compacted range that ends at ``end_offset``, after the previous one; its tombstones stay until ``horizon_ms``."""
 
     end_offset: int
     horizon_ms: int
@@ -114,11 +114,11 @@ NO_ROLES: Mapping[str, RoleState] = MappingProxyType(
 class Root:
     """One version of a partition's catalog. Offsets are half-open: remote data covers ``[start_offset, next_offset)``.
 
-    ``added`` minus ``removed`` is what lives. ``rows`` are those that stand in the root itself: all of them, or the
-    newest behind the pages of ``inner`` and ``leaves``. ``lineage`` maps leader epochs to their first offsets.
-    ``txns``: the last batch of each external transaction id, oldest first; ``txn_versions``: which versions committed
-    those; ``txns_floor``: the newest version whose entry there was no room for any more. ``unwritten``: pages that this
-    root names and that must be stored before it is; empty in a root that was read.
+    ``added`` minus ``removed`` is the total of live rows. ``rows`` are those in the root itself: all of them, or the
+    newest after the pages of ``inner`` and ``leaves``. ``lineage`` maps leader epochs to their first offsets. ``txns``:
+    the last batch of each external transaction id, oldest first. ``txn_versions``: the versions that committed those.
+    ``txns_floor``: the newest version whose entry was dropped for lack of room. ``unwritten``: pages that must be
+    stored before this root; empty in a root that was read.
     """
 
     topic_id: UUID
@@ -151,7 +151,7 @@ class Root:
 
     @property
     def key(self) -> str:
-        """Where the root lies, relative to the store's URL."""
+        """Object key of the root, relative to the store's URL."""
         return root_key(self.topic_id, self.partition)
 
     @property
@@ -165,12 +165,12 @@ class Root:
         return self.roles[Role.WRITER.value]
 
     def last_batch(self, txn: str) -> int:
-        """The last batch of an external transaction id that was committed here, -1 if none is remembered."""
+        """Return the last committed batch of an external transaction id, -1 if none is stored."""
         return dict(self.txns).get(txn, -1)
 
     @property
     def held(self) -> Tally:
-        """What pages and tail add up to, ``dead`` included."""
+        """Totals of pages and tail, including ``dead``."""
         total = self.rows.tally
         for pages in (self.inner, self.leaves):
             if pages is not NO_POINTERS:
@@ -183,16 +183,16 @@ class Root:
         return sum([table.nbytes for table in (self.rows, self.trash, self.inner, self.leaves)])
 
     def page_key(self, pointer: Pointer) -> str:
-        """The key of a page."""
+        """Return the key of the page of a pointer."""
         return page_key(self.topic_id, self.partition, pointer.name)
 
     @property
     def leader_epoch(self) -> int:
-        """The newest leader epoch, -1 before the first."""
+        """Newest leader epoch, -1 before the first."""
         return self.lineage[-1].epoch if self.lineage else -1
 
     def sealed_commit(self, role: str, epoch: int) -> Sealed | None:
-        """How an epoch of a role ended; None if it has not, or longer ago than ``SEALED_LIMIT`` claims."""
+        """Return the last commit of a role's ended epoch. None if not ended, or over ``SEALED_LIMIT`` claims ago."""
         for entry in self.sealed:
             if entry.role == role and entry.epoch == epoch:
                 return entry
@@ -247,7 +247,7 @@ _KNOWN = frozenset({*_HEADER, *_CLEANED, *_STAGED, *BODY_FIELDS, *SNAPSHOT_FIELD
 
 
 def encode_root(root: Root) -> bytes:
-    """The object's bytes. Raises ConfigError if it is too large, OverflowError if a value does not fit its column."""
+    """Return the object's bytes. Raises ConfigError if too large, OverflowError if a value does not fit its column."""
     header = {
         **root.unknown,
         "topic_id": root.topic_id.hex,
@@ -278,11 +278,10 @@ def encode_root(root: Root) -> bytes:
 
 
 def decode_root(data: bytes, *, key: str) -> Root:
-    """A root from the bytes of the object ``key``.
+    """Decode the root in the object ``key``.
 
-    Raises CorruptionError (key and position) for damaged or foreign bytes, also for the root of another
-    partition (by ``key``), ConfigError for a root that only a newer release can read. What must be true of the
-    values together is checked by ``plan.invariants.check_root``.
+    Raises CorruptionError (key and position) for damaged or foreign bytes, and for the root of another partition (by
+    ``key``). Raises ConfigError for a newer format. ``plan.invariants.check_root`` checks relations between the values.
     """
     container = unpack(data, lambda _: _TABLES, key=key)
     header, tables = container.header, container.tables

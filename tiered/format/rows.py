@@ -41,7 +41,7 @@ _INT64_MIN = -(2**63)
 
 
 def column_dtypes(fields: Iterable[str], narrow: frozenset[str]) -> list[tuple[str, str]]:
-    """Field names with the dtype each has in the object: int32 for those in ``narrow``, else int64."""
+    """Return field names with the dtype of each in the object: int32 for those in ``narrow``, otherwise int64."""
     return [(name, "<i4" if name in narrow else "<i8") for name in fields]
 
 
@@ -82,7 +82,7 @@ NO_TALLY = Tally()
 
 
 class Views(dict[str, memoryview]):
-    """A view of each column that was asked for: a catalog holds many tables, most lookups look at one column."""
+    """Views of columns, made on first access: a catalog holds many tables, and most lookups read one column."""
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Table:
 
     @cached_property
     def views(self) -> Views:
-        """The same columns as sequences of Python ints: a number out of an array costs three times as much."""
+        """The columns as sequences of Python ints: reading a number from an array costs three times as much."""
         return Views(self.columns)
 
     @cached_property
@@ -132,7 +132,7 @@ class Table:
         return tuple([column.data for column in self.columns.values()])
 
     def packed(self, layout: TableLayout) -> Packed:
-        """As it stands in an object, made once: most tables go from root to root as they are.
+        """Return the encoded table, computed once: most tables pass unchanged from root to root.
 
         Raises OverflowError if a value does not fit its column.
         """
@@ -142,34 +142,34 @@ class Table:
         return found
 
     def values(self, index: int) -> list[int]:
-        """The fields of one row; negative indexes count from the end. Raises IndexError."""
+        """Return the fields of one row; negative indexes count from the end. Raises IndexError."""
         return list(map(itemgetter(index), self._all_views))
 
     def slice(self, start: int, end: int | None = None) -> Self:
-        """Rows ``start`` to ``end`` (exclusive); views, nothing is copied."""
+        """Return rows ``start`` to ``end`` (exclusive) as views."""
         if not start and (end is None or end >= len(self)):
             return self
         return self._read_only({name: column[start:end] for name, column in self.columns.items()})
 
     def where(self, wanted: npt.NDArray[np.bool_]) -> Self:
-        """The rows for which ``wanted`` holds, in order."""
+        """Return the rows selected by the mask ``wanted``, in order."""
         return type(self)({name: column[wanted] for name, column in self.columns.items()})
 
     def appended(self, more: Self) -> Self:
-        """These rows followed by ``more``."""
+        """Return these rows followed by ``more``."""
         return type(self)({name: np.concatenate([column, more.columns[name]]) for name, column in self.columns.items()})
 
     def first_above(self, offset: int) -> int:
-        """Of a table of ranges in offset order the index of the first that ends above ``offset``, else its length."""
+        """Return the index of the first range that ends above ``offset``, or the length. Ranges are in offset order."""
         return bisect_right(self.ends, offset)
 
     @cached_property
     def ends(self) -> memoryview:
-        """Of a table of ranges the exclusive end offsets, as a sequence of Python ints."""
+        """Exclusive end offsets of a table of ranges, as a sequence of Python ints."""
         return self.columns["next"].data
 
     def first_reaching(self, timestamp: int, index: int = 0) -> int:
-        """From ``index`` on the first with ``max_ts >= timestamp``, else the length. Times need not be in order."""
+        """Return the first index >= ``index`` with ``max_ts >= timestamp``, or the length. Times may be unordered."""
         found = bisect_left(self._max_ts_so_far, timestamp)
         if found >= index:
             return found
@@ -182,34 +182,34 @@ class Table:
 
     @classmethod
     def _read_only(cls, columns: dict[str, Column]) -> Self:
-        """Of columns that are read-only already, in the order of the fields."""
+        """Wrap columns that are read-only already, in field order, without copying."""
         table = cls.__new__(cls)
         table.columns = columns
         return table
 
 
 def columns_of(fields: Sequence[str], rows: Sequence[Sequence[int]]) -> dict[str, Column]:
-    """Rows as int64 columns, by field name. Raises OverflowError if a value does not fit int64."""
+    """Return rows as int64 columns by field name. Raises OverflowError if a value does not fit int64."""
     data = np.array(rows, dtype=np.int64).reshape(len(rows), len(fields))
     return {name: np.ascontiguousarray(data[:, i]) for i, name in enumerate(fields)}
 
 
 class Rows(Table):
-    """The live segments of a partition in offset order. Immutable: every change makes new Rows."""
+    """Live segments of a partition in offset order. Immutable: every change makes new Rows."""
 
     FIELDS = Row._fields
 
     @classmethod
     def from_rows(cls, rows: Sequence[Row]) -> Rows:
-        """From rows in offset order. Raises OverflowError if a value does not fit int64."""
+        """Build from rows in offset order. Raises OverflowError if a value does not fit int64."""
         return cls(columns_of(Row._fields, rows))
 
     def row(self, index: int) -> Row:
-        """One row; negative indexes count from the end. Raises IndexError."""
+        """Return one row; negative indexes count from the end. Raises IndexError."""
         return Row._make(map(itemgetter(index), self._all_views))
 
     def ends_with(self, rows: Sequence[Row]) -> bool:
-        """Whether the last rows are these."""
+        """Return True if the last rows equal ``rows``."""
         return len(rows) <= len(self) and [self.row(index) for index in range(-len(rows), 0)] == list(rows)
 
     def __iter__(self) -> Iterator[Row]:
@@ -217,13 +217,13 @@ class Rows(Table):
             yield Row(*values)
 
     def appended(self, more: Self) -> Self:
-        """These rows followed by ``more``; the sum is carried on, not computed again."""
+        """Return these rows followed by ``more``; derives the sum from both sums."""
         joined = super().appended(more)
         joined.__dict__["sum"] = (self.sum + more.sum) % SUM_MODULUS
         return joined
 
     def find_offset(self, offset: int) -> int | None:
-        """Index of the row whose range holds ``offset``, None outside all of them."""
+        """Return the index of the row whose range contains ``offset``, None outside all of them."""
         index = self.first_above(offset)
         return index if index < len(self) and self.views["base"][index] <= offset else None
 
@@ -249,7 +249,7 @@ class Rows(Table):
 
     @property
     def records(self) -> int:
-        """Records in all of them."""
+        """Records in all segments."""
         return int(self.columns["records"].sum())
 
     @cached_property
@@ -261,7 +261,7 @@ class Rows(Table):
         return total % SUM_MODULUS
 
     def canonical_bytes(self) -> bytes:
-        """All rows, 96 bytes each, as drawn above."""
+        """Return all rows, 96 bytes each, as drawn above."""
         packed = np.empty(len(self.columns["base"]), dtype=_ROW_DTYPE)
         for name in self.FIELDS:
             packed[name] = self.columns[name]
@@ -269,22 +269,21 @@ class Rows(Table):
 
     @cached_property
     def tally(self) -> Tally:
-        """What these rows add up to."""
+        """Totals of these rows."""
         return Tally(len(self), self.size_bytes, self.records, self.sum)
 
 
 class Trash(Table):
-    """Objects waiting to be deleted, in the order in which they were removed."""
+    """Objects that wait for deletion, in the order of their removal."""
 
     FIELDS = TrashEntry._fields
 
     @classmethod
     def from_entries(cls, entries: Sequence[TrashEntry]) -> Trash:
-        """Raises OverflowError if a value does not fit int64."""
+        """Build the table. Raises OverflowError if a value does not fit int64."""
         return cls(columns_of(TrashEntry._fields, entries))
 
     def entry(self, index: int) -> TrashEntry:
-        """One entry."""
         return TrashEntry(*self.values(index))
 
     def __iter__(self) -> Iterator[TrashEntry]:
@@ -293,7 +292,7 @@ class Trash(Table):
 
     @cached_property
     def kinds(self) -> Column:
-        """Kinds without the bits that tell the keys."""
+        """Kinds without the bits that belong to the keys."""
         return self.columns["kind"] & ~KEY_BITS
 
 

@@ -1,7 +1,7 @@
-"""Batches -> the bytes of one segment and all that stands beside them, in memory: no disk, no store.
+"""Build the bytes and indexes of one segment from batches, in memory: no disk, no store.
 
-The offsets of the batches begin at 0: what is built is *staged*, and a commit says later where it begins. An entry of
-the indexes is made by the same pace as in the log on a disk (``offset_index.IndexPace``).
+The offsets of the batches begin at 0: the segment is *staged*, and a later commit assigns its first offset. Index
+entries follow the same pace as on a disk (``offset_index.IndexPace``).
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _STAMP = struct.Struct(">q4xi")
 
 @dataclass(frozen=True, slots=True)
 class BuiltSegment:
-    """A :class:`~tiered.model.SealedSegment` in memory."""
+    """In-memory :class:`~tiered.model.SealedSegment`."""
 
     descriptor: SegmentDescriptor
     batches: tuple[bytes | memoryview, ...] = field(repr=False)
     sealed_indexes: SealedIndexes = field(repr=False)
 
     def open_log(self) -> BatchesSource:
-        """The ``.log`` bytes."""
+        """Open the ``.log`` bytes."""
         return BatchesSource(self.batches)
 
     def indexes(self) -> SealedIndexes:
-        """What the index bundle holds."""
+        """Return the contents of the index bundle."""
         return self.sealed_indexes
 
 
 class BatchesSource:
-    """A :class:`~tiered.model.LendingSource` over batches, one behind the other.
+    """A :class:`~tiered.model.LendingSource` over consecutive batches.
 
     They are never joined: the pages of a second copy of a segment cost as much as encoding it.
     """
@@ -56,14 +56,14 @@ class BatchesSource:
         return self._ends[-1] if self._ends else 0
 
     def read_at(self, position: int, length: int) -> bytes:
-        """Exactly ``length`` bytes from ``position``; raises CorruptionError if there are fewer."""
+        """Return exactly ``length`` bytes from ``position``. Raises CorruptionError if there are fewer."""
         return b"".join(self.views(position, length))
 
     def views(self, position: int, length: int) -> list[memoryview]:
-        """``length`` bytes from ``position``, a view for each batch; raises CorruptionError if there are fewer."""
+        """Return ``length`` bytes from ``position``, one view per batch. Raises CorruptionError if there are fewer."""
         if position < 0 or position + length > self.size:
             raise CorruptionError(
-                f"{length} bytes at {position} were asked of {self.size} bytes of a segment in memory",
+                f"read of {length} bytes at {position} exceeds the {self.size} bytes of a segment in memory",
                 position=position,
                 hint="report this as a bug",
             )
@@ -76,15 +76,15 @@ class BatchesSource:
         return found
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
 
 LEADER_EPOCH = 0
-"""Of all batches; the catalog's row tells under which one they were committed."""
+"""Leader epoch of all batches; the catalog's row records the one under which they were committed."""
 
 
 class SegmentBuilder:
-    """One segment of one partition, batch by batch. Not thread-safe."""
+    """Builder of one segment of one partition, batch by batch. Not thread-safe."""
 
     def __init__(self, topic_id: UUID, partition: int, *, index_interval_bytes: int) -> None:
         self._topic_id = topic_id
@@ -98,18 +98,18 @@ class SegmentBuilder:
 
     @property
     def size_bytes(self) -> int:
-        """Of the ``.log`` so far."""
+        """Bytes of the ``.log`` so far."""
         return self._stats.size_bytes
 
     @property
     def next_offset(self) -> int:
-        """That of the next batch: how many offsets the segment has so far."""
+        """Offset of the next batch, which is the number of offsets so far."""
         return self._next
 
     def append(self, batch: bytes | memoryview, records: int, least: int, greatest: int) -> None:
-        """One encoded batch of ``records`` records. ``least`` and ``greatest``: the timestamps that its records report.
+        """Append one encoded batch of ``records`` records with timestamps from ``least`` to ``greatest``.
 
-        Offset and leader epoch are assigned here, for which a batch that was encoded with others is copied.
+        Assigns offset and leader epoch; a batch that was encoded with others is copied.
         """
         if _STAMP.unpack_from(batch) != (self._next, LEADER_EPOCH):
             stamped = bytearray(batch)
@@ -124,7 +124,7 @@ class SegmentBuilder:
         self._next = end
 
     def build(self) -> BuiltSegment:
-        """The segment, which must have a batch. The builder is empty of bytes afterwards: build once."""
+        """Return the segment, which must have a batch. Call once: it takes the builder's batches."""
         self._add_time()
         descriptor = self._stats.descriptor(self._topic_id, self._partition, 0, self._next)
         epochs = (EpochEntry(LEADER_EPOCH, 0),)

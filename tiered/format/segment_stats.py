@@ -1,4 +1,4 @@
-"""The running totals of one segment, in either tier: what its note, its row and its descriptor say."""
+"""Running totals of one segment, in either tier, for its note, its row and its descriptor."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tiered.model import SegmentDescriptor
 class SegmentStats:
     """Running totals of one ``.log``: whole-file CRC32C, size, records, timestamps (-1 where there are none).
 
-    ``first_append_ms`` is the wall clock of the first append: ``seal.ms`` counts from there after a reopen, too.
-    ``appended_ms`` is that of the last append: the age of a segment whose timestamps are wrong counts from it.
+    ``first_append_ms`` is the wall clock of the first append: ``seal.ms`` counts from it, also after a reopen.
+    ``appended_ms`` is that of the last append: the age of a segment with wrong timestamps counts from it.
 
-    What must stand beside the file: ``aborted`` entries of the transaction index and their CRC32C, ``producers`` in the
-    snapshot at its end and the CRC32C of that. -1 entries or producers: nobody noted it, the log has to be asked.
+    Expected side files: ``aborted`` entries of the transaction index and their CRC32C; ``producers`` in the snapshot at
+    the end and its CRC32C. -1 entries or producers mean unknown: only the log has the answer.
     """
 
     size_bytes: int = 0
@@ -34,21 +34,21 @@ class SegmentStats:
     appended_ms: int = -1
 
     def add(self, data: bytes | memoryview, records: int, least: int, greatest: int, leader_epoch: int) -> None:
-        """One more batch at the end of the file: its bytes, its number of records, its timestamps."""
+        """Add one batch at the end of the file: its bytes, its number of records, its timestamps."""
         self.size_bytes += len(data)
         self.crc32c = crc32c(data, self.crc32c)
         self.leader_epoch = leader_epoch
         self.count(records, least, greatest)
 
     def count(self, records: int, least: int, greatest: int) -> None:
-        """Records and timestamps of one batch, or of a segment (-1: it has none)."""
+        """Add records and timestamps of one batch, or of a segment (-1: it has none)."""
         self.records += records
         if least >= 0 and (least < self.min_timestamp or self.min_timestamp < 0):
             self.min_timestamp = least
         self.max_timestamp = max(self.max_timestamp, greatest)
 
     def descriptor(self, topic_id: UUID, partition: int, base_offset: int, end_offset: int) -> SegmentDescriptor:
-        """The frozen form that is handed to the uploader."""
+        """Return the frozen form for the uploader."""
         return SegmentDescriptor(
             topic_id=topic_id,
             partition=partition,

@@ -26,7 +26,7 @@ _MAX_UVARINT_BYTES = 5
 
 
 def compress(data: Buffer) -> bytes:
-    """``data`` in xerial framing."""
+    """Return ``data`` in xerial framing."""
     view = memoryview(data)
     out = [XERIAL_HEADER]
     for start in range(0, len(view), XERIAL_BLOCK_BYTES):
@@ -36,10 +36,10 @@ def compress(data: Buffer) -> bytes:
 
 
 def decompress(data: Buffer, max_bytes: int) -> bytes:
-    """Either framing; raises ``CorruptionError``.
+    """Decompress either framing. Raises ``CorruptionError``.
 
-    As Java's ``SnappyInputStream`` does, the header of a second stream between blocks is passed over, and fewer than
-    four bytes behind the last block are left alone.
+    Like Java's ``SnappyInputStream`` it skips the header of a second stream between blocks, and ignores fewer than four
+    bytes after the last block.
     """
     view = memoryview(data)
     header_bytes = len(XERIAL_HEADER)
@@ -73,7 +73,7 @@ def _check_next_stream(view: memoryview, position: int) -> None:
 
 
 def _decompress_block(block: memoryview, budget: int, max_bytes: int, position: int) -> bytes:
-    """One raw block. Its claimed size is checked against the limit and against what snappy can expand to."""
+    """Decompress one raw block after checking its claimed size against the limit and snappy's largest expansion."""
     claimed = shift = 0
     for byte in block[:_MAX_UVARINT_BYTES]:
         claimed |= (byte & 0x7F) << shift

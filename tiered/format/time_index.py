@@ -1,4 +1,4 @@
-"""The time index (``.timeindex``): from a timestamp to the offset from which to search for it.
+"""The time index (``.timeindex``): maps a timestamp to the offset from which to search for it.
 
 One entry of 12 bytes, big-endian::
 
@@ -26,7 +26,7 @@ _ENTRY = struct.Struct(">qi")
 
 
 class TimeIndex:
-    """The entries of one segment in memory, as two native columns. Not thread-safe for writing."""
+    """Entries of one segment in memory, as two native columns. Not thread-safe for writing."""
 
     __slots__ = ("_relatives", "_timestamps", "base_offset")
 
@@ -39,9 +39,9 @@ class TimeIndex:
     def from_bytes(
         cls, data: bytes | bytearray | memoryview, base_offset: int, *, drop_padding: bool = False
     ) -> TimeIndex:
-        """The index in ``data``, all of it. ``drop_padding`` cuts the zeros of a preallocated, untrimmed file.
+        """Decode all of ``data``. ``drop_padding`` cuts the zeros of a preallocated, untrimmed file.
 
-        Raises ``CorruptionError`` for a length that is no multiple of 12. Order is not checked here: :meth:`is_sane`.
+        Raises ``CorruptionError`` for a length that is no multiple of 12. :meth:`is_sane` checks the order.
         """
         if len(data) % TIME_ENTRY_BYTES:
             raise CorruptionError(
@@ -69,12 +69,12 @@ class TimeIndex:
 
     @property
     def entries(self) -> list[tuple[int, int]]:
-        """(timestamp, offset) of every entry, in order."""
+        """Return (timestamp, offset) of every entry, in order."""
         return list(self)
 
     @property
     def last_entry(self) -> tuple[int, int]:
-        """(timestamp, offset); (-1, base offset) when there is none."""
+        """Last (timestamp, offset); (-1, base offset) without entries."""
         return self.entry(-1) if self._timestamps else (NO_TIMESTAMP, self.base_offset)
 
     @property
@@ -82,16 +82,16 @@ class TimeIndex:
         return len(self._timestamps) * TIME_ENTRY_BYTES
 
     def entry(self, i: int) -> tuple[int, int]:
-        """(timestamp, offset) of entry ``i``."""
+        """Return (timestamp, offset) of entry ``i``."""
         return self._timestamps[i], self.base_offset + self._relatives[i]
 
     def lookup(self, timestamp: int) -> tuple[int, int]:
-        """The entry with the greatest timestamp <= ``timestamp``; (-1, base offset) when there is none."""
+        """Return the entry with the greatest timestamp <= ``timestamp``; (-1, base offset) if there is none."""
         i = bisect.bisect_right(self._timestamps, timestamp)
         return self.entry(i - 1) if i else (NO_TIMESTAMP, self.base_offset)
 
     def maybe_append(self, timestamp: int, offset: int) -> bytes:
-        """Adds an entry if ``timestamp`` is above the last one; returns its 12 bytes, or ``b""`` if nothing was added.
+        """Add an entry if ``timestamp`` is above the last one. Return its 12 bytes, or ``b""`` if nothing was added.
 
         Raises ``ConfigError`` if offset or timestamp go back, or beyond 31 bits.
         """
@@ -110,11 +110,11 @@ class TimeIndex:
         return _ENTRY.pack(timestamp, relative)
 
     def truncate_to(self, offset: int) -> None:
-        """Drops every entry with an offset >= ``offset``."""
+        """Drop every entry with an offset >= ``offset``."""
         self._cut(bisect.bisect_left(self._relatives, offset - self.base_offset))
 
     def drop(self, timestamp: int) -> None:
-        """Forgets the entry of ``timestamp`` if there is one: lookups then start earlier."""
+        """Drop the entry of ``timestamp``, if any; lookups then start earlier."""
         i = bisect.bisect_left(self._timestamps, timestamp)
         if i < len(self._timestamps) and self._timestamps[i] == timestamp:
             del self._timestamps[i]
@@ -125,7 +125,7 @@ class TimeIndex:
         del self._relatives[n:]
 
     def is_sane(self, end_offset: int | None = None) -> bool:
-        """Whether timestamps rise strictly and offsets never fall, from the base up to ``end_offset`` (exclusive)."""
+        """Return True if timestamps rise strictly and offsets never fall, from the base up to ``end_offset``."""
         t, r = self._timestamps, self._relatives
         if not t:
             return True
@@ -134,5 +134,5 @@ class TimeIndex:
         return all(t[i] < t[i + 1] and r[i] <= r[i + 1] for i in range(len(t) - 1))
 
     def to_bytes(self) -> bytes:
-        """The trimmed file."""
+        """Return the bytes of the trimmed file."""
         return b"".join(map(_ENTRY.pack, self._timestamps, self._relatives))

@@ -1,4 +1,4 @@
-"""The transaction index (``.txnindex``): aborted transactions whose marker lies in the segment.
+"""The transaction index (``.txnindex``): aborted transactions whose marker is in the segment.
 
 One entry of 34 bytes, big-endian::
 
@@ -25,17 +25,16 @@ _ENTRY = struct.Struct(">hqqqq")
 
 
 def encode_entry(txn: AbortedTxn) -> bytes:
-    """The 34 bytes of one entry."""
     return _ENTRY.pack(_VERSION, *txn)
 
 
 def encode_txns(txns: Iterable[AbortedTxn]) -> bytes:
-    """The file with ``txns`` in order; empty for none."""
+    """Return the bytes of the file with ``txns`` in order; empty for none."""
     return b"".join(map(encode_entry, txns))
 
 
 def decode_txns(data: bytes | bytearray | memoryview, base_offset: int = 0) -> list[AbortedTxn]:
-    """The entries in ``data``; a partial one at the end (a torn write) is left out, as Kafka does.
+    """Return the entries in ``data``. As in Kafka, a partial one at the end (a torn write) is left out.
 
     Raises ``CorruptionError`` for an unknown version, a marker below ``base_offset`` and last offsets that do not rise.
     """
@@ -58,5 +57,5 @@ def decode_txns(data: bytes | bytearray | memoryview, base_offset: int = 0) -> l
 
 
 def truncate(txns: Sequence[AbortedTxn], offset: int) -> list[AbortedTxn]:
-    """The entries whose marker lies below ``offset``."""
+    """Return the entries whose marker is below ``offset``."""
     return [t for t in txns if t.last_offset < offset]

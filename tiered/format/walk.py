@@ -1,10 +1,10 @@
-"""Steps from batch to batch: the one place that does, whoever holds the bytes (a buffer, a file, a feed of ranges).
+"""Steps from batch to batch, the only implementation for all sources of bytes (a buffer, a file, a feed of ranges).
 
-The CRC of a batch leaves out its first 21 bytes, so that damage there is found by order: offsets never go back inside
-a segment and never leave its range, and the batches of a segment end where the segment does. A walk that is told the
-:class:`Offsets` of its segment holds every batch to that; one that is not follows what a crash may have left.
+The CRC of a batch leaves out its first 21 bytes. Order reveals damage there: offsets never go back inside a segment
+and never leave its range, and the batches of a segment end where the segment does. A walk with the :class:`Offsets` of
+its segment checks every batch against them. A walk without them accepts what a crash may have left.
 
-First bytes of a batch that the walk looks at (big-endian; v0, v1 and v2 agree up to ``magic``)::
+First bytes of a batch that the walk reads (big-endian; v0, v1 and v2 agree up to ``magic``)::
 
     0        8        12       16      17      21           23                 27
     | base   | length | epoch  | magic | crc   | attributes | last offset delta |
@@ -24,13 +24,13 @@ from tiered.format.offset_index import IndexPace
 from tiered.format.pure_kernels import Survey
 
 MIN_TAIL_BYTES = 17
-"""A tail of at most this many bytes holds no header: the walk stops quietly."""
+"""Largest tail without a header: the walk stops silently."""
 
 MIN_BATCH_LENGTH = 14
-"""Kafka's smallest length field; zeros behind a crash are caught by it."""
+"""Kafka's smallest length field; it detects zeros after a crash."""
 
 NO_LIMIT = 2**63 - 1
-"""Above every offset and every size: the end of a range that nobody knows."""
+"""Value above every offset and every size: the unknown end of a range."""
 
 _PREFIX = struct.Struct(">qiib")
 _LENGTH = struct.Struct(">8xi")
@@ -41,14 +41,14 @@ _MIN_V2_LENGTH = HEADER_BYTES - LOG_OVERHEAD_BYTES
 
 
 class Offsets(NamedTuple):
-    """Which offsets a segment may hold: from its base, which its name tells, to the next one's (exclusive)."""
+    """Offsets that a segment may hold: from its base (in its name) to the base of the next one (exclusive)."""
 
     base: int
     next: int
 
 
 class Span(NamedTuple):
-    """One batch in a log: where it is and which offsets it covers (``last_offset`` inclusive)."""
+    """One batch in a log: its position and the offsets it covers (``last_offset`` inclusive)."""
 
     position: int
     size: int
@@ -57,9 +57,9 @@ class Span(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Verified v2 batches in a row: offsets ``base_offset`` to ``next_offset`` (exclusive).
+    """Consecutive verified v2 batches: offsets ``base_offset`` to ``next_offset`` (exclusive).
 
-    ``total``: CRC-32C of their bytes and of all before them; -1 where nobody asked for it.
+    ``total``: CRC-32C of their bytes and of all before them; -1 if not requested.
     """
 
     data: memoryview
@@ -69,20 +69,20 @@ class Run(NamedTuple):
 
 
 class Damage(Protocol):
-    """Makes the error for bytes at ``position`` that are not what was written; it names the file or the object."""
+    """Factory of the error for damage at ``position``; it names the file or the object."""
 
     def __call__(self, position: int, what: str, offset: int = -1, /) -> CorruptionError: ...
 
 
 class BatchWalk:
-    """The state of one walk: ``position`` where the next batch begins, ``expected`` the first offset that it may have.
+    """State of one walk: ``position`` of the next batch, and ``expected``, the lowest offset that it may have.
 
-    The holder of the bytes shows a view that begins at ``position``, takes the whole batches that it holds, and shows
-    the next one. CRCs are not checked.
+    The caller passes a view that begins at ``position``, consumes its whole batches, and passes the next view. CRCs are
+    not checked.
 
-    ``offsets``: what the segment may hold; None: any order. ``dense``: no offset may be left out (v2 batches only:
-    older ones do not tell their first offset), from the first batch on if the walk begins at byte 0. ``most_bytes``: a
-    declared batch that is larger is damage.
+    ``offsets``: allowed offsets of the segment; None: any order. ``dense``: no offset may be missing, from the first
+    batch on if the walk begins at byte 0 (v2 batches only: older ones do not store their first offset). ``most_bytes``:
+    a larger declared batch is damage.
     """
 
     __slots__ = ("_damage", "_dense", "_exact", "_limit", "_most_length", "_ordered", "expected", "position")
@@ -106,9 +106,10 @@ class BatchWalk:
         self._damage = damage
 
     def whole(self, view: memoryview) -> Iterator[tuple[Span, memoryview]]:
-        """Each whole batch of a view that begins at ``position``, by declared length; stops quietly at a partial one.
+        """Yield each whole batch of a view that begins at ``position``, by declared length; stop silently at a partial
+        one.
 
-        Raises the error of ``damage`` where no batch can begin, and for a batch that is out of order.
+        Raises the error of ``damage`` where no batch can begin, and for a batch out of order.
         """
         unpack, new, limit, most_length = _PLACE.unpack_from, tuple.__new__, self._limit, self._most_length
         at, filled, start, expected, exact = 0, len(view), self.position, self.expected, self._exact
@@ -140,12 +141,12 @@ class BatchWalk:
     def verified(
         self, view: memoryview, stop: int, *, most_bytes: int = NO_LIMIT, latest: int = NO_LIMIT, total: int = -1
     ) -> Run | None:
-        """The batches at the start of a view that begins at ``position``, as far as all is well with each; CRCs too.
+        """Return the longest run of valid batches, CRCs included, at the start of a view that begins at ``position``.
 
-        None: the first one is a partial one, out of order or odd in some way, has more than ``most_bytes`` or a
-        timestamp above ``latest``, or begins at or above offset ``stop``: :meth:`whole` takes it, or says what is
-        wrong. The batch that reaches ``stop`` is the last one. ``total``: CRC-32C of what lies before the view, for
-        that of the run. Only for a walk that was told its offsets.
+        None: :meth:`whole` must take the first batch, or report its damage. It is partial, out of order, not a plain v2
+        batch, larger than ``most_bytes``, later than ``latest``, or begins at or above offset ``stop``. The batch that
+        reaches ``stop`` is the last one. ``total``: CRC-32C of the bytes before the view, continued in the run's. Only
+        for a walk with offsets.
         """
         most_bytes = min(most_bytes, self._most_length + LOG_OVERHEAD_BYTES)
         used, first, after, total = kernels.scan(
@@ -169,10 +170,10 @@ class BatchWalk:
         dense: bool = False,
         newest_epoch: int = NO_LIMIT,
     ) -> Survey | None:
-        """As :meth:`verified`, with what recovery asks of each batch and the index entries of ``pace``, which goes on.
+        """Return a verified run like :meth:`verified`, with the facts that recovery needs, and advance ``pace``.
 
-        For a walk that was not told its offsets: ``order`` says what may come. ``indexed``: base offset of the segment
-        and timestamp of its last time entry. None: :meth:`whole` takes the first batch.
+        Only for a walk without offsets: ``order`` gives the allowed ones. ``indexed``: base offset of the segment and
+        timestamp of its last time entry. None: :meth:`whole` must take the first batch.
         """
         base, timed = indexed
         state = base, self.position, pace.interval_bytes, pace.since, *pace.largest, timed
@@ -183,18 +184,18 @@ class BatchWalk:
         return found
 
     def pass_by(self, span: Span) -> None:
-        """The batches of ``span`` stand here: they were walked over and verified before. Raises as :meth:`whole`."""
+        """Skip the batches of ``span``, which an earlier walk verified. Raises like :meth:`whole`."""
         if span.base_offset < self.expected or span.last_offset >= self._limit:
             raise self._misplaced(span.base_offset, span.last_offset)
         self.position += span.size
         self.expected = span.last_offset + 1
 
     def gapless_from(self, offset: int) -> bool:
-        """Whether the next batch begins behind ``offset`` or at it, or is damage."""
+        """Return True if the next batch must begin at or after ``offset``."""
         return self.expected >= offset and (not self._dense or self._exact >= 0)
 
     def size_at(self, view: memoryview, at: int = 0) -> int:
-        """Bytes of the batch that begins there, by its declared length. Needs ``MIN_TAIL_BYTES``; may raise."""
+        """Return the declared size of the batch at ``at``. Needs ``MIN_TAIL_BYTES``. Raises where none can begin."""
         base, length, _, magic = _PREFIX.unpack_from(view, at)
         if not MIN_BATCH_LENGTH <= length <= self._most_length or base < 0 or not 0 <= magic <= 2:
             what = f"no batch starts here (offset {base}, length {length}, magic {magic})"
@@ -204,7 +205,7 @@ class BatchWalk:
         return LOG_OVERHEAD_BYTES + int(length)
 
     def finish(self, end: int, *, reach: int = -1) -> None:
-        """A walk that was told its offsets is over: raises unless its batches end at ``end``, and reach ``reach``."""
+        """End a walk with offsets: raise unless its batches end at position ``end`` and reach offset ``reach``."""
         if not self._ordered:
             return
         if self.position != end:
@@ -215,7 +216,7 @@ class BatchWalk:
             raise self._damage(self.position, what, self.expected)
 
     def _odd_range(self, batch: memoryview) -> tuple[int, int]:
-        """First and last offset of a whole batch that is no plain v2 batch."""
+        """Return the first and last offset of a whole batch that is not a plain v2 batch."""
         base, _, _, magic = _PREFIX.unpack_from(batch)
         if magic == 2:
             delta = _LAST_OFFSET_DELTA.unpack_from(batch, 23)[0]
@@ -232,9 +233,9 @@ class BatchWalk:
 
 
 def walk_headers(buf: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each whole batch of a buffer from ``position`` on, by declared lengths.
+    """Yield position and header of each whole batch of a buffer from ``position`` on, by declared lengths.
 
-    Stops quietly at a tail that is too short for the batch it announces. Raises ``CorruptionError`` where no batch can
+    Stops silently at a tail that is too short for the batch it announces. Raises ``CorruptionError`` where no batch can
     begin, such as in zero padding.
     """
     view = memoryview(buf)
@@ -243,13 +244,13 @@ def walk_headers(buf: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHea
 
 
 def first_of(run: memoryview) -> tuple[BatchHeader, memoryview]:
-    """Header and bytes of the first of verified batches in a row (``Run.data``)."""
+    """Return header and bytes of the first of consecutive verified batches (``Run.data``)."""
     header = read_header(run)
     return header, run[: header.size_bytes]
 
 
 def cut(run: memoryview) -> Iterator[memoryview]:
-    """Each of verified batches in a row (``Run.data``)."""
+    """Yield each of consecutive verified batches (``Run.data``)."""
     at, unpack = 0, _LENGTH.unpack_from
     while at < len(run):
         behind = at + LOG_OVERHEAD_BYTES + unpack(run, at)[0]
@@ -258,7 +259,8 @@ def cut(run: memoryview) -> Iterator[memoryview]:
 
 
 def hop(header_at: Callable[[int], BatchHeader], position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each batch from ``position`` (a batch's start) to ``end``: what is between is not read.
+    """Yield position and header of each batch from ``position`` (a batch's start) to ``end`` without reading the
+    bodies.
 
     ``header_at`` raises where no batch begins.
     """
@@ -269,5 +271,5 @@ def hop(header_at: Callable[[int], BatchHeader], position: int, end: int) -> Ite
 
 
 def corrupt_at(position: int, what: str, offset: int = -1) -> CorruptionError:
-    """The error of a walk over bytes that have no name of their own: the caller gives them one."""
+    """Return the error of a walk over unnamed bytes; the caller adds their name."""
     return CorruptionError(what, position=position, offset=offset)

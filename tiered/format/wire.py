@@ -64,7 +64,7 @@ class WireReader:
         return self._number(_LONG)
 
     def varint(self) -> int:
-        """An unsigned varint of at most 32 bits."""
+        """Read an unsigned varint of at most 32 bits."""
         value = 0
         for i in range(_MAX_VARINT_BYTES):
             byte = self._number(_BYTE) & 0xFF
@@ -113,10 +113,11 @@ class WireReader:
         return data
 
     def nullable_array(self, item: Callable[[], T], *, item_bytes: int) -> tuple[T, ...] | None:
-        """``item`` is called for each; ``item_bytes`` is the least that one takes, so that a count cannot lie big."""
+        """Read an array by calling ``item`` per element; None for null. ``item_bytes`` is the minimum of one."""
         count = self._length(short=False)
         if count == -1:
             return None
+        # an absurd count is refused before anything is allocated
         if count < 0 or count * item_bytes > self.left:
             raise self.error(f"{count} items cannot be in {self.left} bytes")
         return tuple(item() for _ in range(count))
@@ -128,7 +129,7 @@ class WireReader:
         return items
 
     def tagged(self) -> dict[int, bytes]:
-        """The tagged fields of a flexible struct, unread; empty in other versions."""
+        """Return the undecoded tagged fields of a flexible struct; empty in other versions."""
         if not self.flexible:
             return {}
         count = self.varint()
@@ -143,13 +144,13 @@ class WireReader:
         return fields
 
     def end(self) -> None:
-        """Nothing may be left."""
+        """Raise CorruptionError if bytes are left."""
         if self.left:
             raise self.error(f"{self.left} bytes too many")
 
 
 class WireWriter:
-    """Builds one key or value."""
+    """Writer of one key or value."""
 
     __slots__ = ("_parts", "flexible")
 
@@ -185,7 +186,7 @@ class WireWriter:
         self._parts.append(data)
 
     def length(self, count: int, *, short: bool = False) -> None:
-        """-1 for null."""
+        """Write a length; -1 for null."""
         if self.flexible:
             self.varint(count + 1)
         elif short:
@@ -199,7 +200,7 @@ class WireWriter:
         self.raw(data or b"")
 
     def blob(self, data: bytes | None) -> None:
-        """Raises ``TypeError`` for a buffer that is not one of single bytes."""
+        """Write bytes. Raises ``TypeError`` for a buffer whose items are not single bytes."""
         data = None if data is None else as_bytes(data)
         self.length(-1 if data is None else len(data))
         self.raw(data or b"")

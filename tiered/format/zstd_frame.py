@@ -15,7 +15,7 @@ import zstandard
 from tiered.format.decompression import Buffer, damaged, too_large
 
 MAX_WINDOW_BYTES = 128 * 1024 * 1024
-"""Largest window that is read: what the highest level writes, and the format's usual limit."""
+"""Largest accepted window: what the highest level writes, and the format's usual limit."""
 
 _BLOCK_BYTES = 128 * 1024
 _RAW_BLOCK, _RLE_BLOCK = 0, 1
@@ -26,7 +26,7 @@ _MAX_HEADER_BYTES = 18
 
 
 class _Contexts(threading.local):
-    """Contexts are costly to make and must not be shared between threads."""
+    """Contexts per thread: costly to make, and not to be shared between threads."""
 
     def __init__(self) -> None:
         self.compressors: dict[int, zstandard.ZstdCompressor] = {}
@@ -37,7 +37,7 @@ _contexts = _Contexts()
 
 
 def compress(data: Buffer, level: int) -> bytes:
-    """One frame."""
+    """Return one frame."""
     context = _contexts.compressors.get(level)
     if context is None:
         context = zstandard.ZstdCompressor(level=level, write_content_size=False)
@@ -46,14 +46,14 @@ def compress(data: Buffer, level: int) -> bytes:
 
 
 def decompress(data: Buffer, max_bytes: int) -> bytes:
-    """Any number of frames; raises ``CorruptionError``.
+    """Decompress any number of frames. Raises ``CorruptionError``.
 
-    As in Java, a frame that is cut off behind a whole one ends the data; bytes that begin no frame are refused.
+    As in Java, a truncated frame after a whole one ends the data; bytes that begin no frame are refused.
     """
     view = memoryview(data)
     if not view:
         raise damaged("zstd", "no frame")
-    # What cannot reach the limit goes in at once; the rest in slices that pass it by a few MiB at most.
+    # Input that cannot reach the limit goes in at once; other input in slices that pass it by a few MiB at most.
     step = len(view) if _bound(view) <= max_bytes else _CAUTIOUS_STEP_BYTES
     stream = _contexts.decompressor.decompressobj(write_size=_BLOCK_BYTES, read_across_frames=True)
     out: list[bytes] = []
@@ -71,9 +71,10 @@ def decompress(data: Buffer, max_bytes: int) -> bytes:
 
 
 def _bound(view: memoryview) -> int:
-    """Upper bound of the decompressed size, by walking frames and blocks; refuses a first frame that ends early.
+    """Return an upper bound of the decompressed size by walking frames and blocks. Raises if the first frame ends
+    early.
 
-    One block expands to 128 KiB at most, so that a bomb shows here.
+    One block expands to at most 128 KiB, so that a bomb is found here.
     """
     bound = position = frames = 0
     while position < len(view):
@@ -92,7 +93,7 @@ def _bound(view: memoryview) -> int:
 
 
 def _bound_frame(view: memoryview, position: int, *, may_be_cut: bool) -> tuple[int, int]:
-    """(upper bound of one frame's output, position after the frame, which lies behind the end if it is cut off)."""
+    """Return (upper bound of one frame's output, position after the frame), a position past the data if truncated."""
     try:
         parameters = zstandard.get_frame_parameters(view[position:])
         header_bytes = zstandard.frame_header_size(view[position:])

@@ -225,7 +225,7 @@ def test_two_whose_objects_have_changed_places_are_damage(cli: Cli, bucket: str,
     assert {what: one.code for what, one in seen.items()} == dict.fromkeys(looks, 13)
     for one in seen.values():
         said = one.err + one.out.decode()
-        assert "snap/monday is the snapshot tuesday: two have changed places" in said
+        assert "snap/monday is the snapshot tuesday: two snapshots were swapped" in said
         assert "tiered snapshot delete monday t:0" in said
     with tiered.open_reader(bucket, as_of="tuesday") as reader, pytest.raises(CorruptionError, match="is the snapshot"):
         list(reader.topic("t").read(0))

@@ -357,14 +357,14 @@ def test_two_that_have_changed_places_are_damage_for_whoever_meets_them() -> Non
     )
     for look in looks:
         with pytest.raises(
-            CorruptionError, match="snap/monday is the snapshot tuesday: two have changed places"
+            CorruptionError, match="snap/monday is the snapshot tuesday: two snapshots were swapped"
         ) as told:
             place.world.run(look)
         assert "`tiered snapshot delete monday flights:0`" in told.value.hint
     place.append(8)
     place.trim(10)
     place.wait()
-    with pytest.raises(CorruptionError, match="two have changed places"):
+    with pytest.raises(CorruptionError, match="two snapshots were swapped"):
         place.collect()
     findings = place.world.run(check_kept(TopicPartition("flights", 0), view(), read_data=False))
     assert [(found.code, found.where) for found in findings] == [("snapshot", key) for key in keys]
