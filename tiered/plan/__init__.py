@@ -1,8 +1,8 @@
 """Decisions: state, policy and time in, a frozen plan out. No I/O, no clock, no randomness.
 
-A planner is called again whenever its answer may have changed, so it must be a pure function of what it is given: the
+A planner is called again whenever its result may have changed, so it must be a pure function of its arguments: the
 same root, the same rows, the same ``now_ms`` give the same plan. ``commit`` is the sharpest case: an intent is applied
-again to each newer root after a lost race, and refuses by itself where it no longer fits.
+again to each newer root after a lost race, and refuses where it no longer fits.
 
 ============== ====================================================== ===============================
 module         decides                                                carried out by

@@ -1,9 +1,9 @@
-"""Who may ask what of a bucket: the least that each kind of program needs, as a policy document of IAM.
+"""Least permissions of each kind of program on a bucket, as IAM policy documents.
 
-The patterns are those of the product's own keys (``keys.wildcards``), and the requests those that each kind really
-makes: ``tests/unit/plan/access`` runs their work under these documents. A writer deletes nothing but its probes: its
-stolen key cannot take history away; what its journal names is deleted if it may, else a maintainer's. Nobody deletes
-old versions of objects.
+The patterns are those of the product's own keys (``keys.wildcards``), and the requests those that each kind makes:
+``tests/unit/plan/access`` runs their work under these documents. A writer deletes only its probes, so its stolen key
+cannot delete history. Objects that its journal names are deleted if it may delete, otherwise by a maintainer. No role
+deletes old versions of objects.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from tiered.format.keys import Role, wildcards
 ROLES = ("reader", "writer", "maintainer", "auditor", "spark", "sink", "repair")
 """``spark`` reads with Spark, ``sink`` writes with it; a pipeline from log to log is both. Of the commands on Spark,
 ``check`` needs auditor, ``export`` spark, ``maintain`` and ``erase`` maintainer. ``repair`` is for the time of a
-repair: it reads versions and puts any object of the log again, and deletes no segment."""
+repair: it reads versions and puts any object of the log again, and deletes no segment.
+"""
 _CREATE = ["s3:PutObject", "s3:PutObjectTagging", "s3:AbortMultipartUpload"]
-"""What makes an object that carries tags (lifecycle rules select segments by them)."""
+"""Actions that create an object with tags (lifecycle rules select segments by them)."""
 _ENCRYPT = ["kms:Decrypt", "kms:GenerateDataKey"]
-"""Decrypt also for multipart uploads."""
+"""Key actions of a program that writes; multipart uploads need Decrypt, too."""
 
 _LOG = ("topic", "root", "page", "segment", "staged")
 _PAST = ("snapshot", "history")
 _KEPT = ("snapshot", "audit", "erasure", "aside")
-"""What a maintainer keeps for people."""
+"""Kinds of objects that a maintainer keeps for people."""
 _PIN = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"]
 
 Policy = dict[str, Any]
@@ -33,7 +34,7 @@ Policy = dict[str, Any]
 def policy(
     role: str, bucket_arn: str, prefix: str, *, kms_key_arn: str = "", leave_out: tuple[str, ...] = ()
 ) -> Policy:
-    """The document of one of :data:`ROLES`; ``prefix`` is empty or ends with ``/``.
+    """Return the document of one of :data:`ROLES`; ``prefix`` is empty or ends with ``/``.
 
     ``leave_out``: statements by name; ``Pin`` and ``PinKey`` of readers, ``MissingIs404``.
     """
@@ -50,7 +51,7 @@ def policy(
         versions = ["s3:ListBucketVersions"] if role in ("repair", "auditor") else []  # `check` warns without any
         statements.append(_allow("List", ["s3:ListBucket", *versions], bucket_arn) | under)
     statements += [
-        # S3 answers 403, not 404, for an absent key to who may not list, and asks without a prefix.
+        # Without the right to list, S3 returns 403, not 404, for an absent key; that check has no prefix.
         _allow("MissingIs404", ["s3:ListBucket"], bucket_arn) | _when("Null", "true"),
     ]
     if role in ("maintainer", "auditor"):  # for this action S3 knows no condition on the prefix
@@ -67,7 +68,7 @@ def policy(
 
 
 class _Keys:
-    """Resources by kind of key; ``role``: of segments and pages only those that this role makes."""
+    """ARNs by kind of key. ``role`` limits ``own`` to segments and pages of that role."""
 
     def __init__(self, objects: str, role: Role | None = None) -> None:
         self._objects = objects
@@ -88,7 +89,7 @@ def _read(keys: _Keys) -> list[Policy]:
 
 
 def _restore(keys: _Keys) -> list[Policy]:
-    """Allow what `restore` reads: an earlier catalog, and the erasures that it undoes."""
+    """Allow the reads of `restore`: an earlier catalog, and the erasures that it undoes."""
     return [_allow("Read", ["s3:GetObject"], keys(*_LOG, *_PAST, "erasure"))]
 
 
@@ -107,7 +108,7 @@ def _write(keys: _Keys) -> list[Policy]:
 
 
 def _sink(keys: _Keys) -> list[Policy]:
-    """It reads no record: what it has stored it reads back only from a store that tells no checksum."""
+    """Allow a sink's requests. It reads its staged objects back only if the store reports no checksum."""
     return [
         _allow("Read", ["s3:GetObject"], keys("topic", "root", "staged", "decision", "history")),
         _allow("Create", _CREATE, keys("staged")),
@@ -120,7 +121,7 @@ def _sink(keys: _Keys) -> list[Policy]:
 def _maintain(keys: _Keys) -> list[Policy]:
     return [
         *_audit(keys),
-        # It aborts batches that nobody commits, and takes old decisions away.
+        # It aborts batches that no sink commits, and deletes old decisions.
         _allow("Decide", ["s3:PutObject", "s3:DeleteObject"], keys("decision")),
         _allow("Create", _CREATE[:2], keys.own("segment")),
         _allow("Keep", ["s3:PutObject"], [*keys.own("page", "history"), *keys(*_KEPT)]),
@@ -137,13 +138,13 @@ def _maintain(keys: _Keys) -> list[Policy]:
 
 
 def _repair(keys: _Keys) -> list[Policy]:
-    """Allow what `repair` does: it puts versions back under any key of the log, and new segments as a maintainer."""
+    """Allow the requests of `repair`: it puts versions back under any key of the log, and segments as a maintainer."""
     everything = keys(*_LOG, *_PAST, "pin", "decision", "audit", "erasure", "aside")
     return [
         _allow("Read", ["s3:GetObject", "s3:GetObjectVersion"], everything),
         _allow("Create", _CREATE, keys("segment", "staged")),
         _allow("Keep", ["s3:PutObject"], keys("page", "root", "topic", "decision", "pin", "aside", *_PAST)),
-        # Damaged copies of which no version is whole; never a segment.
+        # Damaged copies without an intact version; never a segment.
         _allow("Drop", ["s3:DeleteObject"], keys("pin", *_PAST)),
         _allow("Probe", ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"], keys("probe")),
     ]

@@ -1,6 +1,6 @@
-"""How long to wait before a request is repeated: exponential, with full jitter.
+"""Wait before a request is repeated: exponential, with full jitter.
 
-Full jitter is uniform between nothing and the bound. It spreads a thousand clients that failed at the same instant; a
+Full jitter is uniform between zero and the bound. It spreads a thousand clients that failed at the same instant; a
 fixed exponential keeps them in step.
 """
 
@@ -10,7 +10,7 @@ BACKOFF_FIRST_SECONDS = 0.2
 """Bound of the wait before the first repeat."""
 
 BACKOFF_MAX_SECONDS = 60.0
-"""Bound of every wait: a store that is back is noticed within a minute."""
+"""Bound of every wait: a client notices within a minute that the store is back."""
 
 _MAX_DOUBLINGS = 32  # 2.0 ** 1024 raises OverflowError; an outage of days reaches such attempts
 

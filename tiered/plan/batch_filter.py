@@ -1,4 +1,4 @@
-"""Which records survive a cleaning, and what the batches look like that hold them? Pure: batches in, batches out.
+"""Decide which records survive a cleaning, and rebuild their batches. Pure: batches in, batches out.
 
 ::
 
@@ -10,7 +10,7 @@
     transaction marker                         stays until its transaction's data is gone and its horizon has passed
 
 A batch that loses nothing is passed on byte for byte. One that keeps a tombstone, or a marker whose data is gone,
-and has no delete horizon yet gets it now: nothing is removed in the round that first finds it removable.
+gets a delete horizon unless it has one: a round never removes a record that it is the first to find removable.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LEGACY_MAGICS = 2  # 0 and 1
 
 
 class Dropped(enum.Enum):
-    """Why a record went; the word appears in logs and metrics."""
+    """Reason for removing a record; the word appears in logs and metrics."""
 
     SUPERSEDED = "superseded"
     TOMBSTONE = "tombstone"
@@ -53,9 +53,9 @@ class Dropped(enum.Enum):
 
 @dataclass(slots=True)
 class CleaningStats:
-    """What went in, what came out, what was dropped and why.
+    """Counts of input, output, and removed records by reason.
 
-    ``bytes_written``: of all that stays, also where it is left in its segment, as nothing of that changed.
+    ``bytes_written``: bytes of all batches that stay, also of those left in an unchanged segment.
     """
 
     batches_read: int = 0
@@ -71,10 +71,10 @@ class CleaningStats:
 
 @dataclass(slots=True)
 class CleaningReport:
-    """What one round did. ``end_offset`` is the new first dirty offset; ``groups`` the bases that became one each,
-    or stay the one that they are.
+    """Result of one round. ``end_offset``: the new first dirty offset. ``groups``: base offsets of the segments that
+    were merged into one each, or stayed.
 
-    ``utilization``: the part of the map's room that its keys took, 1 if they did not all fit.
+    ``utilization``: the share of the map that its keys filled, 1 if they did not all fit.
     """
 
     first_dirty: int
@@ -89,7 +89,7 @@ class CleaningReport:
     dropped: Counter[Dropped] = field(default_factory=Counter)
 
     def conclude(self, stats: CleaningStats, offset_map: OffsetMap) -> None:
-        """The end of the round: what its filter counted in ``stats``, and what ``offset_map`` came to hold."""
+        """Enter the counts of the round's filter and the final size of ``offset_map``."""
         self.keys, self.utilization = len(offset_map), len(offset_map) / offset_map.capacity
         self.records_read, self.records_written = stats.records_read, stats.records_written
         self.bytes_read, self.bytes_written = self.bytes_read + stats.bytes_read, stats.bytes_written
@@ -98,26 +98,26 @@ class CleaningReport:
 
 
 class Newest(Protocol):
-    """What a round knows of keys: a map of them, or a bitmap of what survives (``plan.survivors``)."""
+    """Knowledge of a round about keys: a map of them, or a bitmap of survivors (``plan.survivors``)."""
 
     @property
     def latest_offset(self) -> int:
-        """The last offset that it speaks for."""
+        """Last offset that it covers."""
 
     def is_superseded(self, key: bytes, offset: int) -> bool:
-        """Whether there is a newer record of ``key``, of which there is one at ``offset``."""
+        """Return True if a newer record of ``key`` exists than the one at ``offset``."""
 
     def filter_batch(self, batch: Buffer, keeps_tombstones: bool, horizon_ms: int) -> Kept | None:
-        """Which records of a data batch stay, all at once; None: ask for each."""
+        """Return the records of a data batch that stay. None: the caller must ask for each record."""
 
     def filter_run(self, batches: Buffer, now_ms: int, horizon_ms: int, boundary: int) -> KeptRun | None:
-        """What stays of data batches in a row, as far as that can be told at once; None: ask for each batch."""
+        """Return what remains of consecutive data batches, as many as it can take. None: ask for each batch."""
 
 
 class CleanedRun(NamedTuple):
-    """What is left of the next ``size`` bytes of batches in a row: whole batches, none if nothing is left.
+    """Result for the next ``size`` bytes of consecutive batches: the whole batches that remain, possibly none.
 
-    ``same``: they are the ones that were given.
+    ``same``: all batches remain unchanged.
     """
 
     size: int
@@ -126,9 +126,9 @@ class CleanedRun(NamedTuple):
 
 
 class BatchFilter:
-    """Decides over every batch of one round, from the start of the log to the last segment of the map, in order.
+    """Filter for every batch of one round, from the start of the log to the last segment of the map, in order.
 
-    It may also begin in mid-log, at the first batch of a segment; ``before`` is what it takes over then.
+    It may also begin in mid-log, at the first batch of a segment; ``before`` is then the state of earlier transactions.
     ``first_uncleanable`` is the candidate's. ``producers`` is the live producer state of the log, ``aborted`` all
     entries of its transaction indexes. ``legacy_horizon_ms`` is that of
     :func:`~tiered.plan.cleaning.legacy_delete_horizon`.
@@ -159,26 +159,26 @@ class BatchFilter:
         self._end = 0
 
     def begin_segment(self, modified_ms: int = MAX_LONG) -> None:
-        """The batches that follow are those of a segment last written to at ``modified_ms``.
+        """Begin the batches of a segment that was last written to at ``modified_ms``.
 
         Only tombstones of v0 and v1 messages depend on it; without it they stay.
         """
         self._keeps_legacy_tombstones = modified_ms > self._legacy_horizon_ms
 
     def take_aborted(self) -> tuple[AbortedTxn, ...]:
-        """Entries of the transaction index of the output, since the last call: take them at the end of each group."""
+        """Return the entries for the output's transaction index since the last call; to be called after each group."""
         return self._txns.take_retained()
 
     def clean(self, batch: Buffer, header: BatchHeader | None = None) -> Buffer | None:
-        """What is left of one whole batch: the buffer itself if nothing changed; None: nothing, it vanishes.
+        """Return the rest of one whole batch: the same buffer if unchanged, None if the batch is removed.
 
-        Raises ``CorruptionError`` for a batch that is not intact, or that does not lie behind the one before: then
-        nothing of this round may be committed, and the partition is not cleaned again before somebody looked.
+        Raises ``CorruptionError`` for a batch that is damaged or does not follow the one before. Nothing of this round
+        may be committed then, and the partition is not cleaned again before an operator has looked.
         """
         return self._clean(batch, verify_batch(batch, header))
 
     def clean_run(self, batches: memoryview) -> Iterator[CleanedRun]:
-        """As :meth:`clean`, of verified v2 batches in a row, piece by piece. The error says at which of their bytes."""
+        """Clean consecutive verified v2 batches piece by piece, like :meth:`clean`. Errors have their position."""
         at = 0
         while at < len(batches):
             rest = batches[at:]
@@ -200,9 +200,9 @@ class BatchFilter:
                 at += len(batch)
 
     def drop_run(self, run: PassedRun) -> CleanedRun:
-        """As :meth:`clean_run`, of a run that is not seen again: the map says that all of it is superseded.
+        """Drop a run of which the map says that every record is superseded, without reading it again.
 
-        Not of the last one, which may have to stay.
+        Not for the last run, which may have to stay.
         """
         self._behind(run.base_offset, run.next_offset)
         self._txns.advance(run.next_offset - 1)
@@ -251,7 +251,7 @@ class BatchFilter:
         return self._written(self._write(header, batch, kept, wants_horizon), len(kept))
 
     def _keep_marker(self, header: BatchHeader, batch: Buffer) -> tuple[list[Record], bool]:
-        """The marker if it stays, and whether its transaction has nothing left: then its horizon begins to run."""
+        """Return the marker if it stays, and True if its transaction has no data left: then its horizon begins."""
         records = list(decode_records(batch))
         idle = self._txns.marker_is_idle(header, records[0] if records else None)
         horizon = header.delete_horizon_ms
@@ -270,7 +270,7 @@ class BatchFilter:
         return keeps_tombstones
 
     def _keep_records(self, batch: Buffer, keeps_tombstones: bool) -> tuple[list[Record], bool]:
-        """The records that stay, and whether a tombstone is among them."""
+        """Return the records that stay, and True if a tombstone is among them."""
         is_superseded, latest = self._newest.is_superseded, self._newest.latest_offset
         kept: list[Record] = []
         keep = kept.append
@@ -307,7 +307,7 @@ class BatchFilter:
         return cleaned
 
     def _write_at_once(self, header: BatchHeader, batch: Buffer, kept: Kept) -> Buffer | None:
-        """What is left of a batch whose records were filtered and encoded already."""
+        """Return the rest of a batch whose records are filtered and encoded already."""
         self._count(kept.superseded, kept.expired, kept.no_key)
         # mutant batch-with-records-stays
         if not kept.records and not self._must_stay(header):
@@ -328,7 +328,7 @@ class BatchFilter:
         return self._written(cleaned, kept.records)
 
     def _write(self, header: BatchHeader, batch: Buffer, kept: list[Record], wants_horizon: bool) -> Buffer:
-        """The batch with what was kept: as it was, rebuilt, or emptied."""
+        """Return the batch with the kept records: unchanged, rebuilt, or emptied."""
         sets_horizon = wants_horizon and header.delete_horizon_ms is None
         unchanged = len(kept) == header.records_count
         if unchanged and (not sets_horizon or header.magic < _LEGACY_MAGICS):
@@ -340,7 +340,7 @@ class BatchFilter:
         return rebuild_batch(header, kept, delete_horizon_ms=self._horizon_ms if sets_horizon else None)
 
     def _must_stay(self, header: BatchHeader) -> bool:
-        """Whether the batch stays without records: it ends the range, or it is the newest of a live producer."""
+        """Return True if the batch stays without records: it ends the range, or is the newest of a live producer."""
         if header.next_offset == self._first_uncleanable:
             return True
         entry = self._producers.get(header.producer_id) if header.producer_id >= 0 else None

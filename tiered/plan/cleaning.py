@@ -1,4 +1,4 @@
-"""Which compacted log is cleaned next, up to where, and which segments become one? Pure; Kafka's comparisons.
+"""Which compacted log is cleaned next, up to which offset, and which segments become one. Pure; Kafka's comparisons.
 
 ::
 
@@ -22,10 +22,10 @@ from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """One sealed segment. Index sizes are those of the trimmed files; times -1 where they are not known.
+    """One sealed segment. Index sizes are those of the trimmed files; times are -1 if unknown.
 
-    ``max_timestamp`` of its records, ``first_batch_timestamp`` the largest in its first batch, ``modified_ms`` the
-    time of its last append (cleaning keeps it). ``records`` 0 where nobody asks.
+    ``max_timestamp`` is that of its records, ``first_batch_timestamp`` the largest in its first batch, ``modified_ms``
+    the time of its last append (cleaning keeps it). ``records`` is 0 if not needed.
     """
 
     base_offset: int
@@ -39,16 +39,16 @@ class SegmentState:
     records: int = 0
 
     def age_from_ms(self, config: TopicConfig) -> int:
-        """Return the time from which its age counts; a wrong timestamp keeps nothing from being cleaned."""
+        """Return the time from which its age counts; a wrong timestamp does not prevent cleaning."""
         return age_from_ms(self.max_timestamp, self.modified_ms, config)
 
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """One partition, as the choice sees it. ``segments`` are the sealed ones, ascending.
+    """One partition for the choice of a log. ``segments`` are the sealed ones, ascending.
 
-    ``checkpoint`` is the first dirty offset that the last cleaning left (None: never cleaned). ``in_progress``:
-    somebody works on it, or it is paused. ``uncleanable``: an earlier cleaning met damage.
+    ``checkpoint`` is the first dirty offset after the last cleaning (None: never cleaned). ``in_progress``: a cleaning
+    runs or is paused. ``uncleanable``: an earlier cleaning found damage.
     """
 
     tp: TopicPartition
@@ -63,7 +63,7 @@ class LogState:
     uncleanable: bool = False
 
     def from_offset(self, offset: int) -> tuple[SegmentState, ...]:
-        """The sealed segments from the one that holds ``offset`` on."""
+        """Return the sealed segments from the one that contains ``offset`` on."""
         if offset >= self.active_base_offset:
             return ()
         return self.segments[max(bisect_right(self.segments, offset, key=_base) - 1, 0) :]
@@ -71,11 +71,11 @@ class LogState:
 
 @dataclass(frozen=True, slots=True)
 class CleaningCandidate:
-    """What a cleaning of one log would do. ``first_dirty`` to ``first_uncleanable`` (exclusive, a segment's base).
+    """Scope of a cleaning of one log: ``first_dirty`` to ``first_uncleanable`` (exclusive, a segment's base).
 
-    ``delay_ms`` is how long the oldest dirty record has been overdue by ``max.compaction.lag.ms``; above 0 the
-    cleaning is forced. ``checkpoint_reset``: the stored checkpoint lay outside the log, ``first_dirty`` is to be
-    written in its place, cleaned or not.
+    ``delay_ms``: how long the oldest dirty record has been overdue by ``max.compaction.lag.ms``; above 0 the cleaning
+    is forced. ``checkpoint_reset``: the stored checkpoint was outside the log, and ``first_dirty`` must replace it even
+    without a cleaning.
     """
 
     tp: TopicPartition
@@ -89,27 +89,26 @@ class CleaningCandidate:
 
     @property
     def ratio(self) -> float:
-        """The share of the log that is dirty; 0 for one without bytes to look at."""
+        """Dirty share of the log; 0 for a log without bytes."""
         total = self.clean_bytes + self.cleanable_bytes
         return self.cleanable_bytes / total if total else 0.0
 
     @property
     def forced(self) -> bool:
-        """Due by ``max.compaction.lag.ms``, whatever the ratio."""
+        """True if due by ``max.compaction.lag.ms``, whatever the ratio."""
         return self.delay_ms > 0 and self.cleanable_bytes > 0
 
     @property
     def eligible(self) -> bool:
-        """Strictly above ``min.cleanable.dirty.ratio``, or forced."""
+        """True if strictly above ``min.cleanable.dirty.ratio``, or forced."""
         return self.ratio > self.min_ratio or self.forced
 
 
 @dataclass(frozen=True, slots=True)
 class CleaningChoice:
-    """The filthiest eligible log, if there is one, and what every candidate was worth.
+    """The eligible log with the highest dirty ratio, if any, and every candidate.
 
-    ``candidates`` holds all that were looked at: for metrics, and for the checkpoints to be written back (those with
-    ``checkpoint_reset``).
+    ``candidates`` serve metrics, and the checkpoints that must be written back (those with ``checkpoint_reset``).
     """
 
     filthiest: CleaningCandidate | None
@@ -117,7 +116,7 @@ class CleaningChoice:
 
 
 def choose_filthiest(states: Iterable[LogState], now_ms: int) -> CleaningChoice:
-    """Kafka's pick: among the eligible the highest ratio; the first of equals.
+    """Return Kafka's choice: the highest ratio among the eligible, the first of equals.
 
     Kafka's rule: docs/kafka-semantics.md#choice-of-log.
     """
@@ -128,7 +127,7 @@ def choose_filthiest(states: Iterable[LogState], now_ms: int) -> CleaningChoice:
 
 
 def cleaning_candidate(state: LogState, now_ms: int) -> CleaningCandidate | None:
-    """What a cleaning at ``now_ms`` would cover; None: not compacted, in progress, or marked uncleanable."""
+    """Return the scope of a cleaning at ``now_ms``. None: not compacted, in progress, or marked uncleanable."""
     if not state.config.compacted or state.in_progress or state.uncleanable:
         return None
     scan = CandidateScan(state, now_ms)
@@ -139,9 +138,9 @@ def cleaning_candidate(state: LogState, now_ms: int) -> CleaningCandidate | None
 
 
 class CandidateScan:
-    """:func:`cleaning_candidate` of sealed segments that come one after the other, of which it holds one.
+    """Incremental :func:`cleaning_candidate` over consecutive sealed segments, of which it keeps one.
 
-    ``state`` without its segments, which may be too many to be held.
+    ``state`` has no segments, as they may not fit into memory.
     """
 
     def __init__(self, state: LogState, now_ms: int) -> None:
@@ -149,14 +148,14 @@ class CandidateScan:
         self._now_ms = now_ms
         self._first_dirty, self._reset = _first_dirty(state)
         self._bound = min(state.last_stable_offset, state.active_base_offset)
-        """Nothing from here on: unstable, active, or, once such a segment came, younger than the least lag."""
+        """No segment from here on: unstable, active, or, once found, younger than ``min.compaction.lag.ms``."""
         self._first_uncleanable = state.active_base_offset
         self._held: SegmentState | None = None
         self._clean_bytes = self._cleanable_bytes = 0
         self._oldest = MAX_LONG
 
     def add(self, segment: SegmentState) -> SegmentState | None:
-        """The next one. Gives the one before it if a cleaning reads that: below the first uncleanable offset."""
+        """Add the next segment. Return the one before if a cleaning reads it: below the first uncleanable offset."""
         before, self._held = self._held, segment
         if before is None:
             self._first_uncleanable = segment.base_offset
@@ -164,13 +163,13 @@ class CandidateScan:
         return self._judged(before, segment.base_offset)
 
     def end(self) -> SegmentState | None:
-        """There are no more; gives the last one, as :meth:`add`."""
+        """End the segments. Return the last one as :meth:`add` does."""
         last, self._held = self._held, None
         return None if last is None else self._judged(last, self._state.active_base_offset)
 
     @property
     def candidate(self) -> CleaningCandidate:
-        """Of all of them."""
+        """Cleaning candidate for all segments so far. Call after :meth:`end`."""
         config, overdue_ms = self._state.config, self._now_ms - self._oldest
         return CleaningCandidate(
             tp=self._state.tp,
@@ -184,7 +183,7 @@ class CandidateScan:
         )
 
     def _judged(self, segment: SegmentState, end: int) -> SegmentState | None:
-        """``end``: the base of the one behind it. Only whole segments are cleaned."""
+        """Count one segment. ``end`` is the base of the next one, as only whole segments are cleaned."""
         dirty, lag_ms = self._first_dirty < end, self._state.config.min_compaction_lag_ms
         if segment.base_offset < self._first_dirty:
             self._clean_bytes += segment.size_bytes
@@ -203,7 +202,7 @@ class CandidateScan:
 def group_segments(
     segments: Sequence[SegmentState], *, map_end: int, first_uncleanable: int, config: TopicConfig
 ) -> tuple[tuple[SegmentState, ...], ...]:
-    """The segments that this round rewrites, from the log start to the one with ``map_end`` - 1, in groups.
+    """Group the segments that this round rewrites, from the log start to the one that contains ``map_end`` - 1.
 
     Each group becomes one segment under the base of its first member. ``map_end`` is the offset map's latest offset
     + 1. A group stays within ``segment.bytes``, ``segment.index.bytes`` (each index), and offsets that its index
@@ -215,9 +214,9 @@ def group_segments(
 
 
 class GroupScan:
-    """:func:`group_segments` of segments that come one after the other, up to the one that holds the end of the map.
+    """Incremental :func:`group_segments` over consecutive segments, up to the one that contains the end of the map.
 
-    It holds a group, and one segment more. ``most_segments`` of one group, where one commit may not replace any number.
+    Keeps one group and one more segment. ``most_segments`` limits a group if a commit may only replace so many.
     """
 
     def __init__(self, *, first_uncleanable: int, config: TopicConfig, most_segments: int | None = None) -> None:
@@ -229,18 +228,18 @@ class GroupScan:
         self._log_bytes = self._offset_bytes = self._time_bytes = 0
 
     def add(self, segment: SegmentState) -> tuple[SegmentState, ...] | None:
-        """The next one; gives a group that is whole by it."""
+        """Add the next segment. Return the group that it completes, or None."""
         before, self._held = self._held, segment
         return None if before is None else self._placed(before, segment.base_offset - 1)
 
     def end(self) -> tuple[tuple[SegmentState, ...], ...]:
-        """There are no more; gives the groups that are left."""
+        """End the segments. Return the remaining groups."""
         before, self._held = self._held, None
         whole = None if before is None else self._placed(before, self._first_uncleanable - 1)
         return tuple([group for group in (whole, tuple(self._group)) if group])
 
     def _placed(self, segment: SegmentState, last: int) -> tuple[SegmentState, ...] | None:
-        """``last``: the offset before the one behind it. Gives the group that it ends, and begins another one."""
+        """Place a segment whose last possible offset is ``last``. Return the group that ends before it, or None."""
         config, group, whole = self._config, self._group, None
         self._log_bytes += segment.size_bytes
         self._offset_bytes += segment.offset_index_bytes
@@ -260,7 +259,7 @@ class GroupScan:
 
 
 def legacy_delete_horizon(segments: Sequence[SegmentState], first_dirty: int, delete_retention_ms: int) -> int:
-    """Tombstones of v0 and v1 messages go from segments last written to at or before this time.
+    """Return the time such that segments last written at or before it lose tombstones of v0 and v1 messages.
 
     Kafka's rule: docs/kafka-semantics.md#compacted-records.
     """
@@ -273,7 +272,7 @@ def _base(segment: SegmentState) -> int:
 
 
 def _first_dirty(state: LogState) -> tuple[int, bool]:
-    """Where the dirty part begins, and whether the checkpoint was of no use."""
+    """Return the start of the dirty part, and True if the checkpoint was outside the log."""
     checkpoint = state.checkpoint
     if checkpoint is None:
         return state.log_start_offset, False

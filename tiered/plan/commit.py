@@ -1,12 +1,12 @@
 """One change to the catalog: an intent is a pure function of the root, run again after every lost race.
 
-``intent.apply(root, stamp)`` gives the next root, or a :class:`~tiered.plan.lifecycle.Refusal` that says why this
-root must not be changed so, or, where rows must be seen that lie in pages, a generator that asks for those pages and
-gives one of the two. Nothing here reads a clock or touches a store: time and ids come in the :class:`Stamp`, pages in
-answer to :class:`Wanted`. A further kind of change is one more frozen class with ``op`` and ``apply``;
+``intent.apply(root, stamp)`` returns the next root, or a :class:`~tiered.plan.lifecycle.Refusal` with the reason why
+this root must not be changed so. If it must see rows in pages, it returns a generator that requests those pages and
+returns one of the two. Nothing here reads a clock or touches a store: time and ids come in the :class:`Stamp`, pages
+as responses to :class:`Wanted`. A new kind of change is one more frozen class with ``op`` and ``apply``;
 ``remote.catalog`` commits any of them, several at once with :func:`fold`.
 
-What every commit does is in :func:`succeed`: version + 1, a commit id of its own (so that no two bodies are equal
+:func:`succeed` does what every commit does: version + 1, a commit id of its own (so that no two bodies are equal
 and ETags never repeat), ``ts_ms`` that never goes back, the role's ``last_commit``.
 """
 
@@ -30,7 +30,7 @@ from tiered.model import EpochEntry, Row
 from tiered.plan.lifecycle import Grant, Reason, Refusal, VolumeProof, decide_claim
 
 MAX_APPEND_ROWS = 10_000
-"""Rows of one append."""
+"""Limit of rows in one append."""
 
 T = TypeVar("T")
 _EPOCH = attrgetter("leader_epoch")
@@ -38,23 +38,23 @@ _EPOCH = attrgetter("leader_epoch")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How large the parts of a catalog become; tests make them small."""
+    """Sizes at which parts of a catalog are split; tests make them small."""
 
     leaf_rows: int = 1024
     tail_rows: int = 1152
-    """Rows in the root from which on the oldest ``leaf_rows`` go into a leaf."""
+    """Rows in the root at which the oldest ``leaf_rows`` move into a leaf."""
     fan_out: int = 512
     root_leaves: int = 544
-    """Leaf pointers in the root from which on the oldest ``fan_out`` go into an inner page."""
+    """Leaf pointers in the root at which the oldest ``fan_out`` move into an inner page."""
     small_leaf: int = 256
-    """A rewritten leaf with fewer rows is merged with a neighbour, or with the rows in the root."""
+    """Rows below which a rewritten leaf is merged with a neighbour, or with the rows in the root."""
     trash_entries: int = 2048
-    """Entries in the root from which on the oldest ``trash_page`` go into a page of the trash."""
+    """Entries in the root at which the oldest ``trash_page`` move into a page of the trash."""
     trash_page: int = 1024
 
     @property
     def small_inner(self) -> int:
-        """A rewritten inner page with fewer pointers is merged with the next one, or with the leaves in the root."""
+        """Pointers below which a rewritten inner page is merged with the next one, or with the leaves in the root."""
         return (self.fan_out + 1) // 2
 
 
@@ -63,7 +63,7 @@ SHAPE = Shape()
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Who commits and when. ``now_ms`` is a wall clock, ``epoch`` the claim epoch that the committer holds.
+    """Author and time of a commit. ``now_ms`` is a wall clock, ``epoch`` the committer's claim epoch.
 
     The names of new pages follow from ``commit_id``, which is random and new in every attempt.
     """
@@ -78,14 +78,14 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Pages that an intent must see: answered by a tuple of their contents, in the same order."""
+    """Pages that an intent must see; the response is a tuple of their contents, in the same order."""
 
     kind: PageKind
     pointers: tuple[Pointer, ...]
 
 
 Reading = Generator[Wanted, tuple[Any, ...], T]
-"""A pure function that asks for pages on its way to ``T``."""
+"""Pure function that requests pages on its way to ``T``."""
 Outcome = Root | Refusal
 
 
@@ -94,22 +94,22 @@ class Intent(Protocol):
 
     @property
     def op(self) -> str:
-        """``claim``, ``append``, ``trim``."""
+        """Name of the kind of change, such as ``claim``, ``append`` or ``trim``."""
 
     def apply(self, root: Root, stamp: Stamp) -> Outcome | Reading[Outcome]:
-        """The next root. Pure: called again for each root that the commit is tried on."""
+        """Return the next root. Pure: called again for each root that the commit is tried on."""
 
 
 def create_root(topic_id: UUID, partition: int, topic: str, stamp: Stamp) -> Root:
-    """Version 1 of a catalog: no rows, nobody has claimed it. Its commit belongs to no epoch."""
+    """Return version 1 of a catalog: no rows, no claim. Its commit belongs to no epoch."""
     commit = Commit(stamp.commit_id, stamp.role.value, 0, 0, "create", stamp.now_ms, stamp.owner)
     return Root(topic_id, partition, topic, created_ms=stamp.now_ms, version=1, commit=commit)
 
 
 def succeed(root: Root, stamp: Stamp, op: str, **changes: Any) -> Root:
-    """The next version by the role that holds its epoch, with ``changes`` to other fields of the root."""
+    """Return the next version by the role that holds its epoch, with ``changes`` to other fields of the root."""
     role = changes.pop("role", None) or root.roles[stamp.role.value]
-    if root.commit.id == stamp.commit_id:  # one more intent of the commit that is being made: still one version
+    if root.commit.id == stamp.commit_id:  # a later intent of the same commit: still one version
         ops = root.commit.op.split(",")
         commit = root.commit if op in ops else dataclasses.replace(root.commit, op=",".join([*ops, op]))
         return dataclasses.replace(
@@ -119,12 +119,12 @@ def succeed(root: Root, stamp: Stamp, op: str, **changes: Any) -> Root:
 
 
 def next_version(root: Root, stamp: Stamp) -> int:
-    """The version that a commit on ``root`` makes."""
+    """Return the version that a commit on ``root`` makes."""
     return root.version + (root.commit.id != stamp.commit_id)
 
 
 def next_ts_ms(root: Root, stamp: Stamp) -> int:
-    """The time that a commit on ``root`` has."""
+    """Return the time of a commit on ``root``."""
     return root.commit.ts_ms if root.commit.id == stamp.commit_id else max(stamp.now_ms, root.commit.ts_ms + 1)
 
 
@@ -143,14 +143,14 @@ def _next(root: Root, stamp: Stamp, op: str, role: RoleState, changes: dict[str,
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """Several intents on one root: the next one, and why each was refused (None: it is in it)."""
+    """Result of several intents on one root: the next root, and each refusal (None: the intent is part of it)."""
 
     root: Root
     refusals: tuple[Refusal | None, ...]
 
 
 def fold(intents: Sequence[Intent], root: Root, stamp: Stamp) -> Reading[Folded]:
-    """Applies ``intents`` one after the other, as one version. One that is refused leaves the others as they are."""
+    """Apply ``intents`` one after the other, as one version. A refused one does not affect the others."""
     at, refusals = root, list[Refusal | None]()
     for intent in intents:
         outcome = intent.apply(at, stamp)
@@ -162,7 +162,7 @@ def fold(intents: Sequence[Intent], root: Root, stamp: Stamp) -> Reading[Folded]
 
 
 def _with_unwritten(reading: Reading[T], root: Root) -> Reading[T]:
-    """``reading``, answered from pages that this very commit has made where it asks for those."""
+    """Answer requests of ``reading`` for pages that this commit itself has made; pass the others on."""
     made = {page.pointer: page.content for page in root.unwritten}
     answer: tuple[Any, ...] = ()
     try:
@@ -180,7 +180,7 @@ def _with_unwritten(reading: Reading[T], root: Root) -> Reading[T]:
 
 @dataclass(frozen=True, slots=True)
 class ClaimIntent:
-    """Takes a role: epoch + 1, the ended epoch's last commit is sealed. Fences every older process of the role.
+    """Claim of a role: raises the epoch and seals the ended epoch's last commit. Fences older processes of the role.
 
     ``token`` is random and must be on the volume's disk before the commit is sent. ``volume`` may be None for a
     maintainer only.
@@ -194,7 +194,7 @@ class ClaimIntent:
     op = "claim"
 
     def apply(self, root: Root, stamp: Stamp) -> Root | Refusal:
-        """Refused by the volume table; else the claimed root, whose ``lineage`` names the writer's leader epoch."""
+        """Refuse by the volume table, or return the claimed root, whose ``lineage`` has the writer's leader epoch."""
         grant = decide_claim(root, self.role, self.volume)
         if isinstance(grant, Refusal):
             return grant
@@ -208,7 +208,7 @@ class ClaimIntent:
 def taken(
     root: Root, stamp: Stamp, op: str, role: Role, *, volume: str, owner: str, token: str = "", **changes: Any
 ) -> Root:
-    """The next version, in which a new epoch of ``role`` begins and the one before it is sealed."""
+    """Return the next version, in which a new epoch of ``role`` begins and the one before it is sealed."""
     before = root.roles[role.value]
     state = RoleState(
         # mutant claim-raises-epoch
@@ -223,7 +223,7 @@ def taken(
 
 
 def _sealed(root: Root, role: Role) -> tuple[Sealed, ...]:
-    """With the ended epoch's entry; the oldest of this role go beyond ``SEALED_LIMIT``."""
+    """Return ``sealed`` with the ended epoch's entry; a role's oldest entries beyond ``SEALED_LIMIT`` are dropped."""
     before = root.roles[role.value]
     if before.epoch == 0:
         return root.sealed
@@ -234,7 +234,7 @@ def _sealed(root: Root, role: Role) -> tuple[Sealed, ...]:
 
 
 def _begun(root: Root, grant: Grant, volume: VolumeProof) -> dict[str, Any]:
-    """Where an empty catalog begins, and the leader epoch of a volume that starts a new one."""
+    """Return the start of an empty catalog, and the leader epoch of a volume that starts a new one."""
     start = root.next_offset if grant.begins_at is None else grant.begins_at
     changes: dict[str, Any] = {} if grant.begins_at is None else {"start_offset": start, "next_offset": start}
     if grant.new_leader_epoch:
@@ -244,17 +244,17 @@ def _begun(root: Root, grant: Grant, volume: VolumeProof) -> dict[str, Any]:
 
 
 def with_epoch(lineage: tuple[EpochEntry, ...], entry: EpochEntry) -> tuple[EpochEntry, ...]:
-    """With ``entry``; epochs that end where they began have written nothing and are dropped."""
+    """Return the lineage with ``entry``, without epochs that ended where they began, as they wrote nothing."""
     kept = tuple(old for old in lineage if old.start_offset < entry.start_offset)
     return (*kept, entry)
 
 
 @dataclass(frozen=True, slots=True)
 class AppendIntent:
-    """Adds rows behind ``next_offset``. ``append_id`` must be on the volume's disk before the commit is sent.
+    """Append of rows at ``next_offset``. ``append_id`` must be on the volume's disk before the commit is sent.
 
-    ``epochs``: leader epochs that begin inside these rows; without them an epoch that is new to the catalog counts
-    from the base of the first row that ends with it.
+    ``epochs``: leader epochs that begin inside these rows. Without them, an epoch that is new to the catalog begins at
+    the base of the first row that ends with it.
     """
 
     rows: tuple[Row, ...]
@@ -264,7 +264,7 @@ class AppendIntent:
     op = "append"
 
     def apply(self, root: Root, stamp: Stamp) -> Root | Refusal:
-        """Refused unless the rows continue the catalog without gap or overlap and carry the stamp's role and epoch."""
+        """Refuse unless the rows continue the catalog without gap or overlap and carry the stamp's role and epoch."""
         refusal = fenced(root, stamp) or _check_rows(root, self.rows, stamp)
         if refusal is not None:
             return refusal
@@ -298,7 +298,7 @@ def _lineage_of(root: Root, rows: Sequence[Row], epochs: Sequence[EpochEntry]) -
     return lineage
 
 
-_FLAW_HINT = "`tiered check` reads this segment on its disk; what follows it is not committed before it is right"
+_FLAW_HINT = "run `tiered check` to read this segment on its disk; later segments are not committed before it is right"
 
 
 def _check_rows(root: Root, rows: Sequence[Row], stamp: Stamp) -> Refusal | None:
@@ -327,7 +327,7 @@ def _check_rows(root: Root, rows: Sequence[Row], stamp: Stamp) -> Refusal | None
 
 
 def row_flaw(row: Row, expected: int, stamp: Stamp) -> str:
-    """What is wrong with a row that is to begin at ``expected``, ``""`` if nothing is."""
+    """Return the flaw of a row that should begin at ``expected``, ``""`` without one."""
     if row.base != expected:
         return f"begins at {row.base} instead of {expected}: rows must be contiguous"
     if not row.base < row.next <= MAX_INT64:
@@ -347,7 +347,7 @@ def row_flaw(row: Row, expected: int, stamp: Stamp) -> str:
 
 
 def holds_any(rows: Rows | Trash, uids: set[tuple[int, int]]) -> bool:
-    """Whether one of ``uids`` (both halves) is named."""
+    """Return True if a row or entry has one of ``uids`` (both halves)."""
     column = rows.columns["id_hi"]
     if len(uids) == 1:
         ((high, _),) = uids
@@ -358,7 +358,7 @@ def holds_any(rows: Rows | Trash, uids: set[tuple[int, int]]) -> bool:
 
 
 def fenced(root: Root, stamp: Stamp) -> Refusal | None:
-    """Why the claim of ``stamp`` may not commit on ``root``."""
+    """Return the refusal if the claim of ``stamp`` may not commit on ``root``, or None."""
     held = root.roles[stamp.role.value]
     if held.epoch != stamp.epoch:
         return Refusal(

@@ -1,7 +1,7 @@
-"""Which records an erasure takes, and what is left of a batch. Pure.
+"""Which records an erasure removes, and the batches that remain. Pure.
 
-A record that goes leaves its offset behind: its batch keeps its range, its producer and its place in a transaction, and
-is emptied where nothing else was in it. What says who wrote, and markers of transactions, are never records of a key.
+A removed record leaves its offset unused: its batch keeps its range, its producer and its place in a transaction, and
+may become empty. Control batches, such as markers of transactions, are never records of a key.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from tiered.model import Row
 
 NO_TOPIC = UUID(int=0)
 MAX_KEYS = 100_000
-"""Keys and beginnings of keys of one erasure: all are held in memory, and stand in its receipt as hashes."""
+"""Limit of keys and key prefixes in one erasure: all are in memory, and their hashes in its receipt."""
 
 HASH = "BLAKE2b-256, keyed with the 16 bytes of the topic id"
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Records of one of ``keys``, or of a key that begins with one of ``prefixes``; any key where neither is given.
+    """Records of one of ``keys``, or of a key that begins with one of ``prefixes``; any key if neither is given.
 
-    ``before_ms``: of these only what has an older timestamp; what has none stays.
+    ``before_ms`` restricts them to older timestamps; records without a timestamp stay.
     """
 
     keys: frozenset[bytes] = frozenset()
@@ -39,30 +39,30 @@ class Selection:
 
     def __post_init__(self) -> None:
         if not self.keys and not self.prefixes and self.before_ms is None:
-            raise ConfigError("nothing says what is to be erased", hint="name a key, the beginning of keys, or a time")
+            raise ConfigError("no key, prefix or time is given", hint="name a key, the beginning of keys, or a time")
         if len(self.keys) + len(self.prefixes) > MAX_KEYS:
-            raise ConfigError(f"{len(self.keys)} keys are more than the {MAX_KEYS} of one erasure", hint="take several")
+            raise ConfigError(f"{len(self.keys)} keys exceed the limit of {MAX_KEYS}", hint="run several erasures")
         if b"" in self.prefixes:
-            raise ConfigError("every key begins with nothing", hint="name the beginning of the keys that are meant")
+            raise ConfigError("an empty prefix selects every key", hint="name the beginning of the keys that are meant")
 
     def may_be_in(self, row: Row) -> bool:
-        """False if nothing in a segment can be meant, by what its row tells."""
+        """Return False if the row proves that its segment has no selected record."""
         return row.size > 0 and (self.before_ms is None or row.min_ts < self.before_ms)
 
     def takes(self, key: bytes | None, timestamp: int) -> bool:
-        """Whether a record goes. ``timestamp`` in ms, below 0 where it has none."""
+        """Return True if a record is erased. ``timestamp`` in ms, below 0 if it has none."""
         if self.before_ms is not None and not 0 <= timestamp < self.before_ms:
-            return False  # also where no time is known
+            return False  # a record without a timestamp stays
         if not self.keys and not self.prefixes:
             return True
         return key is not None and self.names(key)
 
     def names(self, key: bytes) -> bool:
-        """Whether it is one of the keys, or begins as one."""
+        """Return True if ``key`` is listed or begins with a listed prefix."""
         return key in self.keys or (bool(self.prefixes) and key.startswith(self.prefixes))
 
     def count(self, header: BatchHeader, batch: Buffer) -> int:
-        """Records of a batch that go."""
+        """Return how many records of a batch are erased."""
         return (
             0
             if header.is_control
@@ -70,7 +70,7 @@ class Selection:
         )
 
     def rest(self, header: BatchHeader, batch: Buffer) -> tuple[Buffer, int]:
-        """What is left of a batch, byte for byte the same if nothing goes, and how many records went."""
+        """Return the rest of a batch, byte for byte the same if nothing is erased, and the number of erased records."""
         if header.is_control:
             return batch, 0
         records = list(decode_records(batch))
@@ -79,7 +79,7 @@ class Selection:
         return (rebuild_batch(header, kept) if gone else batch), gone
 
     def hashed(self, topic_id: UUID) -> dict[str, object]:
-        """What was asked for, without a key in it."""
+        """Return the request with keys replaced by hashes, for the receipt."""
         return {
             "hash": HASH,
             "keys": sorted(_hash(topic_id, key) for key in self.keys),
@@ -88,40 +88,40 @@ class Selection:
         }
 
     def job_id(self, topic_id: UUID, partitions: Sequence[int]) -> str:
-        """The same for the same erasure, so that one that was cut short goes on as itself."""
+        """Return an id that depends only on the erasure, so that an interrupted one resumes under its own id."""
         asked = json.dumps([self.hashed(topic_id), sorted(partitions)]).encode()
         return f"erase-{hashlib.blake2b(asked, key=topic_id.bytes, digest_size=16).hexdigest()}"
 
 
 @dataclass(frozen=True, slots=True)
 class BlindSelection(Selection):
-    """The same of one topic, by hashes alone: for what is kept in a bucket and told to other machines.
+    """The selection of one topic by hashes alone, for storage in a bucket and other machines.
 
-    ``keys`` are hashes, ``prefixes`` the length of each (4 bytes) and the hash of so many bytes of a key.
+    ``keys`` are hashes; ``prefixes`` are the length of each (4 bytes) and the hash of so many bytes of a key.
     """
 
     topic_id: UUID = NO_TOPIC
 
     @classmethod
     def of(cls, selection: Selection, topic_id: UUID) -> BlindSelection:
-        """``selection``, hashed."""
+        """Return ``selection`` with hashes in place of keys."""
         prefixes = [len(each).to_bytes(4, "big") + _digest(topic_id, each) for each in selection.prefixes]
         keys = frozenset(_digest(topic_id, key) for key in selection.keys)
         return cls(keys, tuple(sorted(prefixes)), selection.before_ms, topic_id)
 
     def as_json(self) -> dict[str, Any]:
-        """For :meth:`of_json`; the same for the same selection."""
+        """Return fields for :meth:`of_json`; equal selections give equal fields."""
         keys, prefixes = sorted(key.hex() for key in self.keys), [prefix.hex() for prefix in self.prefixes]
         return {"topic_id": self.topic_id.hex, "keys": keys, "prefixes": prefixes, "before_ms": self.before_ms}
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> BlindSelection:
-        """The inverse."""
+        """Build from the fields of :meth:`as_json`."""
         keys, prefixes = (tuple(bytes.fromhex(each) for each in fields[name]) for name in ("keys", "prefixes"))
         return cls(frozenset(keys), prefixes, fields["before_ms"], UUID(fields["topic_id"]))
 
     def names(self, key: bytes) -> bool:
-        """As of what was hashed: 1 us a key, and one more for each length of a beginning."""
+        """Return True if ``key`` was hashed, or begins with a hashed prefix: 1 us, and 1 us per prefix length."""
         if self.keys and _digest(self.topic_id, key) in self.keys:
             return True
         return any(
@@ -130,7 +130,7 @@ class BlindSelection(Selection):
         )
 
     def hashed(self, topic_id: UUID) -> dict[str, object]:
-        """What was asked for."""
+        """Return the request with the hashes of its keys, for the receipt."""
         return {
             "hash": HASH,
             "keys": sorted(key.hex() for key in self.keys),

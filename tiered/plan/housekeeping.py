@@ -1,4 +1,4 @@
-"""What keeps the books of the collector, and the state of a log: changes that touch no row."""
+"""Changes to a root that touch no row: the collector's bookkeeping, and the state of a log."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tiered.plan.lifecycle import Reason, Refusal
 
 @dataclass(frozen=True, slots=True)
 class GcFloorIntent:
-    """From now on what left the catalog up to ``version`` may go: whoever pins later pins a newer root."""
+    """Rise of the floor: objects removed up to ``version`` may be deleted, as later pins are on newer roots."""
 
     version: int
 
     op = "gc_floor"
 
     def apply(self, root: Root, stamp: Stamp) -> Outcome:
-        """Refused beyond the root's own version; NOTHING at or below the floor."""
+        """Refuse beyond the root's own version; NOTHING at or below the floor."""
         refusal = fenced(root, stamp)
         if refusal is not None:
             return refusal
@@ -34,14 +34,14 @@ class GcFloorIntent:
 
 @dataclass(frozen=True, slots=True)
 class GcDoneIntent:
-    """What ``entries`` name was deleted, every one acknowledged: exactly these leave the trash."""
+    """End of a collection: the store acknowledged every deletion of ``entries``, and exactly these leave the trash."""
 
     entries: tuple[TrashEntry, ...]
 
     op = "gc_done"
 
     def apply(self, root: Root, stamp: Stamp) -> Outcome:
-        """Refused for an entry above the floor. Entries that are listed no more are left out; NOTHING without any."""
+        """Refuse an entry above the floor. Entries no longer listed are ignored; NOTHING if all are."""
         refusal = fenced(root, stamp)
         if refusal is not None:
             return refusal
@@ -49,7 +49,7 @@ class GcDoneIntent:
         if above:
             return Refusal(
                 Reason.INVALID,
-                f"{root.where}: what left in version {above[0].removed_version} is above the floor {root.gc_floor}",
+                f"{root.where}: an entry of version {above[0].removed_version} is above the floor {root.gc_floor}",
             )
         done = set(self.entries)
         kept = np.array([entry not in done for entry in root.trash], dtype=np.bool_)
@@ -63,14 +63,14 @@ _STEPS = {STATE_OPEN: (STATE_SEALED, STATE_DELETING), STATE_SEALED: (STATE_DELET
 
 @dataclass(frozen=True, slots=True)
 class StateIntent:
-    """Seals a log for a hand-over, or begins its destruction; neither is ever taken back."""
+    """Sealing of a log for a hand-over, or the start of its destruction; neither is reversible."""
 
     state: str
 
     op = "state"
 
     def apply(self, root: Root, stamp: Stamp) -> Outcome:
-        """Refused backwards; NOTHING if it is so."""
+        """Refuse a step backwards; NOTHING if the state is the same."""
         refusal = fenced(root, stamp)
         if refusal is not None:
             return refusal

@@ -1,7 +1,7 @@
-"""What is true of every root, as sentences with a check each.
+"""Invariants of every root, as sentences with a check each.
 
 ``check_root`` runs before every PUT of a root, after every GET, in ``check`` and in the tests: one function, so that
-what a commit may do and what an auditor verifies cannot drift apart. All checks are vectorised; 10,000 rows cost a
+the rules of a commit and those of an auditor cannot drift apart. All checks are vectorised; 10,000 rows cost a
 few milliseconds, nearly all of it row hashes.
 """
 
@@ -23,7 +23,7 @@ from tiered.format.trash import TRASH_KINDS, TRASH_LIST, TRASH_ROWS
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A sentence that is not true of a root, and what contradicts it."""
+    """A sentence that is false for a root, and the contradicting values."""
 
     sentence: str
     found: str
@@ -38,11 +38,11 @@ _ChangeCheck = Callable[[Root, Root], Iterator[str]]
 CHECKS: dict[str, _Check] = {}
 """Sentences about one root."""
 CHANGE_CHECKS: dict[str, _ChangeCheck] = {}
-"""Sentences about a root and one that was seen before it."""
+"""Sentences about a root and an earlier one."""
 
 
 def check_page(root: Root, content: Rows | Pointers) -> list[Violation]:
-    """What is not true of the rows of a leaf that ``root`` names. An inner page is seen with its leaves."""
+    """Return the false sentences about the rows of a leaf of ``root``. An inner page is checked with its leaves."""
     if not isinstance(content, Rows):
         return []
     found = [*_impossible_rows(content), *_unclaimed_rows(root, content)]
@@ -50,7 +50,7 @@ def check_page(root: Root, content: Rows | Pointers) -> list[Violation]:
 
 
 def check_root(root: Root, previous: Root | None = None) -> list[Violation]:
-    """All sentences that are not true of ``root``, also as a successor of ``previous`` (an older or equal version)."""
+    """Return all sentences that are false for ``root``, also as a successor of ``previous`` (no newer version)."""
     found = [Violation(sentence, what) for sentence, check in CHECKS.items() for what in check(root)]
     if previous is not None:
         found += [
@@ -79,7 +79,7 @@ def _change(text: str) -> Callable[[_ChangeCheck], _ChangeCheck]:
 
 
 def _ranges(root: Root) -> tuple[Column, Column]:
-    """Bases and ends of inner pages, leaves and rows, one after the other."""
+    """Return bases and ends of inner pages, leaves and rows, concatenated."""
     if root.inner is NO_POINTERS and root.leaves is NO_POINTERS:
         return root.rows.columns["base"], root.rows.columns["next"]
     tables = (root.inner, root.leaves, root.rows)
@@ -125,7 +125,7 @@ def _balance(root: Root) -> Iterator[str]:
         yield f"row sum {live.sum:032x}, by the totals {expected.sum:032x}"
 
 
-@_sentence("only the page in which the log starts holds what lies below its start")
+@_sentence("only the page in which the log starts has rows below its start")
 def _dead(root: Root) -> Iterator[str]:
     if root.dead == NO_TALLY:
         return
@@ -144,7 +144,7 @@ def _possible(root: Root) -> Iterator[str]:
 
 
 def _impossible_rows(rows: Rows) -> Iterator[str]:
-    """The first row that cannot be, of a root or of a leaf page."""
+    """Yield the first impossible row of a root or of a leaf page."""
     column = rows.columns
     hole = (column["flags"] & FLAG_HOLE) != 0
     bad = (
@@ -178,7 +178,7 @@ def _unique(root: Root) -> Iterator[str]:
     objects, whole = rows["size"] > 0, root.trash.kinds != TRASH_ROWS
     high = np.concatenate([rows["id_hi"][objects], trash["id_hi"][whole], inner["id_hi"], leaves["id_hi"]])
     ascending = np.sort(high)
-    if not (ascending[1:] == ascending[:-1]).any():  # as good as always, ids being random
+    if not (ascending[1:] == ascending[:-1]).any():  # nearly always, as ids are random
         return
     low = np.concatenate([rows["id_lo"][objects], trash["id_lo"][whole], inner["id_lo"], leaves["id_lo"]])
     order = np.lexsort((low, high))
@@ -199,7 +199,7 @@ def _claimed(root: Root) -> Iterator[str]:
 
 
 def _unclaimed_rows(root: Root, rows: Rows) -> Iterator[str]:
-    """The first row, of a root or of a leaf page, of an epoch that its role has not claimed."""
+    """Yield the first row, of a root or of a leaf page, whose epoch its role has not claimed."""
     yield from _unclaimed(root, rows.columns["claim_epoch"], (rows.columns["flags"] & FLAG_MAINTAINER) != 0, "row")
 
 
@@ -324,7 +324,7 @@ def _one_commit(root: Root, previous: Root) -> Iterator[str]:
 
 
 TAKES_ROLE = frozenset({"claim", "handover", "stage"})
-"""Ops that may begin an epoch: a sink's only where no writer has claimed yet."""
+"""Ops that may begin an epoch: ``stage`` only before a writer's first claim."""
 
 
 @_change("a claim seals the last commit of the epoch that it ends; other commits keep all epochs and other roles")
@@ -350,7 +350,7 @@ def _roles_kept(root: Root, previous: Root) -> Iterator[str]:
 def _rows_kept(root: Root, previous: Root) -> Iterator[str]:
     if root.removed != previous.removed:
         return
-    # What left the tail is in pages now, where the sums hold it to what it was.
+    # Rows that left the tail are in pages now, where the sums prove that they are the same.
     count, before = len(root.rows), len(previous.rows)
     paged = root.rows.base[0] if count else root.next_offset
     rows = previous.rows

@@ -1,6 +1,6 @@
-"""How a job over a bucket is cut into tasks. Pure: rows of a snapshot go in, a piece at a time, in offset order.
+"""Splitting a job over a bucket into tasks. Pure: rows of a snapshot go in, a piece at a time, in offset order.
 
-A task costs about 70 ms whatever it does, and is done again as a whole if its machine is lost.
+A task costs about 70 ms of overhead, and runs again as a whole if its machine is lost.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ SPAN_BYTES = 1024 * 1024 * 1024
 """Bytes of one task that reads segments: seconds of work."""
 
 MAX_SPAN_SEGMENTS = 10_000
-"""Segments of one task, however small they are: each costs requests."""
+"""Segments of one task, however small they are, as each costs requests."""
 
 TWO_PHASE_BYTES = 4 * 1024**3
-"""A log of more bytes than this is compacted by all tasks, in two phases, not by one."""
+"""Size above which a log is compacted by all tasks in two phases, not by one task."""
 
 TWO_PHASE_RECORDS = 50_000_000
-"""So is one with more records, each of which may have a key of its own."""
+"""Number of records with the same effect, as each may have a key of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The segments of one partition whose base lies in ``start`` to ``end`` (exclusive). Spans leave no gap."""
+    """Segments of one partition whose base is in ``start`` to ``end`` (exclusive). Spans leave no gap."""
 
     start: int
     end: int
@@ -35,7 +35,7 @@ class Span:
 
 
 class SpanCutter:
-    """Neighbouring rows, fed piece by piece, as spans of at least ``least_bytes`` each but for the last one."""
+    """Cutter of neighbouring rows into spans of at least ``least_bytes`` each, except for the last one."""
 
     def __init__(self, least_bytes: int = SPAN_BYTES) -> None:
         self._least_bytes = least_bytes
@@ -44,7 +44,7 @@ class SpanCutter:
         self._segments = self._bytes = 0
 
     def add(self, rows: Iterable[Row]) -> None:
-        """More rows, behind those before."""
+        """Add the rows that follow those before."""
         for row in rows:
             if self._start < 0:
                 self._start = row.base
@@ -55,7 +55,7 @@ class SpanCutter:
                 self._close()
 
     def finish(self) -> list[Span]:
-        """All spans, in offset order."""
+        """Return all spans, in offset order."""
         if self._start >= 0:
             self._close()
         return self._spans
@@ -66,9 +66,9 @@ class SpanCutter:
 
 
 def bundled(sizes: Sequence[int], most_bytes: int, most: int) -> list[list[int]]:
-    """Indexes of ``sizes`` in groups of at most ``most`` that stay within ``most_bytes``, or of one alone.
+    """Group the indexes of ``sizes``: at most ``most`` within ``most_bytes`` each, or one alone.
 
-    The largest come first: what takes longest must not begin last.
+    The largest come first, as the longest task must not start last.
     """
     groups: list[list[int]] = []
     left = 0

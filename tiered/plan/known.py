@@ -1,8 +1,8 @@
-"""What is known of a partition's root before it is read: a root that is absent, or says less, is lost or an older one.
+"""Lower bounds of a partition's root, known before it is read: a root that is absent or below them is lost or older.
 
-A registry entry knows that the root was made with its topic. A disk knows the end that was read back from it, its own
-claim, the root that it was restored from. All of them only grow, and whoever notes them has read the root before, so
-that a root read *after* them is never below them.
+A registry entry proves that the root was made with its topic. A disk knows the end that was read back from it, its own
+claim, the root that it was restored from. All of them only grow, and are noted only after a read of the root. A root
+that is read *after* them is therefore never below them.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 HELD_SEPARATOR = ","
 HELD_LIMIT = 256
-"""Ids remembered in one held value: the newest. More are pending only after as many crashes in a row."""
+"""Limit of ids in one held value, the newest: more are pending only after as many crashes in a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Lower bounds of a root; 0 and empty where nothing is known.
+    """Lower bounds of a root; 0 and empty if unknown.
 
     ``made``: the registry says that roots were made with the topic. All else is from a disk: ``version`` that it was
-    restored from, ``start_offset`` and ``next_offset`` as read back, ``writer_epoch`` its own claim, ``tokens`` those
-    that its claims held.
+    restored from, ``start_offset`` and ``next_offset`` as read back, ``writer_epoch`` its own claim, ``tokens`` of its
+    claims.
     """
 
     made: bool = False
@@ -37,11 +37,11 @@ class Known:
 
     @property
     def by_disk(self) -> bool:
-        """Whether a disk has seen the root: a token comes onto one only after the root was read."""
+        """True if a disk has seen the root: a token is stored on it only after the root was read."""
         return bool(self.tokens) or max(self.version, self.start_offset, self.next_offset, self.writer_epoch) > 0
 
     def absent(self) -> str:
-        """Why the root must be there: one sentence, ``""`` if nothing says so."""
+        """Return why the root must exist, as one sentence; ``""`` without a reason."""
         if self.next_offset > 0:
             return f"this disk saw offset {self.next_offset} committed in it"
         if self.by_disk:
@@ -49,7 +49,7 @@ class Known:
         return "the registry entry says that it was made with its topic" if self.made else ""
 
     def contradictions(self, root: Root) -> Iterator[str]:
-        """Sentences that show ``root`` to be older than what was seen."""
+        """Yield sentences that show ``root`` to be older than one that was seen."""
         writer = root.writer
         if root.next_offset < self.next_offset:
             yield f"this disk saw offset {self.next_offset} committed, the root ends at {root.next_offset}"
@@ -63,7 +63,7 @@ class Known:
         if same_claim and self.tokens and writer.token not in self.tokens:
             yield (
                 f"claim {self.writer_epoch} was made with a token of this disk, in the root it is of "
-                f"{writer.owner or 'nobody'}"
+                f"{writer.owner or 'an unknown owner'}"
             )
 
 
@@ -71,5 +71,5 @@ NOTHING_KNOWN = Known()
 
 
 def held_ids(value: str) -> tuple[str, ...]:
-    """The ids in a held value, the oldest first."""
+    """Return the ids in a held value, the oldest first."""
     return tuple(filter(None, value.split(HELD_SEPARATOR)))

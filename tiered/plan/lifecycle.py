@@ -1,4 +1,4 @@
-"""Who may own a partition: the volume table, evaluated again on every retry of a claim.
+"""Ownership of a partition: the volume table, evaluated again on every retry of a claim.
 
 =====================================================  ====================  ======================================
 a writer claims                                        the root says         result
@@ -7,8 +7,8 @@ any volume                                             no writer yet         gra
 any volume                                             the volume ``spark``  refused: sinks write it, until a handover
 a volume without records (also one the root names)     last claim by any     granted: resumes at ``next_offset``
                                                                              under a new leader epoch
-a sidecar's, no segment of whose broker begins there,  last claim by any     refused: whoever follows it goes on
-or whose broker has other records below (``lineage``)
+a sidecar's, no segment of whose broker begins there,  last claim by any     refused: its segments do not continue
+or whose broker has other records below (``lineage``)                        the log
 volume V whose disk holds the root's token and         last claim by V       granted
 last append
 volume V whose disk does not hold both                 last claim by V       refused: a copy or an old snapshot
@@ -17,13 +17,13 @@ a new volume, restored to another offset               last claim by another ref
 volume V with records                                  last claim by another refused: V lost the log
 =====================================================  ====================  ======================================
 
-Why a proof: copied volumes and restored snapshots are everyday events in a cloud. With the volume id alone a copy
-takes ``next_offset`` as its own and acknowledges records that the log does not hold.
+The proof matters because copied volumes and restored snapshots are everyday events in a cloud. With the volume id
+alone a copy would take ``next_offset`` as its own and acknowledge records that the log does not hold.
 
-A maintainer holds no records; its claim is always granted. Spark sinks are one volume, ``spark``, all together: each is
-exactly-once by its own id, so that they need no epoch among themselves (``plan.stage``). A sink takes a partition that
-nobody has claimed, and is refused where a local log owns it; a handover moves it, to the volume ``local`` for the
-first log without records that comes.
+A maintainer holds no records; its claim is always granted. All Spark sinks are one volume, ``spark``: each is
+exactly-once by its own id, so that they need no epoch among themselves (``plan.stage``). A sink may take a partition
+without any claim, and is refused where a local log owns it. A handover moves a partition, to the volume ``local`` for
+the next local log without records.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ from tiered.format.root import STATE_OPEN, Root
 from tiered.plan.known import HELD_LIMIT, HELD_SEPARATOR, held_ids
 
 SPARK_VOLUME = "spark"
-"""The owner of a partition that sinks write."""
+"""Owner of a partition that sinks write."""
 LOCAL_VOLUME = "local"
-"""The owner of a partition that was handed back to local logs, none of which has claimed it yet."""
+"""Owner of a partition that was handed back to local logs and that none of them has claimed yet."""
 
 
 class Reason(enum.Enum):
-    """Why an intent was refused."""
+    """Reason for refusing an intent."""
 
     FENCED = "fenced"  # another claim owns the role, or the volume may not claim
     STATE = "state"  # the log is sealed or being deleted
     GAP = "gap"  # the append does not begin where the catalog ends
     OUT_OF_RANGE = "out_of_range"  # an offset beyond the end
     INVALID = "invalid"  # the call itself is wrong
-    GONE = "gone"  # what was to be changed is not there any more
+    GONE = "gone"  # the rows to be changed are no longer there
     NOTHING = "nothing"  # already so: no commit is needed
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An intent that must not be committed on this root; ``message`` names topic, partition and offsets."""
+    """Refusal of an intent on this root; ``message`` names topic, partition and offsets."""
 
     reason: Reason
     message: str
@@ -64,7 +64,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class RestoredFrom:
-    """The root from which a volume was restored."""
+    """Root from which a volume was restored."""
 
     version: int
     next_offset: int
@@ -72,13 +72,13 @@ class RestoredFrom:
 
 @dataclass(frozen=True, slots=True)
 class VolumeProof:
-    """What a volume can show for itself.
+    """Evidence of a volume for its claim.
 
-    ``token`` and ``last_append`` are the values last handed to ``persist``, as its disk holds them (opaque text:
-    several ids, the newest last, because a commit may be pending). ``empty``: it holds no records.
-    ``start_offset``, ``end_offset`` and ``leader_epoch`` are the local log's; the first writer of an empty catalog
-    begins it at ``start_offset``. ``joints``: the only offsets at which an empty one can go on, in order, because its
-    records come from elsewhere in whole segments (a sidecar's); None: at any.
+    ``token`` and ``last_append`` are the values last passed to ``persist``, as its disk holds them (opaque text:
+    several ids, the newest last, because a commit may be pending). ``empty``: it holds no records. ``start_offset``,
+    ``end_offset`` and ``leader_epoch`` are the local log's; the first writer of an empty catalog begins it at
+    ``start_offset``. ``joints``: the only offsets, ascending, at which an empty volume can continue, as its records
+    arrive in whole segments (a sidecar's); None: at any.
     """
 
     volume_id: str
@@ -96,7 +96,7 @@ class VolumeProof:
 class Grant:
     """A claim that may be committed. ``new_leader_epoch``: the volume starts a new one at ``next_offset``.
 
-    ``begins_at`` is where an empty catalog begins, None for one that has begun.
+    ``begins_at`` is the first offset of an empty catalog, None for one that has begun.
     """
 
     new_leader_epoch: bool
@@ -104,20 +104,20 @@ class Grant:
 
 
 def hold(value: str, *more: str) -> str:
-    """A held value with ``more`` ids (empty ones are skipped), each once, in the order in which they came.
+    """Return a held value with ``more`` ids (empty ones are skipped), each once, in order of arrival.
 
-    Beyond ``HELD_LIMIT`` the first and the newest stay: the first is the one that the root was seen to carry
-    (``since``), and it must outlive any number of pending ones.
+    Beyond ``HELD_LIMIT`` the first and the newest stay: the root was seen to carry the first (``since``), which must
+    outlive any number of pending ones.
     """
     ids = list(dict.fromkeys(held_ids(HELD_SEPARATOR.join((value, *more)))))
     return HELD_SEPARATOR.join(ids if len(ids) <= HELD_LIMIT else [ids[0], *ids[1 - HELD_LIMIT :]])
 
 
 def since(value: str, seen: str) -> str:
-    """A held value without the ids before ``seen``, which a root that was read carries; all of it if it is not held.
+    """Return a held value without the ids before ``seen``, which a root carries; unchanged if ``seen`` is not in it.
 
-    Each id belongs to one PUT on the ETag of the root before it, and they were sent one after the other: once a root
-    carries ``seen``, those before it can never land any more. Those after it still may.
+    Each id belongs to one PUT on the ETag of the root before it, sent one after the other: once a root carries
+    ``seen``, those before it can never land any more. Those after it still may.
     """
     if value == seen:
         return value
@@ -126,9 +126,9 @@ def since(value: str, seen: str) -> str:
 
 
 def decide_claim(root: Root, role: Role, volume: VolumeProof | None) -> Grant | Refusal:
-    """The table above. ``volume`` is None for a maintainer only."""
+    """Decide a claim by the table above. ``volume`` is None for a maintainer only."""
     if root.state != STATE_OPEN:
-        return Refusal(Reason.STATE, f"{root.where} is {root.state}: nobody may claim it")
+        return Refusal(Reason.STATE, f"{root.where} is {root.state}: it cannot be claimed")
     if role is not Role.WRITER:
         return Grant(new_leader_epoch=False)
     if volume is None or not volume.volume_id:
@@ -150,7 +150,7 @@ def decide_claim(root: Root, role: Role, volume: VolumeProof | None) -> Grant | 
 
 
 def sink_refused(root: Root) -> Refusal | None:
-    """Why a Spark sink may not write here, None if it may: the partition is the sinks', or nobody ever claimed it."""
+    """Return why a Spark sink may not write here. None if sinks own the partition, or it was never claimed."""
     writer, is_open = root.writer, root.state == STATE_OPEN
     if not is_open:
         return Refusal(Reason.STATE, f"{root.where} is {root.state}: no sink may write to it")
@@ -159,7 +159,7 @@ def sink_refused(root: Root) -> Refusal | None:
         return None
     owner = f"volume {writer.volume} (claimed by {writer.owner}, epoch {writer.epoch})"
     if not writer.volume:
-        owner = "nobody that is known any more: its catalog was rebuilt"
+        owner = "an unknown writer: its catalog was rebuilt"
     elif writer.volume == LOCAL_VOLUME:
         owner = f"local logs (handed over by {writer.owner})"
     return Refusal(
@@ -170,16 +170,16 @@ def sink_refused(root: Root) -> Refusal | None:
 
 
 def is_own_claim(root: Root, volume: VolumeProof) -> bool:
-    """Whether the claim that ``root`` carries was made for this volume as it is now.
+    """Return True if the claim in ``root`` was made for this volume as it is now.
 
-    The id alone does not tell: after a rejoin, or on an older snapshot, the root may still name the claim of the volume
+    The id alone is no proof: after a rejoin, or on an older snapshot, the root may still name the claim of the volume
     that this directory once was.
     """
     return root.writer.epoch > 0 and volume.volume_id == root.writer.volume and not _missing(root, volume)
 
 
 def _missing(root: Root, volume: VolumeProof) -> str:
-    """Which part of the proof this volume lacks, ``""`` if none."""
+    """Return the part of the proof that this volume lacks, ``""`` if none."""
     writer = root.writer
     if writer.token not in held_ids(volume.token):
         return "claim"
@@ -187,19 +187,19 @@ def _missing(root: Root, volume: VolumeProof) -> str:
 
 
 def _no_joint(root: Root, volume: VolumeProof) -> Refusal | None:
-    """Whole segments cannot go on in the middle of one: the claim would only fence who can."""
+    """Refuse a volume whose whole segments cannot continue here: its claim would only fence a writer that can."""
     end, joints = root.next_offset, volume.joints
     if joints is None or end in joints:
         return None
     below, above = [at for at in joints if at < end], [at for at in joints if at > end]
     if below and above:
-        what = f"which lies in the broker's segment {below[-1]} to {above[0]}"
+        what = f"which is inside the broker's segment {below[-1]} to {above[0]}"
         hint = (
             "another replica, which rolls at other offsets, was uploaded: go on with the sidecar beside that one; if "
             "it is lost, upload from here under another prefix"
         )
     elif above:
-        what = f"the broker's log begins at {above[0]}: what lies between was deleted before it was linked"
+        what = f"the broker's log begins at {above[0]}: the offsets between were deleted before they were linked"
         hint = (
             "if another replica still holds it, run the sidecar there; another prefix begins a new log at what is left"
         )
@@ -210,7 +210,7 @@ def _no_joint(root: Root, volume: VolumeProof) -> Refusal | None:
 
 
 def _behind(root: Root, volume: VolumeProof) -> Refusal | None:
-    """A log that ends below ``next_offset`` would give its next records offsets that the catalog holds already."""
+    """Refuse a log that ends below ``next_offset``: its next records would reuse committed offsets."""
     if volume.end_offset >= root.next_offset:
         return None
     return Refusal(

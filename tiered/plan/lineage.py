@@ -1,7 +1,7 @@
-"""Whether two logs hold the same records, by their leader epochs.
+"""Comparison of two logs by their leader epochs.
 
-A leader epoch has one leader, and a leader gives each offset once: where two logs have the same epoch at an offset they
-hold the same records up to it. An unclean election gives offsets again, under another epoch.
+A leader epoch has one leader, and a leader assigns each offset once. Two logs with the same epoch at an offset hold the
+same records up to it. An unclean election assigns offsets again, under another epoch.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ UNKNOWN_EPOCH = -1
 
 
 def epoch_at(epochs: Sequence[EpochEntry], offset: int) -> int:
-    """The leader epoch under which ``offset`` was written; ``UNKNOWN_EPOCH`` if these begin above it."""
+    """Return the leader epoch under which ``offset`` was written; ``UNKNOWN_EPOCH`` if these begin above it."""
     return max((entry.epoch for entry in epochs if entry.start_offset <= offset), default=UNKNOWN_EPOCH)
 
 
 def are_other_epochs(one: int, another: int) -> bool:
-    """Whether both are known, and differ: what begins later, or tells nothing, contradicts nothing."""
+    """Return True if both epochs are known and differ: an unknown one contradicts nothing."""
     return one != another and UNKNOWN_EPOCH not in {one, another}
 
 
 def need_same_records(name: str, held: Sequence[EpochEntry], theirs: Sequence[EpochEntry], end: int) -> None:
-    """That a broker whose leader epochs are ``theirs`` has the records that the bucket holds below ``end``.
+    """Raise OffsetGapError unless a broker with the leader epochs ``theirs`` has the bucket's records below ``end``.
 
-    ``held``: the leader epochs of these. Raises OffsetGapError from the first offset of which both differ.
+    ``held``: the leader epochs of the bucket. The error names the first offset at which both differ.
     """
     was, now = epoch_at(held, end - 1), epoch_at(theirs, end - 1)
     if are_other_epochs(was, now):
@@ -37,7 +37,7 @@ def need_same_records(name: str, held: Sequence[EpochEntry], theirs: Sequence[Ep
 
 
 def rewritten(name: str, start: int, end: int, why: str = "") -> OffsetGapError:
-    """The error of a bucket that holds what its broker has given again, or no longer has."""
+    """Return the error for a bucket with records that its broker has replaced or no longer has."""
     return OffsetGapError(
         f"{name}: of the offsets {start} to {end} the bucket holds records that the broker no longer has{why}: its log "
         "was truncated below the high watermark",

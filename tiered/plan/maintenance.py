@@ -1,4 +1,4 @@
-"""What is to be done to the bucket's part of a partition: retention, merging, compaction, collection. Pure.
+"""Plan of the maintenance of a partition's objects: retention, merging, compaction, collection. Pure.
 
 ::
 
@@ -6,8 +6,8 @@
     settings of the topic, a time ──────────┼──> actions, each with its reason and its price ──> one root PUT each
     trash of its root, producers ───────────┘
 
-Nothing here knows a store: whoever carries an action out looks at the newest root again, and its intent is judged
-there. Sizes are those of the rows of one root: what is being uploaded, or lies on a disk alone, does not count.
+Nothing here knows a store: the executor of an action reads the newest root again, and its intent is judged there.
+Sizes are those of the rows of one root: segments that are being uploaded, or only on a disk, do not count.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ from tiered.plan.retention import RemoteExpiry, has_wrong_times, row_age_from_ms
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
 MERGE_LEAST_ROWS = 4
-"""Fewer small neighbours than this are left as they are."""
+"""Least number of small neighbours that are merged."""
 
 MAX_MERGES = 1000
-"""Merges of one plan; a later plan has the others."""
+"""Limit of merges in one plan; a later plan has the others."""
 
 MAX_GROUP_ROWS = 4096
-"""Rows that become one: fewer than one intent may replace, however small they are."""
+"""Limit of rows that become one, however small they are: below the limit of one intent."""
 
 MAX_MERGED_ROWS = 100_000
-"""Rows of all merges of one plan: it holds them; a later plan has the others."""
+"""Limit of rows in all merges of one plan, which it keeps in memory; a later plan has the others."""
 
 NAMED_SEGMENTS = 3
-"""Segments with wrong timestamps that a plan names one by one."""
+"""Limit of segments with wrong timestamps that a plan names one by one."""
 
 MAX_DELETE_KEYS = 1000
-"""Keys of one DELETE."""
+"""Keys of one DELETE request."""
 
 READ_BYTES = 8 * 1024 * 1024
-"""One GET of what is rewritten."""
+"""Bytes of one GET of a segment that is rewritten."""
 
 READ_AHEAD_BYTES = 16 * 1024 * 1024
-"""What is read ahead of a rewrite. With a piece at hand and two parts on their way out it stays below 64 MiB."""
+"""Bytes read ahead of a rewrite. With one piece in use and two parts being uploaded it stays below 64 MiB."""
 
 PART_BYTES = 16 * 1024 * 1024
-"""What is written goes in parts of this size; one that fits into a part goes in one PUT."""
+"""Bytes of one uploaded part; a smaller object goes in one PUT."""
 
 REWRITE_BYTES = READ_BYTES + READ_AHEAD_BYTES + 2 * PART_BYTES
-"""What a merge or a compaction holds, beside the indexes of one segment and a map of keys."""
+"""Memory of a merge or a compaction, besides the indexes of one segment and a map of keys."""
 
 MIN_MAP_BYTES = 8 * 1024 * 1024
-"""A compaction whose budget is small has a map of this size, and more rounds."""
+"""Size of a compaction's map if its budget is small; it then needs more rounds."""
 
 
 class Kind(enum.StrEnum):
@@ -74,18 +74,17 @@ class Kind(enum.StrEnum):
 
 
 ROUTINE: Final = (Kind.RETENTION, Kind.MERGE, Kind.COMPACT, Kind.COLLECT)
-"""What is done where no kinds are named. ``reencode`` reads everything, each time: it has to be asked for."""
+"""Kinds that run unless kinds are named. ``reencode`` is not among them, as it reads everything each time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing to do to offsets ``start`` to ``end``, and what it costs. -1: not known before it is done.
+    """One change to offsets ``start`` to ``end``, and its cost. -1: unknown before it is done.
 
-    ``rows_out``, ``bytes_written`` and ``requests`` are the most that it can be: what compaction drops is found out by
-    doing it; a reencode may write more than it reads where it takes compression away. Bytes are those of ``.log``
-    objects; pages of a large catalog are read and written besides.
-    ``garbage_bytes`` of ``garbage_objects`` leave the bucket at ``frees_at_ms`` or later, once collected.
-    ``rows``: those of a merge. ``records`` of what a compaction reads.
+    ``rows_out``, ``bytes_written`` and ``requests`` are upper bounds: only a compaction itself finds what it drops; a
+    reencode that removes compression may write more than it reads. Bytes are those of ``.log`` objects; pages of a
+    large catalog are read and written besides. ``garbage_bytes`` of ``garbage_objects`` leave the bucket at
+    ``frees_at_ms`` or later, once collected. ``rows``: those of a merge. ``records``: those that a compaction reads.
     """
 
     kind: Kind
@@ -106,7 +105,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """An action that is due at ``due_ms``, by ``setting``, if nothing else changes. ``rows_in``: rows or objects."""
+    """Action that becomes due at ``due_ms``, by ``setting``, if nothing else changes. ``rows_in``: rows or objects."""
 
     kind: Kind
     start: int
@@ -118,9 +117,9 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """What is to be done to one partition at ``version`` of its root. ``notes``: what is not done, and why.
+    """Actions for one partition at ``version`` of its root. ``notes``: what is not done, and why.
 
-    ``waiting``: what will be due later, the earliest of each kind.
+    ``waiting``: the earliest future action of each kind.
     """
 
     tp: TopicPartition
@@ -132,17 +131,17 @@ class PartitionPlan:
 
 
 class RowPlanner(Protocol):
-    """What is told of the rows of a catalog, piece by piece."""
+    """Planner that is fed the rows of a catalog, piece by piece."""
 
     def add(self, rows: Iterable[Row]) -> None:
-        """More rows, behind those before."""
+        """Add the rows that follow those before."""
 
 
 # -- retention -------------------------------------------------------------------------------------------------------
 
 
 def retention_action(expiry: RemoteExpiry, start_offset: int, *, config: TopicConfig, now_ms: int) -> Action | None:
-    """The ``trim`` of what :func:`~tiered.plan.retention.plan_remote_expiry` found; None if nothing goes."""
+    """Return the ``trim`` for :func:`~tiered.plan.retention.plan_remote_expiry`; None if nothing expires."""
     if expiry.start_offset <= start_offset:
         return None
     return Action(
@@ -159,7 +158,7 @@ def retention_action(expiry: RemoteExpiry, start_offset: int, *, config: TopicCo
 
 
 class WrongTimes:
-    """Collects the segments whose timestamps are not used, fed in offset order. A row that was seen counts once."""
+    """Collector of segments with unusable timestamps, fed in offset order. Rows that come again are ignored."""
 
     def __init__(self, config: TopicConfig) -> None:
         self._config = config
@@ -167,7 +166,7 @@ class WrongTimes:
         self._count = self._end = 0
 
     def add(self, rows: Iterable[Row]) -> None:
-        """More rows, behind those before, or some of them again."""
+        """Add the rows that follow those before, or some of them again."""
         for row in rows:
             if row.next <= self._end:
                 continue
@@ -179,7 +178,7 @@ class WrongTimes:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return a sentence for each of the first, and one for the others."""
+        """Sentences about the first segments, one each, and one about the others."""
         more = self._count - len(self._named)
         rest = (f"the timestamps of {more} more segments are not used either",) if more else ()
         return (*[wrong_times_text(*times_of(row)) for row in self._named], *rest)
@@ -189,7 +188,7 @@ class WrongTimes:
 
 
 class _Neighbours:
-    """Rows side by side that may become one. Each group that is full, or ends, is handed to ``take``."""
+    """Rows side by side that may become one. Each full or ended group is passed to ``take``."""
 
     def __init__(self, most_bytes: int, take: Callable[[Sequence[Row]], None]) -> None:
         self._most = most_bytes
@@ -198,7 +197,7 @@ class _Neighbours:
         self._bytes = 0
 
     def add(self, row: Row) -> None:
-        """Add one more row, right behind the one before."""
+        """Add the row that follows the one before."""
         group = self._group
         if group and (
             self._bytes + row.size > self._most
@@ -210,16 +209,17 @@ class _Neighbours:
         self._bytes += row.size
 
     def end(self) -> None:
-        """End the group: the row that follows stays as it is."""
+        """End the group: the next row is not merged."""
         group, self._group, self._bytes = self._group, [], 0
         for part in _worth_it(group):
             self._take(part)
 
 
 class MergePlanner:
-    """Finds neighbouring small rows, fed piece by piece in offset order. Holds two groups and what it found.
+    """Planner of merges of neighbouring small rows, fed piece by piece in offset order. Keeps two groups and its
+    result.
 
-    A row is merged ``merge.idle.ms`` after its newest record: whoever uploaded it may still look for it until then.
+    A row is merged ``merge.idle.ms`` after its newest record: until then its uploader may still look for it.
     """
 
     def __init__(self, config: TopicConfig, now_ms: int) -> None:
@@ -234,7 +234,7 @@ class MergePlanner:
         self._waiting: Waiting | None = None
 
     def add(self, rows: Iterable[Row]) -> None:
-        """More rows, behind those before."""
+        """Add the rows that follow those before."""
         for row in rows:
             small = row.size < self._small and row.size <= self._most
             for neighbours, taken in (
@@ -247,12 +247,12 @@ class MergePlanner:
                     neighbours.end()
 
     def finish(self) -> list[Action]:
-        """All merges, in offset order."""
+        """Return all merges, in offset order."""
         self._at_rest.end()
         return self._found[:MAX_MERGES]
 
     def waiting(self) -> Waiting | None:
-        """Return the merge that is due next, by rows that are not at rest yet."""
+        """Return the merge that is due next, from rows that are still too young."""
         self._all.end()
         return self._waiting
 
@@ -266,7 +266,7 @@ class MergePlanner:
 
     def _found_waiting(self, group: Sequence[Row]) -> None:
         rests = sorted(self._rests_from_ms(row) for row in group if row.size)
-        due_ms = rests[MERGE_LEAST_ROWS - 1]  # fewer at rest are not worth a merge
+        due_ms = rests[MERGE_LEAST_ROWS - 1]  # fewer old ones are not worth a merge
         if due_ms > self._now_ms and (self._waiting is None or due_ms < self._waiting.due_ms):
             self._waiting = Waiting(Kind.MERGE, group[0].base, group[-1].next, len(group), due_ms, "merge.idle.ms")
 
@@ -293,9 +293,9 @@ class MergePlanner:
 
 
 def _worth_it(group: Sequence[Row]) -> list[Sequence[Row]]:
-    """``group``, or what is left of it on both sides of a row that is larger than all its neighbours together.
+    """Return ``group``, or its parts on both sides of a row that is larger than all its neighbours together.
 
-    Without that a large row would be written again for every few small ones that come behind it.
+    Otherwise a large row would be rewritten for every few small ones that follow it.
     """
     if sum(1 for row in group if row.size) < MERGE_LEAST_ROWS:
         return []
@@ -309,10 +309,10 @@ def _worth_it(group: Sequence[Row]) -> list[Sequence[Row]]:
 
 
 class CompactionPlanner:
-    """What a cleaning of a partition would cover, fed piece by piece in offset order; it holds one row.
+    """Planner of a compaction of a partition, fed piece by piece in offset order; it keeps one row.
 
-    ``bounds`` is the partition as the choice of what is cleaned sees it, without its rows. Every row is sealed: there
-    is no active segment.
+    ``bounds`` is the partition for the choice of a log, without its rows. Every row is sealed: there is no active
+    segment.
     """
 
     def __init__(self, bounds: LogState, now_ms: int) -> None:
@@ -324,18 +324,18 @@ class CompactionPlanner:
         self._rows = self._held = self._bytes = self._gets = self._records = 0
 
     def add(self, rows: Iterable[Row]) -> None:
-        """More rows, behind those before."""
+        """Add the rows that follow those before."""
         for row in rows:
             self._start = row.base if self._start is None else self._start
             self._count(self._scan.add(segment_state(row, self._config)))
 
     def candidate(self) -> CleaningCandidate:
-        """There are no more rows."""
+        """Return the cleaning candidate. Call once, after the last row."""
         self._count(self._scan.end())
         return self._scan.candidate
 
     def _count(self, read: SegmentState | None) -> None:
-        """One that a cleaning reads, twice where it is dirty."""
+        """Count a segment that a cleaning reads, twice if it is dirty."""
         if read is None:
             return
         self._rows += 1
@@ -345,7 +345,7 @@ class CompactionPlanner:
         self._gets += -(-read.size_bytes // READ_BYTES) * (1 + (read.end_offset > self._first_dirty))
 
     def action(self) -> Action | None:
-        """What it is worth, if one is due; there are no more rows."""
+        """Return the compaction to run, or None. Call after the last row."""
         candidate = self.candidate()
         due = self._config.compacted and candidate.eligible and candidate.cleanable_bytes > 0
         if self._start is None or not due:
@@ -373,11 +373,11 @@ class CompactionPlanner:
 
 
 def segment_state(row: Row, config: TopicConfig) -> SegmentState:
-    """What is known of a row without a request. Its indexes are taken as large as they can be.
+    """Return the facts about a row that need no request. Index sizes are upper bounds.
 
-    The smallest timestamp stands for the one of the first batch: ``max.compaction.lag.ms`` is reached no later; where
-    the timestamps are wrong the append time stands for it. A row without any time has no age: under a
-    ``min.compaction.lag.ms`` it counts as just written. One without records, a hole, has nothing that could be young.
+    The smallest timestamp stands for that of the first batch, so ``max.compaction.lag.ms`` is reached no later. If the
+    timestamps are wrong, the append time stands for it. A row without any time counts as just written for
+    ``min.compaction.lag.ms``. A hole has no records that could be young.
     """
     entries = row.size // (config.index_interval_bytes + 1)
     modified_ms = row.appended_ms if row.records else -1
@@ -400,8 +400,9 @@ def segment_state(row: Row, config: TopicConfig) -> SegmentState:
 
 
 class ReencodePlanner:
-    """All that may have to be written anew, fed piece by piece in offset order. No row tells the codec of its batches:
-    which segments have to be is found out by doing it."""
+    """Planner of a rewrite to another codec or format, fed piece by piece in offset order. No row records the codec of
+    its batches: the rewrite itself finds the segments that need it.
+    """
 
     def __init__(self, config: TopicConfig, now_ms: int) -> None:
         self._config = config
@@ -410,7 +411,7 @@ class ReencodePlanner:
         self._held = self._bytes = self._records = self._requests = 0
 
     def add(self, rows: Iterable[Row]) -> None:
-        """More rows, behind those before."""
+        """Add the rows that follow those before."""
         for row in rows:
             self._start = row.base if self._start < 0 else self._start
             self._end = row.next
@@ -419,11 +420,11 @@ class ReencodePlanner:
                 self._held += 1
                 self._bytes += row.size
                 self._records += row.records
-                # a look at its beginning; itself; its bundle; both objects, the root and the copy of the one before
+                # a look at its beginning; itself; its bundle; both objects, the root and the copy of the previous root
                 self._requests += 1 - (-row.size // READ_BYTES) + 1 + (row.flags & FLAG_ABORTED_TXNS > 0) + puts + 3
 
     def action(self) -> Action | None:
-        """What it is worth at most; there are no more rows."""
+        """Return the rewrite with its cost at most, None without segments. Call after the last row."""
         if not self._held:
             return None
         wanted = self._config.compression_type
@@ -447,15 +448,17 @@ class ReencodePlanner:
 # -- collection ------------------------------------------------------------------------------------------------------
 
 PIN_MS = 6 * 3_600_000
-"""A pin that was not renewed for so long holds nothing any more."""
+"""Time after which a pin that was not renewed protects nothing."""
 
 ORPHAN_MS = 24 * 3_600_000
-"""An object that no root names is left alone for so long, whatever its epoch says."""
+"""Age below which an object that no root names is not deleted, whatever its epoch."""
 
 
 def newest_trimmed(root: Root) -> TrashEntry | None:
-    """Of a log without records, that was trimmed to its end: the newest segment that left, whose bundle alone tells who
-    wrote. It stays in the trash until something is appended. None where there is none, or it is told by a row."""
+    """Return the newest trashed segment of a log that was trimmed to its end: only its bundle records who wrote.
+
+    It stays in the trash until the next append. None if there is no such segment, or the log still has rows.
+    """
     if root.start_offset < root.next_offset:
         return None
     objects = [entry for entry in root.trash if entry.what == TRASH_OBJECT]
@@ -463,7 +466,7 @@ def newest_trimmed(root: Root) -> TrashEntry | None:
 
 
 def collectable(root: Root, *, limit: int, now_ms: int, grace_ms: int) -> Trash:
-    """The entries whose objects may be deleted: out of the catalog by version ``limit``, and for ``grace_ms``.
+    """Return the entries whose objects may be deleted: removed by version ``limit``, and at least ``grace_ms`` ago.
 
     ``limit`` is the floor, or the lowest version that a reader has pinned. :func:`newest_trimmed` is not among them.
     """
@@ -477,7 +480,7 @@ def collectable(root: Root, *, limit: int, now_ms: int, grace_ms: int) -> Trash:
 
 
 def waiting_collection(root: Root, *, config: TopicConfig, now_ms: int) -> Waiting | None:
-    """Return when the next garbage may be collected, where none may be yet."""
+    """Return when the next garbage becomes collectable; None if some is already, or there is none."""
     kept = collectable(root, limit=root.version, now_ms=MAX_LONG, grace_ms=config.gc_grace_ms)
     if not len(kept):
         return None
@@ -489,7 +492,7 @@ def waiting_collection(root: Root, *, config: TopicConfig, now_ms: int) -> Waiti
 
 
 def collection_action(root: Root, *, config: TopicConfig, now_ms: int) -> Action | None:
-    """What a collection of ``root`` would find. Pins may hold some of it back: nobody asked yet."""
+    """Return the collection of ``root``, None without garbage that is due. Pins, not read here, may prevent a part."""
     due = collectable(root, limit=root.version, now_ms=now_ms, grace_ms=config.gc_grace_ms)
     if not len(due):
         return None

@@ -1,8 +1,8 @@
-"""The newest offset of every key in the dirty part of a log, in bounded memory; which transactions a pass meets. Pure.
+"""Newest offset of every key in the dirty part of a log, in bounded memory, and transactions that a pass meets. Pure.
 
-Keys are kept by digest, so that long keys cost no more than short ones: equal digests are equal keys. Kafka takes
-MD5; here it is a hash of 128 bits under a secret of the process, and nobody can make two keys that collide (with MD5
-anybody can, and the older of the two records would be lost).
+Keys are stored as digests, so that long keys cost no more than short ones: equal digests count as equal keys. Kafka
+uses MD5. Here it is a hash of 128 bits under a secret of the process, for which colliding keys cannot be made. With
+MD5 they can, and the older of two records would be lost.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ DEDUPE_BUFFER_BYTES = 128 * 1024 * 1024
 """Default memory of a map (Kafka's ``log.cleaner.dedupe.buffer.size``)."""
 
 ENTRY_BYTES = 200
-"""What one entry may cost: a digest (64), an offset (32), and its share of the table, at its worst while the table
-grows and the old one stands beside the new one. Measured: 130 to 190; with the compiled table at most 89, and 96 for
-what it notes of records."""
+"""Upper bound of one entry: a digest (64), an offset (32), and its share of the table, also while the table grows and
+exists twice. Measured: 130 to 190; with the compiled table at most 89, and 96 for its notes of records.
+"""
 
 LOAD_FACTOR = 0.9
-"""How much of the memory is used (Kafka's ``log.cleaner.io.buffer.load.factor``)."""
+"""Share of the memory that is used (Kafka's ``log.cleaner.io.buffer.load.factor``)."""
 
 DIGEST_BYTES = 16
 
 
 class PassedRun(NamedTuple):
-    """Verified batches in a row of which each record was put, and none of them by a producer or in a transaction."""
+    """Consecutive verified batches whose records were all put, none by a producer or in a transaction."""
 
     size: int
     base_offset: int
@@ -46,7 +46,7 @@ class PassedRun(NamedTuple):
 
 
 class OffsetMap:
-    """Digest of the key -> newest offset. ``latest_offset`` is the last offset that the map speaks for."""
+    """Map of key digests to newest offsets. ``latest_offset`` is the last offset that it covers."""
 
     def __init__(self, memory_bytes: int = DEDUPE_BUFFER_BYTES, *, load_factor: float = LOAD_FACTOR) -> None:
         if memory_bytes < ENTRY_BYTES or not 0 < load_factor <= 1:
@@ -63,63 +63,63 @@ class OffsetMap:
 
     @property
     def end_offset(self) -> int:
-        """The end of this round, and where the next one begins: the new checkpoint."""
+        """End of this round and start of the next one: the new checkpoint."""
         return self.latest_offset + 1
 
     def put(self, key: bytes, offset: int) -> None:
-        """``offset`` is the newest of ``key``. The caller looks at :attr:`full` first; offsets rise."""
+        """Set the newest offset of ``key``. The caller checks the capacity first; offsets rise."""
         self._keys.put(key, offset)
         self.latest_offset = offset
 
     def get(self, key: bytes) -> int:
-        """The newest offset of ``key``; -1 if the dirty part does not hold it."""
+        """Return the newest offset of ``key``; -1 if the dirty part does not contain it."""
         return self._keys.get(key)
 
     def is_superseded(self, key: bytes, offset: int) -> bool:
-        """Whether the dirty part holds a newer record of ``key`` than the one at ``offset``."""
+        """Return True if the dirty part has a newer record of ``key`` than the one at ``offset``."""
         return self.get(key) > offset
 
     def put_batch(self, batch: Buffer, start: int) -> Put | None:
-        """As :meth:`~tiered.format.pure_kernels.KeyTable.put_batch` says."""
+        """Put one batch; see :meth:`~tiered.format.pure_kernels.KeyTable.put_batch`."""
         done = self._keys.put_batch(batch, start)
         if done is not None and done.newest >= 0:
             self.latest_offset = done.newest
         return done
 
     def put_run(self, batches: Buffer, start: int) -> PutRun | None:
-        """As :meth:`~tiered.format.pure_kernels.KeyTable.put_run` says."""
+        """Put consecutive batches; see :meth:`~tiered.format.pure_kernels.KeyTable.put_run`."""
         done = self._keys.put_run(batches, start)
         if done is not None:
             self.advance(done.newest)
         return done
 
     def has_superseded(self, run: PassedRun) -> bool:
-        """Whether all records of a run are superseded, as far as that is known without their keys."""
+        """Return True if all records of a run are known to be superseded, without reading their keys."""
         return run.records == self._keys.superseded(run.base_offset, run.next_offset)
 
     def begin(self, start: int) -> None:
-        """The map is to speak for the records from offset ``start`` on: for those before it there is nothing."""
+        """Start the map at offset ``start``: it has no entry for records before it."""
         self.advance(start - 1)
         self._keys.note_from(start)
 
     def filter_run(self, batches: Buffer, now_ms: int, horizon_ms: int, boundary: int) -> KeptRun | None:
-        """As :meth:`~tiered.format.pure_kernels.KeyTable.filter_run` says."""
+        """Filter consecutive batches; see :meth:`~tiered.format.pure_kernels.KeyTable.filter_run`."""
         return self._keys.filter_run(batches, self.latest_offset, now_ms, horizon_ms, boundary)
 
     def filter_batch(self, batch: Buffer, keeps_tombstones: bool, horizon_ms: int) -> Kept | None:
-        """As :meth:`~tiered.format.pure_kernels.KeyTable.filter_batch` says."""
+        """Filter one batch; see :meth:`~tiered.format.pure_kernels.KeyTable.filter_batch`."""
         return self._keys.filter_batch(batch, self.latest_offset, keeps_tombstones, horizon_ms)
 
     def advance(self, offset: int) -> None:
-        """The map speaks for everything up to ``offset``."""
+        """Cover all offsets up to ``offset``."""
         self.latest_offset = max(self.latest_offset, offset)
 
 
 class OffsetMapBuilder:
-    """Fills a map with the dirty part of a log, batch by batch, until it ends or the map is full.
+    """Builder of a map from the dirty part of a log, batch by batch, until the log ends or the map is full.
 
-    Control records and records of aborted transactions name no key. Stops in mid-batch when full: what was put is
-    complete up to :attr:`OffsetMap.latest_offset`, and the next round goes on from there.
+    Control records and records of aborted transactions name no key. A full map stops in mid-batch: it is complete up to
+    :attr:`OffsetMap.latest_offset`, from where the next round continues.
     """
 
     def __init__(self, offset_map: OffsetMap, *, start_offset: int, aborted: Iterable[AbortedTxn] = ()) -> None:
@@ -127,20 +127,20 @@ class OffsetMapBuilder:
         self.records_read = 0
         self.bytes_read = 0
         self.passed: PassedRun | None = None
-        """The last run, if every record of it was put at once."""
+        """Last run, if all of its records were put at once."""
         self._start = start_offset
         self._txns = CleanedTxns(aborted)
         offset_map.begin(start_offset)
 
     def add(self, batch: Buffer, header: BatchHeader | None = None) -> bool:
-        """Takes in one whole batch (the first may begin below the start); True: full, stop reading.
+        """Add one whole batch (the first may begin below the start). Return True if the map is full: stop reading.
 
-        Raises ``CorruptionError`` for a batch that is not intact.
+        Raises ``CorruptionError`` for a damaged batch.
         """
         return self._add(batch, verify_batch(batch, header))
 
     def add_run(self, batches: memoryview) -> bool:
-        """As :meth:`add`, of verified v2 batches in a row. The error says at which of their bytes."""
+        """Add consecutive verified v2 batches like :meth:`add`. The error has the position in them."""
         at, self.passed = 0, None
         while at < len(batches):
             done = self.offset_map.put_run(batches[at:], self._start)
@@ -177,7 +177,7 @@ class OffsetMapBuilder:
         return False
 
     def end_segment(self, next_base_offset: int) -> None:
-        """A segment was read to its end; ``next_base_offset`` follows: gaps between them hold nothing."""
+        """End a segment; the next one begins at ``next_base_offset``. The gap between them has no records."""
         self.offset_map.advance(next_base_offset - 1)
 
     def _put_records(self, batch: Buffer) -> bool:
@@ -213,9 +213,9 @@ class _Aborted:
 
 @dataclass(frozen=True, slots=True)
 class TxnsBefore:
-    """What a pass that begins at ``offset``, in the middle of a log, takes over from the batches before it.
+    """State of the transactions before ``offset``, for a pass that begins there in the middle of a log.
 
-    Producers of whose transaction a batch was seen and no marker yet: it counts as ``committed``, or is ``aborted``.
+    ``committed`` and ``aborted``: producers with a batch but no marker before it, by the outcome of the transaction.
     """
 
     offset: int = 0
@@ -227,14 +227,14 @@ NOTHING_BEFORE = TxnsBefore()
 
 
 class CleanedTxns:
-    """Which transactions a pass (of the map or of the filter) meets, and which of their markers are still needed.
+    """Transactions that a pass (of the map or of the filter) meets, and which of their markers are still needed.
 
-    Batches come in offset order. Aborted transactions are known from the transaction indexes; everything else that is
-    transactional counts as committed. A marker is needed as long as any batch of its transaction was seen before it in
-    this pass, empty ones included: producer state is rebuilt from them.
+    Batches come in offset order. The transaction indexes give the aborted transactions; all others count as committed.
+    A marker is needed if this pass has seen any batch of its transaction, also an empty one: producer state is rebuilt
+    from them.
 
-    ``aborted`` are the entries of the transaction indexes of *all* segments that can touch the range: data may lie
-    segments before its marker, and the entry lies with the marker. ``before``: of a pass over a part of a log.
+    ``aborted`` are the entries of the transaction indexes of *all* segments that can touch the range: data may be
+    segments before its marker, and the entry is with the marker. ``before``: for a pass over a part of a log.
     """
 
     def __init__(self, aborted: Iterable[AbortedTxn] = (), before: TxnsBefore = NOTHING_BEFORE) -> None:
@@ -246,13 +246,13 @@ class CleanedTxns:
         self._retained: list[AbortedTxn] = []
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Whether the records of this data batch were aborted; remembers that its transaction was seen."""
+        """Return True if the records of this data batch were aborted. Notes that its transaction was seen."""
         self.advance(header.last_offset)
         if not header.is_transactional:
             return False
         aborted = self._aborted.get(header.producer_id)
         if aborted is not None and aborted.txn.last_offset < header.base_offset:
-            # Its marker never came by. Left standing, it would swallow the producer's next, committed transaction.
+            # Its marker never came. If it stayed, it would hide the producer's next, committed transaction.
             del self._aborted[header.producer_id]
             aborted = None
         if aborted is None:
@@ -262,7 +262,7 @@ class CleanedTxns:
         return True
 
     def marker_is_idle(self, header: BatchHeader, record: Record | None) -> bool:
-        """Whether no batch is left of the transaction that this control batch ends.
+        """Return True if no batch remains of the transaction that this control batch ends.
 
         ``record`` is its only record, None if a cleaning emptied it. An ABORT marker that is still needed keeps its
         entry in the index: see :meth:`take_retained`. Raises ``CorruptionError`` for a record without a type.
@@ -284,12 +284,12 @@ class CleanedTxns:
         return not self._forget_committed(producer)
 
     def take_retained(self) -> tuple[AbortedTxn, ...]:
-        """Entries for the transaction index of the output since the last call, by rising marker offset."""
+        """Return entries for the transaction index of the output since the last call, by rising marker offset."""
         retained, self._retained = tuple(self._retained), []
         return retained
 
     def seen_of(self, producer: int) -> tuple[bool, bool]:
-        """Whether a batch of its transaction was seen and no marker yet: of a committed one, of an aborted one."""
+        """Return (a committed, an aborted transaction of ``producer`` has a seen batch and no marker yet)."""
         aborted = self._aborted.get(producer)
         return self._is_committed(producer), aborted is not None and aborted.seen
 
@@ -303,7 +303,7 @@ class CleanedTxns:
         return seen
 
     def advance(self, offset: int) -> None:
-        """Batches of no transaction were passed, up to ``offset``."""
+        """Pass over batches without transaction, up to ``offset``."""
         ahead = self._ahead
         while ahead and ahead[-1].first_offset <= offset:
             txn = ahead.pop()

@@ -1,7 +1,7 @@
-"""What a root does not hold itself: when rows, pointers and trash go into pages, and what becomes garbage.
+"""Overflow of a root: when rows, pointers and trash move into pages, and what becomes garbage.
 
-Everything here is copy-on-write. A page is named once, by a random name under the claim epoch of who commits; a root
-names a page only after the store has acknowledged it (``Root.unwritten`` holds those that still have to be stored).
+Everything here is copy-on-write. A page is named once, by a random name under the committer's claim epoch; a root
+names a page only after the store has acknowledged it (``Root.unwritten`` are those still to be stored).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class NewPages:
         self.made: tuple[Page, ...] = root.unwritten
 
     def add(self, content: Content) -> Pointer:
-        """One more page; its name follows from the commit's id and its number."""
+        """Add a page, whose name follows from the commit's id and the page's number. Return its pointer."""
         number = f"{self._stamp.commit_id}/{len(self.made)}".encode()
         uid = hashlib.blake2b(number, digest_size=16).hexdigest()
         name = PageName(self._stamp.role, self._stamp.epoch, uid)
@@ -47,9 +47,9 @@ class NewPages:
 
 
 def spill(root: Root, stamp: Stamp) -> Root:
-    """``root`` with what has grown too large for it in pages. For every commit but a claim.
+    """Move the overflow of ``root`` into pages. For every commit except a claim.
 
-    A claim must not: under its epoch nothing may be uploaded before it is known to be committed.
+    Until a claim is known to be committed, nothing may be uploaded under its epoch.
     """
     shape, pages = stamp.shape, NewPages(root, stamp)
     rows, leaves, inner = root.rows, root.leaves, root.inner
@@ -68,7 +68,7 @@ def spill(root: Root, stamp: Stamp) -> Root:
 
 
 def _listed(trash: Trash, stamp: Stamp, pages: NewPages) -> Trash:
-    """The oldest entries in a page of their own. Its entry counts as removed when the youngest of them was."""
+    """Move the oldest entries into a page. Its entry counts as removed when the youngest of them was."""
     lists = trash.kinds == TRASH_LIST
     single = trash.where(~lists)
     oldest = single.slice(0, stamp.shape.trash_page)
@@ -86,7 +86,7 @@ def _listed(trash: Trash, stamp: Stamp, pages: NewPages) -> Trash:
 
 
 class Garbage:
-    """Trash entries of one commit, in the order in which things leave."""
+    """Trash entries of one commit, in order of removal."""
 
     def __init__(self, root: Root, stamp: Stamp) -> None:
         self._version, self._ts_ms = next_version(root, stamp), next_ts_ms(root, stamp)
@@ -95,11 +95,11 @@ class Garbage:
 
     @property
     def trash(self) -> Trash:
-        """The trash of the root before, and what has left since."""
+        """Trash of the root before, followed by the new entries."""
         return self._before.appended(Trash.from_entries(self._entries)) if self._entries else self._before
 
     def objects(self, rows: Iterable[Row]) -> None:
-        """The objects of rows; holes have none."""
+        """Add the objects of rows; holes have none."""
         for row in rows:
             if row.size:
                 kind = TRASH_OBJECT | (TRASH_MAINTAINER if row.flags & FLAG_MAINTAINER else 0)
@@ -107,17 +107,17 @@ class Garbage:
                 self._add(row.id_hi, row.id_lo, row.base, row.claim_epoch, kind)
 
     def trees(self, pointers: Iterable[Pointer]) -> None:
-        """Pages and everything that they name."""
+        """Add pages and everything that they name."""
         for pointer in pointers:
             self._page(pointer, TRASH_TREE)
 
     def pages(self, pointers: Iterable[Pointer]) -> None:
-        """Pages alone: newer ones name what lives of what they named."""
+        """Add pages alone: newer pages name their live entries."""
         for pointer in pointers:
             self._page(pointer, TRASH_PAGE)
 
     def rows_of(self, pointer: Pointer, low: int, high: int) -> None:
-        """Of a leaf that stays: the rows with ``low < next <= high``."""
+        """Add the rows with ``low < next <= high`` of a leaf that stays."""
         self._page(pointer, TRASH_ROWS, low, high)
 
     def _page(self, pointer: Pointer, kind: int, base: int | None = None, end: int = 0) -> None:
@@ -131,18 +131,18 @@ class Garbage:
 
 
 def leaf_pages(rows: Rows, shape_rows: int, pages: NewPages) -> list[Pointer]:
-    """New leaves of ``rows``, of about the same size, none larger than ``shape_rows``."""
+    """Return new leaves of ``rows`` of about the same size, none larger than ``shape_rows``."""
     return [pages.add(rows.slice(start, end)) for start, end in pieces(len(rows), shape_rows)]
 
 
 def inner_pages(pointers: Sequence[Pointer], most: int, pages: NewPages) -> list[Pointer]:
-    """New inner pages of leaf pointers, of about the same size, none with more than ``most``."""
+    """Return new inner pages of leaf pointers, of about the same size, none with more than ``most``."""
     table = Pointers.of(pointers)
     return [pages.add(table.slice(start, end)) for start, end in pieces(len(table), most)]
 
 
 def pieces(count: int, most: int) -> list[tuple[int, int]]:
-    """``count`` things in as few pieces as fit ``most`` each, sizes within one of each other."""
+    """Split ``count`` items into as few ranges of at most ``most`` as possible; their sizes differ by at most one."""
     number = -(-count // most)
     edges = [count * at // number for at in range(number + 1)] if number else [0]
     return list(itertools.pairwise(edges))

@@ -1,16 +1,16 @@
-"""What pauses uploads: of a topic, or of all."""
+"""Pauses of the uploads of one topic, or of all."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 ALL_TOPICS = ""
-"""Instead of a topic's name: every topic."""
+"""Name that stands for every topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Somebody wants nothing to be sent: since when, and why, in that person's words."""
+    """Pause of uploads on an operator's request: its start, and the reason in the operator's words."""
 
     since_ms: int
     reason: str = ""

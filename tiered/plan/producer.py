@@ -15,21 +15,21 @@ from tiered.format.kernels import Record
 from tiered.format.producer_snapshot import ProducerEntry
 
 WINDOW_BATCHES = 5
-"""So many of a producer's newest batches are known by their sequences: a client has at most five in flight."""
+"""Newest batches of a producer that are known by their sequences: a client has at most five in flight."""
 
 SEQUENCES = 2**31
 NO_EPOCH = NO_SEQUENCE = NO_OFFSET = -1
 
 
 class Origin(enum.Enum):
-    """Who appends; decides which rules hold (docs/kafka-semantics.md#origins)."""
+    """Author of an append; decides which rules apply (docs/kafka-semantics.md#origins)."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
 
 
 class Marker(NamedTuple):
-    """The end of a transaction, from a control batch; ``timestamp`` is that of its record."""
+    """End of a transaction, from a control batch; ``timestamp`` is that of its record."""
 
     abort: bool
     coordinator_epoch: int
@@ -37,7 +37,7 @@ class Marker(NamedTuple):
 
 
 class ProducerStamp(NamedTuple):
-    """Whose batch it is, and where in its order: ``base_sequence`` is that of the first record."""
+    """Producer of a batch and its position in the producer's order: ``base_sequence`` is that of the first record."""
 
     producer_id: int
     producer_epoch: int
@@ -45,7 +45,7 @@ class ProducerStamp(NamedTuple):
 
 
 class ProducerBatch(NamedTuple):
-    """What the producer state needs to know of one batch. ``marker`` None in a control batch: it was cleaned."""
+    """Facts about one batch for the producer state. ``marker`` None in a control batch: it was cleaned."""
 
     base_offset: int
     offset_delta: int
@@ -62,10 +62,10 @@ class ProducerBatch(NamedTuple):
 def producer_batch(
     header: BatchHeader, control_record: Record | None = None, *, timestamp: int | None = None
 ) -> ProducerBatch | None:
-    """From a header; None for a batch without producer, which changes no state.
+    """Return the facts of a batch by its header; None for one without producer, which changes no state.
 
-    ``control_record`` is the first record of a control batch (None if compaction left none), ``timestamp`` the
-    batch's greatest if the log stamps it after this header was read. Raises CorruptionError for a marker cut short.
+    ``control_record`` is the first record of a control batch (None if compaction left none). ``timestamp`` is the
+    batch's greatest if the log stamps it after this header was read. Raises CorruptionError for a truncated marker.
     """
     if header.producer_id < 0:
         return None
@@ -92,7 +92,7 @@ def producer_batch(
 def read_producer(
     header: BatchHeader, data: bytes | memoryview, *, timestamp: int | None = None
 ) -> ProducerBatch | None:
-    """What the state needs of a whole batch, None if no producer wrote it."""
+    """Return the facts of a whole batch, None if it has no producer."""
     if header.producer_id < 0:
         return None
     record = next(iter(decode_records(data)), None) if header.is_control else None
@@ -100,7 +100,7 @@ def read_producer(
 
 
 class BatchSpan(NamedTuple):
-    """One batch of a producer as it was stored."""
+    """One stored batch of a producer."""
 
     last_sequence: int
     last_offset: int
@@ -113,14 +113,14 @@ class BatchSpan(NamedTuple):
 
     @property
     def first_sequence(self) -> int:
-        """Of a batch that wraps it is greater than the last."""
+        """First sequence; greater than the last if the batch wraps."""
         if self.last_sequence < 0:
             return NO_SEQUENCE
         return (self.last_sequence - self.offset_delta) % SEQUENCES
 
 
 class Producer:
-    """Mutable and small: a partition may hold thousands. ``txn_first_offset`` -1: no transaction is open."""
+    """State of one producer, mutable and small. ``txn_first_offset`` -1: no transaction is open."""
 
     __slots__ = ("batches", "coordinator_epoch", "epoch", "timestamp", "txn_first_offset")
 
@@ -133,7 +133,7 @@ class Producer:
 
     @classmethod
     def from_entry(cls, entry: ProducerEntry) -> Producer:
-        """As a snapshot knows it: with its newest batch only."""
+        """Build from a snapshot's entry, which has only the newest batch."""
         producer = cls(entry.producer_epoch)
         if entry.last_offset >= 0:
             span = BatchSpan(entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp)
@@ -144,7 +144,7 @@ class Producer:
         return producer
 
     def to_entry(self, producer_id: int) -> ProducerEntry:
-        """As a snapshot stores it."""
+        """Return the entry for a snapshot."""
         last = self.batches[-1] if self.batches else BatchSpan(NO_SEQUENCE, NO_OFFSET, 0, self.timestamp)
         return ProducerEntry(
             producer_id,
@@ -162,7 +162,7 @@ class Producer:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def find(self, batch: ProducerBatch) -> BatchSpan | None:
-        """The stored batch of which ``batch`` is an exact repetition (docs/kafka-semantics.md#producer-state)."""
+        """Return the stored batch that ``batch`` repeats exactly (docs/kafka-semantics.md#producer-state)."""
         if batch.producer_epoch != self.epoch:
             return None
         for span in self.batches:
@@ -171,21 +171,21 @@ class Producer:
         return None
 
     def enter_epoch(self, epoch: int) -> None:
-        """A new epoch begins without known batches: its first sequence is 0."""
+        """Begin a new epoch without known batches: its first sequence is 0."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.batches = ()
 
     def add(self, span: BatchSpan) -> None:
-        """The newest batch; the oldest beyond the window is forgotten."""
+        """Add the newest batch; the oldest beyond the window is dropped."""
         self.batches = (*self.batches[1 - WINDOW_BATCHES :], span)
         self.timestamp = span.timestamp
 
     def is_expired(self, now_ms: int, expiration_ms: int) -> bool:
-        """Idle for ``expiration_ms`` and without an open transaction (``>=``, as Kafka has it)."""
+        """Return True if idle for ``expiration_ms`` (``>=``, as in Kafka) without an open transaction."""
         return self.txn_first_offset == NO_OFFSET and now_ms - self.timestamp >= expiration_ms
 
 
 def follows(last_sequence: int, next_sequence: int) -> bool:
-    """Whether ``next_sequence`` comes right after ``last_sequence``; after none (-1) comes 0."""
+    """Return True if ``next_sequence`` comes right after ``last_sequence``; 0 follows none (-1)."""
     return next_sequence == (last_sequence + 1) % SEQUENCES

@@ -1,4 +1,4 @@
-"""The rules for a producer's next batch. They raise, or change the draft.
+"""Rules for a producer's next batch. They raise, or change the draft.
 
 Kafka's rules: docs/kafka-semantics.md#append-validation, #producer-state and #markers.
 """
@@ -19,7 +19,7 @@ from tiered.plan.producer import (
 
 
 class Draft:
-    """A producer as it would be after the batches of this append that were checked so far."""
+    """Producer as it would be after the batches of this append that were checked so far."""
 
     __slots__ = ("coordinator_epoch", "epoch", "in_txn", "last_sequence")
 
@@ -38,7 +38,7 @@ class Draft:
 
 
 def check_form(batch: ProducerBatch, origin: Origin, index: int) -> None:
-    """A client writes data, with epoch and sequence; markers are the coordinator's."""
+    """Check that a client writes data with epoch and sequence; only the coordinator writes markers."""
     if batch.producer_epoch < 0:
         raise InvalidRecordError(f"producer {batch.producer_id} has no epoch", index=index)
     if origin is not Origin.CLIENT:
@@ -50,7 +50,7 @@ def check_form(batch: ProducerBatch, origin: Origin, index: int) -> None:
 
 
 def check_data(draft: Draft, batch: ProducerBatch, origin: Origin, index: int) -> None:
-    """Epoch, sequence and transaction of a data batch."""
+    """Check epoch, sequence and transaction of a data batch."""
     who = f"producer {batch.producer_id}"
     _check_epoch(draft, batch)
     if origin is Origin.CLIENT:
@@ -67,7 +67,7 @@ def check_data(draft: Draft, batch: ProducerBatch, origin: Origin, index: int) -
 
 
 def check_marker(draft: Draft, batch: ProducerBatch) -> None:
-    """Epochs of a marker; an empty control batch is what cleaning left of a transaction, and means nothing."""
+    """Check the epochs of a marker. An empty control batch is the rest of a cleaned transaction, and means nothing."""
     if batch.marker is None:
         return
     _check_epoch(draft, batch)

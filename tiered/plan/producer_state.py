@@ -1,21 +1,21 @@
-"""Producers and transactions of one partition: what is a repetition, what is out of order, what is stable.
+"""Producers and transactions of one partition: which batches repeat, are out of order, or are stable.
 
-An append asks first and applies afterwards, under the partition's lock::
+An append prepares first and applies afterwards, under the partition's lock::
 
     batches = [producer_batch(header), ...]         those that have a producer
-    answer = state.prepare(batches, Origin.CLIENT)   Duplicate: answer with its offsets, write nothing
+    answer = state.prepare(batches, Origin.CLIENT)   Duplicate: respond with its offsets, write nothing
     ... roll, write the bytes ...
     completed = state.apply(answer, base_offsets)
     ... append every completed.index_entry to the .txnindex of the active segment ...
     state.settle(completed, end_offset)
 
-If the bytes cannot be written nothing has changed. If the ``.txnindex`` cannot, the end has moved and the last stable
-offset stays: the partition goes offline, recovery writes the entry again. Recovery calls ``replay`` per batch.
-Source: Kafka's ProducerStateManager and ProducerAppendInfo.
+If writing the bytes fails, nothing has changed. If writing the ``.txnindex`` fails, the end has moved and the last
+stable offset stays: the partition goes offline, and recovery writes the entry again. Recovery calls ``replay`` per
+batch. Source: Kafka's ProducerStateManager and ProducerAppendInfo.
 
 Kafka's rules: docs/kafka-semantics.md#producer-state, #markers, #last-stable-offset and #producer-snapshots.
 
-At the end stand the rules that say which snapshots to load, to keep and to write. The offset of a snapshot is the
+The functions at the end decide which snapshots to load, to keep and to write. The offset of a snapshot is the
 *exclusive* end of the state in it; that of a sealed segment is the base of the next.
 """
 
@@ -31,7 +31,7 @@ from tiered.plan.producer_rules import Draft, check_data, check_form, check_mark
 from tiered.plan.visibility import CompletedTxn, OpenTxn, OpenTxns
 
 DEFAULT_EXPIRATION_MS = 86_400_000
-"""Kafka's ``producer.id.expiration.ms``: an idle producer is forgotten after a day."""
+"""Kafka's ``producer.id.expiration.ms``: an idle producer is dropped after a day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """All of it was appended before: at ``first_offset`` to ``last_offset`` (inclusive), with this timestamp."""
+    """Earlier append of the same batches: ``first_offset`` to ``last_offset`` (inclusive), with this timestamp."""
 
     first_offset: int
     last_offset: int
@@ -53,14 +53,14 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """State up to ``offset`` (exclusive), by rising producer id: what a ``.snapshot`` file holds."""
+    """State up to ``offset`` (exclusive), by rising producer id: the content of a ``.snapshot`` file."""
 
     offset: int
     entries: tuple[ProducerEntry, ...] = ()
 
 
 class ProducerState:
-    """Not thread-safe: the partition's lock is held around every call. No I/O; ``now_ms`` is told."""
+    """Producer state of one partition. Not thread-safe: callers hold the partition's lock. No I/O and no clock."""
 
     def __init__(self, log_start: int = 0, *, expiration_ms: int = DEFAULT_EXPIRATION_MS) -> None:
         self._producers: dict[int, Producer] = {}
@@ -72,11 +72,11 @@ class ProducerState:
     # -- append ----------------------------------------------------------------------------------------------------
 
     def prepare(self, batches: Sequence[ProducerBatch], origin: Origin = Origin.CLIENT) -> Prepared | Duplicate:
-        """Checks the batches of one append, in order; changes nothing.
+        """Check the batches of one append, in order, without changing the state.
 
-        A client's set is a Duplicate if every batch of it is one; if only some are, it is out of order: to answer
-        with success would lose the rest. Raises OutOfOrderSequenceError, ProducerFencedError, InvalidTxnStateError,
-        and InvalidRecordError for a client's batch without sequence or epoch; ``index`` counts records.
+        A client's set is a Duplicate if every batch of it is one. If only some are, it is out of order: reporting
+        success would lose the rest. Raises OutOfOrderSequenceError, ProducerFencedError, InvalidTxnStateError, and
+        InvalidRecordError for a client's batch without sequence or epoch; ``index`` counts records.
         """
         if origin is Origin.CLIENT and batches:
             duplicate = self._duplicate(batches)
@@ -107,9 +107,9 @@ class ProducerState:
         return Duplicate(found[0].first_offset, found[-1].last_offset, found[0].timestamp)
 
     def apply(self, prepared: Prepared, base_offsets: Sequence[int] | None = None) -> tuple[CompletedTxn, ...]:
-        """The bytes are written: takes the batches over, at ``base_offsets`` (None: at those that they came with).
+        """Apply batches whose bytes are written, at ``base_offsets`` (None: at their own).
 
-        Returns the transactions that they ended; ``settle`` them once the aborted ones stand in the index. Raises
+        Returns the transactions that they ended; ``settle`` them once the index contains the aborted ones. Raises
         ConfigError if the state has changed since ``prepare``: the two belong under one lock.
         """
         if prepared.generation != self._generation:
@@ -127,13 +127,13 @@ class ProducerState:
         return tuple(completed)
 
     def settle(self, completed: Iterable[CompletedTxn], end_offset: int) -> None:
-        """The append is complete, its index entries too: the log ends at ``end_offset``, also without producers."""
+        """Complete an append after its index entries: the log ends at ``end_offset``, also without producers."""
         for txn in completed:
             self._txns.end(txn)
         self._map_end = end_offset
 
     def replay(self, batch: ProducerBatch) -> CompletedTxn | None:
-        """One batch that is in the log already, for recovery and rebuild: no rule can refuse it.
+        """Apply one batch that is in the log already, for recovery and rebuild, without checking any rule.
 
         The caller appends ``index_entry`` to the index that it rebuilds, and calls ``advance`` for batches without
         producer (or once, at the end).
@@ -146,7 +146,7 @@ class ProducerState:
         return txn
 
     def advance(self, end_offset: int) -> None:
-        """The log ends at ``end_offset``; nothing that concerns a producer was written since the last call."""
+        """Move the end to ``end_offset``; no producer wrote since the last call."""
         self._map_end = end_offset
 
     def _put(self, batch: ProducerBatch, base: int, ended: set[int] | tuple[()]) -> CompletedTxn | None:
@@ -179,23 +179,23 @@ class ProducerState:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """The earliest offset that a transaction without marker began at; not below the log's start."""
+        """Earliest first offset of a transaction without marker, but at least the log's start; None without one."""
         first = self._txns.first_unstable
         return None if first is None else max(first, self._log_start)
 
     def last_stable_offset(self, end: int) -> int:
-        """The end for ``read_committed``: every transaction below it is decided (exclusive)."""
+        """Return the exclusive end for ``read_committed``: every transaction below it is decided."""
         first = self.first_unstable_offset
         return end if first is None else min(first, end)
 
     def raise_log_start(self, log_start: int) -> None:
-        """Records below ``log_start`` are gone, producers stay: they expire by time only."""
+        """Raise the start of the log. Producers stay: they expire only by time."""
         self._log_start = max(self._log_start, log_start)
         self._map_end = max(self._map_end, self._log_start)
         self._snapshot_offset = max(self._snapshot_offset, self._log_start)
 
     def expire(self, now_ms: int) -> list[int]:
-        """Forgets producers that were idle for the expiration time; returns their ids."""
+        """Drop producers that were idle for the expiration time; return their ids."""
         gone = [p for p, producer in self._producers.items() if producer.is_expired(now_ms, self._expiration_ms)]
         for producer_id in gone:
             del self._producers[producer_id]
@@ -206,25 +206,25 @@ class ProducerState:
 
     @property
     def map_end_offset(self) -> int:
-        """The state is that of the log up to here (exclusive)."""
+        """Exclusive end of the log that the state covers."""
         return self._map_end
 
     def pending_snapshot(self) -> Snapshot | None:
-        """What to write now, or None if the newest snapshot says it all. ``snapshot_taken`` once it is written."""
+        """Return the snapshot to write now, None if the newest is current. Call ``snapshot_taken`` after the write."""
         if self._map_end <= self._snapshot_offset:
             return None
         return Snapshot(self._map_end, self.entries())
 
     def snapshot_taken(self, offset: int) -> None:
-        """A file of the state up to ``offset`` exists."""
+        """Note that a file of the state up to ``offset`` exists."""
         self._snapshot_offset = offset
 
     def entries(self) -> tuple[ProducerEntry, ...]:
-        """Every producer, by rising id."""
+        """Return every producer, by rising id."""
         return tuple(producer.to_entry(producer_id) for producer_id, producer in sorted(self._producers.items()))
 
     def load(self, snapshot: Snapshot | None, *, log_start: int, now_ms: int) -> None:
-        """Forgets everything, then takes the snapshot over without its expired producers; None: empty at the start.
+        """Replace the state by the snapshot without its expired producers; None: empty at the start.
 
         Only the newest batch of each producer is known afterwards.
         """
@@ -241,9 +241,10 @@ class ProducerState:
         self._map_end = self._snapshot_offset = log_start if snapshot is None else snapshot.offset
 
     def is_current(self, log_start: int, log_end: int) -> bool:
-        """Whether the state is that of ``log_end`` already, so that a truncation needs no reload; takes the start over.
+        """Return True if the state covers exactly ``log_end``, so that a truncation needs no reload; then raise the
+        start.
 
-        False: ``load`` the newest of :func:`loadable` that can be read, then ``replay`` what is above it.
+        False: ``load`` the newest of :func:`loadable` that can be read, then ``replay`` the batches above it.
         """
         if self._map_end != log_end:
             return False
@@ -253,15 +254,15 @@ class ProducerState:
     # -- what it holds ---------------------------------------------------------------------------------------------
 
     def producer(self, producer_id: int) -> Producer | None:
-        """For looking at, not for changing."""
+        """Return one producer, which the caller must not change; None if unknown."""
         return self._producers.get(producer_id)
 
     def open_txns(self) -> Iterator[tuple[int, int]]:
-        """(first offset, producer id) of the ongoing transactions, in order."""
+        """Iterate over (first offset, producer id) of the ongoing transactions, in order."""
         return iter(self._txns)
 
     def describe_open_txns(self) -> list[OpenTxn]:
-        """The ongoing transactions with what is known of their producers, by first offset."""
+        """Return the ongoing transactions with facts about their producers, by first offset."""
         found = ((first, producer_id, self._producers[producer_id]) for first, producer_id in self._txns)
         return [OpenTxn(i, p.epoch, first, p.timestamp, p.coordinator_epoch) for first, i, p in found]
 
@@ -270,7 +271,7 @@ class ProducerState:
 
 
 def stray(offsets: Iterable[int], bases: Iterable[int]) -> list[int]:
-    """Snapshots to delete at a load: those at no segment's base, but the largest may stay above all bases.
+    """Return the snapshots to delete at a load: those at no segment's base, except the largest if above all bases.
 
     That one is the snapshot of a clean shutdown, at the end of the log.
     """
@@ -282,15 +283,15 @@ def stray(offsets: Iterable[int], bases: Iterable[int]) -> list[int]:
 
 
 def out_of_range(offsets: Iterable[int], log_start: int, log_end: int) -> list[int]:
-    """Snapshots that say nothing about ``log_start`` to ``log_end``: to be deleted before a reload."""
+    """Return the snapshots that do not apply to ``log_start`` to ``log_end``: to be deleted before a reload."""
     return sorted(offset for offset in offsets if offset > log_end or offset <= log_start)
 
 
 def loadable(offsets: Iterable[int], log_start: int, log_end: int) -> list[int]:
-    """Snapshots to try, newest first; one that is corrupt is deleted and the next is tried."""
+    """Return the snapshots to try, newest first; a corrupt one is deleted before the next is tried."""
     return sorted((offset for offset in offsets if log_start < offset <= log_end), reverse=True)
 
 
 def points_of_rebuild(bases: Sequence[int], log_end: int) -> list[int]:
-    """Where a rebuild leaves snapshots: at the bases of the two last segments, and at the end of the log."""
+    """Return where a rebuild leaves snapshots: at the bases of the two last segments, and at the end of the log."""
     return sorted({*sorted(bases)[-2:], log_end})

@@ -1,4 +1,4 @@
-"""A wanted offset range, what each tier holds -> which tier serves which offsets, and which bytes of an object.
+"""Planner of reads: which tier serves which offsets of a range, and which bytes of an object.
 
 ::
 
@@ -7,9 +7,9 @@
     volume's own  |---- remote -----|---- local ---|-- remote ---|--- local ---|
 
 Below the committed end the catalog is the log. This volume may serve those offsets from its own disk only below
-its own ``uploaded`` offset, which it wrote after a root that was read back: from there to the committed end
-another volume may have committed other records under the same offsets, so the remote tier wins. Above the
-committed end only the disk exists. Offsets that neither tier holds are an error, never a jump.
+its own ``uploaded`` offset, which it wrote after it read the root back. From there to the committed end another volume
+may have committed other records under the same offsets, so the remote tier wins. Above the committed end only the
+disk exists. Offsets in neither tier are an error, never a jump.
 
 Pure: no I/O, no clock.
 """
@@ -27,7 +27,7 @@ from tiered.model import Positions, Row, TopicPartition
 
 
 class Tier(enum.StrEnum):
-    """Where an offset is read from."""
+    """Tier that an offset is read from."""
 
     LOCAL = "local"
     REMOTE = "remote"
@@ -35,7 +35,7 @@ class Tier(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LocalSpan:
-    """Offsets on this disk; ``uploaded_offset`` is the end of what this volume itself knows to be committed."""
+    """Offsets on this disk; ``uploaded_offset`` is the end of those that this volume itself knows to be committed."""
 
     start_offset: int
     end_offset: int
@@ -43,7 +43,7 @@ class LocalSpan:
 
     @classmethod
     def of(cls, positions: Positions) -> LocalSpan:
-        """The local tier of a partition log."""
+        """Build from the positions of a partition log."""
         return cls(positions.local_start_offset, positions.end_offset, positions.uploaded_offset)
 
 
@@ -65,7 +65,7 @@ class TierRange:
 
 
 def earliest_offset(local: LocalSpan | None, remote: RemoteSpan | None) -> int:
-    """The smallest offset over both tiers (an empty tier has none, unless both are empty)."""
+    """Return the smallest offset over both tiers (an empty tier has none, unless both are empty)."""
     if local is None or remote is None:
         only = local or remote
         return 0 if only is None else only.start_offset
@@ -78,7 +78,7 @@ def earliest_offset(local: LocalSpan | None, remote: RemoteSpan | None) -> int:
 
 
 def latest_offset(local: LocalSpan | None, remote: RemoteSpan | None) -> int:
-    """The exclusive end over both tiers: the offset that the next record gets."""
+    """Return the exclusive end over both tiers: the offset that the next record gets."""
     return max(0 if local is None else local.end_offset, 0 if remote is None else remote.end_offset)
 
 
@@ -90,7 +90,7 @@ def plan_tiers(
     local: LocalSpan | None,
     remote: RemoteSpan | None,
 ) -> tuple[TierRange, ...]:
-    """Ranges that cover ``start`` to ``end`` (None or beyond the end: to the latest) in order, without a hole.
+    """Return ranges that cover ``start`` to ``end`` (None or beyond the end: to the latest) in order, without a hole.
 
     Raises OffsetOutOfRangeError if ``start`` is below the earliest or above the latest offset (at the latest the
     plan is empty, as in Kafka), OffsetGapError if offsets in between are in neither tier.
@@ -115,7 +115,7 @@ def plan_tiers(
                 f"{tp}: offsets {at} to {until} are neither on this disk nor in the catalog",
                 start=at,
                 end=until,
-                hint=f"run check; to go on without them, start at {until}",
+                hint=f"run `tiered check`; to continue without them, start at {until}",
             )
         until = min(until, stop)
         if ranges and ranges[-1].tier is tier:
@@ -127,7 +127,7 @@ def plan_tiers(
 
 
 def _serve(at: int, local: LocalSpan | None, remote: RemoteSpan | None) -> tuple[Tier | None, int]:
-    """Who serves ``at``, and up to where (exclusive); no tier: a gap."""
+    """Return the tier that serves ``at``, and up to where (exclusive); None: a gap."""
     committed = remote.end_offset if remote is not None else 0
     if local is not None and local.start_offset <= at < local.end_offset:
         if at >= committed:
@@ -142,7 +142,7 @@ def _serve(at: int, local: LocalSpan | None, remote: RemoteSpan | None) -> tuple
 
 
 def _next_served(at: int, local: LocalSpan | None, remote: RemoteSpan | None) -> int:
-    """The smallest offset above ``at`` that a tier serves; the latest if none does."""
+    """Return the smallest offset above ``at`` that a tier serves; the latest if none does."""
     edges = {latest_offset(local, remote)}
     for span in (local, remote):
         if span is not None:
@@ -151,16 +151,16 @@ def _next_served(at: int, local: LocalSpan | None, remote: RemoteSpan | None) ->
 
 
 class CatalogRows(Protocol):
-    """What this planner needs of the rows of a root: sorted by base, without holes between them."""
+    """Rows of a root, as this planner needs them: sorted by base, without holes between them."""
 
     def __len__(self) -> int:
-        """Number of segments."""
+        """Return the number of segments."""
 
     def row(self, index: int) -> Row:
-        """The segment at ``index``."""
+        """Return the segment at ``index``."""
 
     def find_offset(self, offset: int) -> int | None:
-        """Index of the segment whose range holds ``offset``, None outside all of them."""
+        """Return the index of the segment whose range contains ``offset``, None outside all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class SegmentRange:
 
 
 def segment_ranges(rows: CatalogRows, start: int, end: int) -> Iterator[SegmentRange]:
-    """The remote segments that hold ``start`` to ``end``, in order, each with its share of the range."""
+    """Yield the remote segments that contain ``start`` to ``end``, in order, each with its share of the range."""
     first = rows.find_offset(start) if start < end else None
     if first is None:
         return
@@ -193,16 +193,16 @@ class ByteRange:
 
     @property
     def size_bytes(self) -> int:
-        """Length."""
+        """Length of the range."""
         return self.end - self.start
 
 
 def byte_range(entries: Sequence[tuple[int, int]], size_bytes: int, start: int, end: int) -> ByteRange:
-    """The bytes of a ``.log`` of ``size_bytes`` that hold offsets ``start`` to ``end`` (exclusive).
+    """Return the bytes of a ``.log`` of ``size_bytes`` that contain offsets ``start`` to ``end`` (exclusive).
 
-    ``entries`` are those of its offset index: (last offset of an append, position where that append begins). The
-    range begins at a batch at or below ``start`` and ends at or behind the batch that holds ``end - 1``, so at
-    most one index interval is read in vain at each side.
+    ``entries`` are those of its offset index: (last offset of an append, position where that append begins). The range
+    begins at a batch at or below ``start`` and ends at or after the batch that contains ``end - 1``, so at most one
+    index interval is read in vain at each side.
     """
     below = bisect.bisect_right(entries, start, key=lambda entry: entry[0])
     first = entries[below - 1][1] if below else 0
@@ -213,11 +213,11 @@ def byte_range(entries: Sequence[tuple[int, int]], size_bytes: int, start: int, 
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """What a request to the bucket costs against the bytes that it brings.
+    """Trade-off between requests to the bucket and the bytes that they fetch.
 
     ``chunk_bytes``: unit of cache, accounting and alignment of reads from an object. ``request_bytes``: largest single
-    read: a request costs the same CPU whatever its size, a buffer does not. ``unindexed_bytes``: segments up to this
-    size are read from their start, since fetching an index would cost a request more. ``bundle_bytes``: index bundles
+    read; a request costs the same CPU whatever its size, a buffer does not. ``unindexed_bytes``: segments up to this
+    size are read from their start, since fetching an index would cost one more request. ``bundle_bytes``: index bundles
     up to this size are fetched in one request.
     """
 
@@ -231,7 +231,7 @@ READ_LIMITS = ReadLimits()
 
 
 class RequestSizes:
-    """How much to ask for next: one chunk after a seek, doubled with every sequential request up to a limit.
+    """Sizes of successive requests: one chunk after a seek, doubled with every sequential request up to a limit.
 
     Requests end at multiples of ``chunk_bytes``, so that a chunk that was read once is found again in the cache.
     """
@@ -242,7 +242,7 @@ class RequestSizes:
         self._next_bytes = limits.chunk_bytes
 
     def take(self, position: int, end: int) -> ByteRange:
-        """The next request at ``position`` of an object that is wanted up to ``end``."""
+        """Return the next request at ``position`` of an object that is needed up to ``end``."""
         aligned = position - position % self.chunk_bytes
         until = min(aligned + self._next_bytes, end)
         self._next_bytes = min(self._next_bytes * 2, self._max_bytes)

@@ -1,7 +1,7 @@
-"""The root of a partition whose root is lost: a copy of it, and the uploads that follow its end. Pure.
+"""Root of a partition whose root is lost: a copy of it, and the uploads that follow its end. Pure.
 
-The claims of the writer never fall along the chain of uploads: a newer claim began where the older ones had ended.
-Equal uploads of one claim are one, whose answer was lost. Different ones are refused, by name.
+The writer's claims never fall along the chain of uploads: a newer claim began where the older ones had ended.
+Equal uploads of one claim count as one whose response was lost. Different ones are refused, by name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tiered.plan.commit import Stamp
 from tiered.plan.lifecycle import SPARK_VOLUME
 
 VERSION_STEP = 1 << 20
-"""Distance of a new root from the newest version that is proven. What pins and snapshots name is below it."""
+"""Distance of a new root from the newest proven version. Versions in pins and snapshots are below it."""
 
 KeyOf = Callable[[Row], str]
 _HINT = "nothing was changed; put a version of the root back, or delete one of the two objects"
@@ -37,9 +37,9 @@ class Objects:
 
 
 def rebuilt(copy: Root, objects: Objects, version: int, stamp: Stamp) -> Root:
-    """Return the root that goes on from ``copy``.
+    """Return the root that continues ``copy``.
 
-    Both roles have claims that no process used, and belong to no volume. What sinks wrote belongs to ``spark``.
+    Both roles get claims that no process used and that belong to no volume. Partitions of sinks belong to ``spark``.
     """
     ts_ms = max(stamp.now_ms, copy.commit.ts_ms + 1)
     roles, sealed = dict[str, RoleState](), list[Sealed]()
@@ -94,8 +94,8 @@ def chain(found: Sequence[Row], end: int, claim: int, key_of: KeyOf) -> list[Row
     """Return the uploads that follow ``end`` without a gap, in order.
 
     ``claim`` is the writer's claim at ``end``. Claims never fall along the chain: a newer claim began where the older
-    ones had ended. Equal uploads of one claim are one, whose answer was lost. Raises CorruptionError for different ones
-    of the same offsets, and where a newer claim began inside an upload of an older one.
+    ones had ended. Equal uploads of one claim count as one whose response was lost. Raises CorruptionError for
+    different uploads of the same offsets, and where a newer claim began inside an upload of an older one.
     """
     taken: list[Row] = []
     # mutant claims-never-fall-along-uploads
@@ -114,7 +114,7 @@ def chain(found: Sequence[Row], end: int, claim: int, key_of: KeyOf) -> list[Row
 def _contradiction(one: Row, other: Row, key_of: KeyOf) -> CorruptionError:
     return CorruptionError(
         f"{key_of(one)} (offsets {one.base} to {one.next}) and {key_of(other)} (offsets {other.base} to {other.next}) "
-        f"contradict each other: nothing tells which of them the catalog named",
+        f"contradict each other, and no catalog shows which of them is right",
         path_or_key=key_of(other),
         offset=other.base,
         hint=_HINT,

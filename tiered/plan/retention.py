@@ -1,15 +1,16 @@
-"""Which segments may go, from the disk and from the bucket? Pure; nothing goes unless a setting says so.
+"""Which segments may leave the disk and the bucket. Pure; no segment leaves unless a setting says so.
 
-Only prefixes die: the pass stops at the first segment that must stay. With a remote tier a segment leaves the disk only
-below the committed end that was read back from the bucket; without one ``retention.*`` rule and the log start moves.
+Only prefixes expire: the pass stops at the first segment that must stay. With a remote tier a segment leaves the disk
+only below the committed end that was read back from the bucket. Without one ``retention.*`` decides, and the log start
+moves.
 
-The age of a segment counts from its largest record timestamp where that can be right, else from the time of its last
+The age of a segment counts from its largest record timestamp if that can be right, otherwise from the time of its last
 append (:func:`age_from_ms`): a wrong timestamp pins nothing and expires nothing early. Retention in both tiers,
-merging, compaction and ``restore`` ask the same function.
+merging, compaction and ``restore`` use the same function.
 
-For the bucket Kafka's comparisons of its remote tier hold. What is decided is a new log start; ``Catalog.trim`` commits
+For the bucket Kafka's comparisons of its remote tier apply. The decision is a new log start; ``Catalog.trim`` commits
 it, and only then do objects become trash. A segment that is being uploaded is in no root yet: it cannot expire. A
-topic whose policy does not say ``delete`` is never trimmed but by its log start, in either tier.
+topic whose policy does not say ``delete`` is only trimmed by its log start, in either tier.
 
 Kafka's rule: docs/kafka-semantics.md#remote-retention.
 """
@@ -24,22 +25,22 @@ from tiered.model import Row
 from tiered.times import format_time
 
 LEAD_MS = TopicConfig().message_timestamp_after_max_ms
-"""How far a timestamp may be ahead of its append where the topic's setting says nothing of use."""
+"""How far a timestamp may be ahead of its append if the topic's setting is not usable."""
 
 MOST_LEAD_MS = 366 * DAY_MS
-"""A ``message.timestamp.after.max.ms`` above this switches the check of appends off. It says nothing of clocks."""
+"""Limit above which ``message.timestamp.after.max.ms`` only switches the check of appends off."""
 
 
 def lead_ms(config: TopicConfig) -> int:
-    """Return how far a record timestamp may be ahead of its append and still counts."""
+    """Return how far a record timestamp may be ahead of its append and still count."""
     allowed = config.message_timestamp_after_max_ms
     return allowed if allowed <= MOST_LEAD_MS else LEAD_MS
 
 
 def is_believed(max_timestamp: int, appended_ms: int, config: TopicConfig) -> bool:
-    """Return whether the largest record timestamp can be right: not before 1970, and not after the append.
+    """Return True if the largest record timestamp can be right: not before 1970, and not after the append.
 
-    It counts where the append time is not known (-1).
+    It counts if the append time is unknown (-1).
     """
     return 0 <= max_timestamp <= appended_ms + lead_ms(config) if appended_ms >= 0 else max_timestamp >= 0
 
@@ -55,7 +56,7 @@ def row_age_from_ms(row: Row, config: TopicConfig) -> int:
 
 
 def has_wrong_times(row: Row, config: TopicConfig) -> bool:
-    """Return whether the append time of a row counts instead of its timestamps."""
+    """Return True if the append time of a row counts instead of its timestamps."""
     return row.records > 0 and not is_believed(row.max_ts, row.appended_ms, config)
 
 
@@ -73,7 +74,7 @@ def wrong_times_text(base: int, end: int, max_timestamp: int, appended_ms: int) 
 
 
 def dated(rows: Sequence[Row], *, before_ms: int, commit_ms: int, trusted: bool) -> tuple[Row, ...]:
-    """Return new rows with the append times that stay, fixed when they are committed.
+    """Return new rows with their permanent append times, fixed at their commit.
 
     Args:
         rows: Uploaded segments in order, each with the writer's clock at its last append.
@@ -100,17 +101,17 @@ class LocalSegmentFacts:
     appended_ms: int
 
     def is_older(self, than_ms: int, now_ms: int, config: TopicConfig) -> bool:
-        """Return whether its age is strictly above ``than_ms``; -1 is no limit."""
+        """Return True if its age is strictly above ``than_ms``; -1 is no limit."""
         from_ms = age_from_ms(self.max_timestamp, self.appended_ms, config)
         return min(than_ms, from_ms) >= 0 and now_ms - from_ms > than_ms
 
 
 @dataclass(frozen=True, slots=True)
 class LocalRetention:
-    """The plan: segments ``bases`` go, oldest first; all below ``delete_below`` is then gone from the disk.
+    """The plan: segments ``bases`` leave, oldest first; all below ``delete_below`` is then gone from the disk.
 
-    ``roll_active``: the active segment has expired, too, and is rolled first; it is among ``bases`` unless the log is
-    tiered, where it has to be uploaded before.
+    ``roll_active``: the active segment has expired, too, and is rolled first. It is among ``bases`` unless the log is
+    tiered, where it must be uploaded before.
     """
 
     delete_below: int
@@ -128,10 +129,10 @@ def plan_local_retention(
     committed_end: int | None,
     active: LocalSegmentFacts | None = None,
 ) -> LocalRetention:
-    """What may leave the disk at ``now_ms``. ``sealed`` ascending; ``committed_end`` None: there is no remote tier.
+    """Plan what may leave the disk at ``now_ms``. ``sealed`` ascending; ``committed_end`` None: no remote tier.
 
     Kafka's order and comparisons: log start, size (never below the limit), time (strictly older). An
-    ``active`` segment that is not given, or empty, stays; it never goes because of the log start alone.
+    ``active`` segment that is not given, or empty, stays; it never leaves because of the log start alone.
 
     Kafka's rule: docs/kafka-semantics.md#retention.
     """
@@ -170,7 +171,7 @@ def _local(local: int, whole: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RemoteExpiry:
-    """Trim to ``start_offset``: ``segments`` rows go, ``size_bytes`` of data, for ``reasons``, oldest first."""
+    """Trim to ``start_offset``: ``segments`` rows with ``size_bytes`` of data expire, for ``reasons``, oldest first."""
 
     start_offset: int
     segments: int = 0
@@ -187,14 +188,14 @@ def plan_remote_expiry(
     size_bytes: int | None = None,
     next_offset: int = -1,
 ) -> RemoteExpiry:
-    """What of ``rows`` (ascending, those of the root) goes at ``now_ms``; only a prefix does.
+    """Plan which prefix of ``rows`` (ascending, those of the root) expires at ``now_ms``.
 
-    A row below the log start goes; one that is ``retention.ms`` old (not strictly older, unlike on disk); and the
-    oldest while all of it stays at or above ``retention.bytes``.
+    A row expires below the log start; at an age of ``retention.ms`` (not strictly older, unlike on disk); and if the
+    log without it stays at or above ``retention.bytes``.
 
-    ``size_bytes``: of these rows and all behind them, where ``rows`` are only the first of them. The row that ends at
-    ``next_offset`` goes by the log start alone: its bundle tells who wrote what, as that of Kafka's active segment
-    does, and a volume that resumes without it takes a producer's retry twice.
+    ``size_bytes``: size of these rows and all later ones, if ``rows`` are only the first. The row that ends at
+    ``next_offset`` expires by the log start alone: its bundle has the producer state, as that of Kafka's active segment
+    does, and a volume that resumes without it would accept a producer's retry twice.
     """
     kept = list(rows)
     whole = sum(row.size for row in kept) if size_bytes is None else size_bytes

@@ -1,8 +1,8 @@
-"""Changes of what is already in the catalog: its beginning moves up, or rows give way to others over the same range.
+"""Changes of committed ranges: the beginning of the log moves up, or rows replace others over the same range.
 
-Both are pure functions of the root that ask for the pages they must see (``plan.commit.Wanted``): a trim for at most
-one inner page and one leaf, those in which the new start or the newest row lies; it rewrites no page. A replacement
-asks for the leaves that hold what it takes out, and those above them; they are made anew.
+Both are pure functions of the root that request the pages they must see (``plan.commit.Wanted``). A trim requests at
+most one inner page and one leaf, those with the new start or the newest row, and rewrites no page. A replacement
+requests the leaves with the old rows and the pages above them, and rewrites them.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from tiered.plan.pages import Garbage, NewPages, inner_pages, leaf_pages
 
 @dataclass(frozen=True, slots=True)
 class TrimIntent:
-    """Retention: moves ``start_offset`` up to ``offset``. Rows that end at or below it go to the trash, none is cut."""
+    """Retention: moves ``start_offset`` up to ``offset``. Rows that end at or below it become trash; none is split."""
 
     offset: int
 
     op = "trim"
 
     def apply(self, root: Root, stamp: Stamp) -> Outcome | Reading[Outcome]:
-        """Refused beyond ``next_offset``, and where the log is destroyed: the grace of all that it holds counts from
-        its last commit, which a writer that trims would put off for ever. NOTHING at or below ``start_offset``.
+        """Refuse beyond ``next_offset``, and while the log is destroyed: the grace of all its objects counts from its
+        last commit, which a trimming writer would postpone for ever. NOTHING at or below ``start_offset``.
         """
         refusal = fenced(root, stamp)
         if refusal is not None:
             return refusal
         if root.state == STATE_DELETING:
-            return Refusal(Reason.STATE, f"{root.where} is {root.state}: nothing of it is trimmed, all of it goes")
+            return Refusal(Reason.STATE, f"{root.where} is {root.state}: it is deleted as a whole, not trimmed")
         if self.offset > root.next_offset:
             return Refusal(
                 Reason.OUT_OF_RANGE,
@@ -63,7 +63,7 @@ class TrimIntent:
 
 
 def _now(reading: Reading[Outcome], root: Root) -> Outcome | Reading[Outcome]:
-    """The outcome itself where no page can be asked for."""
+    """Return the outcome itself if there is no page to request."""
     if len(root.inner) or len(root.leaves):
         return reading
     try:
@@ -75,7 +75,7 @@ def _now(reading: Reading[Outcome], root: Root) -> Outcome | Reading[Outcome]:
 
 
 def _trim(root: Root, stamp: Stamp, offset: int) -> Reading[Outcome]:
-    """The root that begins at ``offset``. Whole pages below it leave; the one in which it lies stays as it is."""
+    """Return the root that begins at ``offset``. Whole pages below it leave; the page that contains it stays."""
     garbage = Garbage(root, stamp)
     inner = root.inner.slice(root.inner.first_above(offset))
     leaves = root.leaves.slice(root.leaves.first_above(offset))
@@ -119,11 +119,11 @@ def _trim(root: Root, stamp: Stamp, offset: int) -> Reading[Outcome]:
 
 
 def _all_pages(root: Root, garbage: Garbage) -> Reading[None]:
-    """Every page leaves, and the newest row with them: its objects get an entry of their own, the last one of all.
+    """Discard every page, and the newest row, whose objects get the last trash entry of all.
 
-    They alone tell who wrote: collection leaves that entry (``plan.maintenance.newest_trimmed``), which it could not do
-    with a part of a page. So the leaf that holds the row goes as a page and its other rows, and so does the inner page
-    above it.
+    Only these objects record who wrote: collection keeps that entry (``plan.maintenance.newest_trimmed``), which it
+    could not do with a part of a page. So the leaf of that row becomes trash as a page alone and its other rows, and
+    the inner page above it as a page alone.
     """
     leaves = root.leaves
     if len(leaves):
@@ -145,7 +145,7 @@ def _all_pages(root: Root, garbage: Garbage) -> Reading[None]:
 
 
 def _lineage_from(lineage: tuple[EpochEntry, ...], offset: int) -> tuple[EpochEntry, ...]:
-    """Without the epochs that end at or below ``offset``; the newest always stays."""
+    """Return the lineage without the epochs that end at or below ``offset``; the newest always stays."""
     first = 0
     while first + 1 < len(lineage) and lineage[first + 1].start_offset <= offset:
         first += 1
@@ -154,10 +154,10 @@ def _lineage_from(lineage: tuple[EpochEntry, ...], offset: int) -> tuple[EpochEn
 
 @dataclass(frozen=True, slots=True)
 class ReplaceIntent:
-    """``rows`` in place of ``old``, over exactly the same offsets: merging, compaction, another upload of a segment.
+    """Replacement of ``old`` by ``rows`` over exactly the same offsets: merging, compaction, a new upload of a segment.
 
-    ``old`` must be alive, side by side, as they are. What a trim has taken meanwhile is no obstacle: outputs that end
-    at or below the start go to the trash in the same commit. ``cleaned``: what the range counts as compacted to.
+    ``old`` must be alive, adjacent and unchanged. A trim in between is no obstacle: outputs that end at or below the
+    start go to the trash in the same commit. ``cleaned``: the range that counts as compacted.
     """
 
     old: tuple[Row, ...]
@@ -167,7 +167,7 @@ class ReplaceIntent:
     op = "replace"
 
     def apply(self, root: Root, stamp: Stamp) -> Outcome | Reading[Outcome]:
-        """Refused with GONE if what was to be replaced is not what the catalog holds any more."""
+        """Refuse with GONE if the catalog no longer holds ``old``."""
         refusal = fenced(root, stamp)
         if refusal is not None:
             return refusal
@@ -176,17 +176,17 @@ class ReplaceIntent:
             return Refusal(Reason.INVALID, f"{root.where}: {flaw}")
         # mutant replace-after-trim-aborts
         if self.old[-1].next <= root.start_offset:
-            return self._gone(root, "all of it lies below the start")
+            return self._gone(root, "all of it is below the start")
         return _now(self._swapped(root, stamp), root)
 
     def _flaw(self, root: Root, stamp: Stamp) -> str:
-        """Why the intent itself cannot be right."""
+        """Return why the intent itself cannot be right, ``""`` if it can."""
         if stamp.role is not Role.MAINTAINER:
             return "only a maintainer replaces rows"
         if not self.old or not self.rows or max(len(self.old), len(self.rows)) > MAX_APPEND_ROWS:
             return f"{len(self.rows)} rows for {len(self.old)}: 1 to {MAX_APPEND_ROWS} of each"
         if any(one.next != other.base for one, other in itertools.pairwise(self.old)):
-            return "what is to be replaced has a gap"
+            return "the rows to be replaced have a gap"
         expected = self.old[0].base
         for row in self.rows:
             flaw = row_flaw(row, expected, stamp)
@@ -245,11 +245,11 @@ class ReplaceIntent:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a replacement works: ``rows`` are those of the leaves that it opens and, behind them, of the tail.
+    """Location of a replacement: ``rows`` are those of the opened leaves and, after them, of the tail.
 
-    ``before`` and ``after`` are the leaves beside them under the same pages; ``inner_at`` is the range of inner pages
-    that it opens; ``in_root``: the root's leaves take part; ``last``: no leaf follows those that are opened; ``tail``
-    the number of the root's rows that are. ``dead``: what lay below the start in all of them.
+    ``before`` and ``after``: the other leaves under the same pages. ``inner_at``: the range of opened inner pages.
+    ``in_root``: the root's leaves take part. ``last``: no leaf follows the opened ones. ``tail``: how many of the
+    root's rows are opened. ``dead``: total below the start in all of them.
     """
 
     rows: Rows
@@ -265,10 +265,10 @@ class _Place:
 
 
 def _open_up(root: Root, old: Sequence[Row], new_rows: int, stamp: Stamp) -> Reading[_Place]:
-    """Reads what holds ``old``; with a neighbour, where what is left would be too small a page.
+    """Read the pages that hold ``old``, and a neighbour if the rest would be too small a page.
 
-    Of leaves the one before, else the one behind; the last one needs none: its rows go into the root. Of inner pages
-    the next; behind the last of them stand the root's leaves.
+    The neighbour of leaves is the one before, otherwise the next. The last leaf needs none: its rows go into the root.
+    The neighbour of inner pages is the next; the root's leaves follow the last of them.
     """
     low, high, start, shape = old[0].base, old[-1].next, root.start_offset, stamp.shape
     from_inner, to_inner = root.inner.first_above(low), _first_from(root.inner, high)
@@ -318,10 +318,10 @@ def _open_up(root: Root, old: Sequence[Row], new_rows: int, stamp: Stamp) -> Rea
 
 
 def _close_up(root: Root, stamp: Stamp, place: _Place, whole: Rows, pages: NewPages) -> dict[str, Any]:
-    """The tables of the root with ``whole`` where ``place.rows`` were.
+    """Return the tables of the root with ``whole`` in place of ``place.rows``.
 
-    Whatever the life of a catalog, every leaf that it makes but the first has ``small_leaf`` rows at least, every inner
-    page but the first ``small_inner`` pointers: so the root does not grow with what was once there.
+    Every leaf that it makes except the first has at least ``small_leaf`` rows, every inner page except the first
+    ``small_inner`` pointers. So the root does not grow with the history of a catalog.
     """
     if not place.old_leaves:
         return {"rows": whole}
@@ -343,7 +343,7 @@ def _close_up(root: Root, stamp: Stamp, place: _Place, whole: Rows, pages: NewPa
 
 
 def _first_from(table: Pointers | Rows, offset: int) -> int:
-    """Index of the first entry that begins at or above ``offset``."""
+    """Return the index of the first entry that begins at or above ``offset``."""
     return int(np.searchsorted(table.columns["base"], np.int64(offset)))
 
 
@@ -355,7 +355,7 @@ def _joined(tables: Sequence[Pointers]) -> Pointers:
 
 
 def _with_cleaned(ranges: tuple[Cleaned, ...], entry: Cleaned | None) -> tuple[Cleaned, ...]:
-    """With one more compacted range; of too many the two oldest become one, whose tombstones stay for the longer."""
+    """Add one compacted range. Beyond the limit the two oldest become one, with the later horizon of the two."""
     if entry is None:
         return ranges
     kept = [*(old for old in ranges if old.end_offset < entry.end_offset), entry]

@@ -1,20 +1,20 @@
-"""When does the active segment end? Kafka's rules, and one of ours for an idle tail. Pure."""
+"""When the active segment ends: Kafka's rules, and one of ours for an idle tail. Pure."""
 
 from __future__ import annotations
 
 import enum
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
-"""An index entry holds ``offset - base`` in 31 bits."""
+"""Largest distance from the base: an index entry stores ``offset - base`` in 31 bits."""
 
 NO_TIME_BOUND_MS = -2
-"""Below every timestamp, -1 (none) included: the rules are asked at each append."""
+"""Bound below every timestamp, including -1 (none): the rules are checked at each append."""
 
 FAR_AWAY_MS = 2**63 - 1
 
 
 class RollReason(enum.Enum):
-    """Why a segment was rolled; the word appears in logs and metrics."""
+    """Reason for rolling a segment; the word appears in logs and metrics."""
 
     SIZE = "size"
     RECORD_TIME = "segment.ms"
@@ -36,7 +36,7 @@ def roll_before_append(  # noqa: PLR0917 - called for every append: keywords cos
     offset_index_full: bool,
     time_index_full: bool,
 ) -> RollReason | None:
-    """Kafka's decision before an append of ``incoming_bytes``; None: append where we are.
+    """Return Kafka's reason to roll before an append of ``incoming_bytes``. None: append to the active segment.
 
     A segment may reach exactly ``segment_bytes``. ``waited_ms`` is record time: the timestamp of the append less
     the first timestamp of the segment (see :func:`waited_ms`), ``segment_ms`` already reduced by the jitter.
@@ -57,16 +57,16 @@ def roll_before_append(  # noqa: PLR0917 - called for every append: keywords cos
 
 
 def waited_ms(max_timestamp: int, first_timestamp: int, now_ms: int, created_ms: int) -> int:
-    """How old the segment is by its records; by the wall clock only while its records have no timestamps."""
+    """Return the age of the segment by its records; by the wall clock only while its records have no timestamps."""
     if first_timestamp >= 0:
         return max_timestamp - first_timestamp
     return now_ms - created_ms
 
 
 def idle_roll(size_bytes: int, first_append_ms: int, seal_ms: int, now_ms: int) -> RollReason | None:
-    """``seal.ms``: a segment that holds records is sealed this long after its first append, records or not.
+    """Apply ``seal.ms``: seal a segment with records this long after its first append, even without further records.
 
-    A clock that jumped back does not roll: whoever asks counts anew from there. ``seal_ms`` -1 switches the rule off.
+    A clock that jumped back does not roll: the caller counts again from there. ``seal_ms`` -1 disables the rule.
     """
     if size_bytes > 0 and seal_ms >= 0 and first_append_ms >= 0 and now_ms - first_append_ms >= seal_ms:
         return RollReason.WALL_CLOCK
@@ -74,21 +74,21 @@ def idle_roll(size_bytes: int, first_append_ms: int, seal_ms: int, now_ms: int) 
 
 
 def record_time_bound(first_timestamp: int, segment_ms: int) -> int:
-    """The largest timestamp that may still be appended without a roll by record time; -2 while that is not known."""
+    """Return the largest timestamp that may be appended without a roll by record time; -2 while unknown."""
     return first_timestamp + segment_ms if first_timestamp >= 0 else NO_TIME_BOUND_MS
 
 
 def wall_clock_bound(first_append_ms: int, seal_ms: int) -> int:
-    """The wall-clock time from which on :func:`idle_roll` says roll; far away if it never does."""
+    """Return the wall-clock time from which on :func:`idle_roll` rolls; ``FAR_AWAY_MS`` if it never does."""
     return first_append_ms + seal_ms if first_append_ms >= 0 and seal_ms >= 0 else FAR_AWAY_MS
 
 
 def effective_segment_ms(segment_ms: int, max_compaction_lag_ms: int, compacted: bool, jitter_ms: int) -> int:
-    """``segment.ms``, bounded by the compaction lag where the topic is compacted, less the segment's jitter."""
+    """Return ``segment.ms``, for a compacted topic bounded by the compaction lag, less the segment's jitter."""
     limit = min(segment_ms, max_compaction_lag_ms) if compacted else segment_ms
     return limit - jitter_ms
 
 
 def jitter_ms(segment_jitter_ms: int, segment_ms: int, uniform: float) -> int:
-    """The jitter of one segment, drawn once when it is created; ``uniform`` lies in [0, 1)."""
+    """Return the jitter of one segment, drawn once when it is created; ``uniform`` is in [0, 1)."""
     return int(uniform * min(segment_jitter_ms, segment_ms))

@@ -1,13 +1,13 @@
-"""What must stand beside a ``.log``: the aborted transactions whose markers it holds, the producers at its end. Pure.
+"""Side files of a ``.log``: the aborted transactions whose markers it holds, and the producers at its end. Pure.
 
 ::
 
     known beginning ─> Follower: each batch of a producer ─> Followed ─┬─ judge_txn_index   .txnindex
     (snapshot, or nothing before offset 0)                             └─ judge_snapshot    {end}.snapshot
 
-The log is the truth: both files are derived from it. Compaction may take the first batches of a transaction, expiry may
-take producers, so that a file need not equal what the log tells now. It must not hide what is committed, nor show what
-is aborted or undecided.
+The log is the truth: both files are derived from it. Compaction may remove the first batches of a transaction, and
+producers may expire, so that a file need not equal the one derived now. It must not hide committed records, nor show
+aborted or undecided ones.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from tiered.plan.producer_state import ProducerState, Snapshot
 from tiered.plan.visibility import open_firsts
 
 NO_PRODUCERS = encode_snapshot(())
-"""What a roll leaves of a log without producers: not worth a place in the bucket."""
+"""Snapshot of a log without producers: not worth an object in the bucket."""
 
 
 class Followed(NamedTuple):
-    """What the batches of one segment tell.
+    """Facts from the batches of one segment.
 
-    ``aborted``: transactions that end here. ``unseen``: (producer id, marker) of those of them whose data was not among
-    the batches that were followed. ``orphans``: (producer id, marker) of ABORT markers of which nothing is known.
+    ``aborted``: transactions that end here. ``unseen``: (producer id, marker) of those among them whose data was not in
+    the followed batches. ``orphans``: (producer id, marker) of ABORT markers of unknown transactions.
     ``producers``: those at the segment's end. ``ended``: offset of each producer's last marker. ``whole``: everything
-    before the segment was known; only then does an orphan have no data anywhere, and are the producers complete.
+    before the segment was known. Only then has an orphan no data anywhere, and are the producers complete.
     """
 
     aborted: tuple[AbortedTxn, ...]
@@ -46,15 +46,15 @@ class Followed(NamedTuple):
 
 
 class Follower:
-    """Follows the producers of one partition over its batches, in offset order. No rule can refuse a batch."""
+    """Follower of the producers of one partition over its batches, in offset order, without checking any rule."""
 
     def __init__(self, known: Snapshot | None = None, *, whole: bool) -> None:
         self._state = ProducerState()
         self.restart(known, whole=whole)
 
     def restart(self, known: Snapshot | None = None, *, whole: bool) -> None:
-        """Forgets what it saw: a segment begins before which ``known`` is all there is, if ``whole``."""
-        self._state.load(known, log_start=0, now_ms=0)  # at time 0 nobody has expired
+        """Start over at a segment. ``whole``: ``known`` covers everything before it."""
+        self._state.load(known, log_start=0, now_ms=0)  # at time 0 no producer has expired
         self._whole = whole
         self._ended: dict[int, int] = {}
         self._told = set(open_firsts(() if known is None else known.entries))
@@ -63,7 +63,7 @@ class Follower:
         self._orphans: list[tuple[int, int]] = []
 
     def see(self, batch: ProducerBatch | None) -> None:
-        """The next batch; None: no producer wrote it."""
+        """Follow the next batch; None: it has no producer."""
         if batch is None:
             return
         txn = self._state.replay(batch)
@@ -86,7 +86,7 @@ class Follower:
         return self._state.entries()
 
     def end_segment(self) -> Followed:
-        """What the segment told; the next one begins."""
+        """Return the facts of the segment; the next one begins."""
         told = Followed(
             tuple(self._aborted),
             frozenset(self._unseen),
@@ -100,12 +100,12 @@ class Follower:
 
 
 def txns_flaw(entries: Sequence[AbortedTxn], followed: Followed, *, all_followed: bool = False) -> str | None:
-    """Why ``entries`` cannot be the transaction index of the segment; None if they can.
+    """Return why ``entries`` cannot be the transaction index of the segment; None if they can.
 
-    ``all_followed``: all that is left of the log was; a transaction whose data was not seen needs no entry then.
+    ``all_followed``: the whole remaining log was followed; a transaction without seen data then needs no entry.
 
-    Each aborted transaction has its entry, from its first record in the log or an earlier one that compaction took;
-    no entry stands without its marker, because it would hide what its producer committed afterwards.
+    Each aborted transaction has its entry, from its first record in the log or an earlier one that compaction removed.
+    No entry exists without its marker, because it would hide later committed records of its producer.
     """
     missing = {(txn.producer_id, txn.last_offset): txn for txn in followed.aborted}
     orphans = set(followed.orphans)
@@ -113,7 +113,7 @@ def txns_flaw(entries: Sequence[AbortedTxn], followed: Followed, *, all_followed
         marker = (entry.producer_id, entry.last_offset)
         known = missing.pop(marker, None)
         if known is None and marker not in orphans:
-            return f"no ABORT marker of producer {entry.producer_id} stands at offset {entry.last_offset}"
+            return f"producer {entry.producer_id} has no ABORT marker at offset {entry.last_offset}"
         if known is not None and entry.first_offset > known.first_offset:
             return (
                 f"the transaction that was aborted at offset {entry.last_offset} begins at {known.first_offset}, "
@@ -132,15 +132,15 @@ def txns_flaw(entries: Sequence[AbortedTxn], followed: Followed, *, all_followed
 
 
 def producers_flaw(entries: Sequence[ProducerEntry], followed: Followed) -> str | None:
-    """Why ``entries`` cannot be the producers at the end of the segment; None if they can.
+    """Return why ``entries`` cannot be the producers at the end of the segment; None if they can.
 
-    A transaction that is open and not in it would show what is undecided, one in it that was decided would hide what
-    follows. One that compaction took whole may stay open in it; producers without one may have expired.
+    A missing open transaction would show undecided records; an entry for a decided one would hide the records after it.
+    A transaction that compaction removed whole may stay open in it; producers without one may have expired.
     """
     noted, told = open_firsts(entries), open_firsts(followed.producers)
     for producer_id, first in told.items():
         if producer_id not in noted:
-            return f"the transaction of producer {producer_id} that begins at offset {first} is open, and not in it"
+            return f"the transaction of producer {producer_id} that begins at offset {first} is open, and has no entry"
         if noted[producer_id] > first:
             return f"the open transaction of producer {producer_id} begins at {first}, not at {noted[producer_id]}"
     for producer_id, first in noted.items():
@@ -151,10 +151,10 @@ def producers_flaw(entries: Sequence[ProducerEntry], followed: Followed) -> str 
 
 
 class Judged(NamedTuple):
-    """A file beside a segment. ``flaw`` None: it is right, and ``data`` is its bytes.
+    """Verdict on a side file. ``flaw`` None: the file is right, and ``data`` is its bytes.
 
-    Else ``data`` is what the log tells, and ``known`` whether that is all there is to tell. ``proven``: whatever came
-    before the segment, and nobody knows, does not make it right.
+    Otherwise ``data`` is derived from the log, and ``known`` says if it is complete. ``proven``: no unknown history
+    before the segment can make the file right.
     """
 
     data: bytes
@@ -166,7 +166,7 @@ class Judged(NamedTuple):
 def judge_txn_index(
     found: bytes, base_offset: int, followed: Followed, noted_crc: int | None = None, *, all_followed: bool = False
 ) -> Judged:
-    """``found``: the file, empty if there is none. ``noted_crc``: CRC32C of what it should be, if somebody noted it.
+    """Judge a ``.txnindex``. ``found``: the file, empty if absent. ``noted_crc``: its CRC32C, if it was noted.
 
     ``all_followed`` as in :func:`txns_flaw`.
     """
@@ -191,7 +191,7 @@ def judge_txn_index(
 def judge_snapshot(
     found: bytes | None, followed: Followed, noted_crc: int | None = None, *, expected: bool = False
 ) -> Judged:
-    """``found``: the file, None if there is none. ``expected``: there should be one, even if the log names nobody."""
+    """Judge a ``.snapshot``. ``found``: the file, None if absent. ``expected``: it should exist."""
     flaw: str | None = "it is gone"
     if found is not None:
         try:

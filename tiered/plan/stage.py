@@ -1,13 +1,13 @@
-"""What a Spark sink puts into a catalog, and who may: staged rows behind the end, and the handover of a partition.
+"""Commits of Spark sinks: staged rows at the end of a catalog, and the handover of a partition.
 
-A sink's tasks store segments whose offsets begin at 0 (``s/t/{uid}``): they know no base, hold no claim and read no
-root. The commit gives them their place: a pure function of the root, tried again on each newer one, and settled by
-content. ``txns[txn] >= batch`` means that the batch is in the catalog, whoever put it there, so that a replay, a second
-driver and a lost answer all end in the same root.
+A sink's tasks store segments whose offsets begin at 0 (``s/t/{uid}``): they know no base, have no claim and read no
+root. The commit assigns their offsets: a pure function of the root, tried again on each newer one, and decided by
+content. ``txns[txn] >= batch`` means that the batch is in the catalog, whichever process committed it. So a replay, a
+second driver and a lost response all end in the same root.
 
-What ``txns`` has no room for is forgotten. A batch that was decided before the newest forgotten entry came in may be
-that entry: it is refused, never committed twice (``StageIntent.seen``). Ids that a write gave itself come once: they
-are of use only until its commit has ended, and go first, so that writes do not make the streams beside them forgotten.
+``txns`` drops entries beyond its limit. A batch that was decided before the newest dropped entry was committed may be
+that entry: it is refused, never committed twice (``StageIntent.seen``). An id that a write made for itself is used
+once, until its commit has ended. Such ids are dropped first, so that writes do not displace the streams beside them.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from tiered.plan.commit import Stamp, holds_any, next_version, succeed, taken, w
 from tiered.plan.lifecycle import LOCAL_VOLUME, SPARK_VOLUME, Reason, Refusal, sink_refused
 
 MAX_STAGED_ROWS = 100_000
-"""Segments of one batch in one partition."""
+"""Limit of segments of one batch in one partition."""
 
 ONCE_KEPT = 16
-"""Newest ids of one write each that a partition remembers, however many ids of streams and jobs it knows."""
+"""Newest one-shot write ids that a partition keeps, however many ids of streams and jobs it has."""
 
 _ONCE = re.compile(r"job-[0-9a-f]{32}")
 
 OWNERS = {"spark": SPARK_VOLUME, "local": LOCAL_VOLUME}
-"""To whom a partition can be handed over, with the volume that owns it then."""
+"""Possible owners of a partition after a handover, each with its volume."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageIntent:
-    """Adds the segments that a batch of a sink staged, in order, behind ``next_offset``.
+    """Commit of the segments that a batch of a sink staged, in order, at ``next_offset``.
 
-    ``rows`` have base 0, ``next`` the offsets that they take, ``FLAG_STAGED`` and no epochs: base and epochs are given
-    here. ``seen``: a version of this root from before the batch was decided.
+    ``rows`` have base 0, ``next`` as their number of offsets, ``FLAG_STAGED`` and no epochs; ``apply`` assigns base and
+    epochs. ``seen``: a version of this root from before the batch was decided.
     """
 
     txn: str
@@ -52,7 +52,7 @@ class StageIntent:
     op = "stage"
 
     def apply(self, root: Root, stamp: Stamp) -> Root | Refusal:
-        """NOTHING if the batch is committed already; FENCED where a local log owns the partition."""
+        """Refuse with NOTHING if the batch is committed already, with FENCED if a local log owns the partition."""
         # mutant batch-commits-once
         if root.last_batch(self.txn) >= self.batch:
             return Refusal(Reason.NOTHING, f"{root.where}: batch {self.batch} of {self.txn} is already committed")
@@ -80,9 +80,9 @@ class StageIntent:
             return None
         return Refusal(
             Reason.INVALID,
-            f"{root.where}: batch {self.batch} of {self.txn} was decided at version {self.seen}; so many other "
-            f"transaction ids were committed since (of {TXNS_LIMIT} is known what became of them) that it is forgotten "
-            f"whether it was by version {forgotten_up_to(root, self.txn)}: it is not committed again",
+            f"{root.where}: batch {self.batch} of {self.txn} was decided at version {self.seen}, and may have been "
+            f"committed up to version {forgotten_up_to(root, self.txn)}: its entry would have been dropped since, as "
+            f"{TXNS_LIMIT} transaction ids are kept. It is not committed again",
             hint="read the topic for its records; if they are not there, write them under a new transaction id",
         )
 
@@ -92,7 +92,7 @@ class StageIntent:
         if not flaw and (len(ids) < len(self.rows) or holds_any(root.rows, ids)):
             flaw = "an object id is used twice"
         if not flaw and root.next_offset + sum([row.next for row in self.rows]) > MAX_INT64:
-            flaw = f"no room for them behind offset {root.next_offset}"
+            flaw = f"no room for them after offset {root.next_offset}"
         if flaw:
             return Refusal(Reason.INVALID, f"{root.where}: batch {self.batch} of {self.txn}: {flaw}")
         return None
@@ -100,14 +100,14 @@ class StageIntent:
 
 @dataclass(frozen=True, slots=True)
 class HandoverIntent:
-    """Gives a partition to sinks or to local logs (:data:`OWNERS`), whoever had it: the claim before is fenced."""
+    """Transfer of a partition to sinks or to local logs (:data:`OWNERS`); fences the claim before."""
 
     to: str
 
     op = "handover"
 
     def apply(self, root: Root, stamp: Stamp) -> Root | Refusal:
-        """NOTHING if it belongs to them already."""
+        """Refuse with NOTHING if the partition has this owner already."""
         if root.state != STATE_OPEN:
             return Refusal(Reason.STATE, f"{root.where} is {root.state}: it cannot be handed over")
         if is_owner(root, self.to):
@@ -117,9 +117,9 @@ class HandoverIntent:
 
 
 def passed_batch(root: Root, uid: str) -> tuple[str, int] | None:
-    """The transaction id and batch that staged ``uid``, if what is committed here has passed that batch.
+    """Return the (transaction id, batch) that staged ``uid``, if the catalog has committed that batch or a later one.
 
-    What it staged and no row names can never be committed then: it is dead. None: nothing here tells.
+    Staged objects of such a batch without a row can never be committed: they are garbage. None: unknown.
     """
     batch = staged_batch(uid)
     for txn, last in root.txns:
@@ -129,20 +129,20 @@ def passed_batch(root: Root, uid: str) -> tuple[str, int] | None:
 
 
 def once_id(uid: str) -> str:
-    """The id of a write that is done once and never replayed by another; ``uid``: 32 hex digits."""
+    """Return the id of a write that runs once and is never replayed by another; ``uid``: 32 hex digits."""
     return f"job-{uid}"
 
 
 def is_once(txn: str) -> bool:
-    """Whether it is such an id."""
+    """Return True if ``txn`` is the id of a one-shot write."""
     return _ONCE.fullmatch(txn) is not None
 
 
 def forgotten_up_to(root: Root, txn: str) -> int:
-    """The version from which on ``root`` knows of every batch of ``txn``, which it does not name, if it was committed.
+    """Return the version from which on the absence of ``txn`` in ``root`` proves that its batch is not committed.
 
-    Where an id of one write was dropped alone, at least :data:`ONCE_KEPT` newer ones stand here, or stood until the
-    floor rose above all of them.
+    If a one-shot id was dropped by itself, at least :data:`ONCE_KEPT` newer ones are here, or were until the floor rose
+    above all of them.
     """
     once = _versions_of_once(root)
     dropped_below = once[0] if is_once(txn) and len(once) >= ONCE_KEPT else 0
@@ -150,23 +150,23 @@ def forgotten_up_to(root: Root, txn: str) -> int:
 
 
 def is_owner(root: Root, who: str) -> bool:
-    """Whether the partition belongs to ``who``, of :data:`OWNERS`: what nobody has claimed belongs to neither."""
+    """Return True if the partition belongs to ``who``, of :data:`OWNERS`; without any claim it belongs to neither."""
     sinks = root.writer.volume == SPARK_VOLUME
     return sinks if who == SPARK_VOLUME else bool(root.writer.epoch) and not sinks
 
 
 def owner_words(root: Root) -> str:
-    """Whose it is, for people."""
+    """Return the owner for messages."""
     writer = root.writer
     if writer.volume == SPARK_VOLUME:
         return "spark"
     if not writer.epoch:
-        return "nobody"
+        return "unclaimed"
     return "local" if writer.volume == LOCAL_VOLUME else f"local ({writer.owner})"
 
 
 def _with_new_epoch(root: Root) -> tuple[EpochEntry, ...]:
-    """Sinks write under a leader epoch of their own."""
+    """Return the lineage with a new leader epoch for the sinks."""
     return with_epoch(root.lineage, EpochEntry(root.leader_epoch + 1, root.next_offset))
 
 
@@ -186,8 +186,9 @@ def _in_time(rows: Sequence[Row], root: Root) -> list[Row]:
 
 
 def _remembered(root: Root, txn: str, batch: int, version: int) -> dict[str, Any]:
-    """``txns`` with the batch as the newest entry. Beyond the limit the oldest id of one write goes, while there are
-    many of these; else the oldest of all, and the floor rises to it."""
+    """Add the batch as the newest entry of ``txns``. Beyond the limit the oldest one-shot id is dropped, while there
+    are many of these; otherwise the oldest of all, and the floor rises to it.
+    """
     kept = [entry for entry in zip(root.txns, root.txn_versions, strict=False) if entry[0][0] != txn]
     kept.append(((txn, batch), version))
     floor = root.txns_floor
@@ -205,13 +206,13 @@ def _remembered(root: Root, txn: str, batch: int, version: int) -> dict[str, Any
 
 
 def _versions_of_once(root: Root) -> list[int]:
-    """Of the ids of one write that ``root`` names, the oldest first."""
+    """Return the versions of the one-shot write ids in ``root``, oldest first."""
     both = zip(root.txns, root.txn_versions, strict=False)
     return [version for (name, _), version in both if is_once(name)]
 
 
 def _rows_flaw(rows: Sequence[Row], stem: str) -> str:
-    """What is wrong with what a batch staged, ``""`` if nothing is."""
+    """Return the flaw of a batch's staged rows, ``""`` without one."""
     if not 1 <= len(rows) <= MAX_STAGED_ROWS:
         return f"{len(rows)} staged segments, a commit has 1 to {MAX_STAGED_ROWS} of a partition"
     return next((f"staged segment {index}: {flaw}" for index, row in enumerate(rows) if (flaw := _flaw(row, stem))), "")

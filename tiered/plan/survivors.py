@@ -1,4 +1,4 @@
-"""Keyed compaction of a log in parts, for what no map of keys holds: pure steps of its two phases.
+"""Keyed compaction of a log in parts, for more keys than a map can hold: pure steps of its two phases.
 
 ::
 
@@ -7,8 +7,8 @@
     part of a log ── BatchFilter(Survivors, TxnsBefore) ──> what is left <── bitmap of the part <────┘
 
 A *part* is a run of whole groups of segments (``plan.cleaning``). A *code* is the number of the part and the offset
-from its start: codes rise with offsets. Of a key the newest record of the dirty range survives, and all of the clean
-range where the dirty one holds none: what :class:`~tiered.plan.offset_map.OffsetMap` tells of the whole log.
+from its start: codes rise with offsets. The newest record of a key in the dirty range survives; if there is none, all
+its records in the clean range do. :class:`~tiered.plan.offset_map.OffsetMap` has the same rule for a whole log.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from tiered.plan.offset_map import DIGEST_BYTES, CleanedTxns, TxnsBefore
 Int64s = npt.NDArray[np.int64]
 
 OFFSET_BITS = 40
-"""Bits of a code that hold the offset from the start of the part."""
+"""Bits of a code for the offset from the start of the part."""
 
 MAX_PART_OFFSETS = 1 << OFFSET_BITS
-"""Offsets of one part."""
+"""Limit of offsets in one part."""
 
 MAX_PARTS = 1 << (63 - OFFSET_BITS)
-"""Parts of one round: a code is a positive 64-bit number."""
+"""Limit of parts in one round: a code is a positive 64-bit number."""
 
 CHUNK_OFFSETS = 1 << 16
-"""Offsets of one chunk of a bitmap; one without a survivor takes no room."""
+"""Offsets of one chunk of a bitmap; a chunk without survivors takes no room."""
 
 _DENSE = 4096
-"""Survivors of a chunk from which on its bits are shorter than their 16-bit numbers."""
+"""Number of survivors at which a chunk's bits are shorter than their 16-bit numbers."""
 
 _HEAD = struct.Struct("<4sIqqQI")
 _CHUNK = struct.Struct("<QI")
@@ -64,11 +64,11 @@ class Pairs(NamedTuple):
 
 
 class KeyScan:
-    """Reads one part, batch by batch. Of a key in the dirty range it keeps the newest record, in bounded memory.
+    """Scan of one part, batch by batch. Keeps the newest record of each key in the dirty range, in bounded memory.
 
-    ``first_dirty`` is the candidate's; below it every record with a key is named, since a round drops none of those
-    for another one of the clean range. After each batch :meth:`take` what :attr:`is_full` holds, and at the end the
-    rest: a key may be named again then, with a newer record.
+    ``first_dirty`` is the candidate's. Below it every record with a key is returned, since a round drops none of those
+    for another one of the clean range. Call :meth:`take` after each batch if :attr:`is_full`, and at the end. A later
+    call may return a key again, with a newer record.
     """
 
     def __init__(self, number: int, start: int, *, first_dirty: int, most_keys: int) -> None:
@@ -82,16 +82,16 @@ class KeyScan:
         self._codes: list[int] = []
 
     def begin(self, start: int, aborted: Iterable[AbortedTxn]) -> None:
-        """The batches that follow are those of a group from ``start`` on, which ``aborted`` transactions touch."""
+        """Begin a group at ``start``, which ``aborted`` transactions touch."""
         self.effect = TxnEffect(start, aborted)
 
     @property
     def is_full(self) -> bool:
-        """Whether there is more than it should hold."""
+        """True if it has reached its memory limit."""
         return len(self._newest) + len(self._codes) >= self._most
 
     def add(self, batch: Buffer, header: BatchHeader | None = None) -> None:
-        """One whole batch. Control records and those of aborted transactions name no key. Raises CorruptionError."""
+        """Add one whole batch; control records and aborted ones are ignored. Raises CorruptionError."""
         header = verify_batch(batch, header)
         self.records_read += header.records_count
         if self.effect.hides(header, batch):
@@ -109,7 +109,7 @@ class KeyScan:
                 self._codes.append(code + offset)
 
     def take(self) -> Pairs:
-        """All that is held; nothing is afterwards."""
+        """Return all collected pairs and clear them."""
         digests, codes = [*self._digests, *self._newest], [*self._codes, *self._newest.values()]
         self._digests, self._codes, self._newest = [], [], {}
         self.pairs_given += len(codes)
@@ -118,21 +118,21 @@ class KeyScan:
 
 
 class _Everybody(Container[int]):
-    """Every producer."""
+    """Set of all producers."""
 
     def __contains__(self, producer: object) -> bool:
         return True
 
 
 _STATES = ((False, False), (True, False), (False, True), (True, True))
-"""What may be known of a producer before a group: a batch of a committed transaction seen, one of an aborted."""
+"""Possible states of a producer before a group: a batch of a committed transaction seen, one of an aborted."""
 
 
 class TxnEffect:
-    """What a group does to the transactions that lie on its start: of each producer, whatever came before.
+    """Effect of a group on the transactions that span its start, for each producer and every earlier state.
 
-    :class:`~tiered.plan.offset_map.CleanedTxns` in all four states in which a producer can arrive. ``aborted``: the
-    entries that touch the group.
+    Runs :class:`~tiered.plan.offset_map.CleanedTxns` in all four states in which a producer can arrive. ``aborted``:
+    the entries that touch the group.
     """
 
     def __init__(self, start: int, aborted: Iterable[AbortedTxn]) -> None:
@@ -146,7 +146,7 @@ class TxnEffect:
         ]
 
     def hides(self, header: BatchHeader, batch: Buffer) -> bool:
-        """Takes in the next batch; whether none of its records counts: it is a marker, or was aborted."""
+        """Take the next batch. Return True if none of its records counts: it is a marker, or was aborted."""
         if header.is_control:
             self._met.add(header.producer_id)
             record = next(decode_records(batch), None)
@@ -160,7 +160,7 @@ class TxnEffect:
         return hidden
 
     def as_json(self) -> dict[str, list[int]]:
-        """By producer that wrote in it, for each state before the group the one behind it, as indexes of one table."""
+        """Return, by producer, the state after the group for each state before it, as indexes of one table."""
         return {
             str(producer): [_STATES.index(one.seen_of(producer)) for one in self._passes]
             for producer in sorted(self._met)
@@ -168,7 +168,7 @@ class TxnEffect:
 
 
 def txns_before(starts: Sequence[int], effects: Iterable[Mapping[str, Sequence[int]]]) -> list[TxnsBefore]:
-    """What each group takes over from those before it. ``effects`` of all groups, in order, as JSON has them."""
+    """Return the :class:`TxnsBefore` of each group. ``effects`` are those of all groups, in order, as JSON."""
     known: dict[int, int] = {}
     found: list[TxnsBefore] = []
     for start, effect in zip(starts, effects, strict=True):
@@ -186,13 +186,13 @@ def txns_before(starts: Sequence[int], effects: Iterable[Mapping[str, Sequence[i
 
 
 def code_of(offset: int, starts: Sequence[int]) -> int:
-    """The code of ``offset`` in parts that begin at ``starts``; below the first: its own."""
+    """Return the code of ``offset`` in parts that begin at ``starts``; an offset below the first gets its code."""
     number = max(int(np.searchsorted(np.asarray(starts, dtype=np.int64), offset, side="right")) - 1, 0)
     return (number << OFFSET_BITS) + max(offset - starts[number], 0)
 
 
 class SurvivorsBuilder:
-    """A bitmap of one part, of codes that rise; it holds one chunk beside what it has made. Not an offset too many."""
+    """Builder of the bitmap of one part, from rising codes; keeps one chunk besides its output."""
 
     def __init__(self, number: int, start: int, end: int) -> None:
         if not 0 <= number < MAX_PARTS or not 0 < end - start <= MAX_PART_OFFSETS:
@@ -209,7 +209,7 @@ class SurvivorsBuilder:
         self._made: list[bytes] = []
 
     def add(self, codes: Int64s) -> None:
-        """More survivors. Raises CorruptionError for codes of another part, or out of order."""
+        """Add survivors. Raises CorruptionError for codes of another part, or out of order."""
         if not len(codes):
             return
         at = codes - self._first
@@ -228,7 +228,7 @@ class SurvivorsBuilder:
             self._lows.append(at[low:high] % CHUNK_OFFSETS)
 
     def finish(self) -> bytes:
-        """The bitmap as an object, with a checksum."""
+        """Return the bitmap as an object, with a checksum."""
         self._close()
         body = b"".join(self._made)
         head = _HEAD.pack(_MAGIC, 1, self._start, self._end, self._count, crc32c(body))
@@ -248,13 +248,13 @@ class SurvivorsBuilder:
 
 
 class Survivors:
-    """Which records of a part survive, for :class:`~tiered.plan.batch_filter.BatchFilter`; one chunk is unpacked.
+    """Survivors of a part, for :class:`~tiered.plan.batch_filter.BatchFilter`; one chunk is unpacked at a time.
 
-    It speaks for its own offsets alone, and never says that nothing survives where it does not know.
+    It answers only for its own offsets, and raises for all others.
     """
 
     def __init__(self, data: bytes, start: int, end: int, *, key: str, latest_offset: int) -> None:
-        """``data``: a bitmap of offsets ``start`` to ``end``, stored at ``key``. Raises CorruptionError for another."""
+        """Decode ``data``, the bitmap of offsets ``start`` to ``end`` at ``key``. Raises CorruptionError."""
         self.latest_offset = latest_offset
         self._start, self._end, self._key = start, end, key
         self._chunks: dict[int, tuple[int, int]] = {}
@@ -276,7 +276,7 @@ class Survivors:
             at += CHUNK_OFFSETS // 8 if count >= _DENSE else 2 * count
 
     def is_superseded(self, key: bytes, offset: int) -> bool:
-        """Whether the record at ``offset`` is not among the survivors, whatever its ``key``. Raises CorruptionError."""
+        """Return True if the record at ``offset`` does not survive; ``key`` is not used. Raises CorruptionError."""
         del key
         if not self._start <= offset < self._end:
             raise self._damaged(f"is asked for offset {offset}")
@@ -286,11 +286,11 @@ class Survivors:
         return not self._bits[low >> 3] & (1 << (low & 7))
 
     def filter_batch(self, batch: Buffer, keeps_tombstones: bool, horizon_ms: int) -> Kept | None:
-        """Never: a bitmap is asked record by record."""
+        """Return None: a bitmap is asked record by record."""
         return None
 
     def filter_run(self, batches: Buffer, now_ms: int, horizon_ms: int, boundary: int) -> KeptRun | None:
-        """Never, too."""
+        """Return None: a bitmap is asked record by record."""
         return None
 
     def _unpacked(self, chunk: int) -> Buffer:
@@ -314,7 +314,7 @@ class Survivors:
 # -- parts, and what they cost ---------------------------------------------------------------------------------------
 
 PAIR_BYTES = 22.1
-"""What Spark writes for one pair of phase 1, compressed: measured over 426,647 pairs of 600,000 records."""
+"""Compressed bytes that Spark writes for one pair of phase 1, measured over 426,647 pairs of 600,000 records."""
 
 SURVIVOR_BYTES = 5.5
-"""What it writes for one survivor: measured over 147,283."""
+"""Compressed bytes that Spark writes for one survivor, measured over 147,283."""

@@ -1,4 +1,4 @@
-"""The one rate limiter: requests, bytes and turns per second."""
+"""Rate limiter of requests, bytes and turns per second."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from tiered.errors import ConfigError
 
 
 class TokenBucket:
-    """``rate`` tokens a second, at most ``burst`` saved up. The caller brings the time and a lock, and waits.
+    """Bucket that gains ``rate`` tokens a second, up to ``burst``. The caller passes the time, holds a lock, and waits.
 
-    A bucket may go into debt, which lets one object be larger than the bucket: the next caller waits for it. Times are
+    A bucket may go into debt, so that one object may be larger than the bucket: the next caller waits for it. Times are
     monotonic seconds.
     """
 
@@ -30,12 +30,12 @@ class TokenBucket:
         return max(0.0, -self._tokens / self._rate)
 
     def give_back(self, tokens: float, now: float) -> None:
-        """Return what was taken and is not used."""
+        """Return unused tokens."""
         self._refill(now)
         self._tokens = min(self._burst, self._tokens + tokens)
 
     def go_at(self, rate: float, now: float, *, burst: float) -> None:
-        """Change the rate. A debt stays, and is paid at the new one."""
+        """Change the rate. A debt stays, and is paid at the new rate."""
         self._refill(now)
         self._rate, self._burst = rate, burst
 

@@ -1,4 +1,4 @@
-"""The transaction coordinator of one log directory: which transaction is where, and which record says so.
+"""The transaction coordinator of one log directory: the state of each transaction, and the record that stores it.
 
 ::
 
@@ -9,11 +9,11 @@
                                          +--> PREPARE_ABORT, of a producer that is gone
 
 Each method returns a :class:`Step`: the record to append to ``__transaction_state``. ``apply`` it once the record is
-durable, and only then act on it: a decision that is on disk is kept, whatever crashes. Between prepare and complete
-stand the markers: one to each partition of the transaction; a marker written twice does no harm.
+durable, and only then act on it: a decision on disk survives every crash. The markers, one for each partition of the
+transaction, are written between prepare and complete; a marker written twice does no harm.
 
 Source: Kafka's TransactionMetadata and TransactionStateManager, with transaction version 2: the end of a transaction
-raises the producer's epoch, so that a batch of it that comes late is refused.
+raises the producer's epoch, so that a late batch of it is refused.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ PREPARED = {
     TxnState.PREPARE_COMMIT: TxnState.COMPLETE_COMMIT,
     TxnState.PREPARE_ABORT: TxnState.COMPLETE_ABORT,
 }
-"""Decided states, and what follows each."""
+"""Decided states, and the state that follows each."""
 
 DEFAULT_TIMEOUT_MS = 60_000
-"""Kafka's ``transaction.timeout.ms``: a transaction that is open longer may be aborted by the coordinator."""
+"""Kafka's ``transaction.timeout.ms``: the coordinator may abort a transaction that is open longer."""
 
 DEFAULT_MAX_TIMEOUT_MS = 900_000
 """Kafka's ``transaction.max.timeout.ms``."""
 
 DEFAULT_ID_EXPIRATION_MS = 604_800_000
-"""Kafka's ``transactional.id.expiration.ms``: an unused id is forgotten after a week."""
+"""Kafka's ``transactional.id.expiration.ms``: an unused id is deleted after a week."""
 
 MAX_PARTITIONS = 100_000
-"""Of one transaction: its record must stay far below the largest batch."""
+"""Limit of one transaction: its record must stay far below the largest batch."""
 
 EPOCH_RAISING_VERSION = 2
 _LAST_CLIENT_EPOCH = 2**15 - 2
@@ -61,7 +61,7 @@ _AT_REST = frozenset({TxnState.EMPTY, TxnState.COMPLETE_COMMIT, TxnState.COMPLET
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One change of one transactional id; ``after`` None forgets it."""
+    """One change of one transactional id; ``after`` None deletes it."""
 
     transactional_id: str
     before: TxnValue | None
@@ -69,14 +69,14 @@ class Step:
 
     @property
     def record(self) -> NewRecord:
-        """What to append to ``__transaction_state`` before :meth:`TransactionCoordinator.apply`."""
+        """Record to append to ``__transaction_state`` before :meth:`TransactionCoordinator.apply`."""
         value = None if self.after is None else encode_transaction(self.after)
         timestamp = NO_TIME if self.after is None else self.after.last_update_ms
         return NewRecord(value, encode_transaction_key(self.transactional_id), timestamp)
 
 
 class TxnMarker(NamedTuple):
-    """A marker that a prepared transaction owes one partition."""
+    """Marker that a prepared transaction must still write to one partition."""
 
     tp: TopicPartition
     producer_id: int
@@ -95,7 +95,7 @@ def check_timeout(timeout_ms: int, most_ms: int = DEFAULT_MAX_TIMEOUT_MS) -> Non
 
 
 class Unfinished(NamedTuple):
-    """What a start finds: ``fence`` it first unless it is decided, then write its markers, then ``complete`` it."""
+    """Transaction found at a start: ``fence`` it unless decided, then write its markers, then ``complete`` it."""
 
     transactional_id: str
     state: TxnState
@@ -106,7 +106,7 @@ class Unfinished(NamedTuple):
 
 
 class TransactionCoordinator:
-    """Not thread-safe. ``epoch`` must not go back: a partition refuses the markers of an older coordinator."""
+    """Coordinator. Not thread-safe. ``epoch`` must not go back: a partition refuses markers of an older coordinator."""
 
     def __init__(
         self,
@@ -125,12 +125,12 @@ class TransactionCoordinator:
     # -- what it holds ---------------------------------------------------------------------------------------------
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """One record of the log, in order. Raises CorruptionError."""
+        """Apply one record of the log, in order. Raises CorruptionError."""
         decoded = None if value is None else decode_transaction(value)
         self._put(decode_transaction_key(key), decoded)
 
     def apply(self, step: Step) -> None:
-        """The record of the step is durable. InvalidTxnStateError if another step came between."""
+        """Apply a step whose record is durable. Raises InvalidTxnStateError if another step came between."""
         if self._txns.get(step.transactional_id) != step.before:
             raise InvalidTxnStateError(f"transactional id {step.transactional_id!r} was changed by another step")
         self._put(step.transactional_id, step.after)
@@ -150,14 +150,14 @@ class TransactionCoordinator:
 
     @property
     def next_producer_id(self) -> int:
-        """Greater than all that the log names; producers without transactions are not in it."""
+        """Producer id above all that the log names; it does not name producers without transactions."""
         return self._greatest_producer_id + 1
 
     def find(self, transactional_id: str) -> TxnValue | None:
         return self._txns.get(transactional_id)
 
     def state(self, transactional_id: str) -> TxnState:
-        """DEAD for an id that is unknown or forgotten."""
+        """Return the state of an id; DEAD if it is unknown or deleted."""
         txn = self._txns.get(transactional_id)
         return TxnState.DEAD if txn is None else txn.state
 
@@ -169,7 +169,7 @@ class TransactionCoordinator:
     def init(
         self, transactional_id: str, *, new_producer_id: int, now_ms: int, timeout_ms: int = DEFAULT_TIMEOUT_MS
     ) -> Step:
-        """A producer introduces itself: older instances are fenced by its epoch.
+        """Start an instance of a producer: its epoch fences older instances.
 
         ``new_producer_id`` is used for an unknown id and when the epochs of the old one are used up. Raises
         InvalidTxnStateError while a transaction of the id is open or being ended: ``fence`` and ``complete`` it.
@@ -181,7 +181,7 @@ class TransactionCoordinator:
             after = TxnValue(new_producer_id, 0, timeout_ms, TxnState.EMPTY, None, now_ms)
             return Step(transactional_id, None, after)
         if before.state not in _AT_REST:
-            raise self._wrong(transactional_id, before, "cannot start anew", "end its transaction first")
+            raise self._wrong(transactional_id, before, "cannot start again", "end its transaction first")
         exhausted = before.producer_epoch >= _LAST_CLIENT_EPOCH
         after = TxnValue(
             new_producer_id if exhausted else before.producer_id,
@@ -205,7 +205,7 @@ class TransactionCoordinator:
         now_ms: int,
         client_version: int = EPOCH_RAISING_VERSION,
     ) -> Step | None:
-        """Partitions join the transaction, before data is written to them; the first begins it. None: all are in it."""
+        """Add partitions to the transaction before data is written to them; the first begins it. None: all are in."""
         before = self._owned(transactional_id, producer_id, producer_epoch)
         known = set(before.partitions or ()) if before.state is TxnState.ONGOING else set()
         wanted = known.union(partitions)
@@ -226,9 +226,10 @@ class TransactionCoordinator:
         return Step(transactional_id, before, after)
 
     def found(self, transactional_id: str, tp: TopicPartition, *, producer_epoch: int, now_ms: int) -> Step | None:
-        """A transaction of its producer is open in ``tp``: it is listed, to be fenced. None: it is listed already.
+        """List ``tp``, where a transaction of the producer is open, so that it gets fenced. None: it is listed already.
 
-        Epochs whose records are lost count as used. InvalidTxnStateError while a decided transaction is not complete.
+        Epochs whose records are lost count as used. Raises InvalidTxnStateError while a decided transaction is not
+        complete.
         """
         before = self._known(transactional_id)
         is_open = before.state is TxnState.ONGOING
@@ -246,7 +247,7 @@ class TransactionCoordinator:
         return None if after == before else Step(transactional_id, before, after)
 
     def is_later(self, transactional_id: str, producer_id: int, producer_epoch: int) -> bool:
-        """Whether the producer wrote after the decided transaction of the id was complete; that record may be lost."""
+        """Return True if the producer wrote after the id's decided transaction completed; that record may be lost."""
         txn = self._txns.get(transactional_id)
         if txn is None or txn.state not in PREPARED or txn.client_version < EPOCH_RAISING_VERSION:
             return False
@@ -255,7 +256,7 @@ class TransactionCoordinator:
         return producer_id == txn.next_producer_id != NO_ID
 
     def check_owner(self, transactional_id: str, producer_id: int, producer_epoch: int) -> None:
-        """ProducerFencedError if another instance has the id by now, or its transaction was ended."""
+        """Raise ProducerFencedError if another instance has the id by now, or its transaction was ended."""
         self._owned(transactional_id, producer_id, producer_epoch)
 
     def prepare(
@@ -268,7 +269,7 @@ class TransactionCoordinator:
         now_ms: int,
         new_producer_id: int = NO_ID,
     ) -> Step | None:
-        """The decision. None: this transaction was ended so before, and the answer was lost.
+        """Decide the transaction. None: it has ended this way already, and the response was lost.
 
         ``new_producer_id`` is needed when the epochs are used up (``epochs_left`` is 0): the id changes with the end.
         """
@@ -292,14 +293,14 @@ class TransactionCoordinator:
         return (before.producer_id, before.producer_epoch - 1) == (producer_id, producer_epoch)
 
     def epochs_left(self, transactional_id: str) -> int:
-        """How often the epoch can still be raised under the same producer id."""
+        """Return how often the epoch can still be raised under the same producer id."""
         txn = self._txns.get(transactional_id)
         return _LAST_CLIENT_EPOCH if txn is None else max(_LAST_CLIENT_EPOCH - txn.producer_epoch, 0)
 
     # -- the coordinator's own -------------------------------------------------------------------------------------
 
     def fence(self, transactional_id: str, *, now_ms: int, new_producer_id: int = NO_ID) -> Step:
-        """Aborts the open transaction of a producer that is gone, too late, or replaced; its epoch is raised."""
+        """Abort the open transaction of a producer that is gone, too late, or replaced, and raise its epoch."""
         before = self._known(transactional_id)
         if before.state not in (TxnState.ONGOING, TxnState.PREPARE_EPOCH_FENCE):
             raise self._wrong(transactional_id, before, "has no open transaction to abort", "")
@@ -328,7 +329,7 @@ class TransactionCoordinator:
         return Step(transactional_id, before, after)
 
     def markers(self, transactional_id: str) -> tuple[TxnMarker, ...]:
-        """What a prepared transaction owes its partitions; the caller passes over those that exist no more."""
+        """Return the markers of a prepared transaction; the caller skips deleted partitions."""
         txn = self._known(transactional_id)
         if txn.state not in PREPARED:
             raise self._wrong(transactional_id, txn, "is not decided", "prepare it first")
@@ -338,7 +339,7 @@ class TransactionCoordinator:
         )
 
     def complete(self, transactional_id: str, *, now_ms: int) -> Step:
-        """All markers are durable."""
+        """End a transaction whose markers are all durable."""
         before = self._known(transactional_id)
         if before.state not in PREPARED:
             raise self._wrong(transactional_id, before, "is not decided", "prepare it first")
@@ -356,29 +357,29 @@ class TransactionCoordinator:
         return Step(transactional_id, before, after)
 
     def recover(self) -> tuple[Unfinished, ...]:
-        """After ``replay`` of the whole log: every transaction that was not at rest, by id.
+        """Return every transaction that is not at rest, by id, after ``replay`` of the whole log.
 
-        A decided one is completed as decided: some of its markers may be written. An open one is aborted, for the
-        process that wrote it is gone.
+        A decided one is completed as decided, as some of its markers may be written. An open one is aborted, as its
+        process is gone.
         """
         return tuple(Unfinished(name, self._txns[name].state) for name in sorted(self._at_work))
 
     def overdue(self, now_ms: int) -> list[str]:
-        """Ids whose transaction is open for longer than its timeout: to be fenced."""
+        """Return the ids whose transaction is open for longer than its timeout: to be fenced."""
         return [name for name in sorted(self._at_work) if self.is_overdue(name, now_ms)]
 
     def is_overdue(self, transactional_id: str, now_ms: int) -> bool:
-        """Whether its transaction is open for longer than its timeout."""
+        """Return True if the transaction of an id is open for longer than its timeout."""
         txn = self._txns.get(transactional_id)
         return txn is not None and txn.state is TxnState.ONGOING and now_ms - txn.start_ms > txn.timeout_ms
 
     def forget(self, now_ms: int) -> list[Step]:
-        """Tombstones for ids that were at rest for the expiration time."""
+        """Return tombstones for ids that were at rest for the expiration time."""
         steps = (self.forget_id(transactional_id, now_ms) for transactional_id in self._txns)
         return [step for step in steps if step is not None]
 
     def forget_id(self, transactional_id: str, now_ms: int) -> Step | None:
-        """The tombstone of one id, None if its time has not come."""
+        """Return the tombstone of one id, None before its expiration."""
         txn = self._txns.get(transactional_id)
         if txn is None or txn.state not in _AT_REST or now_ms - txn.last_update_ms < self._id_expiration_ms:
             return None

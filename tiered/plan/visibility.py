@@ -1,9 +1,9 @@
-"""What ``read_committed`` shows, for every reader: which transactions are open, and what aborted ones hide. Pure.
+"""Rules of ``read_committed``, for every reader: which transactions are open, and which records are hidden. Pure.
 
 ::
 
     batches, in order ─> ProducerState ─> OpenTxns ─> the last stable offset: nothing at or above it is shown
-    transaction indexes ─> aborted_within ─> Hidden ─> below it, what was aborted is not
+    transaction indexes ─> aborted_within ─> Hidden ─> below it, aborted records are not
 
 Kafka's rules: docs/kafka-semantics.md#read-committed and #last-stable-offset.
 """
@@ -23,9 +23,9 @@ _NO_TXN = -1
 
 
 def aborted_within(txns: Sequence[AbortedTxn], start: int, end: int) -> tuple[list[AbortedTxn], bool]:
-    """Those of one segment's index that touch offsets ``start`` to ``end`` (exclusive).
+    """Return the transactions of one segment's index that touch offsets ``start`` to ``end`` (exclusive).
 
-    The second value says that the answer is complete: no later segment's index can add to it.
+    The second value is True if the result is complete: no later segment's index can add to it.
     """
     found: list[AbortedTxn] = []
     for txn in txns:
@@ -37,7 +37,7 @@ def aborted_within(txns: Sequence[AbortedTxn], start: int, end: int) -> tuple[li
 
 
 class Hidden:
-    """Tells which batches belong to an aborted transaction.
+    """Filter of batches that belong to an aborted transaction.
 
     A producer has one transaction at a time, so every batch of it between the first offset and the ABORT marker is in
     that transaction.
@@ -53,11 +53,11 @@ class Hidden:
 
     @property
     def hides_any(self) -> bool:
-        """Whether anything was aborted."""
+        """True if any transaction was aborted."""
         return bool(self._firsts)
 
     def hides(self, header: BatchHeader) -> bool:
-        """Whether the records of this batch were aborted."""
+        """Return True if the records of this batch were aborted."""
         firsts = self._firsts.get(header.producer_id) if header.is_transactional else None
         if not firsts:
             return False
@@ -66,12 +66,12 @@ class Hidden:
 
 
 def open_firsts(producers: Iterable[ProducerEntry]) -> dict[int, int]:
-    """First offset of each open transaction, by producer id."""
+    """Return the first offset of each open transaction, by producer id."""
     return {entry.producer_id: entry.txn_first_offset for entry in producers if entry.txn_first_offset != _NO_TXN}
 
 
 def stable_offset(firsts: Iterable[int], start: int, end: int) -> int:
-    """The first offset of the oldest open transaction, else the end of the log; not below its start."""
+    """Return the first offset of the oldest open transaction, or the end of the log; at least its start."""
     return max(min(firsts, default=end), start)
 
 
@@ -86,7 +86,7 @@ class CompletedTxn(NamedTuple):
 
     @property
     def index_entry(self) -> AbortedTxn | None:
-        """What the ``.txnindex`` of the marker's segment gets: nothing for a commit."""
+        """Entry for the ``.txnindex`` of the marker's segment; None for a commit."""
         if not self.is_aborted:
             return None
         return AbortedTxn(self.producer_id, self.first_offset, self.last_offset, self.last_stable_offset)
@@ -103,7 +103,7 @@ class OpenTxn(NamedTuple):
 
 
 class OpenTxns:
-    """By first offset. Offsets are given out in rising order, so insertion keeps ``_ongoing`` sorted."""
+    """Open transactions by first offset. Appends come in rising order, so insertion keeps ``_ongoing`` sorted."""
 
     __slots__ = ("_ongoing",)
 
@@ -111,19 +111,19 @@ class OpenTxns:
         self._ongoing: OrderedDict[int, int] = OrderedDict()
 
     def load(self, open_txns: Iterable[tuple[int, int]]) -> None:
-        """(first offset, producer id) of the ongoing ones; replaces everything."""
+        """Replace everything by (first offset, producer id) of the ongoing transactions."""
         self._ongoing = OrderedDict(sorted(open_txns))
 
     def begin(self, first_offset: int, producer_id: int) -> None:
-        """``first_offset`` is above all that were given before."""
+        """Begin a transaction; ``first_offset`` is above all earlier ones."""
         self._ongoing[first_offset] = producer_id
 
     def stable_after(self, marker_offset: int, ended: Collection[int]) -> int:
-        """The last stable offset right after a marker, with the transactions that begin at ``ended`` over."""
+        """Return the last stable offset right after a marker that ends the transactions beginning at ``ended``."""
         return next((first for first in self._ongoing if first not in ended), marker_offset + 1)
 
     def end(self, txn: CompletedTxn) -> None:
-        """Forget a transaction whose marker and index entry are written."""
+        """Drop a transaction whose marker and index entry are written."""
         self._ongoing.pop(txn.first_offset, None)
 
     @property
@@ -132,7 +132,7 @@ class OpenTxns:
         return next(iter(self._ongoing), None)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """(first offset, producer id) of the ongoing transactions, in order."""
+        """Iterate over (first offset, producer id) of the ongoing transactions, in order."""
         return iter(self._ongoing.items())
 
     def __len__(self) -> int:

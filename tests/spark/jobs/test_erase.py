@@ -293,7 +293,7 @@ def test_words_that_are_wrong(tmp_path: Path, inline: None) -> None:
     fill(tmp_path, 40)
     assert erase(tmp_path, "nobody", "--key", "a", "--yes").code == 10
     assert erase(tmp_path, "users:7", "--key", "a", "--yes").code == 10
-    assert "nothing says what is to be erased" in erase(tmp_path, "users", "--yes").err
+    assert "no key, prefix or time is given" in erase(tmp_path, "users", "--yes").err
 
 
 def test_hashes_choose_what_their_keys_choose() -> None:

@@ -48,7 +48,7 @@ def test_entries_that_can_be(entries: list[AbortedTxn], told: Followed) -> None:
 @pytest.mark.parametrize(
     ("entries", "told", "flaw"),
     [
-        ([WITHIN], followed(), "no ABORT marker of producer 2 stands at offset 25"),
+        ([WITHIN], followed(), "producer 2 has no ABORT marker at offset 25"),
         ([WITHIN._replace(first_offset=21)], followed(WITHIN), "begins at 20, its entry says 21"),
         ([WITHIN], followed(BEFORE, WITHIN), "1 of 2 aborted transactions have no entry, the first at 12"),
         ([], followed(orphans=[(2, 25)], whole=False), "aborted at offset 25 has no entry, and its beginning is not"),
@@ -83,7 +83,7 @@ def test_producers_that_can_be(entries: list[ProducerEntry], told: Followed) -> 
 @pytest.mark.parametrize(
     ("entries", "told", "flaw"),
     [
-        ([producer(1)], followed(producers=[producer(1, 7)]), "producer 1 that begins at offset 7 is open, and not in"),
+        ([producer(1)], followed(producers=[producer(1, 7)]), "producer 1 that begins at offset 7 is open, and has no"),
         ([producer(1, 8)], followed(producers=[producer(1, 7)]), "the open transaction of producer 1 begins at 7, not"),
         ([producer(1, 6)], followed(producers=[producer(1)], ended={1: 7}), "begins at 6 was decided at offset 7"),
     ],

@@ -456,7 +456,7 @@ def test_beside_another_replica_it_refuses_before_its_claim_and_the_first_goes_o
     below, above = max(b for b in other.bases if b < end), min(b for b in other.bases if b > end)
     for _ in range(3):
         ending = sidecar(other.path, url)
-        text = f"the bucket ends at offset {end}, which lies in the broker's segment {below} to {above}"
+        text = f"the bucket ends at offset {end}, which is inside the broker's segment {below} to {above}"
         assert (ending.code, "t-0" in str(ending), text in str(ending)) == (14, True, True), ending
         assert "another replica" in str(ending)
         judge(url, finished, end)

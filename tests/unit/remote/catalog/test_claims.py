@@ -69,7 +69,7 @@ def test_a_copy_or_an_old_snapshot_of_the_volume_is_refused(world: World, missin
 @pytest.mark.parametrize(
     ("joints", "end", "text"),
     [
-        ((0, 7, 14), 14, "lies in the broker's segment 7 to 14"),
+        ((0, 7, 14), 14, "inside the broker's segment 7 to 14"),
         ((20, 30), 20, "log begins at 20"),
         ((0, 8), 10, "last segment begins at 8"),
         ((), 10, "last segment begins at 0"),
