@@ -1,6 +1,6 @@
-"""Object stores: one contract (``base``), its backends, and what stands around them.
+"""Object stores: one contract (``base``), its backends, and the layers around them.
 
-``location.open_store(url)`` opens one, ``driver.drive(store, steps)`` runs a protocol on it::
+``location.open_store(url)`` opens a store, ``driver.drive(store, steps)`` runs a protocol on it::
 
     retry (what is safe to repeat) -> limit (requests/s, bytes/s) -> metrics (every attempt) -> backend (one attempt)
 

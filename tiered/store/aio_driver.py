@@ -1,4 +1,4 @@
-"""The driver for asyncio: as ``store.driver``, which what reads and writes on threads imports without asyncio."""
+"""The driver for asyncio, apart from ``store.driver`` so that programs on threads never import asyncio."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ async def adrive(
     together: int = TOGETHER_REQUESTS,
     take: Taker = refuse,
 ) -> T:
-    """As :func:`drive` for asyncio. Cancelling it closes the generator and leaves no task behind.
+    """Run ``steps`` like :func:`drive`, on asyncio. A cancellation closes the generator and leaves no task.
 
-    A cancelled conditional PUT may have landed: whoever cancels treats it as unknown.
+    A cancelled conditional PUT may have landed: the caller must treat it as unknown.
     """
     ended: list[T] = []
     stream = _astream(store, steps, ended, clock=clock, ids=ids, sleep=sleep, together=together)
@@ -65,7 +65,7 @@ def adrive_stream(
     clock: Clock | None = None,
     ids: IdSource | None = None,
 ) -> AsyncGenerator[Any, None]:
-    """As :func:`drive_stream` for asyncio. Whoever stops early closes it (``aclosing``), and no task is left behind."""
+    """Iterate like :func:`drive_stream`, on asyncio. A caller that stops early closes it (``aclosing``)."""
     return _astream(store, steps, [], clock=clock, ids=ids, sleep=asyncio.sleep, together=TOGETHER_REQUESTS)
 
 
@@ -79,7 +79,7 @@ async def _astream(
     sleep: AioSleep,
     together: int,
 ) -> AsyncGenerator[Any, None]:
-    """Puts the value of the steps into ``ended``: an asynchronous generator has none."""
+    """Iterate over emitted values; put the value of the steps, which the generator cannot return, into ``ended``."""
     clock = clock or _CLOCK
     ids = ids or _IDS
     begun: set[asyncio.Task[Outcome]] = set()
@@ -100,7 +100,7 @@ async def _astream(
                     case Begin(wanted):
                         outcome = asyncio.ensure_future(store.execute(wanted))
                         begun.add(outcome)
-                        outcome.add_done_callback(begun.discard)  # a result belongs to who holds its ticket
+                        outcome.add_done_callback(begun.discard)  # the ticket alone keeps the result
                     case Take(ticket):
                         outcome = await ticket  # type: ignore[misc]  # what Begin gave
                         del ticket, request
@@ -129,14 +129,14 @@ async def _astream(
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return ``function(*args, **kwargs)``, run on a thread of :data:`BLOCKING`. As ``asyncio.to_thread`` otherwise."""
+    """Return ``function(*args, **kwargs)``, run on a thread of :data:`BLOCKING`; like ``asyncio.to_thread``."""
     return await asyncio.get_running_loop().run_in_executor(BLOCKING, lambda: function(*args, **kwargs))
 
 
 class DaemonLoop(asyncio.SelectorEventLoop):
-    """An event loop for a thread that outlives the main thread: its default executor is :data:`BLOCKING`.
+    """Event loop for a thread that outlives the main thread: its default executor is :data:`BLOCKING`.
 
-    Name resolution, ``asyncio.to_thread`` and what the SDK gives to the default executor run there.
+    Name resolution, ``asyncio.to_thread`` and the SDK's own use of the default executor run there.
     """
 
     def run_in_executor(  # type: ignore[override]  # the base class declares a coroutine's type
@@ -155,7 +155,7 @@ async def to_its_end(call: Callable[[], T], pool: Executor = BLOCKING) -> T:
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
-        work.exception()  # looked at, so that nobody complains that it was not
+        work.exception()  # retrieved, so that asyncio logs no warning about it
         raise cancelled
     return work.result()
 

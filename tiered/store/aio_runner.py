@@ -1,4 +1,4 @@
-"""As ``store.runner``, for asyncio."""
+"""Runner of steps for asyncio; ``store.runner`` is its twin for threads."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ T = TypeVar("T")
 
 
 class _NoAioStore:
-    """As ``_NoStore`` for asyncio."""
+    """Store of a log without bucket, for asyncio."""
 
     url = ""
 
     async def execute(self, request: StoreRequest) -> Outcome:
-        """Raises ConfigError."""
+        """Raise ConfigError."""
         raise no_store(request)
 
     async def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 _NO_AIO_STORE = _NoAioStore()
@@ -34,14 +34,14 @@ _NO_AIO_STORE = _NoAioStore()
 
 @dataclass(frozen=True, slots=True)
 class AioRunner:
-    """Runs steps on the event loop."""
+    """Runner of steps on the event loop."""
 
     store: AioStore | None = None
     clock: Clock | None = None
     ids: IdSource | None = None
 
     async def run(self, steps: Steps[T], take: Taker = refuse) -> T:
-        """To their end; ``take`` gets what they emit."""
+        """Run ``steps`` to their end; ``take`` receives the values that they emit."""
         return await adrive(self.store or _NO_AIO_STORE, steps, clock=self.clock, ids=self.ids, take=take)
 
     def stream(

@@ -1,4 +1,4 @@
-"""S3 through aiobotocore, for asyncio. Requests, answers and errors: ``store.s3_requests``, ``store.s3_errors``."""
+"""S3 through aiobotocore, for asyncio. Requests, responses and errors: ``store.s3_requests``, ``store.s3_errors``."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tiered.store.sources import PIECE_BYTES
 from tiered.store.threads import ThreadPool, main_has_ended
 
 THREADS = 16
-"""Requests at once after the main thread has ended."""
+"""Simultaneous requests after the main thread has ended."""
 
 
 @dataclass(slots=True, eq=False)
 class _Client:
-    """A client, what closes it, what it was made from, and how many requests use it."""
+    """A client, the stack that closes it, the hash of its settings, and the number of its requests in flight."""
 
     boto: Any
     exits: contextlib.AsyncExitStack
@@ -38,14 +38,14 @@ class AioS3Store:
 
     Credentials are those of ``S3Store``. Cancelling a request closes its connection; a cancelled conditional PUT may
     still land. aiohttp and aiobotocore need the loop's default executor. Once the main thread has ended and the
-    interpreter has closed it, requests run as ``S3Store``'s on threads.
+    interpreter has closed it, requests run like those of ``S3Store`` on threads.
     """
 
     def __init__(self, target: S3Target) -> None:
         self.target = target
         self._lock = asyncio.Lock()
         self._client: _Client | None = None
-        self._replaced: list[_Client] = []  # by one with newer credentials, while a request uses them
+        self._replaced: list[_Client] = []  # clients with older credentials, while requests use them
         self._sdk_errors: tuple[type[Exception], ...] = ()
         self._refused = False
         self._closed = False
@@ -61,7 +61,7 @@ class AioS3Store:
         return f"AioS3Store({self.url!r})"
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         async with self._lock:
             self._closed = True
             clients = [*self._replaced, *([] if self._client is None else [self._client])]
@@ -74,7 +74,7 @@ class AioS3Store:
         free_buffers()
 
     async def execute(self, request: StoreRequest) -> Outcome:
-        """One attempt; errors are mapped by ``store.s3_errors``."""
+        """Make one attempt; ``store.s3_errors`` maps errors."""
         check_request(request)
         loop = asyncio.get_running_loop()
         if not isinstance(loop, DaemonLoop) and main_has_ended():
@@ -115,7 +115,7 @@ class AioS3Store:
             return self._client
 
     async def _close_unused(self) -> None:
-        """Of the clients that newer ones have replaced."""
+        """Close replaced clients without requests."""
         unused = [client for client in self._replaced if not client.requests]
         self._replaced = [client for client in self._replaced if client.requests]
         for client in unused:
@@ -154,9 +154,9 @@ class AioS3Store:
 
 
 def _single_attempt(base: Any) -> Any:
-    """``base`` without aiohttp's own repeat of a PUT whose kept-alive connection broke.
+    """Return ``base`` without aiohttp's own repeat of a PUT whose kept-alive connection broke.
 
-    That repeat happens below the SDK and its retry settings: it turns our landed PUT with a lost answer into 412.
+    That repeat happens below the SDK and its retry settings: it turns our landed PUT with a lost response into 412.
     """
 
     class SingleAttemptSession(base):  # type: ignore[misc]  # the base is imported only when it is needed

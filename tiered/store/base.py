@@ -1,21 +1,21 @@
-"""The store contract: requests, outcomes, and who may retry what.
+"""The store contract: requests, outcomes, and which of them may be retried.
 
-Everything that talks to a store in more than one step is written as *steps*: a generator that yields frozen
-requests and receives their outcomes (``yield Get(key)`` gives an :class:`Object` or :class:`Missing`). A driver
-(``store.driver``) carries the requests out on a :class:`Store` or an :class:`AioStore`. Keys are relative to
-the URL that the store was opened with; they never begin with ``/`` and hold no empty, ``.`` or ``..`` part.
+A protocol of several requests is written as *steps*: a generator that yields frozen requests and receives their
+outcomes (``yield Get(key)`` gives an :class:`Object` or :class:`Missing`). A driver (``store.driver``) carries the
+requests out on a :class:`Store` or an :class:`AioStore`. Keys are relative to the URL that the store was opened with;
+they never begin with ``/`` and have no empty, ``.`` or ``..`` part.
 
 Hard rules, checked for each backend by ``tiered.testing.store_contract``:
 
 * ``execute`` makes one attempt. It never retries; ``store.retry`` wraps it and retries what is safe.
-* A conditional PUT has three results: landed, lost, unknown; ``CONFLICT`` (409) is "did not land, send the same
+* A conditional PUT has three results: landed, lost, unknown; ``CONFLICT`` (409) means "did not land, send the same
   again". It is never retried below the steps that sent it. An unconditional PUT does not exist.
 * An absent key is an outcome (:class:`Missing`), never an exception. A refusal is ``RemotePermissionError``, an
-  absent bucket ``NotFoundError``, all that may pass by itself ``RemoteUnavailableError``; a PUT whose outcome is
-  not known is never raised but returned as ``UNKNOWN``.
-* GET after a landed PUT sees it (strong consistency). LIST is in UTF-8 order where the store does so; callers sort.
+  absent bucket ``NotFoundError``, any temporary failure ``RemoteUnavailableError``. A PUT with an unknown outcome
+  never raises: it returns ``UNKNOWN``.
+* GET after a landed PUT sees it (strong consistency). LIST is in UTF-8 order if the store's is; callers sort.
 * DELETE of an absent key succeeds.
-* A GET whose body would be larger than ``Get.body_limit`` raises CorruptionError; no more than that is read of it.
+* A GET whose body would be larger than ``Get.body_limit`` raises CorruptionError, and reads no more than that.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from tiered.errors import ConfigError, CorruptionError
 from tiered.model import ByteSource
 
 MAX_DELETE_KEYS = 1000
-"""Keys of one :class:`Delete`, S3's limit."""
+"""Limit of keys in one :class:`Delete`, S3's limit."""
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
-"""Largest body of a GET that names neither an end nor a limit of its own."""
+"""Largest body of a GET without an end or a limit of its own."""
 
 LIST_KEYS = 1000
 """Keys of one page of a listing, S3's limit."""
@@ -42,7 +42,7 @@ MAX_PAGE_UPLOADS = 1000
 """Uploads of one page of :class:`Uploads`, S3's limit."""
 
 MIN_PART_BYTES = 5 * 1024 * 1024
-"""Smallest part of a multipart upload but the last, S3's limit."""
+"""Smallest part of a multipart upload except the last, S3's limit."""
 
 Body = bytes | ByteSource
 
@@ -56,7 +56,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """``If-None-Match: *``: the PUT lands only where the key does not exist."""
+    """``If-None-Match: *``: the PUT lands only if the key does not exist."""
 
 
 ABSENT = Absent()
@@ -65,12 +65,12 @@ Condition = Match | Absent
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """Bytes ``start`` to ``end`` (exclusive, None: to the end) of an object; both None-able ends default to all.
+    """Bytes ``start`` to ``end`` (exclusive, None: to the end) of an object; by default all of it.
 
-    A range that begins at or beyond the size gives an :class:`Object` with no data. ``if_none_match``: an
-    ETag; gives :class:`NotModified` while it is current. A body larger than ``max_bytes``, of a GET without
-    ``end``, is refused with CorruptionError before it is in memory. ``lend``: the body may come in a buffer that is
-    used again when nobody refers to it (``Object.lent``). ``version``: the id of an older version (``ListVersions``).
+    A range that begins at or beyond the size gives an :class:`Object` with no data. ``if_none_match``: an ETag; gives
+    :class:`NotModified` while it is current. A body larger than ``max_bytes``, of a GET without ``end``, raises
+    CorruptionError before it is in memory. ``lend``: the body may come in a buffer that is reused once no view of it is
+    left (``Object.lent``). ``version``: the id of an older version (``ListVersions``).
     """
 
     key: str
@@ -83,17 +83,17 @@ class Get:
 
     @property
     def body_limit(self) -> int:
-        """Most bytes that an answer may have, also one of a server that ignores ranges."""
+        """Limit of a response body, also from a server that ignores ranges."""
         return self.max_bytes if self.end is None else max(self.max_bytes, self.end)
 
     def check_body(self, size_bytes: int) -> None:
-        """Raises CorruptionError if an answer of ``size_bytes`` is larger than what was asked for can be."""
+        """Raise CorruptionError if a body of ``size_bytes`` is larger than the request allows."""
         if size_bytes > self.max_bytes and size_bytes > self.body_limit:
             raise CorruptionError(
-                f"the object {self.key} has {size_bytes} bytes, {self.body_limit} are the most that is read of it",
+                f"the object {self.key} has {size_bytes} bytes, more than the limit of {self.body_limit}",
                 path_or_key=self.key,
                 position=self.body_limit,
-                hint="it is not the object that was stored: look for another version of it in the bucket, run check",
+                hint="another object is stored there: look for another version of it in the bucket, run `tiered check`",
             )
 
 
@@ -106,7 +106,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """One object, whole, under a condition. ``crc32c`` is sent and, where the store can, verified by it.
+    """One whole object, stored under a condition. The store verifies ``crc32c`` if it can.
 
     ``tags`` are object tags (``kind=segment``); a store without tags ignores them.
     """
@@ -120,14 +120,14 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """At most ``MAX_DELETE_KEYS`` keys, at once."""
+    """Deletion of at most ``MAX_DELETE_KEYS`` keys at once."""
 
     keys: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """Keys that begin with ``prefix``, after ``start_after``; one page of at most ``limit``."""
+    """One page of at most ``limit`` keys that begin with ``prefix``, after ``start_after``."""
 
     prefix: str
     start_after: str = ""
@@ -136,7 +136,7 @@ class List:
 
 @dataclass(frozen=True, slots=True)
 class StartUpload:
-    """Begins a multipart upload; gives :class:`UploadStarted`."""
+    """Start of a multipart upload; gives :class:`UploadStarted`."""
 
     key: str
     tags: tuple[tuple[str, str], ...] = ()
@@ -157,10 +157,10 @@ class UploadPart:
 
 @dataclass(frozen=True, slots=True)
 class CompleteUpload:
-    """Makes the object visible, create-only (``If-None-Match: *``); gives a :class:`PutResult`.
+    """End of a multipart upload: creates the object (``If-None-Match: *``); gives a :class:`PutResult`.
 
-    ``UNKNOWN`` includes ``NoSuchUpload`` after an attempt whose answer was lost: HEAD the key to settle it
-    (legal here because the key is unique and never reused).
+    ``UNKNOWN`` includes ``NoSuchUpload`` after an attempt whose response was lost: a HEAD of the key decides. That is
+    valid only because the key is unique and never reused.
     """
 
     key: str
@@ -170,7 +170,7 @@ class CompleteUpload:
 
 @dataclass(frozen=True, slots=True)
 class AbortUpload:
-    """Throws a multipart upload away; an unknown upload is a success."""
+    """Deletion of a multipart upload; an unknown upload is a success."""
 
     key: str
     upload_id: str
@@ -180,8 +180,8 @@ class AbortUpload:
 class ListUploads:
     """Multipart uploads, neither completed nor aborted, of keys that begin with ``prefix``; gives :class:`Uploads`.
 
-    ``after``: where the page before says that the next one begins. For a sweep alone, never on a hot path.
-    ``everywhere``: those of the whole bucket are asked for, of a server that takes ``prefix`` for a whole key.
+    ``after``: the marker of the previous page. For a sweep alone, never on a hot path. ``everywhere`` lists the whole
+    bucket, for a server that takes ``prefix`` for a whole key.
     """
 
     prefix: str
@@ -193,7 +193,7 @@ class ListUploads:
 class ListVersions:
     """Versions of the object ``key`` that the store keeps, newest first; gives :class:`Versions`.
 
-    ``after`` is the version id at which the page before ended. Only ``repair`` and ``check`` ask for versions.
+    ``after`` is the version id at which the previous page ended. Only ``repair`` and ``check`` list versions.
     """
 
     key: str
@@ -202,9 +202,9 @@ class ListVersions:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Wait before attempt ``attempt`` (from 1): full jitter, bounded; no store is touched. Gives None.
+    """Wait before attempt ``attempt`` (from 1): full jitter, bounded, without a request. Gives None.
 
-    ``most_seconds``: no longer than this, whatever the attempt: what is left until a deadline.
+    ``most_seconds`` bounds it further, for example by the time until a deadline.
     """
 
     attempt: int
@@ -213,21 +213,21 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """Gives a :class:`Time`: the driver's clocks, so that steps read none."""
+    """Reading of the driver's clocks; gives a :class:`Time`, so that steps read none."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewId:
-    """Gives a fresh 32-hex-digit id, so that steps need no randomness."""
+    """Request for a fresh id of 32 hex digits, so that steps need no randomness."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """Work on this machine that may wait for its disk, in the middle of a protocol: what must be durable before the
-    next request. No store is touched. Gives what ``call`` returns; its ``TieredError`` is thrown into the steps.
+    """Local work that may wait for the disk, in the middle of a protocol: what must be durable before the next request.
+    Gives what ``call`` returns; its ``TieredError`` is thrown into the steps.
 
-    The asyncio driver calls it in a thread and, when cancelled, waits until it has ended: a write that went on behind
-    its caller's back could replace what a later one has written.
+    The asyncio driver calls it in a thread and, when cancelled, waits until it has ended. Otherwise an abandoned write
+    could overwrite a later one.
     """
 
     call: Callable[[], Any] = field(repr=False)
@@ -237,8 +237,8 @@ class Blocking:
 class Together:
     """Requests that may run at the same time; gives a tuple of outcomes in the same order.
 
-    If one raises, the others finish first, then the first exception is raised; with ``errors`` none is: what a request
-    raised stands in the place of its outcome.
+    If one raises, the others finish first, then the first exception is raised. With ``errors``, exceptions take the
+    place of their outcomes and none is raised.
     """
 
     requests: tuple[StoreRequest, ...]
@@ -247,9 +247,9 @@ class Together:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A request that is carried out behind the steps' back; gives a ticket. How many are under way is their business.
+    """Request in the background; gives a ticket. The steps decide how many are in flight.
 
-    What is under way when the steps end is thrown away: begin nothing that changes the store.
+    Requests in flight at the end of the steps are abandoned: begin none that changes the store.
     """
 
     request: StoreRequest
@@ -257,14 +257,14 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Waits for what :class:`Begin` began: gives its outcome, or throws its error. A ticket is taken once."""
+    """Wait for a request that :class:`Begin` began: gives its outcome, or throws its error. Take a ticket once."""
 
     ticket: object = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """Hands ``value`` to whoever iterates over the steps (``drive_stream``); gives None when more is wanted."""
+    """A value for the consumer of the steps (``drive_stream``); gives None when the next one is wanted."""
 
     value: Any = field(repr=False)
 
@@ -290,9 +290,9 @@ class Object:
     """An object or a range of it. ``size`` is that of the whole object.
 
     ``crc32c`` is the stored full-object checksum, None if the store returns none. ``date_ms`` is the store's clock.
-    ``archived``: the storage class of an object that must be restored before it can be read, else empty.
-    ``encryption``: method and key of it, as the store tells; empty if it tells none. ``lent``: the bytes of a GET that
-    said ``lend``, read-only, of a store that does; ``data`` is empty then.
+    ``archived``: the storage class of an object that must be restored before it can be read, otherwise empty.
+    ``encryption``: its method and key as the store reports them, or empty. ``lent``: the read-only bytes of a GET with
+    ``lend``, from a store that lends; ``data`` is empty then.
     """
 
     data: bytes = field(repr=False)
@@ -307,22 +307,22 @@ class Object:
 
     @property
     def body(self) -> bytes | memoryview:
-        """The bytes, lent or not."""
+        """Bytes of the object, lent or not."""
         return self.data if self.lent is None else self.lent
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """No such key."""
+    """Outcome for an absent key."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotModified:
-    """The ETag given is still current."""
+    """Outcome for an ETag that is still current."""
 
 
 class PutStatus(enum.Enum):
-    """What became of a conditional PUT."""
+    """Result of a conditional PUT."""
 
     LANDED = "landed"
     LOST = "lost"  # 412: this attempt did not land
@@ -333,9 +333,9 @@ class PutStatus(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """``etag`` and ``crc32c`` (as stored, None if not told) only if landed; ``cause`` says why if unknown.
+    """Result of a PUT. ``etag`` and ``crc32c`` (as stored, None if not returned) only if landed; ``cause`` if unknown.
 
-    ``slow_down``: the store refused it as one request too many.
+    ``slow_down``: the store refused the request as too many.
     """
 
     status: PutStatus
@@ -346,7 +346,7 @@ class PutResult:
 
 
 ACCESS_DENIED = "AccessDenied"
-"""The reason of a key that a role must not delete."""
+"""Reason reported for a key that a role must not delete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,7 +372,7 @@ class ListEntry:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a listing; ``more`` tells whether to ask again with ``start_after`` the last key."""
+    """One page of a listing; ``more``: ask again with ``start_after`` the last key."""
 
     entries: tuple[ListEntry, ...]
     more: bool
@@ -381,7 +381,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedUpload:
-    """One multipart upload that was begun, by the store's clock at ``started_ms``."""
+    """One multipart upload, begun at ``started_ms`` by the store's clock."""
 
     key: str
     upload_id: str
@@ -390,9 +390,9 @@ class UnfinishedUpload:
 
 @dataclass(frozen=True, slots=True)
 class Uploads:
-    """One page of unfinished multipart uploads; ``after`` is where the next one begins, None behind the last.
+    """One page of unfinished multipart uploads; ``after`` is the marker of the next page, None after the last.
 
-    ``by_key``: this server takes a prefix for a whole key, so that the page tells nothing of the keys below it.
+    ``by_key``: this server takes a prefix for a whole key, so that the page does not cover the keys below it.
     """
 
     entries: tuple[UnfinishedUpload, ...]
@@ -402,7 +402,7 @@ class Uploads:
 
     @classmethod
     def page_of(cls, found: Iterable[UnfinishedUpload], after: tuple[str, str], date_ms: int) -> Uploads:
-        """The page behind ``after``, of a store that has all of them at hand; ordered by key and id."""
+        """Return the page after ``after``, for a store that has all uploads in memory; ordered by key and id."""
         behind = sorted(
             (each for each in found if (each.key, each.upload_id) > after), key=lambda x: (x.key, x.upload_id)
         )
@@ -435,7 +435,7 @@ class Versions:
 
 @dataclass(frozen=True, slots=True)
 class UploadStarted:
-    """The id of a multipart upload; journal it before the first part."""
+    """Id of a multipart upload; journal it before the first part."""
 
     upload_id: str
 
@@ -451,7 +451,7 @@ class PartStored:
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """``now_ms`` is the wall clock, ``monotonic`` seconds that never go back."""
+    """Readings of the clocks: ``now_ms`` of the wall clock, ``monotonic`` seconds that never go back."""
 
     now_ms: int
     monotonic: float
@@ -475,17 +475,17 @@ Outcome = (
 
 T = TypeVar("T")
 Steps = Generator[Request, Any, T]
-"""A protocol without I/O: yields requests, receives their outcomes, returns ``T``."""
+"""Protocol without I/O: yields requests, receives their outcomes, returns ``T``."""
 
 
 def blocking(call: Callable[[], T]) -> Steps[T]:
-    """What ``call`` gives, which may wait for this machine's disk."""
+    """Return the result of ``call``, which may wait for this machine's disk."""
     found: T = yield Blocking(call)
     return found
 
 
 def list_unfinished(prefix: str) -> Steps[tuple[list[UnfinishedUpload], int]]:
-    """All unfinished multipart uploads below ``prefix``, and the store's clock when it listed the last of them."""
+    """Return all unfinished multipart uploads below ``prefix``, and the store's clock at the last page."""
     found: list[UnfinishedUpload] = []
     after: tuple[str, str] | None = ("", "")
     page, everywhere = Uploads(()), False
@@ -505,13 +505,13 @@ def list_unfinished(prefix: str) -> Steps[tuple[list[UnfinishedUpload], int]]:
 
 
 def list_page(prefix: str, after: str = "", limit: int = LIST_KEYS) -> Steps[Page]:
-    """Return a page of the keys after ``after``. Raises ConfigError for one that does not advance: it has no end."""
+    """Return a page of the keys after ``after``. Raises ConfigError for a listing that does not advance."""
     request = List(prefix, start_after=after, limit=limit)
     return advanced(request, (yield request))
 
 
 def advanced(request: List, page: Page) -> Page:
-    """Return ``page`` without the keys that ``request`` did not ask for. Raises ConfigError if it does not advance."""
+    """Return ``page`` without keys outside the ``request``. Raises ConfigError if the page does not advance."""
     entries = tuple([entry for entry in page.entries if entry.key > request.start_after])
     if page.more and not entries:
         raise _no_advance(request.prefix, request.start_after, "start-after")
@@ -520,8 +520,8 @@ def advanced(request: List, page: Page) -> Page:
 
 def _no_advance(prefix: str, after: str, parameter: str) -> ConfigError:
     return ConfigError(
-        f"the listing below {prefix!r} does not advance: the store says that there is more after {after!r}, "
-        "and does not give it",
+        f"the listing below {prefix!r} does not advance: the store reports more after {after!r}, "
+        "and does not return it",
         hint=f"the store, or a proxy before it, ignores {parameter}: upgrade it, or use another store",
     )
 
@@ -543,7 +543,7 @@ def list_versions(key: str) -> Steps[list[ObjectVersion]]:
 
 
 def list_all(prefix: str, after: str = "") -> Steps[list[ListEntry]]:
-    """Every key behind ``after`` that begins with ``prefix``, in order: for small listings. Others go page by page."""
+    """Return every key after ``after`` that begins with ``prefix``, in order. For small listings only."""
     found: list[ListEntry] = []
     while True:
         page = yield from list_page(prefix, found[-1].key if found else after)
@@ -554,7 +554,7 @@ def list_all(prefix: str, after: str = "") -> Steps[list[ListEntry]]:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What the probe saw. ``conditional_writes`` False means two writers could both win."""
+    """Findings of the probe. ``conditional_writes`` False means two writers could both win."""
 
     conditional_writes: bool
     ranges: bool
@@ -564,39 +564,39 @@ class Capabilities:
 
 
 INCAPABLE = Capabilities(conditional_writes=False, ranges=False, returns_crc32c=False, verifies_crc32c=False)
-"""What is believed of a store that was not probed, because it is only read, or that can do nothing of this."""
+"""Capabilities of a store that was not probed, because it is only read, or that has none of them."""
 
 
 class Store(Protocol):
-    """A place for objects, sync, thread-safe. ``url`` is safe to print: it holds no credentials."""
+    """A store of objects, synchronous and thread-safe. ``url`` is safe to print: it has no credentials."""
 
     @property
     def url(self) -> str:
         """``s3://bucket/prefix``, ``file:///dir`` or ``memory://name``."""
 
     def execute(self, request: StoreRequest) -> Outcome:
-        """One attempt. Raises RemoteUnavailableError, RemotePermissionError, NotFoundError (no bucket)."""
+        """Make one attempt. Raises RemoteUnavailableError, RemotePermissionError, NotFoundError (no bucket)."""
 
     def close(self) -> None:
-        """Releases connections. Objects stay."""
+        """Release connections. Objects stay."""
 
 
 class AioStore(Protocol):
-    """The same for asyncio. Cancelling ``execute`` leaves no task behind."""
+    """A store for asyncio. Cancelling ``execute`` leaves no task."""
 
     @property
     def url(self) -> str:
-        """As :attr:`Store.url`."""
+        """URL without credentials, like :attr:`Store.url`."""
 
     async def execute(self, request: StoreRequest) -> Outcome:
-        """One attempt."""
+        """Make one attempt."""
 
     async def close(self) -> None:
-        """Releases connections."""
+        """Release connections."""
 
 
 class StoreAround:
-    """What a store around another one hands on to it. Each has an ``execute`` of its own."""
+    """Base of a store around another one; subclasses have their own ``execute``."""
 
     def __init__(self, inner: Store) -> None:
         self.inner, self.url = inner, inner.url
@@ -605,12 +605,12 @@ class StoreAround:
         return f"{type(self).__name__}({self.inner!r})"
 
     def close(self) -> None:
-        """Closes the inner store."""
+        """Close the inner store."""
         self.inner.close()
 
 
 def sent_bytes(request: StoreRequest) -> int:
-    """Bytes of body that ``request`` uploads."""
+    """Return the bytes of body that ``request`` uploads."""
     match request:
         case Put(body=body):
             return len(body) if isinstance(body, bytes) else body.size

@@ -1,8 +1,8 @@
 """Objects as files of one folder: atomic, durable, and safe between processes of one machine.
 
-A conditional PUT writes a file aside, fsyncs it, and under the lock of the key compares the ETag and renames.
-Readers take no lock: an open file is one version, whatever is renamed over it. For folders shared over NFS the
-lock is as good as that server's ``flock``; object stores are the better choice there.
+A conditional PUT writes and fsyncs a temporary file. Then, under the lock of the key, it compares the ETag and
+renames. Readers take no lock: an open file is one version, whatever is renamed over it. On folders shared over NFS
+the lock is only as good as that server's ``flock``; object stores are the better choice there.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ from tiered.store.folder_clock import FolderClock
 from tiered.store.key_rules import check_request
 
 MAX_TOLD = 100
-"""Damaged files that a store tells of, each once: a check names all of them."""
+"""Limit of damaged files that a store logs, each once: a check names all of them."""
 
 _logger = logging.getLogger("tiered.store")
 _UPLOAD_ID = re.compile(r"[0-9a-f]{32}")
@@ -84,8 +84,8 @@ _UPLOAD_ID = re.compile(r"[0-9a-f]{32}")
 class DirectoryStore:
     """A :class:`~tiered.store.base.Store` over a folder.
 
-    ``create`` makes the folder if it is not there; without it an absent folder is a ``NotFoundError`` at the first
-    request, as an absent bucket is. Only writes create files; a reader needs no write permission.
+    ``create`` makes the folder if it is absent. Otherwise an absent folder raises ``NotFoundError`` at the first
+    request, like an absent bucket. Only writes create files; a reader needs no write permission.
     """
 
     def __init__(
@@ -121,11 +121,11 @@ class DirectoryStore:
         return f"DirectoryStore({self.url!r})"
 
     def close(self) -> None:
-        """Refuses further requests; nothing is held open between requests."""
+        """Refuse further requests. No file is open between requests."""
         self._closed = True
 
     def execute(self, request: StoreRequest) -> Outcome:
-        """One request. A full disk is ``RemoteUnavailableError``, or ``UNKNOWN`` for a conditional write."""
+        """Make one request. A full disk is ``RemoteUnavailableError``, or ``UNKNOWN`` for a conditional write."""
         if self._closed:
             raise ClosedError(f"{self.url} was closed")
         check_request(request)
@@ -179,7 +179,7 @@ class DirectoryStore:
             yield -1, None
             return
         except CorruptionError:
-            self._require_root()  # else it is the folder of the store itself
+            self._require_root()  # otherwise the folder of the store itself is in the way
             raise
         try:
             try:
@@ -208,7 +208,7 @@ class DirectoryStore:
             self._told.add(damage.message)
             fields = {"remote": self.url, "key": damage.path_or_key}
             _logger.warning(
-                "%s; what is left of it is judged as it is",
+                "%s; the rest of it is read as it is",
                 damage.message,
                 extra={"tiered_event": "object_damaged", "tiered_fields": fields},
             )
@@ -230,7 +230,7 @@ class DirectoryStore:
 
     def _put(self, request: Put) -> PutResult:
         refused = self._judge(request.key, request.condition)
-        if refused is not None:  # spares writing the body; the answer that counts is the one under the lock
+        if refused is not None:  # saves writing the body; the check under the lock decides
             return refused
         body = request.body
         pieces = body_pieces(body, 0, len(body) if isinstance(body, bytes) else body.size)
@@ -257,9 +257,9 @@ class DirectoryStore:
         return None if info.etag == condition.etag else PutResult(PutStatus.LOST)
 
     def _standing(self, key: str) -> ObjectInfo | None:
-        """What stands under a key, whole or damaged: the one is in the way of a PUT as the other is.
+        """Return what is stored under a key, whole or damaged: either is in the way of a PUT.
 
-        Of what is no object of this key, its file: it has another size than the object, and no checksum.
+        For a file that is no object of this key, describes the file: another size than the object's, and no checksum.
         """
         try:
             with self._opened(key) as (_, info):
@@ -283,7 +283,7 @@ class DirectoryStore:
             except (PermissionError, IsADirectoryError, NotADirectoryError) as error:
                 failed.append((key, error.strerror or "permission denied"))
         for folder in folders:
-            sync_dir(folder)  # an object that a power cut brings back would stay for ever
+            sync_dir(folder)  # otherwise a power cut could bring a deleted object back for ever
         return Deleted(tuple(failed))
 
     def _list(self, request: List) -> Page:
@@ -306,7 +306,7 @@ class DirectoryStore:
         try:
             write_all(fd, request.key.encode())
             started_ns = self._clock.now_ms() * 1_000_000
-            os.utime(fd, ns=(started_ns, started_ns))  # by the clock that tells the age of objects, too
+            os.utime(fd, ns=(started_ns, started_ns))  # by the clock that dates objects, too
             os.fsync(fd)
         finally:
             os.close(fd)
@@ -383,7 +383,7 @@ class DirectoryStore:
 
     def _known_upload(self, upload_id: str, key: str) -> Path | None:
         if not _UPLOAD_ID.fullmatch(upload_id):
-            return None  # the id comes from a journal: it must not become a path
+            return None  # the id comes from a journal and must not become a path
         folder = self._upload_dir(upload_id)
         try:
             return folder if (folder / "key").read_bytes() == key.encode() else None
@@ -412,11 +412,11 @@ class DirectoryStore:
 
 
 def _is_flipped(found: str, key: str) -> bool:
-    """Whether a key has rotted, by one bit: nobody moves an object to a name that is so near."""
+    """Return True if a key differs by one bit: decay, as an object is never moved to so near a name."""
     one, two = found.encode(), key.encode()
     return len(one) == len(two) and (int.from_bytes(one) ^ int.from_bytes(two)).bit_count() == 1
 
 
 def _folded(key: str) -> str:
-    """As a file system may fold names: it keeps neither case nor how letters with marks are put together."""
+    """Fold a key as a file system may: neither case nor the composition of accented letters counts."""
     return unicodedata.normalize("NFC", key).casefold()

@@ -1,7 +1,7 @@
 """File system effects of the directory store: durable writes, locks that die with their process, sweeping.
 
-A file under way is ``.tiered/tmp/{uid}`` and stays locked (``flock``) by whoever writes it. The kernel releases
-the lock when the process dies, so that whoever can take it knows that the file is dead: no clock, no pid.
+A file being written is ``.tiered/tmp/{uid}`` and stays locked (``flock``) by its writer. The kernel releases the lock
+when the process dies. A process that gets the lock thus knows that the file is abandoned: no clock, no pid.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEY_LOCKS = 64
 
 
 class DirectoryFiles:
-    """Durable file operations below ``root``. Raises ``OSError``; the store turns it into its own errors."""
+    """Durable file operations below ``root``. They raise ``OSError``, which the store translates."""
 
     def __init__(self, root: Path, ids: IdSource) -> None:
         self.root = root
@@ -45,7 +45,7 @@ class DirectoryFiles:
         self._sweep_lock = threading.Lock()
 
     def ready_for_writes(self) -> None:
-        """Makes the internal folders and, once, removes what killed processes left."""
+        """Make the internal folders and, once, remove the files of killed processes."""
         with self._sweep_lock:
             if self._swept:
                 return
@@ -55,7 +55,7 @@ class DirectoryFiles:
             self._swept = True
 
     def uploads(self) -> list[Path]:
-        """The folders of multipart uploads that were begun."""
+        """Return the folders of multipart uploads in progress."""
         try:
             return sorted((self.internal / "uploads").iterdir())
         except FileNotFoundError:
@@ -63,7 +63,7 @@ class DirectoryFiles:
 
     @contextlib.contextmanager
     def key_lock(self, key: str) -> Iterator[None]:
-        """One writer of ``key`` at a time, over threads and processes."""
+        """Lock ``key`` against other writers, in all threads and processes."""
         shard = blake2b(key.encode(), digest_size=1).digest()[0] % KEY_LOCKS
         fd = os.open(self.internal / "locks" / f"{shard:02x}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
@@ -74,7 +74,7 @@ class DirectoryFiles:
 
     @contextlib.contextmanager
     def temporary(self) -> Iterator[tuple[int, Path]]:
-        """A new file under way, locked; it is gone afterwards unless it was renamed."""
+        """Yield a new, locked temporary file; it is deleted at the end unless it was renamed."""
         fd, path = self._open_temporary()
         try:
             yield fd, path
@@ -90,12 +90,12 @@ class DirectoryFiles:
             fcntl.flock(fd, fcntl.LOCK_EX)
             if os.fstat(fd).st_nlink:
                 return fd, path
-            os.close(fd)  # a sweeper took it between creation and lock
+            os.close(fd)  # a sweeper deleted it between creation and lock
 
     def write_object(
         self, fd: int, pieces: Iterator[bytes | memoryview], *, key: str, announced_crc32c: int | None, now_ms: int
     ) -> ObjectInfo:
-        """Body, key and trailer into ``fd``, fsynced; raises ``CorruptionError`` if the body is not as announced."""
+        """Write body, key and trailer into ``fd`` and fsync. Raises ``CorruptionError`` for a wrong body checksum."""
         size = crc = 0
         for piece in pieces:
             write_all(fd, piece)
@@ -113,13 +113,13 @@ class DirectoryFiles:
         return info
 
     def publish(self, temporary: Path, key: str) -> None:
-        """Renames a finished file over the object of ``key`` and makes the name durable."""
+        """Rename a finished file over the object of ``key`` and make the name durable."""
         target = Path(object_path(self.root, key))
         try:
             self._make_key_dirs(key)
             temporary.replace(target)
         except FileNotFoundError:
-            self._durable.clear()  # somebody removed empty folders that this process had made
+            self._durable.clear()  # another process removed empty folders that this one had made
             self._make_key_dirs(key)
             temporary.replace(target)
         sync_dir(target.parent)
@@ -142,7 +142,7 @@ class DirectoryFiles:
         sync_dir(folder)
 
     def _make_durable_dir(self, path: Path) -> None:
-        """A folder whose own entry, and those above it, survive a power cut, whoever made them."""
+        """Make a folder such that its own entry, and those above it, survive a power cut, even if it existed."""
         if path in self._durable or path == self.root:
             return
         self._make_durable_dir(path.parent)
@@ -155,7 +155,7 @@ class DirectoryFiles:
 
 
 def sweep_temporary(folder: Path) -> int:
-    """Removes files under way whose writers are dead; returns how many."""
+    """Remove temporary files whose writers are dead; return how many."""
     removed = 0
     for path in folder.iterdir():
         try:
@@ -167,21 +167,21 @@ def sweep_temporary(folder: Path) -> int:
             path.unlink(missing_ok=True)
             removed += 1
         except BlockingIOError:
-            continue  # its writer lives
+            continue  # its writer is alive
         finally:
             os.close(fd)
     return removed
 
 
 def write_all(fd: int, data: bytes | memoryview) -> None:
-    """All of ``data``: one ``write`` may take less."""
+    """Write all of ``data``: one ``write`` may take less."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
 
 
 def sync_dir(path: Path) -> None:
-    """Makes the entries of a folder durable."""
+    """Make the entries of a folder durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -190,5 +190,5 @@ def sync_dir(path: Path) -> None:
 
 
 def body_pieces(body: Body, start: int, end: int) -> Iterator[bytes | memoryview]:
-    """``body[start:end]``, piece by piece, each good until the next one is asked for."""
+    """Yield ``body[start:end]``, piece by piece, each valid until the next one is requested."""
     return pieces_of(body, start, end) if not isinstance(body, bytes) else iter((memoryview(body)[start:end],))

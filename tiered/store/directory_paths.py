@@ -1,16 +1,16 @@
-"""Keys to paths, and objects to files, so that no key can leave the folder, meet an internal file, or hide another key.
+"""Keys as paths, and objects as files, so that no key can leave the folder, hit an internal file, or hide another key.
 
-* A folder part ``p`` is the directory ``p``, the last part ``k`` the file ``k.obj``: key ``a`` and key ``a/b`` live
-  side by side as ``a.obj`` and ``a/b.obj``.
+* A folder part ``p`` is the directory ``p``, the last part ``k`` the file ``k.obj``: key ``a`` and key ``a/b`` coexist
+  as ``a.obj`` and ``a/b.obj``.
 * A part that would collide or not fit (over 240 bytes; a folder that ends in ``.obj``; a first character ``.`` or
-  ``~``) becomes ``~`` and 32 hex digits of its BLAKE2b. Such a folder holds its true name in the file ``.name``.
+  ``~``) becomes ``~`` and 32 hex digits of its BLAKE2b. Such a folder has its true name in the file ``.name``.
 * Everything internal begins with ``.``, which no object does.
 
-A file whose trailer is torn or damaged is handed out whole, as a body under an ETag of its own, and a line is logged:
-what is left of it is judged by whoever knows what has to be in it, and mended by the same verbs as on S3, where damage
-lies in bodies alone. Such a body never passes for the one that was stored: the end of the file is part of it.
+A file with a torn or damaged trailer is returned whole, as a body under an ETag of its own, and a line is logged. The
+reader of the object judges the body, and the same commands as on S3 repair it. Such a body never passes for the stored
+one: the end of the file is part of it.
 
-One object is one file: the body first, then what S3 would keep beside it::
+One object is one file: the body first, then the metadata that S3 would keep beside it::
 
     0            body
     size         key, UTF-8
@@ -26,7 +26,7 @@ One object is one file: the body first, then what S3 would keep beside it::
 
 Body and ETag are in one file so that one rename replaces both: a reader never sees the bytes of one version
 with the ETag of another, and a range of the body is a range of the file. The key is there because long path
-parts are hashed, and because a file system that folds case would hand out the wrong object.
+parts are hashed, and because a file system that folds case would return the wrong object.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ OBJECT_SUFFIX = ".obj"
 NAME_FILE = ".name"
 INTERNAL_DIR = ".tiered"
 MAX_NAMES = 100_000
-"""Names of a folder that are looked at to see whether it is a store."""
+"""Limit of names read in a folder to find out whether it is a store."""
 OF_A_FILE_SYSTEM = frozenset({"lost+found", "@eaDir"})
-"""Folders in the root of a volume that its system makes; no key begins so."""
+"""Folders that a system makes in the root of a volume; no key begins so."""
 _OF_A_STORE = re.compile(r"\.tiered|topics|[0-9a-f]{2}")
 MAX_NAME_BYTES = 240
-"""Longest path part that is kept as it is: with the suffix it stays below the 255 bytes of Linux file systems."""
+"""Longest path part that is not hashed: with the suffix it stays below the 255 bytes of Linux file systems."""
 
 TRAILER_BYTES = 64
 _MAGIC = b"TLOBJ\0\0\1"
@@ -63,17 +63,17 @@ _TRAILER = struct.Struct("<8s16sQqII12x")
 
 
 def folder_name(part: str) -> str:
-    """Directory name of a path part that is not the last."""
+    """Return the directory name of a path part that is not the last."""
     return _hashed(part) if part.endswith(OBJECT_SUFFIX) or _is_special(part) else part
 
 
 def file_name(part: str) -> str:
-    """File name of the last path part."""
+    """Return the file name of the last path part."""
     return (_hashed(part) if _is_special(part) else part) + OBJECT_SUFFIX
 
 
 def require_store_folder(root: Path) -> None:
-    """NotFoundError for a folder that is absent, or holds things but none of a store's; ConfigError for a file."""
+    """Raise NotFoundError for a folder that is absent or has foreign contents only, ConfigError for a file."""
     hint = "mount it, create it, or correct the file:// URL"
     try:
         with os.scandir(root) as entries:
@@ -85,7 +85,7 @@ def require_store_folder(root: Path) -> None:
         refuse_store_file(root)
         raise NotFoundError(f"the folder {root} does not exist", hint=hint) from None
     except PermissionError:
-        return  # the first request says what is not allowed
+        return  # the first request reports the missing permission
     if names and not any(_OF_A_STORE.fullmatch(name) for name in names):
         raise NotFoundError(f"the folder {root} is no store: it holds {min(names)!r} and no topics", hint=hint)
 
@@ -102,19 +102,19 @@ def refuse_overlap(root: Path, directory: Path) -> None:
 
 
 def refuse_store_file(root: Path) -> None:
-    """Raises ConfigError for a file where the folder of a store has to be."""
+    """Raise ConfigError if the path of a store's folder is a file."""
     if root.exists() and not root.is_dir():
         raise ConfigError(f"{root} is a file, not the folder of a store", hint="name a folder as the remote")
 
 
 def object_path(root: Path, key: str) -> str:
-    """Where the object of a checked key lives."""
+    """Return the path of the object of a checked key."""
     *folders, last = key.split("/")
     return "/".join([str(root), *map(folder_name, folders), file_name(last)])
 
 
 def walk_keys(root: Path, prefix: str, start_after: str) -> Iterator[str]:
-    """Keys with ``prefix`` after ``start_after`` in UTF-8 order, lazily: folders out of the range are not read."""
+    """Yield keys with ``prefix`` after ``start_after`` in UTF-8 order, without reading folders outside the range."""
     yield from _walk(root, "", prefix.encode(), start_after.encode())
 
 
@@ -126,7 +126,7 @@ def _walk(directory: Path, base: str, prefix: bytes, start_after: bytes) -> Iter
             for entry in entries:
                 if entry.name.startswith(".") or entry.name in OF_A_FILE_SYSTEM or not _is_utf8(entry.name):
                     continue
-                # A folder of that name is none of ours: it stands where an object has to be.
+                # A folder of that name is foreign: an object belongs in its place.
                 in_the_way = entry.name.endswith(OBJECT_SUFFIX) and not entry.name.startswith("~")
                 if entry.is_dir(follow_symlinks=False) and not in_the_way:
                     part = _folder_part(directory / entry.name, entry.name)
@@ -173,7 +173,7 @@ def _file_part(path: Path, name: str) -> str | None:
 
 
 def _is_utf8(name: str) -> bool:
-    """No name of ours is anything else: keys are UTF-8, and what is not was made by somebody else, or by damage."""
+    """Return True for UTF-8, as all keys are: any other name is foreign or damaged."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -191,7 +191,7 @@ def _hashed(part: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What the trailer says. ``etag`` is quoted as S3's are. ``crc32c`` is None for a file with no whole trailer."""
+    """Fields of the trailer. ``etag`` is quoted as S3's are. ``crc32c`` is None for a file without a valid trailer."""
 
     key: str
     etag: str
@@ -201,7 +201,7 @@ class ObjectInfo:
 
 
 def encode_tail(info: ObjectInfo) -> bytes:
-    """Key and trailer, to be written after the body."""
+    """Return key and trailer, to be written after the body."""
     assert info.crc32c is not None  # noqa: S101 - what is written was summed
     key = info.key.encode()
     head = _TRAILER.pack(
@@ -211,7 +211,7 @@ def encode_tail(info: ObjectInfo) -> bytes:
 
 
 def open_object(path: str | Path) -> int:
-    """A file descriptor to read from. Raises ``CorruptionError`` for what is no regular file, and for no way to it."""
+    """Open a file for reading. Raises ``CorruptionError`` if it is not a regular file, or its path is blocked."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a named pipe would wait for a writer
     except OSError as error:
@@ -225,9 +225,9 @@ def open_object(path: str | Path) -> int:
 
 
 def info_of_file(found: os.stat_result, key: str) -> ObjectInfo:
-    """Of a file that does not end as an object does: what its folder tells of it, and an ETag of this very file.
+    """Describe a file without a valid trailer by its metadata, with an ETag of this very file.
 
-    Whoever replaces a damaged object does so under a condition, as always: it holds while nobody else has replaced it.
+    So a damaged object is replaced under a condition, as always, which fails if it was replaced in between.
     """
     is_file = stat.S_ISREG(found.st_mode)
     version = f"{found.st_dev} {found.st_ino} {found.st_size} {found.st_mtime_ns} {found.st_mode}"
@@ -236,7 +236,7 @@ def info_of_file(found: os.stat_result, key: str) -> ObjectInfo:
 
 
 def read_info(fd: int, path: str) -> ObjectInfo:
-    """The trailer of an open file; raises ``CorruptionError`` if it is not a whole object of this store."""
+    """Read the trailer of an open file. Raises ``CorruptionError`` if it is not a whole object of this store."""
     file_bytes = os.fstat(fd).st_size
     tail = os.pread(fd, MAX_KEY_BYTES + TRAILER_BYTES, max(0, file_bytes - MAX_KEY_BYTES - TRAILER_BYTES))
     trailer = tail[-TRAILER_BYTES:]
@@ -257,7 +257,7 @@ def read_info(fd: int, path: str) -> ObjectInfo:
 
 
 def read_body(fd: int, start: int, end: int, path: str) -> bytes:
-    """Bytes ``start`` to ``end`` of an open file; raises ``CorruptionError`` if the file was cut meanwhile."""
+    """Read bytes ``start`` to ``end`` of an open file. Raises ``CorruptionError`` if it was truncated meanwhile."""
     pieces: list[bytes] = []
     position = start
     while position < end:
@@ -270,11 +270,11 @@ def read_body(fd: int, start: int, end: int, path: str) -> bytes:
 
 
 def damaged(path: str, file_bytes: int, why: str) -> CorruptionError:
-    """That what lies at ``path`` is no whole object."""
+    """Return the error for a path without a whole object."""
     return CorruptionError(
         f"{path} ({file_bytes} bytes) is not an object of this store: {why}",
         path_or_key=path,
         position=file_bytes,
         hint="nothing but tieredlog may write below the folder of a file:// store; restore the file from a copy, or "
-        "move it out of the folder: it is gone then, and `tiered check` says what mends that",
+        "move it out of the folder: `tiered check` then says how to repair the loss",
     )

@@ -1,6 +1,6 @@
-"""The driver for threads: it carries out what *steps* yield (``store.base``); ``aio_driver`` is its asyncio twin.
+"""The driver for threads: it carries out the requests of *steps* (``store.base``); ``aio_driver`` is its asyncio twin.
 
-A steps generator holds the protocol and touches nothing; a driver touches everything and knows no protocol::
+A steps generator has the protocol and touches nothing; a driver touches everything and knows no protocol::
 
     root = drive(store, catalog.load(), clock=clock, ids=ids)
     root = await adrive(aio_store, catalog.load(), clock=clock, ids=ids)
@@ -40,10 +40,10 @@ from tiered.store.base import (
 from tiered.store.threads import ThreadPool
 
 TOGETHER_REQUESTS = 4
-"""Requests of one :class:`Together` that are under way at once."""
+"""Requests of one :class:`Together` in flight at once."""
 
 BACKGROUND_THREADS = 8
-"""Threads of one store that carry out what steps :class:`Begin`, for all its sync streams: a slow one delays itself."""
+"""Threads of one store for requests of :class:`Begin`, for all its sync streams: a slow one delays itself."""
 
 _CLOCK, _IDS = SystemClock(), SystemIds()
 _pools: weakref.WeakKeyDictionary[Store, ThreadPool] = weakref.WeakKeyDictionary()
@@ -53,7 +53,7 @@ Taker = Callable[[Any], object]
 
 
 def refuse(emitted: object) -> None:
-    """Takes nothing. Raises TypeError: these steps are not of those that emit."""
+    """Raise TypeError, as these steps should emit nothing."""
     raise TypeError(f"steps that are run to their end emitted {emitted!r}")
 
 
@@ -66,10 +66,10 @@ def drive(
     together: int = TOGETHER_REQUESTS,
     take: Taker = refuse,
 ) -> T:
-    """Runs ``steps`` to their end on the calling thread and returns their value.
+    """Run ``steps`` to their end on the calling thread and return their value.
 
     ``clock`` and ``ids`` default to the machine's; ``together`` bounds the threads of a :class:`Together`; ``take``
-    gets what they emit. Raises what the steps raise.
+    receives the values that they emit. Raises what the steps raise.
     """
     stream = drive_stream(store, steps, clock=clock, ids=ids, together=together)
     try:
@@ -90,7 +90,7 @@ def drive_stream(
     ids: IdSource | None = None,
     together: int = TOGETHER_REQUESTS,
 ) -> Generator[Any, None, T]:
-    """What ``steps`` emit. Nothing is done for a value before it is asked for; closing it closes the steps."""
+    """Iterate over the values that ``steps`` emit, lazily. Closing the iterator closes the steps."""
     clock = clock or _CLOCK
     ids = ids or _IDS
     begun: set[Future[Outcome]] = set()
@@ -111,10 +111,10 @@ def drive_stream(
                     case Begin(wanted):
                         outcome = _pool_of(store).submit(store.execute, wanted)
                         begun.add(outcome)
-                        outcome.add_done_callback(begun.discard)  # a result belongs to who holds its ticket
+                        outcome.add_done_callback(begun.discard)  # the ticket alone keeps the result
                     case Take(ticket):
                         outcome = ticket.result()  # type: ignore[attr-defined]
-                        del ticket, request  # they hold the outcome: its consumer's is to be the only reference
+                        del ticket, request  # they refer to the outcome: its consumer must have the only reference
                     case Backoff(attempt, most_seconds):
                         clock.sleep(min(backoff_seconds(attempt, ids.random()), most_seconds))
                     case Now():
@@ -133,7 +133,7 @@ def drive_stream(
         for future in tuple(begun):  # each one leaves the set when it ends
             future.cancel()
         steps.close()
-        error = None  # the traceback of the error refers to this frame: without this both wait for the collector
+        error = None  # the traceback of the error refers to this frame: a cycle that only the collector would free
 
 
 def _pool_of(store: Store) -> ThreadPool:
@@ -160,7 +160,7 @@ def _outcome_of(store: Store, request: StoreRequest) -> Outcome | TieredError:
 
 
 def told(found: tuple[Outcome | TieredError, ...], *, errors: bool) -> tuple[Outcome | TieredError, ...]:
-    """Outcomes of a :class:`Together`: all, where the steps want the ``errors``, else the first error is raised."""
+    """Return the outcomes of a :class:`Together`. Raises the first error unless the steps asked for ``errors``."""
     for each in () if errors else found:
         if isinstance(each, TieredError):
             raise each

@@ -1,4 +1,4 @@
-"""The clock of a folder's file system: what the ``Date`` of an answer is to an object store.
+"""Clock of a folder's file system: the counterpart of the ``Date`` header of an object store.
 
 The clock of a process may be wrong by years. A file system sets modification times by another one: the kernel's, or
 that of a file server.
@@ -12,11 +12,11 @@ from pathlib import Path
 from tiered.clock import Clock, SystemClock
 
 JUMP_MS = 1000
-"""The two clocks count as one below this, and are compared again after a jump of more."""
+"""Difference up to which the two clocks count as one; after a larger jump they are compared again."""
 
 
 class FolderClock:
-    """Tells the time of the file system below ``folder``, which a writer has made; until then that of ``clock``.
+    """Clock of the file system below ``folder``, which a writer has made; until then it is ``clock``.
 
     A clock that a test moves may be before the file system's, never after it.
     """
@@ -26,7 +26,7 @@ class FolderClock:
         self._compared: tuple[int, int] | None = None  # wall clock without the time that passed, and its lead then
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC."""
+        """Return milliseconds since 1970-01-01 UTC."""
         now_ms = self._clock.now_ms()
         origin_ms = now_ms - int(self._clock.monotonic() * 1000)
         if self._compared is None or abs(origin_ms - self._compared[0]) > JUMP_MS:
@@ -35,9 +35,9 @@ class FolderClock:
         return now_ms - (self._compared[1] if self._compared is not None else 0)
 
     def _lead_ms(self, now_ms: int) -> int | None:
-        """How far the clock is ahead; None where the file system cannot be asked: a reader may change nothing."""
+        """Return how far the clock is ahead; None if the file system cannot be asked: a reader may change nothing."""
         try:
-            os.utime(self._folder)  # without a time: the file system takes its own
+            os.utime(self._folder)  # without a time: the file system uses its own clock
             lead_ms = now_ms - self._folder.stat().st_mtime_ns // 1_000_000
         except OSError:
             return None

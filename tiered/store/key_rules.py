@@ -1,4 +1,4 @@
-"""Which keys a store accepts. The same rules for every backend, so that a log can move between them.
+"""Rules for keys, the same for every backend, so that a log can move between them.
 
 They are the narrowest of the stores that were tried: S3 takes 1,024 bytes a key, MinIO and SeaweedFS 255 bytes
 a path part and neither ``//`` nor ``.`` or ``..`` as a part; control characters cannot be listed in XML 1.0.
@@ -14,19 +14,19 @@ from tiered.store.base import MAX_DELETE_KEYS, Delete, Get, List, ListUploads, S
 MAX_KEY_BYTES = 1024
 MAX_KEY_PART_BYTES = 255
 MAX_PART_NUMBER = 10_000
-"""Parts of one multipart upload, S3's limit."""
+"""Limit of parts in one multipart upload, S3's limit."""
 
 MAX_LIST_KEYS = 1000
 """Keys of one page of a listing, S3's limit."""
 
 _PLAIN = re.compile(r"(?:[0-9A-Za-z_-][0-9A-Za-z._-]{0,62}/){0,7}[0-9A-Za-z_-][0-9A-Za-z._-]{0,62}")
-"""Short parts of plain characters break no rule: nearly all keys are such."""
+"""Keys of short parts of plain characters, which break no rule: nearly all keys."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 
 
 def check_key(key: str, *, what: str = "key") -> str:
-    """``key`` itself; raises ``ConfigError`` for a key that some store would refuse or fold into another."""
+    """Return ``key``. Raises ``ConfigError`` for a key that some store would refuse or fold into another."""
     if not key:
         raise ConfigError(f"the {what} is empty")
     _check_text(key, what)
@@ -44,15 +44,15 @@ def check_key(key: str, *, what: str = "key") -> str:
 
 
 def check_list(request: List) -> None:
-    """Refuses listing prefixes and limits that mean different things to different stores."""
+    """Raise ConfigError for a prefix or limit that stores interpret differently."""
     _check_prefix(request.prefix)
     _check_text(request.start_after, "start_after")
     if not 1 <= request.limit <= MAX_LIST_KEYS:
-        raise ConfigError(f"a page of {request.limit} keys was asked for", hint=f"1 to {MAX_LIST_KEYS}")
+        raise ConfigError(f"a page of {request.limit} keys is not possible", hint=f"1 to {MAX_LIST_KEYS}")
 
 
 def check_request(request: StoreRequest) -> None:
-    """Raises ``ConfigError`` for a request that no store could carry out; nothing was sent."""
+    """Raise ``ConfigError`` for a request that no store could carry out, before it is sent."""
     if isinstance(request, List):
         check_list(request)
         return

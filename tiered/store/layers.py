@@ -1,7 +1,7 @@
-"""Layers around a store, each written once: ``LayeredStore`` carries it out on threads, ``AioLayeredStore`` on asyncio.
+"""Layers around a store, each written once: ``LayeredStore`` runs it on threads, ``AioLayeredStore`` on asyncio.
 
 A layer makes a generator for each request. The generator yields requests for the store inside, waits, and turns to wait
-for. What one of them raises, a cancellation too, is raised at its ``yield``.
+for. An exception of one of them, also a cancellation, is raised at its ``yield``.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class LayeredStore:
                     error = raised
         finally:
             steps.close()
-            error = None  # its traceback refers to this frame: without this both wait for the collector
+            error = None  # its traceback refers to this frame: a cycle that only the collector would free
 
     def close(self) -> None:
         """Close the layer and the store inside."""
@@ -89,7 +89,7 @@ class LayeredStore:
 
 
 class AioLayeredStore:
-    """The same for asyncio; ``sleep`` is injected by tests."""
+    """An asyncio store with one layer around it; tests inject ``sleep``."""
 
     def __init__(self, inner: AioStore, layer: Layer, sleep: AioSleep | None = None) -> None:
         import asyncio  # noqa: PLC0415 - programs on threads use this module, too, and never load asyncio

@@ -1,7 +1,7 @@
-"""What a store may be asked for, in one place for all that share it: requests and bytes per second, bodies and memory.
+"""Limits of a store, shared by all its users: requests and bytes per second, bodies and memory.
 
-A GET is charged when its size is known, that is afterwards. What the store itself refuses as too much (503 SlowDown)
-slows down the prefix that was asked (``store.pace``).
+A GET is charged when its size is known, that is afterwards. A refusal of the store (503 SlowDown) slows down the
+prefix of the request (``store.pace``).
 """
 
 from __future__ import annotations
@@ -33,20 +33,21 @@ from tiered.store.layers import AioLayeredStore, AioSleep, Attempt, LayeredStore
 from tiered.store.pace import Paces, Slowed
 
 BURST_SECONDS = 1.0
-"""A bucket that was idle holds the tokens of this time."""
+"""Time whose tokens an idle bucket saves up."""
 PARTS_IN_FLIGHT = 4
-"""Parts and single objects that are streamed at once, in the whole process: what bounds connections."""
+"""Parts and single objects that the whole process streams at once: the bound of its connections."""
 
 SMALL_BYTES = 1024 * 1024
 SMALL_WAIT_SECONDS = 5.0
-"""A request that moves no more than ``SMALL_BYTES`` waits no longer than this for what larger ones owe, and is charged
-all the same: at a low rate a commit would else wait for the uploads beside it until it is given up, again and again."""
+"""Longest wait of a request that moves at most ``SMALL_BYTES`` for the debt of larger ones; it is charged all the same.
+Otherwise, at a low rate, a commit would wait for the uploads beside it until it is given up, again and again.
+"""
 
 
 class Slots:
-    """``count`` of something (turns, bytes) for threads and tasks alike, given in the order of asking.
+    """``count`` of a resource (turns, bytes) for threads and tasks alike, granted in the order of asking.
 
-    A request for more than ``count`` gets all of them, alone: nothing waits for ever.
+    A request for more than ``count`` gets all of them, alone, so that nothing waits for ever.
     """
 
     def __init__(self, count: int) -> None:
@@ -57,35 +58,35 @@ class Slots:
 
     @property
     def count(self) -> int:
-        """Size of the whole."""
+        """Size of the whole resource."""
         return self._count
 
     @property
     def taken(self) -> int:
-        """How many are given out."""
+        """Amount that is granted now."""
         with self._lock:
             return self._taken()
 
     @property
     def waiting(self) -> int:
-        """How many requests stand in line."""
+        """Number of waiting requests."""
         with self._lock:
             return len(self._line)
 
     def go_by(self, count: int) -> None:
-        """Change the size of the whole. Turns that were given stay given."""
+        """Change the size of the whole resource. Granted turns stay granted."""
         with self._lock:
             self._count = count
         self._let_in()
 
     def ask(self, turn: Future[None], wanted: int = 1) -> None:
-        """Put ``turn`` in line for ``wanted``; it is done once they are given. Each turn ends with :meth:`leave`."""
+        """Put ``turn`` in line for ``wanted``; it is done once granted. Each turn ends with :meth:`leave`."""
         with self._lock:
             self._line[turn] = wanted
         self._let_in()
 
     def leave(self, turn: Future[None]) -> None:
-        """End ``turn``, whether it was given, waits, or was never asked for."""
+        """End ``turn``, whether it was granted, waits, or was never asked for."""
         turn.cancel()
         with self._lock:
             self._line.pop(turn, None)
@@ -96,24 +97,24 @@ class Slots:
         return sum(self._given.values())
 
     def _let_in(self) -> None:
-        """Give to the head of the line as much as there is."""
+        """Grant to the head of the line while the resource lasts."""
         with self._lock:
             while self._line:
                 turn, wanted = next(iter(self._line.items()))
                 taken = self._taken()
                 if taken and taken + wanted > self._count:
                     break
-                # Given first, out of the line second: an interrupt between the two lines loses no turn.
+                # Granted first, out of the line second: an interrupt between the two lines loses no turn.
                 self._given[turn] = wanted
                 del self._line[turn]
-            came = [turn for turn in self._given if not turn.done()]  # those of an interrupted call, too
+            came = [turn for turn in self._given if not turn.done()]  # also those of an interrupted call
         for turn in came:
-            with contextlib.suppress(InvalidStateError):  # cancelled meanwhile, or done by another thread
+            with contextlib.suppress(InvalidStateError):  # cancelled, or done by another thread
                 turn.set_result(None)
 
     @contextlib.contextmanager
     def turn(self, wanted: int = 1) -> Iterator[None]:
-        """Hold a turn in a thread. Any exception while it waits, Ctrl-C too, gives the turn back."""
+        """Hold a turn in a thread. Any exception while it waits, also Ctrl-C, returns the turn."""
         turn: Future[None] = Future()
         try:
             self.ask(turn, wanted)
@@ -124,7 +125,7 @@ class Slots:
 
     @contextlib.asynccontextmanager
     async def aio_turn(self, wanted: int = 1) -> AsyncIterator[None]:
-        """Hold a turn in a task. A cancellation while it waits gives the turn back."""
+        """Hold a turn in a task. A cancellation while it waits returns the turn."""
         turn: Future[None] = Future()
         try:
             self.ask(turn, wanted)
@@ -136,7 +137,7 @@ class Slots:
 
 
 class Limits:
-    """The limits of a store; None for no limit. Thread-safe: stores that share them share what they allow."""
+    """Limits of a store; None for no limit. Thread-safe: stores that share them share what they allow."""
 
     def __init__(
         self,
@@ -178,13 +179,13 @@ class Limits:
         return None if self._bytes is None else self._bytes.rate
 
     def report_slowed(self, report: Callable[[Slowed], None]) -> None:
-        """Call ``report`` whenever the store asks for fewer requests and a prefix is asked less often for it."""
+        """Call ``report`` whenever the store refused a request as too many and its prefix is slowed down."""
         self._report = report
 
     def go_by(
         self, *, requests_per_second: float | None, bytes_per_second: float | None, memory_bytes: int | None = None
     ) -> None:
-        """Other rates from now on, None for no limit; another budget of memory, None for the one that it is."""
+        """Change the rates, None for no limit; change the memory budget, None to keep it."""
         if memory_bytes is not None:
             self.memory.go_by(memory_bytes)
         self._requests = self._bucket(self._requests, requests_per_second)
@@ -201,7 +202,7 @@ class Limits:
         return held
 
     def metrics(self) -> list[Metric]:
-        """Of the budget of memory, and of the paces."""
+        """Return the metrics of the memory budget and of the paces."""
         return [
             metric("memory_limit_bytes", self.memory.count),
             metric("memory_held_bytes", self.memory.taken),
@@ -210,7 +211,7 @@ class Limits:
         ]
 
     def attempt(self, request: StoreRequest) -> Attempt:
-        """Return the steps of one attempt, when its turn comes: a layer around a store."""
+        """Return the steps of one attempt of a layer around a store: wait for a turn, then send."""
         turn: Future[None] | None = None
         try:
             if is_streamed(request):
@@ -221,7 +222,7 @@ class Limits:
             if seconds > 0:
                 try:
                     yield Sleep(seconds)
-                except BaseException:  # cancelled, by a time limit for one: it was charged and sent nothing
+                except BaseException:  # cancelled, for example by a time limit: it was charged and sent nothing
                     self.withdraw(request)
                     raise
             try:
@@ -239,7 +240,7 @@ class Limits:
         """Do nothing: other stores may share the limits."""
 
     def before(self, request: StoreRequest) -> float:
-        """Seconds to wait before sending ``request``."""
+        """Charge ``request`` and return the seconds to wait before sending it."""
         requests, sent, now = self._requests, self._bytes, self.clock.monotonic()
         seconds = self.paces.ask(request, now)
         with self._lock:
@@ -249,7 +250,7 @@ class Limits:
         return max(seconds, turn, owed)
 
     def withdraw(self, request: StoreRequest) -> None:
-        """``request`` was given up while it waited: what it took is there for others."""
+        """Return the tokens of a ``request`` that was abandoned while it waited."""
         requests, sent, now = self._requests, self._bytes, self.clock.monotonic()
         self.paces.withdraw(request, now)
         with self._lock:
@@ -259,7 +260,7 @@ class Limits:
                 sent.give_back(sent_bytes(request), now)
 
     def after(self, request: StoreRequest, answer: Outcome | BaseException) -> None:
-        """Charges what came back; hears that the store wants fewer requests."""
+        """Charge the bytes of a response, and slow down if the store asks for fewer requests."""
         received = self._bytes
         if isinstance(answer, Object):
             if received is not None:
@@ -272,26 +273,26 @@ class Limits:
 
 
 def _moved_bytes(request: StoreRequest) -> int:
-    """Bytes that ``request`` is known to move; a GET without an end reads a small object, a root or a page."""
+    """Return the bytes that ``request`` is known to move; a GET without an end reads a small object."""
     if isinstance(request, Get):
         return 0 if request.end is None else request.end - request.start
     return sent_bytes(request)
 
 
 def is_streamed(request: StoreRequest) -> bool:
-    """Whether it sends a file or a part of one: that has to wait for a slot, everything else passes."""
+    """Return True if a request sends a file or a part of one: only those wait for a slot."""
     return isinstance(request, UploadPart) or (isinstance(request, Put) and not isinstance(request.body, bytes))
 
 
 class LimitedStore(LayeredStore):
-    """Waits until ``limits`` allow a request. Several stores may share one :class:`Limits`."""
+    """A store that waits until ``limits`` allow a request. Several stores may share one :class:`Limits`."""
 
     def __init__(self, inner: Store, limits: Limits) -> None:
         super().__init__(inner, limits)
 
 
 class AioLimitedStore(AioLayeredStore):
-    """The same for asyncio."""
+    """An asyncio store that waits until ``limits`` allow a request."""
 
     def __init__(self, inner: AioStore, limits: Limits, *, sleep: AioSleep = asyncio.sleep) -> None:
         super().__init__(inner, limits, sleep)

@@ -1,4 +1,4 @@
-"""Where a store is, from a URL: checked before anything is touched, opened with retries, limits and metrics.
+"""Location of a store, from a URL: checked before anything is touched, opened with retries, limits and metrics.
 
 ::
 
@@ -6,7 +6,7 @@
     file:///dir, ./dir, /dir  objects as files of a folder
     memory://name             objects of this process
 
-Around the store itself stand, from the outside: retries, limits, metrics.
+The layers around the store are, from the outside: retries, limits, metrics.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from tiered.store.s3_requests import (
 from tiered.store.threads import ThreadPool
 
 MAX_PREFIX_BYTES = 512
-"""Longest prefix in a bucket: the rest of S3's 1,024 bytes a key is for what stands below it."""
+"""Longest prefix in a bucket: the rest of S3's 1,024 bytes a key is for the keys below it."""
 
 S3Word = Literal["expected_bucket_owner", "sse", "sse_kms_key_id"]
 SCHEMES = ("s3", "file", "memory")
@@ -61,25 +61,25 @@ _OTHER_SCHEMES = {
     "s3n": "write s3://",
     "http": "give the server as endpoint_url= and the place as s3://bucket/prefix",
     "https": "give the server as endpoint_url= and the place as s3://bucket/prefix",
-    "gs": "only S3 is spoken; the S3 interface of this store ignores If-Match and cannot hold a catalog",
-    "gcs": "only S3 is spoken; the S3 interface of this store ignores If-Match and cannot hold a catalog",
-    "abfs": "only S3 is spoken",
-    "abfss": "only S3 is spoken",
-    "az": "only S3 is spoken",
-    "hdfs": "only S3 is spoken",
+    "gs": "only S3 is supported; the S3 interface of this store ignores If-Match and cannot hold a catalog",
+    "gcs": "only S3 is supported; the S3 interface of this store ignores If-Match and cannot hold a catalog",
+    "abfs": "only S3 is supported",
+    "abfss": "only S3 is supported",
+    "az": "only S3 is supported",
+    "hdfs": "only S3 is supported",
     "mem": "write memory://name",
 }
 
 AIO_THREADS = 8
-"""Requests of a threaded store that are under way at once; more wait."""
+"""Requests of a threaded store in flight at once; more wait."""
 
 LEAST_TIMEOUT_SECONDS = 0.1
-"""Shortest wait for an answer, whatever the deadline is."""
+"""Shortest timeout of a request, whatever the deadline is."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLocation:
-    """A checked URL and how to reach it. ``str()`` is the URL; it holds no credentials."""
+    """A checked URL and how to reach it. ``str()`` is the URL; it has no credentials."""
 
     scheme: str
     bucket: str = ""
@@ -95,9 +95,9 @@ class StoreLocation:
         environ: Mapping[str, str] | None = None,
         **s3: Unpack[S3Keywords],
     ) -> StoreLocation:
-        """Raises ``ConfigError`` for all that cannot be a store; touches neither disk nor network.
+        """Parse a URL without touching disk or network. Raises ``ConfigError`` if it cannot be a store.
 
-        Each word of S3 defaults to its ``TIERED_*``; then the endpoint to ``AWS_ENDPOINT_URL_S3`` or
+        Each keyword of S3 defaults to its ``TIERED_*``; then the endpoint to ``AWS_ENDPOINT_URL_S3`` or
         ``AWS_ENDPOINT_URL``, the region to ``AWS_REGION`` or ``AWS_DEFAULT_REGION``, then to that of the AWS profile.
         Credentials come from the AWS chain only.
         """
@@ -129,7 +129,7 @@ class StoreLocation:
 
     @property
     def url(self) -> str:
-        """The URL in its one spelling."""
+        """Canonical URL."""
         if self.path is not None:
             return self.path.absolute().as_uri()
         if self.target is not None:
@@ -140,9 +140,9 @@ class StoreLocation:
         return self.url
 
     def require_folder(self) -> None:
-        """Raises NotFoundError for a ``file://`` folder that is absent or holds other things than a store.
+        """Raise NotFoundError for a ``file://`` folder that is absent or has foreign contents only.
 
-        An empty folder is an empty store. Asks nothing of other stores.
+        An empty folder is an empty store. Other kinds of store are not checked.
         """
         if self.path is not None:
             require_store_folder(self.path)
@@ -154,7 +154,7 @@ class StoreLocation:
                 refuse_overlap(self.path, directory)
 
     def raw_store(self, *, clock: Clock | None = None, ids: IdSource | None = None, create: bool = True) -> Store:
-        """The store alone, one attempt a request. ``create`` makes the folder of a ``file://`` URL."""
+        """Open the bare store, one attempt per request. ``create`` makes the folder of a ``file://`` URL."""
         if self.path is not None:
             return DirectoryStore(self.path, clock=clock, ids=ids, create=create)
         if self.scheme == "memory":
@@ -163,13 +163,13 @@ class StoreLocation:
 
     @property
     def s3(self) -> S3Target:
-        """How the bucket is reached. Raises ConfigError for a store that is none."""
+        """Address of the bucket. Raises ConfigError for other kinds of store."""
         if self.target is None:
             raise ConfigError(f"{self.url} is not a bucket", hint="s3://bucket/prefix")
         return self.target
 
     def _within(self, seconds: float) -> StoreLocation:
-        """Return the same place, where no attempt waits longer for an answer than requests are repeated."""
+        """Return the same location, with timeouts no longer than the deadline of repeats."""
         if self.target is None or seconds >= self.target.read_timeout_seconds:
             return self
         read_seconds = max(seconds, LEAST_TIMEOUT_SECONDS)
@@ -178,7 +178,7 @@ class StoreLocation:
         return replace(self, target=target)
 
     def open(self, options: StoreOptions = DEFAULTS) -> Store:
-        """Open a store that repeats what is safe, keeps to its limits and counts its requests."""
+        """Open a store that retries what is safe, keeps to its limits and counts its requests."""
         store: Store = MeteredStore(
             self._within(options.deadline_seconds).raw_store(
                 clock=options.clock, ids=options.ids, create=options.create
@@ -212,7 +212,7 @@ class StoreLocation:
 
 
 def _watch(options: StoreOptions) -> SilenceWatch | None:
-    """Return the thread that logs requests without an answer. It waits by the system's clock, and reads no other."""
+    """Return the thread that logs requests without a response, which only works with the system's clock."""
     return WATCH if options.clock is None or isinstance(options.clock, SystemClock) else None
 
 
@@ -224,7 +224,7 @@ def open_store(
 
 
 def _split_scheme(url: str | os.PathLike[str]) -> tuple[str, str | Path]:
-    """Scheme and what follows ``scheme:``; a URL without a scheme is a path, taken as it is."""
+    """Return the scheme and the rest after ``scheme:``; a URL without a scheme is a path, unchanged."""
     if isinstance(url, os.PathLike):
         return "file", _absolute(at_home("the store", Path(url)))
     if not isinstance(url, str):
@@ -251,7 +251,7 @@ def _absolute(path: Path) -> Path:
 
 
 def _split_rest(scheme: str, rest: str) -> SplitResult:
-    """Authority and path; refuses what a location never has, without repeating what may be a secret."""
+    """Split into authority and path. Raises ConfigError without repeating text that may be a secret."""
     try:
         parts = urlsplit(f"x:{rest}")
         parts.port  # noqa: B018 - raises for a port that is none
@@ -330,7 +330,7 @@ def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, str
 
 
 def _word(s3: S3Keywords, word: S3Word, environ: Mapping[str, str]) -> tuple[str, str | None]:
-    """Where a word of S3 was given, and what."""
+    """Return where an S3 keyword was given, and its value."""
     given = s3.get(word)
     return (word, given) if given else _first(environ, (f"TIERED_{word.upper()}",))
 
@@ -373,7 +373,7 @@ def _endpoint(given: str | None, environ: Mapping[str, str]) -> str | None:
 class ThreadedAioStore:
     """An :class:`~tiered.store.base.AioStore` over any thread-safe :class:`Store`.
 
-    A cancelled request that has begun runs to its end on its thread, unseen: a cancelled PUT may land.
+    A cancelled request that has begun runs to its end on its thread: a cancelled PUT may land.
     """
 
     def __init__(self, inner: Store, *, threads: int = AIO_THREADS) -> None:
@@ -383,20 +383,20 @@ class ThreadedAioStore:
 
     @property
     def url(self) -> str:
-        """That of the inner store."""
+        """URL of the inner store."""
         return self.inner.url
 
     def __repr__(self) -> str:
         return f"ThreadedAioStore({self.inner!r})"
 
     async def execute(self, request: StoreRequest) -> Outcome:
-        """One attempt on a thread."""
+        """Make one attempt on a thread."""
         if self._closed:
             raise ClosedError(f"{self.url} was closed")
         return await asyncio.get_running_loop().run_in_executor(self._pool, self.inner.execute, request)
 
     async def close(self) -> None:
-        """Waits for requests that have begun, then closes the inner store."""
+        """Wait for requests that have begun, then close the inner store."""
         self._closed = True
         await in_thread(self._pool.shutdown, wait=True, cancel_futures=True)
         self.inner.close()

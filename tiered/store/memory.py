@@ -57,7 +57,7 @@ class _Stored:
 
     @property
     def version(self) -> str:
-        """The id of this version: ETags never repeat."""
+        """Id of this version: ETags never repeat."""
         return self.etag.strip('"')
 
 
@@ -70,7 +70,7 @@ class _Upload:
 
 
 class _Bucket:
-    """What stores of one name share."""
+    """Contents shared by the stores of one name."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -91,9 +91,9 @@ _REGISTRY_LOCK = threading.Lock()
 class MemoryStore:
     """A :class:`~tiered.store.base.Store` in memory.
 
-    ``name`` None gives a private store; a name joins all stores of that name in this process. ``prefix`` stands
-    before every key. ``min_part_bytes`` may be lowered by tests of multipart uploads. ``versioned`` keeps all versions
-    of all objects, as a bucket with versioning does.
+    ``name`` None gives a private store; a name joins all stores of that name in this process. ``prefix`` precedes every
+    key. Tests of multipart uploads may lower ``min_part_bytes``. ``versioned`` keeps all versions of all objects, like
+    a bucket with versioning.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class MemoryStore:
 
     @staticmethod
     def forget(name: str) -> None:
-        """Drops the objects of ``name``: the next store of that name begins empty."""
+        """Drop the objects of ``name``: the next store of that name begins empty."""
         with _REGISTRY_LOCK:
             _REGISTRY.pop(name, None)
 
@@ -134,11 +134,11 @@ class MemoryStore:
         return f"MemoryStore({self.url!r})"
 
     def close(self) -> None:
-        """Refuses further requests of this store; the objects stay."""
+        """Refuse further requests of this store; the objects stay."""
         self._closed = True
 
     def tags(self, key: str) -> dict[str, str]:
-        """The tags of an object, for tests; ``NotFoundError`` if there is none."""
+        """Return the tags of an object, for tests. Raises ``NotFoundError`` if it is absent."""
         with self._bucket.lock:
             stored = self._bucket.objects.get(self._prefix + key)
         if stored is None:
@@ -146,7 +146,7 @@ class MemoryStore:
         return dict(stored.tags)
 
     def execute(self, request: StoreRequest) -> Outcome:
-        """One request, atomic: all of it happens under the lock, or none."""
+        """Carry out one request atomically, under the lock."""
         if self._closed:
             raise ClosedError(f"{self.url} was closed")
         check_request(request)

@@ -1,6 +1,6 @@
-"""What a store was asked, how it answered, how long that took and how many bytes went each way.
+"""Counts of a store's requests: outcomes, seconds, and bytes in each direction.
 
-Every attempt counts: the metered store stands below the retries, so that its figures are those of the bill.
+Every attempt counts: the metered store is below the retries, so that its figures are those of the bill.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from tiered.store.layers import AioLayeredStore, Attempt, LayeredStore
 from tiered.store.outage import Outages
 
 SECONDS_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Upper bounds of the histogram of request seconds; one more bucket holds what is above."""
+"""Upper bounds of the histogram of request seconds; one more bucket counts larger values."""
 
 
 SILENT_SECONDS = 10.0
-"""A request that has no answer for longer is worth a log line."""
+"""Time without a response after which a request is logged."""
 
 LOOK_SECONDS = 1.0
-"""Between two looks for such requests."""
+"""Interval between two checks for such requests."""
 
 SLOW_BYTES_PER_SECOND = 250_000
-"""The bytes that a request sends may take longer: they are granted this rate on top."""
+"""Rate at which a request is granted more time for the bytes that it sends."""
 
 _logger = logging.getLogger("tiered.store")
 
@@ -82,7 +82,7 @@ class _Sums:
 
 @dataclass(slots=True)
 class InFlight:
-    """A request without an answer: when it began and when it is overdue, by the monotonic clock."""
+    """A request without a response: when it began and when it is overdue, by the monotonic clock."""
 
     op: str
     begun: float
@@ -109,17 +109,17 @@ class StoreMetrics:
         return number
 
     def oldest(self) -> InFlight | None:
-        """Return the request in flight that began first; None if all are answered."""
+        """Return the request in flight that began first; None if there is none."""
         with self._lock:
             return next(iter(self._flights.values()), None)
 
     def oldest_seconds(self, now: float) -> float:
-        """Return the age of that request, 0 if there is none."""
+        """Return the age of the oldest request in flight, 0 without one."""
         oldest = self.oldest()
         return 0.0 if oldest is None else max(0.0, now - oldest.begun)
 
     def overdue(self, now: float) -> InFlight | None:
-        """Return the oldest request that should have been answered by now."""
+        """Return the oldest overdue request, None without one."""
         with self._lock:
             return next((flight for flight in self._flights.values() if now >= flight.due), None)
 
@@ -132,7 +132,7 @@ class StoreMetrics:
                 flight.said = True
                 text = f"{where} has not answered a request ({flight.op}) for {now - flight.begun:.0f} s"
                 fields = {"remote": where, "op": flight.op}
-                # The daemon's lines are told apart by these two attributes (uploader.logs).
+                # The daemon distinguishes its lines by these two attributes (uploader.logs).
                 extra = {"tiered_event": "request_silent", "tiered_fields": fields}
                 _logger.warning("%s", text, extra=extra)
         return bool(late)
@@ -140,7 +140,7 @@ class StoreMetrics:
     def add(
         self, request: StoreRequest, answer: Outcome | BaseException, seconds: float, number: int | None = None
     ) -> None:
-        """Adds one request. ``answer`` is its outcome, or what it raised instead; ``number`` as ``begin`` gave it."""
+        """Add one request. ``answer`` is its outcome or exception; ``number`` comes from :meth:`begin`."""
         received = 0
         if isinstance(answer, Object):
             status, received = "ok", len(answer.body)
@@ -165,7 +165,7 @@ class StoreMetrics:
             sums.buckets[bisect_left(SECONDS_BOUNDS, seconds)] += 1
 
     def snapshot(self) -> tuple[RequestFigures, ...]:
-        """All sums since the start, ordered by operation and status."""
+        """Return all sums since the start, ordered by operation and status."""
         with self._lock:
             return tuple(
                 RequestFigures(op, status, s.requests, s.seconds, s.sent, s.received, tuple(s.buckets))
@@ -173,15 +173,13 @@ class StoreMetrics:
             )
 
     def requests(self, op: str | None = None) -> int:
-        """Requests of one operation, or of all."""
+        """Return the number of requests of one operation, or of all."""
         with self._lock:
             return sum(sums.requests for (each, _), sums in self._sums.items() if op in (None, each))
 
 
 def request_metrics(metrics: StoreMetrics, now: float) -> list[Metric]:
-    """Return ``tiered_store_requests_total``, ``..._bytes_total``, ``..._request_seconds_total``, and the age of the
-    oldest request in flight at ``now``.
-    """
+    """Return the metrics of requests, bytes and seconds, and the age at ``now`` of the oldest request in flight."""
     found = [metric("store_oldest_request_seconds", metrics.oldest_seconds(now))]
     moved: dict[str, int] = {}
     took: dict[str, float] = {}
@@ -194,7 +192,7 @@ def request_metrics(metrics: StoreMetrics, now: float) -> list[Metric]:
 
 
 class SilenceWatch:
-    """Logs requests without an answer, of all stores that this process has open: one daemon thread for all of them.
+    """Logger of requests without a response, of all open stores of this process: one daemon thread for all of them.
 
     The thread starts with a store's first request and ends when no store is left.
     """
@@ -204,7 +202,7 @@ class SilenceWatch:
         self.begin()
 
     def begin(self) -> None:
-        """Start without stores, as a forked child does: it has no thread, and the lock may be taken in it."""
+        """Start without stores, as a forked child does: it has no thread, and its copy of the lock may be taken."""
         self._lock = threading.RLock()  # a signal handler may open a store
         self._stores: weakref.WeakSet[Meter] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
@@ -219,7 +217,7 @@ class SilenceWatch:
                     self._thread.start()
 
     def remove(self, store: Meter) -> None:
-        """Watch a store no more."""
+        """Stop watching a store."""
         with self._lock:
             self._stores.discard(store)
 
@@ -237,15 +235,15 @@ class SilenceWatch:
 
 
 WATCH = SilenceWatch()
-"""That of this process."""
+"""The watch of this process."""
 
 os.register_at_fork(after_in_child=WATCH.begin)
 
 
 class Meter:
-    """A layer that records every attempt in ``metrics``; a cancelled one counts as ``cancelled``.
+    """Layer that records every attempt in ``metrics``; a cancelled one counts as ``cancelled``.
 
-    ``notice_outages``: the log says when the store stops to answer. ``watch`` logs requests without an answer.
+    ``notice_outages``: log when the store stops responding. ``watch`` logs requests without a response.
     """
 
     def __init__(
@@ -278,11 +276,11 @@ class Meter:
         return outcome
 
     def say_overdue(self) -> None:
-        """Log each request that has no answer for too long."""
+        """Log each overdue request."""
         self._metrics.say_overdue(self.clock.monotonic(), self._url)
 
     def close(self) -> None:
-        """Watch the store no more."""
+        """Stop watching the store."""
         if self._watch is not None:
             self._watch.remove(self)
 
@@ -303,7 +301,7 @@ class MeteredStore(LayeredStore):
 
 
 class AioMeteredStore(AioLayeredStore):
-    """The same for asyncio."""
+    """An asyncio store whose attempts are recorded in ``metrics``."""
 
     def __init__(
         self,

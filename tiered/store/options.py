@@ -1,4 +1,4 @@
-"""The one value that says how a process asks its store. It imports no store: a reader of a disk alone has it, too."""
+"""Options of a process for its store. The module imports no store, as readers of a disk alone use it, too."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from tiered.store.metrics import StoreMetrics
 
 RETRY_DEADLINE_SECONDS = 30.0
-"""No repeat of a request begins later than this after its first attempt."""
+"""Time after the first attempt of a request at which the last repeat may begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """How a process asks a store. Every face of one log gets the same value, so that none ignores a limit.
+    """Options for a store. Every interface of one log gets the same value, so that none ignores a limit.
 
     ``limits`` may be shared by stores of both kinds. ``create`` makes the folder of a ``file://`` URL.
-    ``notice_outages``: the log says when the store stops to answer and when it answers again.
+    ``notice_outages``: log when the store stops responding and when it responds again.
     """
 
     clock: Clock | None = None
@@ -32,4 +32,4 @@ class StoreOptions:
 
 
 DEFAULTS = StoreOptions()
-"""Retries, and nothing else."""
+"""Options with retries only."""

@@ -1,4 +1,4 @@
-"""Reports once when a store stops to answer, and once when it answers again, however many requests fail between."""
+"""Reports once when a store stops responding, and once when it responds again, however many requests fail between."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tiered.errors import RemoteUnavailableError
 from tiered.store.base import Outcome, PutResult, PutStatus
 
 OUTAGE_ATTEMPTS = 3
-"""Attempts in a row without an answer that make an outage: a single one is what repeats are for."""
+"""Consecutive attempts without a response that make an outage: single failures are retried."""
 
 _logger = logging.getLogger("tiered.store")
 
 
 class Outages:
-    """Logs when one store stops to answer and when it answers again. Thread-safe."""
+    """Logger of the outages of one store. Thread-safe."""
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         self._url = url
@@ -26,17 +26,17 @@ class Outages:
         self._since = 0.0
 
     def failed(self, why: str) -> None:
-        """An attempt got no answer."""
+        """Count an attempt without a response."""
         with self._lock:
             self._failed += 1
             if self._failed == 1:
                 self._since = self._clock.monotonic()
             begins = self._failed == OUTAGE_ATTEMPTS
         if begins:
-            self._say(logging.WARNING, "outage_began", f"{self._url} does not answer, it is asked again: {why}")
+            self._say(logging.WARNING, "outage_began", f"{self._url} does not answer, requests are retried: {why}")
 
     def answered(self) -> None:
-        """An attempt got one, whatever it was."""
+        """Count an attempt with any response."""
         with self._lock:
             ended, self._failed = self._failed >= OUTAGE_ATTEMPTS, 0
             seconds = self._clock.monotonic() - self._since
@@ -44,7 +44,7 @@ class Outages:
             self._say(logging.WARNING, "outage_ended", f"{self._url} answers again, after {seconds:.0f} s")
 
     def heard(self, answer: Outcome | BaseException) -> None:
-        """The outcome of an attempt, or what it raised: a write that may have landed got no answer."""
+        """Count the outcome or exception of an attempt: a write that may have landed got no response."""
         if isinstance(answer, PutResult) and answer.status is PutStatus.UNKNOWN:
             self.failed(answer.cause)
         elif isinstance(answer, RemoteUnavailableError):
@@ -53,5 +53,5 @@ class Outages:
             self.answered()
 
     def _say(self, level: int, event: str, text: str) -> None:
-        # The daemon's lines are told apart by these two attributes (uploader.logs).
+        # The daemon distinguishes its lines by these two attributes (uploader.logs).
         _logger.log(level, "%s", text, extra={"tiered_event": event, "tiered_fields": {"remote": self._url}})

@@ -1,8 +1,8 @@
-"""How often a store may be asked for the keys of one prefix, learnt from its own answers.
+"""Request rate for the keys of one prefix, learnt from the store's responses.
 
-S3 splits its load by prefix and answers 503 SlowDown to whoever asks one of them too often. Each such answer halves the
-rate of that prefix; while none comes the rate rises again, and once it is well above where the trouble began, the
-prefix has no limit any more. Decisions only: whoever asks brings the time and does the waiting.
+S3 splits its load by prefix and responds 503 SlowDown if one of them gets too many requests. Each such response
+halves the rate of that prefix. Without them the rate rises again, and once it is well above the refused one, the
+prefix has no limit any more. Decisions only: the caller passes the time and does the waiting.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from tiered.plan.token_bucket import TokenBucket
 from tiered.store.base import Delete, List, ListUploads, StoreRequest
 
 HALVE_SECONDS = 1.0
-"""Refusals within this time count as one: they are answers to one burst."""
+"""Time within which refusals count as one: they respond to one burst."""
 
 MIN_PER_SECOND = 2.0
-"""No prefix is asked less often than this: a store that is back is noticed."""
+"""Lowest rate of a prefix, so that a recovered store is noticed."""
 
 PROBE_SHARE = 0.1
-"""Each second without a refusal raises the rate by this part of what it was halved to, and by one request at least."""
+"""Rise of the rate in each second without a refusal, as a share of the halved rate; at least one request."""
 
 FREE_FACTOR = 2.0
-"""A rate that has reached this multiple of the one that was refused is no limit any more."""
+"""Multiple of the refused rate at which a rate is no limit any more."""
 
 WINDOW_SECONDS = 1.0
-"""What was asked in this time is the rate that a refusal halves where there is no limit yet."""
+"""Window for the measured rate, which a refusal halves if there is no limit yet."""
 
 MAX_PREFIXES = 1_000
-"""Prefixes that are remembered; a bucket of ours has fewer (``format.keys``)."""
+"""Limit of remembered prefixes; a bucket of ours has fewer (``format.keys``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slowed:
-    """A prefix that is asked less often than it could be. ``since`` is monotonic; ``refusals`` counts bursts."""
+    """A slowed prefix and its rate. ``since`` is monotonic; ``refusals`` counts bursts."""
 
     prefix: str
     per_second: float
@@ -45,7 +45,7 @@ class Slowed:
 
 @dataclass(slots=True)
 class _Pace:
-    """One prefix. ``base`` is what the rate was halved to at ``halved``, 0 while there is no limit."""
+    """Pace of one prefix. ``base`` is the rate after halving at ``halved``, 0 while there is no limit."""
 
     window: float = 0.0  # when the count began
     asked: int = 0
@@ -58,7 +58,7 @@ class _Pace:
     turns: TokenBucket | None = None
 
     def rate(self, now: float) -> float:
-        """Requests a second now; 0 for no limit."""
+        """Return requests a second now; 0 for no limit."""
         if not self.base:
             return 0.0
         rate = self.base + max(1.0, self.base * PROBE_SHARE) * (now - self.halved)
@@ -68,7 +68,7 @@ class _Pace:
         return rate
 
     def ask(self, now: float) -> float:
-        """Counts one request; seconds to wait before it is sent."""
+        """Count one request; return the seconds to wait before sending it."""
         if now - self.window >= WINDOW_SECONDS:
             whole = now - self.window < 2 * WINDOW_SECONDS
             self.before = self.asked / WINDOW_SECONDS if whole else 0.0
@@ -80,21 +80,21 @@ class _Pace:
         return self._turns(rate, now).take(1.0, now)
 
     def withdraw(self, now: float) -> None:
-        """One that was counted is not sent. Who stands behind it keeps its turn; who comes next is told an earlier."""
+        """Uncount a request that is not sent. Earlier waiters keep their turn; later ones get an earlier turn."""
         self.asked = max(0, self.asked - 1)
         rate = self.rate(now)
         if rate:
             self._turns(rate, now).give_back(1.0, now)
 
     def _turns(self, rate: float, now: float) -> TokenBucket:
-        """Requests are spread evenly: one at a time is saved up."""
+        """Return the bucket that spreads requests evenly: it saves up one at a time."""
         if self.turns is None:
             self.turns = TokenBucket(rate, burst=1.0, now=now)
         self.turns.go_at(rate, now, burst=1.0)
         return self.turns
 
     def slow_down(self, now: float) -> bool:
-        """The store refused a request; whether that halved the rate."""
+        """Note a refused request. Return True if that halved the rate."""
         if self.base and now - self.halved < HALVE_SECONDS:
             return False
         rate = self.rate(now)
@@ -109,7 +109,7 @@ class _Pace:
 
 
 class Paces:
-    """The paces of all prefixes of one store. Thread-safe. Times are monotonic seconds."""
+    """Paces of all prefixes of one store. Thread-safe. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -117,29 +117,29 @@ class Paces:
         self.slow_downs = 0
 
     def ask(self, request: StoreRequest, now: float) -> float:
-        """Counts ``request``; seconds to wait before it is sent."""
+        """Count ``request``; return the seconds to wait before sending it."""
         with self._lock:
             return self._of(request).ask(now)
 
     def withdraw(self, request: StoreRequest, now: float) -> None:
-        """``request`` was counted, waited, and is not sent."""
+        """Uncount a ``request`` that waited and is not sent."""
         with self._lock:
             self._of(request).withdraw(now)
 
     def slow_down(self, request: StoreRequest, now: float) -> Slowed | None:
-        """The store asked for fewer requests; what its prefix is slowed to, None if that was known already."""
+        """Note that the store refused ``request``. Return the new pace of its prefix, None if it stays the same."""
         with self._lock:
             self.slow_downs += 1
             pace = self._of(request)
             return self._slowed(prefix_of(request), pace, now) if pace.slow_down(now) else None
 
     def slowed(self, now: float) -> list[Slowed]:
-        """The prefixes that are slowed, by name."""
+        """Return the slowed prefixes, by name."""
         with self._lock:
             return [self._slowed(name, pace, now) for name, pace in sorted(self._paces.items()) if pace.rate(now)]
 
     def metrics(self, now: float) -> list[Metric]:
-        """``tiered_store_slow_downs_total``, and ``tiered_store_rate_limit`` of each prefix that is slowed."""
+        """Return ``tiered_store_slow_downs_total``, and ``tiered_store_rate_limit`` of each slowed prefix."""
         limits = [metric("store_rate_limit", each.per_second, {"prefix": each.prefix}) for each in self.slowed(now)]
         return [metric("store_slow_downs_total", self.slow_downs), *limits]
 
@@ -157,7 +157,7 @@ class Paces:
 
 
 def prefix_of(request: StoreRequest) -> str:
-    """The first part of the key: what spreads partitions over the key space of a bucket."""
+    """Return the first part of the key, which spreads partitions over the key space of a bucket."""
     match request:
         case Delete(keys):
             key = keys[0] if keys else ""

@@ -1,7 +1,7 @@
-"""What a store really does with conditions, ranges and checksums, found out on objects of our own.
+"""Probe of what a store really does with conditions, ranges and checksums, on objects of our own.
 
-Emulators and old servers answer 200 to a condition that they ignore: two writers could then both win. So whoever
-writes probes once per process and store, and refuses such a store.
+Emulators and old servers respond 200 to a condition that they ignore: two writers could then both win. So each
+writing process probes a store once, and refuses such a store.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from tiered.store.base import (
 )
 
 PROBE_ATTEMPTS = 6
-"""Attempts of each conditional PUT of the probe whose outcome is not known."""
+"""Attempts of each conditional PUT of the probe whose outcome is unknown."""
 
 _NO_SUCH_ETAG = '"00000000000000000000000000000000"'
 
 
 def probe() -> Steps[Capabilities]:
-    """Some ten requests on ``probe/{uid}`` keys, which are deleted afterwards. Raises the store's errors."""
+    """Make some ten requests on ``probe/{uid}`` keys, then delete these. Raises the store's errors."""
     keys: tuple[str, ...] = ()
     for _ in range(3):
         keys += (probe_key((yield NewId())),)
     try:
         found = yield from _probe(*keys)
     except ConditionalWritesUnsupportedError:
-        found = INCAPABLE  # the store says so itself
+        found = INCAPABLE  # the store reports it itself
     except TieredError:
         yield from _clean(keys)
         raise
@@ -59,7 +59,7 @@ def probe() -> Steps[Capabilities]:
 
 
 def check_capabilities(capabilities: Capabilities, url: str) -> None:
-    """Raises ``ConditionalWritesUnsupportedError`` if two writers could both win on this store."""
+    """Raise ``ConditionalWritesUnsupportedError`` if two writers could both win on this store."""
     if not capabilities.conditional_writes:
         raise ConditionalWritesUnsupportedError(
             f"{url} ignores or refuses If-Match or If-None-Match: two writers could both win",
@@ -82,7 +82,7 @@ def _probe(key: str, absent_key: str, checksum_key: str) -> Steps[Capabilities]:
         again.status is PutStatus.LOST
         and stale.status is PutStatus.LOST
         and absent.status in (PutStatus.ABSENT, PutStatus.LOST)
-        and swapped.status in (PutStatus.LANDED, PutStatus.LOST)  # LOST: the answer of a landed attempt was lost
+        and swapped.status in (PutStatus.LANDED, PutStatus.LOST)  # LOST: the response of a landed attempt was lost
         and _holds(after, second)
         and after.etag != current.etag
     )
@@ -108,7 +108,7 @@ def _verifies(key: str) -> Steps[bool]:
 
 
 def _put(key: str, body: bytes, condition: Condition, crc: int | None = None) -> Steps[PutResult]:
-    """The last result; the same request again while it is not known. Unknown to the end is an error, not a finding."""
+    """Put an object, again while the outcome is unknown, and return the last result. Raises if it stays unknown."""
     request = Put(key, body, condition, crc32c(body) if crc is None else crc)
     result = PutResult(PutStatus.UNKNOWN)
     for attempt in range(1, PROBE_ATTEMPTS + 1):
@@ -120,7 +120,7 @@ def _put(key: str, body: bytes, condition: Condition, crc: int | None = None) ->
             return result
         if attempt == 1:
             with contextlib.suppress(RemoteUnavailableError):
-                yield Get(key)  # of a read it can be said at once that what answers there is no S3 server: ConfigError
+                yield Get(key)  # a read finds out at once that the server does not speak S3: ConfigError
         if attempt < PROBE_ATTEMPTS:
             yield Backoff(attempt)
     raise RemoteUnavailableError(
@@ -135,7 +135,7 @@ def _holds(found: object, body: bytes) -> bool:
 
 
 def _clean(keys: tuple[str, ...]) -> Steps[bool]:
-    """Delete the objects of the probe. Return False if the store deletes no several keys at once."""
+    """Delete the objects of the probe. Return False if the store cannot delete several keys at once."""
     with contextlib.suppress(TieredError):  # `gc run --orphans` deletes what a role must not delete, a day later
         deleted: Deleted = yield Delete(keys)
         return not deleted.one_by_one

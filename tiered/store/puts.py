@@ -1,8 +1,8 @@
-"""Steps that store one object under a unique key, although answers of the store may be lost.
+"""Steps that store one object under a unique key, although responses of the store may be lost.
 
 Because the key is unique and created only once, "it exists already" can only mean that an earlier attempt of ours
-landed: LOST counts as landed, and an unknown outcome is settled by sending the same request again. (This reasoning
-is wrong for ``root`` and ``topics/``, which others write too: ``remote.catalog`` has its own loop.)
+landed. So LOST counts as landed, and an unknown outcome is decided by sending the same request again. (That is wrong
+for ``root`` and ``topics/``, which others write too: ``remote.catalog`` has its own loop.)
 """
 
 from __future__ import annotations
@@ -38,20 +38,21 @@ from tiered.store.base import (
 from tiered.store.key_rules import MAX_PART_NUMBER
 
 PUT_DEADLINE_SECONDS = 120.0
-"""No attempt to store an object begins later than this after the first; the caller tries the whole again."""
+"""Time after the first attempt at which the last one may begin; the caller then tries the whole again."""
 
 MULTIPART_FROM_BYTES = 64 * 1024 * 1024
-"""Objects larger than this are uploaded in parts: below, one PUT is simpler and has a checksum of the whole."""
+"""Size above which objects are uploaded in parts: below, one PUT is simpler and has a checksum of the whole."""
 
 PART_BYTES = 16 * 1024 * 1024
 PARALLEL_PARTS = 4
 
 FRUITLESS_RESUMES = 20
-"""Calls in a row that may store no part of an upload before it is begun anew: not every store says that it has thrown
-an upload away."""
+"""Consecutive calls that may store no part of an upload before it is started again: not every store reports that it
+has deleted an upload.
+"""
 
 READ_BACK_BYTES = 8 * 1024 * 1024
-"""An object is read back for verification in ranges of this size."""
+"""Size of the ranges in which an object is read back for verification."""
 
 Tags = tuple[tuple[str, str], ...]
 
@@ -64,9 +65,9 @@ def put_unique(
     *,
     deadline_seconds: float = PUT_DEADLINE_SECONDS,
 ) -> Steps[PutResult]:
-    """Creates the object; returns a ``LANDED`` result, without ETag and checksum if an earlier attempt had landed.
+    """Create the object. Returns ``LANDED``, without ETag and checksum if an earlier attempt had landed.
 
-    Raises ``RemoteUnavailableError`` when the outcome is still unknown at the deadline (the object may exist: the
+    Raises ``RemoteUnavailableError`` if the outcome is still unknown at the deadline (the object may exist: the
     key must not be used for other bytes), ``CorruptionError`` if the body does not have ``crc32c``.
     """
     deadline = (yield Now()).monotonic + deadline_seconds
@@ -74,7 +75,7 @@ def put_unique(
     while True:
         try:
             result: PutResult = yield Put(key, body, ABSENT, crc32c, tags)
-        except RemoteUnavailableError as error:  # a store that raises instead of answering ``UNKNOWN``: the same
+        except RemoteUnavailableError as error:  # a store that raises instead of returning ``UNKNOWN``: the same
             result = PutResult(PutStatus.UNKNOWN, cause=str(error))
         settled = _settled(result)
         if settled is not None:
@@ -85,9 +86,9 @@ def put_unique(
 
 
 class Parts:
-    """What one multipart upload has stored so far. Whoever keeps it can go on with the upload after a failure.
+    """Stored parts of one multipart upload. A caller that keeps them can resume the upload after a failure.
 
-    ``part_bytes`` is that of its beginning: a part's number says which bytes it holds.
+    ``part_bytes`` is fixed at its start: a part's number implies its bytes.
     """
 
     __slots__ = ("fruitless", "part_bytes", "stored", "upload_id")
@@ -96,14 +97,14 @@ class Parts:
         self.forget()
 
     def forget(self) -> None:
-        """The next attempt begins another upload."""
+        """Drop the upload, so that the next attempt begins another one."""
         self.upload_id = ""
         self.part_bytes = 0
         self.fruitless = 0
         self.stored: dict[int, PartStored] = {}
 
     def left(self, key: str, body: ByteSource) -> list[UploadPart]:
-        """What is not stored yet."""
+        """Return the parts that are not stored yet."""
         starts = range(0, body.size, self.part_bytes) if body.size else range(1)
         return [
             UploadPart(key, self.upload_id, number, body, start, min(body.size, start + self.part_bytes))
@@ -112,7 +113,7 @@ class Parts:
         ]
 
     def in_order(self) -> tuple[PartStored, ...]:
-        """For the completion."""
+        """Return the stored parts in order, for the completion."""
         return tuple([self.stored[number] for number in sorted(self.stored)])
 
 
@@ -128,7 +129,7 @@ def upload_object(
     on_started: Callable[[str], None] | None = None,
     parts: Parts | None = None,
 ) -> Steps[PutResult]:
-    """:func:`put_unique`, or :func:`upload_multipart` for a body larger than ``multipart_from_bytes``."""
+    """Run :func:`put_unique`, or :func:`upload_multipart` for a body larger than ``multipart_from_bytes``."""
     begun = parts is not None and parts.upload_id
     if body.size <= multipart_from_bytes and not begun:
         return put_unique(key, body, crc32c, tags, deadline_seconds=deadline_seconds)
@@ -154,12 +155,12 @@ def upload_multipart(
     on_started: Callable[[str], None] | None = None,
     parts: Parts | None = None,
 ) -> Steps[PutResult]:
-    """Creates the object in parts, ``parallel_parts`` at once. ``on_started(upload_id)`` runs before the first part.
+    """Create the object in parts, ``parallel_parts`` at once. ``on_started(upload_id)`` runs before the first part.
 
-    A part that fails is sent again, without the others, until ``deadline_seconds`` after the last one that was stored;
-    the same time bounds the completion and the repeats of the whole. Raises as :func:`put_unique`. After an error the
-    upload is aborted as well as that goes; but where the store did not answer and the caller gave ``parts``, they keep
-    what is stored, and another call with them sends only what is left.
+    A part that fails is sent again, without the others, until ``deadline_seconds`` after the last stored one. The same
+    time bounds the completion and the repeats of the whole. Raises like :func:`put_unique`. After an error the upload
+    is aborted if possible. But if the store did not respond and the caller gave ``parts``, they keep what is stored,
+    and another call with them sends only the rest.
     """
     progress = Parts() if parts is None else parts
     deadline = (yield Now()).monotonic + deadline_seconds
@@ -180,11 +181,11 @@ def upload_multipart(
             if not (parts is not None and unanswered and progress.fruitless < FRUITLESS_RESUMES):
                 yield from _abort(key, progress)
             if resumed and isinstance(error, NotFoundError):
-                continue  # the store has thrown away what an earlier call stored
+                continue  # the store has deleted the parts of an earlier call
             raise
         if result.status is PutStatus.LANDED:
             if not result.etag:
-                yield from _abort(key, progress)  # an earlier attempt of ours made the object: this upload is litter
+                yield from _abort(key, progress)  # an earlier attempt of ours made the object: this upload is garbage
             return result
         # A conflict, or an upload that the store no longer knows while the key is absent: only a new upload helps.
         yield from _abort(key, progress)
@@ -193,10 +194,10 @@ def upload_multipart(
 
 
 class ObjectWriter:
-    """An object whose bytes come one after the other, and are sent as they come: one part of it is in memory.
+    """Writer of an object whose bytes arrive bit by bit, and are sent as they arrive: one part of it is in memory.
 
-    What fits into one part is one PUT at the end. It is there when :meth:`finish` has returned and not before; who
-    stops earlier calls :meth:`abort`. ``size`` and ``crc32c`` are those of what was written so far.
+    An object that fits into one part is one PUT at the end. It exists only after :meth:`finish`; a caller that stops
+    earlier calls :meth:`abort`. ``size`` and ``crc32c`` are those of the bytes so far.
     """
 
     def __init__(self, key: str, tags: Tags = (), *, part_bytes: int = PART_BYTES) -> None:
@@ -210,7 +211,7 @@ class ObjectWriter:
         self._parts: list[PartStored] = []
 
     def write(self, data: Buffer) -> Steps[None]:
-        """More bytes; sends what fills parts. Raises the store's errors."""
+        """Add bytes; send full parts. Raises the store's errors."""
         self.size += len(data)
         self.crc32c = crc32c_of(data, self.crc32c)
         self._buffer += data
@@ -218,7 +219,7 @@ class ObjectWriter:
             yield from self._send(self._part_bytes)
 
     def finish(self) -> Steps[PutResult]:
-        """Makes the object visible. Raises as :func:`put_unique`; then nothing is known of it, and nothing goes on."""
+        """Make the object visible. Raises like :func:`put_unique`; then its outcome is unknown, and this unusable."""
         if not self._upload_id:
             body = bytes(self._buffer)
             return (yield from put_unique(self.key, body, self.crc32c, self._tags))
@@ -234,7 +235,7 @@ class ObjectWriter:
         return result
 
     def abort(self) -> Steps[None]:
-        """Throws away what was sent of an object that is not finished."""
+        """Delete the sent parts of an unfinished object."""
         self._buffer.clear()
         if self._upload_id:
             yield from _abort_upload(self.key, self._upload_id)
@@ -252,9 +253,9 @@ class ObjectWriter:
 
 
 def verify_stored(key: str, size: int, crc32c: int, capabilities: Capabilities) -> Steps[Object]:
-    """Makes sure that the store holds exactly these bytes; returns the HEAD of the object.
+    """Verify that the store has exactly these bytes; return the HEAD of the object.
 
-    A checksum that the store itself has verified is believed; else the object is read back. Raises
+    A checksum that the store itself has verified is trusted; otherwise the object is read back. Raises
     ``CorruptionError`` if the object is absent, has another size or other bytes.
     """
     head = yield Head(key)
@@ -280,7 +281,7 @@ def verify_stored(key: str, size: int, crc32c: int, capabilities: Capabilities) 
 def _upload_parts(
     key: str, progress: Parts, body: ByteSource, parallel_parts: int, deadline_seconds: float
 ) -> Steps[None]:
-    """All that is left; what failed is sent again. Raises what no repeat mends at once, else at the deadline."""
+    """Send the remaining parts, and failed ones again. Raises permanent errors at once, others at the deadline."""
     together = max(1, parallel_parts)
     last_stored = (yield Now()).monotonic
     attempt = 0
@@ -308,7 +309,7 @@ def _upload_parts(
 
 
 def _complete(request: CompleteUpload, deadline: float) -> Steps[PutResult]:
-    """``LANDED``, or what only a new upload can mend."""
+    """Return ``LANDED``, or a result that only a new upload can change."""
     attempt = 0
     while True:
         try:
@@ -347,7 +348,7 @@ def _wait(attempt: int, deadline: float, what: str, result: PutResult) -> Steps[
 
 
 def _abort(key: str, progress: Parts) -> Steps[None]:
-    """Of what was begun; the next attempt begins another one."""
+    """Abort the upload; the next attempt begins another one."""
     upload_id = progress.upload_id
     progress.forget()
     if upload_id:
@@ -358,7 +359,7 @@ def _abort_upload(key: str, upload_id: str) -> Steps[None]:
     try:
         yield AbortUpload(key, upload_id)
     except TieredError:
-        return  # the journal and the bucket's lifecycle rule settle what is left
+        return  # the journal and the bucket's lifecycle rule clean up
 
 
 def _not_stored(key: str, why: str, *, position: int = -1) -> CorruptionError:

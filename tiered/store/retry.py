@@ -1,13 +1,13 @@
-"""The one layer that repeats requests, and only those that are safe to repeat.
+"""The only layer that repeats requests, and only those that are safe to repeat.
 
-Safe: Get, Head, List, Delete, StartUpload (a lost answer leaves an empty upload for the lifecycle rule), UploadPart,
-AbortUpload, ListUploads, ListVersions. Never a conditional PUT or CompleteUpload: after a lost answer their repeat says
-"lost" about our own landed write, so the steps that sent them decide.
+Safe: Get, Head, List, Delete, StartUpload (a lost response leaves an empty upload for the lifecycle rule), UploadPart,
+AbortUpload, ListUploads, ListVersions. Never a conditional PUT or CompleteUpload: after a lost response their repeat
+reports "lost" about our own landed write, so the steps that sent them decide.
 
 A store that refuses to delete several keys at once (it wants ``Content-MD5``, or has no such request) gets one request
 for each key, which is repeated by itself.
 
-The first attempt goes to the store directly: what tenacity needs for a request (39 us) is spent on those that failed.
+The first attempt goes to the store directly: only failed requests pay the 39 us that tenacity needs.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from tiered.store.layers import AioLayeredStore, AioSleep, Attempt, LayeredStore
 from tiered.store.options import RETRY_DEADLINE_SECONDS
 
 _ONCE = (Put, CompleteUpload)
-"""What is never repeated: the attempt before it may have landed."""
+"""Requests that are never repeated: the attempt before may have landed."""
 
 
 _NO_MULTI_DELETE = (ConfigError, NotFoundError)
-"""How the refusal of a multi-delete is raised: the codes differ (400, 404, 405, 411, 501), and so do their reasons."""
+"""Exceptions for a refused multi-delete: the codes differ (400, 404, 405, 411, 501), and so do their reasons."""
 
 
 def _refused(key: str, error: RemotePermissionError) -> tuple[str, str]:
-    """Return one key that must not be deleted, as a multi-delete reports it. Raise what stops all of them."""
+    """Return one key that must not be deleted, as a multi-delete reports it. Raise an error that stops all of them."""
     if ACCESS_DENIED not in error.message:
         raise error
     return key, error.message
 
 
 class Retries:
-    """A layer that makes as many attempts of a request as are safe and fit before the deadline."""
+    """Layer that makes as many attempts of a request as are safe and fit before the deadline."""
 
     def __init__(self, clock: Clock | None, ids: IdSource | None, deadline_seconds: float) -> None:
         self.clock = clock or SystemClock()
@@ -114,7 +114,7 @@ class Retries:
             del state, first
 
     def _options(self, begun: float) -> dict[str, Any]:
-        """Keyword arguments of tenacity for one request whose first attempt was ``begun`` then."""
+        """Return tenacity's keyword arguments for one request whose first attempt began at ``begun``."""
 
         def stop(state: tenacity.RetryCallState) -> bool:
             return self.clock.monotonic() - begun + state.upcoming_sleep > self._deadline_seconds
@@ -142,7 +142,7 @@ class Retries:
 
 
 class RetryingStore(LayeredStore):
-    """Repeats safe requests of ``inner`` on ``RemoteUnavailableError`` until ``deadline_seconds``; 0 never repeats."""
+    """A store that repeats safe requests on ``RemoteUnavailableError`` until ``deadline_seconds``; 0 never repeats."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class RetryingStore(LayeredStore):
 
 
 class AioRetryingStore(AioLayeredStore):
-    """The same for asyncio; ``sleep`` is injected by tests."""
+    """An asyncio store that repeats safe requests; tests inject ``sleep``."""
 
     def __init__(
         self,

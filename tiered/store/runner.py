@@ -1,4 +1,4 @@
-"""What a face runs its steps with: a store, or none, and clocks. On threads; ``aio_runner`` on asyncio."""
+"""Runner of steps with a store, or none, and clocks. On threads; ``aio_runner`` on asyncio."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ T = TypeVar("T")
 
 
 class _NoStore:
-    """Stands where a log has no bucket: steps that only wait for the disk never ask it."""
+    """Store of a log without bucket: steps that only wait for the disk never use it."""
 
     url = ""
 
     def execute(self, request: StoreRequest) -> Outcome:
-        """Raises ConfigError."""
+        """Raise ConfigError."""
         raise no_store(request)
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 _NO_STORE = _NoStore()
@@ -33,14 +33,14 @@ _NO_STORE = _NoStore()
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Runs steps on the calling thread."""
+    """Runner of steps on the calling thread."""
 
     store: Store | None = None
     clock: Clock | None = None
     ids: IdSource | None = None
 
     def run(self, steps: Steps[T], take: Taker = refuse) -> T:
-        """To their end; ``take`` gets what they emit."""
+        """Run ``steps`` to their end; ``take`` receives the values that they emit."""
         return drive(self.store or _NO_STORE, steps, clock=self.clock, ids=self.ids, take=take)
 
     def stream(
@@ -56,10 +56,10 @@ class Runner:
         try:
             return (yield from emitted)
         finally:
-            if not sys.is_finalizing():  # sockets and imports are gone by then: a pin that is left expires
+            if not sys.is_finalizing():  # sockets and imports are gone by then: a remaining pin expires
                 self.run(after())
 
 
 def no_store(request: StoreRequest) -> ConfigError:
-    """The error of a request where there is no store."""
+    """Return the error of a request without a store."""
     return ConfigError(f"there is no store to carry out {type(request).__name__}", hint="name one")

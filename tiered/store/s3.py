@@ -18,20 +18,20 @@ from tiered.store.s3_requests import S3Target, call_for, outcome_of
 from tiered.store.sources import PIECE_BYTES
 
 LEND_BYTES = 1024 * 1024
-"""Bodies from this size on are lent, where the request allows it: of small ones a fresh buffer costs nothing."""
+"""Size from which bodies are lent, if the request allows it: for small ones a fresh buffer costs nothing."""
 
 POOL_BYTES = 64 * 1024 * 1024
-"""Most bytes of buffers of bodies that one process keeps."""
+"""Limit of the body buffers that one process keeps."""
 
 BUFFERS = BufferPool(POOL_BYTES, LEND_BYTES)
-"""Of this process; empty while no store of it is open."""
+"""Buffers of this process; empty while no store of it is open."""
 
 
 class S3Store:
     """A :class:`~tiered.store.base.Store` on S3 or a server that speaks it.
 
-    Credentials come from the AWS chain only (environment, profile, role); where a request was refused, the next one
-    looks for newer ones. One request, one attempt. Thread-safe.
+    Credentials come from the AWS chain only (environment, profile, role); after a refused request, the next one looks
+    for newer ones. One request, one attempt. Thread-safe.
     """
 
     def __init__(self, target: S3Target) -> None:
@@ -51,7 +51,7 @@ class S3Store:
         return f"S3Store({self.url!r})"
 
     def close(self) -> None:
-        """No request more; connections that no other store uses are closed."""
+        """Refuse further requests, and close connections that no other store uses."""
         self._leave_to_the_parent()
         with self._lock:
             self._closed = True
@@ -61,7 +61,7 @@ class S3Store:
             free_buffers()
 
     def execute(self, request: StoreRequest) -> Outcome:
-        """One attempt; errors are mapped by ``store.s3_errors``."""
+        """Make one attempt; ``store.s3_errors`` maps errors."""
         check_request(request)
         client = self._connected()
         call = call_for(self.target, request, at_once=True)
@@ -92,20 +92,20 @@ class S3Store:
             return self._client
 
     def _leave_to_the_parent(self) -> None:
-        """In a fork: connections are the parent's, where each would read the other's answers, and so is the lock."""
+        """Drop client and lock in a fork: on shared connections each process would read the other's responses."""
         pid = os.getpid()
         if pid != self._pid:
             self._lock, self._client, self._pid = threading.Lock(), None, pid
 
 
 def free_buffers() -> None:
-    """Where no store of boto3's is open, no buffer is kept; those that somebody looks into stay until then."""
+    """Drop all buffers if no store of boto3's is open; views keep theirs."""
     if not CLIENTS.in_use:
         BUFFERS.forget()
 
 
 def lendable_bytes(request: Get, response: dict[str, Any]) -> int:
-    """Bytes of a body that goes into a buffer of the pool: exactly the range that was asked for; 0: it does not."""
+    """Return the size of a body that goes into a buffer of the pool: exactly the requested range. 0: it does not."""
     size = 0 if request.end is None else request.end - request.start
     whole = size == response.get("ContentLength") and "ContentRange" in response
     return size if request.lend and whole and size >= LEND_BYTES else 0
@@ -131,10 +131,10 @@ def _read_body(request: Get, response: dict[str, Any]) -> bytes | memoryview:
 
 
 def _lent_body(request: Get, response: dict[str, Any], body: Any) -> memoryview | None:
-    """The range that was asked for, read from the socket into a buffer of the pool; None: it is to be read as ever.
+    """Read the requested range from the socket into a buffer of the pool; None: read it the usual way.
 
-    The SDK has no door to that: ``readinto`` of its body, and of urllib3's below, copies what it has read. Too few
-    bytes are for the caller to refuse, as of any other answer.
+    The SDK has no API for that: ``readinto`` of its body, and of urllib3's below, copies the bytes. The caller refuses
+    too few bytes, as of any other response.
     """
     size = lendable_bytes(request, response)
     answer: Any = getattr(body, "_raw_stream", None)

@@ -1,7 +1,7 @@
-"""boto3 clients of S3: the stores of one process that have the same settings and credentials share one.
+"""boto3 clients of S3, shared by the stores of one process with the same settings and credentials.
 
-The first client of a process costs some 0.5 s of CPU, each further one about 0.1 s, and its kept connections are what
-the next store would have to make anew. boto3 is imported with the first client.
+The first client of a process costs some 0.5 s of CPU, each further one about 0.1 s, and its open connections serve
+the next store. boto3 is imported with the first client.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tiered.errors import ConfigError, install_command
 from tiered.store.s3_requests import S3Target, expect_of_large, forbid_redirect, tell_page
 
 IDLE_CLIENTS = 4
-"""Clients that no store uses, and which are kept for the next one; their connections are closed."""
+"""Unused clients that are kept for the next store; their connections are closed."""
 
 _CREDENTIAL_FILES = (("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"), ("AWS_CONFIG_FILE", "~/.aws/config"))
 
 
 @dataclass(slots=True, eq=False)
 class S3Client:
-    """A boto3 client, the errors that it raises, what it was made from, and how many stores use it."""
+    """A boto3 client, the errors that it raises, the hash of its settings, and how many stores use it."""
 
     boto: Any
     sdk_errors: tuple[type[Exception], ...]
@@ -38,31 +38,31 @@ class S3Clients:
 
     def __init__(self, idle: int = IDLE_CLIENTS) -> None:
         self._idle = idle
-        self._loader: Any = None  # of botocore: it keeps S3's model, which costs five times what the rest does
+        self._loader: Any = None  # of botocore: it caches S3's model, which costs five times the rest
         self.forget()
 
     def forget(self) -> None:
-        """For a forked child: the connections are its parent's, and a thread of the parent may hold the lock."""
+        """Start over in a forked child: connections are its parent's, and a thread of the parent may hold the lock."""
         self._lock = threading.Lock()
         self._held: dict[bytes, S3Client] = {}
 
     @property
     def in_use(self) -> int:
-        """Clients that a store uses."""
+        """Number of clients that a store uses."""
         with self._lock:
             return sum(1 for each in self._held.values() if each.stores)
 
     def lease(self, target: S3Target) -> S3Client:
-        """The client for ``target``, until :meth:`release`. Raises ConfigError where none can be made."""
+        """Return the client for ``target``, until :meth:`release`. Raises ConfigError if none can be made."""
         with self._lock:
             key = origin_of(target)
             client = self._held.pop(key, None) or self._made(target, key)
-            self._held[key] = client  # the last one used stands last
+            self._held[key] = client  # most recently used last
             client.stores += 1
             return client
 
     def release(self, client: S3Client) -> None:
-        """One store less uses it; with the last one its connections are closed."""
+        """Release one use of a client; the last one closes its connections."""
         with self._lock:
             client.stores -= 1
             if client.stores:
@@ -100,10 +100,10 @@ class S3Clients:
 
 
 def origin_of(target: S3Target) -> bytes:
-    """What a client depends on, hashed, since secrets may be in it: its settings and where its credentials come from.
+    """Return a hash of all that a client depends on: its settings and the sources of its credentials. It hides secrets.
 
-    Credentials of a role are renewed inside a client, which reads those of a file or of the environment once: other
-    ones there make another origin, and need another client.
+    Credentials of a role are renewed inside a client, which reads those of a file or of the environment once: a change
+    there gives another origin, and needs another client.
     """
     sources: list[object] = [target.client_arguments(), target.config_arguments()]
     sources += sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_"))
@@ -121,6 +121,6 @@ def origin_of(target: S3Target) -> bytes:
 
 
 CLIENTS = S3Clients()
-"""Those of this process."""
+"""The clients of this process."""
 
 os.register_at_fork(after_in_child=CLIENTS.forget)

@@ -1,4 +1,4 @@
-"""Error codes of S3 and its look-alikes that mean "later": botocore's table, and what it leaves to its status codes."""
+"""Error codes of S3 and compatible servers that mean "later": botocore's table, and codes that it lacks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TOO_MANY_CODES = BOTOCORE_THROTTLED | {
     "SlowDownWrite",
     "TooManyRequests",
 }
-"""How a store says that it is asked too often. The 503 of a HEAD has no code."""
+"""Codes of too many requests. The 503 of a HEAD has no code."""
 
 TRANSIENT_CODES = (
     TOO_MANY_CODES

@@ -1,7 +1,7 @@
-"""What an error of the SDK means: an outcome, or one of ours. One table for both S3 stores.
+"""Translation of SDK errors into outcomes or our errors, for both S3 stores.
 
 Works on class names and response dictionaries, so that neither SDK is imported here. The messages name the
-operation, ``s3://bucket/key`` and the next step; they never hold credentials, headers or signed URLs.
+operation, ``s3://bucket/key`` and the next step; they never contain credentials, headers or signed URLs.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from tiered.store.s3_requests import CUT_SHORT, KMS, NO_XML, S3Call, S3Target, n
 
 
 class NeedsHead:
-    """The answer told too little: a range past the end names no ETag. HEAD the key."""
+    """Marker of a response with too little information: a range past the end has no ETag. HEAD the key."""
 
 
 class NeedsGet:
-    """HEAD has no body to tell an absent key from an absent bucket, nor an expired token. GET a byte of the key."""
+    """Marker of a HEAD error: without a body an absent key looks like an absent bucket or expired token. GET a byte."""
 
 
 _CHECKSUM_CODES = frozenset({"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"})
@@ -99,14 +99,14 @@ _CONFIG_ERRORS = frozenset(
 
 
 Settled = Outcome | NeedsHead | NeedsGet | TieredError
-"""What an error of the SDK comes to."""
+"""Result of translating an error of the SDK."""
 
 
 def translate(target: S3Target, request: StoreRequest, call: S3Call, error: Exception) -> Settled:
-    """What ``error`` stands for; a :class:`TieredError` is to be raised from it. Raises a failure of the body."""
+    """Return the meaning of ``error``; the caller raises a :class:`TieredError`. Raises a failure of the body."""
     failure = call.reader.failure if call.reader is not None else None
     if failure is not None:
-        raise failure  # the source broke off, so that the server never had the whole body
+        raise failure  # the source failed, so that the server never had the whole body
     response: Any = getattr(error, "response", None)
     if isinstance(response, dict) and "Error" in response:
         return _from_answer(target, request, response)
@@ -117,7 +117,7 @@ def translate(target: S3Target, request: StoreRequest, call: S3Call, error: Exce
 
 
 def follow_up_of(request: StoreRequest) -> Get | Head:
-    """The one more request that :class:`NeedsHead` or :class:`NeedsGet` asks for."""
+    """Return the one more request that :class:`NeedsHead` or :class:`NeedsGet` asks for."""
     if isinstance(request, Get):
         return Head(request.key)
     if isinstance(request, Head):
@@ -126,7 +126,7 @@ def follow_up_of(request: StoreRequest) -> Get | Head:
 
 
 def without_data(outcome: Outcome) -> Outcome:
-    """The answer of a follow-up without the byte that was read to get it."""
+    """Return the response of a follow-up without the byte that was read to get it."""
     return replace(outcome, data=b"") if isinstance(outcome, Object) else outcome
 
 
@@ -152,12 +152,12 @@ def _from_answer(target: S3Target, request: StoreRequest, response: dict[str, An
     strange = _strangeness(request, status, code)
     if strange:
         refused = not_s3(target, request, strange)
-        # A 501 is a refusal: it is not repeated, and like each it proves nothing, so a commit stays in doubt. Of any
-        # other answer to a write nobody knows.
+        # A 501 is a refusal: it is not repeated, and like each refusal it proves nothing, so a commit stays in doubt.
+        # After any other foreign response to a write, the outcome is unknown.
         unknown = _writes(request) and status != 501
         return PutResult(PutStatus.UNKNOWN, cause=str(refused)) if unknown else refused
     if status == 404:
-        # Some gateways answer so to the deletion of an absent key, which S3 calls a success.
+        # Some gateways respond so to the deletion of an absent key, which is a success on S3.
         gone = isinstance(request, Delete) and len(request.keys) == 1 and code == "NoSuchKey"
         return Deleted() if gone else _absent(request, what)
     if isinstance(request, Put | CompleteUpload):
@@ -173,7 +173,7 @@ def _from_answer(target: S3Target, request: StoreRequest, response: dict[str, An
 
 
 def _strangeness(request: StoreRequest, status: int, code: str) -> str:
-    """Why an error is not S3's, empty if it is: S3 says in XML what is absent (HEAD alone has no body)."""
+    """Return why an error is not S3's, empty if it is: S3 reports in XML what is absent (only HEAD has no body)."""
     if code == NO_XML:
         return "the answer is no XML"
     if status in (404, 501) and code == str(status) and not isinstance(request, Head):
@@ -313,7 +313,7 @@ def _network_hint(names: set[str], text: str) -> str:
 
 
 def _writes(request: StoreRequest) -> bool:
-    """Whether the request may have changed a key for which an UNKNOWN is settled by its sender."""
+    """Return True if the request may have changed a key, so that its sender must resolve an UNKNOWN."""
     return isinstance(request, Put | CompleteUpload)
 
 

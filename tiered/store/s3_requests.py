@@ -1,4 +1,4 @@
-"""Requests and answers of S3, without an SDK: what both S3 stores send, and how they read what comes back.
+"""Requests and responses of S3, without an SDK, for both S3 stores.
 
 ``call_for`` turns a request into the name and parameters of a botocore operation; ``outcome_of`` turns the parsed
 response into an outcome. The error side is ``store.s3_errors``. Checksums: the header ``x-amz-checksum-crc32c``
@@ -57,7 +57,7 @@ POOL_CONNECTIONS = 16
 """Connections kept open for one store: at least the requests that run at once."""
 
 EXPECT_BYTES = 1024 * 1024
-"""A body below it is sent without asking first whether the store wants it."""
+"""Size below which a body is sent without asking first whether the store wants it."""
 
 KMS = "aws:kms"
 SSE = ("AES256", KMS)
@@ -68,22 +68,23 @@ _CRC32C_BASE64_CHARS = 8
 _PAGE_LOOK_BYTES = 64
 _HTML = (b"<!doctype html", b"<html")
 NO_XML = "NoXML"
-"""Not S3's: the code of an answer that :func:`tell_page` found to be no XML."""
+"""Our own code for a response that :func:`tell_page` found to be no XML."""
 
 CUT_SHORT = "CutShort"
-"""Not S3's: the code of a 404 of which :func:`tell_page` found that its body ends before its length: an answer that
-was cut on its way does not say what is absent."""
+"""Our own code for a 404 whose body, as :func:`tell_page` found, is shorter than its length: a truncated response does
+not say what is absent.
+"""
 ARCHIVES = frozenset({"GLACIER", "DEEP_ARCHIVE"})
-"""Storage classes whose objects must be restored first; ``INTELLIGENT_TIERING`` answers with a status of its own."""
+"""Storage classes whose objects must be restored first; ``INTELLIGENT_TIERING`` has a status of its own."""
 
 _PAGES = frozenset({"text/html", "application/xhtml+xml"})
 _LIST_FIELDS = ("IsTruncated", "KeyCount", "MaxKeys", "Name")
-"""S3's answer to a listing has them all, also where there is nothing to list."""
+"""Fields of S3's response to a listing, present also if the listing is empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class S3Target:
-    """Where and how: everything but credentials, which come only from the AWS chain of the SDK."""
+    """Address and settings of a bucket: everything except credentials, which come only from the SDK's AWS chain."""
 
     bucket: str
     prefix: str = ""
@@ -103,25 +104,25 @@ class S3Target:
         return f"s3://{self.bucket}" + (f"/{self.prefix}" if self.prefix else "")
 
     def full_key(self, key: str) -> str:
-        """Key in the bucket."""
+        """Return the key in the bucket."""
         return f"{self.prefix}/{key}" if self.prefix else key
 
     def place(self) -> dict[str, Any]:
-        """Parameters of every request. Without its owner a bucket that was deleted may be a stranger's by now."""
+        """Return the parameters of every request. The owner guards against a bucket that others created again."""
         owner = {"ExpectedBucketOwner": self.expected_bucket_owner} if self.expected_bucket_owner else {}
         return {"Bucket": self.bucket, **owner}
 
     def encryption(self) -> dict[str, Any]:
-        """Parameters of a request that begins an object."""
+        """Return the parameters of a request that begins an object."""
         if self.sse is None:
             return {}
         if self.sse != KMS:
             return {"ServerSideEncryption": self.sse}
         key = {"SSEKMSKeyId": self.sse_kms_key_id} if self.sse_kms_key_id else {}
-        return {"ServerSideEncryption": KMS, **key, "BucketKeyEnabled": True}  # else each object costs a KMS request
+        return {"ServerSideEncryption": KMS, **key, "BucketKeyEnabled": True}  # else one KMS request each
 
     def resource(self, request: StoreRequest) -> str:
-        """``s3://bucket/key`` as errors name it."""
+        """Return ``s3://bucket/key`` as errors name it."""
         match request:
             case List(prefix) | ListUploads(prefix):
                 return f"s3://{self.bucket}/{self.full_key(prefix)}*"
@@ -132,18 +133,18 @@ class S3Target:
                 return f"s3://{self.bucket}/{self.full_key(request.key)}"
 
     def client_arguments(self) -> dict[str, Any]:
-        """Keyword arguments of ``create_client("s3")`` but ``config``.
+        """Return the keyword arguments of ``create_client("s3")`` except ``config``.
 
-        Without a region it is that of the AWS profile, and us-east-1 where none is configured, whatever the endpoint.
+        The region defaults to that of the AWS profile, then to us-east-1, whatever the endpoint.
         """
         return {"region_name": self.region, "endpoint_url": self.endpoint_url}
 
     def config_arguments(self) -> dict[str, Any]:
-        """Keyword arguments of botocore's ``Config``.
+        """Return the keyword arguments of botocore's ``Config``.
 
-        One attempt: a repeat by the SDK after a lost answer turns our own landed PUT into "someone else won".
-        ``when_required``: the defaults of the SDK are refused by several servers. The payload is not signed, as
-        its CRC32C is in a signed header and hashing it again would double the cost of an upload.
+        One attempt: a repeat by the SDK after a lost response turns our own landed PUT into "someone else won".
+        ``when_required``: several servers refuse the defaults of the SDK. The payload is not signed, as its CRC32C is
+        in a signed header and hashing it again would double the cost of an upload.
         """
         path_style = self.path_style if self.path_style is not None else self.endpoint_url is not None
         return {
@@ -168,17 +169,17 @@ class S3Call:
 
 
 def forbid_redirect(params: dict[str, Any], **_: Any) -> None:
-    """Handler of ``before-call.s3``: a bucket of another region is an error, not a second request.
+    """Handle ``before-call.s3``: a bucket of another region is an error, not a second request.
 
-    The SDK would look the region up and send the PUT again, without end if the answers name no region.
+    The SDK would look the region up and send the PUT again, without end if the responses name no region.
     """
     params.get("context", {}).setdefault("s3_redirect", {})["redirected"] = True
 
 
 def expect_of_large(params: dict[str, Any], **_: Any) -> None:
-    """Handler of ``before-call.s3``, behind the SDK's own: a small body goes at once, and is not asked for first.
+    """Handle ``before-call.s3`` after the SDK's own handlers: send a small body at once, without asking first.
 
-    The SDK sends ``Expect: 100-continue`` with every body, which costs each commit a round trip, and reads the answer
+    The SDK sends ``Expect: 100-continue`` with every body, which costs each commit a round trip, and reads the response
     to it byte by byte. A refusal in place of 100 saves the bytes of a large body only.
     """
     headers = params["headers"]
@@ -187,17 +188,17 @@ def expect_of_large(params: dict[str, Any], **_: Any) -> None:
 
 
 def tell_page(parsed_response: dict[str, Any] | None, response_dict: dict[str, Any] | None, **_: Any) -> None:
-    """Handler of ``response-received.s3``: names a success whose body is no XML, and a 404 that was cut on its way.
+    """Handle ``response-received.s3``: mark a success whose body is no XML, and a 404 that was truncated.
 
-    The SDK takes the first for XML that was cut and makes it "500, try again"; cut XML still begins as XML does. Of the
-    second it reads what has come and takes the status for the code, as if it were no S3 server's.
+    The SDK takes the first for truncated XML and makes it "500, try again"; truncated XML still begins like XML. Of the
+    second it parses the rest and takes the status for the code, as if it were from no S3 server.
     """
     if parsed_response is None or response_dict is None or "Error" not in parsed_response:
         return
     body = response_dict.get("body")
     if response_dict["status_code"] == 404 and isinstance(body, bytes | bytearray):
         length = str(response_dict["headers"].get("content-length", ""))
-        if length.isdigit() and 0 < len(body) < int(length):  # none came of a HEAD
+        if length.isdigit() and 0 < len(body) < int(length):  # a HEAD has no body
             parsed_response["Error"] = {"Code": CUT_SHORT, "Message": f"{len(body)} of {length} bytes came"}
     begins = bytes(body[:_PAGE_LOOK_BYTES]).lstrip().lower() if isinstance(body, bytes | bytearray) else b"<"
     if 200 <= int(response_dict["status_code"]) < 300 and (not begins.startswith(b"<") or begins.startswith(_HTML)):
@@ -205,12 +206,12 @@ def tell_page(parsed_response: dict[str, Any] | None, response_dict: dict[str, A
 
 
 def encode_crc(value: int) -> str:
-    """A CRC32C as S3 writes it."""
+    """Return a CRC32C in S3's encoding."""
     return base64.b64encode(value.to_bytes(4, "big")).decode()
 
 
 def decode_crc(text: str | None) -> int | None:
-    """The CRC32C of a whole object; None for none and for ``abc=-3``, the checksum of checksums of parts."""
+    """Return the CRC32C of a whole object; None for none and for ``abc=-3``, the checksum of checksums of parts."""
     if not text or len(text) != _CRC32C_BASE64_CHARS:
         return None
     try:
@@ -220,7 +221,7 @@ def decode_crc(text: str | None) -> int | None:
 
 
 def checksum_of(source: ByteSource, start: int, end: int) -> int:
-    """CRC32C of a range of a source, read in pieces."""
+    """Return the CRC32C of a range of a source, read in pieces."""
     value = 0
     for piece in pieces_of(source, start, end):
         value = crc32c(piece, value)
@@ -228,7 +229,7 @@ def checksum_of(source: ByteSource, start: int, end: int) -> int:
 
 
 def call_for(target: S3Target, request: StoreRequest, *, at_once: bool = False) -> S3Call:
-    """What to send for ``request``. ``at_once``: the client sends what it reads of a body before it reads on."""
+    """Return the call for ``request``. ``at_once``: the client sends each piece of a body before it reads the next."""
     place = target.place()
     match request:
         case List():
@@ -247,7 +248,7 @@ def call_for(target: S3Target, request: StoreRequest, *, at_once: bool = False) 
         case Head():
             return S3Call("head_object", {**place, "ChecksumMode": "ENABLED"})
         case ListVersions(after=after):
-            key = place.pop("Key")  # a prefix of other keys, too: theirs come after all versions of this one
+            key = place.pop("Key")  # also a prefix of other keys, whose versions come after all of this one
             marker = {"KeyMarker": key, "VersionIdMarker": after} if after else {}
             return S3Call("list_object_versions", {**place, "Prefix": key, **marker})
         case Put():
@@ -265,7 +266,7 @@ def call_for(target: S3Target, request: StoreRequest, *, at_once: bool = False) 
 
 def _list_parameters(target: S3Target, request: List) -> dict[str, Any]:
     root = f"{target.prefix}/" if target.prefix else ""
-    # Consoles make a marker object "prefix/"; starting after it keeps an empty key out of the answers.
+    # Consoles make a marker object "prefix/"; starting after it keeps an empty key out of the results.
     after = root + request.start_after
     parameters: dict[str, Any] = {"Prefix": root + request.prefix, "MaxKeys": request.limit}
     return {**parameters, "StartAfter": after} if after else parameters
@@ -293,7 +294,7 @@ def _get_call(place: dict[str, Any], request: Get) -> S3Call:
         last = "" if request.end is None else str(request.end - 1)
         parameters["Range"] = f"bytes={request.start}-{last}"
     else:
-        parameters["ChecksumMode"] = "ENABLED"  # of a whole object only: with a range some servers send the wrong one
+        parameters["ChecksumMode"] = "ENABLED"  # only for a whole object: with a range some servers send a wrong one
     return S3Call("get_object", parameters)
 
 
@@ -365,7 +366,7 @@ def _tagging(tags: tuple[tuple[str, str], ...]) -> dict[str, str]:
 
 
 def not_s3(target: S3Target, request: StoreRequest, why: str) -> ConfigError:
-    """The error for a server that answers, but not as S3 does: an empty or absent thing must not be read into that."""
+    """Return the error for a server that does not speak S3: its response must not be read as empty or absent."""
     where = target.endpoint_url or "the endpoint"
     return ConfigError(
         f"{type(request).__name__} {target.resource(request)}: {where} does not answer as S3 does: {why}",
@@ -374,7 +375,7 @@ def not_s3(target: S3Target, request: StoreRequest, why: str) -> ConfigError:
 
 
 def _strangeness(request: StoreRequest, response: dict[str, Any]) -> str:
-    """What an answer with a status of success has, or lacks, that no S3 server's has or lacks; empty if nothing."""
+    """Return what no S3 server's successful response would have or lack; empty if nothing."""
     headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     kind = str(headers.get("content-type", "")).partition(";")[0].strip().lower()
     if kind in _PAGES and not any(str(name).lower().startswith("x-amz") for name in headers):
@@ -399,9 +400,9 @@ def _strangeness(request: StoreRequest, response: dict[str, Any]) -> str:
 def outcome_of(
     target: S3Target, request: StoreRequest, response: dict[str, Any], data: bytes | memoryview = b""
 ) -> Outcome:
-    """The outcome of a successful call; ``data`` is the body of a GET, read to its end: a view, if it is lent.
+    """Return the outcome of a successful call; ``data`` is the whole body of a GET: a view, if it is lent.
 
-    Raises ConfigError for an answer that is not S3's. A conditional write that is answered so may have landed: UNKNOWN.
+    Raises ConfigError for a response that is not S3's. For a conditional write it gives UNKNOWN, as it may have landed.
     """
     strange = _strangeness(request, response)
     if strange:
@@ -433,7 +434,7 @@ def outcome_of(
 
 
 def _deleted(target: S3Target, request: Delete, response: dict[str, Any]) -> Deleted:
-    """Raises RemoteUnavailableError where the store had no time for some of the keys: all are sent again."""
+    """Return the result. Raises RemoteUnavailableError if the store was busy for some keys: all are sent again."""
     root = len(target.full_key("x")) - 1
     failed = tuple(
         (error.get("Key", "")[root:], error.get("Code", "unknown"))
@@ -483,7 +484,7 @@ def _described(response: dict[str, Any], data: bytes | memoryview, size: int) ->
 
 
 def _archive_of(response: dict[str, Any]) -> str:
-    """Return the storage class of an archived object, as HEAD answers; empty where a restored copy can be read."""
+    """Return the storage class of an archived object, from a HEAD; empty if a restored copy can be read."""
     if 'ongoing-request="false"' in str(response.get("Restore", "")):
         return ""
     kind = str(response.get("StorageClass", ""))
@@ -501,7 +502,7 @@ def _page(target: S3Target, response: dict[str, Any]) -> Page:
 
 
 def _uploads(target: S3Target, request: ListUploads, response: dict[str, Any]) -> Uploads:
-    """Keys without our prefix; the marker is the store's own: of the whole bucket it may be a key of somebody else."""
+    """Return the page, keys without our prefix. The marker is the store's: it may be a foreign key."""
     root, prefix = len(target.full_key("x")) - 1, _uploads_prefix(target, request)
     entries = tuple(
         UnfinishedUpload(item["Key"][root:], item["UploadId"], _ms(item.get("Initiated")))
@@ -529,7 +530,7 @@ def _versions(target: S3Target, request: ListVersions, response: dict[str, Any])
 
 
 def _lists_uploads_by_key(response: dict[str, Any]) -> bool:
-    """Whether it is MinIO: it takes the prefix for a key, and lists the bucket's only where none is given."""
+    """Return True for MinIO, which takes the prefix for a key, and lists the bucket's uploads only without a prefix."""
     headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     return str(headers.get("server", "")).lower().startswith("minio")
 

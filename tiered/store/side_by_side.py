@@ -14,8 +14,8 @@ T = TypeVar("T")
 def side_by_side(several: Sequence[Steps[T]]) -> Steps[list[T | TieredError]]:
     """Run several steps at once. Return the result of each, or the error that it raised, in their order.
 
-    Requests that they wait for at the same time go out ``Together``. The longest wait that they ask for is taken once
-    for all of them, when no request is left. The caller bounds their number.
+    Requests that they wait for at the same time go out ``Together``. When no request is left, the longest of their
+    waits is taken once for all of them. The caller bounds their number.
     """
     ends: dict[int, T | TieredError] = {}
     asked: dict[int, Any] = {}

@@ -1,4 +1,4 @@
-"""Byte sources (``model.ByteSource``) and stores: an object read as one, one read as a file."""
+"""Byte sources (``model.ByteSource``) and stores: an object as a source, and a source as a file."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tiered.model import ByteSource, FillingSource, LendingSource
 from tiered.store.base import Get, Head, Missing, Object, Store
 
 PIECE_BYTES = 1024 * 1024
-"""Bodies are read and sent in pieces of this size."""
+"""Size of the pieces in which bodies are read and sent."""
 
 WHOLE_BYTES = 64 * 1024
-"""What is lent is sent as it lies in memory from this size on: smaller pieces cost more to send than to copy."""
+"""Size from which lent memory is sent without copying: smaller pieces cost more to send than to copy."""
 
 
 class ObjectSource:
-    """The object ``key`` as it was when this was made; one that is replaced by another size is noticed. Thread-safe."""
+    """The object ``key`` at a fixed size; a replacement of another size is detected. Thread-safe."""
 
     def __init__(self, store: Store, key: str, size: int) -> None:
         self._store = store
@@ -28,7 +28,7 @@ class ObjectSource:
 
     @classmethod
     def open(cls, store: Store, key: str) -> ObjectSource:
-        """Asks for the size first. Raises ``NotFoundError`` if there is no such object."""
+        """Open an object after asking for its size. Raises ``NotFoundError`` if it is absent."""
         found = store.execute(Head(key))
         if not isinstance(found, Object):
             raise NotFoundError(f"{store.url} has no object {key}", hint="correct the key")
@@ -39,7 +39,7 @@ class ObjectSource:
         return self._size
 
     def read_at(self, position: int, length: int) -> bytes:
-        """Exactly ``length`` bytes. Raises ``NotFoundError``, ``CorruptionError``, and what the store raises."""
+        """Return exactly ``length`` bytes. Raises ``NotFoundError``, ``CorruptionError``, and errors of the store."""
         if self._closed:
             raise ClosedError(f"{self._key} was closed before")
         if length == 0:
@@ -49,22 +49,22 @@ class ObjectSource:
             raise NotFoundError(f"the object {self._key} is gone", hint="read the catalog again")
         if not isinstance(found, Object) or len(found.data) != length or found.size != self._size:
             raise CorruptionError(
-                f"the object {self._key} has not the {self._size} bytes that it should have",
+                f"the object {self._key} does not have its {self._size} bytes",
                 path_or_key=self._key,
                 position=position,
-                hint="run check",
+                hint="run `tiered check`",
             )
         return found.data
 
     def close(self) -> None:
-        """Nothing to release; reading afterwards is an error."""
+        """Refuse further reads; there is nothing to release."""
         self._closed = True
 
 
 def pieces_of(source: ByteSource, start: int, end: int) -> Iterator[bytes | memoryview]:
-    """A range in pieces, each good until the next one is asked for.
+    """Yield a range in pieces, each valid until the next one is requested.
 
-    What is in memory is looked into as it lies there; else pieces have ``PIECE_BYTES``, and a file's share one buffer.
+    Memory that the source lends is not copied; otherwise pieces have ``PIECE_BYTES``, and a file's share one buffer.
     """
     if isinstance(source, LendingSource):
         while start < end:
@@ -84,7 +84,7 @@ def pieces_of(source: ByteSource, start: int, end: int) -> Iterator[bytes | memo
 
 
 def _lent_piece(source: LendingSource, position: int, length: int) -> bytes | memoryview:
-    """Some of it, from its beginning on: as it lies there, but what is small joined with what follows."""
+    """Return a first piece of a range: a view of lent memory, but small views are joined with what follows."""
     views = source.views(position, length)
     return views[0] if len(views[0]) >= WHOLE_BYTES else b"".join(views)
 
@@ -92,10 +92,9 @@ def _lent_piece(source: LendingSource, position: int, length: int) -> bytes | me
 class SourceReader(io.RawIOBase):
     """A byte source as the seekable file that SDKs want. Reads ``PIECE_BYTES`` ahead and never more.
 
-    ``at_once``: whoever reads sends it before the next read, however much it is. A file's pieces share one buffer then,
-    memory that a source lends is looked into, and :meth:`read` gives views of all that is left of a piece: blocks of
-    the SDK's size cost up to twice as much to send. ``failure`` keeps an error of the source: the SDKs wrap it as if
-    the network had failed.
+    ``at_once``: the caller sends all that it reads before the next read. A file's pieces then share one buffer, lent
+    memory is not copied, and :meth:`read` returns views of the whole rest of a piece: blocks of the SDK's size cost up
+    to twice as much to send. ``failure`` keeps an error of the source: the SDKs wrap it as if the network had failed.
     """
 
     def __init__(self, source: ByteSource, start: int, end: int, *, at_once: bool = False) -> None:
@@ -129,7 +128,7 @@ class SourceReader(io.RawIOBase):
         return self._position
 
     def read(self, size: int | None = -1) -> bytes | memoryview:  # a view where at_once
-        """At most ``size`` and at most one piece: a short read is legal, and holds the memory down."""
+        """Return at most ``size`` and at most one piece: a short read is legal, and bounds the memory."""
         left = self._size - self._position
         if size is None or size < 0 or (size and (self._filling or self._lending)):
             size = PIECE_BYTES
@@ -146,14 +145,14 @@ class SourceReader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         data = self.read(len(buffer))
-        if len(data) > len(buffer):  # the rest of the piece, of which this has room for a part
+        if len(data) > len(buffer):  # the buffer has room for only a part of the piece
             self._position -= len(data) - len(buffer)
             data = data[: len(buffer)]
         buffer[: len(data)] = data
         return len(data)
 
     def _read_piece(self, length: int) -> None:
-        """The next piece, at the position. After an error there is none."""
+        """Read the piece at the position. After an error there is none."""
         self._piece = b""
         try:
             if self._lending is not None:

@@ -20,9 +20,9 @@ with contextlib.suppress(RuntimeError):  # what libraries import late can be imp
     import concurrent.futures.thread  # noqa: F401
 
 IDLE_SECONDS = 10.0
-"""A thread that has had no work for so long ends."""
+"""Time without work after which a thread ends."""
 BLOCKING_THREADS = 32
-"""Calls of one process that wait for its disk on behalf of event loops, at once."""
+"""Simultaneous calls of one process that wait for its disk on behalf of event loops."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,7 +32,7 @@ Job = tuple[Future[Any], Callable[[], Any]]
 class ThreadPool(Executor):
     """A ``concurrent.futures.Executor`` of at most ``threads`` daemon threads, which start with the work.
 
-    Where no thread can be started (since Python 3.12: once the main thread has ended) ``submit`` does the work itself.
+    If no thread can be started (since Python 3.12: once the main thread has ended) ``submit`` does the work itself.
     A forked child begins without threads and without work.
     """
 
@@ -67,7 +67,7 @@ class ThreadPool(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more work. ``wait`` until the work at hand is done; ``cancel_futures`` drops what has not begun."""
+        """Take no more work. ``wait`` until current work is done; ``cancel_futures`` drops work that has not begun."""
         dropped: list[Job] = []
         with self._lock:
             self._closed = True
@@ -112,7 +112,7 @@ class ThreadPool(Executor):
                     self._threads.discard(threading.current_thread())
                 return
             self._do(job)
-            del job  # it holds the result, which is to be its reader's alone
+            del job  # it refers to the result, which only its reader may keep
 
     def _do(self, job: Job) -> None:
         future, work = job
@@ -130,7 +130,7 @@ class ThreadPool(Executor):
             future.set_result(result)
 
     def _finished(self) -> None:
-        """Counted before the result is known: the next job of whoever waits for it finds a free thread."""
+        """Count a finished job before its result is known, so that a waiting caller's next job finds a free thread."""
         with self._lock:
             self._unfinished -= 1
 
@@ -146,7 +146,7 @@ def _forget_threads() -> None:
 os.register_at_fork(after_in_child=_forget_threads)
 
 BLOCKING = ThreadPool(BLOCKING_THREADS, "tiered-blocking")
-"""For calls of an event loop that wait for this machine's disk."""
+"""Pool for calls of an event loop that wait for this machine's disk."""
 
 
 def main_has_ended() -> bool:
