@@ -1,7 +1,7 @@
 """The loop of one partition: claim once, upload a window of segments, commit the contiguous prefix, note, again.
 
 The loop is :meth:`Worker.run`. Each turn does the first thing that is due, or waits with a time. What is due are the
-pure functions of ``rules``; what a claim, an upload or a commit does are the steps of ``tiering.steps``.
+pure functions of ``rules``; what a claim, an upload or a commit does are the steps of ``engine.steps``.
 """
 
 from __future__ import annotations
