@@ -1,4 +1,4 @@
-"""A clock that moves only when told, and ids that repeat with their seed."""
+"""A clock that only the test moves, and ids that repeat with their seed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import uuid
 
 START_MS = 1_700_000_000_000
-"""2023-11-14 22:13:20 UTC, where a :class:`FakeClock` begins unless told otherwise."""
+"""2023-11-14 22:13:20 UTC, the default start of a :class:`FakeClock`."""
 
 
 class FakeClock:
@@ -23,42 +23,42 @@ class FakeClock:
         self.sleeps: list[float] = []
 
     def now_ms(self) -> int:
-        """The wall clock in milliseconds."""
+        """Return the wall clock in milliseconds."""
         with self._lock:
             return int(self._wall_ms)
 
     def monotonic(self) -> float:
-        """Seconds since the clock was made."""
+        """Return the seconds since the clock was made."""
         with self._lock:
             return self._monotonic
 
     def advance(self, seconds: float) -> None:
-        """Moves both clocks forward."""
+        """Move both clocks forward."""
         with self._lock:
             self._wall_ms += seconds * 1000
             self._monotonic += seconds
 
     def jump(self, seconds: float) -> None:
-        """Moves the wall clock only, in either direction, as an administrator or NTP does."""
+        """Move the wall clock only, in either direction, as an administrator or NTP does."""
         with self._lock:
             self._wall_ms += seconds * 1000
 
     def set_ms(self, now_ms: int) -> None:
-        """Sets the wall clock only."""
+        """Set the wall clock only."""
         with self._lock:
             self._wall_ms = float(now_ms)
 
     def sleep(self, seconds: float) -> None:
-        """Advances instead of blocking."""
+        """Advance instead of blocking."""
         self.sleeps.append(seconds)
         self.advance(max(0.0, seconds))
 
     async def aio_sleep(self, seconds: float) -> None:
-        """The same for ``adrive(sleep=...)``."""
+        """Advance instead of blocking, for ``adrive(sleep=...)``."""
         self.sleep(seconds)
 
     def wait(self, event: threading.Event, seconds: float | None) -> bool:
-        """A timed wait advances and returns; without a time it blocks until the event, as there is nothing to pass."""
+        """Advance by ``seconds`` and return. Without a time, block until the event is set."""
         if seconds is None:
             return event.wait()
         if not event.is_set():
@@ -74,16 +74,16 @@ class SeededIds:
         self._random = random.Random(seed)  # noqa: S311 - ids of tests, not secrets
 
     def uuid(self) -> uuid.UUID:
-        """A version 4 UUID."""
+        """Return a version 4 UUID."""
         with self._lock:
             return uuid.UUID(int=self._random.getrandbits(128), version=4)
 
     def uid(self) -> str:
-        """128 bits as 32 hex digits."""
+        """Return 128 bits as 32 hex digits."""
         with self._lock:
             return f"{self._random.getrandbits(128):032x}"
 
     def random(self) -> float:
-        """Uniform in [0, 1)."""
+        """Return a number that is uniform in [0, 1)."""
         with self._lock:
             return self._random.random()

@@ -1,4 +1,4 @@
-"""A disk that fails on purpose: the n-th effect fails, or the power goes and takes with it what was not fsynced."""
+"""A disk that fails on purpose: the n-th effect fails, or a power cut loses data that was not fsynced."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tiered.local.disk.files import DiskSpace, FileState, PosixFiles, translate
 
 
 class PowerCut(BaseException):
-    """The machine is off; nothing between here and the test may handle this."""
+    """Simulated loss of power. Nothing between the faulty disk and the test may handle it."""
 
 
 class FaultyFiles(PosixFiles):
-    """The real disk, but a test decides which effect fails, and how. No fsync is really made: it is remembered.
+    """The real disk, but a test decides which effect fails, and how. An fsync is only remembered, never made.
 
     ``fail(operation, path)`` is asked before each effect (``write``, ``sync``, ``truncate``, ``rename``, ``unlink``,
-    ``open``, ``sync_directory``): it may return an errno, which then is the outcome, or raise :class:`PowerCut`. A
-    failing write first writes ``torn`` of its bytes (a fraction). ``free_bytes`` overrides what ``space`` tells.
+    ``open``, ``sync_directory``). It may return an errno, which then is the outcome, or raise :class:`PowerCut`. A
+    failing write first writes ``torn`` of its bytes (a fraction). ``free_bytes`` overrides the result of ``space``.
     """
 
     def __init__(self, fail: Callable[[str, Path], int] | None = None, *, torn: float = 0.5) -> None:
@@ -108,9 +108,10 @@ class FaultyFiles(PosixFiles):
         return DiskSpace(self.free_bytes, space.total)
 
     def cut_power(self, dice: random.Random) -> None:
-        """Each file that was not fsynced since its last change keeps what was durable and some of what came later.
+        """Cut each file that was not fsynced since its last change, and lose some of its later bytes.
 
-        What came later may be whole, cut anywhere, or have its length but zeros for content, as file systems leave it.
+        The durable part stays. Later bytes may be whole, cut anywhere, or zeros of the right length, as file systems
+        do.
         """
         for path in sorted(self._dirty):
             if not path.exists():
@@ -136,10 +137,10 @@ class FaultyFiles(PosixFiles):
 
 
 class UnreadableFiles(PosixFiles):
-    """The real disk, where some paths and all that lies below them cannot be read, whoever asks: root too.
+    """The real disk, where some paths and everything below them cannot be read by any user, root included.
 
-    ``errno.EACCES`` refuses names, states and opens, as a directory without the right to search it does; any other
-    number, as ``errno.EIO``, comes with the bytes: what a bad sector leaves is still listed and opened.
+    ``errno.EACCES`` refuses names, states and opens, as a directory without the right to search it does. Any other
+    number, such as ``errno.EIO``, fails the read only: a file with a bad sector is still listed and opened.
     """
 
     def __init__(self, *paths: Path, number: int = errno.EACCES) -> None:
@@ -172,7 +173,7 @@ class UnreadableFiles(PosixFiles):
         return super().names(path)
 
     def state(self, path: Path) -> FileState | None:
-        if path not in self.paths:  # its own state is told by the directory that it lies in
+        if path not in self.paths:  # its own state comes from its parent directory
             self._refuse("stat", path, only=errno.EACCES)
         return super().state(path)
 
@@ -183,7 +184,7 @@ class UnreadableFiles(PosixFiles):
 
 
 def on_nth(n: int, operation: str, outcome: int | type[BaseException]) -> Callable[[str, Path], int]:
-    """Fails the ``n``-th (from 1) effect named ``operation`` (``"*"``: any); after a power cut every later one, too."""
+    """Fail the ``n``-th (from 1) effect named ``operation`` (``"*"``: any). After a power cut every later one fails."""
     count = 0
 
     def fail(name: str, _: Path) -> int:

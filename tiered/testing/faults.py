@@ -28,7 +28,7 @@ from tiered.store.base import (
 
 
 class FaultKind(enum.Enum):
-    """What goes wrong."""
+    """Kinds of failure."""
 
     ERROR = "error"  # raises Fault.error (default RemoteUnavailableError), nothing is applied
     UNKNOWN_BEFORE = "unknown_before"  # a 500 or a timeout, nothing is applied
@@ -57,14 +57,14 @@ class Fault:
     delay_calls: int | None = None
 
     def matches(self, request: StoreRequest) -> bool:
-        """Whether the rule is about this request at all."""
+        """Return True if the rule applies to this request."""
         if self.operation not in ("*", type(request).__name__.lower()):
             return False
         return any(fnmatch.fnmatchcase(key, self.key) for key in keys_of(request))
 
 
 def keys_of(request: StoreRequest) -> tuple[str, ...]:
-    """The keys that a request is about; the prefix of a listing."""
+    """Return the keys of a request; for a listing, its prefix."""
     match request:
         case Delete(keys):
             return keys
@@ -75,10 +75,11 @@ def keys_of(request: StoreRequest) -> tuple[str, ...]:
 
 
 class FaultStore(StoreAround):
-    """Wraps any store. ``calls`` lists (operation, first key) of all requests, ``fired`` those that met a fault.
+    """Wrapper that injects faults into any store. Thread-safe.
 
-    ``choose`` decides about requests that no rule is about: give it a seeded random source for simulations.
-    Thread-safe. ``FaultStore(MemoryStore(), [Fault(FaultKind.UNKNOWN_AFTER, nth=7)])`` loses the 7th answer.
+    ``calls`` lists (operation, first key) of all requests, ``fired`` those that met a fault. ``choose`` decides about
+    requests without a rule: give it a seeded random source for simulations. ``FaultStore(MemoryStore(),
+    [Fault(FaultKind.UNKNOWN_AFTER, nth=7)])`` loses the 7th answer.
     """
 
     def __init__(
@@ -97,18 +98,18 @@ class FaultStore(StoreAround):
         self._lock = threading.Lock()
 
     def add(self, fault: Fault) -> None:
-        """One more rule; it counts from now on."""
+        """Add a rule; it counts from now on."""
         with self._lock:
             self._faults.append((replace(fault, operation=fault.operation.lower()), [0]))
 
     def clear(self) -> None:
-        """No more faults. Delayed requests stay under way."""
+        """Remove all faults. Delayed requests stay under way."""
         with self._lock:
             self._faults.clear()
             self._choose = None
 
     def execute(self, request: StoreRequest) -> Outcome:
-        """One request, with the fault that its turn brings."""
+        """Execute one request with the fault that is due."""
         with self._lock:
             number = len(self.calls)
             operation, key = type(request).__name__.lower(), (keys_of(request) or ("",))[0]
@@ -126,7 +127,7 @@ class FaultStore(StoreAround):
         return self.inner.execute(request) if fault is None else self._failed(fault, request)
 
     def apply_delayed(self) -> int:
-        """Applies all delayed requests now, in the order they were sent; returns how many."""
+        """Apply all delayed requests now, in the order they were sent. Return their number."""
         with self._lock:
             late, self._delayed = self._delayed, []
         for _, each in late:
@@ -184,11 +185,11 @@ class FaultStore(StoreAround):
         try:
             self.inner.execute(request)
         except TieredError:
-            return  # nobody is there to hear it
+            return  # the caller got its answer long ago
 
 
 def damage(kind: FaultKind, data: bytes) -> bytes:
-    """``data`` cut in half, or with one bit in the middle flipped."""
+    """Return ``data`` cut in half, or with one bit in the middle flipped."""
     middle = len(data) // 2
     if kind is FaultKind.TRUNCATED or not data:
         return data[:middle]

@@ -1,8 +1,8 @@
 """A log that is always right: a list of batches. Property tests run it beside the real one.
 
-It knows nothing of files, segments or indexes. Where the real log decides by its segments (which of them retention
-takes, how far a round of cleaning gets), the test tells the model what happened and judges the decision elsewhere.
-Every answer is computed from the whole list, by the shortest rule there is (Kafka's, where Kafka has one).
+The model has no files, segments or indexes. Where the real log decides by its segments (which of them retention takes,
+how far a round of cleaning gets), the test passes in the outcome and judges the decision elsewhere. Every answer is
+computed from the whole list, by the shortest rule there is (Kafka's, where Kafka has one).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["ModelBatch", "ModelLog", "ModelProducer", "Stamp"]
 
 
 class Stamp(NamedTuple):
-    """What a producer writes into a batch; ``sequence`` of its first record, -1 in a marker."""
+    """Producer fields of a batch. ``sequence`` is that of the first record, -1 in a marker."""
 
     producer_id: int
     epoch: int
@@ -66,7 +66,7 @@ class ModelProducer:
     txn_first_offset: int = -1
 
     def repeated(self, stamp: Stamp, count: int) -> Written | None:
-        """The batch of which one of ``count`` records with ``stamp`` is the repetition."""
+        """Return the earlier batch that a batch of ``count`` records with ``stamp`` repeats, if any."""
         for written in self.window:
             same_length = written.last_offset - written.first_offset + 1 == count
             if stamp.epoch == self.epoch and written.sequence == stamp.sequence and same_length:
@@ -74,7 +74,7 @@ class ModelProducer:
         return None
 
     def check(self, stamp: Stamp, transactional: bool) -> None:
-        """Raises what a client's next batch is refused with."""
+        """Raise the error that refuses a client's next batch."""
         if stamp.epoch < self.epoch:
             raise ProducerFencedError("an old epoch")
         if self.epoch >= 0:
@@ -86,7 +86,7 @@ class ModelProducer:
             raise InvalidTxnStateError("its transaction is open")
 
     def append(self, stamp: Stamp, base: int, last: int, timestamp: int, transactional: bool) -> None:
-        """A data batch was written."""
+        """Apply a data batch that was written."""
         self._enter(stamp.epoch)
         self.window = [*self.window, Written(stamp.sequence, base, last, timestamp)][-WINDOW:]
         self.timestamp = timestamp
@@ -94,7 +94,7 @@ class ModelProducer:
             self.txn_first_offset = base
 
     def end(self, epoch: int, coordinator: int, timestamp: int) -> int:
-        """A marker was written; the first offset of the transaction that it ends, -1 if none was open."""
+        """Apply a marker. Return the first offset of the transaction that it ends, -1 if none was open."""
         self._enter(epoch)
         first, self.txn_first_offset = self.txn_first_offset, -1
         self.coordinator, self.timestamp = coordinator, timestamp
@@ -105,7 +105,7 @@ class ModelProducer:
             self.epoch, self.window = epoch, []
 
     def entry(self, producer_id: int) -> ProducerEntry:
-        """As a snapshot has it."""
+        """Return the producer's entry in a snapshot."""
         last = self.window[-1] if self.window else None
         return ProducerEntry(
             producer_id,
@@ -122,7 +122,7 @@ class ModelProducer:
 class ModelBatch(NamedTuple):
     """One batch, ``base`` to ``last`` inclusive; ``records`` has gaps, or is empty, once the log was cleaned.
 
-    ``stamp`` is its producer's, ``kind`` is set for the marker that ends a transaction. ``timestamp`` is the greatest
+    ``stamp`` is its producer's. ``kind`` is set for the marker that ends a transaction. ``timestamp`` is the greatest
     of its records when it was written.
     """
 
@@ -143,9 +143,9 @@ class ModelLog:
     """One partition: its batches, and how much of it was promised.
 
     Offsets below ``start`` were deleted, those below ``flushed`` survive a power cut, those below ``end`` a kill.
-    ``remote_start``: where a bucket's part of the log begins, -1 without one.
-    ``batches`` are all that the disk may still hold, those below ``start`` included; ``history`` is every producer's
-    batch that was not cut off again, whether a cleaning or retention took it or not.
+    ``remote_start`` is the first offset of the log in the bucket, -1 without one. ``batches`` are all that the disk may
+    still hold, those below ``start`` included. ``history`` has every producer batch that was not truncated, even after
+    cleaning or retention removed it.
     """
 
     start: int = 0
@@ -172,9 +172,9 @@ class ModelLog:
         transactional: bool = False,
         fill_times: bool = True,
     ) -> int:
-        """One batch; returns its first offset, that of the batch before if it is the repetition of a producer's.
+        """Append one batch. Return its first offset; for a producer's repetition, that of the first attempt.
 
-        ``fill_times``: a record without timestamp gets ``now_ms``. Raises what the log raises; then nothing happened.
+        ``fill_times``: a record without timestamp gets ``now_ms``. Raises the errors of the log, before any change.
         """
         self.check(records, now_ms)
         if stamp is not None:
@@ -195,7 +195,7 @@ class ModelLog:
         return first
 
     def check(self, records: Sequence[NewRecord], now_ms: int) -> None:
-        """Raises what records are refused with: InvalidTimestampError if any time is bad, else InvalidRecordError."""
+        """Raise InvalidTimestampError if any timestamp is bad, InvalidRecordError if a key is missing."""
         config = self.config
         least, most = now_ms - config.message_timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
         times = [r.timestamp for r in records if r.timestamp != NO_TIMESTAMP]
@@ -205,7 +205,7 @@ class ModelLog:
             raise InvalidRecordError("a record has no key")
 
     def append_marker(self, stamp: Stamp, kind: ControlType, coordinator: int, timestamp: int, now_ms: int) -> int:
-        """The end of a transaction, as a coordinator writes it; returns its offset. ProducerFencedError."""
+        """Append the end of a transaction, as a coordinator does. Return its offset. Raises ProducerFencedError."""
         known = self.producers.get(stamp.producer_id, ModelProducer())
         if stamp.epoch < known.epoch or coordinator < known.coordinator:
             raise ProducerFencedError("an old epoch")
@@ -234,22 +234,22 @@ class ModelLog:
 
     @property
     def records(self) -> list[Record]:
-        """All that is to be read, markers included, as a reader of batches finds them."""
+        """Return all readable records, markers included, as a reader of batches finds them."""
         return self.read(self.start)
 
     def read(self, start: int, end: int | None = None) -> list[Record]:
-        """Records from ``start`` to below ``end``."""
+        """Return the records from ``start`` to below ``end``."""
         limit = self.end if end is None else end
         return [r for batch in self.batches for r in batch.records if max(start, self.start) <= r.offset < limit]
 
     def read_committed(self, start: int) -> list[Record]:
-        """What a reader of committed data sees: no markers, nothing aborted, nothing undecided."""
+        """Return the committed records from ``start``: no markers, none of aborted or open transactions."""
         stable = self.stable_offset()
         found = [b for b in self.batches if b.kind is None and not self.is_aborted(b)]
         return [r for b in found for r in b.records if max(start, self.start) <= r.offset < stable]
 
     def is_aborted(self, batch: ModelBatch) -> bool:
-        """Whether the transaction that a data batch belongs to was aborted."""
+        """Return True if the transaction of a data batch was aborted."""
         if batch.stamp is None or not batch.transactional:
             return False
         pid = batch.stamp.producer_id
@@ -257,16 +257,16 @@ class ModelLog:
 
     @property
     def log_start(self) -> int:
-        """The start over both tiers."""
+        """Return the start over both tiers."""
         return self.start if self.remote_start < 0 else min(self.start, self.remote_start)
 
     def stable_offset(self) -> int:
-        """The first offset of the oldest open transaction, not below the log's start; else the end."""
+        """Return the first offset of the oldest open transaction, at least the log's start; without one, the end."""
         firsts = [p.txn_first_offset for p in self.producers.values() if p.txn_first_offset >= 0]
         return max(min(firsts, default=self.end), self.log_start)
 
     def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record, by offset, at or after ``timestamp``."""
+        """Return (offset, timestamp) of the first record, by offset, at or after ``timestamp``."""
         for record in self.records:
             if record.timestamp >= timestamp:
                 return record.offset, record.timestamp
@@ -275,14 +275,14 @@ class ModelLog:
     # -- leader epochs ---------------------------------------------------------------------------------------------
 
     def assign(self, epoch: int, offset: int) -> None:
-        """``epoch`` begins at ``offset``, unless it is the current one; what contradicts that is forgotten."""
+        """Begin ``epoch`` at ``offset``, unless it is the current one. Forget entries that contradict that."""
         if self.epochs and self.epochs[-1].epoch == epoch and self.epochs[-1].start_offset <= offset:
             return
         self.epochs = [e for e in self.epochs if e.epoch < epoch and e.start_offset < offset]
         self.epochs.append(EpochEntry(epoch, offset))
 
     def new_leader_epoch(self, epoch: int) -> None:
-        """Records from here on carry ``epoch``. ConfigError unless it is greater than all before."""
+        """Give later records ``epoch``. Raise ConfigError unless it is greater than all before."""
         if epoch <= max([self.leader_epoch, *(e.epoch for e in self.epochs)]):
             raise ConfigError("an old epoch")
         self.leader_epoch = epoch
@@ -291,28 +291,28 @@ class ModelLog:
     # -- what goes -------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Everything appended so far is promised."""
+        """Promise everything appended so far."""
         self.flushed = self.end
 
     def delete_before(self, offset: int) -> None:
-        """Records below ``offset`` are gone."""
+        """Delete the records below ``offset``."""
         self.start = max(self.start, offset)
 
     def trim_epochs(self) -> None:
-        """The epoch that covers the start begins there; older ones are forgotten."""
+        """Begin the epoch that covers the start there. Forget older ones."""
         older = [e for e in self.epochs if e.start_offset <= self.start]
         if older:
             self.epochs = [EpochEntry(older[-1].epoch, self.start), *self.epochs[len(older) :]]
 
     def forget_below(self, base: int) -> None:
-        """What lies below ``base`` has left the disk: it cannot come back."""
+        """Forget batches below ``base``: they have left the disk and cannot come back."""
         self.batches = [b for b in self.batches if b.last >= base]
         self.aborted = [t for t in self.aborted if t.last_offset >= base]
 
     def begin_at(self, base: int) -> None:
-        """Offsets up to ``base`` are left out; a log without records starts there.
+        """Skip the offsets up to ``base``. A log without records starts there.
 
-        One whose bucket holds records keeps its start, and only what is local begins there.
+        If the bucket holds records, the log keeps its start, and only the local part begins at ``base``.
         """
         if not self.batches:
             self.start = base
@@ -322,12 +322,12 @@ class ModelLog:
         self.call_ends.append(base)
 
     def truncate_to(self, offset: int) -> None:
-        """The log ends at ``offset``; a batch that reaches beyond goes whole."""
+        """End the log at ``offset``. A batch that reaches beyond is removed whole."""
         if offset >= self.end:
             self.epochs = [e for e in self.epochs if e.start_offset < self.end]
             return
         self._cut(offset)
-        if self.batches:  # offsets behind it, left without records, are not promised: an open may find this end
+        if self.batches:  # later offsets, left without records, are not promised: an open may find this end
             self.call_ends.append(self.batches[-1].last + 1)
         self.end = offset
         self.start, self.flushed = min(self.start, offset), min(self.flushed, offset)
@@ -342,7 +342,7 @@ class ModelLog:
         self.call_ends = [*(end for end in self.call_ends if end < offset), offset]
 
     def start_over(self, offset: int) -> None:
-        """Forgets everything; an empty log begins at ``offset``."""
+        """Forget everything and begin an empty log at ``offset``."""
         self._cut(-1)
         self.start = self.end = self.flushed = offset
         self.call_ends = [offset]
@@ -351,7 +351,7 @@ class ModelLog:
         self.producers = {}
 
     def power_cut(self, end: int) -> None:
-        """The log came back ending at ``end``: legal if nothing promised is missing and no batch is cut in two."""
+        """Accept ``end`` after a power cut: nothing promised is missing and no batch is cut in two."""
         lost = any(end <= batch.last < self.flushed for batch in self.batches)
         if lost or end > self.end:
             raise AssertionError(f"came back with end {end}; promised {self.flushed}, appended {self.end}")
@@ -363,7 +363,7 @@ class ModelLog:
         self.reopen()
 
     def reopen(self) -> None:
-        """A process opens the log: it leads under the latest epoch that the log knows."""
+        """Open the log as a process does: it leads under the latest epoch that the log knows."""
         self.epochs = [e for e in self.epochs if e.start_offset <= self.end]
         if self.remote_start < 0:
             self.trim_epochs()
@@ -373,7 +373,7 @@ class ModelLog:
 
 
 def note(producers: dict[int, ModelProducer], batch: ModelBatch) -> AbortedTxn | None:
-    """What ``batch`` does to its producer; the entry of the transaction that it aborts, if it does."""
+    """Apply ``batch`` to its producer. Return the entry of the transaction that it aborts, if any."""
     stamp = batch.stamp
     if stamp is None:
         return None
@@ -389,7 +389,7 @@ def note(producers: dict[int, ModelProducer], batch: ModelBatch) -> AbortedTxn |
 
 
 def replayed(batches: Iterable[ModelBatch]) -> dict[int, ModelProducer]:
-    """The producers as these batches tell them."""
+    """Return the producers after these batches."""
     producers: dict[int, ModelProducer] = {}
     for batch in batches:
         note(producers, batch)

@@ -35,7 +35,7 @@ _LOCKED_METHODS = ("put_object", "copy_object", "delete_object", "_key_response_
 
 @contextlib.contextmanager
 def locked_moto() -> Iterator[str]:
-    """The URL of an S3 server on a free port of 127.0.0.1, stopped at the end of the ``with``.
+    """Yield the URL of an S3 server on a free port of 127.0.0.1, stopped at the end of the ``with``.
 
     Servers of one process share their buckets: give each test a bucket of its own (:func:`make_bucket`).
     """
@@ -83,7 +83,7 @@ def _patch() -> None:
 
 
 def _matches(pattern: str, text: str) -> re.Match[str] | None:
-    """IAM's wildcards: moto takes ``?`` for that of a regular expression, and fails at two of them."""
+    """Match IAM's wildcards. moto takes ``?`` for that of a regular expression, and fails at two of them."""
     return re.fullmatch(re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."), text, re.DOTALL)
 
 
@@ -100,7 +100,7 @@ def _locked(method: Any) -> Any:
 
 
 def _check_completion(response: Any, request: Any, _body: bytes, bucket: str, query: Any, key: str) -> None:
-    """``If-Match`` on CompleteMultipartUpload, which moto ignores: 412 if stale, 404 if the key is absent."""
+    """Check ``If-Match`` on CompleteMultipartUpload, which moto ignores: 412 if stale, 404 if the key is absent."""
     expected = request.headers.get("If-Match")
     if not expected or not query.get("uploadId"):
         return

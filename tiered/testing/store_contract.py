@@ -69,26 +69,26 @@ STALE = '"00000000000000000000000000000000"'
 
 
 class FilledSource:
-    """A :class:`~tiered.model.FillingSource` over memory: as a segment's file, without one."""
+    """A :class:`~tiered.model.FillingSource` over memory, like the file of a segment."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
 
     @property
     def size(self) -> int:
-        """Length in bytes."""
+        """Return the length in bytes."""
         return len(self.data)
 
     def read_at(self, position: int, length: int) -> bytes:
-        """A copy."""
+        """Return a copy of ``length`` bytes."""
         return self.data[position : position + length]
 
     def fill_from(self, position: int, buffer: memoryview) -> None:
-        """Into the caller's."""
+        """Fill the caller's buffer."""
         buffer[:] = self.data[position : position + len(buffer)]
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing."""
 
 
 class BlockingStore:
@@ -102,11 +102,11 @@ class BlockingStore:
 
     @property
     def url(self) -> str:
-        """That of the async store."""
+        """Return the URL of the async store."""
         return self.inner.url
 
     def run(self, awaitable: Awaitable[T]) -> T:
-        """Runs ``awaitable`` on the loop and waits for it."""
+        """Run ``awaitable`` on the loop and wait for it."""
 
         async def whole() -> T:
             return await awaitable
@@ -114,11 +114,11 @@ class BlockingStore:
         return asyncio.run_coroutine_threadsafe(whole(), self._loop).result()
 
     def execute(self, request: StoreRequest) -> Outcome:
-        """One request."""
+        """Execute one request."""
         return self.run(self.inner.execute(request))
 
     def close(self) -> None:
-        """Closes the store and its loop."""
+        """Close the store and its loop."""
         if self._loop.is_closed():
             return
         self.run(self.inner.close())
@@ -129,61 +129,57 @@ class BlockingStore:
 
 
 def same(actual: Any, expected: Any) -> None:
-    """``actual == expected``, told as values."""
+    """Raise AssertionError with both values unless ``actual == expected``."""
     if actual != expected:
         raise AssertionError(f"{actual!r} is not {expected!r}")
 
 
 def true(condition: bool, what: str) -> None:
-    """``condition``, told in words."""
+    """Raise AssertionError with ``what`` unless ``condition``."""
     if not condition:
         raise AssertionError(f"not so: {what}")
 
 
 def landed(outcome: Outcome) -> PutResult:
-    """A PUT that landed."""
     if isinstance(outcome, PutResult) and outcome.status is PutStatus.LANDED:
         return outcome
     raise AssertionError(f"{outcome!r} did not land")
 
 
 def status(outcome: Outcome) -> PutStatus:
-    """What became of a PUT."""
+    """Return the status of a PUT."""
     if isinstance(outcome, PutResult):
         return outcome.status
     raise AssertionError(f"{outcome!r} is not the result of a PUT")
 
 
 def found(outcome: Outcome) -> Object:
-    """An object."""
     if isinstance(outcome, Object):
         return outcome
     raise AssertionError(f"{outcome!r} is not an object")
 
 
 def paged(outcome: Outcome) -> Page:
-    """A page of a listing."""
     if isinstance(outcome, Page):
         return outcome
     raise AssertionError(f"{outcome!r} is not a page")
 
 
 def started(outcome: Outcome) -> str:
-    """The id of a multipart upload."""
+    """Return the id of a multipart upload."""
     if isinstance(outcome, UploadStarted):
         return outcome.upload_id
     raise AssertionError(f"{outcome!r} is not the start of an upload")
 
 
 def part(outcome: Outcome) -> PartStored:
-    """A stored part."""
     if isinstance(outcome, PartStored):
         return outcome
     raise AssertionError(f"{outcome!r} is not a part")
 
 
 def listed(store: Store, prefix: str = "", limit: int = 1000) -> list[str]:
-    """All keys, page by page, in the order of the store."""
+    """Return all keys, page by page, in the order of the store."""
     keys: list[str] = []
     while True:
         page = paged(store.execute(List(prefix, keys[-1] if keys else "", limit)))
@@ -194,14 +190,14 @@ def listed(store: Store, prefix: str = "", limit: int = 1000) -> list[str]:
 
 
 def unfinished(store: Store, prefix: str) -> list[tuple[str, str]]:
-    """Keys and ids of unfinished multipart uploads, in order, each begun by the store's clock before now."""
+    """Return keys and ids of unfinished multipart uploads, in order, each begun by the store's clock before now."""
     entries, date_ms = drive(store, list_unfinished(prefix))
     true(all(0 < each.started_ms < date_ms + 2000 for each in entries), "begun before they were listed")
     return sorted((each.key, each.upload_id) for each in entries)
 
 
 def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
-    """Runs all calls on threads that start together; returns their results in order."""
+    """Run all calls on threads that start together. Return their results in order."""
     gate = threading.Barrier(len(calls))
 
     def run(call: Callable[[], Any]) -> Any:
@@ -213,12 +209,12 @@ def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
 
 
 class StoreContract:
-    """What ``store.base`` promises. The flags name how a store is known to differ."""
+    """Test suite for the promises of ``store.base``. The flags name the known deviations of a store."""
 
     verifies_checksum = True
     """A PUT with a wrong CRC32C is refused."""
     returns_checksum = True
-    """HEAD and GET tell the CRC32C that was sent."""
+    """HEAD and GET return the CRC32C that was sent."""
     lists_in_order = True
     """LIST is in UTF-8 order of keys."""
     lists_keys_below_keys = True
@@ -237,7 +233,7 @@ class StoreContract:
     race_rounds = 3
 
     def make_store(self) -> Store:
-        """A store on a new, empty place."""
+        """Return a store on a new, empty place."""
         raise AssertionError("a subclass says how to make its store")
 
     def make_versioned_store(self) -> Store:
@@ -245,26 +241,26 @@ class StoreContract:
         return self.make_store()
 
     def same_place(self, store: Store) -> Store:
-        """Another client of the place of ``store``."""
+        """Return another client of the place of ``store``."""
         return store
 
     def setup_method(self) -> None:
-        """Begins the list of stores to close."""
+        """Begin the list of stores to close."""
         self._opened: list[Store] = []
 
     def teardown_method(self) -> None:
-        """Closes what the test opened."""
+        """Close the stores that the test opened."""
         for store in self._opened:
             store.close()
 
     def store(self) -> Store:
-        """A fresh store that is closed after the test."""
+        """Return a fresh store that is closed after the test."""
         store = self.make_store()
         self._opened.append(store)
         return store
 
     def another(self, store: Store) -> Store:
-        """A second client, closed after the test."""
+        """Return a second client that is closed after the test."""
         other = self.same_place(store)
         if other is not store:
             self._opened.append(other)
