@@ -1,1 +1,1 @@
-"""The same engine beside a real Kafka broker: its sealed segments as hard links in a private directory."""
+"""The engine beside a real Kafka broker: the broker's sealed segments as hard links in a private directory."""

@@ -1,4 +1,4 @@
-"""The private directory beside a broker's log directory, as the engine sees it: a log directory that nobody writes."""
+"""The private directory beside a broker's log directory, as the engine sees it: a log directory without a writer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class BrokerDirectory(LogDirectory):
         self._mirror = Mirror(broker, path, self.files, compacted=compacted, held_bytes=held_bytes)
 
     def acquire(self) -> None:
-        """As of a log directory. Raises what :meth:`Mirror.make` does, too."""
+        """Lock the directory and forget removed links. Raises the errors of :meth:`Mirror.make`, too."""
         self._mirror.make(self._ids)
         super().acquire()
         try:
@@ -41,13 +41,13 @@ class BrokerDirectory(LogDirectory):
             raise
 
     def release(self) -> None:
-        """Lets another uploader in, once a look that was left in the middle has ended."""
-        with self._busy:  # two would link side by side
+        """Release the lock, once a scan in progress has ended."""
+        with self._busy:  # two uploaders would link side by side
             super().release()
 
     def scan(self, *, whole: bool = True) -> Look:
-        """What changed, after the broker's directory was looked at."""
-        del whole  # what is there follows from the broker's directory, too
+        """Update the links from the broker's directory. Return the changes."""
+        del whole  # the result depends on the broker's directory, too
         with self._busy:
             self._lock.check()  # a look makes missing directories of partitions
             self._mirror.look()
@@ -57,22 +57,22 @@ class BrokerDirectory(LogDirectory):
             return look
 
     def unreadable(self) -> dict[TopicPartition, TieredError]:
-        """Of the private directory and of the broker's."""
+        """Return the errors of the private directory and of the broker's."""
         return {**self._mirror.unreadable(), **super().unreadable()}
 
     def segments_of(self, tp: TopicPartition, bases: Sequence[int]) -> Iterable[tuple[int, int]]:
-        """As of a log directory, but none reaches over a link that is gone. Raises CorruptionError."""
+        """Return the segments with their ends; none reaches over a missing link. Raises CorruptionError."""
         return self._mirror.segments_of(tp, bases)
 
     def tell_owner(self, tp: TopicPartition, error: TieredError) -> None:
-        """As :meth:`Mirror.tell_owner`."""
         self._mirror.tell_owner(tp, error)
 
     def extent(self, tp: TopicPartition, *, exact: bool) -> Extent:
-        """Exact whatever is asked for: the last file is empty. What was never claimed has no records yet.
+        """Return the exact extent, even without ``exact``: the last file is empty.
 
-        So a new directory beside an old broker goes on where the bucket ends, whoever filled it, if one of the broker's
-        segments begins there: another replica rolls at other offsets, and a claim would only fence its sidecar.
+        A partition that was never claimed has no records yet. A new directory beside an old broker thus continues at
+        the end of the bucket, if one of the broker's segments begins there. Another replica rolls at other offsets: a
+        claim would only fence its sidecar.
         """
         del exact
         found = super().extent(tp, exact=False)
@@ -82,11 +82,11 @@ class BrokerDirectory(LogDirectory):
         return Extent(start, start, self._mirror.joints(tp))
 
     def seal(self) -> bool:
-        """Nothing is ever active here: the broker rolls its own."""
+        """Return False: the broker rolls its own segments, and none is active here."""
         return False
 
     def begin(self, tp: TopicPartition, granted: Granted) -> bool:
-        """What is linked is the log from here on; in a new directory, what the bucket does not hold. Never later."""
+        """Begin the log at the links; in a new directory, where the bucket ends. Return False: nothing is postponed."""
         with self._busy:
             self._mirror.begin(tp, granted.next_offset, resumes=granted.resumes, producers=granted.producers)
         return False

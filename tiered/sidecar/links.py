@@ -1,4 +1,4 @@
-"""Where the links beside a broker begin, noted: a link that somebody removed would leave no trace between two others.
+"""Notes of where the links beside a broker begin. A removed link would leave no trace between two others.
 
 ``tiered-links`` in a partition of the private directory, as Kafka writes its checkpoints::
 
@@ -8,8 +8,8 @@
     4711         the next one; the one before it ends here
     9000         where the links end
 
-An offset is noted before its link is made, and struck out before the link is let go: a kill in between leaves an
-offset at or above the end of the links, or a link that is not noted, and neither is missing.
+An offset is noted before its link is made, and struck out before the link is deleted. A kill in between leaves an
+offset at or above the end of the links, or a link that is not noted. Neither counts as missing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VERSION = 0
 
 
 class Lost(NamedTuple):
-    """A link that is noted and gone: offsets ``base`` to before ``after``."""
+    """A noted link that is missing: offsets ``base`` to before ``after``."""
 
     base: int
     after: int
@@ -42,14 +42,14 @@ class LinkNotes:
         self._notes: dict[Path, SmallFile[tuple[int, ...]]] = {}
 
     def read(self, folder: Path) -> tuple[int, ...]:
-        """The offsets that are noted, ascending; none without a note. Raises CorruptionError.
+        """Return the noted offsets, ascending; none without a note. Raises CorruptionError.
 
         Costs one ``stat`` while nothing changed.
         """
         return self._note(folder).load() or ()
 
     def write(self, folder: Path, offsets: Sequence[int]) -> None:
-        """Replaces the note, durably, unless it says so already."""
+        """Replace the note, durably, unless it has these offsets already."""
         if list(self.read(folder)) != list(offsets):
             self._note(folder).store(encode(offsets), tuple(offsets))
 
@@ -61,28 +61,27 @@ class LinkNotes:
         return note
 
     def offsets(self, folder: Path, linked: Sequence[int]) -> list[int]:
-        """Where links begin, and the end of the last: ``linked``, those that are there, and those that are gone."""
+        """Return where links begin, existing (``linked``) or missing, and the end of the last."""
         return sorted({*linked, *(offset for offset in self.read(folder) if linked and offset < linked[-1])})
 
     def there(self, folder: Path, linked: Sequence[int]) -> list[tuple[int, int]]:
-        """The links that are there, with their ends: none reaches over one that is gone."""
+        """Return the existing links with their ends: none reaches over a missing one."""
         there = frozenset(linked)
         return [pair for pair in itertools.pairwise(self.offsets(folder, linked)) if pair[0] in there]
 
     def lost(self, folder: Path, linked: Sequence[int], committed: int) -> list[Lost]:
-        """Links that are gone and hold what the bucket, which ends at ``committed``, has not."""
+        """Return missing links with offsets beyond ``committed``, the end of the bucket."""
         there = frozenset(linked)
         pairs = itertools.pairwise(self.offsets(folder, linked))
         return [Lost(base, after) for base, after in pairs if base not in there and after > committed]
 
 
 def encode(offsets: Sequence[int]) -> bytes:
-    """The file's content."""
     return "".join(f"{number}\n" for number in (VERSION, len(offsets), *offsets)).encode()
 
 
 def _decode_of(path: Path, data: bytes) -> tuple[int, ...]:
-    """As :func:`decode`; the error names the file, and says what to do."""
+    """Decode the note at ``path``. An error names the file and the next step."""
     try:
         return decode(data)
     except NewerFormatError as newer:
@@ -99,7 +98,7 @@ def _decode_of(path: Path, data: bytes) -> tuple[int, ...]:
 
 
 def decode(data: bytes) -> tuple[int, ...]:
-    """The offsets. Raises CorruptionError."""
+    """Return the offsets. Raises CorruptionError."""
     lines = data.decode("ascii", "replace").splitlines()
     if not all(line.isdecimal() for line in lines) or len(lines) < 2:
         raise CorruptionError("it is not a list of offsets", position=0)

@@ -1,25 +1,25 @@
-"""Beside a real Kafka broker: its sealed segments as hard links in a private directory, which is uploaded.
+"""Hard links to the sealed segments of a real Kafka broker, in a private directory which is uploaded.
 
 ::
 
     /var/lib/kafka/data            the broker's; read, never written
     /var/lib/kafka/data-tiered     ours, on the same file system: a log directory that is made of links
-        orders-0/00000000000000000000.log  .index .timeindex .txnindex   links to the broker's files
-        orders-0/00000000000000004711.log                                empty: where the log ends
-        orders-0/00000000000000004711.snapshot                           the producers at that end, a link; derived
-                                                                         from the links where the broker has none
-        orders-0/partition.metadata  leader-epoch-checkpoint             copies
-        orders-0/tiered-links                                            where links begin (``sidecar.links``)
+      orders-0/00000000000000000000.log  .index .timeindex .txnindex   links to the broker's files
+      orders-0/00000000000000004711.log                                empty: where the log ends
+      orders-0/00000000000000004711.snapshot                           the producers at that end, a link; derived
+                                      from the links where the broker has none
+      orders-0/partition.metadata  leader-epoch-checkpoint             copies
+      orders-0/tiered-links                                            where links begin (``sidecar.links``)
 
-A link is what keeps a segment that the broker's retention deletes. Only what lies below the recovery point and the high
-watermark of the broker's checkpoints is linked, whole segments in offset order without a gap; what the bucket holds is
-let go. A bucket that has nothing of a log begins with the segment in which the broker's starts, as Kafka's own tiering.
-Of a segment into which the cleaner merged what the links hold with what they do not, the latter is copied. A link that
-somebody removed is made again where the broker has all of it; else nothing from there on is uploaded. A link is
-the broker's file: nobody opens this directory for writing (``lock.SIDECAR_NAME``), and the engine seals nothing in it.
-The broker may cut a file only above the high watermark, unless a leader is elected uncleanly: then the leader epoch of
-what is linked is another one (:meth:`Mirror._agree`), and the link may hold the other records. A new private directory
-has nothing to compare: its claim asks the bucket (``steps.BucketSteps.claim``).
+A link preserves a segment that the broker's retention deletes. Only segments below the recovery point and the high
+watermark of the broker's checkpoints are linked, whole and in offset order without a gap. Links that the bucket has are
+deleted. A bucket without this log begins with the segment in which the broker's log starts, as Kafka's tiering. The
+cleaner may merge linked and unlinked segments: the unlinked part is copied. A removed link is made again where the
+broker has all of it; otherwise nothing from there on is uploaded. A link is the broker's file: this directory is never
+opened for writing (``lock.SIDECAR_NAME``), and the engine seals nothing in it. The broker may cut a file only above the
+high watermark, unless a leader is elected uncleanly: then the leader epoch of the linked records differs
+(:meth:`Mirror._agree`), and the link may hold the other records. A new private directory has nothing to compare: its
+claim asks the bucket (``steps.BucketSteps.claim``).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ from tiered.sidecar.links import LinkNotes, Lost
 LOGGER = logging.getLogger("tiered.sidecar")
 
 HELD_BYTES = 64 * 1024**3
-"""Linked and not yet in the bucket, at most: a link holds space that the broker's retention meant to free."""
+"""Limit of linked bytes that are not in the bucket: a link holds space that the broker's retention meant to free."""
 
 INTERNAL = frozenset(
     {OFFSETS_TOPIC, "__transaction_state", "__share_group_state", "__cluster_metadata", "__remote_log_metadata"}
@@ -101,38 +101,40 @@ INTERNAL = frozenset(
 """Topics of the broker itself: state, not records."""
 
 COPIED_BYTES = 4 * 1024**2
-"""Read and written at once where a segment of the broker is copied in part."""
+"""Bytes read and written at once where a segment of the broker is copied in part."""
 
 LINKING_NAME = "tiered-linking"
 BEGUN_NAME = "tiered-begun"
-"""Empty file in a partition whose claim stood: what is linked from then on is the log of this directory."""
+"""Empty file in a partition whose claim stood: links made from then on are the log of this directory."""
 STARTS_IN_NAME = "tiered-starts-in"
-"""In which segment the broker's log started when it was first linked: a bucket that has nothing of it begins there."""
+"""File with the base of the segment in which the broker's log started when it was first linked. A new bucket begins
+there.
+"""
 TAKEN_BACK_NAME = "tiered-taken-back"
-"""From which offset on links were taken back. Only the next claim tells for sure whether the bucket has it."""
+"""File with the offset from which links were taken back. Only the next claim proves whether the bucket has it."""
 DELETED = ".deleted"
-"""What the broker appends to the name of a file a minute before it removes it."""
+"""Suffix that the broker appends to the name of a file a minute before it removes it."""
 
 
 def beside(broker: Path) -> Path:
-    """The private directory of a broker's log directory, unless another one is named."""
+    """Return the default private directory of a broker's log directory."""
     return broker.absolute().with_name(f"{broker.absolute().name}-tiered")
 
 
 def safe_end(
     tp: TopicPartition, points: Mapping[TopicPartition, int], marks: Mapping[TopicPartition, int]
 ) -> int | None:
-    """Below it records are flushed, and no leader's election takes them back; None: the checkpoints do not tell."""
+    """Return the end of flushed records that no leader election takes back; None if a checkpoint does not name it."""
     return min(points[tp], marks[tp]) if tp in points and tp in marks else None
 
 
 def first_base(bases: Sequence[int], log_start: int) -> int:
-    """Where the segment begins in which a log starts: of those before it nobody reads anything any more."""
+    """Return the base of the segment in which the log starts. Earlier segments are read no more."""
     return max((base for base in bases if base <= log_start), default=bases[0])
 
 
 def epoch_of(epochs: bytes, offset: int) -> int:
-    """The leader epoch under which ``offset`` was written, by a ``leader-epoch-checkpoint``; -1 if it does not tell."""
+    """Return the leader epoch of ``offset`` by a ``leader-epoch-checkpoint``; -1 if it has none for it."""
     try:
         return epoch_at(decode_epochs(epochs.decode()), offset)
     except (CorruptionError, UnicodeDecodeError):
@@ -140,9 +142,10 @@ def epoch_of(epochs: bytes, offset: int) -> int:
 
 
 class _Piece(NamedTuple):
-    """What is linked as the segment from ``start`` to ``after``: the broker's segment ``base`` from ``position`` on.
+    """Part of the broker's segment ``base`` that is linked as the segment from ``start`` to ``after``.
 
-    ``until``: where it ends there, None: with the file. What is not all of the file is a copy.
+    The piece begins at byte ``position`` and ends at byte ``until``, or with the file if that is None. A piece that is
+    not the whole file is a copy.
     """
 
     base: int
@@ -165,7 +168,7 @@ class Mirror:
         self.broken: dict[TopicPartition, TieredError] = {}
         self.skipped: set[TopicPartition] = set()
         self.taken_back: set[TopicPartition] = set()
-        """By the last look: links of these are other files now, none, or there again."""
+        """Partitions whose links the last look found replaced, missing or restored."""
         self._files = files
         self._compacted = frozenset(compacted)
         self._held_bytes = held_bytes
@@ -173,12 +176,12 @@ class Mirror:
         self._gone: set[TopicPartition] = set()
         self._links = LinkNotes(files)
         self._lost: dict[TopicPartition, list[Lost]] = {}
-        self._unlinked: dict[TopicPartition, TieredError] = {}  # as ``broken``, but for links that are lost
+        self._unlinked: dict[TopicPartition, TieredError] = {}  # ``broken`` without missing links
         self._uploads = UploadCheckpoint(path, files)
         self._ends = OffsetsFile(path, RECOVERY_POINT_NAME, files)
 
     def make(self, ids: IdSource) -> None:
-        """The directory, if there is none. Raises NotFoundError (no broker's), ConfigError (another file system)."""
+        """Make the directory if missing. Raises NotFoundError (no broker's), ConfigError (another file system)."""
         files, meta = self._files, read_volume(self.broker, self._files)
         if meta is None:
             raise NotFoundError(
@@ -206,7 +209,7 @@ class Mirror:
         ensure_volume(self.path, files, ids, LogConfig())
 
     def _need_own_links(self) -> None:
-        """That the links there are to files of this broker, which may have moved: not of one that is there, too."""
+        """Raise ConfigError if the links are to files of another broker that still exists."""
         other = Path(self._read(self.path / SIDECAR_NAME).decode().strip())
         if other.is_absolute() and other.resolve() != self.broker.resolve() and read_volume(other, self._files):
             raise ConfigError(
@@ -215,22 +218,22 @@ class Mirror:
             )
 
     def forget_removed(self) -> None:
-        """What is noted of partitions whose links somebody removed: of a topic that was given up, as a rule.
+        """Forget the notes of partitions whose links were removed, as a rule of an abandoned topic.
 
-        An upload would ask the bucket for each of them. Only with the uploader's lock.
+        An upload would ask the bucket for each of them. Call it only with the uploader's lock.
         """
         for tp in {*self._uploads.read(), *Claims(self.path, self._files).read()}:
             if not self._linked(self.path / partition_dir(tp)):
                 self._forget(tp)
 
     def look(self) -> None:
-        """Links what is new and safe, and lets go what the bucket holds."""
+        """Link new safe segments, and delete links that the bucket has."""
         theirs = DirectoryView.look(self.broker, self._files).partitions
         self.taken_back = set()
         try:
             names = (RECOVERY_POINT_NAME, REPLICATION_NAME, CLEANER_NAME, LOG_START_NAME)
             points, marks, cleaned, starts = map(self._checkpoint, names)
-        except TieredError as unknown:  # what is linked is uploaded meanwhile
+        except TieredError as unknown:  # existing links are uploaded meanwhile
             self.broken = dict.fromkeys((tp for tp in theirs if tp.topic not in INTERNAL), unknown)
             self._unlinked = dict(self.broken)
             return
@@ -279,7 +282,7 @@ class Mirror:
             self._ends.write(flushed)
 
     def _checkpoint(self, name: str) -> Mapping[TopicPartition, int]:
-        """One of the broker's. Raises CorruptionError: what it says is never taken for nothing."""
+        """Read one of the broker's checkpoints. Raises CorruptionError: damage never counts as empty."""
         lost = (
             "what of the broker's logs is safe, compacted or deleted is not known: nothing is linked meanwhile; a "
             "running broker writes it anew within a minute"
@@ -287,9 +290,9 @@ class Mirror:
         return OffsetsFile(self.broker, name, self._files).read_whole(lost)
 
     def _read_epochs(self, theirs: Path) -> bytes:
-        """The leader epochs of the broker's log as they stand; empty where it notes none.
+        """Return the leader epochs of the broker's log; empty without a file.
 
-        Raises CorruptionError: what nobody can read never stands for none, of which nothing could be told to differ.
+        Raises CorruptionError: an unreadable file never counts as empty, because then no difference could be found.
         """
         path = theirs / EPOCHS_NAME
         data = self._read(path)
@@ -309,7 +312,7 @@ class Mirror:
         return data
 
     def _tell_gone(self, gone: set[TopicPartition]) -> None:
-        """Once, until the broker has them again."""
+        """Log each partition that the broker lost, once until it is back."""
         for tp in sorted(gone - self._gone):
             text = (
                 "sidecar_gone partition=%s: the broker has it no more; what is linked is uploaded, nothing else comes"
@@ -322,9 +325,9 @@ class Mirror:
         ours: Mapping[TopicPartition, Path],
         broken: dict[TopicPartition, TieredError],
     ) -> None:
-        """Of each partition the first link that is gone. Why the broker does not give it now is told before that.
+        """Report the first missing link of each partition, unless an earlier error already explains it.
 
-        Partitions of which other links are gone than before, or none any more, are ``taken_back``.
+        Partitions whose missing links changed since the last look are ``taken_back``.
         """
         was_lost, self._lost = self._lost, {}
         for tp, folder in ours.items():
@@ -348,7 +351,7 @@ class Mirror:
         }
 
     def segments_of(self, tp: TopicPartition, linked: Sequence[int]) -> Sequence[tuple[int, int]]:
-        """The links that begin at ``linked``, each with its own end."""
+        """Return the links that begin at ``linked``, each with its own end."""
         return self._links.there(self.path / partition_dir(tp), linked)
 
     def _lost_links(self, tp: TopicPartition, linked: Sequence[int]) -> list[Lost]:
@@ -373,25 +376,26 @@ class Mirror:
         )
 
     def begun(self, tp: TopicPartition) -> bool:
-        """Whether the bucket knows where it begins; until then its links are no log of anybody's."""
+        """Return True if a claim stood. Until then the links are no log of this directory."""
         return self._files.state(self.path / partition_dir(tp) / BEGUN_NAME) is not None
 
     def start(self, tp: TopicPartition, linked: int) -> int:
-        """Where a bucket begins that has nothing of a log whose links begin at ``linked``."""
+        """Return where a new bucket begins, for a log whose links begin at ``linked``."""
         noted = self._read(self.path / partition_dir(tp) / STARTS_IN_NAME)
         return int(noted) if noted else linked
 
     def joints(self, tp: TopicPartition) -> tuple[int, ...]:
-        """Where a segment begins that is linked, or still the broker's: at no other offset can the links go on."""
+        """Return the bases of linked segments and of the broker's: the links can go on at no other offset."""
         ours, theirs = self.path / partition_dir(tp), self.broker / partition_dir(tp)
         held = self._bases(theirs, local_files(self._files, theirs)) if self._files.is_directory(theirs) else []
         return tuple(sorted({*self._linked(ours), *held}))
 
     def begin(self, tp: TopicPartition, at: int, *, resumes: bool, producers: bytes = b"") -> None:
-        """Claimed; the bucket ends ``at`` this offset. ``resumes``, or the first time: links below it, or beside it,
-        are not needed. ``producers``: those at the bucket's end, kept where the broker has no snapshot of them.
+        """Begin after a claim. The bucket ends ``at`` this offset. With ``resumes``, or the first time, delete other
+        links.
 
-        Raises OffsetGapError if the broker has other records for what the bucket holds.
+        ``producers`` are those at the bucket's end, stored where the broker has no snapshot of them. Raises
+        OffsetGapError if the broker has other records for offsets that the bucket holds.
         """
         folder = self.path / partition_dir(tp)
         taken_back = self._read(folder / TAKEN_BACK_NAME)
@@ -426,7 +430,7 @@ class Mirror:
         topic_id: UUID | None,
         log_start: int,
     ) -> int:
-        """Links of one partition; returns the bytes that are held with them."""
+        """Link the new segments of one partition. Return the bytes that are linked with them."""
         ours, found = self.path / partition_dir(tp), local_files(self._files, theirs)
         end, bases = self._end(ours), self._bases(theirs, found)
         if topic_id is None and len(bases) > 1:  # a broker writes it before it rolls
@@ -438,10 +442,10 @@ class Mirror:
         if not bases:
             return held
         self._need_settled(tp, found)
-        epochs = self._read_epochs(theirs)  # once, and before what is linked with it: see _agree
+        epochs = self._read_epochs(theirs)  # once, and before any link is made: see _agree
         if end is None:
             self._forget(tp)
-            end = bases[0]  # what lies below the log start, too: the bucket's log may end there
+            end = bases[0]  # below the log start, too: the bucket's log may end there
             self._adopt(theirs, ours, end, epochs, starts_in=first_base(bases, log_start))
         end = self._agree(tp, ours, epochs, last=bases[-1], committed=committed if self.begun(tp) else -1)
         self._link_lost(tp, theirs, bases)
@@ -451,7 +455,7 @@ class Mirror:
         return self._link_new(tp, theirs, bases, end, safe=safe, held=held, epochs=epochs)
 
     def _link_lost(self, tp: TopicPartition, theirs: Path, bases: list[int]) -> None:
-        """Links again what somebody has removed, where the broker has all of it. Nothing is cut for it: see _agree."""
+        """Link removed segments again, where the broker has all of it. Nothing is cut for it: see _agree."""
         ours, compacted = self.path / partition_dir(tp), tp.topic in self._compacted
         for lost in self._lost_links(tp, log_bases(self._files, ours)):
             try:
@@ -465,7 +469,7 @@ class Mirror:
             LOGGER.warning(text, tp, *lost)
 
     def _piece_of(self, tp: TopicPartition, theirs: Path, bases: list[int], lost: Lost) -> _Piece | None:
-        """Where the broker still has what a link held: its segment, or its part of one that the cleaner merged."""
+        """Return where the broker still has a lost link: its segment, or a part of one that the cleaner merged."""
         if bases[0] > lost.base or bases[-1] < lost.after:
             return None
         pieces = []
@@ -483,9 +487,9 @@ class Mirror:
     def _link_new(
         self, tp: TopicPartition, theirs: Path, bases: list[int], end: int, *, safe: int, held: int, epochs: bytes
     ) -> int:
-        """Links the segments above ``end`` that are safe; returns the bytes that are held with them.
+        """Link the safe segments above ``end``. Return the bytes that are linked with them.
 
-        ``empty_to``: what the cleaner left nothing of. The segment that is linked next reaches down over it.
+        ``empty_to`` is the end of the range that the cleaner emptied. The next linked segment reaches down over it.
         """
         ours, compacted, empty_to = self.path / partition_dir(tp), tp.topic in self._compacted, end
         for base, after in itertools.pairwise(bases):
@@ -520,7 +524,7 @@ class Mirror:
         )
 
     def _joint_in(self, tp: TopicPartition, path: Path, base: int, end: int, after: int) -> int:
-        """Where ``end`` lies in a segment into which the cleaner merged what is linked with what follows."""
+        """Return the position of ``end`` in a segment that merges linked and later records."""
         with LogFile(self._files, path) as log:
             for span, _ in log.segment(0, log.size(), Offsets(base, after)):
                 if span.base_offset < end <= span.last_offset:
@@ -530,12 +534,12 @@ class Mirror:
             return log.size()
 
     def _agree(self, tp: TopicPartition, ours: Path, epochs: bytes, *, last: int, committed: int) -> int:
-        """Where the links end. What the broker has truncated since, or written again, is linked no more.
+        """Return where the links end. Remove links that the broker has truncated or rewritten since.
 
         A leader that was elected uncleanly gives offsets again, under another leader epoch. A file is cut in place: the
-        link of it shows the new records, the next link the old ones. ``epochs`` were read before what is linked with
-        them, so that they are never newer than it; ``last``: where the broker's last segment begins. Raises
-        OffsetGapError for what is in the bucket.
+        link of it shows the new records, the next link the old ones. ``epochs`` were read before the links are made, so
+        that they are never newer. ``last`` is the base of the broker's last segment. Raises OffsetGapError for records
+        that are in the bucket.
         """
         noted, ends = self._read(ours / EPOCHS_NAME), self._links.offsets(ours, log_bases(self._files, ours))
         while True:
@@ -555,16 +559,16 @@ class Mirror:
         return ends[-1]
 
     def _is_another_copy(self, ours: Path) -> bool:
-        """Whether the broker has none of the files that are linked: it truncated none, it fetches its replica anew.
+        """Return True if the broker has none of the linked files: it fetches its replica again.
 
-        The leader's retention may have taken what the links hold. Of another leader's records the epoch tells later.
+        The leader's retention may have deleted linked segments. The epoch reveals another leader's records later.
         """
         return not any(self._is_the_brokers(ours, base) for base in log_bases(self._files, ours))
 
     def _take_back(self, ours: Path, base: int) -> None:
-        """The links end at ``base`` again. The empty log first: a broker's file is never cut, and a kill may follow.
+        """End the links at ``base``. Write the empty log first: a broker's file is never cut, and a kill may follow.
 
-        What the checkpoint says of the bucket may be late, what the next claim says is not: it is told before that.
+        The upload checkpoint may be late, but the next claim is not: the offset is noted before that.
         """
         before = self._read(ours / TAKEN_BACK_NAME)
         self._files.replace(ours / TAKEN_BACK_NAME, b"%d" % (min(base, int(before)) if before else base))
@@ -578,7 +582,7 @@ class Mirror:
 
     @staticmethod
     def _need_no_vouching(tp: TopicPartition, bases: list[int]) -> None:
-        """That nothing is sealed of a partition which the broker's checkpoints do not name (yet)."""
+        """Raise DataLocalError for sealed segments of a partition that the broker's checkpoints lack (yet)."""
         if len(bases) > 1:
             raise DataLocalError(
                 f"{tp}: {RECOVERY_POINT_NAME} and {REPLICATION_NAME} of the broker do not both name it: what of it is "
@@ -587,7 +591,7 @@ class Mirror:
             )
 
     def _need_settled(self, tp: TopicPartition, found: list[LocalFile]) -> None:
-        """That no segment is without its name just now: a log that began behind it would lack it for ever."""
+        """Raise DataLocalError during a swap of segments: a log that began after it would lack it for ever."""
         if any(file.suffix == LOG_SUFFIX and file.work == SWAP_SUFFIX for file in found):
             raise self._exchanging(str(tp))
 
@@ -605,9 +609,9 @@ class Mirror:
             return b""
 
     def _bases(self, theirs: Path, found: list[LocalFile]) -> list[int]:
-        """Of its segments, but for sealed ones that the cleaner left empty: the one before each reaches over it.
+        """Return the bases of its segments without sealed empty ones: the one before each reaches over it.
 
-        One that has gone since the listing stays: it is not empty, and what lies before it ends where it began.
+        A segment that vanished since the listing stays: it is not empty, and its base ends the one before.
         """
         bases = bases_of(found)
         return [base for base in bases[:-1] if not self._is_empty(theirs / log_name(base))] + bases[-1:]
@@ -618,7 +622,7 @@ class Mirror:
 
     @staticmethod
     def _need_asked(tp: TopicPartition, *, asked_for: bool) -> None:
-        """That what is in the bucket already goes on: whoever reads it would not know that it had ended."""
+        """Raise ConfigError if the broker compacts a followed partition now. Readers would not see it end."""
         if not asked_for:
             raise ConfigError(
                 f"{tp} is followed, and the broker has compacted it since: nothing more of it is linked",
@@ -626,9 +630,9 @@ class Mirror:
             )
 
     def _need_same_topic(self, tp: TopicPartition, topic_id: UUID | None, linked: Mapping[int, UUID | None]) -> None:
-        """That the topic was not deleted and made again.
+        """Raise ConfigError if the topic was deleted and made again.
 
-        A bucket knows one of a name: while links of the first are here, its other partitions wait, too.
+        A bucket knows one topic of a name: while links of the first are here, its other partitions wait, too.
         """
         held = {tp.partition: linked[tp.partition]} if tp.partition in linked else linked
         others = sorted(number for number, known in held.items() if known != topic_id)
@@ -659,7 +663,7 @@ class Mirror:
             )
 
     def _forget(self, tp: TopicPartition) -> None:
-        """What was noted under its name is of links that are gone, perhaps of another topic: it begins anew."""
+        """Forget checkpoint and claim of links that are gone, perhaps of another topic."""
         if tp in self._uploads.read():
             self._uploads.forget([tp])
         claims = Claims(self.path, self._files)
@@ -676,7 +680,7 @@ class Mirror:
     def _link_segment(
         self, theirs: Path, ours: Path, piece: _Piece, *, may_have_gaps: bool, again: bool = False
     ) -> None:
-        """The log last: what is seen of it is whole. Children first here, too.
+        """Link a segment, its log last: a visible log is whole. Its side files come first.
 
         ``again``: a link that is noted. Others may follow it, and the producers at its end may still be there.
         """
@@ -711,7 +715,7 @@ class Mirror:
         files.sync_directory(ours)
 
     def _copy_log(self, theirs: Path, linking: Path, piece: _Piece) -> None:
-        """The part of a merged segment: other links hold the rest, or the bucket, and a link shows a whole file."""
+        """Copy a part of a merged segment. The rest is in other links or the bucket, and a link shows a whole file."""
         files = self._files
         with LogFile(files, theirs) as log:
             until = log.size() if piece.until is None else piece.until
@@ -725,7 +729,7 @@ class Mirror:
                 files.close(handle)
 
     def _need_whole(self, linking: Path, base: int, after: int, *, may_have_gaps: bool) -> None:
-        """That the file which was linked holds the range it is linked for: the broker goes on while it is looked at."""
+        """Raise OffsetGapError unless the linked file has its whole range: the broker may rewrite it meanwhile."""
         with LogFile(self._files, linking) as log:
             size, last = log.size(), base - 1
             for span, _ in log.segment(0, size, Offsets(base, after)):
@@ -742,7 +746,7 @@ class Mirror:
 
     @staticmethod
     def _damaged(damage: CorruptionError, linking: Path, theirs: Path) -> CorruptionError:
-        """The same of the broker's file: nobody knows the link by its passing name."""
+        """Return the error with the broker's file: the temporary name of the link means nothing to a user."""
         return CorruptionError(
             damage.message.replace(str(linking), str(theirs)),
             path_or_key=str(theirs),
@@ -753,7 +757,7 @@ class Mirror:
         )
 
     def tell_owner(self, tp: TopicPartition, error: TieredError) -> None:
-        """Makes damage that was met in a link name the broker's file, and other refusals the way on."""
+        """Change errors for the user: damage in a link names the broker's file, and other refusals get a hint."""
         ours = self.path / partition_dir(tp)
         if isinstance(error, FencedError):  # a repair would write to what is linked
             error.hint = (
@@ -768,7 +772,7 @@ class Mirror:
             self._tell_damage(tp, error, Path(error.path_or_key))
 
     def _tell_damage(self, tp: TopicPartition, damage: CorruptionError, link: Path) -> None:
-        """By the broker's name of the file, if that is still the one that was linked."""
+        """Name the broker's file in the error, if that is still the linked one."""
         file = self.broker / partition_dir(tp) / link.name
         linked, now = self._files.state(link), self._files.state(file)
         if linked is not None and now is not None and linked.inode == now.inode:
@@ -817,9 +821,9 @@ class Mirror:
         self._files.close(self._files.open_write(folder / log_name(end)))
 
     def _end(self, folder: Path) -> int | None:
-        """Where the links end; an empty file that a killed process placed beyond it goes.
+        """Return where the links end. Remove an empty file that a killed process placed beyond it.
 
-        A link whose file the broker cut at its first offset is empty, too: what it was linked for is still the end.
+        A link whose file the broker cut at its first offset is empty, too: its noted end is still the end.
         """
         if not self._files.is_directory(folder):
             return None
@@ -834,9 +838,9 @@ class Mirror:
         return ours is not None and theirs is not None and ours.inode == theirs.inode
 
     def _mend_end(self, folder: Path, bases: list[int]) -> list[int]:
-        """``bases``, with where the links end if somebody has removed the empty file that tells it.
+        """Return ``bases`` with the end of the links, if the empty file that marks it was removed.
 
-        What is noted beyond the last link that is there was linked, too, but for the last: it is lost.
+        Offsets noted beyond the last existing link were linked, too, but for the last: they are lost.
         """
         noted = self._links.read(folder)
         if self._size(folder, bases[-1]) and noted and noted[-1] > bases[-1]:
@@ -851,7 +855,7 @@ class Mirror:
     def _let_go_all(
         self, ours: Mapping[TopicPartition, Path], committed: Mapping[TopicPartition, int]
     ) -> tuple[int, dict[TopicPartition, TieredError]]:
-        """The bytes that are still held, and the partitions of which nobody can tell what is."""
+        """Delete links that the bucket has. Return the bytes still linked, and the partitions that failed."""
         held, broken = 0, {}
         for tp, folder in ours.items():
             try:
@@ -881,7 +885,7 @@ class Mirror:
             there.add(after)
 
     def _let_go(self, folder: Path, committed: int) -> int:
-        """The bytes that are still held. The newest committed segment stays: it proves whose log this is."""
+        """Delete the committed links but the newest, which proves whose log this is. Return the bytes still linked."""
         if self._end(folder) is None:
             return 0
         bases = self._mend_end(folder, log_bases(self._files, folder))
