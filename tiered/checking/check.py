@@ -1,15 +1,15 @@
-"""``check``: both tiers against what must be true of them. Takes no lock, and may run beside a writer and a collector.
+"""Check of both tiers against their invariants. Takes no lock, and may run beside a writer and a collector.
 
 ::
 
     log directory ── every batch, index, checkpoint ──┐
                                                       ├── findings ── report
     bucket ── root, invariants, objects, bundles ─────┘
-              (read_data: every byte)   where both hold a segment: the same bytes
+             (read_data: every byte)   where both hold a segment: the same bytes
 
-Nothing is changed; ``read_data`` makes one small object below ``pin/`` while it reads a partition, and deletes it.
-With it every record of both tiers is decoded, too: a right CRC only says that the bytes are those written.
-The invariants of a root are those that every commit checks (``plan.invariants``).
+Nothing is changed. ``read_data`` makes one small object below ``pin/`` while it reads a partition, and deletes it. It
+also decodes every record of both tiers: a right CRC only proves that the bytes are those written. The invariants of a
+root are those that every commit checks (``plan.invariants``).
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from tiered.remote.topics import TopicEntry, list_topic_names, load_topic
 from tiered.store.base import Emit, Steps, blocking
 
 MAX_FINDINGS = 10_000
-"""Findings that a report holds; more are counted only."""
+"""Limit of the findings in a report; later ones are counted only."""
 
 EXIT_WARNINGS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """What to look at. ``topics`` empty: all. ``read_data``: every byte of the bucket, and every record of both tiers
-    is decoded. ``orphans``: list them.
+    """Scope of a check. ``topics`` empty: all. ``orphans``: list them.
 
-    ``subset`` (n, m): of the bucket only the n-th of m parts is read, which together are all of it. ``pin``: no
-    collection takes what ``read_data`` has yet to read; a role that may not pin reads without.
+    ``read_data``: read every byte of the bucket, and decode every record of both tiers. ``subset`` (n, m): read only
+    the n-th of m parts of the bucket, which together are all of it. ``pin``: no collection deletes segments that
+    ``read_data`` has yet to read; a role that may not pin reads without.
     """
 
     topics: tuple[str, ...] = ()
@@ -66,11 +66,11 @@ class CheckOptions:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What was seen. ``unlisted`` findings came after the first :data:`MAX_FINDINGS`.
+    """Result of a check. ``unlisted`` findings came after the first :data:`MAX_FINDINGS`.
 
-    ``unchecked`` objects have no checksum that the store tells: only ``read_data`` judges their bytes. ``newer`` counts
-    the errors that say only that a newer release wrote something, ``denied`` those that this user may not look.
-    ``archived`` counts the segments that must be restored before they can be read, by storage class.
+    ``unchecked`` objects have no checksum in the store: only ``read_data`` judges their bytes. ``newer`` counts the
+    errors about objects of a newer release, ``denied`` those about missing rights of this user. ``archived`` counts the
+    segments that must be restored before they can be read, by storage class.
     """
 
     findings: tuple[Finding, ...]
@@ -90,9 +90,9 @@ class CheckReport:
 
     @property
     def exit_code(self) -> int:
-        """13 if anything is damaged or missing, else 12 if an error is ``denied``, 2 if all are ``newer`` (upgrade).
+        """Return 13 if anything is damaged or missing, 12 if an error is ``denied``, 2 if all are ``newer`` (upgrade).
 
-        3 after warnings, else 0.
+        Return 3 after warnings, 0 without findings.
         """
         if self.errors > self.newer + self.denied:
             return CorruptionError.exit_code
@@ -104,7 +104,7 @@ class CheckReport:
 
 
 def check_steps(log_dir: Path | None, url: str | None, options: CheckOptions, files: Files) -> Steps[CheckReport]:
-    """Looks at a log directory, a bucket or both. Emits each finding as it is made, and how much was looked at."""
+    """Check a log directory, a bucket or both. Emit each finding as it is made, and the progress."""
     if log_dir is None and url is None:
         raise ConfigError("there is nothing to check", hint="name a log directory, a store or both")
     if options.subset is not None and not 1 <= options.subset[0] <= options.subset[1]:
@@ -120,7 +120,7 @@ def check_steps(log_dir: Path | None, url: str | None, options: CheckOptions, fi
 
 
 class CheckRun:
-    """One check under way: what was found, and counted."""
+    """A running check: its findings and counts."""
 
     def __init__(self, options: CheckOptions) -> None:
         self.options = options
@@ -133,7 +133,7 @@ class CheckRun:
         self.unreadable: set[str] = set()
 
     def local(self, directory: Path, files: Files) -> Steps[LocalFacts]:
-        """The log directory."""
+        """Check the log directory."""
         self.log_dir = directory
         if not (yield from blocking(partial(files.is_directory, directory))):
             raise NotFoundError(f"the log directory {directory} does not exist", hint="correct the path")
@@ -147,7 +147,7 @@ class CheckRun:
         return check.facts
 
     def remote(self, url: str, local: LocalFacts, facts: RemoteFacts, reading: Reading) -> Steps[None]:
-        """Every partition that the registry names, and what the registry ought to name."""
+        """Check every partition that the registry names, and the registry itself."""
         entries = yield from self.registry(url, local)
         if reading.data:
             every = [(entry.topic_id, partition) for entry in entries for partition in range(entry.partitions)]
@@ -164,7 +164,7 @@ class CheckRun:
                     yield from check.orphans()
 
     def registry(self, url: str, local: LocalFacts) -> Steps[list[TopicEntry]]:
-        """The entries, and what they ought to name. One that cannot be read keeps no other from being checked.
+        """Return the registry's entries. Report what they lack; an unreadable entry stops no other.
 
         A check of all topics reads the decisions of sinks, too.
         """
@@ -185,7 +185,7 @@ class CheckRun:
         return list(entries.values())
 
     def add(self, part: CheckReport) -> None:
-        """What a part of this check came to, which another run has looked at."""
+        """Add the report of a part that another run has checked."""
         room = MAX_FINDINGS - len(self.findings)
         self.findings += part.findings[:room]
         self.unlisted += part.unlisted + len(part.findings[room:])
@@ -195,7 +195,7 @@ class CheckRun:
         self.denied += part.denied
 
     def report(self, local: LocalFacts, remote: RemoteFacts) -> CheckReport:
-        """All of it. Raises ``UnknownTopicError`` for a topic that was named and is in no tier."""
+        """Return the report. Raises ``UnknownTopicError`` for a named topic that is in no tier."""
         self._need_topics()
         return CheckReport(
             findings=tuple(self.findings),
@@ -215,7 +215,7 @@ class CheckRun:
         )
 
     def _need_topics(self) -> None:
-        """Raises ``UnknownTopicError`` for a topic that was named and is in no tier: nothing was checked of it."""
+        """Raise ``UnknownTopicError`` for a named topic that is in no tier: nothing of it was checked."""
         for topic in self.options.topics:
             if topic not in {tp.topic for tp in self.partitions} | self.unreadable:
                 raise UnknownTopicError(f"there is no topic {topic!r} to check", hint="see `tiered topics list`")
@@ -237,7 +237,7 @@ class CheckRun:
         return None
 
     def _need_settings(self, entry: TopicEntry, found: Findings) -> None:
-        """Tells of a setting that nobody can go by. The topic can be read, and is checked."""
+        """Report a setting that cannot be used. The topic is still readable, and is checked."""
         try:
             _ = entry.settings
         except ConfigError as unknown:
@@ -251,7 +251,7 @@ class CheckRun:
                 self.count(one)
 
     def count(self, found: Finding) -> None:
-        """One more, which is kept as long as there is room."""
+        """Count a finding, and store it while there is room."""
         self.counts[found.severity] += 1
         self.newer += found.code == NEWER_RELEASE
         self.denied += found.denied
@@ -270,7 +270,7 @@ def _settings(directory: Path, files: Files) -> Mapping[str, TopicConfig]:
 
 
 def _compacted_topics(directory: Path, files: Files) -> Callable[[str], bool]:
-    """Whether a topic may have holes: one that is compacted, and any that somebody else made."""
+    """Return a predicate for topics with possible holes: compacted ones, and those of a broker."""
     try:
         topics = expected_topics(directory, files)
         known = {name: topic.config.compacted or topic.adopted for name, topic in topics.items()}

@@ -1,7 +1,7 @@
-"""One segment looked at from the first byte to the last: batches, CRCs, offsets, and indexes that agree with them.
+"""Inspection of one segment from the first byte to the last: batches, CRCs, offsets, and indexes that agree with them.
 
-It is fed with pieces, so that a file of this disk and an object of the bucket are judged by the same code. Changes
-nothing. What is wrong comes back as findings, never as an exception; only a source that cannot be read raises.
+The bytes are fed in pieces, so that a local file and an object of the bucket are judged by the same code. Nothing is
+changed. Damage is reported as findings, never as an exception; only an unreadable source raises.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ RANGE_BYTES = 8 * 1024 * 1024
 """Bytes of one GET."""
 
 RANGES_TOGETHER = 4
-"""GETs under way at once; as many ranges are in memory."""
+"""Concurrent GETs; as many ranges are in memory."""
 
 MAX_BATCH_BYTES = 512 * 1024 * 1024
-"""A declared batch larger than this is taken for damage: nobody writes one."""
+"""Limit of a declared batch size: a larger one counts as damage, because no writer makes it."""
 
 _BASE_OFFSET = struct.Struct(">q")
 
 
 class ObjectGone(CorruptionError):
-    """The object of a segment that a catalog names is not there (any more)."""
+    """Error about a missing object of a segment that a catalog names."""
 
 
 @dataclass(slots=True)
 class LogScan:
-    """What the batches of one ``.log`` add up to. ``end_offset`` exclusive; ``valid_bytes`` up to the last whole batch.
+    """Totals of the batches of one ``.log``. ``end_offset`` is exclusive; ``valid_bytes`` ends at the last whole batch.
 
     ``crc32c`` is that of the whole file, torn tail included. ``min_timestamp`` is known only after decoding.
     """
@@ -66,15 +66,15 @@ class LogScan:
 
 
 PADDING = ": its writer took that room ahead (`preallocate`), or a crash left them"
-"""What zeros are that end a segment which may still be written."""
+"""Explanation of zeros at the end of a segment that may still be written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expectations:
-    """How strict to be. ``growing``: the segment may still be written, so a torn tail and padding are normal.
+    """Strictness of an inspection.
 
-    ``padded``: of these only zeros to its end are.
-    ``contiguous``: offsets have no holes (never compacted). ``decode``: look into every record too.
+    ``growing``: the segment may still be written, so a torn tail and padding are normal. ``padded``: only zeros up to
+    the end are normal. ``contiguous``: offsets have no holes (never compacted). ``decode``: decode every record too.
     """
 
     growing: bool = False
@@ -84,7 +84,7 @@ class Expectations:
 
 
 class BatchFeed:
-    """The whole batches of a log of ``size`` bytes that comes in pieces; ``done`` where only a partial one is left.
+    """The whole batches of a log of ``size`` bytes that comes in pieces; ``done`` once only a partial one is left.
 
     A batch that spans pieces is joined once, when its last byte is there.
     """
@@ -98,7 +98,7 @@ class BatchFeed:
         self.done = size < self._wanted_bytes
 
     def feed(self, data: bytes) -> Iterator[tuple[int, memoryview]]:
-        """Position and bytes of each batch that ``data`` completes, by declared length.
+        """Yield position and bytes of each batch that ``data`` completes, by declared length.
 
         Raises ``CorruptionError`` with the position where no batch can begin.
         """
@@ -119,13 +119,12 @@ class BatchFeed:
 
 
 def pieces(source: ByteSource) -> Iterator[bytes]:
-    """All bytes, :data:`WINDOW_BYTES` at once."""
     for start in range(0, source.size, WINDOW_BYTES):
         yield source.read_at(start, min(WINDOW_BYTES, source.size - start))
 
 
 def batches(source: ByteSource) -> Iterator[tuple[int, memoryview]]:
-    """What a :class:`BatchFeed` gives of ``source``; no more is read than is taken."""
+    """Yield position and bytes of each batch of ``source``; read no more than the caller takes."""
     feed = BatchFeed(source.size)
     for piece in pieces(source):
         yield from feed.feed(piece)
@@ -136,7 +135,7 @@ def batches(source: ByteSource) -> Iterator[tuple[int, memoryview]]:
 def fetch_log(
     tp: TopicPartition, key: str, row: Row, take: Callable[[bytes], object], *, told: bool = True
 ) -> Steps[None]:
-    """Hands the whole object to ``take``, a range after the other, and emits how much that was if ``told``.
+    """Hand the whole object to ``take``, range by range. Emit the progress, unless the caller opts out.
 
     ``take`` may wait for the disk. Raises ObjectGone, and CorruptionError for an object of another size.
     """
@@ -169,9 +168,9 @@ def fetch_log(
 
 
 class LogInspection:
-    """Walks a ``.log`` that is fed to it and says what it found; ``indexes`` are compared with it on the way.
+    """Inspection of a ``.log`` that is fed to it. ``indexes`` are compared with it on the way.
 
-    ``follower`` sees each batch; where one cannot be read it forgets what came before. Feed every byte, then ``end``.
+    ``follower`` sees each batch; after an unreadable one it forgets all before. Feed every byte, then call ``end``.
     """
 
     def __init__(
@@ -196,13 +195,13 @@ class LogInspection:
         self._damage: CorruptionError | None = None
 
     def of(self, source: ByteSource) -> LogScan:
-        """Fed with all of it."""
+        """Feed all of ``source`` and return the totals."""
         for piece in pieces(source):
             self.feed(piece)
         return self.end()
 
     def feed(self, data: bytes) -> None:
-        """The next bytes. Looked at in windows, which stay in the processor's cache."""
+        """Inspect the next bytes, in windows that fit the processor's cache."""
         for start in range(0, len(data), WINDOW_BYTES):
             self._piece(data[start : start + WINDOW_BYTES])
 
@@ -230,7 +229,7 @@ class LogInspection:
         self._scan.valid_bytes = position + len(data)
 
     def _verified(self, position: int, data: memoryview) -> tuple[BatchHeader, bool]:
-        """The header, and whether the CRC holds. Raises ``CorruptionError`` if not even the header can be read."""
+        """Return the header, and True if the CRC holds. Raise ``CorruptionError`` for an unreadable header."""
         try:
             return verify_batch(data), True
         except CorruptionError as damage:
@@ -282,7 +281,7 @@ class LogInspection:
             scan.min_timestamp = timestamp
 
     def end(self) -> LogScan:
-        """What it all adds up to."""
+        """Judge the tail and the indexes. Return the totals."""
         scan = self._scan
         if scan.end_offset < 0:
             scan.end_offset = scan.base_offset
@@ -297,7 +296,7 @@ class LogInspection:
         return scan
 
     def _tail(self) -> None:
-        """Judges what follows the last whole batch: a torn write, zeros that a crash left, or damage."""
+        """Judge the bytes after the last whole batch: a torn write, zeros that a crash left, or damage."""
         scan, damage = self._scan, self._damage
         only_zeros = self._zeros_from <= scan.valid_bytes
         if damage is not None and not only_zeros:
@@ -313,7 +312,7 @@ class LogInspection:
 
 
 def inspect_other_indexes(indexes: SealedIndexes, base_offset: int, findings: Findings) -> None:
-    """Transaction index and producer snapshot: versions, order, CRC."""
+    """Check transaction index and producer snapshot: versions, order, CRC."""
     try:
         decode_txns(indexes.txn_index, base_offset)
     except CorruptionError as damage:
@@ -332,7 +331,7 @@ def inspect_other_indexes(indexes: SealedIndexes, base_offset: int, findings: Fi
 
 
 def compare_descriptor(scan: LogScan, descriptor: SegmentDescriptor, findings: Findings) -> None:
-    """The sizes, ranges and checksum that were noted at the seal, against what was read (with ``decode``)."""
+    """Compare sizes, ranges and checksum noted at the seal with the bytes that were read (with ``decode``)."""
     pairs = (
         ("size", scan.size_bytes, descriptor.size_bytes),
         ("CRC32C", scan.crc32c, descriptor.crc32c),
@@ -349,9 +348,9 @@ def compare_descriptor(scan: LogScan, descriptor: SegmentDescriptor, findings: F
 
 
 class SideFileCheck:
-    """Compares transaction indexes and producer snapshots with the markers in the log, segment after segment.
+    """Comparison of transaction indexes and producer snapshots with the markers in the log, segment by segment.
 
-    ``follower`` is for a :class:`LogInspection`; call :meth:`compare` behind each segment, :meth:`skip` for one that
+    Pass ``follower`` to a :class:`LogInspection`. Call :meth:`compare` after each segment, :meth:`skip` for one that
     was not read.
     """
 
@@ -360,12 +359,12 @@ class SideFileCheck:
         self._next = -1
 
     def begin(self, base_offset: int) -> None:
-        """The segment at ``base_offset`` is read next. Nothing came before offset 0; what a hole held nobody knows."""
+        """Begin the segment at ``base_offset``. Nothing came before offset 0; after a hole the state is unknown."""
         if base_offset != self._next:
             self.follower.restart(whole=base_offset == 0)
 
     def skip(self, snapshot: bytes | None, end_offset: int) -> None:
-        """Takes the producers at the end of a segment from its snapshot: nothing else of the segment is known."""
+        """Read the producers at the end of a segment from its snapshot: the segment itself was not read."""
         known = _decoded(snapshot, end_offset)
         self.follower.restart(known, whole=known is not None)
         self._next = end_offset
@@ -380,9 +379,9 @@ class SideFileCheck:
         expected: bool = False,
         alone: bool = False,
     ) -> tuple[Judged, Judged]:
-        """Transaction index and producer snapshot of the segment that was just read.
+        """Judge transaction index and producer snapshot of the segment that was just read.
 
-        ``alone``: nobody can read what came before the log, so that a marker whose beginning lay there hides nothing.
+        ``alone``: offsets before the log cannot be read, so that a marker whose transaction began there hides nothing.
         """
         followed = self.follower.end_segment()
         self._next = end_offset
@@ -407,12 +406,12 @@ def _show(follower: Follower, header: BatchHeader, data: memoryview, *, intact: 
             follower.see(read_producer(header, data))
             return
     except CorruptionError:
-        pass  # the records of a marker: said before
+        pass  # the records of a marker: reported before
     follower.restart(whole=False)
 
 
 class _IndexCheck:
-    """The entries of one index, each judged when the log comes to it; none of an index that does not rise."""
+    """The entries of one index, each judged when the log reaches it. An index that does not rise has none."""
 
     def __init__(self, code: str, findings: Findings) -> None:
         self._code, self._findings = code, findings
@@ -420,7 +419,7 @@ class _IndexCheck:
         self._next = 0
 
     def _take(self, read: Callable[[], OffsetIndex | TimeIndex], entry_bytes: int, what: str, step: int) -> None:
-        """``step``: by how much the second number of an entry rises at least."""
+        """Read the index. ``step`` is the minimal rise of the second number of an entry."""
         try:
             index = read()
         except CorruptionError as damage:
@@ -432,13 +431,13 @@ class _IndexCheck:
             return
         pairs = enumerate(itertools.pairwise(entries), start=1)
         falls = (number for number, (a, b) in pairs if not (a[0] < b[0] and a[1] + step <= b[1]))
-        number = next(falls, 0)  # the first entry if it is that which is impossible
+        number = next(falls, 0)  # the first entry if that one is impossible
         before = f" after {entries[number - 1]}" if number else ""
         place = f"entry {number} at byte {number * entry_bytes} is {entries[number]}{before}"
         self._findings.error(self._code, f"{what} do not rise: {place}")
 
     def _due(self, limit: int) -> Iterator[tuple[int, int]]:
-        """The entries that point up to ``limit``, once."""
+        """Yield the entries that point up to ``limit``, once."""
         while self._next < len(self._entries) and self._entries[self._next][1] <= limit:
             self._next += 1
             yield self._entries[self._next - 1]
@@ -448,7 +447,7 @@ class _IndexCheck:
 
 
 class _OffsetIndexCheck(_IndexCheck):
-    """Every entry points at the start of a batch, and nothing at or above its offset lies before that batch."""
+    """Check of the offset index: each entry points at a batch, and no earlier batch reaches its offset."""
 
     def __init__(self, data: bytes, base: int, findings: Findings, expectations: Expectations) -> None:
         super().__init__("offset_index", findings)
@@ -471,7 +470,7 @@ class _OffsetIndexCheck(_IndexCheck):
 
 
 class _TimeIndexCheck(_IndexCheck):
-    """Every entry tells the largest timestamp of all records up to its offset."""
+    """Check of the time index: each entry has the largest timestamp of all records up to its offset."""
 
     def __init__(self, data: bytes, base: int, findings: Findings, expectations: Expectations) -> None:
         super().__init__("time_index", findings)
@@ -485,7 +484,7 @@ class _TimeIndexCheck(_IndexCheck):
             if timestamp < self._largest:
                 self._error(f"records up to offset {offset} reach {self._largest}, the entry says {timestamp}", offset)
             elif timestamp > self._largest:
-                # A lookup then starts later than it could have, but never behind a record that it wants.
+                # A lookup then starts later than it could have, but never after a record that it wants.
                 message = f"records up to offset {offset} reach only {self._largest}, the entry says {timestamp}"
                 self._findings.add(Severity.WARNING, "time_index", message, offset=offset)
 

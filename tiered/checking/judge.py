@@ -1,4 +1,4 @@
-"""The two objects of a row, each compared with what the row says of it."""
+"""Comparison of the two objects of a row with the row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tiered.store.base import Blocking, Get, Head, Object, Steps
 
 
 class Judged(NamedTuple):
-    """An object of a row. ``problem`` is ``""`` if it is right. ``etag`` and ``size`` are of what lies there."""
+    """An object of a row. ``problem`` is ``""`` if it is right. ``etag`` and ``size`` are of the stored object."""
 
     key: str
     problem: str

@@ -1,4 +1,4 @@
-"""Objects that a partition keeps beside its newest catalog, as ``check`` sees them; and the decisions of sinks.
+"""Check of the objects beside the newest catalog of a partition, and of the decisions of sinks.
 
 Each must be readable. A pin or a page of garbage that cannot be read stops every collection. A root is rebuilt from the
 newest copy below ``hist/``. The other copies are read with the data. A segment that only a snapshot names is compared
@@ -126,7 +126,7 @@ class _Kept:
         self.add(key, code, what, severity, flaw.position if isinstance(flaw, CorruptionError) else -1)
 
     def segments(self, taken: Taken) -> Steps[None]:
-        """Compare the segments that a snapshot names, and the newest catalog not, with their rows."""
+        """Compare the segments that only a snapshot names, not the newest catalog, with their rows."""
         name = taken.source.removeprefix("snapshot ")
         findings = Findings(snap_key(self._view.topic_id, self._view.partition, name))
         held, newest = Snapshot.of(taken.root), (yield from self._pinned())
@@ -140,11 +140,11 @@ class _Kept:
         except CorruptionError as lost:
             what = f"snapshot {name}: {lost.message}; {let_go(*self._tp, name)}"
             findings.error("snapshot", what, offset=lost.offset)
-        if findings.items and (yield from self._is_held(taken)):  # else its segments may be collected
+        if findings.items and (yield from self._is_held(taken)):  # otherwise its segments may be collected
             self.found += findings.about(*self._tp)
 
     def _segment(self, name: str, row: Row, findings: Findings) -> Steps[None]:
-        """Report the ``.log`` of a segment, else its index."""
+        """Report the ``.log`` of a segment, or its index if the ``.log`` is right."""
         severity, code, advice = Severity.ERROR, "snapshot", let_go(*self._tp, name)
         judged = yield from judge_log(self._view.topic_id, self._tp, row, read_data=self._read_data)
         if not judged.problem:
@@ -180,7 +180,7 @@ class _Kept:
         return self._newest
 
     def _is_held(self, taken: Taken) -> Steps[bool]:
-        """Return True if the snapshot is still there, also if it cannot be read any more."""
+        """Return True if the snapshot still exists, readable or not."""
         try:
             return (yield from is_held_still(self._view, taken))
         except CorruptionError:

@@ -1,7 +1,7 @@
-"""The local half of ``check``: every file of a log directory, without its lock and without changing a byte.
+"""Check of a log directory: every file, without its lock and without changing a byte.
 
-A live writer may append, roll and delete meanwhile: index files are read before the size of their ``.log`` is taken,
-so that they never name what was not yet read, and a file that vanishes was deleted by its owner.
+A live writer may append, roll and delete meanwhile. Index files are read before the size of their ``.log`` is taken, so
+that they never name bytes that were not read. A file that vanishes was deleted by its owner.
 """
 
 from __future__ import annotations
@@ -74,18 +74,18 @@ RENAMED = {
     "future": "is the copy of a partition that moves here, not whole yet: whoever moves it ends that",
     "stray": "was set aside by a broker that should not have it: it is kept, and nobody reads it",
 }
-"""What a partition's directory is that was renamed, by kind."""
+"""Explanation of a renamed partition directory, by kind."""
 UNREADABLE = "unreadable"
-"""Code of what the disk, or its owner and mode, does not let this process read: nobody knows whether it is whole."""
+"""Code of a finding about a file that this process cannot read: it may be whole or damaged."""
 
 T = TypeVar("T")
 Seen = list[Finding | Passed]
-"""What one look at the disk gives."""
+"""Findings and progress of one step."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """What the other tier is compared with. ``sealed``: nobody writes it any more."""
+    """Facts of a local segment for the comparison with the bucket. ``sealed``: it is written no more."""
 
     base_offset: int
     size_bytes: int
@@ -95,9 +95,9 @@ class SegmentFacts:
 
 @dataclass(slots=True)
 class PartitionFacts:
-    """One partition of this disk; ``topic_id`` None if its file is missing or damaged.
+    """One partition of this disk; ``topic_id`` is None if its file is missing or damaged.
 
-    ``whole``: nothing of what lies here is damaged, or could not be looked at.
+    ``whole``: every file here was read and none is damaged.
     """
 
     tp: TopicPartition
@@ -111,13 +111,13 @@ class PartitionFacts:
 
     @property
     def known(self) -> Known:
-        """What this disk has seen of the partition's root."""
+        """Return the newest state of the partition's root that this disk has seen."""
         return known_of(self.upload, self.proof)
 
 
 @dataclass(slots=True)
 class LocalFacts:
-    """What a log directory holds."""
+    """Totals of a log directory."""
 
     partitions: dict[TopicPartition, PartitionFacts] = field(default_factory=dict)
     segments: int = 0
@@ -126,9 +126,9 @@ class LocalFacts:
 
 @dataclass(slots=True)
 class LocalCheck:
-    """Looks at one log directory. ``compacted`` tells of a topic whether offsets may have holes.
+    """Check of one log directory. ``compacted`` returns True for a topic whose offsets may have holes.
 
-    ``topics``: only these, if any. ``decode``: looks into every record, too. ``settings`` by topic, as far as known.
+    ``topics``: only these, if any. ``decode``: decode every record, too. ``settings``: known ones, by topic.
     """
 
     directory: Path
@@ -143,7 +143,7 @@ class LocalCheck:
     _uncleaned: set[TopicPartition] = field(default_factory=set, init=False)
 
     def look(self) -> Iterator[Seen]:
-        """Everything that was seen, partition after partition, a file or a piece of one at a time. Fills ``facts``."""
+        """Yield findings and progress, partition by partition, one file or piece at a time. Fill ``facts``."""
         yield [Passed(0, "", self._total_bytes())]
         self._clean = self.files.state(self.directory / CLEAN_SHUTDOWN_NAME) is not None
         root = Findings(str(self.directory))
@@ -166,10 +166,10 @@ class LocalCheck:
         yield [*self._two_topics()]
 
     def _total_bytes(self) -> int:
-        """Size of all ``.log`` files, for a progress bar."""
+        """Return the size of all ``.log`` files, for a progress bar."""
         total = 0
         for _, path in self._partition_directories(Findings("")):
-            with suppress(LocalIOError):  # told where it is looked at
+            with suppress(LocalIOError):  # reported where it is checked
                 for base in bases_of(self._listed(path)):
                     state = self.files.state(path / log_name(base))
                     total += state.size if state is not None else 0
@@ -190,7 +190,7 @@ class LocalCheck:
     def _decoded(
         self, found: Findings, path: Path, decode: Callable[[str], T], code: str, severity: Severity = Severity.ERROR
     ) -> T | None:
-        """What a text file holds; None without it, and for a damaged one, which is a finding."""
+        """Return the decoded text file; None if it is missing or damaged. Damage is a finding."""
         try:
             return decode(self.files.read(path).decode())
         except NotFoundError:
@@ -217,7 +217,7 @@ class LocalCheck:
     def _emptied(
         self, points: Mapping[TopicPartition, int], seen: Collection[TopicPartition]
     ) -> Iterator[tuple[TopicPartition, Path]]:
-        """Directories without a file of a log, where a broker's checkpoint says that records were flushed."""
+        """Yield directories without a log file, where a broker's checkpoint names flushed records."""
         for tp, point in points.items():
             path = self.directory / partition_dir(tp)
             chosen = not self.topics or tp.topic in self.topics
@@ -227,7 +227,7 @@ class LocalCheck:
     def _gone(
         self, uploads: Mapping[TopicPartition, PartitionUpload], claims: Collection[TopicPartition]
     ) -> Iterator[Finding]:
-        """Partitions that held records here and have no folder any more."""
+        """Yield a finding for each partition that held records here and has no folder any more."""
         gone = _read(Findings(""), "checkpoint", partial(find_gone, self.directory, self.files, uploads)) or {}
         for tp, end in sorted((tp, end) for tp, end in gone.items() if not self.topics or tp.topic in self.topics):
             found = Findings(str(self.directory / partition_dir(tp)))
@@ -236,7 +236,7 @@ class LocalCheck:
             yield from found.about(*tp)
 
     def _broker_has_not_cleaned(self, tps: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Those of a broker's topics that its cleaner notes nothing of."""
+        """Return the partitions of a broker's topics that its cleaner's checkpoint does not name."""
         topics = _read(Findings(""), "topics_file", partial(expected_topics, self.directory, self.files))
         cleaner = self.directory / CLEANER_NAME
         cleaned = self._decoded(Findings(""), cleaner, decode_offsets, "checkpoint") or {}
@@ -246,7 +246,7 @@ class LocalCheck:
         return theirs - cleaned.keys()
 
     def _two_topics(self) -> Iterator[Finding]:
-        """Partitions of one name whose files say that they are of two topics."""
+        """Yield findings for partitions of one name whose files name two topic ids."""
         ids: dict[str, dict[int, UUID | None]] = {}
         for tp, facts in self.facts.partitions.items():
             ids.setdefault(tp.topic, {})[tp.partition] = facts.topic_id
@@ -295,14 +295,14 @@ class LocalCheck:
             except NotFoundError:
                 segment.add(Severity.INFO, "vanished", "the file was removed while it was looked at")
                 facts.whole = False
-                before = None  # what lay between went by its owner's will: no gap
+                before = None  # its owner deleted it: no gap
                 yield [*segment.about(*facts.tp)]
                 continue
             except LocalIOError as refused:
                 _refused(segment, refused)
                 facts.whole = False
                 yield [*segment.about(*facts.tp)]
-                before = None  # what it holds nobody knows: what follows is no gap
+                before = None  # its offsets are unknown: the next segment makes no gap
                 continue
             self._follows(before, scan, segment, facts.tp, sparse=self._leaves_out(path, facts.tp.topic))
             before = scan
@@ -311,7 +311,7 @@ class LocalCheck:
             yield [*segment.about(*facts.tp)]
 
     def _shorter(self, facts: PartitionFacts, path: Path, point: int) -> Seen:
-        """A log whose last segments are gone, or that lies empty: all that is there may be whole."""
+        """Report a log that ends below its recovery point: the rest may be whole, but segments are gone."""
         if facts.end_offset >= point or not facts.whole:
             return []
         found = Findings(str(path))
@@ -377,7 +377,7 @@ class LocalCheck:
         noted = None if growing else self._noted(path / local_name(base, SEAL_SUFFIX), scan.size_bytes, findings)
         told = any(item.severity is Severity.ERROR and item.code.startswith("log_") for item in findings.items)
         if noted is not None and noted.crc32c != scan.crc32c and not told:
-            # Base offsets and leader epochs are outside the CRC of their batch: this is all that tells of them.
+            # Base offsets and leader epochs are outside the CRC of their batch: only this checksum covers them.
             message = f"the file has CRC32C {scan.crc32c:08x}, {noted.crc32c:08x} was sealed"
             findings.error("log_changed", message, offset=base)
         if not growing and scan.size_bytes:
@@ -389,14 +389,14 @@ class LocalCheck:
         return scan, noted
 
     def _need_right_times(self, topic: str, scan: LogScan, noted: SegmentStats | None, findings: Findings) -> None:
-        """Reports timestamps that cannot be right, where the note says when the segment was appended."""
+        """Report impossible timestamps, where the note has the time of the append."""
         appended_ms, config = noted.appended_ms if noted is not None else -1, self.settings.get(topic, TopicConfig())
         if scan.records and appended_ms >= 0 and not is_believed(scan.max_timestamp, appended_ms, config):
             what = wrong_times_text(scan.base_offset, scan.end_offset, scan.max_timestamp, appended_ms)
             findings.add(Severity.WARNING, "timestamps_not_used", what, offset=scan.base_offset)
 
     def _need_indexes(self, path: Path, base: int, findings: Findings) -> None:
-        """Both are there, if the ``.log`` still is: an empty one is right for a segment of few batches, none is not."""
+        """Report missing indexes of an existing ``.log``. An empty index is right for a segment of few batches."""
         for code, suffix in (("offset_index_lost", INDEX_SUFFIX), ("time_index_lost", TIME_INDEX_SUFFIX)):
             name = local_name(base, suffix)
             if self.files.state(path / name) is None and self.files.state(path / log_name(base)) is not None:
@@ -415,12 +415,12 @@ class LocalCheck:
         start: int,
         alone: bool,
     ) -> None:
-        """Transaction index and producer snapshot against the markers; reads and uploads rebuild what the log tells.
+        """Compare transaction index and producer snapshot with the markers; reads and uploads rebuild both from the
+        log.
 
-        ``alone``: as reads do, what a transaction wrote before a log that no bucket knows of counts as nowhere.
-
-        Wholly below the log ``start`` nobody needs them: an open removes the snapshots at or below it, as Kafka does,
-        and the segments wait for the next pass of retention.
+        ``alone``: a transaction that began before the log counts as unknown, as reads do, if no bucket has that part.
+        Segments wholly below the log ``start`` do not need them: an open removes the snapshots at or below it, as Kafka
+        does, and the segments wait for the next pass of retention.
         """
         base = scan.base_offset
         txn_index = self._optional(path / local_name(base, TXN_INDEX_SUFFIX), findings)
@@ -449,19 +449,19 @@ class LocalCheck:
             findings.add(severity, code, f"{name} is not what the log tells: {judged.flaw}; {what}", offset=base)
 
     def _leaves_out(self, path: Path, topic: str) -> bool:
-        """Whether offsets of this partition may have no record."""
+        """Return True if offsets of this partition may have no record."""
         try:
             return self.compacted(topic) or self.files.state(path / SPARSE_NAME) is not None
         except LocalIOError:
-            return True  # nobody can tell
+            return True  # unknown
 
     def _follows(
         self, before: LogScan | None, scan: LogScan, findings: Findings, tp: TopicPartition, *, sparse: bool
     ) -> None:
-        """Checks two neighbouring files as two batches: offsets never go back, and only a sparse log has gaps.
+        """Check two neighbouring files as two batches: offsets never go back, and only a sparse log has gaps.
 
-        Of a broker's topic nobody knows whether it is compacted: one that the cleaner has not named, and whose segments
-        have every offset, rather lacks a file.
+        A broker's topic may be compacted without a sign of it. If its cleaner has not named the partition, and the
+        segments have every offset, a file is probably missing.
         """
         if before is None:
             return
@@ -477,7 +477,7 @@ class LocalCheck:
             findings.add(Severity.WARNING, "log_gap", text, offset=before.end_offset)
 
     def _optional(self, path: Path, findings: Findings) -> bytes | None:
-        """What a side file holds, nothing if there is none; None for one that cannot be read, which is a finding."""
+        """Return the bytes of a side file, empty if missing; None if unreadable, which is a finding."""
         try:
             return self.files.read(path)
         except NotFoundError:
@@ -489,7 +489,7 @@ class LocalCheck:
             return None
 
     def _noted(self, path: Path, size_bytes: int, findings: Findings) -> SegmentStats | None:
-        """What the note of the seal says; None without one, and for one that cannot be read, which is a finding."""
+        """Return the note of the seal; None if missing or unreadable. The latter is a finding."""
         try:
             return read_note(self.files, path, size_bytes)
         except LocalIOError as refused:
@@ -498,7 +498,7 @@ class LocalCheck:
 
 
 def _read(found: Findings, code: str, read: Callable[[], T]) -> T | None:
-    """What one of our own files holds; None for a damaged one, which is a finding."""
+    """Return the content of one of our own files; None for a damaged one, which is a finding."""
     try:
         return read()
     except CorruptionError as damage:
@@ -516,10 +516,10 @@ def _refused(found: Findings, refused: LocalIOError) -> None:
 
 
 def _code(damage: Exception, code: str) -> str:
-    """``code``, but for what a newer release wrote: it may be whole, this one cannot tell."""
+    """Return ``code``, or that of a newer release, whose file may be whole."""
     return NEWER_RELEASE if isinstance(damage, NewerFormatError) else code
 
 
 def _is_dense(scan: LogScan) -> bool:
-    """Whether each offset of a segment has a record."""
+    """Return True if each offset of a segment has a record."""
     return scan.records == max(0, scan.end_offset - scan.base_offset)

@@ -1,4 +1,4 @@
-"""The registry half of ``check`` and ``restore``: partitions that a bucket or a disk holds and that no entry names.
+"""Registry half of ``check`` and ``restore``: partitions in a bucket or on a disk that no entry names.
 
 ::
 
@@ -6,9 +6,9 @@
     entries, read after the listing  ──┼── a topic id without an entry, a partition beyond its entry
     what this disk has uploaded      ──┘
 
-A topic's roots are made before its entry, so roots that were never claimed are no finding: a registration that is
-under way, or that did not end, leaves them. Nor is what a topic left that was destroyed: an audit line tells of it. The
-listing comes first, so that what is registered meanwhile is named.
+A topic's roots are made before its entry. Roots that were never claimed are thus no finding: a running or interrupted
+registration leaves them. Neither is the rest of a destroyed topic, which an audit line names. The listing comes first,
+so that topics registered meanwhile are named.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from tiered.store.base import Get, Object, Steps, Together, list_all
 
 GETS_AT_ONCE = 16
 NAMED_PARTITIONS = 10
-"""Partitions that one finding names; of more it tells the number."""
+"""Partitions that one finding names; the rest is a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unnamed:
-    """Partitions of one topic id that no entry names. ``topic`` as their roots, or the disk, call it.
+    """Partitions of one topic id that no entry names. ``topic`` is the name in their roots, or on the disk.
 
-    ``in_use``: records, or at least a claim, were there; else they are roots that wait for their entry. ``destroyed``:
-    an audit line says that the partitions were destroyed; what is there are strays.
+    ``in_use``: records, or at least a claim, were there; otherwise they are roots that wait for their entry.
+    ``destroyed``: an audit line says that the partitions were destroyed; the objects are strays.
     """
 
     topic_id: UUID
@@ -54,7 +54,7 @@ class Unnamed:
 def survey(
     notes: list[str], refusals: type[TieredError] | tuple[type[TieredError], ...] = RemotePermissionError
 ) -> Steps[set[tuple[UUID, int]]]:
-    """(topic id, partition) of everything that the bucket holds; a note for who may not list it."""
+    """Return (topic id, partition) of everything that the bucket holds. Add a note if it cannot be listed."""
     try:
         return (yield from list_partitions())
     except refusals as error:
@@ -69,9 +69,9 @@ def unregistered(
     local: LocalFacts,
     topics: Collection[str],
 ) -> Steps[tuple[list[Finding], set[TopicPartition]]]:
-    """What the entries that were read after the listing do not name, and which partitions that is.
+    """Return findings for partitions that no entry names, and these partitions. Read the entries after the listing.
 
-    What ``unreadable`` entries would name is not known.
+    Partitions of ``unreadable`` entries are unknown, and not reported.
     """
     findings = list(_on_disk(entries, unreadable, local))
     partitions: set[TopicPartition] = set()
@@ -110,10 +110,10 @@ def _on_disk(entries: Mapping[str, TopicEntry], unreadable: Collection[str], loc
 def find_unnamed(
     listed: Collection[tuple[UUID, int]], entries: Collection[TopicEntry], names: Mapping[UUID, str]
 ) -> Steps[list[Unnamed]]:
-    """What was listed and no entry names, by topic id. ``names``: what a disk calls topic ids.
+    """Return the listed partitions that no entry names, by topic id. ``names``: topic names on a disk.
 
-    ``entries`` were read after the listing. Of each topic id roots are read until one is in use; where none of them
-    tells a name, the copies that are kept of them do.
+    ``entries`` were read after the listing. Roots of each topic id are read until one is in use. If none of them has a
+    name, their copies are read.
     """
     named = {entry.topic_id: entry for entry in entries}
     groups: defaultdict[UUID, list[int]] = defaultdict(list)
@@ -136,7 +136,7 @@ def find_unnamed(
 
 
 def _destroyed(topic_id: UUID, partitions: Sequence[int]) -> Steps[set[int]]:
-    """Those of which an audit line tells so; none for who may not list the lines."""
+    """Return the partitions that an audit line calls destroyed; none if the lines cannot be listed."""
     found: set[int] = set()
     try:
         for partition in partitions:
@@ -148,7 +148,7 @@ def _destroyed(topic_id: UUID, partitions: Sequence[int]) -> Steps[set[int]]:
 
 
 def _look(topic_id: UUID, partitions: Sequence[int]) -> Steps[tuple[str, bool]]:
-    """Return what the roots call the topic, and whether one is in use. Nothing is read after that one's group."""
+    """Return the topic's name in the roots, and True if one is in use. Nothing is read after that one's group."""
     topic = ""
     for at in range(0, len(partitions), GETS_AT_ONCE):
         keys = [root_key(topic_id, number) for number in partitions[at : at + GETS_AT_ONCE]]
@@ -161,7 +161,7 @@ def _look(topic_id: UUID, partitions: Sequence[int]) -> Steps[tuple[str, bool]]:
 
 
 def _name_in_copies(topic_id: UUID, partitions: Sequence[int]) -> Steps[str]:
-    """What a copy below ``hist/``, or a snapshot, of one of the partitions calls the topic; ``""`` without one."""
+    """Return the topic's name in a copy below ``hist/`` or a snapshot of one of the partitions; ``""`` without one."""
     for partition in partitions[:NAMED_PARTITIONS]:
         try:
             copies = [entry.key for entry in (yield from list_all(hist_prefix(topic_id, partition)))]
@@ -173,12 +173,12 @@ def _name_in_copies(topic_id: UUID, partitions: Sequence[int]) -> Steps[str]:
             if taken:
                 return taken[-1].root.topic
         except (RemotePermissionError, CorruptionError, ConfigError):
-            continue  # what cannot be read tells nothing
+            continue  # an unreadable copy names nothing
     return ""
 
 
 def describe(unnamed: Unnamed, entries: Mapping[str, TopicEntry]) -> str:
-    """What is wrong, in one sentence. ``entries`` by name."""
+    """Return the problem in one sentence. ``entries`` by name."""
     entry = entries.get(unnamed.topic)
     other = next((each for each in entries.values() if each.topic_id == unnamed.topic_id), None)
     if entry is not None and entry.topic_id == unnamed.topic_id:
@@ -198,7 +198,7 @@ def describe(unnamed: Unnamed, entries: Mapping[str, TopicEntry]) -> str:
 def need_all_named(
     listed: Collection[tuple[UUID, int]], entries: Sequence[TopicEntry], topics: Collection[str]
 ) -> Steps[None]:
-    """Raises CorruptionError if the bucket holds more of ``topics`` (empty: all) than ``entries`` name."""
+    """Raise CorruptionError if the bucket holds more of ``topics`` (empty: all) than ``entries`` name."""
     for unnamed in (yield from find_unnamed(listed, entries, {})):
         if unnamed.in_use and (not topics or unnamed.topic in topics):
             by_name = {entry.name: entry for entry in entries}

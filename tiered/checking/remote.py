@@ -1,9 +1,8 @@
-"""The remote half of ``check``: root, rows, objects and bundles of one partition. Changes nothing of it.
+"""Check of one partition of the bucket: root, rows, objects and bundles. Changes nothing of it.
 
-One HEAD and one GET of the index bundle for each segment; with ``read_data`` the whole ``.log`` as well, under a pin:
-a collection beside it takes nothing that is still to be read. Who may not pin reads without. Objects that
-no root names are listed only on request, the listing first and the root after it, so that what is committed in
-between is not taken for an orphan.
+One HEAD and one GET of the index bundle for each segment. With ``read_data`` the whole ``.log`` is read under a pin: a
+collection beside it deletes nothing that is still to be read. A role that may not pin reads without. Objects that no
+root names are listed only on request. The listing comes before the root, so that commits in between make no orphan.
 """
 
 from __future__ import annotations
@@ -65,16 +64,16 @@ from tiered.remote.topics import TopicEntry
 from tiered.store.base import Begin, Get, Head, Missing, Object, Steps, StoreRequest, Take, list_all
 
 ROWS_TOGETHER = 8
-"""Segments whose objects are asked for at once; their bundles are in memory at the same time."""
+"""Segments whose objects are requested at once; their bundles are in memory at the same time."""
 
 MAX_CHECKED_BUNDLE_BYTES = 64 * 1024 * 1024
-"""Largest index bundle that is looked into; 8 of them may be in memory."""
+"""Largest index bundle that is decoded; 8 of them may be in memory."""
 
 MAX_ORPHANS = 10_000
-"""Unreferenced objects of one partition that are listed; more are counted."""
+"""Limit of listed unreferenced objects of one partition; more are counted."""
 
 MAX_FOLLOWED = 64
-"""Segments that are read before a part of a partition, to know who had a transaction open at its beginning."""
+"""Segments read before a part of a partition, to find the transactions that are open at its beginning."""
 
 LOGGER = logging.getLogger("tiered.checking")
 
@@ -83,7 +82,7 @@ Tell = Callable[[Iterable[Finding | Passed]], Steps[None]]
 
 @dataclass(slots=True)
 class RemoteFacts:
-    """What was looked at, over all partitions."""
+    """Totals over all partitions."""
 
     segments: int = 0
     size_bytes: int = 0
@@ -95,7 +94,7 @@ class RemoteFacts:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The bytes to read of each segment beside its size, its checksum and its indexes.
+    """Choice of the bytes to read of each segment beside its size, its checksum and its indexes.
 
     ``subset`` (n, m): the n-th of m parts of all segments, counted from 1, by their names: each is in exactly one.
     ``pin``: data is read under a pin, where one may be made.
@@ -118,7 +117,7 @@ def _number(row: Row) -> int:
 
 
 class RemoteCheck:
-    """Looks at one partition of the bucket. ``tell`` takes what was seen."""
+    """Check of one partition of the bucket. The last argument takes findings and progress."""
 
     def __init__(
         self, tp: TopicPartition, entry: TopicEntry, facts: RemoteFacts, local: PartitionFacts | None, tell: Tell
@@ -131,15 +130,15 @@ class RemoteCheck:
         self._beside = SideFileCheck()
 
     def look(self, reading: Reading) -> Steps[None]:
-        """Tells everything that was seen. Raises what the store raises when it cannot be asked."""
+        """Check the partition and report all findings. Raises the errors of a store that does not answer."""
         pinned = yield from self.catalog()
         if pinned is not None:
             yield from self._look_under_pin(pinned, reading, 0, MAX_LONG)
 
     def look_at_part(self, reading: Reading, start: int, end: int, *, with_root: bool) -> Steps[None]:
-        """The same of the segments whose base lies in ``start`` to ``end`` (exclusive), under a pin of its own.
+        """Check the segments whose base is in ``start`` to ``end`` (exclusive), under a pin of their own.
 
-        What is wrong with the root is told ``with_root`` only: one of all parts tells it.
+        Findings about the root are reported only ``with_root``: one of all parts does so.
         """
         pinned = yield from self.catalog(told=with_root)
         if pinned is not None:
@@ -159,8 +158,10 @@ class RemoteCheck:
         yield from pin.drop()
 
     def _hold(self, pin: Pin, pinned: Snapshot) -> Steps[Snapshot | None]:
-        """What is read under the pin; None where there is none: what is gone by then is looked for in the newest root,
-        as every reader without one does."""
+        """Return the catalog under the pin; None without a pin.
+
+        Objects that vanish without a pin are looked up in the newest root, as every reader does.
+        """
         try:
             return (yield from pin.hold(pinned, partial(self._pin, Findings(self._key))))
         except TieredError as error:
@@ -173,7 +174,7 @@ class RemoteCheck:
             return None
 
     def catalog(self, *, told: bool = True) -> Steps[Snapshot | None]:
-        """Tells what is wrong with the root, if it is to be ``told``; None if there is none to go on with."""
+        """Return the catalog, None if it is unusable. Report findings about the root, unless the caller opts out."""
         catalog = Findings(self._key)
         pinned = yield from self._pin(catalog)
         if pinned is not None:
@@ -198,7 +199,7 @@ class RemoteCheck:
         return f"tiered repair {self._tp.topic}:{self._tp.partition} --dry-run"
 
     def _need_newest(self, root: Root, catalog: Findings) -> Steps[None]:
-        """Report if ``hist/`` proves a newer root: what only that named would look like orphans."""
+        """Report a newer root that ``hist/`` proves: segments that only it named would look like orphans."""
         try:
             newest = yield from find_newest_copy(root)
         except RemotePermissionError as refused:
@@ -206,17 +207,17 @@ class RemoteCheck:
             return
         if not newest.contradicts(root):
             return
-        pinned = yield from self._pin(Findings(self._key))  # commits that were made meanwhile leave copies, too
+        pinned = yield from self._pin(Findings(self._key))  # later commits leave copies, too
         if pinned is not None and (older := newest.contradicts(pinned.root)):
             catalog.error("went_back", f"an older root was put back: {older}; see `{self._repair}`")
 
     def segments(self, pinned: Snapshot, start: int, end: int, reading: Reading, pin: Pin | None = None) -> Steps[None]:
-        """Tells what is wrong with the segments whose base lies in ``start`` to ``end`` (exclusive); renews ``pin``."""
+        """Report on the segments whose base is in ``start`` to ``end`` (exclusive). Renew ``pin``."""
         try:
             last = yield from pinned.last()
             self._last_base = last.base if last is not None else -1
         except CorruptionError:
-            self._last_base = -1  # told below, when the rows get there
+            self._last_base = -1  # reported below, when the rows get there
         if reading.data:
             yield from self._follow_up_to(pinned, start)
         at = start
@@ -229,10 +230,10 @@ class RemoteCheck:
             at = rows.end_offset
 
     def _follow_up_to(self, pinned: Snapshot, start: int) -> Steps[None]:
-        """What producers had done before ``start``: as if all segments before it had been looked at.
+        """Rebuild the producers' state before ``start``, as if all earlier segments had been checked.
 
-        Begins at a segment behind whose end no transaction is open, and follows at least one whole segment from there:
-        a snapshot that is wrong is told by who looks at its segment, and must not make this one look wrong.
+        The search begins at a segment after whose end no transaction is open, and follows at least one whole segment
+        from there. A wrong snapshot is reported by the check of its own segment, and must not make this one look wrong.
         """
         before: list[tuple[Row, Bundle | None]] = []
         at = start
@@ -240,7 +241,7 @@ class RemoteCheck:
             try:
                 row = yield from pinned.at(at - 1)
             except CorruptionError:
-                return  # told by who looks at the rows in that page
+                return  # the check of the rows in that page reports it
             if row is None or row.flags & FLAG_HOLE:
                 break
             bundle = yield from self._silent_bundle(row)
@@ -268,7 +269,7 @@ class RemoteCheck:
         return (yield from self._bundle(row, found, Findings("")))
 
     def _piece(self, pinned: Snapshot, at: int) -> Steps[Rows]:
-        """Rows of the catalog; none behind a page that is lost or damaged, which is told."""
+        """Return rows of the catalog; none after a lost or damaged page, which is reported."""
         try:
             return (yield from pinned.piece(at))
         except CorruptionError as damage:
@@ -280,7 +281,7 @@ class RemoteCheck:
             return NO_ROWS
 
     def orphans(self) -> Steps[None]:
-        """Segments that neither the catalog names nor its trash, pages and all. Never an error."""
+        """List segments that neither the catalog names nor its trash, pages and all. Never report an error."""
         listed = yield from self._listing()
         pinned = yield from self._pin(Findings(self._key))
         found = Findings(partition_prefix(self._topic_id, self._tp.partition), limit=MAX_ORPHANS)
@@ -300,7 +301,7 @@ class RemoteCheck:
                 code, what = "foreign_object", "is not named as ours"
             elif uid not in unnamed:
                 continue
-            elif pinned is None:  # no root says what of it counts: nothing of it may be deleted
+            elif pinned is None:  # without a root nothing of it may be deleted
                 code, what = "orphan", "there is no root to name it"
             elif parsed is None:
                 if (batch := passed_batch(pinned.root, uid)) is not None:
@@ -343,7 +344,7 @@ class RemoteCheck:
         return Snapshot.of(root)
 
     def _left_without_root(self, catalog: Findings) -> Steps[str]:
-        """What proves that there was a root: a sentence, ``""`` if nothing does."""
+        """Return a sentence that proves an earlier root, ``""`` without a proof."""
         try:
             key = yield from left_without_root(self._topic_id, self._tp.partition)
         except RemotePermissionError as refused:
@@ -370,7 +371,7 @@ class RemoteCheck:
         held = [row for row in rows if not row.flags & FLAG_HOLE]
         requests: list[StoreRequest] = []
         for row in held:
-            # Of the bundle what the row says, or so much that a wrong row or object shows.
+            # As much of the bundle as the row says, and enough to reveal a wrong row or object.
             most_bytes = min(max(row.idx_len, HEAD_BYTES), MAX_CHECKED_BUNDLE_BYTES)
             requests.append(Head(segment_key(self._topic_id, self._tp.partition, row)))
             requests.append(Get(index_key(self._topic_id, self._tp.partition, row), 0, most_bytes))
@@ -507,7 +508,7 @@ class RemoteCheck:
         self._beside.skip(_snapshot(bundle), row.next)
 
     def _compare_side_files(self, row: Row, bundle: Bundle, findings: Findings) -> None:
-        """What the bundle says of transactions and producers, against the markers in a ``.log`` that is whole."""
+        """Compare transactions and producers in the bundle with the markers in a ``.log`` that is whole."""
         if row.flags & FLAG_STAGED:
             self._beside.skip(NO_PRODUCERS, row.next)
             return
@@ -538,7 +539,7 @@ class RemoteCheck:
             )
 
     def _gone(self, row: Row, message: str, findings: Findings) -> Steps[None]:
-        """An absent object is damage only if the newest root still names it; retention may have come in between."""
+        """Report a missing object. It is damage if the newest root names it: retention may have deleted it."""
         pinned = yield from self._pin(Findings(self._key))
         now = (yield from pinned.at(row.base)) if pinned is not None else None
         if pinned is not None and (now is None or (now.id_hi, now.id_lo) != (row.id_hi, row.id_lo)):
@@ -547,7 +548,7 @@ class RemoteCheck:
             findings.error("object_missing", message, offset=row.base)
 
     def _compare_local(self, row: Row, findings: Findings) -> None:
-        """Where both tiers hold a segment that the writer uploaded, they hold the same bytes."""
+        """Report different bytes where both tiers hold a segment that the writer uploaded."""
         if self._local is None or row.flags & (FLAG_MAINTAINER | FLAG_STAGED):
             return
         facts = self._local.segments.get(row.base)
@@ -593,13 +594,15 @@ def bundle_flaws(topic_id: UUID, partition: int, row: Row, bundle: Bundle) -> It
 
 
 def _origin(row: Row) -> int:
-    """The first offset that the bytes of a segment have."""
+    """Return the first offset in the bytes of a segment."""
     return 0 if row.flags & FLAG_STAGED else row.base
 
 
 def _place(findings: Findings, first: int, base: int) -> None:
-    """Gives what was found in a staged segment, from the finding ``first`` on, the offsets that the catalog gives it:
-    ``base`` is to be added to those that it was stored with, which the messages say."""
+    """Shift findings in a staged segment, from number ``first`` on, by ``base`` to the catalog's offsets.
+
+    The messages name the stored offsets.
+    """
     for number, found in enumerate(findings.items[first:] if base else (), start=first):
         if found.offset >= 0:
             what = f"{found.message} (in the offsets of the object, which begin at 0 and not at {base})"
@@ -618,19 +621,19 @@ def _nothing_open(bundle: Bundle | None) -> bool:
 
 
 def size_steps(tps: Iterable[tuple[UUID, int]], parts: int) -> Steps[int]:
-    """Bytes of the segments of these partitions, by their roots, or about those of a part: for a progress bar."""
+    """Return the bytes of the segments of these partitions by their roots, divided by ``parts``: for a progress bar."""
     total, keys = 0, [root_key(topic_id, partition) for topic_id, partition in tps]
     for start in range(0, len(keys), ROWS_TOGETHER):
         some = keys[start : start + ROWS_TOGETHER]
         for key, found in zip(some, (yield from ask_all(map(root_get, some))), strict=True):
             if isinstance(found, Object):
-                with contextlib.suppress(TieredError):  # told when its turn comes
+                with contextlib.suppress(TieredError):  # reported when its turn comes
                     total += Snapshot.of(decode_root(found.data, key=key)).size_bytes // parts
     return total
 
 
 def ask_all(requests: Iterable[StoreRequest]) -> Steps[list[object]]:
-    """Each outcome, or the error that stands for an object that the store cannot read, or that is archived."""
+    """Return each outcome, or the error for an object that is unreadable or archived."""
     tickets = []
     for request in requests:
         ticket = yield Begin(request)

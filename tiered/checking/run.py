@@ -25,10 +25,10 @@ def check(
     on_finding: OnFinding | None = None,
     **s3: Unpack[S3Keywords],
 ) -> CheckReport:
-    """Looks at a log directory, a bucket or both. ``on_finding`` gets each finding as it is made.
+    """Check a log directory, a bucket or both. ``on_finding`` gets each finding as it is made.
 
-    Raises ``NotFoundError`` (no such directory), ``UnknownTopicError``, and what the store raises when it cannot be
-    asked: a check that could not look is an error, never a clean report.
+    Raises ``NotFoundError`` (no such directory), ``UnknownTopicError``, and the errors of a store that does not answer:
+    a check that could not look is an error, never a clean report.
     """
     directory = None if log_dir is None else arguments.path("log_dir", log_dir)
     with contextlib.ExitStack() as opened:

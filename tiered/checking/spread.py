@@ -3,11 +3,11 @@
 ::
 
     registry ── findings ───────────────────────────────┐
-       └─ entries ── roots, rows ── Part, Part, ...     ├── one report, as of a check on one machine
-                                     └── findings each ─┘
+      └─ entries ── roots, rows ── Part, Part, ...     ├── one report, as of a check on one machine
+                                      └── findings each ─┘
 
-Each segment is in exactly one part, judged by the code that ``check`` judges it with. What producers had done before a
-part begins is found out by reading a little of what lies before it.
+Each segment is in exactly one part, judged by the same code as in ``check``. The state of producers before a part is
+rebuilt from a few of the segments before it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from tiered.remote.topics import TopicEntry
 from tiered.store.base import Steps
 
 EVERYTHING = Reading(data=True)
-"""Every byte, under a pin."""
+"""Reading of every byte, under a pin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Segments of one partition whose base lies in ``start`` to ``end`` (exclusive); one has its root, too.
+    """Segments of one partition whose base is in ``start`` to ``end`` (exclusive); one part has the root, too.
 
     ``state``: of the topic, by the registry. ``topic_id`` as 32 hex digits.
     """
@@ -55,16 +55,16 @@ class Part:
 
     @property
     def entry(self) -> TopicEntry:
-        """As much of the registry's entry as a check of the partition asks."""
+        """Return the fields of the registry's entry that a check of the partition needs."""
         return TopicEntry(self.topic, UUID(self.topic_id), self.partition + 1, state=self.state)
 
 
 def cut_steps(
     url: str, topics: tuple[str, ...] = (), *, least_bytes: int = SPAN_BYTES
 ) -> Steps[tuple[CheckReport, list[Part]]]:
-    """What is wrong with the registry, and the parts to look at. Emits the findings; lists the bucket.
+    """Return the report on the registry, and the parts to check. Emit the findings; list the bucket.
 
-    Raises UnknownTopicError for a topic that was named and is nowhere.
+    Raises UnknownTopicError for a named topic that does not exist.
     """
     run = CheckRun(CheckOptions(topics=topics, read_data=True))
     parts: list[Part] = []
@@ -76,7 +76,7 @@ def cut_steps(
 
 
 def _cut(whole: Part, least_bytes: int) -> Steps[list[Part]]:
-    """The last part is open: what is appended meanwhile, and a page that cannot be read, belong to it."""
+    """Cut a partition. The last part is open: later appends, and an unreadable page, belong to it."""
     pinned = yield from _check(whole, RemoteFacts(), _silent).catalog(told=False)
     cutter = SpanCutter(least_bytes)
     at = 0
@@ -85,7 +85,7 @@ def _cut(whole: Part, least_bytes: int) -> Steps[list[Part]]:
             cutter.add(rows)
             at = rows.end_offset
     except CorruptionError:
-        pass  # whoever looks at the rows says so
+        pass  # the check of the rows reports it
     spans = cutter.finish()
     parts = [
         dataclasses.replace(
@@ -119,7 +119,7 @@ def part_steps(part: Part, reading: Reading = EVERYTHING, *, orphans: bool = Fal
 
 
 def joined(registry: CheckReport, parts: Iterable[CheckReport]) -> CheckReport:
-    """One report of all: of the registry, which knows the partitions, and of the parts."""
+    """Return one report of the registry's, which knows the partitions, and of the parts'."""
     run, facts = CheckRun(CheckOptions(read_data=True)), RemoteFacts()
     for part in (registry, *parts):
         run.add(part)
@@ -132,13 +132,13 @@ def joined(registry: CheckReport, parts: Iterable[CheckReport]) -> CheckReport:
 
 
 def report_as_json(report: CheckReport) -> dict[str, Any]:
-    """All fields; findings in the words of ``--json``."""
+    """Return all fields; findings in the words of ``--json``."""
     plain = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
     return {**plain, "findings": [found.as_json() for found in report.findings]}
 
 
 def report_of_json(fields: Mapping[str, Any]) -> CheckReport:
-    """What :func:`report_as_json` made."""
+    """Return the report from the fields of :func:`report_as_json`."""
     return CheckReport(**{**fields, "findings": tuple(_finding(each) for each in fields["findings"])})
 
 

@@ -1,4 +1,4 @@
-"""Whether damage of a bucket could be repaired from older versions of its objects."""
+"""Test whether damage of a bucket could be repaired from older versions of its objects."""
 
 from __future__ import annotations
 
