@@ -27,7 +27,7 @@ class Desk(NamedTuple):
 
 
 class Workbench:
-    """What the actions of one repair share. Close it at the end."""
+    """Shared state of the actions of one repair. Close it at the end."""
 
     def __init__(self, from_dir: Path | None, owner: str) -> None:
         self.from_dir, self.owner = from_dir, owner

@@ -1,4 +1,4 @@
-"""What a bucket keeps of one partition: copies of its root, and the segments that no copy names."""
+"""Copies of a partition's root that a bucket keeps, and the segments that no copy names."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from tiered.store.base import Get, Object, Steps, Together, list_all, list_versi
 VERSIONS_READ = 64
 """Newest versions of the root object that are read."""
 HEADS_TOGETHER = 64
-"""Bundles whose heads are asked for in one group."""
+"""Bundles whose heads are requested in one group."""
 
 
 class Copies(NamedTuple):
-    """Copies of a root by version, newest first, each with the place where it lies.
+    """Copies of a root by version, newest first, each with its place.
 
     ``seen``: the newest version that anything in the bucket proves. ``forked``: two commits of the newest version, or
     of that of the root.
@@ -93,9 +93,9 @@ def rows_of(root: Root, at: int = 0) -> Steps[list[Row]]:
 
 
 def find_copies(topic_id: UUID, tp: TopicPartition, now: Root | None) -> Steps[Copies]:
-    """Find what is kept of a root: ``hist/``, snapshots, and the versions of its object.
+    """Find the copies of a root: ``hist/``, snapshots, and the versions of its object.
 
-    ``now`` is the root that lies there, if it is whole.
+    ``now`` is the current root, if it is whole.
     """
     listed = {version: entry.key for entry in (yield from list_all(hist_prefix(topic_id, tp.partition)))
               if (version := parse_hist_key(entry.key)) is not None}  # fmt: skip
@@ -149,7 +149,7 @@ def list_objects(topic_id: UUID, partition: int) -> Steps[Listed]:
 
 
 def uploads_after(copy: Root, sizes: Mapping[str, int]) -> Steps[list[Row]]:
-    """Return the rows of a writer's uploads behind the end of ``copy``, of its claim or a newer one."""
+    """Return the rows of a writer's uploads after the end of ``copy``, of its claim or a newer one."""
 
     def late(name: SegmentName) -> bool:
         return name.role is Role.WRITER and name.base >= copy.next_offset and name.epoch >= copy.writer.epoch

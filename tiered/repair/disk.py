@@ -73,7 +73,7 @@ DERIVED = {
     "`tiered repair rejoin TOPIC:P`",
     CLAIMS_NAME: "partitions in a bucket go on after `tiered repair rejoin TOPIC:P`",
 }
-"""Small files of a log directory, and where what they say comes from once they are set aside."""
+"""Small files of a log directory, with the source of their content once they are set aside."""
 
 BESIDE = {
     "partition_metadata": (PARTITION_METADATA_NAME, f"the next open writes it from {TOPICS_NAME}"),
@@ -104,7 +104,7 @@ def plan_disk(
         topics = yield from blocking(partial(expected_topics, directory, files))
     except NewerFormatError:
         raise
-    except CorruptionError as damage:  # the rest is judged by this file: another run finds it
+    except CorruptionError as damage:  # the rest depends on this file: another run finds it
         return [*actions, (yield from _topics_file(disk, damage.message, remote=remote))]
     if any(Path(action.where).name in (OFFSET_CHECKPOINT_NAME, CLAIMS_NAME) for action in actions):
         return actions  # these say which partitions a bucket holds
@@ -220,7 +220,7 @@ def _partition(
     logs = [one for one in found if one.code.startswith("log_")]
     for one in found:
         if logs and one.where.endswith(LOG_SUFFIX):
-            continue  # what stands beside a segment is judged by its batches
+            continue  # files beside a segment are judged by its batches
         folder = disk.directory / partition_dir(tp)
         if one.code in BESIDE:
             name, after = BESIDE[one.code]

@@ -1,9 +1,9 @@
-"""Plans the repair of damaged segments of a log directory, and carries it out.
+"""Plan the repair of damaged segments of a log directory, and carry it out.
 
 ::
 
-    the bucket holds the offsets ── the segments up to there are set aside: reads of them go to the bucket
-    else, with accept_loss       ── .log = whole batches, markers, an empty batch over each range that is lost
+    the bucket holds the offsets   ── the segments up to there are set aside: reads of them go to the bucket
+    otherwise, with accept_loss    ── .log = whole batches, markers, an empty batch over each range that is lost
 
 A transaction that is open where a loss begins counts as aborted: its ABORT marker takes a lost offset. Transaction
 indexes and producer snapshots are written again from there on.
@@ -132,7 +132,7 @@ def _held_end(tp: TopicPartition, start: int, entry: TopicEntry) -> Steps[int]:
 
 
 def _drop_below(disk: Disk, tp: TopicPartition, end: int, now_ms: int) -> None:
-    """Set aside the files of all segments that begin below ``end``, the newest last: what is left has no gap."""
+    """Set aside the files of all segments that begin below ``end``, the newest last: the rest has no gap."""
     folder = disk.directory / partition_dir(tp)
     for base in sorted({each.base for each in local_files(disk.files, folder) if each.base < end and not each.work}):
         disk.move([folder / local_name(base, suffix) for suffix in SEGMENT_SUFFIXES], now_ms)
@@ -178,7 +178,7 @@ def _rewritten(disk: Disk, folder: Path, each: Damage, write: Callable[[bytes], 
 
 
 def _follower(disk: Disk, folder: Path, base: int) -> Follower:
-    """Return the producers where a segment begins: from the newest snapshot that is whole, and the batches after it."""
+    """Return the producers where a segment begins: from the newest whole snapshot, and the batches after it."""
     known: Snapshot | None = None
     for offset in sorted(snapshot_offsets(disk.files, folder), reverse=True):
         with contextlib.suppress(CorruptionError):
@@ -228,7 +228,7 @@ def _write(disk: Disk, folder: Path, each: Damage, now_ms: int) -> None:
 
 
 def _derived(disk: Disk, folder: Path, base: int, snapshots: Collection[int]) -> list[Path]:
-    """Return the files that differ once a segment is written again: those beside it, and later producers."""
+    """Return the files that change once a segment is written again: those beside it, and later producers."""
     later = [each for each in log_bases(disk.files, folder) if each > base]
     beside = [folder / local_name(base, suffix) for suffix in SEGMENT_SUFFIXES if suffix != LOG_SUFFIX]
     txns = [folder / local_name(each, TXN_INDEX_SUFFIX) for each in later]
@@ -236,7 +236,7 @@ def _derived(disk: Disk, folder: Path, base: int, snapshots: Collection[int]) ->
 
 
 def _derive(disk: Disk, folder: Path, base: int, follower: Follower, snapshots: Collection[int]) -> None:
-    """Write what is derived from the segments from ``base`` on. ``follower`` has seen the first of them."""
+    """Write the files that are derived from the segments from ``base`` on. ``follower`` has seen the first of them."""
     files, bases = disk.files, [each for each in log_bases(disk.files, folder) if each >= base]
     with LogFile(files, folder / log_name(base)) as log:
         store_indexes(files, folder, base, rebuild_indexes(log, base, log.size(), INDEX_INTERVAL_BYTES))

@@ -1,4 +1,4 @@
-"""The steps of a repair: plan it from what the bucket and the disk hold, then carry the plan out."""
+"""Steps of a repair: plan it from the bucket and the disk, then carry the plan out."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def plan_repair_steps(
 ) -> Steps[RepairPlan]:
     """Find what is wrong with topics or partitions, all of them if none is named. Changes nothing.
 
-    ``remote``: there is a bucket; else the log directory of the options is all. Raises ConfigError without either,
-    UnknownTopicError, NotFoundError, CorruptionError where two states are possible and the operator must choose.
-    Where more than one partition is looked at, such a partition is an action without a remedy, and the others go on.
+    ``remote``: there is a bucket; without one the log directory of the options is all. Raises ConfigError without
+    either, UnknownTopicError, NotFoundError, CorruptionError where two states are possible and the operator must
+    choose. Among several partitions, such a partition is an action without a remedy, and the others go on.
     """
     actions: list[Action] = []
     if not remote and options.log_dir is None:

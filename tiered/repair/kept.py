@@ -1,4 +1,4 @@
-"""Plans the repair of what is kept beside a root: copies below ``hist/``, snapshots, pins and decisions of sinks.
+"""Plan the repair of the objects beside a root: copies below ``hist/``, snapshots, pins and decisions of sinks.
 
 A damaged one comes back from a version. Without a version a copy, a snapshot or a pin is deleted, after a copy of its
 bytes went to ``aside/``. A decision is named with its batch: only its sink can write it again.
@@ -44,7 +44,7 @@ def plan_kept(ground: Ground) -> Steps[list[Action]]:
 
 
 def _version_or(without: Action, stored: Stored, decode: Callable[[bytes], object]) -> Steps[Action]:
-    """Return the action that puts a version back, else ``without``."""
+    """Return the action that puts a version back, or ``without`` if there is none."""
 
     def fits(data: bytes) -> bool:
         try:
@@ -65,7 +65,7 @@ def _delete(ground: Ground, key: str, _: Workbench) -> Steps[None]:
 def plan_decisions() -> Steps[list[Action]]:
     """Return the actions for damaged decisions of sinks. They belong to no partition.
 
-    What a version replaces is kept below ``aside/`` of the first topic.
+    A copy of a replaced decision is stored below ``aside/`` of the first topic.
     """
     actions: list[Action] = []
     entries = yield from list_topics({})

@@ -1,4 +1,4 @@
-"""A log directory that is repaired: its two locks, and the place beside it for what is replaced."""
+"""A log directory under repair: its two locks, and the place beside it for replaced files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tiered.store.base import Now, Steps, blocking
 
 
 class Disk(NamedTuple):
-    """A log directory. What a repair replaces is kept in ``{log_dir}.aside-{ms}``."""
+    """A log directory. Replaced files are copied to ``{log_dir}.aside-{ms}``."""
 
     directory: Path
     files: Files
@@ -52,7 +52,7 @@ class Disk(NamedTuple):
         return steps
 
     def move(self, paths: Collection[Path], now_ms: int) -> None:
-        """Set files aside. Those that are missing are passed over."""
+        """Set files aside. Missing ones are skipped."""
         for path in paths:
             if self.files.state(path) is not None:
                 self.keep(path, now_ms)
@@ -60,7 +60,6 @@ class Disk(NamedTuple):
                 self.files.sync_directory(path.parent)
 
     def keep(self, path: Path, now_ms: int) -> None:
-        """Keep a copy of a file beside the directory."""
         files = self.files
         target = self.directory.with_name(f"{self.directory.name}.aside-{now_ms}") / path.relative_to(self.directory)
         files.make_directory(target.parent)

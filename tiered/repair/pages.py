@@ -28,7 +28,7 @@ from tiered.repair.versions import Stored, restored
 from tiered.store.base import Head, NewId, Object, Steps
 
 CACHE_BYTES = 1 << 30
-"""Pages of one catalog that are held while it is repaired."""
+"""Limit of the pages of one catalog in memory while it is repaired."""
 MAX_CHAINS = 10_000
 """Segments that are tried in one place of a lost page."""
 
@@ -46,7 +46,7 @@ class Pages(NamedTuple):
 
 
 def read_all_pages(ground: Ground, root: Root) -> Steps[Pages]:
-    """Read each page that holds anything above the start, from a version of it if it is not right."""
+    """Read each page that holds anything above the start, from a version of it if it is damaged."""
     found = Pages([], PageCache(CACHE_BYTES), [], [])
     waiting = [(PageKind.INNER, each) for each in root.inner] + [(PageKind.LEAF, each) for each in root.leaves]
     while waiting:
@@ -66,7 +66,7 @@ def read_all_pages(ground: Ground, root: Root) -> Steps[Pages]:
     return found
 
 
-def _from_version(  # noqa: PLR0917 - a page, and what is known of it
+def _from_version(  # noqa: PLR0917 - a page, and its context
     ground: Ground, root: Root, kind: PageKind, pointer: Pointer, damage: CorruptionError, found: Pages
 ) -> Steps[Content | None]:
     """Return a page as a version of it holds it, and note the action that puts the version back."""
@@ -91,7 +91,7 @@ def _from_version(  # noqa: PLR0917 - a page, and what is known of it
 
 
 def fill(root: Root, pages: Pages, copies: Copies) -> Steps[list[Row] | None]:
-    """Return all rows of a root, those of its lost pages included; None where nothing proves what a page named.
+    """Return all rows of a root, those of its lost pages included; None if nothing proves the rows of a page.
 
     Rows of a copy, or of bundles, are accepted only if their number, bytes, records and sum are those of the pointer.
     """

@@ -32,8 +32,8 @@ class RepairOptions:
     """Choices of the operator.
 
     ``from_dir``: a log directory that may hold lost segments. ``to_version``: the version of the root to go back to.
-    ``from_version``: the copy of the root to go on from, where two are possible. ``accept_loss``: make holes of what no
-    copy holds. ``log_dir``: a log directory that is repaired, too.
+    ``from_version``: the copy of the root to go on from, where two are possible. ``accept_loss``: make holes of offsets
+    that no copy holds. ``log_dir``: a log directory that is repaired, too.
     """
 
     from_dir: Path | None = None
@@ -77,7 +77,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """All that is wrong, in the order in which it is repaired. Empty where nothing is."""
+    """All problems, in the order of their repair. Empty if there is none."""
 
     options: RepairOptions
     actions: tuple[Action, ...]
@@ -89,7 +89,7 @@ class RepairPlan:
 
     @property
     def exit_code(self) -> int:
-        """Return 0, or 3 where something stays damaged or erased records come back."""
+        """Return 0, or 3 if something stays damaged or erased records come back."""
         return EXIT_LEFT if self.left or any(action.undone for action in self.actions) else 0
 
     def as_json(self) -> dict[str, Any]:

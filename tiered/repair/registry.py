@@ -1,4 +1,4 @@
-"""Plans the repair of a topic's registry entry that is missing, damaged or older, from the roots of the topic.
+"""Plan the repair of a topic's registry entry that is missing, damaged or older, from the roots of the topic.
 
 ::
 
@@ -34,7 +34,7 @@ from tiered.store.base import Get, NewId, Object, Steps, list_page, list_version
 
 
 class Entry(NamedTuple):
-    """What lies under a registry key. ``entry`` is None if it cannot be read; ``problem`` is ``""`` if it is right."""
+    """Object under a registry key. ``entry`` is None if it cannot be read; ``problem`` is ``""`` if it is right."""
 
     entry: TopicEntry | None
     problem: str
@@ -88,8 +88,7 @@ def _look(topic: str) -> Steps[Entry]:
 
 
 def _compared(there: Entry, entry: TopicEntry) -> Steps[Entry]:
-    """Return ``there`` with the problem that another topic id of this name is in use, where the bucket holds nothing of
-    the one that the entry names."""
+    """Return ``there``, with a problem if another topic id of this name is in use and its own holds nothing."""
     prefix = partition_prefix(entry.topic_id, 0)
     if (yield from list_page(prefix, limit=1)).entries:
         return there
@@ -100,7 +99,7 @@ def _compared(there: Entry, entry: TopicEntry) -> Steps[Entry]:
 
 def _unnamed(topic: str) -> Steps[list[Unnamed]]:
     """Return the topic ids that no entry of another topic names."""
-    listed = yield from list_partitions()  # before the registry is read: what is registered meanwhile is named
+    listed = yield from list_partitions()  # before the registry is read, so that topics registered meanwhile are named
     unreadable: dict[str, TieredError] = {}
     entries = [entry for entry in (yield from list_topics(unreadable)) if entry.name != topic]
     return [one for one in (yield from find_unnamed(listed, entries, {})) if not one.destroyed]

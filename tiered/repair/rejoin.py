@@ -1,7 +1,8 @@
-"""``repair rejoin``: a fenced log starts again at the bucket's end; what only its disk holds is set aside, not deleted.
+"""``repair rejoin``: a fenced log starts again at the bucket's end. Records only on its disk are set aside, not
+deleted.
 
 A log is fenced when another volume has claimed its partition, or when it is a copy that cannot prove to be the volume
-that claimed. Its records from the committed end on were never in the bucket, or differ from what is there now. Rejoin::
+that claimed. Its records from the committed end on were never in the bucket, or differ from those there now. Rejoin::
 
     {log_dir}/flights-0/                     ->  {log_dir}.diverged-{ms}/flights-0/     every file, by rename
     claim, checkpoint entries of flights-0   ->  removed: the partition is a volume without records
@@ -50,7 +51,7 @@ class Aside:
 
 @dataclass(frozen=True, slots=True)
 class RejoinPlan:
-    """What rejoin would do, or did: ``target`` is where the partitions' files go."""
+    """Plan or result of a rejoin: ``target`` is where the partitions' files go."""
 
     directory: Path
     target: Path
@@ -58,7 +59,7 @@ class RejoinPlan:
 
 
 def plan_rejoin_steps(directory: Path, selected: Collection[TopicPartition], clock: Clock) -> Steps[RejoinPlan]:
-    """Plan what is set aside. Looks at the disk only."""
+    """Plan which partitions are set aside. Reads the disk only."""
     return blocking(partial(_planned, directory, selected, clock))
 
 
@@ -127,7 +128,7 @@ def _move(plan: RejoinPlan, files: Files) -> None:
 
 
 def _by_hand(plan: RejoinPlan, tp: TopicPartition) -> str:
-    """Return what to do where the log directory is a file system of its own, and no rename leads out of it."""
+    """Return the next step where the log directory is a file system of its own, and no rename leads out of it."""
     places = (plan.directory / partition_dir(tp), plan.target, plan.directory)
     source, target, directory = (shlex.quote(str(place)) for place in places)
     return (

@@ -73,7 +73,7 @@ from tiered.store.base import ABSENT, NewId, Now, Object, Put, Steps, list_all
 
 
 class There(NamedTuple):
-    """What lies under the root's key: its bytes and ETag, None and ``""`` for nothing; ``root`` if it is whole."""
+    """Object under the root's key: its bytes and ETag, None and ``""`` for nothing; ``root`` if it is whole."""
 
     data: bytes | None
     etag: str
@@ -81,7 +81,7 @@ class There(NamedTuple):
 
 
 class Base(NamedTuple):
-    """What a new root goes on from: a copy, the rows that it names, those that follow, and holes between these.
+    """Starting point of a new root: a copy, the rows that it names, those that follow, and holes between these.
 
     ``lost``: offsets without an object: those of ``holes``, and those up to the end of a newer copy. ``seen``: the
     newest version that is proven. ``now``: the whole root that goes back to an earlier version, if any. ``copied_ms``:
@@ -107,7 +107,7 @@ class Base(NamedTuple):
 
 
 def plan_root(ground: Ground) -> Steps[tuple[list[Action], Snapshot | None]]:
-    """Return the actions for a root, and the catalog that is there after them; None if there will be none.
+    """Return the actions for a root, and the catalog after them; None if there will be none.
 
     Raises CorruptionError where two roots are possible, NotFoundError and ConfigError for a version to go back to.
     """
@@ -130,7 +130,7 @@ def plan_root(ground: Ground) -> Steps[tuple[list[Action], Snapshot | None]]:
 
 
 def _with_pages(ground: Ground, there: There) -> Steps[tuple[list[Action], Snapshot | None]]:
-    """Return the actions for pages of a whole root, and the catalog that is there after them."""
+    """Return the actions for pages of a whole root, and the catalog after them."""
     root = there.root
     if root is None:
         return [], None
@@ -151,10 +151,10 @@ def _with_pages(ground: Ground, there: There) -> Steps[tuple[list[Action], Snaps
 
 
 def plan_shorter(ground: Ground) -> Steps[tuple[list[Action], Snapshot | None]]:
-    """Return the action that goes back to the newest copy all of whose objects are there, none without one.
+    """Return the action that goes back to the newest copy all of whose objects exist, none without one.
 
-    A root that names objects which came later belongs to a bucket that was copied while it was written. Nothing behind
-    the end of the new root is there.
+    A root that names missing later objects belongs to a bucket that was copied while it was written. Nothing exists
+    after the end of the new root.
     """
     there = yield from _look(ground)
     if there.root is None:
@@ -177,7 +177,7 @@ def _look(ground: Ground) -> Steps[There]:
 
 
 def _flaw(ground: Ground, there: There) -> Steps[tuple[There, str]]:
-    """Return the root, and what is wrong with it, ``""`` for nothing."""
+    """Return the root and its problem, ``""`` without one."""
     if there.root is None:
         return there, "the root is missing" if there.data is None else "the root is damaged"
     if ground.options.from_version is not None:
@@ -207,7 +207,7 @@ def _two_ends(ground: Ground, one: Root, other: Root) -> CorruptionError:
 
 
 def _base(ground: Ground, there: There, copies: Copies) -> Steps[Base | None]:
-    """Return what a new root goes on from: the newest good copy, or the one that the operator chose."""
+    """Return the starting point of a new root: the newest good copy, or the one that the operator chose."""
     topic_id, tp, chosen = ground.entry.topic_id, ground.tp, ground.options.from_version
     listed = yield from list_objects(topic_id, tp.partition)
     if chosen is not None and chosen not in copies.roots:
@@ -231,7 +231,7 @@ def _base(ground: Ground, there: There, copies: Copies) -> Steps[Base | None]:
         first = first or base
         if whole:
             end, last = base.end, first.end
-            # The bucket was copied while it was written: the objects behind this end came later than the root.
+            # The bucket was copied while it was written: the objects after this end came later than the root.
             # One of them, without its other half or between those that are missing, says that the others were lost.
             if end < last and not any(
                 listed.has_any(topic_id, tp.partition, row) for row in first.rows if row.base >= end
@@ -244,8 +244,7 @@ def _base(ground: Ground, there: There, copies: Copies) -> Steps[Base | None]:
 
 
 def _need_all_of(ground: Ground, there: There, base: Base) -> Steps[None]:
-    """Raise CorruptionError if the root that lies there names rows that the new one does not hold: it was committed to
-    since it was put back."""
+    """Raise CorruptionError if the current root names rows that the new one lacks: commits followed its return."""
     if there.root is None or ground.options.from_version is not None:
         return
     rows = [*base.rows, *base.since]
@@ -258,7 +257,7 @@ def _need_all_of(ground: Ground, there: There, base: Base) -> Steps[None]:
 
 
 def _with_since(ground: Ground, copy: Root, where: str, rows: list[Row], listed: Listed) -> Steps[Base]:
-    """Return a copy with what follows its end: uploads of the writer, or batches of sinks."""
+    """Return a copy with the rows after its end: uploads of the writer, or batches of sinks."""
     copied_ms = copy.commit.ts_ms
     if copy.writer.volume == SPARK_VOLUME:
         copy, since, notes = yield from _decided(ground, copy)
@@ -323,7 +322,7 @@ def _decided(ground: Ground, copy: Root) -> Steps[tuple[Root, list[Row], tuple[s
 
 
 def _go_back(ground: Ground, there: There) -> Steps[Base]:
-    """Return the copy of ``to_version``, with all that was appended since.
+    """Return the copy of ``to_version``, with everything appended since.
 
     Raises CorruptionError (the root is not whole, or objects of that version are gone), NotFoundError, ConfigError.
     """
@@ -362,7 +361,7 @@ def _go_back(ground: Ground, there: There) -> Steps[Base]:
             hint="name a newer version; nothing was changed",
         )
     copied_ms = copy.commit.ts_ms
-    # Claims and batches of sinks are those of now: what was committed since stays.
+    # Claims and batches of sinks are those of now: later commits stay.
     copy = replace(copy, roles=now.roles, commit=now.commit, txns=now.txns, txn_versions=now.txn_versions,
                    txns_floor=now.txns_floor, lineage=now.lineage if len(now.lineage) else copy.lineage)  # fmt: skip
     return Base(copy, where, rows, since, [], seen=copies.seen, now=now, copied_ms=copied_ms)
@@ -391,7 +390,7 @@ def _planned(ground: Ground, there: There, why: str, base: Base) -> Steps[tuple[
         named = {join_uid(row.id_hi, row.id_lo) for row in rows}
         root = replace(root, trash=(yield from left_behind(there.root or copy, root, stamp, named)))
     except CorruptionError:
-        root = replace(root, gc_floor=0)  # a page is lost: what it named is an orphan, which a sweep proves
+        root = replace(root, gc_floor=0)  # a page is lost: its objects are orphans, which a sweep proves
     _need_sound(root)
     undone = yield from _undone(ground, base)
     remedy = (
@@ -433,7 +432,7 @@ def _epochs(ground: Ground, base: Base) -> Steps[tuple[EpochEntry, ...]]:
 def _undone(ground: Ground, base: Base) -> Steps[tuple[Undone, ...]]:
     """Return the erasures whose records are named again."""
     rows = base.rows
-    if base.now is not None:  # only what is named again, not what has been there all the time
+    if base.now is not None:  # only rows that are named again, not those named all the time
         named = {(row.id_hi, row.id_lo) for row in (yield from rows_of(base.now))}
         rows = [row for row in rows if (row.id_hi, row.id_lo) not in named]
     return (yield from undone_steps(ground.entry.topic_id, ground.tp.partition, rows, rows, base.copied_ms))
@@ -453,7 +452,7 @@ def _need_sound(root: Root) -> None:
 
 
 def _put_root(ground: Ground, root: Root, there: There, bench: Workbench) -> Steps[None]:
-    """Write the new root in place of what the plan saw. Raises ConfigError if another one lies there by now."""
+    """Write the new root in place of the one that the plan saw. Raises ConfigError if it was replaced since."""
     deadline = yield from deadline_after(COMMIT_DEADLINE_MS)
     what = f"{ground.tp}, repair"
     if there.data is not None:

@@ -24,7 +24,7 @@ def plan_repair(
 ) -> RepairPlan:
     """Find what is wrong with topics or partitions, all if none is named, and plan its repair.
 
-    ``store`` is a store, a URL or a path; without one ``options.log_dir`` alone is looked at. Changes nothing. Raises
+    ``store`` is a store, a URL or a path; without one only ``options.log_dir`` is read. Changes nothing. Raises
     UnknownTopicError, NotFoundError, and CorruptionError where the operator must choose.
     """
     with _opened(store) as runner:
@@ -32,7 +32,7 @@ def plan_repair(
 
 
 def apply_repair(store: Place | None, plan: RepairPlan) -> int:
-    """Carry out a plan, and return how many of its actions were carried out. What was done by an error stays done.
+    """Carry out a plan, and return how many of its actions were carried out. Actions before an error stay done.
 
     Raises ConfigError if the bucket or the disk changed since the plan was made, FencedError, CorruptionError.
     """

@@ -1,4 +1,4 @@
-"""A new segment of the batches that are whole: an index made from the log, a local run, or a hole for what is lost.
+"""A new segment from whole batches: an index made from the log, a local run, or a hole for the lost offsets.
 
 ::
 
@@ -47,7 +47,7 @@ EpochAt = Callable[[int, int, int], int]
 
 
 class Remains(NamedTuple):
-    """A row whose objects are not right. ``source``: what is left of its ``.log``. ``bundle``: its own, if whole."""
+    """A row with damaged objects. ``source``: the rest of its ``.log``. ``bundle``: its own, if whole."""
 
     topic_id: UUID
     tp: TopicPartition
@@ -57,15 +57,15 @@ class Remains(NamedTuple):
 
     @property
     def staged(self) -> bool:
-        """Return whether a sink wrote it: its batches begin at offset 0 and name no producers."""
+        """Return True if a sink wrote it: its batches begin at offset 0 and name no producers."""
         return bool(self.row.flags & FLAG_STAGED)
 
 
 def _fetched(one: Remains, pinned: Snapshot, path: Path) -> Steps[tuple[tuple[Span, ...], Ranges]]:
     """Fetch the ``.log`` into a file; return the batches of it that are whole, and the offsets that are lost.
 
-    An object of another size, or one of right batches whose checksum is another one, holds another segment: all offsets
-    are lost. Local segments hold all offsets, or none.
+    An object of another size, or with right batches but another checksum, holds another segment: all offsets are lost.
+    Local segments hold all offsets, or none.
     """
     row, own, source = one.row, own_row(one.row), one.source
     with path.open("wb") as file:
@@ -100,7 +100,7 @@ def row_before(pinned: Snapshot, row: Row) -> Steps[Row | None]:
 
 
 def follower_at(one: Remains, pinned: Snapshot) -> Steps[Follower]:
-    """Return a follower that knows the producers where the row begins, as far as the bundle before it has them."""
+    """Return a follower that knows the producers where the row begins, if the bundle before it has them."""
     before = yield from row_before(pinned, one.row)
     if before is None:
         return Follower(whole=one.row.base == 0)
@@ -116,7 +116,7 @@ def follower_at(one: Remains, pinned: Snapshot) -> Steps[Follower]:
 class Rewrite:
     """The new ``.log``: batches that are whole, and markers so that no transaction stays open whose end may be lost.
 
-    ``lost``: ranges of offsets. ``follower``: has seen what comes before. ``epoch_at``: leader epoch of a lost range,
+    ``lost``: ranges of offsets. ``follower``: has seen all earlier batches. ``epoch_at``: leader epoch of a lost range,
     given its bounds and the epoch of the batch before it. ``bundle``: that of the segment, if it is whole; it names the
     transactions that ended. ``filled``: an empty batch takes the lost offsets that no marker takes. ``notes``: a
     sentence for each transaction that counts as aborted without a proof.
@@ -134,7 +134,7 @@ class Rewrite:
         self._open = open_firsts(decode_snapshot(known.producer_snapshot or NO_PRODUCERS)) if known is not None else {}
 
     def batches(self, log: LogFile, spans: Sequence[Span], end: int, staged: Row | None = None) -> Iterator[Batch]:
-        """Return each batch up to offset ``end``, with its header.
+        """Yield each batch up to offset ``end``, with its header.
 
         ``staged``: the row of a sink, whose batches begin at offset 0.
         """
@@ -211,7 +211,7 @@ def plan_remains(one: Remains, pinned: Snapshot, *, accepted: bool) -> Steps[tup
 
 
 def _rewritten(one: Remains, pinned: Snapshot, output: SegmentOutput | None) -> Steps[tuple[Rewrite, Ranges]]:
-    """Write each batch of the new segment, if there is an output. Returns the ranges that are lost, too."""
+    """Write each batch of the new segment, if there is an output. Return the lost ranges, too."""
     row, bundle = one.row, None if one.staged else one.bundle
 
     def epoch_at(_: int, end: int, before: int) -> int:

@@ -67,8 +67,10 @@ def plan_segments(ground: Ground, pinned: Snapshot) -> Steps[list[Action]]:
 
 
 def _plan_row(ground: Ground, pinned: Snapshot, row: Row, *, known: bool) -> Steps[tuple[list[Action], bool]]:
-    """Return the actions for one row. ``known``: the bundle before it names the producers where it begins, or will
-    after the actions before; the second value says so of its end."""
+    """Return the actions for one row, and whether its bundle will name the producers at its end.
+
+    ``known``: the bundle before it names the producers where it begins, or will after the actions before.
+    """
     topic_id, tp = ground.entry.topic_id, ground.tp
     log = yield from judge_log(topic_id, tp, row, read_data=True)
     index = yield from judge_index(topic_id, tp, row)
@@ -175,7 +177,7 @@ def plan_hole(ground: Ground, pinned: Snapshot, row: Row) -> Steps[list[Action]]
 def _replaced_log(
     ground: Ground, pinned: Snapshot, row: Row, log: Judged, index: Judged, *, known: bool
 ) -> Steps[Action]:
-    """Return the action for a ``.log`` whose bytes no copy holds: local segments, for a rewritten one; else a hole."""
+    """Return the action for a ``.log`` whose bytes no copy holds: local segments for a rewritten one, or a hole."""
     run = (yield from blocking(partial(find_run, ground, ground.view, row))) if row.flags & FLAG_MAINTAINER else ()
     one = Remains(ground.entry.topic_id, ground.tp, row, Source(log.key, row.size, run=run))
     if not run or (yield from plan_remains(one, pinned, accepted=False))[0]:

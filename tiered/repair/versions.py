@@ -3,7 +3,7 @@
 ::
 
     an older version of it ──┐
-    local segments ──────────┴── Source ──> a file ──> aside/ (what lies there now) ──> PUT If-Match ──> read back
+    local segments ──────────┴── Source ──> a file ──> aside/ (the current object) ──> PUT If-Match ──> read back
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from tiered.store.base import ABSENT, Body, Get, Match, NewId, Object, Put, Step
 from tiered.store.puts import Tags
 
 PUT_DEADLINE_MS = 600_000
-"""Time for which one object is sent again while the store gives no answer."""
+"""Time in milliseconds for retries of one PUT while the store gives no answer."""
 
 Fits = Callable[[bytes], bool]
 
 
 class Stored(NamedTuple):
-    """An object as it is to be. ``etag`` is that of what lies there now, ``""`` for nothing."""
+    """An object as it is to be. ``etag`` is that of the current object, ``""`` for nothing."""
 
     topic_id: UUID
     partition: int
@@ -72,7 +72,7 @@ class Source(NamedTuple):
         return crc if size == self.size else -1
 
 
-def restored(  # noqa: PLR0917 - an object, and what makes a version of it right
+def restored(  # noqa: PLR0917 - an object, and the test of a version
     tp: TopicPartition, stored: Stored, problem: str, fits: Fits, max_bytes: int, tags: Tags = ()
 ) -> Steps[tuple[Action, bytes] | None]:
     """Return the action that puts the newest version of a small object back whose bytes fit, and these bytes.
@@ -107,7 +107,9 @@ def find_whole_version(key: str, size: int, crc: int) -> Steps[str]:
 
 
 def put_source(each: Stored, source: Source, tags: Tags) -> Steps[None]:
-    """Put the bytes of a source under a key. Raises as :func:`put_back`, CorruptionError if they are other bytes."""
+    """Put the bytes of a source under a key. Raises CorruptionError for other bytes, and the errors of
+    :func:`put_back`.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "object"
         with path.open("wb") as file:
@@ -124,9 +126,9 @@ def put_source(each: Stored, source: Source, tags: Tags) -> Steps[None]:
 
 
 def put_back(each: Stored, body: Body, tags: Tags = ()) -> Steps[None]:
-    """Put right bytes under a key, and read them back. What they replace is copied below ``aside/`` first.
+    """Put right bytes under a key, and read them back. Copy replaced bytes below ``aside/`` first.
 
-    Raises ConfigError if another object lies there by now, CommitUnknown.
+    Raises ConfigError if the object was replaced since, CommitUnknown.
     """
     key = each.key
     aside = aside_key(each.topic_id, each.partition, (yield NewId()))
@@ -134,7 +136,7 @@ def put_back(each: Stored, body: Body, tags: Tags = ()) -> Steps[None]:
     if each.etag and not (yield from keep_copy(key, aside)):
         raise _another(key)
     deadline = yield from deadline_after(PUT_DEADLINE_MS)
-    # A lost PUT may be an attempt of ours whose answer was lost: the bytes that lie there decide.
+    # A lost PUT may be an attempt of ours whose answer was lost: the stored bytes decide.
     yield from conditional_put(Put(key, body, Match(each.etag) if each.etag else ABSENT, each.crc, tags), deadline, key)
     got = yield Get(key, 0, 1)
     if not isinstance(got, Object) or got.size != each.size or (yield from sum_of(key, each.size)) != each.crc:

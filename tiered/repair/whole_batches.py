@@ -1,9 +1,9 @@
-"""Batches of a damaged ``.log`` that are whole, and the offsets that are lost between them.
+"""Whole batches of a damaged ``.log``, and the lost offsets between them.
 
 ::
 
     lengths lead from batch to batch, each CRC holds ── offsets and leader epochs rotted: both are outside the CRC
-    else                                             ── whole batches are looked for at every byte
+    otherwise                                        ── whole batches are searched at every byte
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _intact(log: LogFile, size: int) -> list[Span]:
 def _in_their_place(spans: Sequence[Span], offsets: Offsets) -> list[Span]:
     """Return the batches that follow each other from the start, or up to the end.
 
-    One whose base offset rotted stands between both.
+    A batch whose base offset rotted is between both.
     """
     first, at, after = 0, offsets.base, offsets.next
     while first < len(spans) and spans[first].base_offset == at:
