@@ -27,10 +27,10 @@ T = TypeVar("T")
 
 
 class StepBucket(ABC):
-    """The engine's steps, each a coroutine that raises ``TieredError``. A subclass says how steps are driven."""
+    """The engine's steps, each a coroutine that raises ``TieredError``. A subclass drives the steps."""
 
     def __init__(self, steps: BucketSteps, memory: Slots | None) -> None:
-        """``memory``: bytes that uploads and commits hold, shared with others; None: not counted."""
+        """``memory``: shared limit of the bytes in memory for uploads and commits; None: not counted."""
         self.steps = steps
         self.when_claimed: Callable[[Granted], None] = lambda granted: None
         self._memory = memory
@@ -50,11 +50,11 @@ class StepBucket(ABC):
         self.steps.rest(tp)
 
     def upload_deadline_seconds(self) -> float:
-        """Return how long each object of an upload is sent again."""
+        """Return how long each object of an upload is retried."""
         return PUT_DEADLINE_SECONDS
 
     async def probe(self) -> None:
-        """Ask once what the store can do, before everything else."""
+        """Probe the store's capabilities once, before everything else."""
         if self.steps.capabilities is None:
             async with self._probing:
                 await self.drive(self.steps.probe())
@@ -72,7 +72,7 @@ class StepBucket(ABC):
         return granted
 
     async def settle(self, tp: TopicPartition, claim_epoch: int, next_offset: int) -> int:
-        """Sweep what dead claims left. Return of how many uploads."""
+        """Sweep the uploads of dead claims. Return their number."""
         return await self.drive(self.steps.settle(tp, claim_epoch, next_offset))
 
     async def upload(self, tp: TopicPartition, segment: SegmentRef, claim_epoch: int) -> Row:
@@ -86,7 +86,7 @@ class StepBucket(ABC):
 
     @contextlib.asynccontextmanager
     async def room_for_upload(self, tp: TopicPartition, segment: SegmentRef) -> AsyncIterator[None]:
-        """Wait until there is memory for an upload. Raises as the upload where its size cannot be read."""
+        """Wait until there is memory for an upload. Raises the upload's error for an unreadable segment."""
         if self._memory is None:
             yield
             return

@@ -1,4 +1,4 @@
-"""The log directory as the uploader may touch it: reading always, writing only with ``.lock`` or to its own files."""
+"""The log directory as the uploader may use it: it writes only its own files, or under ``.lock``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tiered.plan.pauses import Pause
 
 
 class LogDirectory:
-    """One log directory, held by ``tiered-uploader.lock`` between ``acquire`` and ``release``. Thread-safe."""
+    """One log directory, locked by ``tiered-uploader.lock`` between ``acquire`` and ``release``. Thread-safe."""
 
     def __init__(self, path: Path, *, clock: Clock, ids: IdSource, files: Files | None = None) -> None:
         self.path = path
@@ -52,10 +52,10 @@ class LogDirectory:
         self._noting = PlainLock()
         self._pauses = PauseFile(path, self.files)
         self._seen: tuple[FileState | None, ...] = ()
-        self._resuming: dict[TopicPartition, Granted] = {}  # empty logs that are to begin where the bucket ends
+        self._resuming: dict[TopicPartition, Granted] = {}  # empty logs that will begin where the bucket ends
 
     def acquire(self) -> None:
-        """Becomes the one uploader. Raises NotFoundError (no log), ConfigError (a file), LockedError (it names who)."""
+        """Become the one uploader. Raises NotFoundError (no log), ConfigError (a file), LockedError."""
         if not self.files.is_directory(self.path):
             raise no_directory(self.files, self.path, hint="check --log-dir, or start the application")
         _ = self.volume_id  # refuses a directory that is no log before the lock's file is made in it
@@ -67,15 +67,15 @@ class LogDirectory:
         sweep_temporaries(self.files, self.path, of=UPLOADER_FILES)
 
     def uploader(self) -> str:
-        """Who uploads from here, as far as the lock's note tells; empty if nobody."""
+        """Return the uploader in the lock's note, empty without a living one."""
         return living(self._lock.holder())
 
     def tell_http(self, address: str) -> None:
-        """Says beside the lock where this uploader serves its status; empty: nowhere."""
+        """Note beside the lock where this uploader serves its status; empty: nowhere."""
         self._lock.tell(http=address)
 
     def tell_trouble(self, trouble: str) -> None:
-        """Note beside the lock what keeps records from the bucket, as JSON; empty: nothing does."""
+        """Note beside the lock why records do not reach the bucket, as JSON; empty: no trouble."""
         self._lock.tell(trouble=trouble)
 
     def check_place(self) -> None:
@@ -90,18 +90,18 @@ class LogDirectory:
                 raise gone_error(self.path, tp, end)
 
     def release(self) -> None:
-        """Lets another uploader in."""
+        """Release the lock."""
         self._lock.release()
 
     @property
     def volume_id(self) -> str:
-        """Which volume this is, in claims."""
+        """Return the volume's id in claims."""
         return self._scanner.volume_id
 
     def scan(self, *, whole: bool = True) -> Look:
         """Return what changed since the last scan. Raise LocalIOError if the directory was removed or replaced.
 
-        Not ``whole``: what only grows may be seen a dozen scans later.
+        Not ``whole``: growth alone may be seen a dozen scans later.
         """
         with self._busy:
             self._lock.check()
@@ -109,9 +109,9 @@ class LogDirectory:
             return self._scanner.scan(whole=whole)
 
     def has_news(self) -> bool:
-        """Whether topics were made, changed, deleted, paused or resumed since the last scan; two ``stat``.
+        """Return True if topics were made, changed, deleted, paused or resumed since the last scan; two ``stat``.
 
-        An application that makes a topic waits until its partitions are claimed: not for the next scan, if need be.
+        An application that makes a topic waits until its partitions are claimed, and must not wait for the next scan.
         """
         return self._news() != self._seen
 
@@ -119,46 +119,46 @@ class LogDirectory:
         return tuple([self.files.state(self.path / name) for name in (TOPICS_NAME, PAUSE_NAME)])
 
     def pauses(self) -> Mapping[str, Pause]:
-        """Topics whose uploads are paused, or ``ALL_TOPICS``."""
+        """Return the topics whose uploads are paused, or ``ALL_TOPICS``."""
         return self._pauses.read()
 
     def pause(self, edit: Callable[[Mapping[str, Pause]], Mapping[str, Pause]]) -> None:
-        """What ``edit`` makes of the pauses holds from now on. Raises what it raises; LockedError."""
+        """Store the pauses that ``edit`` returns. Raises the errors of ``edit``, LockedError."""
         self._pauses.change(edit, self._clock)
 
     def unreadable(self) -> dict[TopicPartition, TieredError]:
-        """Partitions that the last scan could not look into, and why: nothing of them is uploaded."""
+        """Return the partitions that the last scan could not read, with the error: nothing of them is uploaded."""
         return dict(self._scanner.broken)
 
     def segments_of(self, tp: TopicPartition, bases: Sequence[int]) -> Iterable[tuple[int, int]]:
-        """The sealed segments, as (base, end), whose ``.log`` files begin at ``bases``: each reaches to the next."""
+        """Return the sealed segments, as (base, end), for ``.log`` files at ``bases``: each reaches to the next."""
         del tp
         return itertools.pairwise(bases)
 
     def topics(self) -> dict[str, TopicInfo]:
-        """Topics by name."""
+        """Return the topics by name."""
         with self._busy:
             return self._scanner.topics()
 
     def topic_id(self, tp: TopicPartition) -> UUID:
-        """Kafka's topic id of a partition."""
+        """Return Kafka's topic id of a partition."""
         return self._scanner.topic_id(tp)
 
     def segment(self, tp: TopicPartition, ref: SegmentRef) -> SealedLocalSegment:
-        """A sealed segment, to be read."""
+        """Return a sealed segment for reading."""
         return self._scanner.segment(tp, ref)
 
     def tell_owner(self, tp: TopicPartition, error: TieredError) -> None:
-        """It says so already."""
+        """Do nothing: the error already names the owner's files."""
 
     def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
-        """Leader epochs of a partition."""
+        """Return the leader epochs of a partition."""
         return self._scanner.leader_epochs(tp)
 
     def extent(self, tp: TopicPartition, *, exact: bool) -> Extent:
-        """Where the local log begins and ends now. ``exact`` reads the active segment, if nobody is writing to it.
+        """Return the bounds of the local log now. ``exact`` reads the active segment, if the log has no writer.
 
-        Never what the last scan saw: a log that got its first records since must not be taken for empty.
+        The result never comes from the last scan: a log that got its first records since must not look empty.
         """
         if exact and not self._scanner.writer():
             log = LocalLog.open(self.path, clock=self._clock, ids=self._ids, files=self.files, read_only=True)
@@ -170,7 +170,7 @@ class LogDirectory:
         return Extent(*self._scanner.extent(tp))
 
     def seal(self) -> bool:
-        """Rolls every active segment; True if the writer was asked to, False if it was done here."""
+        """Roll every active segment. Return True if the writer was asked to, False if it was done here."""
         try:
             log = self._open()
         except LockedError:
@@ -178,7 +178,7 @@ class LogDirectory:
             return True
         try:
             refused: TieredError | None = None
-            broken = log.out_of_service  # said by every scan
+            broken = log.out_of_service  # reported by every scan
             with log.sealing_many():
                 for tp in (tp for tp in log.partitions() if tp not in broken):
                     try:
@@ -195,17 +195,17 @@ class LogDirectory:
         return False
 
     def begin(self, tp: TopicPartition, granted: Granted) -> bool:
-        """Later, by :meth:`resume`: whoever writes the log begins by itself."""
+        """Postpone the start of an empty log to :meth:`resume`. A writer begins its log by itself."""
         if granted.resumes:
             with self._noting:
                 self._resuming[tp] = granted
         return granted.resumes
 
     def resume(self) -> bool:
-        """Empty logs resume where the bucket ends, all in one go; False if a writer has the directory: it does that.
+        """Begin all waiting empty logs where the bucket ends. Return False if a writer has the directory: it does so.
 
-        What is no longer empty stays as it is: the state sees that it has diverged. Raises the first error, after all;
-        the next call tries those again.
+        A log that got records stays: the engine sees that it has diverged. Raises the first error after the last log.
+        The next call retries those that failed.
         """
         with self._noting:
             resuming = dict(self._resuming)
@@ -238,7 +238,7 @@ class LogDirectory:
             self._resuming = {tp: each for tp, each in self._resuming.items() if done.get(tp) is not each}
 
     def note(self, uploads: Mapping[TopicPartition, PartitionUpload]) -> int:
-        """Writes committed ends to the checkpoint that the writer reads, durably; one thread at a time.
+        """Write committed ends to the checkpoint that the writer reads, durably; one thread at a time.
 
         Returns how many partitions the checkpoint names: it is written whole.
         """
@@ -248,11 +248,11 @@ class LogDirectory:
             return len(self._checkpoint.read())
 
     def uploads(self) -> Mapping[TopicPartition, PartitionUpload]:
-        """What the checkpoint notes of each partition."""
+        """Return the checkpoint's entry of each partition."""
         return self._checkpoint.read()
 
     def disk(self) -> tuple[int, int] | None:
-        """Free bytes, and how many percent are used."""
+        """Return the free bytes, and the used percentage."""
         return self._scanner.free_space()
 
     def _open(self) -> LocalLog:

@@ -1,6 +1,6 @@
-"""What the engine needs of a log directory: of one that this process writes, or of one that it only looks at.
+"""Log directory as the engine needs it, for a log that this process writes, and the protocol of both kinds.
 
-``directory.LogDirectory`` is the other one: for whoever does not hold ``.lock``.
+``directory.LogDirectory`` is the other kind, for a process that does not hold ``.lock``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tiered.model import EpochEntry, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """First and end offset of a local log. Not exact, the end is the least that the files tell.
+    """First and end offset of a local log. If not exact, the end is a lower bound from the files.
 
-    ``joints``: the only offsets at which one without records can go on; None: at any.
+    ``joints``: the only offsets at which a log without records can go on; None: at any.
     """
 
     local_start_offset: int
@@ -34,16 +34,16 @@ class Extent:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it holds no record. Exact for both: the first record's bytes are seen the moment they are written."""
+        """Return True if the log has no record. Exact in both cases: the first record's bytes are visible at once."""
         return self.end_offset == self.local_start_offset
 
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """A claim whose root was read back; ``token`` is what the volume held of it on the disk then.
+    """A claim whose root was read back; ``token`` is the volume's token on the disk at that time.
 
-    ``resumes``: a log without records has yet to go on at ``next_offset``, under ``leader_epoch``. ``producers``: who
-    wrote what before, as a ``.snapshot`` file, empty if there are none.
+    ``resumes``: a log without records has yet to go on at ``next_offset``, under ``leader_epoch``. ``producers``:
+    earlier producers, as a ``.snapshot`` file, empty if there are none.
     """
 
     token: str | None
@@ -57,43 +57,43 @@ class Granted:
 
 
 class Disk(Protocol):
-    """One log directory. Thread-safe; whatever waits for the disk is called through ``Blocking``."""
+    """One log directory. Thread-safe. Methods that wait for the disk are called through ``Blocking``."""
 
     @property
     def path(self) -> Path:
-        """The directory."""
+        """Return the directory."""
 
     @property
     def claims(self) -> Claims:
-        """The proofs of its claims."""
+        """Return the proofs of its claims."""
 
     @property
     def volume_id(self) -> str:
-        """Which volume this is, in claims."""
+        """Return the volume's id in claims."""
 
     def topics(self) -> Mapping[str, TopicInfo]:
-        """Topics by name."""
+        """Return the topics by name."""
 
     def topic_id(self, tp: TopicPartition) -> UUID:
-        """Kafka's topic id of a partition."""
+        """Return Kafka's topic id of a partition."""
 
     def segment(self, tp: TopicPartition, ref: SegmentRef) -> SealedLocalSegment:
-        """A sealed segment, to be read."""
+        """Return a sealed segment for reading."""
 
     def tell_owner(self, tp: TopicPartition, error: TieredError) -> None:
-        """Makes damage in a segment, a refused claim or a topic that is gone say what the owner of the files can do."""
+        """Add to damage, a refused claim or a missing topic what the owner of the files can do."""
 
     def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
-        """Leader epochs of a partition."""
+        """Return the leader epochs of a partition."""
 
     def extent(self, tp: TopicPartition, *, exact: bool) -> Extent:
-        """Where the local log begins and ends now."""
+        """Return the bounds of the local log now."""
 
     def uploads(self) -> Mapping[TopicPartition, PartitionUpload]:
-        """What the checkpoint notes of each partition."""
+        """Return the checkpoint's entry of each partition."""
 
     def begin(self, tp: TopicPartition, granted: Granted) -> bool:
-        """The log begins, or goes on, under the claim; whether one that resumes has yet to."""
+        """Begin or continue the log under the claim. Return True if a log that resumes has yet to begin."""
 
 
 class OpenDisk:
@@ -106,39 +106,35 @@ class OpenDisk:
         self.volume_id = str(local.volume_id)
 
     def topics(self) -> Mapping[str, TopicInfo]:
-        """Topics by name."""
         return self._local.topics()
 
     def topic_id(self, tp: TopicPartition) -> UUID:
-        """Kafka's topic id of a partition."""
         return self._local.partition(tp).topic_id
 
     def segment(self, tp: TopicPartition, ref: SegmentRef) -> SealedLocalSegment:
-        """A sealed segment, to be read. Raises NotFoundError."""
+        """Return a sealed segment for reading. Raises NotFoundError."""
         for segment in self._local.partition(tp).sealed_segments(ref.base):
             if segment.base_offset == ref.base:
                 return segment
         raise NotFoundError(f"{tp}: the sealed segment {ref.base} is gone from {self.path}")
 
     def tell_owner(self, tp: TopicPartition, error: TieredError) -> None:
-        """It says so already."""
+        """Do nothing: the error already names the owner's files."""
 
     def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
-        """Leader epochs of a partition."""
         return tuple(self._local.partition(tp).leader_epochs())
 
     def extent(self, tp: TopicPartition, *, exact: bool) -> Extent:
-        """Where the local log begins and ends now, exact whatever is asked for."""
+        """Return the bounds of the local log now, always exact."""
         del exact
         positions = self._local.partition(tp).positions()
         return Extent(positions.local_start_offset, positions.end_offset)
 
     def uploads(self) -> Mapping[TopicPartition, PartitionUpload]:
-        """What the checkpoint notes of each partition."""
         return self._local.uploads.read()
 
     def begin(self, tp: TopicPartition, granted: Granted) -> bool:
-        """Now: who writes the log has to, before it takes another record."""
+        """Begin the log now, before its writer takes another record."""
         log = self._local.partition(tp)
         if granted.resumes:
             log.start_at(granted.next_offset, granted.leader_epoch, granted.producers)
@@ -148,7 +144,7 @@ class OpenDisk:
         return False
 
     def lead(self, tp: TopicPartition, leader_epoch: int) -> None:
-        """Records from here on carry this leader epoch, if it is newer than the log's own."""
+        """Give later records this leader epoch, if it is newer than the log's own."""
         log = self._local.partition(tp)
         epochs = log.leader_epochs()
         if not epochs or leader_epoch > epochs[-1].epoch:

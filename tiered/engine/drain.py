@@ -1,4 +1,4 @@
-"""When the program may end: what still has to be in the bucket, and the exit status."""
+"""Drain: records that must be in the bucket before the program ends, and the exit status."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ DONE = "everything that was asked for is committed"
 
 
 class DrainMode(enum.Enum):
-    """What is sent before the program ends."""
+    """Records to send before the program ends."""
 
-    INFLIGHT = "inflight"  # what is being uploaded now
+    INFLIGHT = "inflight"  # uploads under way
     SEALED = "sealed"  # every sealed segment
     ALL = "all"  # the active segments too: they are rolled first
 
 
 @dataclass(frozen=True, slots=True)
 class DrainRequested:
-    """Send what ``mode`` names and end; ``deadline_ms`` (None: never) is on the state's clock.
+    """Request to send the records of ``mode`` and end; ``deadline_ms`` (None: never) is on the engine's clock.
 
-    ``oneshot`` (``sync --wait``): the exit status is that of the failure that is in the way.
-    ``last`` (SIGTERM): nobody looks after this disk afterwards. What a writer leaves while it ends is sent too, and
-    status 0 means that a last look at the disk has found nothing that the bucket lacks.
+    ``oneshot`` (``sync --wait``): the exit status is that of the failure that is in the way. ``last`` (SIGTERM): no
+    process uploads from this disk afterwards. Records that a writer leaves while it ends are sent too. Status 0 means
+    that a last scan of the disk has found no record that the bucket lacks.
     """
 
     mode: DrainMode
@@ -41,10 +41,9 @@ class DrainRequested:
 
 @dataclass(slots=True)
 class Drain:
-    """``targets``: committed end that each partition has to reach; ``ends``: where its records end on this disk.
+    """Drain in progress. ``targets``: committed end that each partition has to reach; ``ends``: its end on this disk.
 
-    Both are those of the moment when the drain began (ends: of the last one); ``follow`` raises them for what is found
-    later.
+    Both are those of the moment when the drain began (``ends``: only of the last drain); ``follow`` raises them later.
     """
 
     request: DrainRequested
@@ -53,15 +52,15 @@ class Drain:
 
     @staticmethod
     def begin(request: DrainRequested, partitions: Mapping[TopicPartition, Partition]) -> Drain:
-        """Return the drain that ``request`` asks for, on what is known of the partitions now."""
+        """Return the drain that ``request`` asks for, on the partitions' current state."""
         targets = {tp: _target(p, request.mode) for tp, p in partitions.items()}
         ends = {tp: _target(p, DrainMode.ALL) for tp, p in partitions.items()} if request.last else {}
         return Drain(request, targets, ends)
 
     def follow(self, p: Partition) -> bool:
-        """Take in what was found of ``p`` since the drain began. Return True if that asks for more.
+        """Raise the targets to the records found of ``p`` since the drain began. Return True if there are more.
 
-        Only where nobody writes any more: the drain of a log that grows would not end.
+        Call it only without a writer: the drain of a log that grows would not end.
         """
         self.ends[p.tp] = max(self.ends.get(p.tp, 0), _target(p, DrainMode.ALL))
         target = _target(p, self.request.mode) if self.request.mode is not DrainMode.INFLIGHT else 0
@@ -92,7 +91,9 @@ class Drain:
     def ending(
         self, left: Sequence[Partition], now_ms: int, *, obstacle: Callable[[Partition], Failure | None]
     ) -> Exit | None:
-        """Return the end of a drain with something ``left``, if it has come: the deadline, or nobody can go on."""
+        """Return the exit of a drain with something ``left``: at the deadline, or if no partition can go on. None
+        before.
+        """
         if self.is_over(now_ms):
             what = "wait" if self.request.oneshot else "drain"
             reason = f"the time to {what} is over: {_names(left)} only on this disk"
@@ -109,7 +110,7 @@ class Drain:
         return Exit(code, f"{_names(left)} only on this disk: {first.message}", first.hint or LEFT_HINT)
 
     def all_sent(self, partitions: Mapping[TopicPartition, Partition]) -> Exit:
-        """Return the end once all that the mode allows is sent. The last drain names what it does not allow."""
+        """Return the exit once all that the mode allows is sent. The last drain reports the records that stay here."""
         kept = [p for p in partitions.values() if p.known_committed < self.ends.get(p.tp, 0)]
         if not kept:
             return Exit(0, DONE)

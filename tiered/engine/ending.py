@@ -1,4 +1,4 @@
-"""The end of a run: the drain that is under way, the last look at the disk, the exit status.
+"""The end of a run: the drain in progress, the last scan of the disk, the exit status.
 
 ::
 
@@ -23,11 +23,11 @@ from tiered.engine.wakeup import Wakeup
 from tiered.errors import DataLocalError, TieredError
 
 JUDGE_PAUSES = 9
-"""A look at all partitions is followed by a pause of so many times its own duration."""
+"""Length of the pause after a review of all partitions, as a multiple of its duration."""
 
 
 class Ending:
-    """Waits until the engine has sent what a drain names."""
+    """The wait until the engine has sent the records of a drain."""
 
     def __init__(self, engine: Engine, sealer: Sealer, look: Callable[[], Awaitable[None]]) -> None:
         self.drain: Drain | None = None
@@ -39,7 +39,7 @@ class Ending:
         sealer.when_sealed = self._changed.set
 
     def begin(self, request: DrainRequested) -> None:
-        """Send what the request names, then end. A second request takes the place of the first."""
+        """Begin the drain that the request asks for. A second request replaces the first."""
         engine = self._engine
         self.drain = Drain.begin(request, engine.partitions)
         engine.report(Report(Level.INFO, "drain_started", f"sending {request.mode.value} data, then ending"))
@@ -48,12 +48,12 @@ class Ending:
         self._changed.set()
 
     def look_again(self) -> None:
-        """Take note that a look at the disk, or new limits, may have changed what is due."""
+        """Review the drain: a scan, or new limits, may have changed what is due."""
         self._sealer.look_again()
         self._changed.set()
 
     def writer_is(self, holder: str) -> None:
-        """Take who writes the log. Once the writer is gone, this program has to send its last records."""
+        """Set the writer of the log. Once the writer is gone, this program has to send its last records."""
         self._sealer.writer_is(holder)
         if self.drain is not None and not holder:
             self._engine.poke()
@@ -70,12 +70,12 @@ class Ending:
             if exit_ is not None:
                 engine.halt()
                 return exit_
-            # It looks at all partitions: of thousands it does so for no more than a tenth of the time.
+            # A review reads all partitions: with thousands it takes no more than a tenth of the time.
             await asyncio.sleep(judged_ms * JUDGE_PAUSES / 1000)
             await self._wait()
 
     def _judge(self) -> Exit | None:
-        """Return the exit if the end has come. The seals go by what is left."""
+        """Return the exit if the end has come. Update the sealer's work."""
         drain, partitions = self.drain, self._engine.partitions
         if drain is None:
             return None
@@ -87,7 +87,7 @@ class Ending:
         return drain.ending(left, self._engine.now_ms(), obstacle=self._obstacle)
 
     async def _look_at_last(self, drain: Drain) -> Exit | None:
-        """Return the exit if a look at the disk finds no more to send; None where it does, or cannot look yet."""
+        """Return the exit if a scan finds no more to send; None if it does, or cannot run yet."""
         late = "ended before a last look at the log directory: whether the bucket holds it all is not known"
         if drain.is_over(self._engine.now_ms()):
             return Exit(DataLocalError.exit_code, late, LEFT_HINT)
@@ -109,7 +109,7 @@ class Ending:
             return Exit(DataLocalError.exit_code, reason, failure.hint or LEFT_HINT)
         if error is not None:
             raise error
-        self._changed.set()  # what was found is judged at once
+        self._changed.set()  # review the result at once
         return None if self._sealer.is_at_work() else self._judge()
 
     async def _wait(self) -> None:

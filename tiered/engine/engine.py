@@ -1,12 +1,12 @@
-"""The engine: a table of partitions, and what their coroutines share: slots, limits, reports, the status record.
+"""The engine: a table of partitions, and shared slots, limits, reports and status of their coroutines.
 
 ::
 
     discovery ──> table of rows ──> a Worker for each row that has work:   claim, upload a window, commit, note
-                                        └── UploadQueue (oldest byte first), claims and commits (semaphores), Topics
+                       └── UploadQueue (oldest byte first), claims and commits (semaphores), Topics
 
-On one event loop. It knows neither a log directory nor an end: ``runner`` discovers and drains for the daemon,
-``inline`` for ``log.sync()``.
+On one event loop. The engine depends on no log directory and no end of the run: ``runner`` discovers and drains for the
+daemon, ``inline`` for ``log.sync()``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Note = Callable[[TopicPartition, PartitionUpload], None]
 
 
 class Engine:
-    """Carries the sealed segments of the partitions in its table to the bucket. On the event loop only."""
+    """Uploader of the sealed segments of the partitions in its table. On the event loop only."""
 
     def __init__(
         self,
@@ -57,12 +57,10 @@ class Engine:
     ) -> None:
         """Begin with an empty table.
 
-        ``note`` takes what a root that was read back holds of a partition, for the checkpoint.
-
-        ``lazy``: partitions that the checkpoint notes as wholly committed are not claimed (one-shot runs).
-        ``retries``: a partition that failed is tried again. Without, whoever called knows whether to wait, and is not
-        left before what is under way has ended.
-        ``watched``: somebody asks for ``views``, which tell since when each partition waits for what.
+        ``note`` takes the state of a partition from a root that was read back, for the checkpoint. ``lazy``: partitions
+        that the checkpoint notes as wholly committed are not claimed (one-shot runs). ``retries``: a partition that
+        failed is retried. Without it the caller decides about a wait, and waits for work in progress to end.
+        ``watched``: ``views`` is called, which returns since when each partition waits.
         """
         self.bucket = bucket
         self.now_ms = now_ms
@@ -87,13 +85,13 @@ class Engine:
         self._lazy = lazy
         self._watched = watched
         self._workers: dict[TopicPartition, Worker] = {}
-        self._leaving: dict[asyncio.Task[None], None] = {}  # of partitions that have gone
+        self._leaving: dict[asyncio.Task[None], None] = {}  # of removed partitions
         self._behind: dict[TopicPartition, None] = {}
 
     # ------------------------------------------------------------------ the table
 
     def see(self, seen: PartitionSeen) -> Partition:
-        """Take what a look at the disk found of a partition. Return its row, which may be a new one."""
+        """Update a partition from a scan. Return its row, which may be a new one."""
         p = self.partitions.get(seen.tp)
         if p is not None and p.topic_id != seen.topic_id:
             self.forget(seen.tp)
@@ -124,7 +122,7 @@ class Engine:
             worker.task.cancel()
 
     def pause(self, pauses: Mapping[str, Pause]) -> None:
-        """Take the topics that are paused now. What is under way of them is finished and committed."""
+        """Set the paused topics. Their work in progress is finished and committed."""
         before, self.pauses = self.pauses, pauses
         if before == pauses:
             return
@@ -140,7 +138,7 @@ class Engine:
         return self.pauses.get(p.tp.topic) or self.pauses.get(ALL_TOPICS)
 
     def poke(self) -> None:
-        """Try now what waits for a retry: somebody waits for it."""
+        """End the waits for retries: a caller waits for the uploads."""
         now_ms = self.now_ms()
         self.topics.retry_now(now_ms)
         for p in list(self.partitions.values()):
@@ -148,7 +146,7 @@ class Engine:
             self.changed(p)
 
     def ask_again(self) -> None:
-        """The same, and what was refused is asked once more: the end of the run rests on an answer of now."""
+        """End the waits for retries, and retry refused work once: the run ends by a current answer."""
         now_ms = self.now_ms()
         self.topics.retry_now(now_ms, refused=True)
         for p in self.partitions.values():
@@ -156,7 +154,7 @@ class Engine:
         self.poke()
 
     def go_by(self, limits: Limits) -> None:
-        """Go by other limits from now on."""
+        """Apply new limits."""
         self.limits = limits
         self.queue.go_by_limits()
         for worker in self._workers.values():
@@ -171,7 +169,7 @@ class Engine:
         return found
 
     def counts(self) -> tuple[int, int]:
-        """Return how many partitions there are, and how many of them have segments that the bucket lacks."""
+        """Return the number of partitions, and the number of those with segments that the bucket lacks."""
         return len(self.partitions), len(self._behind)
 
     # ------------------------------------------------------------------ work
@@ -185,7 +183,7 @@ class Engine:
         return rules.has_work(p, self.wanted, lazy=self._lazy)
 
     def is_alone(self) -> bool:
-        """Return True if the step that is about to begin is all that can be under way: no other can begin beside it."""
+        """Return True if no other step can run beside the one that is about to begin."""
         if len(self._workers) != 1:
             return False
         (worker,) = self._workers.values()
@@ -200,7 +198,7 @@ class Engine:
         return not self.stopped and self.wants(p, base)
 
     def changed(self, p: Partition) -> None:
-        """Take note that something of a partition has changed: its coroutine looks again, or begins."""
+        """React to a change of a partition: wake its coroutine, or begin one."""
         if self.partitions.get(p.tp) is not p:
             return
         if p.works:
@@ -221,7 +219,7 @@ class Engine:
             worker.task.add_done_callback(partial(self._ended, worker))
 
     def _ended(self, worker: Worker, task: asyncio.Task[None]) -> None:
-        """Leave the row to itself. What came in the same turn of the loop begins another coroutine."""
+        """Remove the worker. Changes of the same turn of the loop begin another coroutine."""
         if self._workers.get(worker.p.tp) is worker:
             del self._workers[worker.p.tp]
         if task.cancelled():
@@ -234,7 +232,7 @@ class Engine:
             self.changed(worker.p)
 
     def crash(self, bug: BaseException) -> None:
-        """End the run with an error that no step answers for: a silent half-dead uploader is the worst outcome."""
+        """End the run with an error that no step handles: a silent half-dead uploader is the worst outcome."""
         if not self.bugs.done():
             self.bugs.set_exception(bug)
 
@@ -244,9 +242,9 @@ class Engine:
         work: Callable[[], Awaitable[T]],
         room: contextlib.AbstractAsyncContextManager[None] | None = None,
     ) -> T | Failure:
-        """Return what the step gives, or its failure: also that of a time that is over, or of a bug.
+        """Return the result of the step, or its failure: also that of a time-out, or of a bug.
 
-        Its time begins once there is ``room`` for what it holds in memory.
+        Its time begins once there is ``room`` in memory for it.
         """
         begun = self._monotonic()
         seconds = self.seconds_of(step)
@@ -262,7 +260,7 @@ class Engine:
                 error = CommitUnknown(f"{step.tp}: the commit was not answered within {seconds or 0:.0f} s")
         except (TieredError, OSError) as raised:
             error = raised
-        except Exception as raised:  # noqa: BLE001 - whatever it is, the partition goes on or says why not
+        except Exception as raised:  # noqa: BLE001 - any bug: the partition goes on or reports it
             self._listener.bug(raised)
             error = raised
         else:
@@ -285,7 +283,7 @@ class Engine:
         self._report(outcome.succeeded(p, doing))
 
     def settle_failed(self, p: Partition, failure: Failure) -> None:
-        """Note that a sweep failed: it is tried again, and commits do not wait for it."""
+        """Note that a sweep failed. The sweep is retried, and commits do not wait for it."""
         p.settle_attempts += 1
         p.settled = not self.retries  # the next claim sweeps it
         p.settle_at_ms = self.now_ms() + outcome.delay_ms(failure, p.settle_attempts, self.dice)
@@ -298,7 +296,7 @@ class Engine:
         if not rules.has_diverged(p):
             return False
         text = f"{p.tp} holds offsets {p.local_start}..{p.end} on this disk, but the bucket went on to {p.committed}"
-        p.committed = p.noted  # what was noted of this disk stays true; the rest of the bucket is not on it
+        p.committed = p.noted  # the noted end is of this disk; the rest of the bucket is not on it
         self.fence(p, Failure(FailureKind.FENCED, "diverged", text, REJOIN_HINT, exit_code=11))
         return True
 
@@ -310,25 +308,25 @@ class Engine:
         self.changed(p)
 
     def drop_claim(self, p: Partition) -> None:
-        """Cancel what is under way under the claim. The next claim begins when it has ended."""
+        """Cancel the uploads under the claim. The next claim begins when they have ended."""
         p.drop_claim()
         worker = self._workers.get(p.tp)
         if worker is not None:
             worker.cancel_uploads()
 
     def note(self, p: Partition) -> None:
-        """Permit local deletion; not before a log that resumes has been seen to begin where the bucket ends."""
+        """Permit local deletion. A log that resumes must first begin where the bucket ends."""
         if p.resume_at < 0:
             self._note(p.tp, PartitionUpload(p.committed, p.claim_epoch, False, p.remote_start))
 
     def track(self, p: Partition) -> None:
-        """Note since when the partition waits for what it waits for."""
+        """Note since when the partition waits for its current reason."""
         if self._watched and self.partitions.get(p.tp) is p:
             topic = self.topics.of(p)
             status.track(p, topic.failure, topic.registered, self.now_ms())
 
     def report(self, report: Report) -> None:
-        """Tell the operator."""
+        """Report to the operator."""
         self._listener.report(report)
 
     def _report(self, report: Report | None) -> None:
@@ -338,7 +336,7 @@ class Engine:
     # ------------------------------------------------------------------ the end
 
     async def idle(self) -> None:
-        """Wait until no partition has work. Raises what crashed."""
+        """Wait until no partition has work. Raise the error of a crash."""
         while self._workers and not self.bugs.done():
             tasks = [worker.task for worker in self._workers.values()]
             await asyncio.wait([*tasks, self.bugs], return_when=asyncio.FIRST_COMPLETED)
@@ -346,13 +344,13 @@ class Engine:
             self.bugs.result()
 
     def halt(self) -> None:
-        """Begin nothing more. What is under way goes on to its end."""
+        """Begin no more steps. Steps in progress run to their end."""
         self.stopped = True
         for worker in self._workers.values():
             worker.wake()
 
     async def stop(self) -> None:
-        """Cancel what is under way, and wait for its end. The journal names it for the next start."""
+        """Cancel the work in progress, and wait for its end. The journal names it for the next start."""
         self.stopped = True
         tasks = [worker.task for worker in self._workers.values()]
         for task in tasks:

@@ -10,30 +10,30 @@ from tiered.errors import CommitUnknown, FencedError, RemotePermissionError, Tie
 from tiered.plan.backoff import backoff_bound_seconds
 
 RECHECK_PERMISSION_MS = 60_000
-"""A refused operation is looked at again this often, so that a corrected policy drains unaided."""
+"""Interval of retries after a refused operation, so that a corrected policy drains unaided."""
 
 RECHECK_FATAL_MS = 600_000
-"""Ceiling of the same for what only a person can correct, most likely; the first looks follow soon."""
+"""Longest wait before a retry of a failure that most likely needs a person; the first retries follow soon."""
 
 FATAL_ATTEMPTS = 3
-"""Looks at a fatal failure before a one-shot run ends with it: damage on the way, unlike damage, does not repeat."""
+"""Attempts before a one-shot run ends with a fatal failure: damage in transit does not repeat, stored damage does."""
 
 _FATAL_BASE_MS = 500
 
 
 class FailureKind(enum.Enum):
-    """What the rules do about a failure."""
+    """Reaction of the rules to a failure."""
 
     RETRIABLE = "retriable"  # backs off and tries again, for ever
-    PERMISSION = "permission"  # said at once, looked at again every minute
-    FATAL = "fatal"  # said at once, looked at again every ten minutes
+    PERMISSION = "permission"  # reported at once, retried every minute
+    FATAL = "fatal"  # reported at once, retried every ten minutes
     FENCED = "fenced"  # stops the partition
     UNKNOWN = "unknown"  # a commit that may have landed: the next claim settles it
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why an order did not succeed, as data: ``code`` and ``exit_code`` are those of ``tiered.errors``."""
+    """A failed step as data: ``code`` and ``exit_code`` are those of ``tiered.errors``."""
 
     kind: FailureKind
     code: str
@@ -43,7 +43,7 @@ class Failure:
 
     @staticmethod
     def of(error: BaseException) -> Failure:
-        """The failure that ``error`` stands for; what is not in the error tree is a bug, and fatal to its order."""
+        """Return the failure for ``error``. An error outside the error tree is a bug, and fatal to its step."""
         if isinstance(error, (TimeoutError, ConnectionError)):
             return Failure(FailureKind.RETRIABLE, "timeout", str(error) or "timed out", exit_code=75)
         if not isinstance(error, TieredError):
@@ -62,10 +62,10 @@ class Failure:
 
 
 class Dice(Protocol):
-    """Chance, for jitter; ``tiered.clock.IdSource`` is one."""
+    """Source of chance for jitter; ``tiered.clock.IdSource`` is one."""
 
     def random(self) -> float:
-        """Uniform in [0, 1)."""
+        """Return a number that is uniform in [0, 1)."""
 
 
 def retry_delay_ms(attempt: int, dice: Dice) -> int:

@@ -8,10 +8,10 @@
     sync:   (uploader lock) claim -> upload sealed segments, a few together -> commit -> read the root back
             -> tiered-offset-checkpoint -> only now may local bytes go
 
-The same engine as the daemon's, told what is on the disk of an open log. What fails is not tried again here: whoever
-called knows whether to wait. Whoever holds ``tiered-uploader.lock`` commits; the claim on the disk
-tells whether another process of this volume has claimed since. Each directory of a log is a volume of its own, with its
-claims and its uploader; one that is offline keeps no other back.
+The engine is the daemon's, fed from an open log. Failures are not retried here: the caller decides about a wait. Only
+the holder of ``tiered-uploader.lock`` commits. The claim on the disk shows whether another process of this volume has
+claimed since. Each directory of a log is a volume of its own, with its claims and its uploader. An offline directory
+does not delay the others.
 """
 
 from __future__ import annotations
@@ -72,17 +72,17 @@ from tiered.store.retry import RetryingStore
 from tiered.store.threads import ThreadPool
 
 ADOPT_TIMEOUT_S = 60.0
-"""How long opening a fresh directory waits for the uploader of another process to claim its partitions."""
+"""Limit in seconds for opening a fresh directory while another process's uploader claims its partitions."""
 ADOPT_FIRST_POLL_S = 0.02
 ADOPT_POLL_S = 0.2
 NOTE_EVERY_S = 1.0
-"""The checkpoint names every partition: while a sync goes on it is written this often, and at its end."""
+"""Interval in seconds of checkpoint writes during a sync: the file names every partition."""
 LIMITS = Limits(commit_wait_ms=1 << 40, seal_idle_ms=NONE_MS)
-"""A run commits when nothing more is under way: nobody reads along meanwhile."""
+"""Limits of a run: it commits when nothing more is under way, as no reader follows meanwhile."""
 TOGETHER = LIMITS.claims
-"""Claims and uploads that a run makes at once: those limit the uploads further."""
+"""Concurrent claims and uploads of a run. The limits bound the uploads further."""
 ALONE = (FencedError, OffsetGapError, CorruptionError, LogDestroyedError)
-"""What is wrong with one partition and keeps no other from being drained."""
+"""Errors of one partition that do not stop the others from being drained."""
 
 _logger = logging.getLogger("tiered.engine")
 
@@ -91,18 +91,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """Runs the engine's steps on the calling thread."""
+    """Driver of the engine's steps on the calling thread."""
 
     store: Store
     clock: Clock
     ids: IdSource
 
     def __call__(self, steps: Steps[T]) -> T:
-        """The value of the steps."""
+        """Return the value of the steps."""
         return drive(self.store, steps, clock=self.clock, ids=self.ids, together=REGISTRATION_REQUESTS)
 
     def once(self) -> Driver:
-        """A driver that tries each request once, for a store that may not answer."""
+        """Return a driver that tries each request once, for a store that may not answer."""
         inner = self.store.inner if isinstance(self.store, RetryingStore) else self.store
         return Driver(inner, self.clock, self.ids)
 
@@ -120,7 +120,7 @@ class Tiering:
         reachable: bool = True,
         memory: Slots | None = None,
     ) -> None:
-        """``memory``: bytes that uploads and commits hold, shared with others; None: not counted."""
+        """``memory``: shared limit of the bytes in memory for uploads and commits; None: not counted."""
         self.local = local
         self.memory = memory
         self.clock = clock
@@ -140,7 +140,9 @@ class Tiering:
 
     @staticmethod
     def check_reachable(store: Store, *, clock: Clock, ids: IdSource) -> bool:
-        """One GET, tried once: raises what no waiting mends (no such bucket, no permission); False if unreachable."""
+        """Send one GET, without retries. Return False if unreachable; raise permanent errors (no bucket, no
+        permission).
+        """
         try:
             Driver(store, clock, ids).once()(_look())
         except RemoteUnavailableError as error:
@@ -150,17 +152,17 @@ class Tiering:
         return True
 
     def asked(self, steps: Steps[T]) -> T:
-        """For questions of an opening log: with the store's retries, but for one that did not answer just now."""
+        """Answer a question of an opening log: with retries, unless the store did not answer just now."""
         answer = (self.drive if self._reachable else self.drive.once())(steps)
         self._reachable = True
         return answer
 
     def find_topic(self, name: str) -> TopicEntry | None:
-        """The bucket's entry of a topic, None if it has none. Raises RemoteUnavailableError: unknown is not "none"."""
+        """Return the bucket's entry of a topic, None without one. Raises RemoteUnavailableError."""
         return self.asked(load_topic(name))
 
     def register(self, name: str, partitions: int) -> None:
-        """Gives the topic so many partitions in the bucket: their roots first, then the entry."""
+        """Give the topic so many partitions in the bucket: their roots first, then the entry."""
         self.asked(self.steps.register(name, partitions))
 
     # ------------------------------------------------------------------ adoption
@@ -168,10 +170,9 @@ class Tiering:
     def adopt(self, info: TopicInfo, deadline: float | None = None) -> None:
         """Register the topic and claim the partitions that this volume never claimed before.
 
-        Until ``deadline`` (default: ``ADOPT_TIMEOUT_S`` from now) an uploader in another process is waited for.
-
-        Raises ConfigError (another topic of that name is in the bucket), FencedError, RemoteUnavailableError where a
-        partition without records cannot know its first offset; a log that was claimed before only warns.
+        Wait for an uploader in another process until ``deadline`` (default: ``ADOPT_TIMEOUT_S`` from now). Raises
+        ConfigError (another topic of that name is in the bucket), FencedError, RemoteUnavailableError where a partition
+        without records cannot know its first offset; a log that was claimed before only warns.
         """
         deadline = self.clock.monotonic() + ADOPT_TIMEOUT_S if deadline is None else deadline
         broken = self.local.out_of_service
@@ -202,7 +203,7 @@ class Tiering:
             _logger.warning("topic %s is not checked against %s now: %s", info.name, self.drive.store.url, error)
 
     def _adopt_partitions(self, tps: Sequence[TopicPartition], deadline: float) -> None:
-        """Claims them, or waits until the uploader of another process, which alone may, has claimed for this volume."""
+        """Claim them, or wait until another process's uploader, if it has the lock, has claimed for this volume."""
         poll_s = ADOPT_FIRST_POLL_S
         waiting = list(tps)
         while waiting:
@@ -220,7 +221,7 @@ class Tiering:
                 poll_s = min(2 * poll_s, ADOPT_POLL_S)
 
     def _catch_up(self, tp: TopicPartition) -> None:
-        """A daemon that claimed a restored volume while nobody wrote it left the new leader epoch to the writer."""
+        """Apply the leader epoch of a daemon's claim: it claimed a restored volume while no process wrote it."""
         root = self.drive(self.drive(self.steps.catalog(tp)).load())
         if root is not None and is_own_claim(root, self.steps.proof(tp)):
             self._disk.lead(tp, root.leader_epoch)
@@ -228,19 +229,18 @@ class Tiering:
     # ------------------------------------------------------------------ sync
 
     def sync(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> dict[TopicPartition, int]:
-        """Uploads and commits the sealed segments of each partition up to its offset in ``ends``.
+        """Upload and commit the sealed segments of each partition up to its offset in ``ends``.
 
-        Returns those that it leaves alone, because another process is this directory's uploader: all of them, or none.
-
-        Raises DataLocalError after ``timeout_s``, FencedError, RemoteUnavailableError, RemotePermissionError,
-        CommitUnknown; what was committed before stays committed. What is wrong with one partition alone (FencedError,
-        OffsetGapError, CorruptionError, LogDestroyedError) is raised after the others were synced.
+        Returns the partitions that another process uploads, as this directory's uploader: all of them, or none. Raises
+        DataLocalError after ``timeout_s``, FencedError, RemoteUnavailableError, RemotePermissionError, CommitUnknown;
+        earlier commits stay. Errors of one partition alone (FencedError, OffsetGapError, CorruptionError,
+        LogDestroyedError) are raised after the others were synced.
         """
         deadline = None if timeout_s is None else self.clock.monotonic() + timeout_s
         return {} if self._run(ends, deadline) else dict(ends)
 
     def _run(self, ends: Mapping[TopicPartition, int], deadline: float | None, *, claims: bool = False) -> bool:
-        """One run of the engine under the uploader's lock; False if another process has that.
+        """Run the engine once under the uploader's lock. Return False if another process has it.
 
         Runs of other partitions go on beside it.
         """
@@ -259,7 +259,7 @@ class Tiering:
             try:
                 self._drain(ends, deadline, claims=claims)
             finally:
-                self.write_notes()  # whatever ended it, what was committed until then is in the checkpoint
+                self.write_notes()  # every earlier commit is in the checkpoint, on errors too
         finally:
             with self._turns.changed:
                 if self._turns.end(turn):
@@ -288,7 +288,7 @@ class Tiering:
         return True
 
     def _take_over(self) -> None:
-        """With the uploader's lock, which alone may: what a crash or another process has left of its files."""
+        """Clean up after a crash or another process. Call it only with the uploader's lock."""
         if not self._swept:
             sweep_temporaries(self.local.files, self.local.directory, of=UPLOADER_FILES)
             self._swept = True
@@ -296,14 +296,14 @@ class Tiering:
             self._journal.refresh()
 
     def _open_journal(self) -> Journal:
-        """As it is since the lock was taken; opened when something is first written down or looked for."""
+        """Return the journal as of the lock. Open it on first use."""
         with self._noting:
             if self._journal is None:
                 self._journal = Journal(self.local.directory, self.local.files)
             return self._journal
 
     def close(self) -> None:
-        """Closes the journal; what it names is swept by whoever claims next."""
+        """Close the journal; the next claim sweeps the uploads that it names."""
         with self._noting:
             journal, self._journal = self._journal, None
         if journal is not None:
@@ -312,9 +312,9 @@ class Tiering:
     # ------------------------------------------------------------------ what the bucket holds
 
     def note(self, tp: TopicPartition, upload: PartitionUpload) -> bool:
-        """Take what a root that was read back holds. Return True if the checkpoint is to be written by now.
+        """Note the state of a root that was read back. Return True if the checkpoint is due for a write.
 
-        That permits local deletion. Of a fence the run's error is noted, once all is known.
+        The note permits local deletion. A fence is noted with the run's error, once all is known.
         """
         if upload.fenced:
             return False
@@ -323,7 +323,7 @@ class Tiering:
         return self.clock.monotonic() - self._noted_at >= NOTE_EVERY_S
 
     def write_notes(self) -> None:
-        """The checkpoint first: a disk must never lack what the checkpoint does not say to be in the bucket."""
+        """Write the checkpoint, then permit deletion: a disk never lacks records that the checkpoint does not name."""
         with self._noting:
             notes = dict(self._notes)
             if not notes:
@@ -336,9 +336,9 @@ class Tiering:
             log.set_uploaded(upload.end_offset, upload.claim_epoch, upload.fenced, upload.start_offset)
 
     def _note_fenced(self, tp: TopicPartition, error: FencedError) -> FencedError:
-        """A newer claim owns the partition: appends are refused from now on, by every process of this directory.
+        """Note a newer claim: every process of this directory refuses appends from now on.
 
-        Returns the error that names what this log has acknowledged and the bucket does not hold.
+        Returns the error that names the acknowledged records that the bucket does not hold.
         """
         self.write_notes()
         log = self.local.partition(tp)
@@ -356,7 +356,7 @@ class Tiering:
         )
 
     def known(self, tp: TopicPartition) -> Known:
-        """What a reader of this log holds the root of a partition against. No I/O."""
+        """Return the state that a reader of this log compares a partition's root with. No I/O."""
         return Known(
             made=tp.topic in self.steps.registered, next_offset=self.local.partition(tp).positions().uploaded_offset
         )
@@ -365,13 +365,13 @@ class Tiering:
         return self.local.claims.of(tp)
 
     def _has_claimed(self, tp: TopicPartition) -> bool:
-        """Whether a root of this partition was seen from this volume: a claim, or a restore."""
+        """Return True if a root of this partition was seen from this volume: a claim, or a restore."""
         proof = self._proof(tp)
         return proof.token is not None or proof.restored_from is not None
 
 
 class SpreadTiering:
-    """The bucket side of an open log over one directory or several. Thread-safe, as each of its parts is."""
+    """The bucket side of an open log over one directory or several. Thread-safe, like each of its parts."""
 
     def __init__(
         self,
@@ -391,16 +391,16 @@ class SpreadTiering:
         }
 
     def find_topic(self, name: str) -> TopicEntry | None:
-        """As ``Tiering.find_topic``."""
+        """Call ``Tiering.find_topic`` in one directory."""
         return next(iter(self._parts.values())).find_topic(name)
 
     def register(self, name: str, partitions: int) -> None:
-        """As ``Tiering.register``: one of the directories that hold a part of the topic speaks for all."""
+        """Call ``Tiering.register`` in one directory that holds a part of the topic."""
         holders = (part for part in self._parts.values() if name in part.local.topics())
         next(holders).register(name, partitions)
 
     def adopt(self, info: TopicInfo) -> None:
-        """Adopt the topic in every directory that holds a part of it and is in service, in one time for all."""
+        """Adopt the topic in each directory in service that holds a part of it, within one deadline."""
         deadline = self._clock.monotonic() + ADOPT_TIMEOUT_S
         for path, part in self._parts.items():
             held = None if path in self._local.offline else part.local.topics().get(info.name)
@@ -408,11 +408,11 @@ class SpreadTiering:
                 part.adopt(held, deadline)
 
     def known(self, tp: TopicPartition) -> Known:
-        """As ``Tiering.known``."""
+        """Call ``Tiering.known`` in the partition's directory."""
         return self._parts[self._local.directory_of(tp)].known(tp)
 
     def sync(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> dict[TopicPartition, int]:
-        """As ``Tiering.sync``, one directory after the other; the first error is raised after the last."""
+        """Call ``Tiering.sync`` in one directory after the other. Raise the first error after the last."""
         deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
         by_path: dict[Path, dict[TopicPartition, int]] = {}
         for tp, end in ends.items():
@@ -430,16 +430,16 @@ class SpreadTiering:
         return left
 
     def close(self) -> None:
-        """As ``Tiering.close``."""
+        """Call ``Tiering.close`` in each directory."""
         for part in self._parts.values():
             part.close()
 
 
 class Run:
-    """One drain. A failure that is not one partition's own ends it. What has begun by then is waited for.
+    """One drain. A failure that concerns more than one partition ends it. Steps in progress are waited for.
 
-    It runs on a thread of the engine's, with an event loop of its own. Nothing is retried and nothing waits for a time:
-    the loop turns when a step ends.
+    The run has a thread of the engine's, with an event loop of its own. Nothing is retried and nothing waits for a
+    time: the loop turns when a step ends.
     """
 
     def __init__(self, tiering: Tiering, deadline: float | None) -> None:
@@ -456,9 +456,9 @@ class Run:
         self._writing: asyncio.Task[None] | None = None
 
     def drain(self, ends: Mapping[TopicPartition, int], *, claims: bool = False) -> dict[TopicPartition, TieredError]:
-        """Run until all is committed up to ``ends``, or nothing more can be done. Return why some are not.
+        """Run until all is committed up to ``ends``, or nothing more can be done. Return the error of each that is not.
 
-        ``claims``: each is claimed anew, too.
+        ``claims``: each is claimed again, too.
         """
         self._ends = ends
         self._heeds_pauses = not claims  # a claim sends nothing, and a log cannot begin without
@@ -468,7 +468,7 @@ class Run:
         return {tp: error for tp, end in ends.items() if (error := self._verdict(partitions[tp], end)) is not None}
 
     async def _carry(self, found: Sequence[_Found], pauses: Mapping[str, Pause]) -> Mapping[TopicPartition, Partition]:
-        """Let the engine do it all, and return its table."""
+        """Run the engine until it is idle, and return its table."""
         tiering = self._tiering
         with ThreadPool(TOGETHER, "tiered-engine") as pool:
             bucket = InlineBucket(tiering, pool, seconds_left=self._seconds_left, look=self._look_at_pauses)
@@ -497,7 +497,7 @@ class Run:
         return engine.partitions
 
     def _wants(self, p: Partition, base: int) -> bool:
-        """Return True up to the offset that was asked for. At its time it begins nothing, and commits what it began."""
+        """Return True up to the requested offset. After the deadline no upload begins."""
         return base < self._ends[p.tp] and not self._is_late()
 
     def _is_late(self) -> bool:
@@ -507,7 +507,7 @@ class Run:
         return math.inf if self._deadline is None else max(self._deadline - self._clock.monotonic(), 0.0)
 
     def _look_at_pauses(self) -> Mapping[str, Pause]:
-        """Return what is paused now: one ``stat``."""
+        """Return the current pauses: one ``stat``."""
         return self._tiering.pauses.read() if self._heeds_pauses else {}
 
     # ------------------------------------------------------------------ what the engine tells
@@ -518,12 +518,12 @@ class Run:
             self._writing = asyncio.get_running_loop().create_task(in_thread(self._tiering.write_notes))
 
     def report(self, report: Report) -> None:
-        """Log what no error says."""
+        """Log events that no error reports."""
         if report.event in ("settle_failed", "resumed"):
             _logger.warning("%s", report.message)
 
     def ended(self, step: Step, error: BaseException | None, seconds: float) -> None:
-        """Keep the first error of each partition. One that is not a partition's own ends the run."""
+        """Store the first error of each partition. An error of more than one partition ends the run."""
         del seconds
         if not isinstance(error, TieredError) or step.kind is StepKind.SETTLE:
             return
@@ -536,7 +536,7 @@ class Run:
             self._engine.halt()
 
     def bug(self, error: BaseException) -> None:
-        """Raise it to whoever called."""
+        """Crash the engine: the caller gets the error."""
         if self._engine is not None:
             self._engine.crash(error)
 
@@ -571,7 +571,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What is on the disk of a partition, and whether a claim of an earlier run stands."""
+    """State of a partition on the disk, and the claim of an earlier run if it stands."""
 
     seen: PartitionSeen
     held: tuple[int, int] | None
@@ -579,7 +579,7 @@ class _Found:
 
     @classmethod
     def of(cls, tiering: Tiering, tp: TopicPartition, end: int, *, anew: bool) -> _Found:
-        """Look at the segments below ``end``; none of a partition that is to be claimed ``anew``."""
+        """Read the segments below ``end``; none of a partition that will be claimed again."""
         log = tiering.local.partition(tp)
         at = log.positions()
         start, held = at.uploaded_offset, None
@@ -608,7 +608,7 @@ class _Found:
         if self.held is not None:
             p.claimed(*self.held)
             engine.topics.mark_registered(p)
-        for segment in self.sealed:  # above the end that the claim has seen
+        for segment in self.sealed:  # above the end of the claim's root
             p.add(segment)
         engine.changed(p)
 
@@ -640,18 +640,18 @@ class InlineBucket(StepBucket):
         return await to_its_end(partial(self._tiering.drive, steps), self._pool)
 
     def upload_deadline_seconds(self) -> float:
-        """Return how long each object of an upload is sent again."""
+        """Return how long each object of an upload is retried."""
         return min(self._seconds_left(), PUT_DEADLINE_SECONDS)
 
     async def register(self, topic: str) -> None:
-        """Register the topic. A store that did not answer just now is asked once."""
+        """Register the topic. A store that did not answer just now gets one attempt."""
         if self.is_alone():
             self._tiering.asked(self.steps.register(topic))
         else:
             await to_its_end(partial(self._tiering.asked, self.steps.register(topic)), self._pool)
 
     async def upload(self, tp: TopicPartition, segment: SegmentRef, claim_epoch: int) -> Row:
-        """Store and verify both objects of a segment; then look what is paused, before the next one begins."""
+        """Store and verify both objects of a segment. Then read the pauses, before the next upload begins."""
         seconds = self.upload_deadline_seconds()
         steps = self.steps.upload(tp, segment, claim_epoch, deadline_seconds=seconds)
 
@@ -665,7 +665,7 @@ class InlineBucket(StepBucket):
 
 
 def _told(error: TieredError) -> TieredError:
-    """A commit that was refused is in doubt, but what refused it says what helps; the next sync claims again."""
+    """Return the cause of a refused commit, which has the useful hint; the next sync claims again."""
     cause = error.__cause__
     return (
         cause if isinstance(error, CommitUnknown) and isinstance(cause, TieredError) and not cause.retriable else error

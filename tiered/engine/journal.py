@@ -1,4 +1,4 @@
-"""``tiered-uploader.journal``: what is being put into the bucket, written down and fsynced before it is put there.
+"""``tiered-uploader.journal``: names of uploads, written down and fsynced before the first byte is sent.
 
 One JSON object a line, only ever appended, so that a crash tears at most the last line::
 
@@ -7,7 +7,7 @@ One JSON object a line, only ever appended, so that a crash tears at most the la
     {"op":"done","log":"<key>"}                                                             committed, or swept
 
 A line that cannot be read is skipped: at worst an object stays that the collector finds later. The file is written
-again, without what is done, when it has grown. Only the holder of ``tiered-uploader.lock`` may open it.
+again, without finished uploads, when it has grown. Only the holder of ``tiered-uploader.lock`` may open it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tiered.local.disk.uploads import JOURNAL_NAME
 from tiered.model import TopicPartition
 
 COMPACT_LINES = 1_000
-"""A file of more lines than this, three quarters of them done, is written anew."""
+"""Limit of the lines: a longer file, three quarters of it done, is written again."""
 
 UID_CHARS = 32
 
@@ -45,11 +45,11 @@ class Entry:
 
     @property
     def uid(self) -> str:
-        """The part of both names that no other upload has."""
+        """Return the unique part of both names."""
         return self.log_key.removesuffix(LOG_SUFFIX)[-UID_CHARS:]
 
     def lines(self) -> list[dict[str, Any]]:
-        """The objects of its lines."""
+        """Return the objects of its lines."""
         put: dict[str, Any] = {
             "op": "put",
             "topic": self.tp.topic,
@@ -62,7 +62,7 @@ class Entry:
         return [put, *map(partial(_part, self.log_key), self.upload_ids)]
 
     def with_part(self, upload_id: str) -> Entry:
-        """With one more multipart upload."""
+        """Return the entry with one more multipart upload."""
         return replace(self, upload_ids=(*self.upload_ids, upload_id))
 
 
@@ -95,7 +95,7 @@ class Journal:
         self._inode = state.inode if state is not None else 0
 
     def refresh(self) -> None:
-        """The uploader's lock was taken again: reads what another process has written since; one ``stat`` if none."""
+        """Read the lines of other processes after the uploader's lock was taken again; one ``stat`` if none."""
         with self._lock:
             state = self._files.state(self._path)
             self._need_open()
@@ -105,21 +105,23 @@ class Journal:
             self._open()
 
     def put(self, entry: Entry) -> None:
-        """Before the first byte of an upload."""
+        """Note an upload before its first byte."""
         with self._lock:
             self._need_open()
             self._append(entry.lines(), sync=True)
             self._put(entry)
 
     def part(self, log_key: str, upload_id: str) -> None:
-        """Before the first part of a multipart upload that ``put`` announced."""
+        """Note a multipart upload, which ``put`` announced, before its first part."""
         with self._lock:
             self._need_open()
             self._append([_part(log_key, upload_id)], sync=True)
             self._put(self._entries[log_key].with_part(upload_id))
 
     def done(self, log_keys: Iterable[str]) -> None:
-        """Committed, or swept. Not fsynced: a lost line costs one needless look at the next start."""
+        """Note uploads that are committed or swept. Without fsync: a lost line costs one needless look at the next
+        start.
+        """
         with self._lock:
             if known := [key for key in log_keys if key in self._entries]:
                 self._need_open()
@@ -128,12 +130,12 @@ class Journal:
                 self._compact()
 
     def names(self, log_key: str) -> bool:
-        """Whether this upload was announced, and neither committed nor swept."""
+        """Return True if this upload was announced, and neither committed nor swept."""
         with self._lock:
             return log_key in self._entries
 
     def before(self, tp: TopicPartition, epoch: int) -> list[Entry]:
-        """Return what claims of ``tp`` before ``epoch`` left, by base offset."""
+        """Return the uploads of ``tp`` from claims before ``epoch``, by base offset."""
         with self._lock:
             entries = self._by_partition.get(tp, {}).values()
             found = [entry for entry in entries if entry.epoch < epoch]
@@ -146,7 +148,7 @@ class Journal:
             return [entry for entry in entries if start_offset <= entry.base < end_offset]
 
     def close(self) -> None:
-        """Closes the file; the entries stay for the next start."""
+        """Close the file; the entries stay for the next start."""
         with self._lock:
             self._closed = True
             self._let_go()
@@ -157,7 +159,7 @@ class Journal:
             self._files.close(handle)
 
     def _need_open(self) -> None:
-        """Reads it again if it could not be opened before, as for want of file handles: that passes."""
+        """Open the file if an earlier attempt failed, for example for want of file handles."""
         if self._closed:
             raise ClosedError(f"{self._path} was closed before")
         if self._handle is None:
@@ -218,7 +220,7 @@ class Journal:
         lines = [line for entry in self._entries.values() for line in entry.lines()]
         data = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
         self._files.replace(self._path, data)
-        self._let_go()  # whatever comes now: nothing is written to the file of before
+        self._let_go()  # even after an error nothing is written to the old file
         self._handle = self._files.open_write(self._path)
         self._end, self._lines = len(data), len(lines)
         self._note_inode()

@@ -1,4 +1,4 @@
-"""Limits that the rules go by. ``SIGHUP`` replaces them as a whole."""
+"""Limits of the engine. ``SIGHUP`` replaces them as a whole."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SEAL_IDLE_MS = 600_000
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """``uploads`` run at once; one partition takes more than a quarter of them only while no other waits.
+    """Limits of the engine. ``uploads`` run at once; one partition has over a quarter of them only if no other waits.
 
-    ``seal_idle_ms``: an active segment whose first record is older than this is sealed by the uploader if
-    nobody holds ``.lock`` (-1: never).
+    ``seal_idle_ms``: an active segment whose first record is older than this is sealed by the uploader if ``.lock`` is
+    free (-1: never).
     """
 
     uploads: int = UPLOADS
@@ -45,5 +45,5 @@ class Limits:
 
     @property
     def share(self) -> int:
-        """Uploads that one partition may have while another one waits."""
+        """Return the number of uploads that one partition may have while another one waits."""
         return max(1, self.uploads // 4)

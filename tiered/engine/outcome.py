@@ -1,4 +1,4 @@
-"""What a failure, a success or a fence changes in the row of a partition, and whether it is reported."""
+"""Changes of a partition's row after a failure, a success or a fence, and the report of each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PASSING = frozenset({FailureKind.RETRIABLE, FailureKind.UNKNOWN})
 """Failures that time cures."""
 
 REFUSED = frozenset({FailureKind.PERMISSION, FailureKind.FATAL})
-"""Failures that are looked at again rarely while the program runs, and once more at its end."""
+"""Failures that are retried rarely while the program runs, and once more at its end."""
 
 
 def delay_ms(failure: Failure, attempt: int, dice: Dice) -> int:
@@ -23,7 +23,7 @@ def delay_ms(failure: Failure, attempt: int, dice: Dice) -> int:
 
 
 def failed(p: Partition, failure: Failure, doing: str, now_ms: int, *, dice: Dice, repeat_ms: int) -> Report | None:
-    """Note the failure and the time of the next attempt. Return what is to be reported."""
+    """Note the failure and the time of the next attempt. Return the report that is due, if any."""
     p.attempts += 1
     p.failure, p.failed_doing = failure, doing
     p.retry_at_ms = now_ms + delay_ms(failure, p.attempts, dice)
@@ -32,13 +32,13 @@ def failed(p: Partition, failure: Failure, doing: str, now_ms: int, *, dice: Dic
 
 
 def refused(p: Partition, failure: Failure, end: int) -> None:
-    """Note that the commit up to ``end`` is proven not to be in the catalog: it is tried less and less often."""
+    """Note that the commit up to ``end`` is proven not to be in the catalog. Retries become rarer."""
     p.attempts = 0 if p.refused is None else p.refused.times
     p.refusal = RefusedCommit(p.committed, end, p.attempts + 1, failure)
 
 
 def succeeded(p: Partition, doing: str) -> Report | None:
-    """End what failed before. A refused commit stays the failure until the catalog goes beyond it."""
+    """Clear the last failure. A refused commit stays the failure until the catalog goes beyond it."""
     if p.refused is not None:
         p.failure, p.failed_doing, p.attempts = p.refused.failure, committing(p), p.refused.times
         p.retry_at_ms = 0
@@ -54,7 +54,7 @@ def succeeded(p: Partition, doing: str) -> Report | None:
 
 
 def fenced(p: Partition, failure: Failure, now_ms: int, *, repeat_ms: int) -> Report | None:
-    """Note that a newer claim owns the partition. Nothing of it is begun any more."""
+    """Note that a newer claim owns the partition. No more of its work begins."""
     p.drop_claim()
     p.phase = Phase.FENCED
     p.failure, p.failed_doing = failure, "fenced"
@@ -72,19 +72,19 @@ def once(p: Partition, level: Level, code: str, text: str, *, now_ms: int, repea
 
 
 def retry_now(p: Partition, now_ms: int) -> None:
-    """End the wait for a retry where time alone cures the failure: somebody waits for the upload."""
+    """End the wait for a retry where time alone cures the failure: a caller waits for the upload."""
     if p.failure is not None and p.failure.kind in PASSING:
         p.retry_at_ms = now_ms
 
 
 def ask_again(p: Partition, now_ms: int) -> None:
-    """Forget a refusal before the end of the run: it may have been corrected, and the end rests on an answer of now."""
+    """Clear a refusal before the end of the run: it may have been corrected, and the run ends by a current answer."""
     if p.failure is not None and p.failure.kind in REFUSED:
         p.failure, p.retry_at_ms = None, now_ms
 
 
 def committing(p: Partition) -> str:
-    """Return what a commit of the partition is called in reports."""
+    """Return the name of the partition's commit in reports."""
     return f"committing {p.tp} from offset {p.committed}"
 
 

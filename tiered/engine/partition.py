@@ -1,4 +1,4 @@
-"""The row of one partition: what the engine knows of it, and questions about it. No effect, no clock.
+"""The row of one partition: its state in the engine, and questions about it. No effect, no clock.
 
 ::
 
@@ -34,7 +34,7 @@ NEEDS_OPERATOR = frozenset({FailureKind.PERMISSION, FailureKind.FATAL, FailureKi
 class SegmentRef:
     """A sealed segment by name and size; offsets ``base`` to ``end`` (exclusive).
 
-    ``first_ms`` is about when its first byte was appended: the age that the fair queue goes by.
+    ``first_ms`` is about when its first byte was appended: the age for the fair queue.
     """
 
     base: int
@@ -45,7 +45,7 @@ class SegmentRef:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSeen:
-    """What a look at the disk finds of a partition that changed; ``sealed`` are the segments that it finds first.
+    """Result of a scan for a partition that changed; ``sealed`` are the newly found segments.
 
     ``end_offset`` is a lower bound while a writer appends: the active segment is not read, so it counts as one record.
     ``active_since_ms`` is -1 if nothing is active. ``noted_offset`` is the committed end in the checkpoint that an
@@ -102,7 +102,7 @@ class Partition:
 
     ``committed`` is -1 until a claim has read the root. ``doubt_end`` is the end of a commit of which only the next
     claim can say whether it is in the root; 0: none. ``resume_at``: a log without records has yet to begin there.
-    ``given_up``: this run begins nothing more of it.
+    ``given_up``: no more of its work begins in this run.
     """
 
     tp: TopicPartition
@@ -141,7 +141,7 @@ class Partition:
     # ------------------------------------------------------------------ what is on the disk
 
     def see(self, seen: PartitionSeen) -> None:
-        """Take over the positions of the local log, and what was sealed."""
+        """Update the positions of the local log, and add newly sealed segments."""
         self.local_start, self.flushed, self.end = seen.local_start_offset, seen.flushed_offset, seen.end_offset
         self.active_bytes, self.active_since_ms = seen.active_bytes, seen.active_since_ms
         self.seal_ms = seen.seal_ms
@@ -161,9 +161,9 @@ class Partition:
             known.segment = segment
 
     def seal_at(self, idle_ms: int) -> int:
-        """Return when the active segment is to be sealed if nobody writes: after ``seal.ms`` or ``idle_ms``; -1: never.
+        """Return when the uploader seals the active segment if the log has no writer; -1: never.
 
-        A limit of -1 is none.
+        The limit is the smaller of ``seal.ms`` and ``idle_ms``. A limit of -1 is none.
         """
         if not self.active_bytes or self.active_since_ms <= NONE_MS:
             return NONE_MS
@@ -174,33 +174,33 @@ class Partition:
 
     @property
     def refused(self) -> RefusedCommit | None:
-        """The refusal of the commit that is due next, None if there is none."""
+        """Return the refusal of the commit that is due next, None if there is none."""
         return self.refusal if self.refusal is not None and self.refusal.base == self.committed else None
 
     @property
     def one_by_one(self) -> bool:
-        """True while segments of a refused commit are left. Those before the refused one can be committed alone."""
+        """Return True while segments of a refused commit are left. Earlier ones can be committed alone."""
         return self.refusal is not None and self.committed < self.refusal.end
 
     @property
     def at_work(self) -> bool:
-        """True while an upload or a commit of it is under way."""
+        """Return True while an upload or a commit of it is under way."""
         return bool(self.uploading or self.committing)
 
     @property
     def moves(self) -> bool:
-        """True while it goes on by itself: something is under way, or a stored segment is about to be committed."""
+        """Return True while it goes on by itself: work is under way, or a stored segment is about to be committed."""
         first = self.works.get(self.committed)
         return self.at_work or (self.failure is None and first is not None and first.row is not None)
 
     @property
     def known_committed(self) -> int:
-        """The committed end by the root, else by the checkpoint of an earlier run; 0 if neither says one."""
+        """Return the committed end by the root, or by the checkpoint of an earlier run; 0 without either."""
         return max(self.noted, 0) if self.committed < 0 else self.committed
 
     @property
     def sealed_end(self) -> int:
-        """The end of the last sealed segment, at least the committed end."""
+        """Return the end of the last sealed segment, at least the committed end."""
         return max((work.segment.end for work in self.works.values()), default=self.known_committed)
 
     def prefix(self) -> list[Work]:
@@ -228,7 +228,7 @@ class Partition:
         return None
 
     def blocked(self) -> tuple[str, str] | None:
-        """Return (code, sentence) where the local segments cannot continue the root, None if they can."""
+        """Return (code, sentence) if the local segments cannot continue the root, None if they can."""
         if self.phase is not Phase.CLAIMED or self.committed in self.works or not self.works:
             return None
         first = min(self.works)
@@ -238,7 +238,7 @@ class Partition:
         return "gap", f"offsets {self.committed}..{first} are neither in the bucket nor on this disk"
 
     def obstacle(self) -> Failure | None:
-        """Return what an operator has to correct before this partition goes on; None if waiting helps."""
+        """Return the failure that an operator has to correct before this partition goes on; None if waiting helps."""
         blocked = self.blocked()
         if blocked is not None:
             text = f"{self.tp}: {blocked[1]}"
@@ -254,12 +254,12 @@ class Partition:
     # ------------------------------------------------------------------ what a step changes
 
     def claimed(self, claim_epoch: int, committed: int) -> None:
-        """Take over a claim that stands. The root ends at ``committed``."""
+        """Apply a claim that stands. The root ends at ``committed``."""
         self.phase, self.claim_epoch, self.committed = Phase.CLAIMED, claim_epoch, committed
         self.forget_committed()
 
     def drop_claim(self) -> None:
-        """Forget all that was stored under the claim: no epoch adopts another's uploads."""
+        """Forget all uploads under the claim: no epoch adopts another's uploads."""
         self.phase = Phase.NEW
         for work in self.works.values():
             work.uploading, work.row, work.stored_ms = False, None, NONE_MS
@@ -280,6 +280,6 @@ class Partition:
         return min((work.segment.first_ms for work in self.works.values()), default=NONE_MS)
 
     def oldest_ms(self) -> int:
-        """Return the same, the active segment included."""
+        """Return when the oldest byte that the bucket lacks was appended, the active segment included; -1: none."""
         sealed = self.oldest_sealed_ms()
         return sealed if sealed != NONE_MS else self.active_since_ms

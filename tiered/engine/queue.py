@@ -60,11 +60,11 @@ class UploadQueue:
         self._fill_soon()
 
     def go_by_limits(self) -> None:
-        """Give out the slots that other limits have added."""
+        """Fill the slots that new limits have added."""
         self._fill_soon()
 
     def _fill_soon(self) -> None:
-        """Give out slots in the next turn of the loop: by then all partitions of one look at the disk are in line."""
+        """Fill slots in the next turn of the loop: by then all partitions of one scan are in line."""
         if not self._filling and self._waiting and self.running < self._limits().uploads:
             self._filling = True
             asyncio.get_running_loop().call_soon(self._fill)

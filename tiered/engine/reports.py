@@ -1,4 +1,4 @@
-"""What the engine tells whoever runs it."""
+"""Reports of the engine to its caller and the operator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tiered.model import TopicPartition
 
 
 class Level(enum.Enum):
-    """How loud a report is."""
+    """Severity of a report."""
 
     INFO = "info"
     WARN = "warning"
@@ -19,7 +19,7 @@ class Level(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Tell the operator; ``event`` is a stable name."""
+    """A message for the operator; ``event`` is a stable name."""
 
     level: Level
     event: str
@@ -30,7 +30,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """End the program with this status; whatever is still under way is cancelled."""
+    """End of the program with this status; work in progress is cancelled."""
 
     code: int
     reason: str
@@ -62,26 +62,26 @@ class Step(NamedTuple):
 
 
 class Listener(Protocol):
-    """Callbacks that hear of the outcome of the work, on the event loop."""
+    """Callbacks for the outcome of the work, on the event loop."""
 
     def report(self, report: Report) -> None:
-        """Take a sentence for the operator."""
+        """Handle a report for the operator."""
 
     def ended(self, step: Step, error: BaseException | None, seconds: float) -> None:
-        """Take the end of a step."""
+        """Handle the end of a step."""
 
     def bug(self, error: BaseException) -> None:
-        """Take an error that is not in the error tree."""
+        """Handle an error that is not in the error tree."""
 
 
 class DaemonListener(Listener, Protocol):
-    """The same, and of what lies beside the steps."""
+    """Callbacks of a daemon, also for events beside the steps."""
 
     def disk(self, free_bytes: int, used_percent: int) -> None:
-        """Take the free bytes of the log's disk, and how many percent of it are used."""
+        """Handle the free bytes of the log's disk, and its used percentage."""
 
     def trouble(self, event: str, error: BaseException) -> None:
-        """Take a failure beside the steps."""
+        """Handle a failure beside the steps."""
 
     def tick(self, partitions: int, behind: int) -> None:
-        """Take the sign that the loop turns."""
+        """Handle a turn of the loop."""

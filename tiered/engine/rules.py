@@ -9,7 +9,7 @@ from tiered.engine.partition import NONE_MS, Partition, Phase, Work
 from tiered.model import Row
 
 Wanted = Callable[[Partition, int], bool]
-"""Returns True if the segment of a partition that begins at this offset is to be uploaded. A drain wants only some."""
+"""Predicate: True if the segment of a partition at this base offset will be uploaded. A drain wants only some."""
 
 
 def has_work(p: Partition, wanted: Wanted, *, lazy: bool = False) -> bool:
@@ -34,7 +34,7 @@ def upload_due(p: Partition, wanted: Wanted) -> Work | None:
     After a failure one upload at a time is the probe. Nothing after a commit that was refused is uploaded.
     """
     if p.phase is not Phase.CLAIMED or p.pause is not None or p.given_up:
-        return None  # what is stored already is committed all the same
+        return None  # stored segments are committed all the same
     work = p.next_upload()
     if work is None or (p.uploading and (p.attempts or p.one_by_one)):
         return None
@@ -44,7 +44,7 @@ def upload_due(p: Partition, wanted: Wanted) -> Work | None:
 
 
 def rows_due(p: Partition, limits: Limits, now_ms: int) -> tuple[Row, ...]:
-    """Return the rows to commit now: the stored prefix, once it is full, old enough, or nothing more is under way."""
+    """Return the rows to commit now: the stored prefix, once it is full, old enough, or no upload is under way."""
     most = 1 if p.one_by_one else limits.commit_segments
     prefix = p.prefix()[:most]
     if not prefix or (len(prefix) < most and now_ms < commit_at_ms(p, limits)):
@@ -61,7 +61,7 @@ def commit_at_ms(p: Partition, limits: Limits) -> int:
 
 
 def settle_due(p: Partition, now_ms: int) -> bool:
-    """Return True if what dead claims left is to be swept now. No commit comes before the first attempt."""
+    """Return True if the uploads of dead claims are due for a sweep. No commit comes before the first attempt."""
     return p.phase is Phase.CLAIMED and not p.settled and p.settle_at_ms <= now_ms
 
 
@@ -80,7 +80,7 @@ def has_diverged(p: Partition) -> bool:
 
 
 def matches(row: Row, work: Work, claim_epoch: int) -> bool:
-    """Return True if the row is of the segment that was to be uploaded. Nothing else may reach a commit."""
+    """Return True if the row is of the segment that was to be uploaded. No other row may reach a commit."""
     segment = work.segment
     return (row.base, row.next, row.size, row.claim_epoch) == (
         segment.base,

@@ -1,8 +1,8 @@
-"""The daemon's run: looks at a log directory, feeds the engine, writes the checkpoint, ends when a drain has ended.
+"""The daemon's run: it scans a log directory, feeds the engine, writes the checkpoint, and ends with a drain.
 
 ::
 
-    look at the disk ──> Engine ──> notes ──> checkpoint        the directory of whoever writes the log
+    look at the disk ──> Engine ──> notes ──> checkpoint        the directory, which another process may write
     tick, seal, resume                                          every loop is one method; each fails alone and goes on
 """
 
@@ -34,27 +34,27 @@ from tiered.store.aio_driver import in_thread
 SCAN_MS = 5_000
 TICK_MS = 1_000
 STEP_SECONDS = 120.0
-"""Limit of a claim, a registration, a settlement, a commit, a seal."""
+"""Time limit of a claim, a registration, a sweep, a commit, a seal."""
 
 UPLOAD_SECONDS = 300.0
 UPLOAD_BYTES_PER_SECOND = 50_000
-"""An upload may take ``UPLOAD_SECONDS`` and, on top, its size at this rate."""
+"""Slowest rate of an upload: its limit is ``UPLOAD_SECONDS`` plus its size at this rate."""
 
 NOTE_RETRY_SECONDS = 1.0
 NOTE_PAUSE_SECONDS = 0.000_2
-"""Pause after a write of the checkpoint, for each partition that it names: about ten times what writing one costs."""
+"""Pause after a write of the checkpoint, for each partition that it names: about ten times the cost of one."""
 RESUME_RETRY_SECONDS = 10.0
 SCAN_PAUSES = 9
-"""A drain looks at the disk again and again, but for no more than a tenth of its time."""
+"""Length of the pause between scans in a drain, as a multiple of a scan's duration: at most a tenth of the time."""
 IDLE_PAUSES = 250
-"""A look at a directory in which nothing happens is followed by a pause of so many times its own duration."""
+"""Length of the pause after a scan without changes, as a multiple of its duration."""
 SEEN_AT_ONCE = 256
-"""Partitions of one look that are taken before the loop turns."""
+"""Partitions of one scan that are processed before the loop turns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Periods in milliseconds; the rate at which the slowest upload is still waited for."""
+    """Periods in milliseconds, and the slowest accepted rate of an upload."""
 
     scan_ms: int = SCAN_MS
     tick_ms: int = TICK_MS
@@ -82,7 +82,7 @@ class DirectoryRun:
         timing: Timing | None = None,
         lazy: bool = False,
     ) -> None:
-        """``lazy``: a one-shot run claims nothing that the checkpoint notes as wholly committed."""
+        """``lazy``: a one-shot run claims no partition that the checkpoint notes as wholly committed."""
         self._directory = directory
         self._clock = clock
         self._listener = listener
@@ -101,7 +101,7 @@ class DirectoryRun:
         self._ending = Ending(self.engine, self._sealer, self._scan)
         self.go_at(timing or Timing())
         self.has_scanned = False
-        self.scan_failure: TieredError | None = None  # of the last look: what the disk holds by now is not known
+        self.scan_failure: TieredError | None = None  # of the last scan: the disk's state is unknown since
         self._notes: dict[TopicPartition, PartitionUpload] = {}
         self._noted = asyncio.Event()
         self._resuming = asyncio.Event()
@@ -119,12 +119,12 @@ class DirectoryRun:
     # ------------------------------------------------------------------ time
 
     def go_at(self, timing: Timing) -> None:
-        """Go by other periods from now on."""
+        """Apply new periods."""
         self.timing = timing
         self.engine.seconds_of = timing.seconds_of
 
     def go_by(self, limits: Limits) -> None:
-        """Go by other limits from now on."""
+        """Apply new limits."""
         self.engine.go_by(limits)
         self._ending.look_again()
 
@@ -133,14 +133,14 @@ class DirectoryRun:
         return int((self._clock.monotonic() - self._beat) * 1000)
 
     def now_ms(self) -> int:
-        """Return wall-clock time that never goes back: where it was at the start, and the monotonic clock since."""
+        """Return wall-clock time that never goes back: the start time plus the monotonic clock since."""
         wall_ms, monotonic = self._start
         return wall_ms + int((self._clock.monotonic() - monotonic) * 1000)
 
     def _catch_up(self) -> None:
-        """Go by the wall clock where that is ahead: the machine slept, or its clock was set.
+        """Apply the wall clock where it is ahead: the machine slept, or its clock was set.
 
-        Files are dated by it, and so are waits in the status. Not once a deadline counts.
+        Files and waits in the status have its time. A deadline stops this.
         """
         ahead_ms = self._clock.now_ms() - self.now_ms()
         if ahead_ms > 0 and self.has_scanned and not self.is_draining:
@@ -154,7 +154,7 @@ class DirectoryRun:
     # ------------------------------------------------------------------ the run and its end
 
     async def run(self, *, first: DrainRequested | None = None) -> Exit:
-        """Look, work, end when a drain has ended. ``first`` begins after the first look."""
+        """Scan and work until a drain has ended. ``first`` begins after the first scan."""
         self._running = True
         loops = (self._keep_noting(), self._keep_ticking(), self._keep_resuming(), self._sealer.run())
         background: list[asyncio.Task[Any]] = [asyncio.create_task(loop) for loop in loops]
@@ -178,17 +178,17 @@ class DirectoryRun:
             await self._stop([*background, *self._draining])
 
     def poke(self) -> None:
-        """Look at the disk now, and try now what waits after a failure."""
+        """Scan the disk now, and retry now."""
         self.engine.poke()
         self._scan_now.set()
 
     @property
     def is_draining(self) -> bool:
-        """True once an end was asked for."""
+        """Return True once a drain was requested."""
         return self._ending.drain is not None or bool(self._drains or self._draining or self._early)
 
     def drain(self, mode: DrainMode, wait_ms: int) -> None:
-        """Begin the last drain: it looks at the disk first, so that all that was appended before this call is in it."""
+        """Begin the last drain. A scan comes first, so that all records appended before this call are included."""
         self._drains.append((mode, self.now_ms() + wait_ms))
         if self._running and self.has_scanned:
             self._begin_drains()
@@ -198,7 +198,7 @@ class DirectoryRun:
         self._begin_later(DrainRequested(DrainMode.INFLIGHT, self.now_ms(), last=True))
 
     def finish(self, wait_ms: int) -> None:
-        """End with what is being uploaded, at once if an end was asked for before."""
+        """End after the uploads in progress; at once if an end was requested before."""
         until_ms = self.now_ms() + (0 if self.is_draining else wait_ms)
         self._begin_later(DrainRequested(DrainMode.INFLIGHT, until_ms))
 
@@ -216,15 +216,15 @@ class DirectoryRun:
     async def _look_and_drain(self, mode: DrainMode, until_ms: int) -> None:
         try:
             await self._scan()
-        except (TieredError, OSError) as error:  # the look before the end fails too, and says so in its status
+        except (TieredError, OSError) as error:  # the last scan fails too, and its status reports it
             self._listener.trouble("scan_failed", error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the end that was asked for has to come
+        except Exception as error:  # noqa: BLE001 - any bug: the requested end has to come
             self._listener.bug(error)
         self._ending.begin(DrainRequested(mode, until_ms, last=True))
-        self._scan_now.set()  # the pause between two looks is a short one from now on
+        self._scan_now.set()  # the pause between two scans is short from now on
 
     async def _stop(self, background: list[asyncio.Task[Any]]) -> None:
-        """Cancel what is under way (the journal names it for the next start) and write the last notes."""
+        """Cancel the work in progress (the journal names it for the next start) and write the last notes."""
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
@@ -234,7 +234,7 @@ class DirectoryRun:
     # ------------------------------------------------------------------ what is on the disk
 
     async def _scan(self, *, whole: bool = True) -> None:
-        """Look, one at a time: what an older look saw must not be taken after what a newer one saw."""
+        """Scan, one at a time: an older scan must not be applied after a newer one."""
         async with self._scanning:
             begun = self._clock.monotonic()
             try:
@@ -260,7 +260,7 @@ class DirectoryRun:
         for number, seen in enumerate(look.seen, 1):
             self.engine.see(seen)
             if number % SEEN_AT_ONCE == 0:
-                await asyncio.sleep(0)  # what has work begins, and probes are answered
+                await asyncio.sleep(0)  # work begins, and probes are answered
 
     async def _seal(self) -> bool:
         by_writer = await in_thread(self._directory.seal)
@@ -281,7 +281,7 @@ class DirectoryRun:
         self._listener.report(Report(Level.WARN, "disk_low", text, None, (("free_bytes", free),)))
 
     async def _keep_scanning(self) -> None:
-        """Look for ever; a look that fails is reported and tried again."""
+        """Scan for ever. A scan that fails is reported and retried."""
         while True:
             # Thousands of idle partitions are to cost half a percent of a core: then the pause is up to twice as long.
             pause = min(max(self.timing.scan_ms, int(self._scan_seconds * 1000 * IDLE_PAUSES)), 2 * self.timing.scan_ms)
@@ -289,7 +289,7 @@ class DirectoryRun:
                 pause = max(min(pause, TICK_MS // 5), int(self._scan_seconds * 1000 * SCAN_PAUSES))
             asked = await self._scan_now.wait(pause / 1000)
             try:
-                await self._scan(whole=asked or self._ending.drain is not None)  # somebody waits for what it finds
+                await self._scan(whole=asked or self._ending.drain is not None)  # a caller waits for the result
                 await self._look_at_disk()
             except TieredError as error:
                 self._listener.trouble("scan_failed", error)
@@ -311,10 +311,10 @@ class DirectoryRun:
         self._noted.set()
 
     async def _keep_noting(self) -> None:
-        """Write what is noted; what cannot be written is kept and tried again.
+        """Write the notes. A failed write is retried.
 
-        The file names every partition, so a pause follows that grows with their number. What is noted meanwhile shares
-        the next write, and the cost of a commit does not grow with the partitions beside it.
+        The file names every partition, so a pause follows that grows with their number. Notes in the pause share the
+        next write, and the cost of a commit does not grow with the number of partitions.
         """
         while True:
             await self._noted.wait()
@@ -327,7 +327,7 @@ class DirectoryRun:
                 await asyncio.sleep(named * NOTE_PAUSE_SECONDS)
 
     async def _write_notes(self) -> int:
-        """Return how many partitions the checkpoint names now, -1 if it could not be written."""
+        """Write the checkpoint. Return how many partitions it names, -1 if that failed."""
         notes = dict(self._notes)
         if not notes:
             return 0
@@ -346,9 +346,9 @@ class DirectoryRun:
             self._resuming.set()
 
     async def _keep_resuming(self) -> None:
-        """Let logs without records begin where the bucket ends: all that wait, for the directory is opened as a whole.
+        """Begin empty logs where the bucket ends: all that wait, for the directory is opened as a whole.
 
-        Beside a writer nothing is done: it begins there itself. What fails is tried again.
+        A writer of the directory does so itself. A failure is retried.
         """
         while True:
             await self._resuming.wait()

@@ -1,8 +1,8 @@
-"""What is on the disk, read without disturbing whoever writes: sealed segments by name, never the active one's bytes.
+"""Scan of a log directory without disturbing its writer: sealed segments by name, never the active one's bytes.
 
-A partition directory is listed; every ``.log`` but the one with the largest base is sealed, because the writer
-creates the next one only after the last is fsynced. A segment ends where the next begins. The active segment is known
-by its name and size alone, so ``end_offset`` counts it as one record: a lower bound that every seal meets exactly.
+A partition directory is listed; every ``.log`` but the one with the largest base is sealed, because the writer creates
+the next one only after the last is fsynced. A segment ends where the next begins. The active segment is known by its
+name and size alone, so ``end_offset`` counts it as one record: a lower bound that every seal meets exactly.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from tiered.model import EpochEntry, TopicPartition
 from tiered.plan.pauses import Pause
 
 LOOKS = 4
-"""At a partition whose active segment is renamed between the listing and the look at it."""
+"""Attempts at a partition whose active segment is renamed between the listing and its ``stat``."""
 COLD_LOOKS = 12
-"""Scans in which the active segment of each partition that does not grow is looked at once."""
+"""Scans in which the active segment of each partition that does not grow is read once."""
 NO_TOPIC_SEAL_MS = -1
-"""A broker's topic has none."""
+"""``seal.ms`` of a broker's topic, which has none."""
 
 
 @dataclass(slots=True)
 class Look:
-    """What changed since the last look at a log directory. ``gone`` comes first: what went may be there again.
+    """Changes of a log directory since the last scan. Apply ``gone`` first: a partition in it may exist again.
 
-    ``writer`` is who holds ``.lock``, in words (empty: nobody), ``pauses`` the topics that are paused, by name, or
-    ``ALL_TOPICS``; None where that did not change.
+    ``writer`` names the holder of ``.lock`` (empty: none), ``pauses`` the topics that are paused, by name, or
+    ``ALL_TOPICS``. Both are None if unchanged.
     """
 
     gone: list[TopicPartition] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Look:
 
 @dataclass(slots=True)
 class _Known:
-    """What the last scan told about a partition."""
+    """Result of the last scan of a partition."""
 
     topic_id: UUID
     seen: PartitionSeen | None = None
@@ -72,10 +72,10 @@ class _Known:
 
 
 class FolderWatch:
-    """Finds the partitions that may have changed since the last look, at one ``stat`` each for most of them.
+    """Filter of partitions that may have changed since the last scan, at one ``stat`` each for most of them.
 
-    A folder's time has the resolution of a clock tick. So a folder that changed is looked into twice: the second look
-    comes at least one scan later, and sees what changed in the same tick.
+    A folder's time has the resolution of a clock tick. So a folder that changed is read twice: the second read comes at
+    least one scan later, and sees changes of the same tick.
     """
 
     def __init__(self, directory: Path, files: Files) -> None:
@@ -90,15 +90,15 @@ class FolderWatch:
         self._turn = 0
 
     def whole(self, look: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
-        """Return all partitions, each of which is looked into."""
-        self._names = self._files.names(self._directory)  # first: what comes meanwhile is seen the next time
+        """Return all partitions, each of which is read."""
+        self._names = self._files.names(self._directory)  # first: a later change is seen the next time
         self._tps = look()
         self._folders = [partition_dir(tp) for tp in self._tps]
         self._changed_ns, self._sure = [-1] * len(self._tps), [False] * len(self._tps)
         return self._tps
 
     def forget(self) -> None:
-        """Look at everything next time."""
+        """Make the next scan read everything."""
         self._names = None
 
     def due(
@@ -107,7 +107,7 @@ class FolderWatch:
         flushed: Mapping[TopicPartition, int],
         noted: Mapping[TopicPartition, PartitionUpload],
     ) -> list[TopicPartition] | None:
-        """Return the partitions to look into; None if the directory holds others than before."""
+        """Return the partitions to read; None if the directory has other folders than before."""
         if self._names is None or self._files.names(self._directory) != self._names:
             return None
         before, self._changed_ns = self._changed_ns, self._files.modified_ns(self._directory, self._folders)
@@ -139,9 +139,9 @@ def _noted_anew(
 
 
 class Scanner:
-    """Tells what changed in a log directory since the last scan. One thread at a time.
+    """Finder of changes in a log directory since the last scan. One thread at a time.
 
-    ``segments``: the sealed ones of a partition, as (base, end), whose ``.log`` files begin at these offsets.
+    ``segments``: returns the sealed ones of a partition, as (base, end), for ``.log`` files at these bases.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Scanner:
 
     @property
     def volume_id(self) -> str:
-        """Kafka's ``directory.id``. Raises NotFoundError if this is no log directory."""
+        """Return Kafka's ``directory.id``. Raises NotFoundError if this is no log directory."""
         path = self.directory / META_PROPERTIES_NAME
         try:
             meta = decode_meta_properties(self._files.read(path).decode())
@@ -185,10 +185,10 @@ class Scanner:
         return str(meta.directory_id)
 
     def scan(self, *, whole: bool = True) -> Look:
-        """Return what changed.
+        """Return the changes.
 
-        Not ``whole``: a partition whose folder has not changed is not looked into. How much its active segment has
-        grown is found within a dozen of such scans, and in each one while it grows.
+        Not ``whole``: a partition whose folder has not changed is not read. Growth of its active segment is found
+        within a dozen of such scans, and in each one while it grows.
         """
         look = Look()
         holder = self.writer()
@@ -212,9 +212,9 @@ class Scanner:
                 seen = self._scan_partition(tp, flushed.get(tp, 0), note.end_offset if note is not None else -1)
             except NotFoundError:
                 self._watch.forget()
-                continue  # being made, renamed or deleted at this moment: the next scan sees what became of it
+                continue  # being made, renamed or deleted at this moment: the next scan sees the result
             except (CorruptionError, LocalIOError) as error:
-                broken[tp] = error  # of this partition alone: all others are looked at
+                broken[tp] = error  # of this partition alone: all others are scanned
                 continue
             found.add(tp)
             if seen is not None:
@@ -226,7 +226,7 @@ class Scanner:
         return look
 
     def forget(self, tp: TopicPartition) -> bool:
-        """The next scan tells everything of a partition anew; whether anything was told before."""
+        """Make the next scan report all of a partition. Return True if any of it was reported before."""
         self._watch.forget()
         return self._known.pop(tp, None) is not None
 
@@ -241,19 +241,19 @@ class Scanner:
         try:
             topics = read_topics(self.directory, self._files)
         except (CorruptionError, LocalIOError):
-            return []  # whoever opens the log says so
+            return []  # an open of the log reports it
         self._topics_seen = state
         self._configs = {name: topic.config for name, topic in topics.items()}
         ids = {name: topic.topic_id for name, topic in topics.items() if not topic.adopted}
         again = [tp for tp, known in self._known.items() if ids.get(tp.topic, known.topic_id) != known.topic_id]
-        return [tp for tp in again if self.forget(tp)]  # what is told of it now is the new one's
+        return [tp for tp in again if self.forget(tp)]  # the next report is of the new topic
 
     def writer(self) -> str:
-        """Who holds ``.lock``, as far as its note tells; empty if nobody. Only taking the lock is proof."""
+        """Return the holder in ``.lock``'s note, empty without a living one. Only taking the lock is proof."""
         return living(DirectoryLock(self.directory, self._files).holder())
 
     def topics(self) -> dict[str, TopicInfo]:
-        """Topics with id, partitions and settings; those of a broker's directory as far as it tells."""
+        """Return the topics with id, partitions and settings; for a broker's directory only those it has."""
         topics = read_topics(self.directory, self._files)
         for tp, known in self._known.items():
             have = topics.get(tp.topic)
@@ -263,12 +263,12 @@ class Scanner:
         return topics
 
     def topic_id(self, tp: TopicPartition) -> UUID:
-        """The id in ``partition.metadata``. Raises NotFoundError."""
+        """Return the id in ``partition.metadata``. Raises NotFoundError."""
         known = self._known.get(tp)
         return known.topic_id if known is not None else self._read_topic_id(tp)
 
     def segment(self, tp: TopicPartition, ref: SegmentRef) -> SealedLocalSegment:
-        """A sealed segment, to be read. Raises NotFoundError if the newest scan has not found the partition."""
+        """Return a sealed segment for reading. Raises NotFoundError if the newest scan has not found the partition."""
         known = self._known.get(tp)
         if known is None:
             raise NotFoundError(f"{tp} is not in {self.directory}", hint="the next scan sees what became of it")
@@ -288,21 +288,21 @@ class Scanner:
         )
 
     def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
-        """``leader-epoch-checkpoint``; empty if there is none or it is damaged (the log's writer rebuilds it)."""
+        """Return ``leader-epoch-checkpoint``; empty if missing or damaged (the log's writer rebuilds it)."""
         try:
             return decode_epochs(self._files.read(self.directory / partition_dir(tp) / EPOCHS_NAME).decode())
         except (NotFoundError, CorruptionError, UnicodeDecodeError):
             return ()
 
     def seen(self, tp: TopicPartition) -> PartitionSeen:
-        """What the last scan saw. Raises NotFoundError if there is no such partition."""
+        """Return the result of the last scan. Raises NotFoundError if there is no such partition."""
         known = self._known.get(tp)
         if known is None or known.seen is None:
             raise NotFoundError(f"{tp} is not in {self.directory}")
         return known.seen
 
     def extent(self, tp: TopicPartition) -> tuple[int, int]:
-        """First offset and the least end, as the files tell now: the last scan may be older than the first record.
+        """Return first offset and lower bound of the end from the files: the last scan may predate the first record.
 
         Raises NotFoundError if there is no such partition, or if its files are renamed again and again.
         """
@@ -316,7 +316,7 @@ class Scanner:
         raise NotFoundError(f"{tp}: its active segment is not to be found", hint="the next scan sees what became of it")
 
     def free_space(self) -> tuple[int, int] | None:
-        """Return free bytes and how many percent of the disk are used, None where the file system reports no size."""
+        """Return free bytes and the used percentage, None where the file system reports no size."""
         space = self._files.space(self.directory)
         return None if space is None else (space.free, 100 - (100 * space.free) // max(1, space.total))
 
@@ -362,7 +362,7 @@ class Scanner:
         return seen if seen != before else None
 
     def _watch_active(self, known: _Known, base: int, size: int, modified_ms: int) -> None:
-        """Remembers about when the first byte came: the file itself tells only when the last one did."""
+        """Remember about when the first byte came: the file itself has only the time of the last one."""
         if base != known.active_base:
             if known.active_since_ms >= 0:
                 known.since_ms[known.active_base] = known.active_since_ms
@@ -388,12 +388,12 @@ class Scanner:
 
 
 def _least_end(active_base: int, active_bytes: int, flushed: int) -> int:
-    """The bytes of the active segment are not read, and count as one record."""
+    """Return the lower bound of the end: the bytes of the active segment are not read, and count as one record."""
     return max(active_base + (1 if active_bytes else 0), flushed)
 
 
 def living(holder: Holder) -> str:
-    """The holder of a lock in words; empty if its note names nobody, or a process of this machine that is gone."""
+    """Return the holder of a lock in words; empty without one, or if its process on this machine is gone."""
     if not holder.pid or (holder.host == socket.gethostname() and not _alive(holder.pid)):
         return ""
     return str(holder)

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from tiered.engine.engine import Engine
 
 WRITER_SEAL_MS = 60_000
-"""A writer that was asked to roll is asked again after this time."""
+"""Time after which a writer that was asked to roll is asked again."""
 
 WRITER_GONE_MS = 500
-"""The same during a drain, if nobody is known to hold the lock."""
+"""Time between attempts during a drain, if the lock has no known holder."""
 
 
 class Sealer:
-    """The loop of the seals. ``seal`` rolls, or asks the writer to and returns True, and looks at the disk then."""
+    """The loop of the seals. ``seal`` rolls, or asks the writer to and returns True. Then it scans the disk."""
 
     def __init__(
         self, engine: Engine, seal: Callable[[], Awaitable[bool]], when_sealed: Callable[[], None] = lambda: None
@@ -40,28 +40,28 @@ class Sealer:
         self.needs_seal = False  # of a drain of everything
 
     def is_at_work(self) -> bool:
-        """Return True while it rolls, or asks the writer to."""
+        """Return True while a roll or a request to the writer is under way."""
         return self._at_work
 
     def writer_is(self, holder: str) -> None:
-        """Take who writes the log; empty: nobody."""
+        """Set the log's writer; empty: none."""
         if self._draining and self.writer and not holder:
-            self._not_before_ms = self._engine.now_ms()  # it was asked to roll and is gone: now that can be done here
+            self._not_before_ms = self._engine.now_ms()  # the writer was asked to roll and is gone: now roll here
         self.writer = holder
         self._changed.set()
 
     def drain(self) -> None:
-        """Seal what the drain needs sealed, at once, and nothing else from now on."""
+        """Seal the drain's segments at once, and nothing else from now on."""
         self._draining = True
         self.seal_now()
 
     def seal_now(self) -> None:
-        """Forget the wait: a drain has found more to seal."""
+        """End the wait: a drain has found more to seal."""
         self._not_before_ms, self.failure = self._engine.now_ms(), None
         self._changed.set()
 
     def look_again(self) -> None:
-        """Take note that the disk, the limits or the drain have changed."""
+        """Review the due time: the disk, the limits or the drain have changed."""
         self._changed.set()
 
     async def run(self) -> None:
@@ -98,7 +98,7 @@ class Sealer:
             self.failure, self._attempts = None, 0
             self._not_before_ms = now_ms + WRITER_SEAL_MS
             if found and self._draining and not self.writer:
-                self._not_before_ms = now_ms + WRITER_GONE_MS  # it went while it was being asked
+                self._not_before_ms = now_ms + WRITER_GONE_MS  # the writer ended during the request
             return
         self._attempts += 1
         self.failure = found

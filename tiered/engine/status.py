@@ -1,4 +1,4 @@
-"""The status record: for each partition what it waits for, since when, and what would unblock it."""
+"""The status record: for each partition why it waits, since when, and what would unblock it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tiered.model import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """``code`` is a stable word; ``since_ms`` is wall-clock time, -1 if not known."""
+    """Reason of a wait. ``code`` is a stable word; ``since_ms`` is wall-clock time, -1 if not known."""
 
     code: str
     reason: str
@@ -21,7 +21,7 @@ class Waiting:
     unblocks: str
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values for ``status --json``."""
+        """Return plain values for ``status --json``."""
         return {"code": self.code, "reason": self.reason, "since_ms": self.since_ms, "unblocks": self.unblocks}
 
 
@@ -46,7 +46,7 @@ class PartitionView:
     paused: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values for ``status --json``."""
+        """Return plain values for ``status --json``."""
         return {
             "topic": self.tp.topic,
             "partition": self.tp.partition,
@@ -68,7 +68,7 @@ class PartitionView:
 
 
 def wait_of(p: Partition, topic_failure: Failure | None, topic_registered: bool) -> tuple[str, str, str]:
-    """Return what ``p`` waits for as (code, reason, what unblocks it); the code is empty if it waits for nothing."""
+    """Return why ``p`` waits as (code, reason, what unblocks it); the code is empty if it does not wait."""
     failure = p.failure or topic_failure
     if p.phase is Phase.FENCED:
         message = failure.message if failure else "a newer claim owns the partition"
@@ -111,7 +111,7 @@ def _failure_wait(failure: Failure, doing: str) -> tuple[str, str, str]:
 
 
 def track(p: Partition, topic_failure: Failure | None, topic_registered: bool, now_ms: int) -> None:
-    """Note since when ``p`` waits for what it waits for."""
+    """Note since when ``p`` waits for its current reason."""
     code = wait_of(p, topic_failure, topic_registered)[0]
     if code != p.wait_code:
         p.wait_code, p.wait_since_ms = code, now_ms

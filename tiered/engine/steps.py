@@ -1,4 +1,4 @@
-"""What the engine does at a store, as steps (``store.base``): register, claim, upload, commit, read back, settle.
+"""Steps of the engine at a store (``store.base``): register, claim, upload, commit, read back, settle.
 
 ::
 
@@ -8,9 +8,9 @@
                         |
                         +-> commit: root PUT -> read back -> strike out and sweep what failed attempts left
 
-Every rule of these stands here once; ``bucket`` and ``inline`` drive them. Everything about objects and catalogs is in
-``tiered.remote``; this adds the journal before each put and the proof before each claim. What waits for the local disk
-is a ``Blocking``. A journal is open while the uploader's lock of the directory is held, and only then is it asked for.
+Each rule of the steps is here once; ``bucket`` and ``inline`` drive them. ``tiered.remote`` handles objects and
+catalogs. This module adds the journal before each put and the proof before each claim. A wait for the local disk is a
+``Blocking``. A journal is open while the uploader's lock of the directory is held, and only then is it used.
 """
 
 from __future__ import annotations
@@ -72,21 +72,21 @@ from tiered.store.sources import PIECE_BYTES
 T = TypeVar("T")
 
 INDEX_COPIES = 3
-"""An upload holds the indexes of its segment as entries, as bytes and in the bundle."""
+"""Copies of a segment's indexes in memory during an upload: as entries, as bytes and in the bundle."""
 
 CATALOGS_HELD = 256
 """Catalogs of idle partitions that stay in memory. A commit of another one reads its root first."""
 
 READ_BACK_ATTEMPTS = 5
-"""GETs of a root that was just committed; after them a new claim tells what it holds."""
+"""GETs of a root that was just committed; after them a new claim reads it."""
 
 READ_BACK_SECONDS = 30.0
-"""No such GET begins later than this after the first has failed."""
+"""Time limit for the start of such a GET, after the first has failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A sealed segment whose files were read, and fsynced where another process writes: nobody waits for a disk now."""
+    """A sealed segment whose files were read, and fsynced where another process writes. No more waits for the disk."""
 
     descriptor: SegmentDescriptor
     source: ByteSource
@@ -94,17 +94,17 @@ class Prepared:
     plan: UploadPlan
 
     def open_log(self) -> ByteSource:
-        """The open file."""
+        """Return the open file."""
         return self.source
 
     def indexes(self) -> SealedIndexes:
-        """The trimmed index files."""
+        """Return the trimmed index files."""
         return self.sealed_indexes
 
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """A multipart upload that the store did not answer: the same segment goes on with it, under the same claim."""
+    """A multipart upload that the store did not answer: the same segment resumes it, under the same claim."""
 
     segment: SegmentRef
     claim_epoch: int
@@ -114,7 +114,7 @@ class Unfinished:
 
 @dataclass(frozen=True, slots=True)
 class PartSizes:
-    """Segments above ``multipart_above_bytes`` are sent in parts of ``part_bytes``."""
+    """Sizes of multipart uploads. Segments above ``multipart_above_bytes`` are sent in parts of ``part_bytes``."""
 
     multipart_above_bytes: int = MULTIPART_FROM_BYTES
     part_bytes: int = PART_BYTES
@@ -123,7 +123,7 @@ class PartSizes:
 class BucketSteps:
     """The bucket side of one log directory. Steps of different partitions may run at the same time.
 
-    ``capabilities`` is None until ``probe`` has run: nothing is claimed or uploaded before. ``sizes`` may be changed: a
+    ``capabilities`` is None until ``probe`` has run: nothing is claimed or uploaded before. ``sizes`` may change: a
     multipart upload that has begun goes on in its own.
     """
 
@@ -145,14 +145,14 @@ class BucketSteps:
         self.capabilities: Capabilities | None = None
         self._catalogs: dict[TopicPartition, Catalog] = {}
         self._unfinished: dict[TopicPartition, dict[int, Unfinished]] = {}  # of the claim that is held, by base offset
-        self._idle: dict[TopicPartition, None] = {}  # those whose catalog is held, the one that is idle longest first
-        self._resting: dict[TopicPartition, tuple[UUID, Rest]] = {}  # idle longer: of their catalogs no more is held
+        self._idle: dict[TopicPartition, None] = {}  # partitions with a catalog in memory, the longest idle first
+        self._resting: dict[TopicPartition, tuple[UUID, Rest]] = {}  # idle longer: the rest of a catalog
         self._unseen: set[TopicPartition] = set()  # committed, but the root could not be read back: claim again
 
     # ------------------------------------------------------------------ the store, topics
 
     def probe(self) -> Steps[Capabilities]:
-        """What the store can do. Raises ConditionalWritesUnsupportedError, and the store's errors."""
+        """Return the store's capabilities. Raises ConditionalWritesUnsupportedError, and the store's errors."""
         if self.capabilities is None:
             found = yield from probe()
             check_capabilities(found, self._url)
@@ -160,10 +160,10 @@ class BucketSteps:
         return self.capabilities
 
     def register(self, topic: str, partitions: int = 0) -> Steps[TopicEntry]:
-        """Create-only; adopts an entry with the same id and gives it the partitions that it lacks.
+        """Create the registry entry, or adopt one with the same id and add its missing partitions.
 
-        These are as many as the disk has, or ``partitions`` if that is more. Raises ConfigError for another id,
-        LogDestroyedError, CorruptionError for what is lost.
+        The entry gets as many partitions as the disk has, or ``partitions`` if that is more. Raises ConfigError for
+        another id, LogDestroyedError, CorruptionError for lost objects.
         """
         disk = self._disk
         info = (yield Blocking(disk.topics))[topic]
@@ -187,13 +187,13 @@ class BucketSteps:
         return entry
 
     def check_uploaded(self) -> Steps[None]:
-        """Raises LogDestroyedError if the bucket does not know a topic that this volume claimed. One GET each."""
+        """Raise LogDestroyedError if the bucket lacks a topic that this volume claimed. One GET each."""
         proofs = yield Blocking(self._disk.claims.read)
         for topic in sorted({tp.topic for tp, proof in proofs.items() if proof.token or proof.restored_from}):
             yield from self._need_topic(topic)
 
     def _need_topic(self, topic: str) -> Steps[None]:
-        """What a disk says of another bucket, or of this one before it was emptied, is not believed."""
+        """Raise LogDestroyedError if the bucket lacks the topic: it is another bucket, or it was emptied."""
         if (yield from load_topic(topic)) is None:
             gone = LogDestroyedError(
                 f"topic {topic} was uploaded from {self._disk.path}, and {self._url} does not know it",
@@ -205,9 +205,9 @@ class BucketSteps:
     # ------------------------------------------------------------------ claims
 
     def catalog(self, tp: TopicPartition) -> Steps[Catalog]:
-        """The catalog as this process knows it; made anew for a topic that was made again.
+        """Return the catalog as this process knows it; a new one for a topic that was made again.
 
-        The disk is asked each time: another process of this volume may have seen a newer root than this one.
+        The disk is read each time: another process of this volume may have seen a newer root than this one.
         """
         disk, catalog = self._disk, self._catalog(tp)
         if catalog.topic_id != disk.topic_id(tp):
@@ -218,7 +218,7 @@ class BucketSteps:
         return catalog
 
     def _catalog(self, tp: TopicPartition) -> Catalog:
-        """Return the catalog that is held, else one that goes on from what is held of it, else a new one. No I/O."""
+        """Return the catalog in memory, or one from its rest, or a new one. No I/O."""
         catalog = self._catalogs.get(tp)
         if catalog is None:
             disk = self._disk
@@ -235,14 +235,14 @@ class BucketSteps:
         return catalog
 
     def held(self, tp: TopicPartition) -> Catalog | None:
-        """The catalog under a claim that stands: not in doubt, and not claimed since by another process here."""
+        """Return the catalog under a claim that stands: not in doubt, and not claimed since by another process here."""
         catalog = self._catalogs.get(tp)
         if catalog is None or not catalog.claim_epoch or catalog.in_doubt or tp in self._unseen:
             return None
         return catalog if catalog.holds_token(self._disk.claims.of(tp).token or "") else None
 
     def rest(self, tp: TopicPartition) -> None:
-        """Take note that nothing of a partition is under way: of many such partitions a few words are held each."""
+        """Note that a partition is idle. Only a few words of each long idle partition stay in memory."""
         self._idle.pop(tp, None)
         self._idle[tp] = None
         while len(self._idle) > CATALOGS_HELD:
@@ -255,25 +255,26 @@ class BucketSteps:
                 self._resting[longest] = (catalog.topic_id, rest)
 
     def claim(self, tp: TopicPartition) -> Steps[Granted]:
-        """A writer's proof is on the disk before the PUT that carries it. Raises FencedError if it may not write.
+        """Claim the writer role. A writer's proof is on the disk before the PUT that carries it.
 
-        OffsetGapError for a sidecar whose broker has other records than the bucket, or goes on elsewhere.
+        Raises FencedError if this volume may not write, OffsetGapError for a sidecar whose broker has other records
+        than the bucket, or goes on at another offset.
         """
         yield from self.probe()
         self._idle.pop(tp, None)
-        self._unfinished.pop(tp, None)  # what dead claims began is settled
+        self._unfinished.pop(tp, None)  # uploads of dead claims are swept
         topic_id = self._disk.topic_id(tp)
         entry = self.registered.get(tp.topic)
         if entry is None or entry.topic_id != topic_id or tp.partition >= entry.partitions:
-            yield from self.register(tp.topic)  # it grew, or was made again: nobody reads what the registry lacks
+            yield from self.register(tp.topic)  # it grew, or was made again: readers go by the registry
         if tp in self._unseen:
-            self._catalogs.pop(tp, None)  # what was acknowledged and not seen is not held against what is there
+            self._catalogs.pop(tp, None)  # an acknowledged root that was never read proves nothing
         catalog = yield from self.catalog(tp)
         proof = yield Blocking(lambda: self.proof(tp))
         joints = proof.joints
         if joints is not None:
             before = yield from catalog.load()
-            if before is not None and before.next_offset in joints:  # a claim would only fence who can go on
+            if before is not None and before.next_offset in joints:  # a claim would only fence a volume that can go on
                 yield from self._need_same_records(tp, before)
         try:
             claim = yield from catalog.claim(Role.WRITER, self._owner, proof)
@@ -282,7 +283,7 @@ class BucketSteps:
             raise
         root = yield from catalog.read_back()
         # mutant doubt-is-settled-by-claim
-        if catalog.in_doubt:  # what another has committed since is at offsets of this disk, and not on it
+        if catalog.in_doubt:  # another's commits are at offsets of this disk, and not on it
             raise FencedError(catalog.in_doubt, hint="open the log again to see whether this volume may write")
         if joints is not None:  # others may have committed before the claim
             yield from self._need_same_records(tp, root)
@@ -302,16 +303,16 @@ class BucketSteps:
         return replace(granted, resumes=later)
 
     def _need_same_records(self, tp: TopicPartition, root: Root) -> Steps[None]:
-        """For a sidecar without links: its broker may have other records for what the bucket holds."""
+        """Raise OffsetGapError if the broker of a sidecar without links has other records than the bucket."""
         held = yield from self._looked_up(tp, root, SegmentLookup.leader_epochs)
         theirs = yield Blocking(functools.partial(self._disk.leader_epochs, tp))
         need_same_records(str(tp), held, theirs, root.next_offset)
 
     def take_grant(self, tp: TopicPartition) -> Steps[bool]:
-        """Begins under the claim that another process made for this volume; whether the root carries one as it is now.
+        """Begin under the claim of another process for this volume. Return True if the root carries its newest one.
 
-        The volume's own proof tells: it is on the disk before the PUT. The root's word alone may be of a claim from
-        before this directory became a fresh volume (``repair rejoin``).
+        The volume's own proof decides: it is on the disk before the PUT. The root alone may have a claim from before
+        this directory became a fresh volume (``repair rejoin``).
         """
         if not self._disk.claims.of(tp).token:
             return False
@@ -330,13 +331,13 @@ class BucketSteps:
         return True
 
     def producers(self, tp: TopicPartition, root: Root) -> Steps[bytes]:
-        """Who wrote what so far, as a ``.snapshot`` file."""
+        """Return the producers so far, as a ``.snapshot`` file."""
         return (yield from self._looked_up(tp, root, SegmentLookup.producer_snapshot))
 
     def _looked_up(
         self, tp: TopicPartition, root: Root, ask: Callable[[SegmentLookup, Snapshot], Steps[T]]
     ) -> Steps[T]:
-        """What the newest segment tells. What is gone or damaged is looked for a second time."""
+        """Return the answer of the newest segment. Retry once if an object is missing or damaged."""
         for last in (False, True):
             try:
                 return (yield from ask(SegmentLookup(tp, root.topic_id, ByteCache()), Snapshot.of(root)))
@@ -358,7 +359,7 @@ class BucketSteps:
         raise AssertionError("the second look ends it")
 
     def proof(self, tp: TopicPartition) -> VolumeProof:
-        """What this volume is, as a claim is judged by it. Waits for the disk."""
+        """Return this volume's proof, by which a claim is judged. Waits for the disk."""
         proof = self._disk.claims.of(tp)
         extent = self._disk.extent(tp, exact=proof.restored_from is not None)
         epochs = self._disk.leader_epochs(tp)
@@ -375,11 +376,11 @@ class BucketSteps:
         )
 
     def settle(self, tp: TopicPartition, claim_epoch: int, next_offset: int) -> Steps[int]:
-        """Removes what dead claims left; returns how many uploads that were.
+        """Remove the uploads of dead claims. Return their number.
 
         Multipart uploads are aborted. Objects at or above ``next_offset`` are deleted: no commit can name them any
-        more, because the claim that stored them is fenced. Those below it are committed, or the collector's, and so
-        is everything where the policy lets a writer delete nothing (``terraform/modules/roles``).
+        more, because the claim that stored them is fenced. Those below it are committed, or the collector's, and so is
+        everything where the policy lets a writer delete nothing (``terraform/modules/roles``).
         """
         journal = self._journal()
         entries = journal.before(tp, claim_epoch)
@@ -395,11 +396,11 @@ class BucketSteps:
     # ------------------------------------------------------------------ segments
 
     def commit_bytes(self, tp: TopicPartition, rows: Sequence[Row]) -> int:
-        """Return the bytes of memory that a commit holds at most."""
+        """Return the upper bound of a commit's bytes in memory."""
         return self._catalog(tp).commit_bytes(len(rows))
 
     def upload_bytes(self, tp: TopicPartition, ref: SegmentRef) -> int:
-        """Return the bytes of memory that an upload holds at most. Waits for the disk. Raises NotFoundError."""
+        """Return the upper bound of an upload's bytes in memory. Waits for the disk. Raises NotFoundError."""
         parts = -(-ref.size_bytes // self.sizes.part_bytes) if ref.size_bytes > self.sizes.multipart_above_bytes else 1
         indexes = self._disk.segment(tp, ref).index_bytes
         return min(parts, PARALLEL_PARTS) * PIECE_BYTES + INDEX_COPIES * indexes
@@ -407,10 +408,10 @@ class BucketSteps:
     def upload(
         self, tp: TopicPartition, ref: SegmentRef, claim_epoch: int, *, deadline_seconds: float = PUT_DEADLINE_SECONDS
     ) -> Steps[Row]:
-        """Both objects, stored and verified. What is left of a failed attempt is swept after the next claim.
+        """Store and verify both objects. The next claim sweeps the rest of a failed attempt.
 
-        But a multipart upload that the store did not answer is kept: the next attempt sends only the parts that it
-        lacks. Raises FencedError if what was stored is gone because a newer claim's sweep took it.
+        A multipart upload without an answer of the store is resumed: the next attempt sends only the missing parts.
+        Raises FencedError if a newer claim's sweep deleted the objects.
         """
         try:
             return (yield from self._upload(tp, ref, claim_epoch, deadline_seconds))
@@ -426,7 +427,7 @@ class BucketSteps:
         before = yield from self._producers_before(tp, ref)
 
         def prepare() -> Prepared:
-            """Reads what is to be sent, then writes its names down: what cannot be told leaves no orphan."""
+            """Read the segment, then journal the names: an upload that cannot be named leaves no orphan."""
             segment = self._disk.segment(tp, ref)
             descriptor, indexes = segment.descriptor, segment.indexes(before)
             if kept is not None:
@@ -473,7 +474,7 @@ class BucketSteps:
         return row
 
     def _producers_before(self, tp: TopicPartition, ref: SegmentRef) -> Steps[ProducerSnapshot | None]:
-        """Return the producers at the bucket's end, where the broker keeps no snapshot of them: one before 2.8."""
+        """Return the producers at the bucket's end, if the broker (before 2.8) has no snapshot of them."""
         if not (yield Blocking(lambda: self._disk.segment(tp, ref).lacks_producers)):
             return None
         root = self._catalog(tp).root or (yield from self._catalog(tp).load())
@@ -483,21 +484,21 @@ class BucketSteps:
         return ProducerSnapshot(root.next_offset, tuple(decode_snapshot(data)) if data else ())
 
     def _finished(self, tp: TopicPartition, ref: SegmentRef) -> None:
-        """Nothing of this segment is gone on with."""
+        """Forget the multipart upload of this segment."""
         begun = self._unfinished.get(tp, {})
         begun.pop(ref.base, None)
         if not begun:
             self._unfinished.pop(tp, None)
 
     def _kept(self, tp: TopicPartition, ref: SegmentRef, claim_epoch: int, journal: Journal) -> Unfinished | None:
-        """What an earlier attempt has begun of this very segment under this claim, if the journal still names it."""
+        """Return the unfinished upload of this very segment under this claim, if the journal still names it."""
         kept = self._unfinished.get(tp, {}).get(ref.base)
         if kept is None or (kept.segment, kept.claim_epoch) != (ref, claim_epoch) or not kept.parts.upload_id:
             return None
         return kept if journal.names(kept.plan.log_key) else None
 
     def commit(self, tp: TopicPartition, claim_epoch: int, rows: Sequence[Row]) -> Steps[Root]:
-        """The root as it was read back. Raises CommitUnknown whenever the rows may be in it."""
+        """Return the root as it was read back. Raises CommitUnknown whenever the rows may be in it."""
         catalog = self._catalog(tp)
         if catalog.claim_epoch != claim_epoch:
             raise CommitUnknown(f"{tp}: the claim {claim_epoch} is gone, {catalog.claim_epoch} is held")
@@ -521,11 +522,10 @@ class BucketSteps:
         return root
 
     def _forget(self, tp: TopicPartition, rows: Sequence[Row]) -> Steps[None]:
-        """Strikes out what is committed, and deletes what failed attempts of these segments left: no row names it.
+        """Strike out committed uploads, and delete those of failed attempts at these segments: no row names them.
 
-        Only of these: what stands below them may be committed, whoever did not come to strike it out.
-        A delete that fails costs an object that the collector finds later, a line that cannot be written one look; the
-        commit stands.
+        Uploads below may be committed without being struck out: they are not touched. A failed delete costs an object
+        that the collector finds later, a line that cannot be written one look. The commit stands.
         """
         journal = self._journal()
         committed = {join_uid(row.id_hi, row.id_lo) for row in rows}
@@ -547,7 +547,7 @@ class BucketSteps:
 
 
 def _read_back(tp: TopicPartition, catalog: Catalog, rows: Sequence[Row]) -> Steps[Root]:
-    """Local bytes may go once this has seen the rows; whatever keeps it from that, only a claim's root can say then."""
+    """Return the root with the rows: only then may local bytes go. Raises CommitUnknown if it cannot be read."""
     until = math.inf
     attempt = 1
     while True:

@@ -15,7 +15,7 @@ from tiered.store.aio_driver import DaemonLoop
 from tiered.store.threads import ThreadPool
 
 LOOPS = 64
-"""Runs of one process that are at work at once."""
+"""Limit of concurrent runs in one process."""
 
 T = TypeVar("T")
 
@@ -23,9 +23,9 @@ _THREADS = ThreadPool(LOOPS, "tiered-engine")
 
 
 def run_apart(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Return what the coroutine returns, run on a thread with an event loop of its own.
+    """Return the result of the coroutine, run on a thread with an event loop of its own.
 
-    An interrupt of the calling thread cancels it. It is not left before it has ended.
+    An interrupt of the calling thread cancels it, and then waits for its end.
     """
     run = _Run(work)
     future: Future[T] | None = None

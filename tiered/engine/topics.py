@@ -62,7 +62,7 @@ class Topics:
                 topic.task.cancel()
 
     def registered(self, p: Partition) -> bool:
-        """Return True if the bucket's registry names the topic with our id. Else an attempt begins, or goes on."""
+        """Return True if the bucket's registry names the topic with our id. If not, an attempt begins, or goes on."""
         topic = self.of(p)
         if not topic.registered and topic.task is None:
             topic.task = asyncio.get_running_loop().create_task(self._register(topic))
@@ -70,7 +70,7 @@ class Topics:
         return topic.registered
 
     def retry_now(self, now_ms: int, *, refused: bool = False) -> None:
-        """End the waits for a retry; ``refused``: those of a refusal, too, which is forgotten."""
+        """End the waits for a retry. With ``refused``, also forget refusals and end their waits."""
         for topic in self:
             if topic.failure is None:
                 continue
@@ -89,7 +89,7 @@ class Topics:
         return tasks
 
     def mark_registered(self, p: Partition) -> None:
-        """Take note that this process has registered the topic of a partition before."""
+        """Note that this process has registered the topic of a partition before."""
         self.of(p).registered = True
 
     async def _register(self, topic: TopicRow) -> None:

@@ -1,4 +1,4 @@
-"""Which runs of the engine are at work in one log directory: one at a time of each partition."""
+"""Runs of the engine in one log directory: one at a time of each partition."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tiered.format.locks import SafeEvent, has_ended, reentrant_call
 from tiered.model import TopicPartition
 
 POLL_SECONDS = 0.05
-"""Between two looks at runs that are waited for: one that an interrupt ended wakes no waiter."""
+"""Interval between checks of other runs: one that an interrupt ended wakes no waiter."""
 
 
 @dataclass(eq=False, slots=True)
 class Turn:
-    """One run: its partitions, its thread, and the frame of its function: with that it ends, whatever comes."""
+    """One run: its partitions, its thread, and the frame of its function. The run ends with the frame at the latest."""
 
     partitions: frozenset[TopicPartition]
     thread: int
@@ -25,7 +25,7 @@ class Turn:
 
 
 class Turns:
-    """The runs at work. Thread-safe. ``changed`` is held for a look at them, and across no request."""
+    """The runs in progress. Thread-safe. ``changed`` is held for a check of them, and across no request."""
 
     def __init__(self) -> None:
         # Reentrant: a signal handler may come in between. Unlike a condition's, no exception leaves it locked.
@@ -56,7 +56,7 @@ class Turns:
             seconds = None if seconds is None else seconds - POLL_SECONDS
 
     def end(self, turn: Turn) -> bool:
-        """End a run; True if none is left."""
+        """End a run. Return True if none is left."""
         with self.changed:
             self._turns = [other for other in self._at_work() if other is not turn]
             turn.frame = None  # a frame that refers to itself stays until the next collection

@@ -1,4 +1,4 @@
-"""Waits until the bucket holds what was appended, whoever uploads it: this thread, this process, or a daemon."""
+"""Wait until the bucket holds the appended records, uploaded by this thread, this process, or a daemon."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from tiered.store.location import StoreLocation
 from tiered.store.options import StoreOptions
 
 UPLOAD_CHECK_S = 1.0
-"""How often a wait looks for sealed segments that nobody uploads."""
+"""Interval in seconds between checks of a wait for sealed segments without an uploader."""
 POLL_S = 0.05
-"""How often a wait of an application looks at the checkpoint of an uploader in another process."""
+"""Interval in seconds between an application's reads of the checkpoint of another process's uploader."""
 FOLLOW_S = 0.2
-"""How often a program does that beside a running uploader."""
+"""Interval in seconds between a program's reads of it beside a running uploader."""
 PROGRESS_SECONDS = 10.0
-"""How often somebody who waits for uploads is shown how far they are."""
+"""Interval between reports of progress to a caller who waits for uploads."""
 NAMES = 5
 """Partitions that one sentence names."""
 ASK_S = 30.0
-"""The writer is asked to roll again after this time."""
+"""Time in seconds after which the writer is asked to roll again."""
 FENCED_HINT = "another volume writes this partition now; its records and these differ from the committed end on"
 WAITS_HINT = "`tiered status` says what it waits for; the data is safe on this disk meanwhile"
 
@@ -46,27 +46,27 @@ _logger = logging.getLogger("tiered")
 
 
 class Uploads(Protocol):
-    """The bucket side of an open log, as far as a wait needs it."""
+    """The bucket side of an open log, for a wait."""
 
     def sync(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> Mapping[TopicPartition, int]:
-        """Uploads and commits what is sealed below these offsets, but for what another process uploads."""
+        """Upload and commit sealed segments below these offsets. Return those that another process uploads."""
 
 
 class UploaderHandle(Protocol):
     """An uploader at work for an open log."""
 
     def poke(self) -> None:
-        """Look now instead of at the next scan."""
+        """Scan now."""
 
     def close(self, timeout: float) -> None:
-        """Stops it; what is not committed stays local."""
+        """Stop it; uncommitted records stay local."""
 
     @property
     def error(self) -> TieredError | None:
-        """Why it stopped by itself, None while it works."""
+        """Return why it stopped by itself, None while it works."""
 
     def when_ended(self, callback: Callable[[TieredError], None]) -> None:
-        """Calls back, from any thread, once it stopped by itself; at once if it has."""
+        """Call back, from any thread, once it stopped by itself; at once if it has."""
 
 
 class UploaderComponent(Protocol):
@@ -80,7 +80,7 @@ class Uploaders:
     """The in-process uploaders of a log as one: each directory in service has one of its own."""
 
     def __init__(self, clock: Clock, ended: Callable[[TieredError], None]) -> None:
-        """``ended`` is called, from another thread, with why one of them stopped by itself."""
+        """``ended`` is called, from another thread, with the error of one that stopped by itself."""
         self._parts: list[UploaderHandle] = []
         self._clock = clock
         self._ended = ended
@@ -88,7 +88,7 @@ class Uploaders:
     def start(
         self, component: UploaderComponent, local: LocalTier, location: StoreLocation, options: StoreOptions
     ) -> None:
-        """If one cannot start, none stays."""
+        """Start all of them, or none if one cannot start."""
         paths = sorted(local.logs().keys() - local.offline.keys())
         try:
             for path in paths:
@@ -105,16 +105,16 @@ class Uploaders:
 
     @property
     def error(self) -> TieredError | None:
-        """Why the first that stopped by itself did."""
+        """Return the error of the first that stopped by itself."""
         return next((part.error for part in self._parts if part.error is not None), None)
 
     def poke(self) -> None:
-        """Look now instead of at the next scan."""
+        """Scan now."""
         for part in self._parts:
             part.poke()
 
     def close(self, timeout: float) -> None:
-        """Stops them all, within ``timeout`` seconds together; what is not committed stays local."""
+        """Stop them all, within ``timeout`` seconds together; uncommitted records stay local."""
         deadline = self._clock.monotonic() + timeout
         for part in self._parts:
             part.close(max(deadline - self._clock.monotonic(), 0.0))
@@ -130,10 +130,10 @@ def wait_uploaded(
     clock: Clock,
     closed: threading.Event,
 ) -> None:
-    """Waits until the committed end of each partition reaches its offset; DataLocalError on time-out.
+    """Wait until the committed end of each partition reaches its offset; DataLocalError on time-out.
 
-    It seals nothing: segments are sealed by their size, by ``seal.ms`` or by ``sync``. Where neither an in-process
-    uploader nor a daemon uploads what is sealed, the waiting thread does.
+    The wait seals nothing: segments are sealed by their size, by ``seal.ms`` or by ``sync``. Without an in-process
+    uploader or a daemon, the waiting thread uploads sealed segments itself.
     """
     deadline = None if timeout_s is None else clock.monotonic() + timeout_s
     look = clock.monotonic()
@@ -156,14 +156,14 @@ def wait_uploaded(
 def _upload_sealed(
     local: LocalTier, tiering: Uploads, ends: Mapping[TopicPartition, int], left_s: float | None
 ) -> None:
-    """What an uploader would do now; trouble that may pass is left to the next look."""
+    """Upload sealed segments as an uploader would. Passing failures are left to the next check."""
     logs = [local.partition(tp) for tp in ends]
     found = ((log.tp, log.sealed_segments(log.positions().uploaded_offset)) for log in logs)
     sealed = {tp: segments[-1].end_offset for tp, segments in found if segments}
     try:
         if sealed:
             tiering.sync(sealed, None if left_s is None else max(0.0, left_s))
-    except RemoteUnavailableError as error:  # every second: the store's own log says when it began and when it ends
+    except RemoteUnavailableError as error:  # every second: the store's own log has the begin and the end
         _logger.debug("what waits for the bucket goes on waiting: %s", error)
     except (CommitUnknown, LockedError) as error:
         _logger.warning("what waits for the bucket goes on waiting: %s", error)
@@ -185,7 +185,7 @@ def _behind(
     uploads: Mapping[TopicPartition, PartitionUpload],
     pauses: Mapping[str, Pause],
 ) -> list[str]:
-    """What is waited for, in words. Raises FencedError for what will never come, DataLocalError for what is paused."""
+    """Return the missing records in words. Raises FencedError, DataLocalError for a paused partition."""
     for tp, end in ends.items():
         if tp in uploads and uploads[tp].fenced:
             raise FencedError(f"{tp}: a newer claim owns it; {end} was not committed by this volume", hint=FENCED_HINT)
@@ -204,18 +204,18 @@ def follow(
     roll: bool = True,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[TopicPartition, int] | None:
-    """``sync`` beside a running uploader: rolls if it is to, and returns when that one has committed what was there.
+    """Sync beside a running uploader: roll if asked to, and wait until it has committed the records of the start.
 
-    Gives how many records that were, by partition. Without ``roll`` only every sealed segment is waited for. None if
-    the uploader has gone before. ``progress`` gets a sentence every ``PROGRESS_SECONDS``. Raises FencedError,
-    CorruptionError (a partition is out of service), DataLocalError after ``timeout_ms`` (None: never).
+    Returns the number of records by partition, None if the uploader ended before. Without ``roll`` only sealed segments
+    are waited for. ``progress`` gets a sentence every ``PROGRESS_SECONDS``. Raises FencedError, CorruptionError (a
+    partition is out of service), DataLocalError after ``timeout_ms`` (None: never).
     """
     ends: dict[TopicPartition, int] = {}
     for seen in directory.scan().seen:
         sealed = max([segment.end for segment in seen.sealed], default=0)
         ends[seen.tp] = seen.end_offset if roll else max(seen.noted_offset, sealed)
     for error in directory.unreadable().values():
-        raise error  # what it holds may be on this disk only
+        raise error  # its records may be on this disk only
     before = committed = _committed(directory, ends)
     begun = told = clock.monotonic()
     asked = begun - ASK_S

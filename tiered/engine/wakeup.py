@@ -1,4 +1,4 @@
-"""The wait of a coroutine: until something has changed, or for a time."""
+"""Wait of a coroutine: until a change, or for a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class Wakeup:
-    """One coroutine waits, others wake it. A change that comes while it works ends its next wait at once."""
+    """Wake-up call for one waiting coroutine. A change that comes while it works ends its next wait at once."""
 
     def __init__(self) -> None:
         self._changed = False

@@ -1,7 +1,7 @@
 """The loop of one partition: claim once, upload a window of segments, commit the contiguous prefix, note, again.
 
-The loop is :meth:`Worker.run`. Each turn does the first thing that is due, or waits with a time. What is due are the
-pure functions of ``rules``; what a claim, an upload or a commit does are the steps of ``engine.steps``.
+The loop is :meth:`Worker.run`. Each turn does the first thing that is due, or waits with a time. The pure functions of
+``rules`` decide about due work. The steps of ``engine.steps`` claim, upload and commit.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Worker:
         self.task = asyncio.get_running_loop().create_task(self.run())
 
     async def run(self) -> None:
-        """Carry what is sealed to the bucket, until this partition waits for a change alone."""
+        """Carry sealed segments to the bucket, until only a change can give this partition work."""
         p, engine = self.p, self._engine
         try:
             while engine.has_work(p):
@@ -51,7 +51,7 @@ class Worker:
                 elif rules.rows_due(p, engine.limits, now_ms):
                     await self._commit()
                 else:
-                    engine.queue.offer(self)  # begins uploads as slots come free, the oldest byte of all first
+                    engine.queue.offer(self)  # uploads begin in free slots, the oldest byte of all first
                     await self._wait(rules.next_ms(p, engine.limits))
         finally:
             self.cancel_uploads()
@@ -59,18 +59,18 @@ class Worker:
                 await self._end_uploads()
 
     def cancel_uploads(self) -> None:
-        """Cancel what is under way. It ends within its time limit, and frees its slot then."""
+        """Cancel the uploads. Each ends within its time limit, and then frees its slot."""
         self._engine.queue.withdraw(self)
         for upload in self._uploads:
             upload.cancel()
 
     def wake(self) -> None:
-        """Take note that something has changed: an upload may begin beside a commit, and a wait ends."""
+        """React to a change: an upload may begin beside a commit, and a wait ends."""
         self._engine.queue.offer(self)
         self._changed.set()
 
     async def _wait(self, until_ms: int) -> None:
-        """Wait for a change, until ``until_ms`` at most. What it waits for stands in the status record of the row."""
+        """Wait for a change, until ``until_ms`` at most. The status record of the row has the reason."""
         await self._changed.wait(None if until_ms == NONE_MS else (until_ms - self._engine.now_ms()) / 1000)
 
     # ------------------------------------------------------------------ the steps
@@ -113,7 +113,9 @@ class Worker:
         engine.changed(p)
 
     async def _settle(self) -> None:
-        """Sweep what dead claims left. What lies below the committed end is no longer swept: so it comes first."""
+        """Sweep the uploads of dead claims. Those below a later committed end are not swept any more, so this comes
+        first.
+        """
         p, engine, epoch = self.p, self._engine, self.p.claim_epoch
         settle = partial(engine.bucket.settle, p.tp, epoch, p.committed)
         swept = await engine.attempt(Step(StepKind.SETTLE, p.tp.topic, p.tp), settle)
@@ -143,7 +145,7 @@ class Worker:
         self._engine.track(self.p)
 
     def _upload_ended(self, upload: asyncio.Task[None]) -> None:
-        """Free its slot, however it ended: also one that was cancelled before its first step."""
+        """Free its slot in any case: also of one that was cancelled before its first step."""
         del self._uploads[upload]
         self.p.uploading -= 1
         self._engine.queue.ended()
@@ -189,7 +191,7 @@ class Worker:
         engine.changed(p)
 
     def _committed(self, rows: tuple[Row, ...], found: Root | Failure) -> None:
-        """Note what the root that was read back holds; after a doubt only a new claim knows."""
+        """Note the state of the root that was read back. After a doubt only a new claim can read it."""
         p, engine, end = self.p, self._engine, rows[-1].next
         if isinstance(found, Failure):
             if found.kind is FailureKind.FENCED:
@@ -203,7 +205,7 @@ class Worker:
                 engine.drop_claim(p)
             engine.failed(p, found, outcome.committing(p))
             return
-        if found.next_offset >= end:  # else the root does not hold the rows
+        if found.next_offset >= end:  # otherwise the root does not hold the rows
             p.committed = end
             p.remote_start = max(p.remote_start, found.start_offset)
             p.forget_committed()
