@@ -15,9 +15,9 @@
     with tiered.open_reader("s3://acme-logs/prod") as reader: # read-only, no local state
         table = reader.to_arrow("flights", since="-7d")
 
-Importing this module starts no thread and touches no network. ``tiered.aio`` has the same names for asyncio,
-``tiered.errors`` what they raise, ``tiered.uploader`` the uploader for ``open``; all three come with ``import tiered``.
-``tiered.testing`` has the fakes.
+Importing this module starts no thread and touches no network. ``import tiered`` also gives ``tiered.aio`` (the same
+names for asyncio), ``tiered.errors`` (all errors) and ``tiered.uploader`` (the uploader for ``open``).
+``tiered.testing`` holds fakes for tests.
 """
 
 from __future__ import annotations
@@ -95,12 +95,12 @@ _MODULES = frozenset({"aio", "errors", "uploader"})
 logging.getLogger("tiered").addHandler(logging.NullHandler())
 
 
-if not TYPE_CHECKING:  # a checker that saw it would take a misspelt name for one that it gives
+if not TYPE_CHECKING:  # with it a type checker would accept every misspelt name
 
     def __getattr__(name: str) -> Any:
-        """Loads a public name at its first use: importing the package alone stays cheap (no numpy, no SDK)."""
+        """Import a public name at its first use, so that importing the package alone stays cheap (no numpy, no SDK)."""
         if name in _MODULES:
-            return importlib.import_module(f"tiered.{name}")  # which sets the attribute, too
+            return importlib.import_module(f"tiered.{name}")  # this also sets the attribute
         home = _HOMES.get(name)
         if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""``python -m tiered`` is the command ``tiered``."""
+"""Run the command ``tiered`` by ``python -m tiered``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a caller hands in, checked once, at the face: before a file is made, a lock taken, a request sent.
+"""Checks of arguments at the public functions, before a file is made, a lock taken or a request sent.
 
-Integers are what :func:`operator.index` takes (``numpy.int64`` too), but never ``bool``; a check returns the value as
-the rest of the product expects it. Everything wrong is a ``ConfigError``, or of a record an ``InvalidRecordError``,
-that names the argument, what was given and what is expected.
+An integer is anything that :func:`operator.index` accepts (``numpy.int64`` too), but never ``bool``. A check returns
+the value in the type that the rest of the product expects. A wrong argument raises ConfigError, a wrong part of a
+record InvalidRecordError. The error names the argument, the given value and the expected one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tiered.model import Headers, NewRecord, TopicPartition
 from tiered.times import check_no_seconds
 
 SHOWN_CHARS = 80
-"""So much of a wrong value is shown in an error."""
+"""Longest part of a wrong value that an error shows, in characters."""
 
 OFFSET_HINT = 'an int from 0, "earliest" or "latest"'
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def whole(name: str, value: object, *, least: int | None = None, most: int | None = None) -> int:
-    """A whole number within the bounds, both inclusive."""
+    """Return a whole number within the bounds, both inclusive."""
     hint = "a whole number" + (f" from {least}" if least is not None else "") + (f" to {most}" if most else "")
     number = value if type(value) is int else _index(value)
     if number is None:
@@ -41,21 +41,20 @@ def whole(name: str, value: object, *, least: int | None = None, most: int | Non
 
 
 def flag(name: str, value: object) -> bool:
-    """True or False, and nothing that only counts as such."""
+    """Return True or False. Other truth values are refused."""
     if not isinstance(value, bool):
         raise wrong(name, value, "True or False")
     return value
 
 
 def text(name: str, value: object) -> str:
-    """A text that is not empty."""
     if not isinstance(value, str) or not value:
         raise wrong(name, value, "a text that is not empty")
     return value
 
 
 def text_of(name: str, value: object, *, most_bytes: int) -> str:
-    """A text that is not empty, is Unicode, and as UTF-8 is no longer than this."""
+    """Return a Unicode text that is not empty and has at most ``most_bytes`` bytes as UTF-8."""
     found = text(name, value)
     try:
         size = len(found.encode())
@@ -67,26 +66,24 @@ def text_of(name: str, value: object, *, most_bytes: int) -> str:
 
 
 def text_or_none(name: str, value: object) -> str | None:
-    """A text that is not empty, or None."""
     return None if value is None else text(name, value)
 
 
 def one_of(name: str, value: object, allowed: Sequence[str]) -> str:
-    """One of some words."""
     if not isinstance(value, str) or value not in allowed:
         raise wrong(name, value, f"one of {', '.join(allowed)}")
     return value
 
 
 def seconds(name: str, value: object) -> float:
-    """A finite number of seconds, below zero as 0."""
+    """Return a finite number of seconds. A negative number becomes 0."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
         raise wrong(name, value, "a number of seconds")
     return max(0.0, float(value))
 
 
 def seconds_or_none(name: str, value: object) -> float | None:
-    """A finite number of seconds, or None: no limit."""
+    """Return a finite number of seconds, or None for no limit."""
     if value is None:
         return None
     if isinstance(value, float) and math.isinf(value):
@@ -95,7 +92,7 @@ def seconds_or_none(name: str, value: object) -> float | None:
 
 
 def partition_count(topic: str, value: object) -> int:
-    """How many partitions a topic is to have: 1 to ``config.MAX_PARTITIONS``."""
+    """Return the number of partitions of a topic: 1 to ``config.MAX_PARTITIONS``."""
     number = _index(value)
     if number is None:
         raise wrong("partitions", value, f"a whole number from 1 to {MAX_PARTITIONS}")
@@ -109,12 +106,11 @@ def partition_count(topic: str, value: object) -> int:
 
 
 def partition_or_none(value: object) -> int | None:
-    """The number of a partition, or None."""
     return None if value is None else whole("partition", value)
 
 
 def offset_or_none(name: str, value: object) -> int | str | None:
-    """An offset as readers name it: an int from 0, its digits, "earliest" ("beginning"), "latest" ("end"), or None."""
+    """Return an offset: an int from 0, its digits, "earliest" ("beginning"), "latest" ("end"), or None."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -130,7 +126,6 @@ def offset_or_none(name: str, value: object) -> int | str | None:
 
 
 def path(name: str, value: object) -> Path:
-    """A path of the file system."""
     hint = "a path, as text or pathlib.Path"
     if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
         raise wrong(name, value, hint)
@@ -142,7 +137,7 @@ def path(name: str, value: object) -> Path:
 def at_home(name: str, place: Path) -> Path:
     """Return the path with a leading ``~`` replaced by the home directory, as a shell does.
 
-    Raises ConfigError where no home directory is known: taken as it stands, ``~`` would become a folder.
+    Raises ConfigError if the home directory is unknown. Otherwise a folder named ``~`` would be made.
     """
     if not str(place).startswith("~"):
         return place
@@ -156,7 +151,7 @@ def at_home(name: str, place: Path) -> Path:
 
 
 def paths(name: str, value: object) -> list[Path]:
-    """One path, or several."""
+    """Return one path or several as a list."""
     if isinstance(value, str | os.PathLike):
         return [path(name, value)]
     if not isinstance(value, Sequence) or isinstance(value, bytes | bytearray | memoryview) or not value:
@@ -165,14 +160,14 @@ def paths(name: str, value: object) -> list[Path]:
 
 
 def url_or_none(name: str, value: object) -> str | None:
-    """A store's URL as text (``store.location`` reads it), or None."""
+    """Return a store's URL as text (``store.location`` parses it), or None."""
     if value is None:
         return None
     return str(path(name, value)) if isinstance(value, os.PathLike) else text(name, value)
 
 
 class StorePlace(NamedTuple):
-    """Which store, and how to reach it."""
+    """URL of a store and the settings to reach it."""
 
     url: str | None
     s3: S3Keywords
@@ -180,7 +175,7 @@ class StorePlace(NamedTuple):
 
     @classmethod
     def of(cls, remote: object, deadline_seconds: object, s3: Mapping[str, object]) -> StorePlace:
-        """As the keywords of ``open`` and ``open_reader`` have them; ``s3`` holds only what was given."""
+        """Check the keywords of ``open`` and ``open_reader``. ``s3`` holds only those that were given."""
         for name in s3:
             if name not in S3_WORDS:
                 raise TypeError(f"unexpected keyword argument {name!r}; of S3 there are {', '.join(S3_WORDS)}")
@@ -198,19 +193,18 @@ class StorePlace(NamedTuple):
         return place
 
     def seconds(self, default: float) -> float:
-        """The time that one request is tried for."""
+        """Return the seconds for which one request is retried."""
         return default if self.deadline_seconds is None else self.deadline_seconds
 
 
 def instance(name: str, value: object, kind: type[T], hint: str) -> T:
-    """An object of one of our classes."""
     if not isinstance(value, kind):
         raise wrong(name, value, hint)
     return value
 
 
 def has(name: str, value: T, methods: Iterable[str], hint: str) -> T:
-    """An object with these methods, or None; never the class of one."""
+    """Return an object that has these methods, or None. A class is refused."""
     if isinstance(value, type) or (
         value is not None and not all(callable(getattr(value, method, None)) for method in methods)
     ):
@@ -219,7 +213,7 @@ def has(name: str, value: T, methods: Iterable[str], hint: str) -> T:
 
 
 def clock_and_ids(clock: object, ids: object) -> tuple[Clock, IdSource]:
-    """Sources of time and randomness; those of the machine where none are given."""
+    """Return the sources of time and randomness. None stands for those of the machine."""
     hint = "an object as tiered.clock describes it, or None"
     has("clock", clock, ("now_ms", "monotonic", "sleep", "wait"), hint)
     has("ids", ids, ("uuid", "uid", "random"), hint)
@@ -227,9 +221,9 @@ def clock_and_ids(clock: object, ids: object) -> tuple[Clock, IdSource]:
 
 
 def topic_settings(value: object) -> dict[str, Any]:
-    """Return the settings that a ``TopicConfig`` or a mapping under Kafka's names names, checked, by dotted name.
+    """Return the checked settings of a ``TopicConfig`` or of a mapping with Kafka's names, by dotted name.
 
-    A ``TopicConfig`` names those that are not the default.
+    Of a ``TopicConfig`` only settings that differ from their default are returned.
     """
     if value is None:
         return {}
@@ -241,7 +235,7 @@ def topic_settings(value: object) -> dict[str, Any]:
 
 
 def ends(value: object) -> dict[TopicPartition, int]:
-    """Offsets by partition."""
+    """Return offsets by partition."""
     hint = '{TopicPartition("orders", 0): 4711}'
     if not isinstance(value, Mapping) or not all(isinstance(tp, TopicPartition) for tp in value):
         raise wrong("ends", value, hint)
@@ -249,7 +243,6 @@ def ends(value: object) -> dict[TopicPartition, int]:
 
 
 def columns_or_none(value: object, known: Sequence[str]) -> list[str] | None:
-    """Names of columns, or None."""
     if value is None:
         return None
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
@@ -258,7 +251,7 @@ def columns_or_none(value: object, known: Sequence[str]) -> list[str] | None:
 
 
 def key(value: object) -> bytes | bytearray | memoryview:
-    """A key that is looked for."""
+    """Return a key to search for."""
     if not isinstance(value, bytes | bytearray | memoryview):
         raise ConfigError(f"key is {_kind(value)}, not bytes", hint="encode it first")
     return value
@@ -268,7 +261,6 @@ def key(value: object) -> bytes | bytearray | memoryview:
 
 
 def batches(value: object) -> bytes:
-    """Encoded batches."""
     if not isinstance(value, bytes | bytearray | memoryview):
         raise InvalidRecordError(
             f"the batches are {_kind(value)}, not bytes", hint="append_batches takes v2 batches that are encoded"
@@ -277,7 +269,6 @@ def batches(value: object) -> bytes:
 
 
 def records(value: object) -> Iterator[Any]:
-    """Something to iterate over, one record at a time."""
     if isinstance(value, str | bytes | bytearray | memoryview | Mapping) or not isinstance(value, Iterable):
         raise InvalidRecordError(
             f"records is {_kind(value)}, not a list of records",
@@ -287,7 +278,7 @@ def records(value: object) -> Iterator[Any]:
 
 
 def record(given: NewRecord, index: int) -> NewRecord:
-    """A record whose parts are of the right types; what they may be otherwise is the log's business."""
+    """Return a record whose parts have the right types. Limits are checked by the log."""
     value, key_, timestamp, headers = given
     if value is not None and type(value) is not bytes:
         _check_bytes("value", value, index)
@@ -307,7 +298,7 @@ def record(given: NewRecord, index: int) -> NewRecord:
 
 
 def check_headers(headers: Headers | object, index: int) -> None:
-    """Pairs of a name and bytes or None."""
+    """Check that headers are pairs of a text and bytes or None."""
     hint = 'headers=[("trace", b"abc"), ("empty", None)]'
     if not isinstance(headers, list | tuple):
         raise InvalidRecordError(f"record {index}: headers is {_kind(headers)}, not a list", index=index, hint=hint)
@@ -340,12 +331,12 @@ def _check_bytes(name: str, value: object, index: int) -> None:
 
 
 def wrong(name: str, value: object, expected: str) -> ConfigError:
-    """The error for a value of another kind."""
+    """Return the error for a value of a wrong type."""
     return ConfigError(f"{name}={_shown(value)} ({_kind(value)})", hint=f"{name} is {expected}")
 
 
 def _index(value: object) -> int | None:
-    """A whole number, None for anything else; ``bool`` is anything else, also numpy's."""
+    """Return a whole number; None for anything else, ``bool`` and numpy's ``bool_`` included."""
     if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
         return None
     try:

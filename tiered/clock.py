@@ -1,7 +1,7 @@
 """Time, ids and randomness. No other module of the product imports ``time``, ``random`` or ``uuid``'s makers.
 
-Passing a :class:`Clock` and an :class:`IdSource` in is what lets tests run without sleeping and a failure
-replay from a printed seed (``tiered.testing.clock``).
+Tests pass a :class:`Clock` and an :class:`IdSource` of their own (``tiered.testing.clock``). So they run without
+sleeping, and a failure is replayed from its printed seed.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Wall clock in whole milliseconds, and a monotonic one in seconds."""
+    """A wall clock in whole milliseconds and a monotonic clock in seconds."""
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC. May jump in both directions."""
+        """Return milliseconds since 1970-01-01 UTC. The value may jump in both directions."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back; only differences mean anything."""
+        """Return seconds that never decrease. Only differences have a meaning."""
 
     def sleep(self, seconds: float) -> None:
-        """Blocks the calling thread."""
+        """Block the calling thread."""
 
     def wait(self, event: threading.Event, seconds: float | None) -> bool:
-        """Blocks until ``event`` is set or ``seconds`` passed; returns whether it is set."""
+        """Block until ``event`` is set or ``seconds`` passed. Return whether the event is set."""
 
 
 class IdSource(Protocol):
-    """Ids that are never repeated, and jitter."""
+    """A source of unique ids and of random numbers."""
 
     def uuid(self) -> uuid.UUID:
-        """A random UUID (version 4)."""
+        """Return a random UUID (version 4)."""
 
     def uid(self) -> str:
-        """128 random bits as 32 hex digits: object names, commit ids, tokens."""
+        """Return 128 random bits as 32 hex digits, for object names, commit ids and tokens."""
 
     def random(self) -> float:
-        """Uniform in [0, 1): jitter of retries and rolls."""
+        """Return a number from [0, 1), uniformly distributed, for jitter."""
 
 
 class SystemClock:
@@ -56,7 +56,7 @@ class SystemClock:
 
 
 class SystemIds:
-    """The operating system's randomness."""
+    """Ids and numbers from the operating system's randomness."""
 
     def uuid(self) -> uuid.UUID:
         return uuid.uuid4()

@@ -1,11 +1,10 @@
 """Settings of topics and of a log directory: frozen, validated, under Kafka's names.
 
 A topic's settings are spelled as Kafka spells them (``segment.bytes``) or as Python keywords (``segment_bytes``).
-``merge.min.bytes``, ``merge.target.bytes``, ``merge.idle.ms`` and ``gc.grace.ms`` are ours: they rule the bucket, as
-``retention.*`` does.
-Defaults are Kafka's (4.1) but for ``segment.bytes`` (64 MiB), ``seal.ms`` (ours: 10 minutes), ``compression.lz4.level``
-(1: Kafka's 9 is six times slower), and ``retention.ms``, ``local.retention.ms`` and ``local.retention.bytes``, which
-are -1: nothing is deleted unless somebody says so.
+``merge.min.bytes``, ``merge.target.bytes``, ``merge.idle.ms`` and ``gc.grace.ms`` are not Kafka's: they govern the
+bucket. ``seal.ms`` (10 minutes) is not Kafka's either. The defaults are those of Kafka 4.1, with these exceptions:
+``segment.bytes`` is 64 MiB and ``compression.lz4.level`` 1 (Kafka's 9 is six times slower). ``retention.ms``,
+``local.retention.ms`` and ``local.retention.bytes`` are -1: nothing is deleted by default.
 """
 
 from __future__ import annotations
@@ -28,24 +27,24 @@ MAX_LONG = 2**63 - 1
 MAX_INT = 2**31 - 1
 
 MAX_PARTITIONS = 100_000
-"""Partitions of one topic; a registry entry or a call that names more is refused before anything is done."""
+"""Most partitions of one topic. A registry entry or a call that names more is refused before it has any effect."""
 
 UNLIMITED = -1
 SAME_AS_TOPIC = -2
 """``local.retention.*``: the value of ``retention.*`` (Kafka's -2)."""
 
 OF_SEGMENT = -1
-"""``merge.min.bytes``: a quarter of ``segment.bytes``; ``merge.target.bytes``: all of it."""
+"""``merge.min.bytes``: a quarter of ``segment.bytes``. ``merge.target.bytes``: all of it."""
 
 MAX_RESERVE_BYTES = 256 * MIB
-"""The disk reserve is one hundredth of the disk, but never more than this."""
+"""Largest disk reserve in bytes. The reserve is otherwise one hundredth of the disk."""
 
 
 class S3Keywords(TypedDict, total=False):
-    """How S3 is reached and asked, beside the URL: the same words as keywords, as settings and as ``TIERED_*``.
+    """Settings of S3 beside the URL. Keywords, settings and ``TIERED_*`` variables have the same names.
 
-    ``expected_bucket_owner``: account id that every request names; another's bucket of that name refuses them.
-    ``sse``: ``AES256`` or ``aws:kms`` for all that is written, else what the bucket does by itself.
+    ``expected_bucket_owner``: account id that every request names. A bucket of another account refuses the request.
+    ``sse``: ``AES256`` or ``aws:kms`` for all written objects. None: the bucket's own default.
     """
 
     endpoint_url: str | None
@@ -66,12 +65,12 @@ _QUANTITY = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
 def parse_bytes(text: int | str) -> int:
-    """A size in bytes: ``67108864``, ``"64MiB"``, ``"64m"`` (binary), ``"64MB"`` (decimal). Raises ConfigError."""
+    """Return bytes for ``67108864``, ``"64MiB"``, ``"64m"`` (binary) or ``"64MB"`` (decimal). Raises ConfigError."""
     return _quantity(text, _BYTE_UNITS, "a size", "64MiB")
 
 
 def parse_duration_ms(text: int | str) -> int:
-    """A duration in milliseconds: ``604800000``, ``"7d"``, ``"90s"``, ``"1.5h"``, ``"-1"``. Raises ConfigError."""
+    """Return milliseconds for ``604800000``, ``"7d"``, ``"90s"``, ``"1.5h"`` or ``"-1"``. Raises ConfigError."""
     return _quantity(text, _TIME_UNITS, "a duration", "7d")
 
 
@@ -99,9 +98,9 @@ def _quantity(text: int | str, units: Mapping[str, int], what: str, example: str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """Settings of one topic. Sizes are bytes, times milliseconds, -1 is "no limit".
+    """Settings of one topic. Sizes are bytes, times are milliseconds, -1 means "no limit".
 
-    Raises ConfigError for a value out of its range or two values that contradict each other.
+    Raises ConfigError for a value out of its range and for two values that contradict each other.
     """
 
     cleanup_policy: str = "delete"
@@ -160,27 +159,27 @@ class TopicConfig:
 
     @property
     def compacted(self) -> bool:
-        """Whether ``cleanup.policy`` contains compact."""
+        """Return whether ``cleanup.policy`` contains compact."""
         return "compact" in self.cleanup_policy
 
     @property
     def deletes(self) -> bool:
-        """Whether ``cleanup.policy`` contains delete."""
+        """Return whether ``cleanup.policy`` contains delete."""
         return "delete" in self.cleanup_policy
 
     @property
     def merged_below_bytes(self) -> int:
-        """Segments of the bucket below this size are small: neighbours of them become one."""
+        """Return the size in bytes below which segments of the bucket are merged with their neighbours."""
         return self.segment_bytes // 4 if self.merge_min_bytes == OF_SEGMENT else self.merge_min_bytes
 
     @property
     def merged_up_to_bytes(self) -> int:
-        """The largest segment that small ones become."""
+        """Return the size in bytes of the largest segment that a merge makes."""
         return self.segment_bytes if self.merge_target_bytes == OF_SEGMENT else self.merge_target_bytes
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """``message.timestamp.type`` as the batch attribute."""
+        """Return ``message.timestamp.type`` as the batch attribute."""
         return (
             TimestampType.LOG_APPEND_TIME
             if self.message_timestamp_type == "LogAppendTime"
@@ -189,19 +188,19 @@ class TopicConfig:
 
     @classmethod
     def keys(cls) -> tuple[str, ...]:
-        """All setting names, dotted."""
+        """Return all setting names, dotted."""
         return tuple(_dotted(field.name) for field in dataclasses.fields(cls))
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any]) -> TopicConfig:
-        """Settings from dotted or snake_case names; sizes and durations may be text (``"64MiB"``, ``"7d"``).
+        """Return settings from dotted or snake_case names. Sizes and durations may be text (``"64MiB"``, ``"7d"``).
 
-        Raises ConfigError with "did you mean" for an unknown name, and when one setting is given twice.
+        Raises ConfigError if a name is unknown (with "did you mean") or a setting is given twice.
         """
         return cls().replace(properties)
 
     def replace(self, properties: Mapping[str, Any]) -> TopicConfig:
-        """These settings with some changed; same names and errors as :meth:`from_properties`."""
+        """Return these settings with some changed. Names and errors are those of :meth:`from_properties`."""
         types = {field.name: type(field.default) for field in dataclasses.fields(self)}
         changed: dict[str, Any] = {}
         for key, value in properties.items():
@@ -214,19 +213,19 @@ class TopicConfig:
         return dataclasses.replace(self, **changed)
 
     def named(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return the settings under these names, in any spelling that :meth:`replace` takes, by dotted name."""
+        """Return the named settings by dotted name. Names may be spelled as in :meth:`replace`."""
         properties = self.to_properties()
         return {name: properties[name] for name in (_dotted(str(each).replace("-", "_")) for each in names)}
 
     def to_text(self, *, changed_only: bool = False) -> dict[str, str]:
-        """:meth:`to_properties` as text, booleans as Kafka spells them: what the topic registry in the bucket holds."""
+        """Return :meth:`to_properties` as text for the topic registry. Booleans are spelled as Kafka spells them."""
         return {
             key: str(value).lower() if isinstance(value, bool) else str(value)
             for key, value in self.to_properties(changed_only=changed_only).items()
         }
 
     def to_properties(self, *, changed_only: bool = False) -> dict[str, Any]:
-        """Dotted name to value; with ``changed_only`` just those that differ from the default."""
+        """Return values by dotted name. With ``changed_only`` defaults are left out."""
         return {
             _dotted(field.name): getattr(self, field.name)
             for field in dataclasses.fields(self)
@@ -235,20 +234,22 @@ class TopicConfig:
 
 
 MEMORY_BYTES = 384 * MIB
-"""What uploads and maintenance of one process hold at once, together: bodies and parts on their way, index bundles,
-roots and pages of commits, what is read ahead of a rewrite, the map of keys of a compaction. What does not fit waits
-for others to end."""
+"""Default of the bytes that uploads, commits and maintenance of one process hold at once, together.
+
+Counted are object bodies and parts in flight, index bundles, roots, pages, read-ahead of a rewrite and the key map of a
+compaction. Work that does not fit waits until other work ends.
+"""
 
 MIN_MEMORY_BYTES = 64 * MIB
-"""The least that one action of maintenance gets by with."""
+"""Least bytes of memory that one action of maintenance needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreLimits:
-    """What one process asks of its store and holds for it: the same words for the daemon, ``log.sync()`` and by hand.
+    """Limits of one process's requests and memory, the same for the daemon, ``log.sync()`` and commands.
 
-    ``requests_per_second`` and ``bytes_per_second`` (both ways): None for no limit. ``memory``: bytes that uploads,
-    commits and maintenance hold at once.
+    ``requests_per_second`` and ``bytes_per_second`` (sum of both directions): None for no limit. ``memory``: bytes that
+    uploads, commits and maintenance hold at once.
     """
 
     requests_per_second: int | None = None
@@ -269,18 +270,17 @@ class StoreLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """Settings of a whole log directory, held by the process that has it open.
+    """Settings of a whole log directory while one process has it open.
 
-    ``remote`` says that the directory is tiered: then no local file goes above the committed end. A directory
-    that was ever uploaded stays tiered whatever this says. ``disk_reserve_bytes`` None: one hundredth of the
-    disk, at most 256 MiB. ``cluster_id`` and ``node_id`` are written into ``meta.properties`` of a new directory.
-    ``cleaner_threads`` rounds of compaction run at a time (Kafka's ``log.cleaner.threads``); together they have
-    ``cleaner_dedupe_buffer_bytes`` of memory and read and write ``cleaner_max_bytes_per_second`` (None: no limit).
-    ``initial_task_delay_ms`` after the open each background task has run, or earlier where its period is shorter.
-    ``close_timeout_ms`` bounds what ``close`` waits for: a round of compaction that is to end, a write or an fsync.
-    ``max_open_files`` bounds the descriptors of active segments; None: the process's limit without a reserve.
-    ``limits`` of what this process asks of the store: in ``sync``, in reads of both faces and in the uploader that is
-    passed to ``open``, for all of them together. None: no limit, and the uploader has those of its own settings.
+    ``remote``: the directory is tiered, and no uncommitted record leaves the disk. A directory that was ever uploaded
+    stays tiered. ``disk_reserve_bytes`` None: one hundredth of the disk, at most 256 MiB. ``cluster_id`` and
+    ``node_id`` are written into ``meta.properties`` of a new directory. ``cleaner_threads`` (Kafka's
+    ``log.cleaner.threads``) compact concurrently. They share ``cleaner_dedupe_buffer_bytes`` of memory and
+    ``cleaner_max_bytes_per_second`` of reads and writes (None: no limit). ``initial_task_delay_ms``: delay of the first
+    run of each background task, unless its period is shorter. ``close_timeout_ms``: longest wait of ``close`` for a
+    round of compaction, a write or an fsync. ``max_open_files``: most descriptors of active segments. None: the
+    process's limit without a reserve. ``limits``: one :class:`StoreLimits` for ``sync``, all reads and the uploader
+    that is passed to ``open``. None: no limit, and the uploader uses its own settings.
     """
 
     remote: bool = False
@@ -316,7 +316,7 @@ class LogConfig:
             raise ConfigError(f"limits must be a tiered.config.StoreLimits or None, not {self.limits!r}")
 
     def reserve_bytes(self, total_bytes: int) -> int:
-        """How much of a disk of ``total_bytes`` stays free."""
+        """Return the bytes that stay free on a disk of ``total_bytes``."""
         if self.disk_reserve_bytes is not None:
             return self.disk_reserve_bytes
         return min(total_bytes // 100, MAX_RESERVE_BYTES)
@@ -372,9 +372,9 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 
 def unknown_key(key: str, known: Iterable[str], what: str) -> ConfigError:
-    """The error for a name that does not exist, with the nearest one that does."""
+    """Return the error for an unknown name. Its hint suggests the nearest known one."""
     names = list(known)
-    # log.retention.hours and the like are a broker's defaults for what a topic calls retention.ms.
+    # A broker's setting, such as log.retention.hours, is the default of a topic's retention.ms.
     sought = key.replace("_", ".").removeprefix("log.")
     close = difflib.get_close_matches(sought, names, n=1, cutoff=0.6)
     hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(names)}"
@@ -402,7 +402,7 @@ def _check(key: str, value: object, limits: tuple[float, float] | None) -> None:
 
 
 def _is_integer(value: object) -> TypeGuard[SupportsIndex]:
-    """Whether :func:`operator.index` takes it (numpy's integers too), and it is no bool."""
+    """Return whether :func:`operator.index` accepts ``value`` (numpy's integers too). ``bool`` is refused."""
     return hasattr(type(value), "__index__") and type(value).__name__ not in ("bool", "bool_")
 
 
@@ -421,7 +421,7 @@ def _policy(value: object) -> str:
 
 
 def _convert(key: str, value: object, kind: type) -> object:
-    """``value`` as the type of the setting; text as in a properties file or on a command line."""
+    """Return ``value`` in the type of the setting. Text is read as in a properties file or on a command line."""
     if kind is bool:
         if value in (True, "true"):
             return True

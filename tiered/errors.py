@@ -1,4 +1,4 @@
-"""Everything that tieredlog raises, grouped by what a handler does about it.
+"""Errors that tieredlog raises, grouped by the reaction that they need.
 
 ::
 
@@ -7,8 +7,8 @@
     │   ├── InvalidRecordError          2   a record that the log refuses
     │   │   ├── InvalidTimestampError   2
     │   │   ├── RecordTooLargeError     2
-    │   │   ├── OutOfOrderSequenceError 2   a gap, or a repetition too old to be recognised
-    │   │   └── InvalidTxnStateError    2   not what this transaction may do now
+    │   │   ├── OutOfOrderSequenceError 2   a gap, or a duplicate too old to be recognised
+    │   │   └── InvalidTxnStateError    2   the transaction's state does not allow the call
     ├── NotFoundError                   10  create it, or correct the name
     │   ├── UnknownTopicError           10
     │   └── LogDestroyedError           10  the root was there and is gone
@@ -22,23 +22,23 @@
     ├── OffsetOutOfRangeError           14  outside earliest..latest
     ├── OffsetGapError                  14  in no tier; never skipped silently
     ├── RemoteUnavailableError          75  try again
-    ├── CommitUnknown                   75  outcome not known; the next claim, or the next open, settles it
+    ├── CommitUnknown                   75  outcome unknown; the next claim or open resolves it
     ├── DiskFullError                   75
     ├── DataLocalError                  75  stopped with data that is only on this disk
     ├── AppendTimeoutError              75  a buffered append found no room, or was not written in time
-    ├── AppendHaltedError               1   an earlier batch of the appender failed: flush() tells, and goes on
+    ├── AppendHaltedError               1   an earlier batch of the appender failed: flush() raises why
     ├── ConditionalWritesUnsupportedError 1
     ├── LocalIOError                    1   the disk refused a read, a write or an fsync
-    │   ├── MarkersPendingError         1   a transaction is decided, a disk keeps one of its markers out
+    │   ├── MarkersPendingError         1   a transaction is decided, a disk refuses one of its markers
     │   ├── TooManyOpenFilesError       1   a file could not be opened: the process, or the system, has too many open
-    │   ├── NotDurableError             1   records are in the log; they could not be flushed, for want of a descriptor
+    │   ├── NotDurableError             1   records are in the log, but no descriptor was free to flush them
     │   └── LocalPermissionError        12  owner or mode of a file of the log
     ├── ForkedLogError                  1
     ├── ReentrantCallError              1   a signal handler called the log inside another call of its thread
     └── ClosedError                     1
 
-``code`` is a stable word for machines, ``exit_code`` the process status of the command line (the
-table in the README), ``hint`` the next thing to do. Codes are only ever added.
+``code`` is a stable word for machines. ``exit_code`` is the process status of the command line.
+``hint`` is the next thing to do. Codes are added, never changed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from typing import Any, ClassVar
 
 
 class TieredError(Exception):
-    """Root of the tree. ``message`` says what happened and to what, ``hint`` what to do next."""
+    """Base class of all errors. ``message`` names the failure and its object, ``hint`` the next thing to do."""
 
     code: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 1
@@ -64,7 +64,7 @@ class TieredError(Exception):
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
     def as_json(self) -> dict[str, Any]:
-        """The error as the CLI's ``--json`` prints it."""
+        """Return the error as ``--json`` prints it."""
         return {
             "message_type": "error",
             "code": self.code,
@@ -76,16 +76,16 @@ class TieredError(Exception):
 
 
 class ConfigError(TieredError):
-    """An option, a name, a URL or a call is wrong; nothing was done."""
+    """A wrong option, name, URL or call. The call had no effect."""
 
     code = "config"
     exit_code = 2
 
 
 class InvalidRecordError(ConfigError):
-    """A record that the log refuses; ``index`` is its place in the call (0 for a single append).
+    """A record that the log refuses. ``index`` is its place in the call (0 for a single append).
 
-    ``indexes``: the places of all that are refused for a reason of their own, ascending; ``index`` is the first.
+    ``indexes``: places of all records that were refused for a reason of their own, ascending. ``index`` is the first.
     """
 
     code = "invalid_record"
@@ -97,7 +97,7 @@ class InvalidRecordError(ConfigError):
 
 
 class InvalidTimestampError(InvalidRecordError):
-    """A timestamp outside ``message.timestamp.before/after.max.ms``, naive, or unreadable."""
+    """A timestamp that is naive, unreadable or outside ``message.timestamp.before/after.max.ms``."""
 
     code = "invalid_timestamp"
 
@@ -109,7 +109,7 @@ class RecordTooLargeError(InvalidRecordError):
 
 
 class OutOfOrderSequenceError(InvalidRecordError):
-    """A producer's batch does not follow its last one: something before it is missing, or it comes too late.
+    """A producer's batch that does not follow its last one: a batch is missing or came too late.
 
     Nothing was appended. ``expected`` is the sequence that was due, -1 if none was.
     """
@@ -122,32 +122,32 @@ class OutOfOrderSequenceError(InvalidRecordError):
 
 
 class InvalidTxnStateError(InvalidRecordError):
-    """A batch, or a change of a transaction, that the transaction's state does not allow. Nothing was done."""
+    """A batch or call that the state of the transaction does not allow. It had no effect."""
 
     code = "invalid_txn_state"
 
 
 class NotFoundError(TieredError):
-    """The log directory, the bucket or the object that the call names does not exist."""
+    """A log directory, bucket or object that does not exist."""
 
     code = "not_found"
     exit_code = 10
 
 
 class UnknownTopicError(NotFoundError):
-    """No such topic or partition in the tiers that were opened."""
+    """A topic or partition that exists in no opened tier."""
 
     code = "unknown_topic"
 
 
 class LogDestroyedError(NotFoundError):
-    """The root of a partition was seen before and is gone: the log was destroyed under its reader or writer."""
+    """A partition whose root existed and is gone: the log was destroyed while it was in use."""
 
     code = "log_destroyed"
 
 
 class LockedError(TieredError):
-    """Another process holds the lock of the log directory; the message names it."""
+    """A log directory whose lock another process holds. The message names that process."""
 
     code = "locked"
     exit_code = 11
@@ -155,21 +155,24 @@ class LockedError(TieredError):
 
 
 class FencedError(TieredError):
-    """A newer claim owns the partition. Nothing on this disk is deleted; appends are refused."""
+    """A partition that a newer claim owns. Appends are refused. Nothing on this disk is deleted."""
 
     code = "fenced"
     exit_code = 11
 
 
 class ProducerFencedError(TieredError):
-    """A newer epoch of the same producer id, or of the transaction coordinator, has written: the older must stop."""
+    """A producer or transaction coordinator that a newer epoch of it replaced. The older one must stop."""
 
     code = "producer_fenced"
     exit_code = 11
 
 
 class RemotePermissionError(TieredError):
-    """The store refused ``operation`` on ``resource``: credentials, policy, bucket owner, or ``is_archived``."""
+    """A refusal of ``operation`` on ``resource`` by the store: credentials, policy or bucket owner.
+
+    ``is_archived``: the object is in an archive class of storage.
+    """
 
     code = "permission"
     exit_code = 12
@@ -184,9 +187,9 @@ class RemotePermissionError(TieredError):
 
 
 class CorruptionError(TieredError):
-    """Bytes are not what was written: ``path_or_key``, ``position`` (bytes) and ``offset`` say where.
+    """Bytes that differ from the written ones, at ``path_or_key``, ``position`` (bytes) and ``offset``.
 
-    ``position`` and ``offset`` are -1 where they are not known.
+    An unknown ``position`` or ``offset`` is -1.
     """
 
     code = "corruption"
@@ -202,20 +205,20 @@ class CorruptionError(TieredError):
 
 
 class CodecUnavailableError(CorruptionError):
-    """A batch names a compression codec that is unknown (5 to 7) or not installed."""
+    """A batch whose compression codec is unknown (5 to 7) or not installed."""
 
     code = "codec_unavailable"
 
 
 class NewerFormatError(CorruptionError):
-    """A file of a format that this release does not know: written by a newer one, or damaged in its version."""
+    """A file in an unknown format: a newer release wrote it, or its version field is damaged."""
 
     code = "newer_format"
     exit_code = 2
 
 
 class OffsetOutOfRangeError(TieredError):
-    """``requested`` lies outside ``earliest`` to ``latest`` (exclusive end) over both tiers."""
+    """An offset ``requested`` outside ``earliest`` to ``latest`` (exclusive end) over both tiers."""
 
     code = "offset_out_of_range"
     exit_code = 14
@@ -228,7 +231,7 @@ class OffsetOutOfRangeError(TieredError):
 
 
 class OffsetGapError(TieredError):
-    """Offsets ``start`` to ``end`` (exclusive) are in neither tier; a reader never skips them by itself."""
+    """Offsets ``start`` to ``end`` (exclusive) that neither tier has. A reader never skips them silently."""
 
     code = "offset_gap"
     exit_code = 14
@@ -240,9 +243,9 @@ class OffsetGapError(TieredError):
 
 
 class RemoteUnavailableError(TieredError):
-    """The store cannot be reached or answers 5xx; the data that was to be sent is still local.
+    """A store that cannot be reached or answers 5xx. Data that was not uploaded is still on the disk.
 
-    ``slow_down``: it answered that it is asked too often (503 SlowDown, 429).
+    ``slow_down``: the store asked for fewer requests (503 SlowDown, 429).
     """
 
     code = "remote_unavailable"
@@ -255,9 +258,10 @@ class RemoteUnavailableError(TieredError):
 
 
 class CommitUnknown(TieredError):
-    """A root PUT was sent and its outcome is not known: the next claim settles it. Nothing was deleted.
+    """A commit whose outcome is unknown. Nothing was deleted.
 
-    Of a transaction: its decision was written, but its fsync failed: the next open of the log settles it.
+    Upload: the PUT of a root was sent, and the next claim resolves it. Transaction: the fsync of the written decision
+    failed, and the next open of the log resolves it.
     """
 
     code = "commit_unknown"
@@ -266,7 +270,7 @@ class CommitUnknown(TieredError):
 
 
 class DiskFullError(TieredError):
-    """No space left, or less than the reserve; the append did not happen."""
+    """A disk without space, or with less than the reserve. The append had no effect."""
 
     code = "disk_full"
     exit_code = 75
@@ -274,7 +278,7 @@ class DiskFullError(TieredError):
 
 
 class DataLocalError(TieredError):
-    """Stopped, or timed out, with data that only this disk holds."""
+    """A stop or timeout while some data exists only on this disk."""
 
     code = "data_local"
     exit_code = 75
@@ -282,7 +286,7 @@ class DataLocalError(TieredError):
 
 
 class AppendTimeoutError(TieredError):
-    """A buffered append found no room in time and was not taken; or, from its receipt, is not written yet."""
+    """A buffered append that found no room in time and was not accepted. From a receipt: not written yet."""
 
     code = "append_timeout"
     exit_code = 75
@@ -290,68 +294,68 @@ class AppendTimeoutError(TieredError):
 
 
 class AppendHaltedError(TieredError):
-    """Not written: an earlier batch of this partition failed, and nothing is to overtake it.
+    """A record that was not written, because an earlier batch of its partition failed.
 
-    The appender's ``flush`` raises why, and takes records again; ``__cause__`` is it, too.
+    The appender's ``flush`` raises that failure and then accepts records again. ``__cause__`` holds the failure, too.
     """
 
     code = "append_halted"
 
 
 class ConditionalWritesUnsupportedError(TieredError):
-    """The store ignores ``If-Match`` or ``If-None-Match``: two writers could both win."""
+    """A store that ignores ``If-Match`` or ``If-None-Match``: two writers could both win."""
 
     code = "conditional_writes_unsupported"
 
 
 class LocalIOError(TieredError):
-    """The operating system refused to read, write, rename or fsync a file of the log."""
+    """A refusal of the operating system to read, write, rename or fsync a file of the log."""
 
     code = "local_io"
 
 
 class MarkersPendingError(LocalIOError):
-    """A transaction is decided, durably, but a partition could not be marked: the next open of the log does it."""
+    """A durably decided transaction with an unmarked partition. The next open of the log writes the marker."""
 
     code = "markers_pending"
 
 
 class TooManyOpenFilesError(LocalIOError):
-    """The process, or the system, has too many open files for another one; nothing was done to it."""
+    """A file that could not be opened: the process or the system has too many. The call had no effect on it."""
 
     code = "too_many_open_files"
 
 
 class NotDurableError(LocalIOError):
-    """Records are in the log, and a flush could not open what it needs: they are not to be appended again."""
+    """A flush that found no free descriptor. The records are in the log: do not append them again."""
 
     code = "not_durable"
 
 
 class LocalPermissionError(LocalIOError):
-    """The operating system lets this user not read or write a file or directory of the log."""
+    """A file or directory of the log that this user may not read or write."""
 
     code = "local_permission"
     exit_code = 12
 
 
 class ForkedLogError(TieredError):
-    """A forked child used its parent's log: open the log after the fork instead."""
+    """A use of the parent's log by a forked child. Open the log after the fork instead."""
 
     code = "forked"
 
 
 class ReentrantCallError(TieredError):
-    """A signal handler, or a finalizer, called the log while its thread was inside another call of it.
+    """A call of the log by a signal handler or finalizer inside another call of the same thread.
 
-    Waiting would never end. Nothing was done.
+    Waiting would never end. The call had no effect.
     """
 
     code = "reentrant_call"
 
 
 class ClosedError(TieredError):
-    """The log, the reader or the store was closed before."""
+    """A use of a log, reader or store after it was closed."""
 
     code = "closed"
 
@@ -359,13 +363,13 @@ class ClosedError(TieredError):
 def install_command(extra: str) -> str:
     """Return the command for hints that installs the packages of ``extra``.
 
-    The packages themselves are named: a wheel or a checkout may be all that there is of this one.
+    The command names the packages themselves, because this distribution may exist only as a wheel or a checkout.
     """
     import importlib.metadata  # noqa: PLC0415  heavy, and only an error needs it
 
     try:
         required = importlib.metadata.requires("tieredlog") or []
-    except importlib.metadata.PackageNotFoundError:  # a checkout on the path, which nothing installed
+    except importlib.metadata.PackageNotFoundError:  # a checkout on the path that is not installed
         return f"pip install {shlex.quote(f'{Path(__file__).parents[1]}[{extra}]')}"
     parted = [line.partition("; extra == ") for line in required]
     packages = sorted(package for package, _, marker in parted if marker.strip("'\"") == extra)

@@ -1,4 +1,4 @@
-"""What a check says: frozen values with a severity, a stable code, and the place."""
+"""Findings of a check: frozen values with a severity, a stable code, and the place."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 MAX_SAME_FINDINGS = 20
-"""Findings of one kind about one thing; a file of noise would otherwise fill the report."""
+"""Most findings of one kind about one thing. A wholly damaged file would otherwise fill the report."""
 
 
 NEWER_RELEASE = "newer_release"
-"""Code of what a newer release wrote: it may be whole, this release cannot tell."""
+"""Code of a finding about data of a newer release, which this release cannot judge."""
 
 
 class Severity(enum.StrEnum):
-    """``error``: data is damaged or missing. ``warning``: worth a look, no data is lost. ``info``: nothing is wrong."""
+    """Weight of a finding. ``error``: lost or damaged data. ``warning``: no data is lost. ``info``: no problem."""
 
     INFO = "info"
     WARNING = "warning"
@@ -25,9 +25,9 @@ class Severity(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was seen. ``code`` is a stable word; ``position`` bytes and ``offset`` are -1 where unknown.
+    """One finding. ``code`` is a stable word. ``position`` (bytes) and ``offset`` are -1 if unknown.
 
-    ``denied``: it says only that this user may not look.
+    ``denied``: the user may not read the object, and nothing more is known.
     """
 
     severity: Severity
@@ -41,7 +41,7 @@ class Finding:
     denied: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """The fields, for ``--json``."""
+        """Return the fields for ``--json``."""
         return {
             "severity": self.severity.value,
             "code": self.code,
@@ -60,7 +60,7 @@ class Finding:
 
 
 class Passed(NamedTuple):
-    """So many more bytes of ``note`` (a partition) were looked at, or fetched; ``total_bytes`` 0: not known."""
+    """Progress: ``size_bytes`` more of ``note`` (a partition) were read. ``total_bytes`` 0: unknown."""
 
     size_bytes: int
     note: str
@@ -68,7 +68,7 @@ class Passed(NamedTuple):
 
 
 class Findings:
-    """Collects findings about one thing, a limited number of each kind."""
+    """A collector of findings about one thing, with a limit for each kind."""
 
     def __init__(self, where: str, *, limit: int = MAX_SAME_FINDINGS) -> None:
         self.where = where
@@ -86,8 +86,8 @@ class Findings:
         offset: int = -1,
         denied: bool = False,
     ) -> None:
-        """One more, unless there are enough of this kind."""
-        kind = code, denied  # what may not be read must not hide what cannot be read
+        """Add a finding, unless the limit of its kind is reached."""
+        kind = code, denied  # denied reads must not hide damaged data
         count = self._counts.get(kind, 0)
         self._counts[kind] = count + 1
         if count < self._limit:
@@ -99,16 +99,16 @@ class Findings:
             )
 
     def error(self, code: str, message: str, *, position: int = -1, offset: int = -1) -> None:
-        """Damage."""
+        """Add an error."""
         self.add(Severity.ERROR, code, message, position=position, offset=offset)
 
     def about(self, topic: str, partition: int) -> list[Finding]:
-        """All of them, with topic and partition filled in."""
+        """Return all findings with topic and partition filled in."""
         return [replace(item, topic=topic, partition=partition) for item in self.items]
 
 
 Progress = Callable[[int, int, str], None]
-"""Called with bytes done, bytes in all (0: not known) and the partition under way."""
+"""Callback with bytes done, bytes in all (0: unknown) and the current partition."""
 OnFinding = Callable[[Finding], None]
 
 

@@ -1,12 +1,12 @@
-"""The facade of a log that this process writes: open, append, flush, sync, read over both tiers, close.
+"""A log that this process writes: open, append, flush, sync, read over both tiers, close.
 
 ::
 
     Log ── local.directories.LocalTier (the disk) ── Topic.append
      └──── tiering (the bucket)             ── sync(): roll, upload, commit, read back
 
-One writer per log directory: opening takes its lock. A forked child gets an error, never a second writer. ``close``
-is never a commit of what is only local: data that was not uploaded stays on this disk and goes on at the next open.
+Each log directory has one writer: opening takes its lock. A forked child gets an error. ``close`` uploads nothing:
+data that was not uploaded stays on this disk, and the next open continues with it.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ from tiered.topic import DEFAULT_REMOTE_TIMEOUT_S, Topic
 from tiered.transaction import DEFAULT_TIMEOUT_S, Transaction, checked_timeout_ms
 
 TICK_S = 1.0
-"""How often a thread of an open log looks at timers, the uploader's checkpoint and retention."""
+"""Seconds between two ticks: timers, the uploader's checkpoint and retention."""
 SYNC_RETRY_S = 1.0
-"""A sync with a timeout that got no answer from the store tries again after this time."""
+"""Seconds after which a sync with a timeout asks an unreachable store again."""
 LOCK_PATIENCE_S = 5.0
-"""How long ``open`` waits for an uploader that has the directory for a moment, to seal what nobody writes."""
+"""Seconds that ``open`` waits for an uploader which briefly holds the lock to seal segments."""
 CLOSE_TIMEOUT_S = 30.0
-"""How long ``close`` waits for an in-process uploader."""
+"""Seconds that ``close`` waits for an in-process uploader."""
 
 _logger = logging.getLogger("tiered")
 
@@ -89,17 +89,17 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
     ids: IdSource | None = None,
     **s3: Unpack[S3Keywords],
 ) -> Log:
-    """Opens the log directory ``path`` for writing, tiered onto ``remote`` if one is named.
+    """Open the log directory ``path`` for writing, tiered onto ``remote`` if one is named.
 
-    ``remote`` is ``s3://bucket/prefix`` (``s3``: :class:`tiered.config.S3Keywords`, as ``endpoint_url=``),
-    ``file:///dir`` or ``memory://name``; credentials come from the AWS chain. ``uploader`` runs in this process;
-    without one, ``sync()`` uploads inline, or waits for the directory's own daemon.
-    An unreachable store is not an error here (records can be appended); a bucket that is absent or refused is.
-    ``deadline_seconds`` bounds the retries of one request (default 30). Several paths are one log whose partitions are
-    spread over them; to the bucket each is a volume of its own, with an uploader (or daemon) of its own.
-    An uploader that has the directory for a moment (it seals what nobody writes) is waited for, ``LOCK_PATIENCE_S`` at
-    most; another application is refused at once. Raises LockedError (it names the holder), NotFoundError
-    (``create=False`` and no log there), ConfigError, RemotePermissionError, CorruptionError.
+    ``path``: a directory, or several for one log. Each is a volume in the bucket, with its own uploader. ``remote``:
+    ``s3://bucket/prefix``, ``file:///dir`` or ``memory://name``. Credentials come from the AWS chain. ``uploader``:
+    runs in this process. Without one ``sync()`` uploads, or waits for the daemon. ``deadline_seconds`` (30) bounds a
+    request's retries. ``s3``: :class:`tiered.config.S3Keywords`.
+
+    Raises:
+        LockedError: another process has the directory. An uploader is waited for (``LOCK_PATIENCE_S``), others are not.
+        NotFoundError: no log there and ``create=False``, or no such bucket. An unreachable store is no error.
+        ConfigError, RemotePermissionError, CorruptionError.
     """
     place = arguments.StorePlace.of(remote, deadline_seconds, s3)
     arguments.has("uploader", uploader, ("attach",), "tiered.uploader.Uploader(), or None")
@@ -125,7 +125,7 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
     store = None if location is None else location.open(options)
     try:
         reachable = store is None or Tiering.check_reachable(store, clock=clock, ids=ids)
-        # Tiered from the first record on: what was never uploaded must not leave the disk before the first sync either.
+        # Tiered from the first record on: before the first sync, too, nothing may leave the disk that was not uploaded.
         config = dataclasses.replace(config, remote=config.remote or store is not None)
         local = LocalTier.open(
             paths,
@@ -150,7 +150,7 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
 
 
 class Log:
-    """An open log. Thread-safe. Use it as a context manager; ``repr`` tells where it is and what it holds."""
+    """An open log and a context manager. Thread-safe. ``repr`` shows its place and number of topics."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class Log:
         if store is not None:
             self._tiering = SpreadTiering(local, store, clock=clock, ids=ids, reachable=reachable, memory=memory)
         self._uploader: Uploaders | None = None
-        self._unreported: TieredError | None = None  # why the uploader ended, until an append has raised it
+        self._unreported: TieredError | None = None  # why the uploader ended; None again once an append raised it
         self._topics: dict[str, Topic] = {}
         self._opening: dict[str, threading.RLock] = {}
         self._appenders = AppenderThread(clock, ThreadWorkers())
@@ -205,9 +205,9 @@ class Log:
 
     @classmethod
     def opened(cls, path: str | Path) -> Log:
-        """Return the log of this process that has the directory ``path`` open, as for a notebook cell that runs again.
+        """Return the log of this process that has the directory ``path`` open, e.g. for a notebook cell that reruns.
 
-        Raises NotFoundError: none has.
+        Raises NotFoundError if no log has it open.
         """
         wanted = arguments.path("path", path).resolve()
         for log in list(_OPENED):
@@ -227,16 +227,16 @@ class Log:
 
     @property
     def directory(self) -> Path:
-        """The log directory."""
+        """Return the log directory, the first one of several."""
         return self._local.directory
 
     @property
     def remote(self) -> str | None:
-        """The store's URL; None for a log that is only local."""
+        """Return the store's URL; None for a log that is only local."""
         return self._store.url if self._store is not None else None
 
     def topics(self) -> dict[str, TopicInfo]:
-        """The topics on this disk by name."""
+        """Return the topics on this disk by name."""
         return dict(sorted(self._local.topics().items()))
 
     def topic(
@@ -247,14 +247,18 @@ class Log:
         create: bool = False,
         config: TopicConfig | Mapping[str, object] | None = None,
     ) -> Topic:
-        """The topic ``name``, made first if ``create`` and it does not exist (``partitions`` defaults to 1).
+        """Open the topic ``name``. With ``create`` it is made if it does not exist (``partitions`` defaults to 1).
 
-        With a remote, a topic that the bucket knows is adopted with its id, partitions and settings, and a fresh
-        directory goes on where the bucket ended. ``config`` takes Kafka's names (``{"segment.bytes": ...}``). Of a
-        topic that exists, only the settings that it names are compared, and ``partitions`` is the least that it must
-        have: an operator may have altered the others, and added some. Raises UnknownTopicError, ConfigError (fewer
-        partitions or other settings than asked for, another topic id in the bucket), FencedError (another volume owns
-        it), RemoteUnavailableError (a fresh directory cannot know where to go on).
+        A topic that exists in the bucket is adopted with its id, partitions and settings. An empty directory then
+        continues at the end of the bucket. ``config`` takes Kafka's names (``{"segment.bytes": ...}``). For an existing
+        topic only the named settings are compared, and ``partitions`` is the least number. An operator may have changed
+        other settings and added partitions.
+
+        Raises:
+            UnknownTopicError: no such topic, and not ``create``.
+            ConfigError: fewer partitions or other settings than asked for, or another topic id in the bucket.
+            FencedError: another volume owns it.
+            RemoteUnavailableError: an empty directory cannot find out where to continue.
         """
         name = arguments.text("topic", name)
         partitions = None if partitions is None else arguments.partition_count(name, partitions)
@@ -263,7 +267,7 @@ class Log:
             raise UnknownTopicError(f"there is no {name} in {self.directory}", hint="the first transaction makes it")
         with self._lock:
             opening = self._opening.setdefault(name, threading.RLock())
-        # The log's own lock is held across no request: `close` and other topics do not wait for the bucket.
+        # The log's own lock is not held during a request, so `close` and other topics never wait for the bucket.
         with contextlib.nullcontext() if name in self._topics else opening:
             entry = None
             if self._tiering is not None and name not in self._local.topics():
@@ -281,7 +285,7 @@ class Log:
 
     def _adopt(self, tiering: SpreadTiering, info: TopicInfo) -> None:
         if self._uploader is not None:
-            self._uploader.poke()  # it claims what is new: let it not wait for its next scan
+            self._uploader.poke()  # claim new partitions now, not at its next scan
         try:
             tiering.adopt(info)
         except TieredError as error:
@@ -292,7 +296,7 @@ class Log:
     def _opened(self, name: str) -> Topic:
         if name not in self._topics:
             self._topics[name] = self._open_topic(name)
-            self._topics[name]._go_slowly(self._unreported is not None)  # once _uploader_ended can find it
+            self._topics[name]._go_slowly(self._unreported is not None)  # after _uploader_ended can find it
         return self._topics[name]
 
     def _make(
@@ -315,14 +319,13 @@ class Log:
         return f"did you mean {near[0]}?" if near else ""
 
     def _add_partitions(self, topic: str, more: int) -> int:
-        """See ``Topic.add_partitions``."""
         if is_state_log(topic):
             raise ConfigError(f"{topic} is internal: its number of partitions is fixed")
-        with self._opening[topic]:  # as one who opens the topic: no lock of the log is held across a request
-            # Of the open topic: where an attempt failed half way the disk has the new ones already.
+        with self._opening[topic]:  # the lock of opening the topic: the log's own is not held during a request
+            # Count from the open topic: after a failed attempt the disk may have the new ones already.
             count = arguments.partition_count(topic, self._topics[topic].partitions + more)
             if self._tiering is not None:
-                self._tiering.register(topic, count)  # the bucket first: a crash leaves roots that wait for this disk
+                self._tiering.register(topic, count)  # the bucket first: after a crash its roots wait for this disk
             with self._lock:
                 info = self._local.alter_topic(topic, partitions=count)
             if self._tiering is not None:
@@ -350,7 +353,7 @@ class Log:
         )
 
     def _partition_or_error(self, tp: TopicPartition) -> PartitionLog | TieredError:
-        """A partition that is out of service, or that another broker has, keeps its topic's others from nothing."""
+        """Return a partition, or the error if it is out of service or on another broker. Others stay usable."""
         try:
             return self._local.partition(tp)
         except TieredError as error:
@@ -359,7 +362,7 @@ class Log:
             raise
 
     def _open_stream(self, tp: TopicPartition) -> Steps[TierStream]:
-        """A partition that sleeps is loaded from the disk first."""
+        """Open a stream of one partition. A dormant partition is loaded from the disk first."""
         stream: TierStream = yield Blocking(functools.partial(self._stream, tp))
         return stream
 
@@ -368,11 +371,11 @@ class Log:
         try:
             log = self._local.partition(tp)
         except UnknownTopicError:
-            if not self._local.is_elsewhere(tp):  # of which nothing is here, as for a reader of the directory
+            if not self._local.is_elsewhere(tp):  # nothing of it is on this disk, as for a reader of the directory
                 raise
         remote = None
         if self._store is not None and self._tiering is not None:
-            known = self._tiering.known(tp)  # before the root is read: it is never below this
+            known = self._tiering.known(tp)  # before the root is read, which is then never older
             remote = RemotePartition(
                 tp.topic,
                 self._local.topics()[tp.topic].topic_id if log is None else log.topic_id,
@@ -391,7 +394,7 @@ class Log:
         timeout: float = DEFAULT_TIMEOUT_S,
         durability: str = "disk",
     ) -> Transaction:
-        """A transaction over topics of this log that its appends name; see ``Topic.transaction``."""
+        """Begin a transaction over topics of this log, which its appends name. See ``Topic.transaction``."""
         if durability not in ("disk", "remote"):
             raise arguments.wrong("durability", durability, '"disk" or "remote": a transaction that ended is on disk')
         timeout_ms = checked_timeout_ms(transactional_id, timeout)
@@ -410,7 +413,10 @@ class Log:
         return Transaction(self._local.transactions, producer, default=topic, find=self.topic, wait=wait)
 
     def delete_topic(self, name: str) -> None:
-        """The topic leaves this disk, its files after ``file.delete.delay.ms``. ConfigError on a tiered log."""
+        """Delete the topic from this disk. Its files are unlinked after ``file.delete.delay.ms``.
+
+        Raises ConfigError for a tiered log, UnknownTopicError.
+        """
         name = arguments.text("topic", name)
         with self._lock:
             if is_state_log(name):
@@ -426,7 +432,6 @@ class Log:
             self._topics.pop(name, None)
 
     def _attach(self, uploader: UploaderComponent, location: StoreLocation) -> None:
-        """Start an in-process uploader (``open`` does this when one is passed)."""
         self._uploader = uploaders = Uploaders(self._clock, self._uploader_ended)
         try:
             uploaders.start(uploader, self._local, location, self.store_options)
@@ -435,10 +440,10 @@ class Log:
             raise
 
     def _uploader_ended(self, error: TieredError) -> None:
-        """Make the next append raise ``error``. Takes no lock: ``close`` waits for this thread under the log's."""
+        """Make the next append raise ``error``. Takes no lock, because ``close`` waits for this thread with one."""
         if self._closed.is_set():
             return
-        self._unreported = error  # before the topics: one that is made now looks at it
+        self._unreported = error  # before the topics: a topic made meanwhile reads it
         for topic in list(self._topics.values()):
             topic._go_slowly(True)
 
@@ -447,7 +452,7 @@ class Log:
         self._local.check_caller()
 
     def _check_uploader(self) -> None:
-        """Raise, once, why the uploader of this process ended by itself: the next append says so, before it writes."""
+        """Raise, once, the error that ended the uploader of this process. The append that raises it writes nothing."""
         error, self._unreported = self._unreported, None
         if error is None:
             return
@@ -460,43 +465,43 @@ class Log:
 
     @property
     def _uploader_error(self) -> str | None:
-        """Return why the uploader of this process ended by itself; None while it works, and where there is none."""
+        """Return the error that ended the uploader of this process; None while it runs, and without one."""
         error = None if self._uploader is None else self._uploader.error
         return None if error is None else error.message
 
     def flush(self) -> None:
-        """Fsyncs every partition: what was appended before survives a power cut of this machine.
+        """Fsync every partition: records appended before the call survive a power cut of this machine.
 
-        What appenders hold is written first; what of it fails, they tell.
+        Buffered records of appenders are written first. Each appender reports its own failures.
         """
         self._appenders.drain()
         self._local.flush()
 
     def positions(self) -> dict[TopicPartition, Positions]:
-        """Where every partition on this disk stands; of one that is out of service that is not known."""
+        """Return the positions of every partition on this disk that is in service."""
         broken, why = self._local.out_of_service, self._uploader_error
         found = ((tp, self._local.partition(tp).positions()) for tp in self._local.partitions() if tp not in broken)
         return {tp: at if why is None else dataclasses.replace(at, uploader_error=why) for tp, at in found}
 
     def metrics(self) -> list[Metric]:
-        """Figures of the disk, of partitions, background tasks and compaction, and of requests to the store, as of now.
+        """Return current figures of the disk, partitions, background tasks, compaction and requests to the store.
 
-        ``tiered.metrics.render`` makes Prometheus's text of them; names as in the uploader's ``/metrics``.
+        ``tiered.metrics.render`` formats them for Prometheus. The names are those of the uploader's ``/metrics``.
         """
         requests = request_metrics(self.request_counts, self._clock.monotonic())
         return [*self._local.metrics(), *self._appenders.metrics(), *requests]
 
     def sync(self, timeout: float | None = None) -> None:
-        """Seals and uploads all that was appended so far and waits until it is committed: it survives this machine.
+        """Seal and upload all records appended so far, and wait for their commit: they survive the loss of this host.
 
-        What appenders hold is appended first.
+        Buffered records of appenders are appended first. An unreachable store is asked again until ``timeout`` seconds
+        have passed. With None the retries of one request are the limit (``deadline_seconds`` of ``open``). All other
+        partitions are synced before a fenced, offline or damaged one raises.
 
-        A store that does not answer is asked again until ``timeout`` seconds are over; without one, as long as a
-        request's retries go (``deadline_seconds`` of ``open``).
-
-        Raises ConfigError (no remote), DataLocalError after ``timeout`` with what is still local, FencedError,
-        RemoteUnavailableError, RemotePermissionError, CommitUnknown. A partition that is fenced, offline or out of
-        service is the error only after all others were synced.
+        Raises:
+            ConfigError: the log has no remote.
+            DataLocalError: some records are still only local after ``timeout``.
+            FencedError, RemoteUnavailableError, RemotePermissionError, CommitUnknown, LocalIOError, CorruptionError.
         """
         if self._tiering is None:
             raise ConfigError(f"{self.directory} has no remote to sync to", hint="open(path, remote=...)")
@@ -518,9 +523,9 @@ class Log:
     def _sync_inline(
         self, tiering: SpreadTiering, ends: Mapping[TopicPartition, int], deadline: float | None
     ) -> Mapping[TopicPartition, int]:
-        """Uploads in this thread, but for what another process uploads: it returns that.
+        """Upload in this thread. Return the ends of partitions that another process uploads.
 
-        While the store does not answer it is asked again until the time is up.
+        An unreachable store is asked again until the deadline.
         """
         while True:
             try:
@@ -531,16 +536,16 @@ class Log:
                     raise
 
     def _seal_all(self) -> tuple[dict[TopicPartition, int], TieredError | None]:
-        """The ends up to which everything is sealed now, and why a partition was left out."""
+        """Seal all partitions. Return their sealed ends, and the first error of a partition that was left out."""
         ends: dict[TopicPartition, int] = {}
         refused: TieredError | None = None
         with self._local.sealing_many():
             for tp in self._local.partitions():
                 if is_state_log(tp.topic):
-                    continue  # of this disk alone
+                    continue  # it is never uploaded
                 try:
                     log = self._local.partition(tp)
-                    end = log.positions().end_offset  # before the roll: what is appended after it waits for the next
+                    end = log.positions().end_offset  # before the roll: later records are not part of this sync
                     log.roll()
                 except (FencedError, LocalIOError, CorruptionError) as error:
                     refused = refused or error
@@ -549,12 +554,12 @@ class Log:
         return ends, refused
 
     def check_remote(self) -> None:
-        """Raises ConfigError on a log that is only local: nothing would ever be committed in a bucket."""
+        """Raise ConfigError if the log is only local, because nothing would ever be committed in a bucket."""
         if self._store is None:
             raise ConfigError(f"{self.directory} has no remote to wait for", hint="open(path, remote=...)")
 
     def wait_uploaded(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> None:
-        """Waits until the committed end of each partition reaches its offset; see ``tiering.wait``."""
+        """Wait until the committed end of each partition reaches its offset. See ``engine.wait``."""
         wait_uploaded(
             self._local,
             arguments.ends(ends),
@@ -566,9 +571,9 @@ class Log:
         )
 
     def close(self) -> None:
-        """Flushes, stops the uploader, releases the lock. Safe to call again. It uploads nothing.
+        """Close appenders, flush, stop the uploader and release the lock. Uploads nothing. Safe to call again.
 
-        Appenders are closed first; why one of them could not write what it held is raised when all else is done.
+        Raises the first error of an appender after everything is closed.
         """
         failed: TieredError | None = None
         self._appenders.check_caller()
@@ -585,11 +590,11 @@ class Log:
             try:
                 self._local.close()
             except TieredError as error:
-                self._ended = not isinstance(error, ReentrantCallError)  # a handler's, which interrupted this
+                self._ended = not isinstance(error, ReentrantCallError)  # a signal handler's call
                 raise
             if self._store is not None:
                 self._store.close()
-            self._ended = True  # what an interrupt kept from its end is ended by the next call
+            self._ended = True  # an interrupted close is completed by the next call
         if threading.current_thread() is not self._ticker:
             self._ticker.join(CLOSE_TIMEOUT_S)
         if failed is not None:
@@ -597,11 +602,11 @@ class Log:
 
 
 _OPENED: weakref.WeakSet[Log] = weakref.WeakSet()
-"""Logs of this process, closed ones among them."""
+"""Logs of this process, closed ones included."""
 
 
 def _tick(local: weakref.ref[LocalTier], closed: threading.Event, clock: Clock) -> None:
-    """Timers of the log directory; an error is logged and does not stop the thread."""
+    """Run the timers of the log directory. Errors are logged and do not stop the thread."""
     while not clock.wait(closed, TICK_S):
         log = local()
         if log is None:
@@ -618,9 +623,9 @@ def _tick(local: weakref.ref[LocalTier], closed: threading.Event, clock: Clock) 
 def _check_same(
     name: str, partitions: int, config: TopicConfig, wanted_partitions: int | None, wanted: Mapping[str, Any]
 ) -> None:
-    """Raises ConfigError where a topic that exists differs from what the caller says of it.
+    """Raise ConfigError if an existing topic differs from what the caller asked for.
 
-    ``wanted`` holds the settings that the caller names. An operator may have altered the others, and added partitions.
+    ``wanted`` holds the settings that the caller names. An operator may have changed others and added partitions.
     """
     if wanted_partitions is not None and wanted_partitions > partitions:
         raise ConfigError(

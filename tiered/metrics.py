@@ -1,7 +1,7 @@
-"""Figures of an open log under the names that the uploader's ``/metrics`` uses: ``tiered_``, base units, ``_total``.
+"""Figures of an open log under the names of the uploader's ``/metrics``: ``tiered_``, base units, ``_total``.
 
-A figure is read when it is asked for; nothing is counted twice, and no server and no client library is needed: hand
-:func:`render` to whatever serves them.
+A figure is computed when it is requested. No server and no client library is needed: pass the text of :func:`render` to
+any server.
 """
 
 from __future__ import annotations
@@ -13,24 +13,23 @@ PREFIX = "tiered_"
 
 
 class Metric(NamedTuple):
-    """One figure. ``labels`` in a fixed order; a name that ends in ``_total`` only grows while the log is open."""
+    """One figure. ``labels`` have a fixed order. A name ending in ``_total`` only grows while the log is open."""
 
     name: str
     value: float
     labels: tuple[tuple[str, str], ...] = ()
 
     def as_json(self) -> dict[str, object]:
-        """The object that ``--json`` prints."""
+        """Return the object for ``--json``."""
         return {"name": self.name, "value": self.value, "labels": dict(self.labels)}
 
 
 def metric(name: str, value: float, labels: Mapping[str, str] | None = None) -> Metric:
-    """``name`` without the prefix."""
     return Metric(PREFIX + name, value, tuple((labels or {}).items()))
 
 
 def render(metrics: Iterable[Metric]) -> str:
-    """Prometheus's text format (0.0.4), one type line per name."""
+    """Return the figures in Prometheus's text format (0.0.4), with one type line for each name."""
     by_name: dict[str, list[Metric]] = {}
     for each in metrics:
         by_name.setdefault(each.name, []).append(each)

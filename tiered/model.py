@@ -1,7 +1,7 @@
-"""Frozen values that one stage hands to the next. They only grow: a sealed segment becomes a row, never back.
+"""Frozen values that pass from one stage to the next: a sealed segment becomes a row, never the reverse.
 
-Offsets are 64-bit, ranges are half-open (``start`` inclusive, ``end`` exclusive), times are milliseconds
-since 1970 UTC, sizes are bytes. ``-1`` stands for "none" wherever Kafka uses it.
+Offsets are 64-bit. Ranges are half-open (``start`` inclusive, ``end`` exclusive). Times are milliseconds since 1970
+UTC, sizes are bytes. ``-1`` means "none" wherever Kafka uses it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
 Headers = Sequence[tuple[str, bytes | None]]
-"""Names and values, in order; of a decoded record a list, or ``()`` where there are none.
+"""Names and values, in order. A decoded record has a list, or ``()`` without headers.
 
-A name whose bytes are not UTF-8 is a :class:`HeaderName`."""
+A name whose bytes are not UTF-8 is a :class:`HeaderName`.
+"""
 
 NO_TIMESTAMP = -1
 
@@ -28,15 +29,14 @@ class TimestampType(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """Kafka's word: ``CreateTime`` or ``LogAppendTime``."""
+        """Return Kafka's word: ``CreateTime`` or ``LogAppendTime``."""
         return "LogAppendTime" if self else "CreateTime"
 
 
 class HeaderName(str):
-    """The name of a header whose bytes are not UTF-8, as Kafka's consumer shows it: U+FFFD where they are not.
+    """Name of a header whose bytes are not UTF-8. As in Kafka's consumer, U+FFFD replaces the invalid bytes.
 
-    ``raw`` are the bytes as stored. Appended or compacted again, the record keeps them; they are lost where only the
-    text is kept (``str(name)``, Arrow, JSON).
+    ``raw`` holds the stored bytes. Appends and compaction keep them. ``str(name)``, Arrow and JSON lose them.
     """
 
     __slots__ = ("raw",)
@@ -45,14 +45,14 @@ class HeaderName(str):
 
     @classmethod
     def of(cls, text: str, raw: bytes) -> HeaderName:
-        """``text`` is what is shown of ``raw``."""
+        """Build a name from the shown ``text`` and the stored bytes."""
         name = cls(text)
         name.raw = raw
         return name
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic; prints as Kafka names its directory: ``topic-partition``."""
+    """One partition of one topic. ``str`` gives Kafka's directory name: ``topic-partition``."""
 
     topic: str
     partition: int
@@ -62,7 +62,7 @@ class TopicPartition(NamedTuple):
 
 
 class RecordMetadata(NamedTuple):
-    """Where an append landed (Kafka's name). ``end_offset - offset`` records were written by the call."""
+    """Place of appended records (Kafka's name). The call wrote ``end_offset - offset`` records."""
 
     topic: str
     partition: int
@@ -72,7 +72,7 @@ class RecordMetadata(NamedTuple):
 
 
 class NewRecord(NamedTuple):
-    """A record to be appended. ``timestamp`` -1 means the log's clock at append."""
+    """A record to append. ``timestamp`` -1 means the log's clock at append."""
 
     value: bytes | None
     key: bytes | None = None
@@ -81,7 +81,7 @@ class NewRecord(NamedTuple):
 
 
 class PackedBatch(NamedTuple):
-    """A v2 batch at offset 0 of no leader, without codec, producer or headers; times of its records in ms."""
+    """A v2 batch with base offset 0, without leader epoch, codec, producer and headers. Times are milliseconds."""
 
     data: bytearray
     records_count: int
@@ -89,16 +89,16 @@ class PackedBatch(NamedTuple):
     min_timestamp: int
     max_timestamp: int
     keyed: bool
-    """Each record has a key."""
+    """True if each record has a key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """The three positions of a partition, all exclusive ends, and where it starts.
+    """The three positions of a partition, all exclusive ends, and its start.
 
-    ``end_offset >= flushed_offset >= uploaded_offset`` on a healthy log: appended, fsynced, committed in
-    the bucket. ``start_offset`` is the earliest over both tiers, ``local_start_offset`` that of this disk.
-    ``uploader_error`` is why the uploader of this process ended by itself. It is None while that works.
+    On a healthy log ``end_offset >= flushed_offset >= uploaded_offset``: appended, fsynced, committed in the bucket.
+    ``start_offset`` is the earliest over both tiers, ``local_start_offset`` the earliest on this disk.
+    ``uploader_error``: why the uploader of this process ended; None while it runs.
     """
 
     start_offset: int
@@ -110,7 +110,7 @@ class Positions:
 
 
 class AbortedTxn(NamedTuple):
-    """One aborted transaction of a ``.txnindex``; offsets inclusive as in Kafka's file."""
+    """One aborted transaction of a ``.txnindex``. Offsets are inclusive as in Kafka's file."""
 
     producer_id: int
     first_offset: int
@@ -119,7 +119,7 @@ class AbortedTxn(NamedTuple):
 
 
 class EpochEntry(NamedTuple):
-    """Leader epoch and the first offset written under it."""
+    """A leader epoch and the first offset written in it."""
 
     epoch: int
     start_offset: int
@@ -127,36 +127,36 @@ class EpochEntry(NamedTuple):
 
 @runtime_checkable
 class ByteSource(Protocol):
-    """Bytes of a known length that can be read more than once: a file, or memory. Thread-safe.
+    """Bytes of a known length that can be read repeatedly, from a file or memory. Thread-safe.
 
-    ``local`` implements it on files, so that ``store`` and ``remote`` never open a log file.
+    ``local`` implements it for files, so that ``store`` and ``remote`` never open a log file.
     """
 
     @property
     def size(self) -> int:
-        """Length in bytes, fixed for the life of the source."""
+        """Return the length in bytes, which is fixed for the life of the source."""
 
     def read_at(self, position: int, length: int) -> bytes:
-        """Exactly ``length`` bytes from ``position``; raises ``CorruptionError`` if there are fewer."""
+        """Return exactly ``length`` bytes from ``position``. Raises ``CorruptionError`` if there are fewer."""
 
     def close(self) -> None:
-        """Releases what the source holds; reading afterwards raises ``ClosedError``."""
+        """Release resources. Later reads raise ``ClosedError``."""
 
 
 @runtime_checkable
 class FillingSource(ByteSource, Protocol):
-    """A byte source that fills a buffer of its caller's, which may be used again: nothing is copied twice."""
+    """A byte source that fills a reusable buffer of its caller, which saves a copy."""
 
     def fill_from(self, position: int, buffer: memoryview) -> None:
-        """All of ``buffer``, from ``position`` on; raises ``CorruptionError`` if there is less."""
+        """Fill all of ``buffer`` from ``position`` on. Raises ``CorruptionError`` if there are fewer bytes."""
 
 
 @runtime_checkable
 class LendingSource(ByteSource, Protocol):
-    """A byte source whose bytes are in memory and stay as they are: they are looked into, and not copied at all."""
+    """A byte source of immutable bytes in memory, which are viewed and never copied."""
 
     def views(self, position: int, length: int) -> Sequence[memoryview]:
-        """``length`` bytes from ``position``, view behind view; raises ``CorruptionError`` if there are fewer."""
+        """Return ``length`` bytes from ``position`` as views, in order. Raises ``CorruptionError`` if some lack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,16 +173,16 @@ class BytesSource:
         return self.data[position : position + length]
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentDescriptor:
-    """What is known of a sealed segment, read once at the seal; it begins the index bundle.
+    """Facts about a sealed segment, read once at the seal. They are the head of the index bundle.
 
-    ``size_bytes`` and ``crc32c`` are those of the whole ``.log``: bytes sent, bytes hashed and the size in
-    the catalog are the same number. ``leader_epoch`` is that of the last batch. ``appended_ms``: wall clock of the
-    last append, -1 if it is not known.
+    ``size_bytes`` and ``crc32c`` are those of the whole ``.log``: bytes sent, bytes hashed and the size in the catalog
+    are the same number. ``leader_epoch`` is that of the last batch. ``appended_ms``: wall clock of the last append, -1
+    if unknown.
     """
 
     topic_id: UUID
@@ -210,24 +210,24 @@ class SealedIndexes:
 
 
 class SealedSegment(Protocol):
-    """A sealed segment offered for upload; ``local`` implements it, ``remote.upload`` consumes it."""
+    """A sealed segment offered for upload. ``local`` implements it, ``remote.upload`` consumes it."""
 
     @property
     def descriptor(self) -> SegmentDescriptor:
-        """Sizes, ranges and checksum, read at the seal."""
+        """Return sizes, ranges and checksum, read at the seal."""
 
     def open_log(self) -> ByteSource:
-        """The ``.log`` bytes."""
+        """Return the ``.log`` bytes."""
 
     def indexes(self) -> SealedIndexes:
-        """The trimmed index files."""
+        """Return the trimmed index files."""
 
 
 class Row(NamedTuple):
     """One remote segment in the catalog (96 bytes in the root; see ``format.root``).
 
-    ``max_ts`` is the largest record timestamp, ``appended_ms`` the time of the last append (-1: not known). No row has
-    an earlier append time than the row before it.
+    ``max_ts`` is the largest record timestamp, ``appended_ms`` the time of the last append (-1: unknown). The append
+    times of rows never decrease.
     """
 
     base: int

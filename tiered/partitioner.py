@@ -1,8 +1,8 @@
-"""Which partition a record goes to, as Kafka's Java client decides it.
+"""Choice of a record's partition, as in Kafka's Java client.
 
-With a key: ``toPositive(murmur2(key)) % partitions``. Without one: partitions take turns, one batch each
-(Kafka's sticky partitioner without its queue-length term). The same key therefore lands in the same
-partition here and in a Kafka topic with as many partitions.
+With a key: ``toPositive(murmur2(key)) % partitions``. Without one: partitions take turns, one batch each (Kafka's
+sticky partitioner without its queue-length term). So a key has the same partition here and in a Kafka topic with as
+many partitions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MASK = 0xFFFFFFFF
 
 
 def murmur2(data: bytes) -> int:
-    """32-bit murmur2 of ``data`` with Kafka's seed, unsigned (``Utils.murmur2`` in Kafka's clients)."""
+    """Return the unsigned 32-bit murmur2 of ``data`` with Kafka's seed (``Utils.murmur2`` in Kafka's clients)."""
     length = len(data)
     h = (_SEED ^ length) & _MASK
     whole = length & ~3
@@ -36,16 +36,16 @@ def murmur2(data: bytes) -> int:
 
 
 class Partitioner:
-    """Chooses partitions for one topic of ``partitions`` partitions. Thread-safe: its only state is a counter."""
+    """Choice of partitions for one topic of ``partitions`` partitions. Thread-safe: its only state is a counter."""
 
     def __init__(self, partitions: int, hashed: Callable[[bytes], int] = murmur2) -> None:
-        """``hashed``: murmur2, as something faster has it."""
+        """Take ``hashed``, a faster murmur2, if there is one."""
         self._partitions = partitions
         self._hashed = hashed
         self._turn = itertools.count()
 
     def partition_for(self, key: bytes | None) -> int:
-        """0 <= result < ``partitions``; the same key always gives the same partition."""
+        """Return a number from 0 to ``partitions - 1``. The same key always gives the same partition."""
         if self._partitions == 1:
             return 0
         if key is None:

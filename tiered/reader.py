@@ -1,6 +1,6 @@
-"""Reading without writing: over a bucket alone, a log directory alone (any Kafka one), or both. No lock is taken.
+"""Read-only access to a bucket, a log directory (any Kafka one), or both. No lock is taken.
 
-The local tier, where given, must be of the same log as the bucket: topic ids are compared before a stream begins.
+A bucket and a directory must be of the same log: topic ids are compared before a stream begins.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tiered.remote.topics import TopicEntry
 
 ASK_AGAIN_SECONDS = 1.0
-"""So long the streams of a topic that is on the disk alone take one answer of the bucket for all."""
+"""Seconds for which the streams of a topic that is only on the disk share one answer of the bucket."""
 
 
 def open_reader(
@@ -56,17 +56,23 @@ def open_reader(
     ids: IdSource | None = None,
     **s3: Unpack[S3Keywords],
 ) -> Reader:
-    """Opens ``remote`` (a URL), ``log_dir`` (a directory on this machine) or both for reading.
+    """Open ``remote`` (a URL), ``log_dir`` (a directory on this machine) or both for reading.
 
-    ``as_of``: what the bucket was, by a snapshot's name, a version (a number) or a time (text or a datetime), which
-    takes the newest root that was kept at or before it; ``Reader.taken`` tells which. Only without ``log_dir``.
-    ``pin``: each read holds the version that it began with, so that no collection takes away what it has yet to read:
-    for reads that may last longer than ``gc.grace.ms``. It makes (and renews, and deletes) one small object below
-    ``pin/`` of each partition, which counts for 6 hours after its last renewal: of a reader that crashed nothing stays
-    for ever. Without it nothing is written anywhere. ``s3``: :class:`tiered.config.S3Keywords` (``endpoint_url=`` and
-    others). ``deadline_seconds`` bounds the retries of one request (default 30). Raises ConfigError (neither is given,
-    a bad URL), NotFoundError (no such directory, or a ``file://`` folder that is no store; a bucket that does not exist
-    is found by the first read), RemotePermissionError.
+    Args:
+        as_of: a past state of the bucket, only without ``log_dir``: a snapshot's name, a version (a number) or a time
+            (text or a datetime). A time means the newest root that was kept at or before it. ``Reader.taken`` returns
+            the chosen version.
+        pin: protect each read's version from garbage collection, for reads longer than ``gc.grace.ms``. A pin is one
+            small object below ``pin/`` of the partition. It is renewed, deleted after the read, and expires 6 hours
+            after its last renewal. Without ``pin`` nothing is written anywhere.
+        deadline_seconds: bounds the retries of one request (default 30).
+        s3: keywords such as ``endpoint_url``, see :class:`tiered.config.S3Keywords`.
+
+    Raises:
+        ConfigError: neither place is given, or a bad URL.
+        NotFoundError: no such directory, or a ``file://`` folder that is no store. The first read finds a missing
+            bucket.
+        RemotePermissionError.
     """
     if remote is None and log_dir is None:
         raise ConfigError(
@@ -92,7 +98,7 @@ def open_reader(
 
 
 def _bucket_door(url: str, place: arguments.StorePlace, as_of: Time | None, *, pin: bool, now_ms: int) -> BucketDoor:
-    # What reads a disk alone starts without the remote tier, numpy and the stores: half of its time.
+    # A reader of a disk alone does not import the remote tier, numpy and the stores: it starts in half the time.
     from tiered.read.bucket import BucketDoor  # noqa: PLC0415
 
     return BucketDoor(url, place, as_of=as_of, pin=pin, now_ms=now_ms)
@@ -100,7 +106,7 @@ def _bucket_door(url: str, place: arguments.StorePlace, as_of: Time | None, *, p
 
 @dataclass(slots=True)
 class FindReport:
-    """What a search looked at. ``complete`` only after the last record was taken and nothing was left out."""
+    """Figures of a search. ``complete`` is True only after the last record was taken and nothing was left out."""
 
     topic: str
     partitions: int = 0
@@ -113,7 +119,7 @@ class FindReport:
 
 @dataclass(slots=True)
 class Found:
-    """Records that match, as an iterator; ``report`` is final when the iterator has ended."""
+    """Iterator of matching records. ``report`` is final when the iterator has ended."""
 
     report: FindReport
     _records: Iterator[ConsumerRecord] = field(repr=False)
@@ -124,9 +130,9 @@ class Found:
 
 @dataclass(slots=True)
 class _Seen:
-    """A topic as it was looked at: its id ``on_disk``, its entry in the bucket, what the disk has seen of its roots.
+    """Last known state of a topic: its id ``on_disk``, its entry in the bucket, the disk's notes of its roots.
 
-    ``asked``: when a stream asked the bucket for it last.
+    ``asked``: monotonic seconds at which a stream last asked the bucket for it.
     """
 
     on_disk: UUID | None
@@ -166,16 +172,14 @@ class Reader:
         return f"<Reader {' + '.join(places)}>"
 
     def topics(self, unreadable: dict[str, TieredError] | None = None) -> dict[str, TopicInfo]:
-        """Topics of both tiers by name. Over a bucket this lists ``topics/``, the only listing a reader causes.
+        """Return the topics of both tiers by name. Over a bucket this lists ``topics/``, a reader's only listing.
 
-        ``unreadable``, a dictionary, gets by name why an entry of the bucket's registry cannot be read, and the other
-        topics are given. Without it that is raised, since what such an entry names is not known: CorruptionError,
-        ConfigError for one of a newer release.
+        ``unreadable``: a dictionary that gets the errors of damaged registry entries by name. All other topics are
+        returned. Without it such an error is raised: CorruptionError, or ConfigError for the entry of a newer release.
         """
         return self._runner.run(self._topics_steps(unreadable))
 
     def _topics_steps(self, unreadable: dict[str, TieredError] | None = None) -> Steps[dict[str, TopicInfo]]:
-        """As :meth:`topics`, for whoever runs steps."""
         if unreadable is not None:
             arguments.instance("unreadable", unreadable, dict, "a dictionary, which gets errors by topic, or None")
         found: dict[str, TopicInfo] = {}
@@ -186,24 +190,26 @@ class Reader:
         return dict(sorted(found.items()))
 
     def _names_steps(self) -> Steps[list[str]]:
-        """For who mistyped one: an entry that cannot be read is none of it."""
+        """Return all names for a suggestion. Unreadable entries are left out."""
         names = set((yield Blocking(self._local.topics)) if self._local is not None else ())
         if self._bucket is not None:
             names.update((yield from self._bucket.names()))
         return sorted(names)
 
     def topic(self, name: str) -> TopicReads:
-        """The topic ``name``. Raises UnknownTopicError, ConfigError (the tiers hold different topics of that name).
+        """Return the topic ``name``.
 
-        LogDestroyedError and CorruptionError: the bucket holds less of it than the disk, or this reader, has seen.
+        Raises:
+            UnknownTopicError.
+            ConfigError: the tiers hold different topics of that name.
+            LogDestroyedError, CorruptionError: the bucket holds less of it than the disk, or this reader, has seen.
         """
         return self._runner.run(self._topic_steps(name))
 
     def _topic_steps(self, name: str) -> Steps[TopicReads]:
-        """As :meth:`topic`, for whoever runs steps."""
         name = arguments.text("topic", name)
         info: TopicInfo | None = None
-        known: dict[int, Known] = {}  # before the bucket is asked: what is read after it is never below it
+        known: dict[int, Known] = {}  # before the bucket is asked, whose answer is then never older
         if self._local is not None:
             info, known = yield Blocking(partial(self._on_disk, self._local, name))
         entry = (yield from self._bucket.entry(name, known)) if self._bucket is not None else None
@@ -227,7 +233,7 @@ class Reader:
         )
 
     def _on_disk(self, local: LogView, name: str) -> tuple[TopicInfo | None, dict[int, Known]]:
-        """The topic as the disk has it, and what the disk has seen of its roots, by partition."""
+        """Return the topic on the disk, and the disk's notes of its roots by partition."""
         info = local.topics().get(name)
         return info, {} if self._bucket is None else _known_on_disk(local, name)
 
@@ -244,16 +250,16 @@ class Reader:
         if self._bucket is not None and entry is not None:
             remote = self._bucket.partition(tp, entry, known.get(tp.partition, NOTHING_KNOWN))
         if self._local is not None and local is None and seen.on_disk is not None:
-            # What it held and the bucket has not is missing, also from a read of both.
+            # Records that the disk held and the bucket lacks are missing from a read of both, too.
             check = self._local.check_absent if remote is None else self._local.check_gone
             yield Blocking(partial(check, tp, seen.on_disk))
-            local = yield Blocking(partial(self._local.held, tp))  # it may have come meanwhile
+            local = yield Blocking(partial(self._local.held, tp))  # it may have been created meanwhile
         return TierStream(tp, local=local, remote=remote)
 
     def _look_in_bucket(
         self, local: LogView, bucket: BucketReads, name: str, seen: _Seen
     ) -> Steps[tuple[TopicEntry | None, dict[int, Known]]]:
-        """Of a topic that was on the disk alone: it may have been uploaded since, and have left the disk."""
+        """Look for a topic that was only on the disk: it may have been uploaded since, and have left the disk."""
         known = yield Blocking(partial(_known_on_disk, local, name))
         if not known and seen.asked is not None and self._clock.monotonic() - seen.asked < ASK_AGAIN_SECONDS:
             return None, known  # no claim, no upload: nothing has left the disk
@@ -266,14 +272,13 @@ class Reader:
         return entry, known
 
     def taken(self, topic: str, *, partition: int | None = None) -> dict[TopicPartition, Taken]:
-        """Which version of each partition, or one, a reader ``as_of`` something reads.
+        """Return the version of each partition, or of one, that a reader with ``as_of`` reads.
 
-        Raises NotFoundError (nothing that was kept is meant, or it was collected), ConfigError without ``as_of``.
+        Raises NotFoundError if no kept version matches or it was collected, ConfigError without ``as_of``.
         """
         return self._runner.run(self._taken_steps(topic, arguments.partition_or_none(partition)))
 
     def _taken_steps(self, topic: str, partition: int | None) -> Steps[dict[TopicPartition, Taken]]:
-        """As :meth:`taken`, for whoever runs steps."""
         reads = yield from self._topic_steps(topic)
         found = {}
         for number in reads.chosen(partition):
@@ -285,15 +290,15 @@ class Reader:
         return found
 
     def beginning_offsets(self, topic: str) -> dict[TopicPartition, int]:
-        """Earliest offset of each partition, over both tiers."""
+        """Return the earliest offset of each partition, over both tiers."""
         return self.topic(topic).beginning_offsets()
 
     def end_offsets(self, topic: str) -> dict[TopicPartition, int]:
-        """Latest offset (exclusive end) of each partition, over both tiers."""
+        """Return the latest offset (exclusive end) of each partition, over both tiers."""
         return self.topic(topic).end_offsets()
 
     def offsets_for_times(self, topic: str, time: Time) -> dict[TopicPartition, tuple[int, int] | None]:
-        """Per partition the first (offset, timestamp) at or after ``time``."""
+        """Return each partition's first (offset, timestamp) at or after ``time``, None if there is none."""
         return self.topic(topic).offsets_for_times(time)
 
     def find(
@@ -305,9 +310,9 @@ class Reader:
         until: Time | None = None,
         partition: int | None = None,
     ) -> Found:
-        """Records with this key between two times, from every partition (or one), with a report of what was searched.
+        """Return the records with this key between two times, of all partitions or one, and a report of the search.
 
-        Segments whose timestamps lie outside the times are never fetched; all others are, whatever their key.
+        Segments whose timestamps lie outside the range are never fetched. All others are, whatever their keys.
         """
         report = FindReport(topic)
         opened: list[TierStream] = []
@@ -327,7 +332,7 @@ class Reader:
         until: Time | None,
         partition: int | None,
     ) -> Steps[Steps[None]]:
-        """Checks what :meth:`find` was given; gives the steps that emit the records."""
+        """Check the arguments of :meth:`find`. Return the steps that emit the records."""
         key = bytes(arguments.key(key))
         wanted = ReadRange.of_times(since, until, now_ms=self._clock.now_ms())
         arguments.partition_or_none(partition)
@@ -372,9 +377,9 @@ class Reader:
         until: Time | None = None,
         columns: list[str] | None = None,
     ) -> pyarrow.Table:
-        """All records as a ``pyarrow.Table`` with Kafka's columns; ``columns`` that are not named are not decoded.
+        """Return all records as a ``pyarrow.Table`` with Kafka's columns. Columns not in ``columns`` are not decoded.
 
-        Needs the extra ``arrow``. The table is in memory whole: for more, use Spark or ``read``.
+        Needs the extra ``arrow``. The whole table is in memory: for larger topics use Spark or ``read``.
         """
         opened: list[TierStream] = []
         names, steps = self._arrow_steps(opened, topic, partition=partition, since=since, until=until, columns=columns)
@@ -391,7 +396,7 @@ class Reader:
         until: Time | None,
         columns: list[str] | None,
     ) -> tuple[Sequence[str], Steps[None]]:
-        """The columns, and steps that emit pieces, each some record batches. Checks what :meth:`to_arrow` was given."""
+        """Check the arguments of :meth:`to_arrow`. Return the columns, and steps that emit lists of record batches."""
         names = arguments.columns_or_none(columns, COLUMNS) or COLUMNS
         wanted = ReadRange.of_times(since, until, now_ms=self._clock.now_ms())
         arguments.partition_or_none(partition)
@@ -406,7 +411,7 @@ class Reader:
         )
 
     def requests(self) -> dict[str, int]:
-        """Requests made to the store so far, by operation."""
+        """Return the number of requests to the store so far, by operation."""
         counts: dict[str, int] = {}
         for figures in self.request_counts.snapshot():
             counts[figures.op] = counts.get(figures.op, 0) + figures.requests
@@ -416,7 +421,7 @@ class Reader:
         return sum(figures.received_bytes for figures in self.request_counts.snapshot())
 
     def close(self) -> None:
-        """Releases files and connections, and deletes the pins of reads that did not end. Safe to call again."""
+        """Release files and connections, and delete the pins of unfinished reads. Safe to call again."""
         for pin in list(self._bucket.pins) if self._bucket is not None else ():
             self._runner.run(pin.drop())
         if self._local is not None:

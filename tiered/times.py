@@ -1,4 +1,4 @@
-"""Times as users write them, and back: everything becomes whole milliseconds since 1970 UTC.
+"""Conversion between times as users write them and whole milliseconds since 1970 UTC.
 
 ::
 
@@ -11,7 +11,7 @@
     "+1h"                         an hour from now
     "now"                         now; "now-3d" and "now+1h" as well
 
-Pure: the caller says what "now" is.
+The functions are pure: the caller passes "now".
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tiered.errors import InvalidTimestampError
 Time = int | str | dt.datetime
 
 MAX_TIME_MS = 253_402_300_799_999
-"""The last millisecond of the year 9999; more is a time in micro- or nanoseconds that somebody forgot to divide."""
+"""Last millisecond of the year 9999. A larger number is most likely in micro- or nanoseconds."""
 
 SECONDS_FROM, SECONDS_END = 631_152_000, 4_102_444_800
-"""Numbers that can only be seconds: of 1990 to 2099. As milliseconds they would lie in the first weeks of 1970."""
+"""Numbers that can only be seconds: 1990 to 2099. As milliseconds they would be in the first weeks of 1970."""
 
 MAX_TEXT_CHARS = 64
-"""Longest text that is tried as a time."""
+"""Longest text that is parsed as a time, in characters."""
 
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
@@ -44,10 +44,10 @@ _FORMS = "write 2013-01-01, 2013-01-01T05:00:00Z, milliseconds since 1970, -3d o
 
 
 def parse_time(value: Time | SupportsIndex, *, now_ms: int) -> int:
-    """``value`` as milliseconds since 1970 UTC, 0 to :data:`MAX_TIME_MS`.
+    """Return ``value`` as milliseconds since 1970 UTC, 0 to :data:`MAX_TIME_MS`.
 
-    A relative time that would lie before 1970 is 0. Raises ``InvalidTimestampError`` for naive datetimes, for
-    times outside the range and for text in no known form.
+    A relative time before 1970 becomes 0. Raises ``InvalidTimestampError`` for naive datetimes, times outside the range
+    and text in no known form.
     """
     if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
         raise InvalidTimestampError(f"{value!r} is not a time", hint=_FORMS)
@@ -64,7 +64,7 @@ def parse_time(value: Time | SupportsIndex, *, now_ms: int) -> int:
 
 
 def format_time(timestamp_ms: int) -> str:
-    """ISO 8601 in UTC, to the millisecond where there is one; ``-`` for "none" (negative) and absurd times."""
+    """Return ISO 8601 in UTC, with milliseconds if there are any. ``-`` for "none" (negative) and absurd times."""
     if not 0 <= timestamp_ms <= MAX_TIME_MS:
         return "-"
     moment = _EPOCH + dt.timedelta(milliseconds=timestamp_ms)
@@ -121,7 +121,7 @@ def _from_datetime(moment: dt.datetime, shown: object) -> int:
 
 
 def check_no_seconds(number: int, shown: object = None, what: str = "", index: int = 0) -> None:
-    """Refuse a number that can only be seconds; ``what`` stands before it, ``index`` is its record's place.
+    """Refuse a number that can only be seconds. The message begins with ``what``; ``index`` is the record's place.
 
     Raises InvalidTimestampError.
     """

@@ -1,4 +1,4 @@
-"""A topic of an open log: append to it, read it over both tiers (``read.topic``), ask where it stands."""
+"""A topic of an open log: append to it, read it over both tiers (``read.topic``), get its positions."""
 
 from __future__ import annotations
 
@@ -30,39 +30,39 @@ if TYPE_CHECKING:
 MEMORY = "memory"
 DURABILITIES = (MEMORY, "disk", "remote")
 DEFAULT_REMOTE_TIMEOUT_S = 900.0
-"""How long ``durability="remote"`` waits for the next seal and its commit before it raises DataLocalError."""
+"""Seconds that ``durability="remote"`` waits for the next seal and its commit. Then it raises DataLocalError."""
 
 
 class _Waiter(Protocol):
-    """What a topic asks of its log: waiting for a position."""
+    """Methods of a log that its topics call."""
 
     def wait_uploaded(self, ends: dict[TopicPartition, int], timeout_s: float) -> None:
-        """Waits until the committed ends reach ``ends``; raises DataLocalError, FencedError."""
+        """Wait until the committed ends reach ``ends``. Raises DataLocalError, FencedError."""
 
     def check_remote(self) -> None:
-        """Raises ConfigError if there is no bucket to wait for."""
+        """Raise ConfigError if there is no bucket to wait for."""
 
     def _check_uploader(self) -> None:
-        """Raises, once, why the uploader of this process ended by itself."""
+        """Raise, once, the error that ended the uploader of this process."""
 
     def _check_caller(self) -> None:
         """Raise ReentrantCallError in a thread that is inside another call of the log's disk."""
 
     @property
     def _uploader_error(self) -> str | None:
-        """Return why the uploader of this process ended by itself."""
+        """Return the error that ended the uploader of this process."""
 
     def transaction(
         self, transactional_id: str, *, topic: Topic | None, timeout: float, durability: str
     ) -> Transaction:
-        """Begins one."""
+        """Begin a transaction."""
 
     def _add_partitions(self, topic: str, more: int) -> int:
-        """Adds them; returns how many there are then."""
+        """Add partitions. Return their new number."""
 
 
 class Topic(TopicReads):
-    """A topic open for appending. Thread-safe; order within a partition is the order of the calls."""
+    """A topic open for appending. Thread-safe. Records of a partition have the order of the calls."""
 
     def __init__(
         self,
@@ -84,8 +84,8 @@ class Topic(TopicReads):
         self._spread(logs)
 
     def _spread(self, logs: Sequence[PartitionLog | TieredError]) -> None:
-        """Makes these the topic's partitions, while other threads append."""
-        # In this order: who has chosen among the old partitions finds them also among the new ones.
+        """Replace the topic's partitions while other threads append."""
+        # In this order: an append that chose among the old partitions finds its choice among the new ones.
         self._logs = logs
         self._partitions = len(logs)
         self._quick = PlainAppends([None if self._is_internal else _plain_of(log) for log in logs])
@@ -102,11 +102,17 @@ class Topic(TopicReads):
         headers: Headers | None = None,
         durability: str = "memory",
     ) -> RecordMetadata:
-        """Appends one record; its offset is known when the call returns.
+        """Append one record and return its place. Its offset is known when the call returns.
 
-        ``timestamp`` None: now. ``durability`` says what the call waits for: "memory" (page cache), "disk" (fsync),
-        "remote" (the next seal and its commit; it never forces one, so it may take ``seal.ms``: ``sync`` does). Raises
-        InvalidRecordError, RecordTooLargeError, DiskFullError, FencedError, LocalIOError, ForkedLogError, ClosedError.
+        Args:
+            partition: None: the key decides (murmur2, as in Kafka). Records without a key take turns.
+            timestamp: None for now.
+            durability: the call waits for "memory" (page cache), "disk" (fsync) or "remote" (seal and commit). "remote"
+                does not force a seal, so it may take ``seal.ms``; ``sync`` forces one.
+
+        Raises:
+            InvalidRecordError, RecordTooLargeError, ConfigError: the record or the call is refused.
+            DiskFullError, FencedError, LocalIOError, ForkedLogError, ClosedError.
         """
         if timestamp is None and headers is None and durability == MEMORY:
             if partition is None and key is None:
@@ -123,10 +129,10 @@ class Topic(TopicReads):
     def append_many(
         self, records: Iterable[AppendRecord], *, partition: int | None = None, durability: str = "memory"
     ) -> list[RecordMetadata]:
-        """Appends ``records``: one atomic batch per partition that they fall into, in partition order.
+        """Append ``records``: one atomic batch for each partition, in the order of partitions.
 
-        A record is a ``NewRecord``, a (value, key) pair, or a value. Returns one RecordMetadata per partition.
-        Raises as :meth:`append`; ``InvalidRecordError.index`` is the place in the call.
+        A record is a ``NewRecord``, a (value, key) pair, or a value. Returns one RecordMetadata for each partition.
+        Raises as :meth:`append`. ``InvalidRecordError.index`` is the record's place in the call.
         """
         self._check_append(durability)
         partition = None if partition is None else self.check_partition(partition)
@@ -149,7 +155,7 @@ class Topic(TopicReads):
         return written
 
     def append_batches(self, data: bytes, *, partition: int = 0, durability: str = "memory") -> RecordMetadata:
-        """Appends batches that are already encoded (v2), without decoding them; offsets are assigned anew."""
+        """Append encoded v2 batches without decoding them. The log assigns new offsets. Raises as :meth:`append`."""
         self._check_append(durability)
         partition = self.check_partition(partition)
         written = self.log(partition).append_batches(arguments.batches(data))
@@ -159,13 +165,13 @@ class Topic(TopicReads):
     def append_arrow(
         self, data: object, *, partition: int | None = None, durability: str = "memory"
     ) -> list[RecordMetadata]:
-        """Appends the rows of a ``pyarrow.Table``, a record batch, or what has ``__arrow_c_stream__`` (polars, duckdb).
+        """Append the rows of a ``pyarrow.Table``, a record batch, or any ``__arrow_c_stream__`` (polars, duckdb).
 
-        Columns as a read has them: ``value``, and perhaps ``key``, ``timestamp``, ``headers``, ``partition``
-        (``tiered.arrow.rows`` has their types; ``topic``, ``offset`` and ``timestampType`` are left out). All
-        rows are checked before the first is written: one that is refused refuses the call, ``index`` is its place. Then
-        batches of at most 1 MiB are written, each atomic; their RecordMetadata are returned. After an error of the disk
-        those before it are there. Needs the extra ``arrow``. Raises ConfigError, and as ``append``.
+        The columns are those of a read: ``value`` and optionally ``key``, ``timestamp``, ``headers``, ``partition``.
+        ``tiered.arrow.rows`` lists their types; ``topic``, ``offset`` and ``timestampType`` are ignored. All rows are
+        checked first: one bad row refuses the call, and ``index`` is its place. Then atomic batches of at most 1 MiB
+        are written. After an error of the disk the earlier batches stay. Returns their RecordMetadata. Needs the extra
+        ``arrow``. Raises as :meth:`append`, and ConfigError.
         """
         from tiered.arrow.rows import ArrowRows, pieces  # noqa: PLC0415  with numpy and pyarrow
 
@@ -191,12 +197,15 @@ class Topic(TopicReads):
         max_block_ms: int = MAX_BLOCK_MS,
         durability: str = "memory",
     ) -> Appender:
-        """Collects records and writes them as batches: one lock and one write for each; use it with ``with``.
+        """Return an appender, which collects records and writes each batch with one lock and one write. Use ``with``.
 
-        A batch of a partition leaves ``linger_ms`` after its first record, with ``max_bytes``, at ``flush`` and at the
-        end. ``append`` waits while ``buffer_bytes`` wait to be written, ``max_block_ms`` at most. ``durability`` is
-        what a receipt waits for: "memory" (page cache) or "disk" (fsync, one for all batches that are written
-        together). Records whose receipts are not done are written when the program ends, and lost when it is killed.
+        A normal exit of the program writes buffered records. A killed program loses them.
+
+        Args:
+            linger_ms, max_bytes: a batch is written that long after its first record, at that size, and at ``flush``.
+            buffer_bytes, max_block_ms: ``append`` waits while that many bytes are unwritten, at most that long.
+            durability: receipts wait for "memory" (page cache) or "disk" (one fsync for all batches written together).
+
         Raises ConfigError, ForkedLogError.
         """
         limits = Limits.of(linger_ms, max_bytes, buffer_bytes, max_block_ms, durability)
@@ -204,26 +213,25 @@ class Topic(TopicReads):
         return Appender(self, self._appenders, limits._replace(max_bytes=most))
 
     def add_partitions(self, n: int) -> int:
-        """Adds ``n`` partitions, in the bucket and on this disk; returns how many there are then.
+        """Add ``n`` partitions in the bucket and on this disk. Return their new number.
 
-        Keys are spread over all of them from now on, as in Kafka: new records of a key may go to another partition than
-        its older ones. Partitions are never taken away. Readers that are open see the new ones when they ask for the
-        topic again. A call that failed may be repeated: it goes on. Raises ConfigError, RemoteUnavailableError,
-        CommitUnknown, LocalIOError, DiskFullError.
+        Keys are spread over all partitions from then on, as in Kafka: a key's new records may go to another partition.
+        Partitions are never removed. Open readers see new ones after asking for the topic again. A failed call may be
+        repeated. Raises ConfigError, RemoteUnavailableError, CommitUnknown, LocalIOError, DiskFullError.
         """
         return self._waiter._add_partitions(self.name, arguments.whole("n", n, least=1))
 
     def flush(self) -> None:
-        """Fsyncs every partition of this topic that is in service, with what appenders held."""
+        """Write buffered records of appenders, then fsync every partition of this topic that is in service."""
         self._appenders.drain(self.name)
         for log in self._logs:
             if not isinstance(log, TieredError):
                 log.flush()
 
     def log(self, partition: int) -> PartitionLog:
-        """One partition of this disk with what a broker does to one: raw appends, fetches, truncation, its producers.
+        """Return one partition of this disk, for a broker's operations: raw appends, fetches, truncation, producers.
 
-        Raises ConfigError for the coordinator's own topic, and why a partition is out of service.
+        Raises ConfigError for the coordinator's own topic, and the error of a partition that is out of service.
         """
         if self._is_internal:
             raise ConfigError(
@@ -233,19 +241,21 @@ class Topic(TopicReads):
         return self._usable(partition)
 
     def positions(self, partition: int) -> Positions:
-        """Where the partition stands, as this disk knows it (no request is made)."""
+        """Return the partition's positions as known on this disk. No request is made."""
         at, why = self._usable(partition).positions(), self._waiter._uploader_error
         return at if why is None else dataclasses.replace(at, uploader_error=why)
 
     def transaction(
         self, transactional_id: str, *, timeout: float = DEFAULT_TIMEOUT_S, durability: str = "disk"
     ) -> Transaction:
-        """A transaction that appends to this topic, and to others of this log by name; use it with ``with``.
+        """Begin a transaction that appends to this topic, and to others of this log by name. Use ``with``.
 
-        ``transactional_id`` names the writer: an open transaction of the same id is aborted and its writer fenced.
-        ``timeout`` in seconds, at most 900: a transaction that is open longer is aborted. When ``commit`` returns it is
-        on disk; ``durability="remote"`` also waits until the bucket holds it. Raises ConfigError, LocalIOError,
-        DiskFullError, CorruptionError.
+        Args:
+            transactional_id: names the writer. An open transaction of the same id is aborted and its writer fenced.
+            timeout: seconds, at most 900, after which an open transaction is aborted.
+            durability: ``commit`` returns when the transaction is on "disk", or when the bucket has it, too ("remote").
+
+        Raises ConfigError, LocalIOError, DiskFullError, CorruptionError.
         """
         return self._waiter.transaction(transactional_id, topic=self, timeout=timeout, durability=durability)
 
@@ -257,19 +267,17 @@ class Topic(TopicReads):
         timestamp: Time | None,
         headers: Headers | None,
     ) -> tuple[int, NewRecord]:
-        """The partition of one record, and the record as the log takes it."""
         ts = NO_TIMESTAMP if timestamp is None else parse_time(timestamp, now_ms=self._now_ms())
         record = arguments.record(NewRecord(value, key, ts, headers), 0)
         return self._place(key, partition), record
 
     def _place(self, key: bytes | None, partition: int | None) -> int:
-        """The partition that a record names, or that of its key."""
         return self._partitioner.partition_for(key) if partition is None else self.check_partition(partition)
 
     def _group(
         self, records: Iterable[AppendRecord], partition: int | None, keyless: int | None = None
     ) -> tuple[dict[int, list[NewRecord]], dict[int, list[int]]]:
-        """Records by the partition that they fall into, and their places in the call. ``keyless`` None: it is found."""
+        """Return records by partition, and their places in the call. ``keyless`` None: it is chosen here."""
         partition = None if partition is None else self.check_partition(partition)
         if keyless is None:
             keyless = self._partitioner.partition_for(None)  # the records of one call that have no key stay together
@@ -289,14 +297,14 @@ class Topic(TopicReads):
         return groups, places
 
     def _usable(self, partition: int) -> PartitionLog:
-        """Raises why a partition is out of service."""
+        """Return a partition. Raises the error of one that is out of service."""
         found = self._logs[self.check_partition(partition)]
         if isinstance(found, TieredError):
             raise found.with_traceback(None)
         return found
 
     def _check_durability(self, durability: str) -> None:
-        """Before anything is appended: a wait that could never end is refused."""
+        """Raise ConfigError, before any append, for a wait that could never end."""
         arguments.one_of("durability", durability, DURABILITIES)
         if durability == "remote":
             self._waiter.check_remote()
@@ -306,7 +314,7 @@ class Topic(TopicReads):
         self._check_uploader()
 
     def _check_uploader(self) -> None:
-        """Raises, once, why the uploader of this process ended by itself."""
+        """Raise, once, the error that ended the uploader of this process."""
         self._waiter._check_uploader()
 
     def _check_caller(self) -> None:
@@ -314,7 +322,7 @@ class Topic(TopicReads):
         self._waiter._check_caller()
 
     def _go_slowly(self, slowly: bool) -> None:
-        """Leave the quick way of an append, which asks nothing but the partition, or return to it."""
+        """Leave the fast path of an append, which asks nothing but the partition, or return to it."""
         self._plain = PlainAppends([None] * self.partitions) if slowly else self._quick
 
     def _wait(self, ends: dict[int, int], durability: str) -> None:
@@ -328,7 +336,7 @@ class Topic(TopicReads):
 
 
 def _plain_of(log: PartitionLog | TieredError) -> PlainAppend | None:
-    """None of a partition that is out of service, or not to be written."""
+    """Return the fast path of a partition; None if it is out of service or read-only."""
     return log.to_write().appender.plain if not isinstance(log, TieredError) and log.writable else None
 
 

@@ -1,4 +1,4 @@
-"""A transaction over several partitions of one log: wholly visible to ``read_committed``, or wholly aborted.
+"""A transaction over several partitions of one log: ``read_committed`` sees all of it or nothing.
 
 ::
 
@@ -7,8 +7,8 @@
         txn.append(b"+12.50", key=b"C-88", topic="ledger")
     # committed here; an exception in the block aborts
 
-The id names who writes: a second transaction of the same id aborts the first and fences its writer, in this process or
-after a crash. Records are in the log at once, ``read_uncommitted`` sees them; ``read_committed`` waits for the end.
+The id names the writer: a second transaction of the same id aborts the first and fences its writer, in this process
+or after a crash. ``read_uncommitted`` sees records at once, ``read_committed`` after the end of the transaction.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tiered.plan.transactions import check_timeout
 from tiered.times import Time
 
 DEFAULT_TIMEOUT_S = 60.0
-"""Kafka's ``transaction.timeout.ms``: a transaction that is open longer is aborted."""
+"""Seconds after which an open transaction is aborted (Kafka's ``transaction.timeout.ms``)."""
 
 AppendRecord = NewRecord | tuple[bytes | None, bytes | None] | bytes
 
@@ -48,7 +48,7 @@ _logger = logging.getLogger("tiered")
 
 
 MAX_TRANSACTIONAL_ID_BYTES = 32_767
-"""What the length of a text takes in Kafka's state records."""
+"""Largest size of an id: Kafka's state records store the length of a text in 16 bits, signed."""
 
 
 def checked_timeout_ms(transactional_id: object, timeout_s: object) -> int:
@@ -60,11 +60,11 @@ def checked_timeout_ms(transactional_id: object, timeout_s: object) -> int:
 
 
 class Target(Protocol):
-    """What a transaction needs of a topic."""
+    """Methods of a topic that a transaction calls."""
 
     @property
     def name(self) -> str:
-        """The topic's name."""
+        """Return the topic's name."""
 
     def _route(
         self,
@@ -74,19 +74,22 @@ class Target(Protocol):
         timestamp: Time | None,
         headers: Headers | None,
     ) -> tuple[int, NewRecord]:
-        """The partition of one record, and the record."""
+        """Return the partition of one record, and the record."""
 
     def _group(
         self, records: Iterable[AppendRecord], partition: int | None
     ) -> tuple[dict[int, list[NewRecord]], dict[int, list[int]]]:
-        """Records by partition, and their places in the call."""
+        """Return records by partition, and their places in the call."""
 
     def log(self, partition: int) -> PartitionLog:
-        """One partition."""
+        """Return one partition."""
 
 
 class Transaction:
-    """Made by ``Topic.transaction`` or ``Log.transaction``; a context manager. Thread-safe."""
+    """A transaction, made by ``Topic.transaction`` or ``Log.transaction``; a context manager. Thread-safe.
+
+    Leaving the block commits; leaving it with an exception aborts.
+    """
 
     def __init__(
         self,
@@ -111,7 +114,7 @@ class Transaction:
 
     @property
     def state(self) -> str:
-        """What has become of it: "open", "committed", "aborted" or "unknown" (see ``commit``)."""
+        """Return the state: "open", "committed", "aborted" or "unknown" (see ``commit``)."""
         return self._state
 
     def __repr__(self) -> str:
@@ -127,10 +130,14 @@ class Transaction:
         headers: Headers | None = None,
         topic: str | None = None,
     ) -> RecordMetadata:
-        """Appends one record to ``topic`` (None: the topic that the transaction was made from).
+        """Append one record to ``topic`` (None: the topic that the transaction was made from).
 
-        Raises as ``Topic.append``; ProducerFencedError if another transaction of this id has begun or the timeout is
-        over, InvalidTxnStateError after the end. A record that was refused leaves the transaction as it was.
+        A refused record does not change the transaction.
+
+        Raises:
+            ProducerFencedError: another transaction of this id has begun, or the timeout has passed.
+            InvalidTxnStateError: the transaction has ended.
+            All errors of ``Topic.append``.
         """
         target = self._target(topic)
         chosen, record = target._route(value, key, partition, timestamp, headers)
@@ -139,7 +146,7 @@ class Transaction:
     def append_many(
         self, records: Iterable[AppendRecord], *, partition: int | None = None, topic: str | None = None
     ) -> list[RecordMetadata]:
-        """Appends ``records``, one batch per partition that they fall into; see ``Topic.append_many``."""
+        """Append ``records``, one batch for each partition; see ``Topic.append_many``."""
         target = self._target(topic)
         groups, places = target._group(records, partition)
         written = []
@@ -155,12 +162,15 @@ class Transaction:
         return written
 
     def commit(self) -> None:
-        """Ends the transaction: all of it is visible, and on disk, when this returns.
+        """Commit the transaction. All of it is visible, and on disk, when the call returns.
 
-        An error before the decision aborts it (LocalIOError, DiskFullError) or finds it aborted
-        (ProducerFencedError). CommitUnknown: the decision may or may not be on disk, the next open of the log says.
-        MarkersPendingError: it is committed, but a partition whose disk failed shows it only after the next open.
-        An interrupt (KeyboardInterrupt) leaves ``state`` "unknown": the next transaction of the id settles it.
+        An interrupt (KeyboardInterrupt) leaves ``state`` "unknown". The next transaction of the id resolves it.
+
+        Raises:
+            LocalIOError, DiskFullError: it is aborted, because the decision could not be written.
+            ProducerFencedError: it was aborted before.
+            CommitUnknown: the decision may or may not be on disk. The next open of the log resolves it.
+            MarkersPendingError: it is committed. A partition whose disk failed shows it only after the next open.
         """
         with self._locked():
             self._check_usable()
@@ -182,7 +192,7 @@ class Transaction:
         self._wait(self._logs)
 
     def abort(self) -> None:
-        """Ends the transaction: none of it is visible to ``read_committed``. Nothing to do after the end."""
+        """Abort the transaction: ``read_committed`` never sees any of it. After its end the call does nothing."""
         with self._locked():
             if self._state != "open":
                 return
@@ -207,7 +217,7 @@ class Transaction:
             self._abort_after_error()
 
     def _abort_after_error(self) -> None:
-        """Its own failure must not hide what went wrong first; the log's next open aborts what stays open."""
+        """Abort, and only log a failure of it, which must not hide the first error. The next open aborts, too."""
         try:
             self.abort()
         except TieredError as error:
@@ -220,7 +230,7 @@ class Transaction:
             self._join([tp])
             sequence = self._sequences[tp]
             stamp = ProducerStamp(self._producer.producer_id, self._producer.producer_epoch, sequence)
-            self._broken = _INTERRUPTED  # until the outcome is known: a sequence used twice counts as a repetition
+            self._broken = _INTERRUPTED  # until the outcome is known: a reused sequence counts as a duplicate
             try:
                 written = log.append_as_producer(records, stamp)
             except (OutOfOrderSequenceError, InvalidTxnStateError) as error:
@@ -238,7 +248,7 @@ class Transaction:
             return written
 
     def _join(self, tps: Sequence[TopicPartition]) -> None:
-        """Adds the partitions that are not in the transaction yet, with one record of the state log."""
+        """Add partitions that are not in the transaction yet, with one record of the state log."""
         new = [tp for tp in tps if tp not in self._sequences]
         try:
             if new:
