@@ -1,4 +1,4 @@
-"""What the programs share: how they begin and end, settings, the wording of errors, output, and the doors to a log.
+"""Code that the programs share: start and end, settings, error texts, output, and opening a log.
 
-``run`` is imported before the streams of the process are in order: nothing may be imported here.
+``run`` is imported before the streams of the process are in order: import nothing here.
 """

@@ -1,6 +1,6 @@
-"""What every command shares: global options before or after the command's name, settings, output, clocks, doors.
+"""Parts that every command shares: global options before or after its name, settings, output, clocks.
 
-At the end stands what destructive commands share: the plan on stderr, the question, ``--yes`` and ``--dry-run``.
+The end of the file is for destructive commands: the question, ``--yes`` and ``--dry-run``.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tiered.program.settings import PROGRESS_MODES, SETTINGS, Value, resolve, su
 
 T = TypeVar("T")
 MAX_PARTITION_DIGITS = 9
-"""Longest partition number that is read."""
+"""Most digits of a partition number that are parsed."""
 SENTENCE = 1_000
-"""Characters of a help's first sentence that a group shows: all of it."""
+"""Most characters of a first sentence that a group's help shows: all of it."""
 STORE_DEADLINE_SECONDS = 15.0
 """Seconds after which a command does not repeat a request to the store. One attempt may take as long."""
 
@@ -38,15 +38,15 @@ _ABOUT = {setting.name: setting.about for setting in SETTINGS}
 
 
 class Application:
-    """The run of one command: its settings and the two streams. Made by :func:`pass_application`."""
+    """Settings and streams of one run of a command, made by :func:`pass_application`."""
 
     def __init__(self, flags: dict[str, Any]) -> None:
-        if flags.get("config") == "":  # an unset variable of a script: its settings would be passed over
+        if flags.get("config") == "":  # an unset variable of a script would silently skip the file
             raise ConfigError("--config is empty", hint="give it a value, or leave it out")
         config = flags.get("config") or os.environ.get("TIERED_CONFIG")
         self.config: Path | None = at_home("--config", Path(str(config))) if config else None
         self.values: dict[str, Value] = resolve(flags, os.environ, self.config)
-        # The failure path must print as the file or the environment asked for.
+        # The failure path must print in the mode that the file or the environment sets.
         flags.setdefault("json", self.flag("json"))
         flags.setdefault("debug", self.flag("debug"))
         output = flags.get("output")
@@ -58,39 +58,38 @@ class Application:
         self.ids: IdSource = SystemIds()
 
     def text(self, name: str) -> str | None:
-        """A setting that is a text, None if nobody gave it."""
+        """Return a text setting, None if it is not set."""
         value = self.values[name].value
         return str(value) if value is not None else None
 
     def flag(self, name: str) -> bool:
-        """A setting that is yes or no."""
         return bool(self.values[name].value)
 
     @property
     def log_dir(self) -> Path | None:
-        """The local tier, if one was named."""
+        """Return the local tier, None if none was named."""
         text = self.text("log_dir")
         return at_home("the log directory", Path(text)) if text is not None else None
 
     @property
     def remote(self) -> str | None:
-        """The URL of the remote tier, if one was named."""
+        """Return the URL of the remote tier, None if none was named."""
         return self.text("remote")
 
     def need_log_dir(self) -> Path:
-        """The log directory, or one sentence that asks for it."""
+        """Return the log directory. Raises ConfigError if none was named."""
         if self.log_dir is None:
             raise ConfigError("no log directory was named", hint="pass --log-dir DIR or set TIERED_LOG_DIR")
         return self.log_dir
 
     def need_remote(self) -> str:
-        """The remote URL, or one sentence that asks for it."""
+        """Return the remote URL. Raises ConfigError if none was named."""
         if self.remote is None:
             raise ConfigError("no remote tier was named", hint="pass --remote URL or set TIERED_REMOTE")
         return self.remote
 
     def need_a_tier(self) -> None:
-        """At least one of both tiers."""
+        """Raise ConfigError if neither tier was named."""
         if self.log_dir is None and self.remote is None:
             raise ConfigError(
                 "no log was named",
@@ -99,10 +98,9 @@ class Application:
 
 
 class Seconds(click.FloatRange):
-    """A number of seconds; a range alone lets NaN pass, which no comparison holds back."""
+    """A parameter of finite seconds. A plain range accepts NaN, because no comparison with it is true."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """As the range, and finite."""
         found = float(super().convert(value, param, ctx))
         if not math.isfinite(found):
             self.fail(f"{value!r} is not a number of seconds", param, ctx)
@@ -110,7 +108,7 @@ class Seconds(click.FloatRange):
 
 
 def pass_application(function: Callable[..., T]) -> Callable[..., T]:
-    """Gives a command its :class:`Application` as first argument; the command gives its exit code back."""
+    """Pass a command its :class:`Application` as first argument. The command returns its exit code."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> T:
@@ -121,7 +119,7 @@ def pass_application(function: Callable[..., T]) -> Callable[..., T]:
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    """Keeps what stood on the command line; the option nearest to the command's end wins."""
+    """Store an option of the command line. The option nearest to the command's end wins."""
     name = parameter.name or ""
     source = context.get_parameter_source(name)
     if source is click.core.ParameterSource.COMMANDLINE:
@@ -130,7 +128,7 @@ def _remember(context: click.Context, parameter: click.Parameter, value: Any) ->
 
 def _print_version(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
     if value:
-        # Heavy for a start that does not ask for it.
+        # Imported late, because it slows down each start.
         from tiered.program.versions import version_lines  # noqa: PLC0415
 
         for line in version_lines():
@@ -139,7 +137,7 @@ def _print_version(context: click.Context, _parameter: click.Parameter, value: b
 
 
 def global_options() -> list[click.Option]:
-    """Fresh option objects; every command takes them, so that they may stand anywhere on the line."""
+    """Return new global options. Every command takes them, so they may stand anywhere on the line."""
     kwargs: dict[str, Any] = {"expose_value": False, "callback": _remember}
     return [
         click.Option(["--log-dir"], metavar="DIR", help=_ABOUT["log_dir"], **kwargs),
@@ -163,7 +161,7 @@ def global_options() -> list[click.Option]:
 def help_of(command: click.Command) -> str | None:
     """Return the help of a command, which is the docstring of its function.
 
-    ``python -OO`` keeps no docstrings in memory: there it is read from the source.
+    With ``python -OO`` there are no docstrings in memory, so the source is parsed.
     """
     if command.help is not None or command.callback is None:
         return command.help
@@ -173,7 +171,7 @@ def help_of(command: click.Command) -> str | None:
 
 
 class Command(click.Command):
-    """A command that takes the global options too, in a section of their own."""
+    """A command that also takes the global options, in a help section of their own."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -184,12 +182,12 @@ class Command(click.Command):
         self.context_settings = {"help_option_names": ["-h", "--help"], **self.context_settings}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Own options first, the global ones after them."""
+        """Write own options first, then the global ones."""
         _format_sections(self, self.global_params, ctx, formatter)
 
 
 class Group(click.Group):
-    """A group of commands; a misspelt one gets a suggestion."""
+    """A group of commands that suggests a name for a misspelt one."""
 
     command_class = Command
 
@@ -201,7 +199,7 @@ class Group(click.Group):
         self.context_settings = {"help_option_names": ["-h", "--help"], **self.context_settings}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """A group that is named alone prints its help, on stderr since it was no answer to a question."""
+        """Print the help on stderr and fail if the group is named without a command."""
         if not args and not ctx.resilient_parsing:
             click.echo(ctx.get_help(), err=True)
             ctx.exit(ConfigError.exit_code)
@@ -210,7 +208,7 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does it, with a hint."""
+        """Resolve a command as click does. Raises ConfigError with a hint for an unknown one."""
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             names = self.list_commands(ctx)
@@ -221,17 +219,17 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Whole first sentences: click cuts them off."""
+        """Write whole first sentences, which click cuts off."""
         write_commands(self, ctx, formatter)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Commands first, the global options after them."""
+        """Write commands first, then the global options."""
         self.format_commands(ctx, formatter)
         _format_sections(self, self.global_params, ctx, formatter)
 
 
 def write_commands(group: click.Group, context: click.Context, formatter: click.HelpFormatter) -> None:
-    """The section of a group's commands, each with the whole first sentence of its help."""
+    """Write the section of a group's commands, each with the whole first sentence of its help."""
     found = [(name, group.get_command(context, name)) for name in group.list_commands(context)]
     rows = [(name, command.get_short_help_str(SENTENCE)) for name, command in found if command is not None]
     if rows:
@@ -240,7 +238,7 @@ def write_commands(group: click.Group, context: click.Context, formatter: click.
 
 
 def _laid_out(text: str | None) -> str | None:
-    """Help whose examples stay as they stand: in a raw docstring click's mark is two characters, not a backspace."""
+    """Return help text with click's mark for examples: in a raw docstring it is two characters, not a backspace."""
     return None if text is None else text.replace("\\b\n", "\b\n")
 
 
@@ -260,7 +258,7 @@ def _format_sections(
 
 
 def split_topic(text: str) -> tuple[str, int | None]:
-    """``TOPIC`` or ``TOPIC:PARTITION`` as a pair; no topic name can hold a colon."""
+    """Return ``TOPIC`` or ``TOPIC:PARTITION`` as a pair. No topic name contains a colon."""
     topic, colon, partition = text.partition(":")
     if not colon:
         return topic, None
@@ -272,13 +270,13 @@ def split_topic(text: str) -> tuple[str, int | None]:
 
 
 def destructive(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds ``--dry-run`` and ``--yes``."""
+    """Add ``--dry-run`` and ``--yes``."""
     function = click.option("--yes", is_flag=True, help="do not ask")(function)
     return click.option("--dry-run", is_flag=True, help="print the plan only")(function)
 
 
 def confirm(app: Application, command: str, question: str, *, yes: bool) -> None:
-    """Asks; raises ConfigError if the answer is no, or if nobody can answer."""
+    """Ask the user. Raises ConfigError if the answer is no, or without a terminal to ask on."""
     if yes:
         return
     if not sys.stdin.isatty() or app.out.json_mode:
@@ -288,7 +286,7 @@ def confirm(app: Application, command: str, question: str, *, yes: bool) -> None
 
 
 def one_partition(text: str) -> TopicPartition:
-    """``TOPIC:P``. Raises ConfigError for anything else."""
+    """Return the partition that ``TOPIC:P`` names. Raises ConfigError for anything else."""
     topic, partition = split_topic(text)
     if partition is None:
         stem, dash, number = text.rpartition("-")

@@ -1,4 +1,4 @@
-"""How programs show a check: the same on one machine and on many."""
+"""Options and output of a check, the same on one machine and on many."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from tiered.program.output import counted, human_bytes
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_PARTS = 10_000
-"""Parts of one whole."""
+"""Most parts of ``--read-data-subset``."""
 MAX_REMEDIES = 20
-"""Commands that are printed."""
+"""Most repair commands that are printed."""
 _TOPIC = frozenset({"topic_entry", "two_names", "unregistered"})
-"""Findings about an entry of the registry."""
+"""Codes of findings about an entry of the registry."""
 _WRITTEN_SO = frozenset({"offset_index", "time_index", "txn_index_lost", "producer_snapshot_lost"})
-"""Findings about an object with the right checksum: its writer was wrong, and no copy is better."""
+"""Codes of findings about an object with the right checksum: its writer was wrong, and no copy is better."""
 _PARSERS = (parse_root_key, parse_segment_key, parse_staged_key, parse_page_key, parse_hist_key, parse_snap_key)
 
 
@@ -62,7 +62,7 @@ def reading_options(read_data_help: str) -> Callable[[F], F]:
 
 
 def subset_of(app: Application, text: str | None) -> tuple[int, int] | None:
-    """Return the part of all segments that ``7/20`` names, or that a share of all makes today; say which.
+    """Return the part of all segments that ``7/20`` names, or today's part for a percentage. Print which one.
 
     Raises ConfigError.
     """
@@ -91,7 +91,7 @@ def _share(text: str) -> float:
 
 
 def remedies(findings: Iterable[Finding]) -> list[str]:
-    """Return one command for each topic and each partition of which something in the bucket is damaged."""
+    """Return one repair command for each topic and partition with damage in the bucket."""
     selected = dict[str, None]()
     for found in findings:
         if found.code in _TOPIC and found.topic:
@@ -112,7 +112,7 @@ def _is_key(where: str) -> bool:
 
 
 def show_finding(app: Application, finding: Finding, *, everything: bool = False) -> None:
-    """Print a finding; what is only said for information, with ``everything`` or ``-v``."""
+    """Print a finding. One for information is printed only with ``everything`` or ``-v``."""
     if app.out.json_mode:
         app.out.message("finding", **finding.as_json())
     elif finding.severity is not Severity.INFO or everything or app.out.verbosity:

@@ -1,4 +1,4 @@
-"""One command line, from its arguments to an exit code: what ends it becomes one sentence, a hint and a number."""
+"""Run of one command line: every end becomes one sentence, a hint and an exit code."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ EXIT_TERMINATED = 143
 
 
 class Terminated(BaseException):
-    """SIGTERM came; like KeyboardInterrupt it passes every ``except Exception``, so that files get closed."""
+    """SIGTERM as an exception. Like KeyboardInterrupt it passes every ``except Exception``, so files get closed."""
 
 
 def run_command(group: click.Group, program: str, arguments: Sequence[str]) -> int:
-    """Runs one command line of ``group`` and gives its exit code.
+    """Run one command line of ``group`` and return its exit code.
 
     Never raises, never prints a traceback without ``--debug``.
     """
-    # As far as it is known before the line is understood: one that is not has to be answered, too.
+    # Guessed before the line is parsed, because a line that cannot be parsed needs an answer, too.
     output = Output(json_mode="--json" in arguments or boolean(os.environ.get("TIERED_JSON", "")) is True)
     flags: dict[str, Any] = {"output": output}
     try:
@@ -50,12 +50,12 @@ def run_command(group: click.Group, program: str, arguments: Sequence[str]) -> i
         return _stopped(output, "interrupted", EXIT_INTERRUPTED)
     except Terminated:
         return _stopped(output, "terminated", EXIT_TERMINATED)
-    except Exception as cause:  # noqa: BLE001 - the last line of defence: one sentence instead of a traceback
+    except Exception as cause:  # noqa: BLE001 - the last resort: one sentence instead of a traceback
         return _failed(cause, output, debug=_wants_debug(flags, arguments))
 
 
 def _invoke(group: click.Group, program: str, arguments: list[str], flags: dict[str, Any]) -> int:
-    # Not Group.main: it turns a closed pipe into a failure and catches what this module has to see.
+    # Not Group.main: it turns a closed pipe into a failure and catches exceptions that this module needs.
     with group.make_context(program, arguments, obj=flags) as context:
         code = group.invoke(context)
         return code if isinstance(code, int) else 0
@@ -70,7 +70,7 @@ def _failed(cause: Exception, output: Output, *, debug: bool) -> int:
         output.failure(error)
         output.flush()
     except (StdoutClosed, TieredError):
-        # The output itself may be what failed, and it has been told.
+        # The output itself may have failed. The error was printed on stderr.
         _discard_stdout()
     return error.exit_code
 
@@ -96,7 +96,7 @@ def _wants_debug(flags: dict[str, Any], arguments: Sequence[str]) -> bool:
 
 
 def _discard_stdout() -> None:
-    """Points stdout at nothing, so that the interpreter's last flush does not complain about the closed pipe."""
+    """Redirect stdout to the null device, so that the interpreter's last flush ignores the closed pipe."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, sys.stdout.fileno())
@@ -104,14 +104,14 @@ def _discard_stdout() -> None:
 
 
 class _Talk(logging.Handler):
-    """What the library warns of is talk of the command that is running."""
+    """Handler that prints the library's warnings on the stderr of the running command."""
 
     def __init__(self, output: Output) -> None:
         super().__init__(logging.WARNING)
         self._output = output
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One line on stderr."""
+        """Print one line on stderr."""
         self._output.caution(record.getMessage())
 
 

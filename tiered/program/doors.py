@@ -1,4 +1,4 @@
-"""How commands open logs to read them, and how they explain wrong names."""
+"""Functions that open logs for reading, and errors for wrong names."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ T = TypeVar("T")
 
 
 def open_reader(app: Application, as_of: str | None = None, *, pin: bool = False) -> tiered.Reader:
-    """Both tiers, whichever were named, read-only: no lock is taken and nothing is written but what ``pin`` asks for.
+    """Open the named tiers, one or both, read-only: no lock is taken, and only ``pin`` writes anything.
 
-    ``as_of``: the bucket alone, as it was.
+    ``as_of``: open a past state of the bucket, without the local tier.
     """
     if as_of is not None:
         return _open_remote_reader(app, app.need_remote(), as_of=as_of, pin=pin)
@@ -44,7 +44,7 @@ def open_reader(app: Application, as_of: str | None = None, *, pin: bool = False
 def _open_remote_reader(
     app: Application, url: str, *, log_dir: Path | None = None, as_of: str | None = None, pin: bool
 ) -> tiered.Reader:
-    # The stores: a command that reads a disk alone starts without them.
+    # The stores are imported late: a command that reads a disk alone starts without them.
     from tiered.program.stores import location, store_options  # noqa: PLC0415
 
     location(app)
@@ -55,7 +55,7 @@ def _open_remote_reader(
 
 
 def need_topic(name: str, known: Iterable[str]) -> None:
-    """Raises ``UnknownTopicError`` with a suggestion unless ``name`` is one of ``known``."""
+    """Raise ``UnknownTopicError`` with a suggestion unless ``name`` is one of ``known``."""
     names = sorted(known)
     if name in names:
         return
@@ -67,17 +67,17 @@ def need_topic(name: str, known: Iterable[str]) -> None:
 
 
 def topic_to_read(reader: tiered.Reader, name: str) -> TopicReads:
-    """The topic ``name``, asked for alone: an entry of another one that cannot be read hinders nobody here."""
+    """Open only the topic ``name``: a damaged registry entry of another topic does no harm."""
     try:
         return reader.topic(name)
     except UnknownTopicError:
         unreadable: dict[str, TieredError] = {}
-        need_topic(name, {*reader.topics(unreadable), *unreadable})  # which may know better what was meant
+        need_topic(name, {*reader.topics(unreadable), *unreadable})  # raises a better suggestion, if there is one
         raise
 
 
 def chosen_partitions(topic: str, count: int, partition: int | None) -> list[int]:
-    """All partitions, or the one that was named."""
+    """Return all partitions, or the named one."""
     if partition is None:
         return list(range(count))
     if partition >= count:
@@ -90,9 +90,9 @@ def chosen_partitions(topic: str, count: int, partition: int | None) -> list[int
 def of_each(
     app: Application, topic: str, partitions: Sequence[int], look: Callable[[int], Iterable[T]]
 ) -> tuple[list[T], int]:
-    """What ``look`` finds of each partition, and the exit code: of the first that cannot be read; each is a warning.
+    """Return the results of ``look`` for all partitions, and the exit code of the first failure (0: none).
 
-    Of several one keeps back no other; the only one that was asked for raises.
+    Each partition that cannot be read is a warning. If only one was asked for, its error is raised.
     """
     found, code = list[T](), 0
     for partition in partitions:
@@ -106,20 +106,20 @@ def of_each(
 
 
 def pass_over(app: Application, topic: str, partition: int, refused: TieredError) -> int:
-    """A warning of a partition that cannot be read where others can; its exit code, which is the command's."""
+    """Warn about a partition that cannot be read while others can. Return its exit code."""
     app.out.warn(f"{topic}-{partition}: {refused}; going on")
     return refused.exit_code
 
 
 def need_directory(app: Application) -> None:
-    """Raises what :func:`directory_error` finds."""
+    """Raise the error of :func:`directory_error`, if any."""
     refused = directory_error(app)
     if refused is not None:
         raise refused
 
 
 def directory_error(app: Application) -> TieredError | None:
-    """Why the log directory that was named cannot be read; None if it can, or if none was named."""
+    """Return the error if the named log directory cannot be read; None if it can, or if none was named."""
     directory = app.log_dir
     if directory is None:
         return None
@@ -143,14 +143,14 @@ def directory_error(app: Application) -> TieredError | None:
 
 
 def folder(name: str, text: str) -> Path:
-    """A folder that an option or argument names; an empty text would be the current one."""
+    """Return the path in an option or argument. Empty text is refused: it would mean the current folder."""
     if not text:
         raise ConfigError(f"{name} is empty", hint="name a folder; . is the current one")
     return at_home(name, Path(text))
 
 
 def refuse_file(directory: Path) -> None:
-    """Raises ``ConfigError`` for a log directory that is a file."""
+    """Raise ``ConfigError`` for a log directory that is a file."""
     if directory.exists() and not directory.is_dir():
         hint = "name the directory that holds the partitions"
         raise ConfigError(f"{directory} is a file, not a log directory", hint=hint)

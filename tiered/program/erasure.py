@@ -1,4 +1,4 @@
-"""What programs ask of an erasure, and how they show its plan: the same on one machine and on many."""
+"""Options, plan and outcome of an erasure as programs show them, the same on one machine and on many."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tiered.store.location import StoreLocation
 from tiered.times import parse_time
 
 MAX_KEYS_BYTES = 64 * 1024 * 1024
-"""Of a file of keys."""
+"""Largest file of keys in bytes."""
 
 _OPTIONS = (
     click.option("--key", "keys", multiple=True, metavar="K", help="records of this key (UTF-8); may be given again"),
@@ -32,7 +32,7 @@ _OPTIONS = (
 
 
 def selection_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that :func:`selection_of` takes."""
+    """Add the options that :func:`selection_of` takes."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
@@ -47,11 +47,11 @@ def selection_of(
     as_hex: bool,
     before: str | None,
 ) -> Selection:
-    """What the options name. Raises ConfigError."""
+    """Return the selection that the options name. Raises ConfigError."""
     lines = list(keys)
     if file is not None:
         lines += _lines_of(file)
-        if not lines and not prefixes:  # beside --before alone it would mean every key
+        if not lines and not prefixes:  # with --before alone it would mean every key
             raise ConfigError(f"--keys {file} names no key: nothing was erased", hint="leave it out, or name keys")
 
     def raw(text: str) -> bytes:
@@ -65,15 +65,15 @@ def selection_of(
 
 
 def _lines_of(file: Path) -> list[str]:
-    """The keys of a file, one a line; blank lines and the mark that editors put before the first one are none.
+    """Return the keys of a file, one a line. Blank lines and a byte order mark are ignored.
 
-    LF, CR LF or CR ends a line, and nothing else: what Unicode calls the end of one may stand inside a key.
+    Only LF, CR LF or CR ends a line. Other line ends of Unicode may be part of a key.
     """
     if not file.is_file() or file.stat().st_size > MAX_KEYS_BYTES:
         raise ConfigError(f"--keys {file}: there is no such file of at most {MAX_KEYS_BYTES} bytes")
     try:
         text = file.read_text("utf-8-sig")
-        if "\0" in text:  # taken for UTF-8, a file in UTF-16 would name keys that no record has
+        if "\0" in text:  # read as UTF-8, a file in UTF-16 would name keys that no record has
             raise ConfigError(
                 f"--keys {file} holds NUL characters, as UTF-16 does", hint="convert it to UTF-8; --hex writes any key"
             )
@@ -88,7 +88,7 @@ Fields = Mapping[str, Any]
 
 
 def plan_fields(plan: ErasePlan) -> dict[str, Any]:
-    """One partition's plan, for ``--json`` and the functions below."""
+    """Return one partition's plan, for ``--json`` and the functions below."""
     return {
         "topic": plan.tp.topic,
         "partition": plan.tp.partition,
@@ -108,7 +108,7 @@ def plan_fields(plan: ErasePlan) -> dict[str, Any]:
 
 
 def plan_table(plans: Iterable[Fields]) -> list[str]:
-    """The segments that are written anew."""
+    """Return a table of the segments that are rewritten."""
     plans = list(plans)
     header = ["partition", "from", "to", "records that go", "bytes of the segment"]
     rows = [
@@ -127,14 +127,14 @@ def plan_table(plans: Iterable[Fields]) -> list[str]:
 
 
 def question(plans: Iterable[Fields]) -> str:
-    """What a person is asked before it begins."""
+    """Return the question to the user before the erasure begins."""
     plans = list(plans)
     records, segments = sum(plan["records"] for plan in plans), sum(len(plan["segments"]) for plan in plans)
     return f"Erase {counted(records, 'record')} of {counted(segments, 'segment')} for ever?"
 
 
 def stays(plans: Iterable[Fields]) -> list[str]:
-    """What an erasure of the bucket does not reach, and who holds older versions."""
+    """Return lines about data that an erasure of the bucket does not reach, and holders of older versions."""
     lines = []
     for plan in (plans := list(plans)):
         name = f"{plan['topic']}-{plan['partition']}"
@@ -156,9 +156,10 @@ def stays(plans: Iterable[Fields]) -> list[str]:
 
 
 def noncurrent_commands(place: StoreLocation, erased: Iterable[Erased]) -> list[str]:
-    """What removes the noncurrent versions of what was replaced, and of what still held some; none but for S3.
+    """Return commands that delete noncurrent versions of replaced and remaining objects. Empty but for S3.
 
-    A command an object: one list of all versions would be cut at a thousand. Current objects are never touched.
+    There is one command for each object, because a list of all versions would be cut at a thousand. Current objects are
+    never deleted.
     """
     if place.target is None:
         return []
@@ -178,13 +179,13 @@ def noncurrent_commands(place: StoreLocation, erased: Iterable[Erased]) -> list[
 
 
 def left_line(partition: str, left: Fields) -> str:
-    """One object that still holds some; ``left`` as in a receipt."""
+    """Return a line about one object that still holds matching records; ``left`` as in a receipt."""
     held = "cannot be read" if left["records"] < 0 else f"holds {counted(left['records'], 'record')}"
     return f"{partition}: {left['key']} {held}: {left['why']}"
 
 
 def outcome_line(records: int, left: int) -> str:
-    """How an erasure ended."""
+    """Return the outcome of an erasure."""
     hold = "holds" if left == 1 else "hold"
     proof = f"{counted(left, 'object')} still {hold} some" if left else "no object of the bucket holds any"
     return f"{counted(records, 'record')} erased; {proof}"

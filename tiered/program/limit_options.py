@@ -1,4 +1,4 @@
-"""The options of a command that keeps to limits of the store."""
+"""Options of a command for limits of the store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT_OPTIONS = (
         "--memory", help=f"What uploads and maintenance hold at once, together. Default {MEMORY_BYTES // MIB}MiB."
     ),
 )
-"""The same words on every command line."""
+"""Options with the same words on every command line."""
 
 
 def with_limits(command: F) -> F:

@@ -1,10 +1,10 @@
-"""What a command prints: stdout is data, stderr is talk, and JSON comes from the same values as the text.
+"""Output of a command: stdout is data, stderr is messages, and JSON comes from the same values as the text.
 
 In JSON mode every line is one object with a ``message_type``: ``record``, ``status``, ``warning``, ``error``,
-``finding``, ``summary``, of maintenance ``pins`` (who holds garbage of a partition) and ``done`` (an action of a loop);
-``dump-segment`` names what it finds by its kind (``batch``, ``tail``, ...), and ``sane`` or ``verified`` files. Who
-prints many begins with :meth:`Output.begin`; then a summary ends its run, also when it fails. Fields are only ever
-added.
+``finding`` or ``summary``. Maintenance adds ``pins`` (holders of garbage of a partition) and ``done`` (an action of a
+loop). ``dump-segment`` uses the kind of the item (``batch``, ``tail``, ...), and ``sane`` or ``verified`` for files. A
+command that prints many lines begins with :meth:`Output.begin`. A summary ends its run then, also after a failure.
+Fields are added, never removed.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from typing import Any, TextIO
 from tiered.errors import DiskFullError, LocalIOError, TieredError
 
 MAX_WARNINGS = 1000
-"""Warnings that the summary repeats; more are counted only."""
+"""Most warnings that the summary repeats."""
 
 _RED, _YELLOW, _PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[0m"
-"""Colours of a terminal, for what stands before a problem; ``NO_COLOR`` keeps it plain."""
+"""Terminal colours of the word before a problem. ``NO_COLOR`` turns them off."""
 
 _GAP, _INDENT = "  ", "    "
-"""Between two columns; before columns that stand below others."""
+"""Space between two columns, and before columns that are wrapped below others."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 class StdoutClosed(Exception):
-    """The reader of our standard output went away (``tiered cat t | head``): the end of the work, not an error."""
+    """Closed pipe of standard output (``tiered cat t | head``). The work ends without an error."""
 
 
 class Output:
-    """The two streams of one run. Not thread-safe."""
+    """Standard output and standard error of one run. Not thread-safe."""
 
     def __init__(self, *, json_mode: bool = False) -> None:
         self.json_mode = json_mode
@@ -53,20 +53,20 @@ class Output:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether standard output is a terminal, where raw bytes would do harm."""
+        """Return whether standard output is a terminal, which raw bytes could damage."""
         return sys.stdout.isatty()
 
     def begin(self, command: str, **fields: Any) -> None:
-        """Starts a run of many JSON lines; ``fields`` are those of its summary, updated as the run goes on."""
+        """Begin a run of many JSON lines. ``fields`` are those of its summary, updated during the run."""
         self.command = command
         self.summary_fields = fields
 
     def line(self, text: str) -> None:
-        """One line of data, in text mode."""
+        """Print one line of data, in text mode."""
         self.data(text.encode("utf-8", "backslashreplace") + b"\n")
 
     def data(self, data: bytes) -> None:
-        """Raw bytes of data."""
+        """Print raw bytes of data."""
         try:
             stream = getattr(sys.stdout, "buffer", None)
             if stream is None:
@@ -80,7 +80,7 @@ class Output:
             raise output_error(cause) from cause
 
     def flush(self) -> None:
-        """Pushes data out now: at the end of a run, and whenever a follower would wait for it."""
+        """Flush data, at the end of a run and whenever a follower waits for it."""
         try:
             sys.stdout.flush()
         except BrokenPipeError as cause:
@@ -89,7 +89,7 @@ class Output:
             raise output_error(cause) from cause
 
     def need_reader(self) -> None:
-        """Raises StdoutClosed if nobody reads a pipe any more: who waits for data learns it by no write."""
+        """Raise StdoutClosed if the pipe has no reader. A command that waits for data notices it by no write."""
         try:
             fd = sys.stdout.fileno()
         except (OSError, ValueError, AttributeError):  # no file behind it
@@ -100,11 +100,11 @@ class Output:
             raise StdoutClosed
 
     def message(self, message_type: str, **fields: Any) -> None:
-        """One JSON line."""
+        """Print one JSON line."""
         self.line(json.dumps({"message_type": message_type, **fields}, ensure_ascii=False, default=str))
 
     def summary(self, exit_code: int = 0, **fields: Any) -> None:
-        """The last JSON line of a run; nothing in text mode. Later calls do nothing."""
+        """Print the last JSON line of a run. Does nothing in text mode, and nothing on later calls."""
         if self._summarised or not self.json_mode:
             return
         self._summarised = True
@@ -114,7 +114,7 @@ class Output:
         self.message("summary", command=self.command, exit_code=exit_code, **merged)
 
     def result(self, command: str, fields: dict[str, Any], text: Iterable[str], exit_code: int = 0) -> int:
-        """The whole answer of a command that prints one object, or ``text`` lines; gives ``exit_code`` back."""
+        """Print the answer of a command, one JSON object or ``text`` lines. Return ``exit_code``."""
         if self.json_mode:
             self.command = command
             self.summary(exit_code, **fields)
@@ -124,17 +124,17 @@ class Output:
         return exit_code
 
     def say(self, text: str) -> None:
-        """Talk, on stderr; nothing with ``-q``."""
+        """Print a message on stderr, unless ``-q`` is given."""
         if not self.quiet:
             _talk(text)
 
     def detail(self, text: str) -> None:
-        """Talk that only ``-v`` asks for."""
+        """Print a message on stderr if ``-v`` is given."""
         if self.verbosity > 0:
             _talk(text)
 
     def warn(self, text: str) -> None:
-        """A warning: on stderr, as a JSON line, and again in the summary."""
+        """Print a warning on stderr, as a JSON line, and again in the summary."""
         if len(self.warnings) < MAX_WARNINGS:
             self.warnings.append(text)
         _talk(text, "warning: ", _YELLOW)
@@ -142,11 +142,11 @@ class Output:
             self.message("warning", message=text)
 
     def caution(self, text: str) -> None:
-        """A warning on stderr alone: of something that may still end well, and from any thread."""
+        """Print a warning on stderr only, from any thread: a problem that may still end well."""
         _talk(text, "warning: ", _YELLOW)
 
     def failure(self, error: TieredError) -> None:
-        """One sentence on stderr, what to do next, and the error as JSON where JSON was asked for."""
+        """Print an error and its hint on stderr, in JSON mode also as an object."""
         complain(error.message, error.hint)
         if self.json_mode:
             self.line(json.dumps(error.as_json(), ensure_ascii=False, default=str))
@@ -155,14 +155,14 @@ class Output:
 
 
 def complain(message: str, hint: str = "") -> None:
-    """One sentence on stderr, and the next thing to do."""
+    """Print an error and its hint on stderr."""
     _talk(message, "error: ", _RED)
     if hint:
         _talk(f"  next: {hint}")
 
 
 def _talk(text: str, mark: str = "", colour: str = "") -> None:
-    with contextlib.suppress(OSError, ValueError):  # nobody listens to the talk any more; the data matters
+    with contextlib.suppress(OSError, ValueError):  # stderr has no reader any more; only data matters
         if mark and _has_colour(sys.stderr):
             mark = f"{colour}{mark}{_PLAIN}"
         sys.stderr.write(mark + printable(text) + "\n")
@@ -174,7 +174,7 @@ def _has_colour(stream: TextIO) -> bool:
 
 
 def output_error(cause: OSError) -> TieredError:
-    """What standard output refused."""
+    """Return the error for a failed write to standard output."""
     if cause.errno == errno.EBADF:
         return LocalIOError("standard output is closed", hint="redirect it: > FILE, or > /dev/null")
     text = f"standard output: {cause.strerror or cause}"
@@ -184,12 +184,12 @@ def output_error(cause: OSError) -> TieredError:
 
 
 def counted(count: int, noun: str) -> str:
-    """``1 record``, ``2,000 records``: a number and its noun."""
+    """Return a number and its noun: ``1 record``, ``2,000 records``."""
     return f"{count:,} {noun if count == 1 else noun + 's'}"
 
 
 def printable(text: str) -> str:
-    """``text`` with control characters and lone surrogates escaped: a key in an error must not drive a terminal."""
+    """Return ``text`` with control characters and lone surrogates escaped: a key must not drive a terminal."""
     return "".join(
         char
         if char.isprintable() or char in "\n\t"
@@ -199,16 +199,16 @@ def printable(text: str) -> str:
 
 
 class Problem(str):
-    """Mark a cell of a table that says what is wrong: it has a colour on a terminal."""
+    """Cell of a table that names a problem. A terminal shows it in colour."""
 
     __slots__ = ()
 
 
 def columns(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """Aligned lines, numbers to the right, two spaces between; nothing is cut, so that scripts can use them too.
+    """Return aligned lines, numbers to the right, two spaces between columns. Nothing is cut.
 
-    Where a terminal is narrower than the lines, a row becomes several: columns that do not fit beside the others stand
-    below them, and texts are broken between words.
+    On a narrow terminal a row becomes several lines: columns that do not fit move below the others, and texts are
+    wrapped between words.
     """
     given = [list(row) for row in rows]
     cells = [[_cell(value) for value in row] for row in given]
@@ -234,7 +234,7 @@ def columns(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str
 
 
 def fitted(lines: Iterable[str]) -> list[str]:
-    """Break lines that a terminal is too narrow for between their words; further lines are indented below the first."""
+    """Wrap lines that are too wide for the terminal between words. Further lines are indented."""
     room = _room()
     found: list[str] = []
     for line in lines:
@@ -246,7 +246,7 @@ def fitted(lines: Iterable[str]) -> list[str]:
 
 
 def _room() -> int:
-    """Return how wide the terminal is, 0 where standard output is none."""
+    """Return the width of the terminal, 0 if standard output is none."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
 
@@ -255,7 +255,7 @@ def _wrapped(text: str, room: int) -> list[str]:
 
 
 def _runs(widths: Sequence[int], room: int) -> list[list[int]]:
-    """Return which columns stand beside each other in ``room``; 0: all."""
+    """Return the columns that stand beside each other in ``room``; 0: all."""
     runs: list[list[int]] = [[]]
     used = 0
     for i, width in enumerate(widths):
@@ -276,7 +276,7 @@ def _marked(text: str, is_problem: bool) -> str:
 
 
 def human_bytes(count: int) -> str:
-    """``11.2 MiB``; exact below one KiB, ``-`` for "not known"."""
+    """Return ``11.2 MiB``; exact below one KiB, ``-`` for a negative (unknown) count."""
     if count < 0:
         return "-"
     size = float(count)
@@ -288,7 +288,7 @@ def human_bytes(count: int) -> str:
 
 
 def human_duration(duration_ms: int) -> str:
-    """``3m08s``, ``2d04h``: the two largest units."""
+    """Return the two largest units: ``3m08s``, ``2d04h``."""
     if duration_ms < 0:
         return "-"
     seconds = duration_ms // 1000

@@ -1,4 +1,4 @@
-"""Where one partition stands over both tiers, and what is wrong with it: data of ``status`` and ``describe``."""
+"""State of one partition over both tiers and its problems, for ``status`` and ``describe``."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from tiered.times import format_time
 
 @dataclass(slots=True)
 class PartitionStatus:
-    """One partition over both tiers; a tier that was not named, or could not be asked, is None.
+    """State of one partition over both tiers. A tier that was not named, or did not answer, is None.
 
-    ``unreadable``: why the disk's part cannot be told; ``lost``: why the bucket's part of it is not what the registry,
-    or this disk, has seen of it; ``elsewhere``: why the disk has nothing of it, where that is no loss; ``deleting``: so
-    is the topic in the bucket. ``sealed_since_ms``: the last write of the oldest sealed segment that is not uploaded.
+    ``unreadable``: why the disk's part cannot be read. ``lost``: why the bucket holds less than the registry or this
+    disk has seen. ``elsewhere``: why the disk has nothing of it without a loss. ``deleting``: the topic is being
+    deleted in the bucket. ``sealed_since_ms``: last write of the oldest sealed segment that is not uploaded.
     """
 
     tp: TopicPartition
@@ -72,49 +72,49 @@ class PartitionStatus:
 
     @property
     def end_offset(self) -> int:
-        """Where the next record goes, over both tiers."""
+        """Return the offset of the next record, over both tiers."""
         ends = [self.positions.end_offset] if self.positions is not None else []
         return max([*ends, self.pinned.next_offset if self.pinned is not None else 0])
 
     @property
     def uploaded_offset(self) -> int:
-        """The committed end: what the root says, else what this disk was told."""
+        """Return the committed end: that of the root, without one that noted on this disk."""
         if self.pinned is not None:
             return self.pinned.next_offset
         return self.positions.uploaded_offset if self.positions is not None else 0
 
     @property
     def committed_offset(self) -> int:
-        """Up to which offset this disk's records are in the bucket. What a newer claim committed does not count."""
+        """Return the end of this disk's records in the bucket. A newer claim's commits do not count."""
         if self.fenced and self.positions is not None:
             return self.positions.uploaded_offset
         return self.uploaded_offset
 
     @property
     def deleting_since_ms(self) -> int | None:
-        """When its root was marked, which is the last commit of any; None where that is not so, or not known."""
+        """Return the time at which its root was marked, its last commit; None if it was not, or unknown."""
         root = self.pinned.root if self.pinned is not None else None
         return root.commit.ts_ms if root is not None and root.state == STATE_DELETING else None
 
     @property
     def internal(self) -> bool:
-        """Whether it is the transaction coordinator's: of this disk alone, nothing of it waits for an upload."""
+        """Return whether the topic is the transaction coordinator's, which is never uploaded."""
         return is_state_log(self.tp.topic)
 
     @property
     def lag(self) -> int:
-        """Records (offsets, exactly) that wait for an upload."""
+        """Return the number of records (exactly: offsets) that wait for an upload."""
         return 0 if self.internal else max(0, self.end_offset - self.uploaded_offset)
 
     @property
     def only_here(self) -> int:
-        """Records (offsets, exactly) that no other place has and that ought to get there."""
+        """Return the number of records (exactly: offsets) that exist only here and are to be uploaded."""
         if self.positions is None or self.internal:
             return 0
         return max(0, self.positions.end_offset - self.committed_offset)
 
     def as_json(self) -> dict[str, Any]:
-        """The fields of ``--json``."""
+        """Return the fields for ``--json``."""
         local, pinned = self.positions, self.pinned
         root = pinned.root if pinned is not None else None
         return {
@@ -160,12 +160,12 @@ class PartitionStatus:
 
 @dataclass(slots=True)
 class Budget:
-    """Bytes that one look at a log may still read of its segments."""
+    """Bytes of segments that one look at a log may still read."""
 
     left: int = 0
 
     def take(self, size: int) -> bool:
-        """Take ``size`` bytes if there are as many."""
+        """Take ``size`` bytes and return True, if as many are left."""
         if size > self.left:
             return False
         self.left -= size
@@ -174,9 +174,9 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class DiskNotes:
-    """What a log directory says of all its partitions at once, read once however many they are.
+    """Notes of a log directory about all its partitions, read once.
 
-    ``gone``: partitions whose folder is gone, and the end that was noted of each. ``topics``: what ought to be here.
+    ``gone``: partitions whose folder is gone, with the noted end of each. ``topics``: topics that should be here.
     """
 
     present: frozenset[TopicPartition] = frozenset()
@@ -188,7 +188,7 @@ class DiskNotes:
 
     @classmethod
     def read(cls, tiers: Tiers, read_bytes: int = 0) -> DiskNotes:
-        """Ask the bucket after it: what the disk had seen of the bucket is older than what the bucket then says."""
+        """Read the notes. Ask the bucket afterwards: then its answer is never older than the notes."""
         log = tiers.local
         if log is None:
             return cls()
@@ -198,7 +198,7 @@ class DiskNotes:
         return cls(present, known, uploads, _gone(log, topics, present, uploads), topics, Budget(read_bytes))
 
     def elsewhere(self, tp: TopicPartition) -> str:
-        """Why the disk has nothing of a partition of which nothing is lost."""
+        """Return why the disk has nothing of a partition that lost nothing."""
         topic = self.topics.get(tp.topic)
         if topic is None:
             return "not here: no partition of the topic lies in this directory"
@@ -215,7 +215,7 @@ def _gone(
     present: frozenset[TopicPartition],
     uploads: Mapping[TopicPartition, PartitionUpload],
 ) -> dict[TopicPartition, int]:
-    """Nothing where the notes of them cannot be read, which a look at the partitions tells."""
+    """Return the partitions that are gone; none if the notes cannot be read, which a look at them reports."""
     try:
         return gone_partitions(topics.values(), present, noted_ends(log.directory, log.files, uploads))
     except LocalIOError:
@@ -225,9 +225,9 @@ def _gone(
 def gather(
     tiers: Tiers, unreadable: dict[str, TieredError] | None = None, topic: str | None = None, *, read_bytes: int = 0
 ) -> list[PartitionStatus]:
-    """Return every partition of every topic, or of ``topic``. ``unreadable`` as of :meth:`Tiers.topics`.
+    """Return every partition of every topic, or of ``topic``. ``unreadable`` as for :meth:`Tiers.topics`.
 
-    ``read_bytes``: how much of the segments to be uploaded next is read, to see whether an upload can succeed.
+    ``read_bytes``: most bytes of segments that are read, to see whether their upload can succeed.
     """
     notes = DiskNotes.read(tiers, read_bytes)
     found = tiers.topics(unreadable=unreadable) if topic is None else {topic: tiers.need_topic(topic)}
@@ -237,7 +237,7 @@ def gather(
 
 
 def partition_status(tiers: Tiers, facts: TopicFacts, partition: int, notes: DiskNotes) -> PartitionStatus:
-    """One partition, looked at now. ``notes`` were read before the bucket was asked."""
+    """Return the state of one partition now. ``notes`` were read before the bucket was asked."""
     status = PartitionStatus(TopicPartition(facts.name, partition), deleting=facts.deleting)
     if facts.local_id is not None and facts.remote_id is not None and facts.local_id != facts.remote_id:
         status.trouble("problem", f"the topic is {facts.local_id} on this disk and {facts.remote_id} in the bucket")
@@ -256,7 +256,7 @@ def partition_status(tiers: Tiers, facts: TopicFacts, partition: int, notes: Dis
                 status.unreadable = error
                 code = "damaged" if isinstance(error, CorruptionError) else "unreadable"
                 status.trouble(code, f"{error.message}; {error.hint}" if error.hint else error.message)
-    if facts.unreadable is not None:  # told once, of the topic
+    if facts.unreadable is not None:  # reported once, for the topic
         return status
     try:
         status.pinned = tiers.snapshot(facts, partition, notes.known.get(status.tp, NOTHING_KNOWN))
@@ -272,7 +272,7 @@ def partition_status(tiers: Tiers, facts: TopicFacts, partition: int, notes: Dis
 
 
 def _look_at_disk(status: PartitionStatus, local: LocalLog, upload: PartitionUpload | None, budget: Budget) -> None:
-    """What this disk has of it. Raises CorruptionError, LocalIOError and NotFoundError where that cannot be told."""
+    """Fill in this disk's part. Raises CorruptionError, LocalIOError and NotFoundError if it cannot be read."""
     log = local.partition(status.tp)
     status.positions = log.positions()
     sealed = log.sealed_segments()
@@ -305,7 +305,7 @@ def _look_at_disk(status: PartitionStatus, local: LocalLog, upload: PartitionUpl
 def _stuck(
     unsent: Sequence[SealedLocalSegment], upload: PartitionUpload | None, budget: Budget
 ) -> CorruptionError | LocalIOError | None:
-    """Return why the next segment cannot be uploaded: an uploader would ask for the same files and bytes."""
+    """Return why the next segment cannot be uploaded: an uploader would read the same files and bytes."""
     if upload is None or upload.fenced or not unsent:
         return None
     try:
@@ -334,16 +334,16 @@ def _start(local: Positions | None, pinned: Snapshot | None) -> int:
 
 
 def deleting_told(statuses: Iterable[PartitionStatus]) -> str:
-    """``deleting``, and since when if that is known: of partitions of one topic. Empty for one that is not."""
+    """Return ``deleting``, with its beginning if known, for partitions of one topic. Empty if it is not deleted."""
     found = [status for status in statuses if status.deleting]
     since = [status.deleting_since_ms for status in found if status.deleting_since_ms is not None]
     return "" if not found else f"deleting since {format_time(min(since))}" if since else "deleting"
 
 
 def lock_holders(directory: Path) -> dict[str, Holder]:
-    """Who writes and who uploads a log directory, by the notes beside the locks; no lock is touched to find out.
+    """Return the writer and the uploader of a log directory, from the notes beside the locks. No lock is taken.
 
-    The note of a process that is gone does not count.
+    The note of an ended process is ignored.
     """
     found = {}
     for role, name in (("writer", LOCK_NAME), ("uploader", UPLOADER_LOCK_NAME)):

@@ -1,4 +1,4 @@
-"""Signs of life of a long run: a bar on a terminal, a plain line a minute elsewhere, JSON lines if asked for."""
+"""Progress of a long run: a bar on a terminal, otherwise a plain line each minute, or JSON lines."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tiered.program.application import Application
 from tiered.program.output import human_bytes
 
 PLAIN_SECONDS = 60.0
-"""Between two plain lines."""
+"""Seconds between two plain lines."""
 
 
 class Progress:
-    """``advance`` as the work goes on; leaving the block takes the bar away. ``total`` 0 means "not known"."""
+    """Progress of one run, as a context manager that removes the bar at its end. ``total`` 0: unknown."""
 
     def __init__(self, app: Application, title: str, *, total: int = 0, is_bytes: bool = False) -> None:
         self._app = app
@@ -57,11 +57,11 @@ class Progress:
         return self
 
     def advance(self, amount: int = 1, note: str = "") -> None:
-        """``amount`` more is done; ``note`` says what is under way."""
+        """Add ``amount`` to the work done. ``note`` names the current item."""
         self.show(self._done + amount, self._total, note)
 
     def show(self, done: int, total: int = 0, note: str = "") -> None:
-        """``done`` of ``total`` is done."""
+        """Show ``done`` of ``total``."""
         self._done, self._total = done, total
         if self._bar is not None:
             title = f"{self._title} {note}" if note else self._title

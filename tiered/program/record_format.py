@@ -1,4 +1,4 @@
-r"""How records are printed: as JSON, one object the same in every command, or in kcat's little language.
+r"""Formats of printed records: JSON, the same in every command, or kcat's format language.
 
 ::
 
@@ -6,8 +6,8 @@ r"""How records are printed: as JSON, one object the same in every command, or i
      "timestamp_type": "CreateTime", "key": "N14228", "value": "...", "headers": [["trace", "abc"]],
      "encoding": "utf-8", "tier": "remote"}
 
-``encoding`` is one word, ``utf-8`` or ``base64``, for all of key, value and header values; where they differ it is an
-object with a word for each. A field that is null does not count.
+``encoding`` is ``utf-8`` or ``base64`` for all of key, value and header values. If they differ, it is an object with a
+word for each. A field that is null does not count.
 
 ``-f FORMAT``::
 
@@ -16,7 +16,7 @@ object with a word for each. A field that is null does not count.
     %o offset   %R length of the value as four bytes, big-endian (-1: null)
     %% a percent sign     \n \r \t \\ \0 \xHH as in C
 
-Values are written as they are; only the default format escapes control characters, and only on a terminal.
+Values are written unchanged. Only the default format escapes control characters, and only on a terminal.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ BINARY = "base64"
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 MAX_FORMAT_CHARS = 4096
-"""Longest format."""
+"""Longest format, in characters."""
 
 FORMAT_NAMES = ("csv", "json", "lines", "text")
-"""Words that other programs, and our append, take for --format."""
+"""Words that other programs, and our append, accept for --format."""
 
 Part = bytes | Callable[[ConsumerRecord], bytes]
 _TOKEN = re.compile(r"%(.)|\\x([0-9a-fA-F]{2})|\\(.)|([^%\\]+)|(.)", re.DOTALL)
@@ -49,7 +49,7 @@ _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\", "0": b"\0"}
 
 
 def envelope(record: ConsumerRecord) -> dict[str, Any]:
-    """The fields above, in that order."""
+    """Return the fields above, in that order."""
     (key,), key_word = _encode([record.key])
     (value,), value_word = _encode([record.value])
     return {
@@ -67,7 +67,7 @@ def envelope(record: ConsumerRecord) -> dict[str, Any]:
 def encoded_fields(
     key: tuple[Any, str], value: tuple[Any, str], headers: Sequence[tuple[str, bytes | None]]
 ) -> dict[str, Any]:
-    """``key``, ``value``, ``headers`` and ``encoding``. Key and value come with their words, "" for none."""
+    """Return ``key``, ``value``, ``headers`` and ``encoding``. Key and value have their encodings, "" for none."""
     contents, headers_word = _encode([content for _, content in headers])
     words = {"key": key[1], "value": value[1], "headers": headers_word}
     present = {name: word for name, word in words.items() if word}
@@ -81,13 +81,13 @@ def encoded_fields(
 
 
 def envelope_line(record: ConsumerRecord) -> bytes:
-    """The envelope as one line."""
+    """Return the envelope as one line."""
     # A header name may hold lone surrogates only if the bytes on disk were not UTF-8; they are escaped, not lost.
     return _ENCODER.encode(envelope(record)).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def _encode(contents: list[bytes | None]) -> tuple[list[str | None], str]:
-    """All of ``contents`` in one encoding, and its name; empty if there is nothing to encode."""
+    """Return all of ``contents`` in one encoding, and its name, which is empty for no content."""
     given = [content for content in contents if content is not None]
     if not given:
         return [None] * len(contents), ""
@@ -123,7 +123,7 @@ _FIELDS: dict[str, Callable[[ConsumerRecord], bytes]] = {
 
 
 def compile_format(text: str) -> Callable[[ConsumerRecord], bytes]:
-    """A function that prints a record by ``text``. Raises ``ConfigError`` for an unknown field or escape."""
+    """Return a function that formats a record by ``text``. Raises ``ConfigError`` for an unknown field or escape."""
     if len(text) > MAX_FORMAT_CHARS:
         raise ConfigError(f"the format has {len(text)} characters, more than {MAX_FORMAT_CHARS}")
     parts = [_part(match) for match in _TOKEN.finditer(text)]
@@ -135,7 +135,7 @@ def compile_format(text: str) -> Callable[[ConsumerRecord], bytes]:
 
 
 def need_field(text: str) -> str:
-    """``text``, if it names a field at all; a format that is one word was meant as a name. Raises ``ConfigError``."""
+    """Return ``text`` if it has a field, otherwise raise ``ConfigError``: a single word was meant as a name."""
     if not any(field not in (None, "%") for field, *_ in map(re.Match.groups, _TOKEN.finditer(text))):
         hint = "--json prints JSON" if text in FORMAT_NAMES else r"for example -f '%o %s\n'; --json prints JSON"
         raise ConfigError(f"the format {text!r} names no field, so that all records would look the same", hint=hint)
@@ -162,12 +162,12 @@ def _part(match: re.Match[str]) -> Part:
 
 
 def terminal_line(record: ConsumerRecord) -> bytes:
-    """The value with everything escaped that could drive a terminal, and a line end."""
+    """Return the value and a line end, with everything escaped that could drive a terminal."""
     text = (record.value or b"").decode("utf-8", "backslashreplace")
     safe = "".join(char if char.isprintable() or char == "\t" else f"\\x{ord(char):02x}" for char in text)
     return safe.encode("utf-8", "backslashreplace") + b"\n"
 
 
 def plain_line(record: ConsumerRecord) -> bytes:
-    """The value as it is, and a line end."""
+    """Return the unchanged value and a line end."""
     return (record.value or b"") + b"\n"

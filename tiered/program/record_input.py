@@ -1,9 +1,9 @@
-"""Records from a byte stream: lines, JSON documents a line, or CSV. One error names the line that is wrong.
+"""Records from a byte stream: lines, JSON documents, one a line, or CSV. An error names the bad line.
 
-Text is UTF-8, or what ``encoding`` names. ``lines``: a line is a value; with ``-K DELIM`` the part before the delimiter
-is the key. ``json``: a line is a JSON document and becomes the value byte for byte. ``csv``: the first row names the
-columns, every other row becomes a JSON object of texts. ``key_field`` and ``timestamp_field`` name the column or member
-that becomes the record's key or timestamp; the value keeps it. A number becomes the key as it stands in the document.
+Text is UTF-8, or in ``encoding``. ``lines``: a line is a value. With ``-K DELIM`` the part before the delimiter is the
+key. ``json``: a line is a JSON document, and its bytes are the value. ``csv``: the first row names the columns, every
+other row becomes a JSON object of texts. ``key_field`` and ``timestamp_field`` name the column or member for the
+record's key or timestamp, which stays in the value. A number becomes the key as it is written in the document.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from tiered.program.output import counted
 from tiered.times import parse_time
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
-"""Longest line that is collected before it is refused; the topic's ``max.message.bytes`` is usually far below."""
+"""Longest line in bytes. The topic's ``max.message.bytes`` is usually far smaller."""
 
 MAX_FIELD_CHARS = MAX_LINE_BYTES
 """Longest field of a CSV."""
 
 MAX_INT_CHARS = 100
-"""Longest whole number that is made one; no time has as many digits."""
+"""Most digits of a number that is converted to an int. No time has as many."""
 
 BINARY = "binary"
-"""The encoding of lines that are appended byte for byte, whatever they hold."""
+"""Encoding of lines that are appended byte for byte."""
 
 _MARKS = (
     (codecs.BOM_UTF32_LE, "UTF-32"),
@@ -38,36 +38,36 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "UTF-16"),
     (codecs.BOM_UTF16_BE, "UTF-16"),
 )
-"""Byte order marks of other encodings than UTF-8; that of UTF-32 begins with that of UTF-16."""
+"""Byte order marks of other encodings than UTF-8. That of UTF-32 begins with that of UTF-16."""
 
 _CR = "holds a CR that ends no line: lines end in LF or CR LF"
 _ALONE = "convert them first: tr '\\r' '\\n' < FILE | tiered append ..."
 
 OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
-"""What separates the columns of files that are called CSV too."""
+"""Separators of files that are called CSV, too."""
 
 READ_BYTES = 256 * 1024
-"""Bytes asked of the stream at once; it may give fewer, so that a slow stream is not held back."""
+"""Bytes requested from the stream at once. It may return fewer, so a slow stream is not delayed."""
 
 
 @runtime_checkable
 class ByteStream(Protocol):
-    """What standard input is."""
+    """Interface of standard input."""
 
     def read1(self, size: int, /) -> bytes:
-        """At least one byte, unless the stream has ended; never waits for more than there is."""
+        """Return at least one byte, unless the stream has ended. Never waits for more than is available."""
 
 
 class Recoded:
-    """A stream of text in another encoding, as UTF-8."""
+    """A stream of text in another encoding, converted to UTF-8."""
 
     def __init__(self, stream: ByteStream, encoding: str) -> None:
-        """Raises ConfigError for an encoding that does not exist."""
+        """Raise ConfigError for an unknown encoding."""
         self._stream = stream
         self._encoding = encoding
         self._read_bytes = 0
         try:
-            "".encode(encoding)  # which refuses a codec that is none of texts
+            "".encode(encoding)  # refuses a codec that is not for text
             self._decoder = codecs.getincrementaldecoder(encoding)()
         except LookupError:
             raise ConfigError(
@@ -76,7 +76,7 @@ class Recoded:
             ) from None
 
     def read1(self, size: int, /) -> bytes:
-        """Whole characters, at least one, unless the stream has ended."""
+        """Return whole characters, at least one, unless the stream has ended."""
         while True:
             chunk = self._stream.read1(size)
             try:
@@ -96,7 +96,7 @@ class LineSource:
     """Lines of a stream, without their ends. Not thread-safe."""
 
     def __init__(self, stream: ByteStream, *, end: bytes = b"\n", skips_blank: bool = False) -> None:
-        """``skips_blank``: who reads them makes nothing of blank lines, so that nobody need wait behind some."""
+        """Take ``skips_blank`` if the caller ignores blank lines: no record then waits for lines after blank ones."""
         self._stream = stream
         self._end = end
         self._skips_blank = skips_blank
@@ -104,11 +104,11 @@ class LineSource:
         self._next = 0
         self._drained_at = 0
         self.number = 0
-        self.is_one = False  # the whole input, which no line end follows
+        self.is_one = False  # the input is one line without a line end
 
     @property
     def drained(self) -> bool:
-        """Whether the next line has to be waited for: the moment to append what was collected."""
+        """Return whether the next line has to be waited for. The collected records are appended then."""
         return self._next >= self._drained_at
 
     def __iter__(self) -> Iterator[bytes]:
@@ -150,19 +150,19 @@ class LineSource:
 
 
 class _Number(str):
-    """A number of a JSON document as it stands there: a double has 17 digits at most, and ends at 1.8e308."""
+    """A number of a JSON document as written there. A double has at most 17 digits and ends at 1.8e308."""
 
     __slots__ = ()
 
     @property
     def value(self) -> int | float:
-        """The number that it means, as near as there is one."""
+        """Return the nearest number."""
         return int(self) if len(self) <= MAX_INT_CHARS and self.lstrip("-").isdecimal() else float(self)
 
 
 @dataclass(frozen=True, slots=True)
 class InputShape:
-    """How the input is to be read. ``delimiter`` splits key from value in lines, ``separator`` the columns of a CSV."""
+    """Options of the input. ``delimiter`` splits key and value in lines, ``separator`` the columns of a CSV."""
 
     format: str = "lines"
     delimiter: bytes | None = None
@@ -193,15 +193,15 @@ class InputShape:
 
 
 def read_records(source: LineSource, shape: InputShape, *, now_ms: int) -> Iterator[NewRecord]:
-    """The records of ``source``. Raises ``InvalidRecordError`` that names the line; those before it were yielded."""
+    """Yield the records of ``source``. Raises ``InvalidRecordError``, which names the line, after earlier records."""
     reader = {"lines": _lines, "json": _documents, "csv": _rows}[shape.format]
     return reader(source, shape, now_ms)
 
 
 def _texts(source: LineSource) -> Iterator[bytes]:
-    """Lines of a text in UTF-8, without its byte order mark. Raises InvalidRecordError for a text in another encoding.
+    """Yield lines of UTF-8 text without a byte order mark. Raises InvalidRecordError for another encoding.
 
-    Taken for UTF-8, a text in UTF-16 would become records and keys that are full of NUL characters.
+    Read as UTF-8, a text in UTF-16 would become records and keys full of NUL characters.
     """
     for line in source:
         if source.number == 1:
@@ -248,7 +248,7 @@ def _documents(source: LineSource, shape: InputShape, now_ms: int) -> Iterator[N
 
 
 def _rows(source: LineSource, shape: InputShape, now_ms: int) -> Iterator[NewRecord]:
-    csv.field_size_limit(MAX_FIELD_CHARS)  # of the whole process, which is ours: the module's own is 128 KiB
+    csv.field_size_limit(MAX_FIELD_CHARS)  # for the whole process, which is ours; the default is 128 KiB
     rows = csv.reader(_text_lines(source), strict=True, delimiter=shape.separator or ",")
     names: list[str] | None = None
     while True:
@@ -335,7 +335,7 @@ def _member(document: Any, name: str, source: LineSource) -> Any:
 
 
 def _key_bytes(content: Any) -> bytes:
-    """A text or a number as it is, all else as JSON without blanks."""
+    """Return a text or a number unchanged, anything else as JSON without spaces."""
     return (content if isinstance(content, str) else _json(content)).encode("utf-8", "surrogatepass")
 
 
@@ -354,6 +354,6 @@ def _refuse_constant(word: str) -> None:
 
 
 def _wrong(source: LineSource, what: str, hint: str, line: int = 0) -> InvalidRecordError:
-    """``line`` is where it begins, if that is not the line that was read last."""
+    """Return the error. ``line`` is the first line of the record, if it is not the last line read."""
     number = line or source.number
     return InvalidRecordError(f"line {number} of the input {what}", index=number - 1, hint=hint)

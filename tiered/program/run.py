@@ -1,9 +1,9 @@
-"""What both programs do around their work: streams that are open, an interrupt without a traceback, a quiet end.
+"""Start and end of both programs: open streams, an interrupt without a traceback, a quiet end.
 
-A descriptor that the shell closed (``>&-``) would be given to the next file that is opened, a segment of the log for
-example, and what is printed would land in it: it is opened on the null device first, the wrong way round, so that data
-which is read or printed there is an error instead of nothing. The imports of a program take a
-good part of a second; until they are done an interrupt ends it as it ends any program.
+A descriptor that the shell closed (``>&-``) would be reused for the next opened file, for example a segment, and output
+would land in it. So the null device is opened there first, in the wrong direction: reading or printing data is then an
+error. The imports of a program take a good part of a second. Until they are done an interrupt ends the process as
+usual.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from tiered.errors import install_command
 EXIT_INTERRUPTED = 130
 EXIT_USAGE = 2
 _STREAMS = (("stdin", "r", os.O_WRONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_RDWR))
-"""Name, mode, and how the null device is opened for one that is closed: talk on stderr may be lost."""
+"""Name, mode, and access to the null device for a closed stream. Messages on stderr may be lost."""
 
 
 def run_program(load: Callable[[], Callable[[], object]], *, extra: str) -> NoReturn:
-    """Imports the program's ``main`` with ``load``, runs it, and ends with the status that it asks for.
+    """Import the program's ``main`` with ``load``, run it, and exit with its status.
 
-    ``extra`` installs what the program imports: without it one sentence says so, and the status is 2.
+    ``extra`` names the packages that the program imports. If one is missing, an error is printed and the status is 2.
     """
     _open_what_is_closed()
     interrupt = signal.getsignal(signal.SIGINT)
-    ours = interrupt is signal.default_int_handler  # else somebody ignores it for us: nohup, a script's background
+    ours = interrupt is signal.default_int_handler  # otherwise it is ignored for us, by nohup or a background job
     if ours:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
@@ -48,7 +48,7 @@ def run_program(load: Callable[[], Callable[[], object]], *, extra: str) -> NoRe
     except KeyboardInterrupt:
         status = EXIT_INTERRUPTED
     except BrokenPipeError:
-        status = 0  # whoever read our output has had enough
+        status = 0  # the reader of our output closed it
     if ours:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     for name, _, _ in _STREAMS[1:]:
@@ -61,13 +61,13 @@ def _open_what_is_closed() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, access)  # the lowest number that is free: those below are open by now
+            os.open(os.devnull, access)  # gets the lowest free number, as those below are open by now
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
 def _settle(name: str) -> None:
-    """Flushes a stream. If its reader is gone the null device takes its place, so that the flush at exit succeeds."""
+    """Flush a stream. If its reader is gone, replace it with the null device, so that the flush at exit succeeds."""
     stream = getattr(sys, name)
     try:
         stream.flush()

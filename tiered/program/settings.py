@@ -1,4 +1,4 @@
-"""The one table of settings, and where each value comes from: flag, then ``TIERED_*``, then the TOML file.
+"""Table of all settings and the sources of their values: flag, then ``TIERED_*``, then the TOML file.
 
 ::
 
@@ -10,9 +10,9 @@
     [uploader]                             # the daemon's own settings; some hold for work by hand, too
     seal_idle = "10m"
 
-``SETTINGS`` are those of all programs, with variables such as ``TIERED_LOG_DIR``; ``DAEMON`` those of the table, with
-``TIERED_UPLOADER_SEAL_IDLE``. Unknown keys are refused with a suggestion: a setting that is silently ignored is worse
-than none. Credentials are no settings; they come from the SDK's own chain (environment, profile, role).
+``SETTINGS`` are those of all programs, with variables such as ``TIERED_LOG_DIR``. ``DAEMON`` are those of the table,
+with variables such as ``TIERED_UPLOADER_SEAL_IDLE``. An unknown key is refused with a suggestion, never ignored.
+Credentials are not settings: they come from the SDK's own chain (environment, profile, role).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from tiered.errors import ConfigError, NotFoundError
 from tiered.format.keys import check_topic_name
 
 MAX_CONFIG_BYTES = 1024 * 1024
-"""Longest configuration file that is read."""
+"""Largest configuration file in bytes."""
 
 MAX_SETTING_CHARS = 4096
-"""Longest value of one setting."""
+"""Longest value of one setting in characters."""
 
 PROGRESS_MODES = ("auto", "plain", "none", "json")
 TABLE = "uploader"
@@ -44,7 +44,7 @@ _TOML = 'for example: remote = "s3://bucket/prefix"'
 _SERVICE_LINK = re.compile(
     r"TIERED_UPLOADER_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_[A-Z]+)?)?)"
 )
-"""Kubernetes puts these into each pod of a namespace that has a Service called ``tiered-uploader``."""
+"""Variables that Kubernetes sets in pods of a namespace with a Service named ``tiered-uploader``."""
 
 Scalar = str | bool | int | None
 Tables = Mapping[str, Sequence["Setting"]]
@@ -52,7 +52,7 @@ Tables = Mapping[str, Sequence["Setting"]]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: its key, how its value is read, what it means, and the table of the file that it stands in."""
+    """One setting: its key, the parser of its value, its meaning, and its table of the file."""
 
     name: str
     parse: Callable[[Any], Any]
@@ -62,18 +62,18 @@ class Setting:
 
     @property
     def variable(self) -> str:
-        """Its environment variable."""
+        """Return its environment variable."""
         return f"TIERED_{self.table.upper()}_{self.name.upper()}" if self.table else f"TIERED_{self.name.upper()}"
 
     @property
     def flag(self) -> str:
-        """Its option on the command line."""
+        """Return its option on the command line."""
         return "--" + self.name.replace("_", "-")
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A setting's value and where it came from: ``source`` is ``flag``, ``environment``, ``file`` or ``default``."""
+    """A setting's value and its ``source``: ``flag``, ``environment``, ``file`` or ``default``."""
 
     value: Any
     source: str = "default"
@@ -81,7 +81,7 @@ class Value:
 
     @property
     def origin(self) -> str:
-        """The source as ``config show --origin`` prints it."""
+        """Return the source as ``config show --origin`` prints it."""
         return f"{self.source} {self.place}".strip()
 
 
@@ -89,10 +89,10 @@ class Value:
 
 
 def text(value: Any) -> str:
-    """Return a text. Raises ConfigError for anything else, and for an empty one."""
+    """Return a text. Raises ConfigError for anything else, and for empty text."""
     if not isinstance(value, str):
         raise ConfigError(f"{value!r} is not a text")
-    if not value:  # an unset variable of a script; as a path it would be the current directory
+    if not value:  # an unset variable of a script; as a path it means the current directory
         raise ConfigError("it is empty", hint="give it a value, or leave it out")
     if len(value) > MAX_SETTING_CHARS or "\0" in value:
         raise ConfigError("it is too long or holds a NUL character")
@@ -100,7 +100,7 @@ def text(value: Any) -> str:
 
 
 def boolean(word: str) -> bool | None:
-    """Return what a text means; None for one that means neither."""
+    """Return True or False for a word that means it, otherwise None."""
     lowered = word.strip().lower()
     return True if lowered in ("1", "true", "yes", "on") else False if lowered in ("0", "false", "no", "off") else None
 
@@ -114,7 +114,7 @@ def yes_or_no(value: Any) -> bool:
 
 
 def one_of(*words: str) -> Callable[[Any], str]:
-    """Return the parser of a setting that is one of these words."""
+    """Return a parser that accepts one of these words."""
 
     def parse(value: Any) -> str:
         found = text(value)
@@ -206,13 +206,13 @@ SETTINGS = (
     Setting("debug", yes_or_no, "show tracebacks", False),
 )
 PLACE = tuple(setting for setting in SETTINGS if setting.name in ("log_dir", "remote", *S3_WORDS))
-"""Settings of all programs that may stand in the table, too; their variables stay."""
+"""Settings of all programs that may be in the table, too. Their variables stay the same."""
 LIMITS = (
     Setting("bytes_per_second", size, table=TABLE),
     Setting("requests_per_second", whole, table=TABLE),
     Setting("memory", _memory, table=TABLE),
 )
-"""Limits of what a program asks of its store. They hold for a machine: for its daemon, and for work by hand."""
+"""Limits of requests and memory for one machine: for its daemon and for commands."""
 DAEMON = (
     Setting("http", parse_http, table=TABLE),
     Setting("drain", one_of("inflight", "sealed", "all"), table=TABLE),
@@ -242,10 +242,10 @@ DAEMON = (
 def read(
     wanted: Sequence[Setting], flags: Mapping[str, Any], environ: Mapping[str, str], config: Path | None, tables: Tables
 ) -> dict[str, Value]:
-    """Return the values that are given, by name. ``flags`` holds those of the command line, None for one not given.
+    """Return the given values by name. ``flags`` holds those of the command line, None for one not given.
 
-    ``tables`` are the tables of the file that are read, ``""`` for keys outside any, each with all settings that are
-    known there; a later one is nearer. Raises ConfigError, which names the place, for a wrong value or unknown key.
+    ``tables`` are the tables of the file to read, each with all its known settings. ``""`` is for keys outside any
+    table. A later table has precedence. Raises ConfigError, which names the place, for a wrong value or unknown key.
     """
     by_name = {setting.name: setting for setting in wanted}
     found: dict[str, Value] = {}
@@ -302,14 +302,14 @@ def resolve(flags: Mapping[str, Scalar], environ: Mapping[str, str], config: Pat
 
 
 def store_limits(flags: Mapping[str, str | None], environ: Mapping[str, str], config: Path | None) -> StoreLimits:
-    """Return the limits of a command by hand. Raises as :func:`read`, also for a misspelt limit."""
+    """Return the limits of a command. Raises as :func:`read`, also for a misspelt limit."""
     refuse_unknown_daemon_variables(environ)
     found = read(LIMITS, flags, environ, config, {TABLE: (*PLACE, *DAEMON)})
     return StoreLimits(**{name: each.value for name, each in found.items()})
 
 
 def refuse_unknown_daemon_variables(environ: Mapping[str, str]) -> None:
-    """Raises ConfigError for a ``TIERED_UPLOADER_*`` that is no setting of the daemon."""
+    """Raise ConfigError for a ``TIERED_UPLOADER_*`` that is no setting of the daemon."""
     known = [setting.variable for setting in (*PLACE, *DAEMON)]
     for name in sorted(environ):
         if name.startswith("TIERED_UPLOADER_") and name not in known and not _SERVICE_LINK.fullmatch(name):
@@ -318,7 +318,7 @@ def refuse_unknown_daemon_variables(environ: Mapping[str, str]) -> None:
 
 
 def refuse_unknown_variables(environ: Mapping[str, str]) -> None:
-    """A misspelt ``TIERED_*`` variable is an error; one that resembles nothing belongs to somebody else."""
+    """Raise ConfigError for a misspelt ``TIERED_*`` variable. One without similar names is not ours."""
     known = [*(setting.variable for setting in SETTINGS), "TIERED_CONFIG"]
     for variable in sorted(environ):
         if not variable.startswith("TIERED_") or variable in known or variable.startswith(FOREIGN_VARIABLES):
@@ -329,13 +329,13 @@ def refuse_unknown_variables(environ: Mapping[str, str]) -> None:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """``did you mean x?`` or an empty text; the one place that words it."""
+    """Return ``did you mean x?`` or an empty text."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"did you mean {close[0]}?" if close else ""
 
 
 def foreign_tables(path: Path | None) -> list[str]:
-    """Tables of the file that belong to other programs, which check them themselves."""
+    """Return the tables of the file that belong to other programs, which check them themselves."""
     document = {} if path is None else _read_toml(path)
     return [TABLE] if TABLE in document else []
 
@@ -356,7 +356,7 @@ def _read_toml(path: Path) -> dict[str, object]:
             f"the configuration file {path} is longer than {MAX_CONFIG_BYTES} bytes", hint="is it the right file?"
         )
     try:
-        return tomllib.loads(data.decode("utf-8-sig"))  # editors of Windows put a byte order mark before it
+        return tomllib.loads(data.decode("utf-8-sig"))  # Windows editors write a byte order mark
     except UnicodeDecodeError as cause:
         raise ConfigError(
             f"the configuration file {path} is not UTF-8 at byte {cause.start}", hint="save it as UTF-8"

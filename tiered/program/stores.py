@@ -1,4 +1,4 @@
-"""The bucket that a command line names: where it is, and how to reach it."""
+"""The bucket of a command line and the settings to reach it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tiered.store.options import StoreOptions
 
 
 def store_options(app: Application, url: str) -> S3Keywords:
-    """What was said of S3, if ``url`` is there. The environment is many programs' and does not concern other stores.
+    """Return the S3 settings if ``url`` is on S3. For other stores, variables of the environment are ignored.
 
-    Raises ``ConfigError``, which names where it came from, for what a flag or the file gives to another store.
+    Raises ``ConfigError``, which names the source, if a flag or the file gives an S3 setting to another store.
     """
     scheme = StoreLocation.parse(url, environ={}).scheme
     given = {word: app.values[word] for word in S3_WORDS if app.values[word].value is not None}
@@ -31,7 +31,7 @@ def store_options(app: Application, url: str) -> S3Keywords:
 
 
 def location(app: Application) -> StoreLocation:
-    """The remote tier's URL, parsed. A folder that is no store is an error: reading must not make it one."""
+    """Return the parsed URL of the remote tier. Raises NotFoundError for a folder that is no store."""
     url = app.need_remote()
     place = StoreLocation.parse(url, **store_options(app, url))
     try:
@@ -42,7 +42,7 @@ def location(app: Application) -> StoreLocation:
 
 
 def open_remote(app: Application, limits: Limits | None = None) -> Store:
-    """Open the bucket alone. A person waits: requests keep to :data:`STORE_DEADLINE_SECONDS`."""
+    """Open only the bucket. Requests keep to :data:`STORE_DEADLINE_SECONDS`, because a person waits."""
     options = StoreOptions(
         clock=app.clock,
         ids=app.ids,

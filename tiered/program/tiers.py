@@ -1,4 +1,4 @@
-"""Both tiers side by side, and a log that is opened for writing: what commands need that do more than read records."""
+"""Access to both tiers for commands that do more than read records, and logs opened for writing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def open_log(app: Application, *, create: bool, deadline_seconds: float = STORE_DEADLINE_SECONDS) -> tiered.Log:
-    """The log directory for writing, with its remote tier if one was named."""
+    """Open the log directory for writing, with its remote tier if one was named."""
     directory = app.need_log_dir()
     if create:
         refuse_file(directory)
@@ -54,9 +54,9 @@ def open_log(app: Application, *, create: bool, deadline_seconds: float = STORE_
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """A topic as the tiers know it; ``config`` under Kafka's names. The ids differ if they are different topics.
+    """A topic as the tiers know it. ``config`` has Kafka's names. Two different ids mean different topics.
 
-    ``entry`` is the bucket's, None if it has none, or if that cannot be read (``unreadable``).
+    ``entry`` is the bucket's, None if there is none or it cannot be read (``unreadable``).
     """
 
     name: str
@@ -69,24 +69,24 @@ class TopicFacts:
 
     @property
     def topic_id(self) -> UUID | None:
-        """The id; that of the bucket where both have one."""
+        """Return the id, that of the bucket if both tiers have one."""
         return self.remote_id if self.remote_id is not None else self.local_id
 
     @property
     def deleting(self) -> bool:
-        """Whether it is being deleted in the bucket: nobody reads or writes it any more."""
+        """Return whether it is being deleted in the bucket, and no longer read or written."""
         return self.entry is not None and self.entry.state == STATE_DELETING
 
     @property
     def tiers(self) -> list[str]:
-        """Where it is."""
+        """Return the names of the tiers that have it."""
         held = (("local", self.local_id), ("remote", self.remote_id))
         return [tier for tier, topic_id in held if topic_id is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class Tiers:
-    """Both tiers side by side, read-only; either may be None."""
+    """Both tiers side by side, read-only. Either may be None."""
 
     local: LocalLog | None
     store: Store | None
@@ -94,9 +94,9 @@ class Tiers:
     def topics(
         self, name: str | None = None, unreadable: dict[str, TieredError] | None = None
     ) -> dict[str, TopicFacts]:
-        """All topics by name, or the one that is named (over a bucket this asks for one object and lists nothing).
+        """Return all topics by name, or the named one (over a bucket this is one GET and no listing).
 
-        Of all topics ``unreadable`` gets those whose entry cannot be read, which else is raised.
+        ``unreadable`` gets all topics whose entry cannot be read. Without it such an entry raises.
         """
         found: dict[str, TopicFacts] = {}
         if self.store is not None:
@@ -108,7 +108,7 @@ class Tiers:
             for entry in entries:
                 try:
                     settings = entry.settings.to_text()
-                except ConfigError:  # who goes by them is told; the other topics are none of it
+                except ConfigError:  # raised where they are used; other topics are not affected
                     settings = dict(entry.config)
                 found[entry.name] = TopicFacts(entry.name, entry.partitions, None, entry.topic_id, settings, entry)
         if self.local is not None:
@@ -128,16 +128,16 @@ class Tiers:
         return dict(sorted(found.items()))
 
     def known(self) -> dict[TopicPartition, Known]:
-        """What the disk has seen of the bucket. Ask it before the bucket."""
+        """Return the disk's notes of the bucket. Call it before asking the bucket."""
         if self.local is None:
             return {}
         return known_partitions(self.local.uploads.read(), self.local.claims.read())
 
     def snapshot(self, facts: TopicFacts, partition: int, known: Known = NOTHING_KNOWN) -> Snapshot | None:
-        """The bucket's catalog of a partition, held against what the disk and the registry know of it.
+        """Return the bucket's catalog of a partition, compared with the notes of the disk and the registry.
 
-        None where there is none and nothing says that there was; raises LogDestroyedError and CorruptionError as
-        ``RootView.load`` does, and for an entry that is gone or names fewer partitions than the disk has uploaded.
+        None if there is none, and no note of one. Raises LogDestroyedError and CorruptionError as ``RootView.load``
+        does. An entry that is gone, or has fewer partitions than the disk has uploaded, raises them, too.
         """
         if self.store is None:
             return None
@@ -149,13 +149,13 @@ class Tiers:
         return drive(self.store, RootView(facts.entry.topic_id, partition, facts.name, known).pin())
 
     def run(self, steps: Steps[T]) -> T:
-        """Carries out what a snapshot is asked."""
+        """Run the steps of a snapshot."""
         if self.store is None:
             raise ConfigError("there is no bucket to ask", hint="name one with --remote")
         return drive(self.store, steps)
 
     def need_topic(self, name: str) -> TopicFacts:
-        """The topic ``name``. Raises ``UnknownTopicError`` with a suggestion."""
+        """Return the topic ``name``. Raises ``UnknownTopicError`` with a suggestion."""
         found = self.topics(name).get(name)
         if found is None:
             others: dict[str, TieredError] = {}
@@ -168,10 +168,10 @@ class Tiers:
 def open_tiers(
     app: Application, *, with_local: bool = True, with_remote: bool = True, limits: Limits | None = None
 ) -> Iterator[Tiers]:
-    """The tiers that were named, for commands that look at segments and catalogs themselves.
+    """Open the named tiers, for commands that read segments and catalogs themselves.
 
-    ``with_local`` False leaves the log directory out: it is lost, and the command goes on over the bucket;
-    ``with_remote`` False leaves the bucket out.
+    ``with_local`` False leaves the log directory out, for example a lost one. ``with_remote`` False leaves the bucket
+    out.
     """
     app.need_a_tier()
     if with_local:
@@ -193,7 +193,7 @@ def open_tiers(
 
 @contextmanager
 def open_in_bucket(app: Application, topic: str) -> Iterator[tuple[Tiers, TopicEntry]]:
-    """The bucket alone, and one topic's entry, for commands that change that topic there.
+    """Open only the bucket, with one topic's entry, for commands that change that topic there.
 
     Raises ConfigError without a bucket and for the coordinator's own topic, UnknownTopicError.
     """
@@ -207,19 +207,19 @@ def open_in_bucket(app: Application, topic: str) -> Iterator[tuple[Tiers, TopicE
 
 
 def tell_unreadable(app: Application, unreadable: Mapping[str, TieredError]) -> int:
-    """A warning of each entry that cannot be read, with what to do; the exit code, 0 if all can be: damage first."""
+    """Warn about each entry that cannot be read. Return the largest exit code (damage), 0 if all can be read."""
     for name, error in unreadable.items():
         app.out.warn(f"{topic_key(name)} cannot be read: {error}")
     return max((error.exit_code for error in unreadable.values()), default=0)
 
 
 def as_fields(unreadable: Mapping[str, TieredError]) -> list[dict[str, object]]:
-    """The same for ``--json``."""
+    """Return the same for ``--json``."""
     return [{"topic": name, "error": error.as_json()} for name, error in unreadable.items()]
 
 
 def topic_settings(pairs: Sequence[str]) -> dict[str, Any]:
-    """Return the settings that ``--set segment.bytes=64MiB`` ... names, checked, by name."""
+    """Return the checked settings of ``--set segment.bytes=64MiB`` ..., by name."""
     properties: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -232,14 +232,14 @@ def topic_settings(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def open_directory(app: Application, *, read_only: bool = False) -> LocalLog:
-    """The log directory that was named, by itself. Raises what :func:`directory_error` finds, LockedError."""
+    """Open the named log directory alone. Raises the error of :func:`directory_error`, LockedError."""
     directory = app.need_log_dir()
     need_directory(app)
     return LocalLog.open(directory, clock=app.clock, ids=app.ids, read_only=read_only)
 
 
 def refuse_internal(topic: str) -> None:
-    """Raises ConfigError for the coordinator's own topic, which ``Log.delete_topic`` refuses, too."""
+    """Raise ConfigError for the coordinator's own topic, which ``Log.delete_topic`` refuses, too."""
     if is_state_log(topic):
         raise ConfigError(
             f"{topic} is internal: it holds the decisions of transactions",

@@ -1,8 +1,8 @@
-"""Maintenance of a whole bucket, round after round: of ``maintain run --loop``, and beside the uploads of a daemon.
+"""Maintenance of a whole bucket in rounds, for ``maintain run --loop`` and inside a daemon.
 
-One thread, one action at a time; the end that is asked for comes between two of them. Each round knows topics and
-settings anew, and claims only what it has something to do for. What is wrong with one partition, whatever it is,
-keeps no other from its turn; what is wrong with the store is told, and tried again in the next round.
+One thread runs one action at a time, and ends between two actions. Each round reads topics and settings again, and
+claims only partitions with work. A failure of one partition does not stop the others. A failure of the store is
+reported, and the next round tries again.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from tiered.store.limit import Slots
 from tiered.store.probe import check_capabilities, probe
 
 EVERY_MS = 600_000
-"""From the end of one round to the beginning of the next."""
+"""Milliseconds from the end of one round to the beginning of the next."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is maintained: ``topic`` None is all of them, ``partition`` None all of the topic's."""
+    """Extent of maintenance: ``topic`` None is all topics, ``partition`` None all partitions of the topic."""
 
     kinds: tuple[Kind, ...] = ROUTINE
     topic: str | None = None
@@ -49,11 +49,10 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class UpkeepView:
-    """Where it is. ``doing``: the partition that has its turn, empty between two rounds; times are 0 before the first.
+    """Progress of the rounds. ``doing``: the current partition, empty between rounds. Times are 0 before the first.
 
-    ``failed``: what the newest turn of a partition came to, if it failed; ``trouble``: the whole round did, or a topic
-    was left out because its entry cannot be read.
-    ``paused``: topics that the newest round left alone.
+    ``failed``: errors of partitions in their newest turn. ``trouble``: the whole round failed, or a topic was left out
+    because its entry cannot be read. ``paused``: topics that the newest round skipped.
     """
 
     rounds: int = 0
@@ -68,7 +67,7 @@ class UpkeepView:
     paused: frozenset[str] = frozenset()
 
     def metrics(self) -> list[Metric]:
-        """Under the names of ``/metrics``."""
+        """Return figures under the names of ``/metrics``."""
         return [
             metric("maintain_rounds_total", self.rounds),
             *(metric("maintain_actions_total", self.actions.get(kind, 0), {"kind": kind.value}) for kind in Kind),
@@ -96,9 +95,9 @@ def _never(_topic: str) -> bool:
 
 @contextlib.contextmanager
 def room_for(action: Action, memory: Slots | None) -> Iterator[int]:
-    """Waits for memory, at most half of what there is, so that uploads go on beside it.
+    """Wait for memory, at most half of all, so that uploads continue meanwhile.
 
-    Gives the bytes of a map of keys. ``memory`` None: not counted.
+    Yields the bytes for a map of keys. ``memory`` None: not counted.
     """
     held, map_bytes = 0, DEDUPE_BUFFER_BYTES
     if memory is not None and action.kind in (Kind.MERGE, Kind.COMPACT, Kind.REENCODE):
@@ -109,9 +108,10 @@ def room_for(action: Action, memory: Slots | None) -> Iterator[int]:
 
 
 class Upkeep:
-    """``run`` and ``turn`` on one thread; ``end`` and ``view`` on any. ``on_failed`` gets None for a whole round.
+    """Rounds of maintenance. ``run`` and ``turn`` belong to one thread, ``end`` and ``view`` to any.
 
-    ``is_paused`` is asked of each topic before each action: nothing of a paused one begins.
+    ``on_failed`` gets None for a whole round. ``is_paused`` is asked for each topic before each action. A paused topic
+    begins no action.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Upkeep:
         is_paused: IsPaused = _never,
         memory: Slots | None = None,
     ) -> None:
-        """``memory``: bytes that actions hold, shared with others; None: not counted."""
+        """Take ``memory``, bytes that actions share with others; None: not counted."""
         self._store = store
         self._owner = owner
         self._clock = clock
@@ -138,25 +138,25 @@ class Upkeep:
         self._is_paused = is_paused
         self._memory = memory
         self._ending = threading.Event()
-        self._news = threading.Event()  # the end, or another rest
+        self._news = threading.Event()  # the end, or another interval
         self._every_ms = EVERY_MS
         self._capabilities: Capabilities | None = None
         self._counts: Counter[Kind] = Counter()
-        self._newest: dict[tuple[UUID, int], int] = {}  # versions of roots that were proven to be the newest
+        self._newest: dict[tuple[UUID, int], int] = {}  # versions of roots that were proven to be newest
         self.view = UpkeepView()
 
     def end(self) -> None:
-        """Ends after the action that is under way."""
+        """End after the current action."""
         self._ending.set()
         self._news.set()
 
     def go_by(self, every_ms: int) -> None:
-        """Another rest between two rounds, the one at hand included."""
+        """Change the interval between rounds, also the current one."""
         self._every_ms = every_ms
         self._news.set()
 
     def run(self, every_ms: int = EVERY_MS, *, patient: bool = True) -> None:
-        """Rounds until :meth:`end`. Not ``patient``: raises what is wrong with the first of them as a whole."""
+        """Run rounds until :meth:`end`. Without ``patient`` a failure of the whole first round is raised."""
         self._every_ms = every_ms
         while not self._ending.is_set():
             try:
@@ -169,14 +169,14 @@ class Upkeep:
             self._rest()
 
     def _rest(self) -> None:
-        """Until the next round is due, by the setting as it is by then, or the end is asked for."""
+        """Wait until the next round is due, by the current interval, or until the end."""
         begun, left_s = self._clock.monotonic(), self._every_ms / 1000
         while left_s > 0 and self._clock.wait(self._news, left_s) and not self._ending.is_set():
             self._news.clear()
             left_s = begun + self._every_ms / 1000 - self._clock.monotonic()
 
     def turn(self) -> None:
-        """One round. Raises TieredError for what is wrong with the store or the registry."""
+        """Run one round. Raises TieredError for a failure of the store or the registry."""
         self._note(began_ms=self._clock.now_ms(), paused=frozenset())
         try:
             if self._capabilities is None:
@@ -192,7 +192,7 @@ class Upkeep:
                     continue
                 self._note(doing=f"{tp}")
                 if entry.state == STATE_DELETING and tp.partition == 0:
-                    with self._by_itself(tp, failed):  # of all partitions: what is wrong with another is not this one's
+                    with self._by_itself(tp, failed):  # it covers all partitions: their failures are not this one's
                         self._drive(tend_deletion(entry, self._owner))
                 with self._by_itself(tp, failed):
                     self._maintain(entry, tp, self._capabilities)
@@ -207,7 +207,7 @@ class Upkeep:
     def _by_itself(self, tp: TopicPartition, failed: dict[TopicPartition, TieredError]) -> Iterator[None]:
         try:
             yield
-        except Exception as cause:  # noqa: BLE001 - also a bug that one partition meets is that one's alone
+        except Exception as cause:  # noqa: BLE001 - a bug in one partition's turn must not stop the others
             failed[tp] = as_error(cause, "maintenance")
             self._on_failed(tp, failed[tp])
 
@@ -239,7 +239,7 @@ class Upkeep:
         root = entry.topic_id, tp.partition
         seen = self._newest.get(root)
         if plan.actions and (seen is None or plan.version < seen):
-            self._drive(maintainer.need_newest(sweeps=False))  # claims of an older root would soon hide that it is one
+            self._drive(maintainer.need_newest(sweeps=False))  # claims on an older root would soon hide its age
         if plan.actions or (seen is not None and plan.version > seen):
             self._newest[root] = plan.version
         for action in plan.actions:
@@ -247,7 +247,7 @@ class Upkeep:
                 return
             self._note(doing=f"{tp} {action.kind}")
             done = self._run(maintainer, action, capabilities)
-            self._newest[root] = max(self._newest[root], maintainer.version)  # an older one may be this round's first
+            self._newest[root] = max(self._newest[root], maintainer.version)  # it may be older than this round's first
             self._counts[action.kind] += 1
             self._note(
                 actions=dict(self._counts),
@@ -264,5 +264,5 @@ class Upkeep:
         return drive(self._store, steps, clock=self._clock, ids=self._ids)
 
     def _note(self, **changes: object) -> None:
-        """Others see the view as a whole: it is replaced, never changed."""
+        """Replace the view, never change it: other threads read it as a whole."""
         self.view = replace(self.view, **changes)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
-"""The uploader of a log directory as ``status`` sees it: its own report where it serves one, else its lock's note.
+"""State of a directory's uploader for ``status``: its own report, otherwise the note of its lock.
 
-The note is for an uploader inside an application, for one with ``--http off``, and for one that hangs. It names the
-worst trouble that the uploader has.
+The note is for an uploader in an application, one with ``--http off``, and one that hangs. It names the uploader's
+worst problem.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tiered.times import format_time
 QUERY_SECONDS = 5.0
 MAX_STATUS_BYTES = 64 * 1024 * 1024
 LAG_LIMIT_MS = 3_600_000
-"""Lag from which on an upload is late, where no uploader has a limit of its own (``lag_limit``)."""
+"""Lag in milliseconds above which an upload is late, if the uploader has no limit of its own (``lag_limit``)."""
 
 CODES = {
     "directory_gone": "the log directory is gone",
@@ -45,17 +45,17 @@ CODES = {
     "bucket": "the bucket's part is not known",
     "problem": "something needs a look",
 }
-"""Why a log is not safe, the worst first: stable words for machines, and the beginning of the first line."""
+"""Reasons why a log is not safe, the worst first: stable words for machines, and the beginning of the first line."""
 
 _OF_WAITS = {"fenced": "fenced", "permission": "refused", "paused": "paused", "retry": "unavailable"}
-"""Codes of what a partition waits for, where they are no work under way."""
+"""Codes for the states of a waiting partition that are not work in progress."""
 _WORK = frozenset({"", "seal", "upload", "commit", "pool", "claim", "topic", "cancel"})
 _DAMAGE = frozenset({"corruption", "offset_gap", "log_destroyed"})
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One thing that keeps a log from being safe. ``since_ms`` is -1 and ``topic`` empty where that is not known."""
+    """One reason why a log is not safe. An unknown ``since_ms`` is -1, an unknown ``topic`` empty."""
 
     code: str
     text: str
@@ -65,7 +65,7 @@ class Reason:
     partition: int = -1
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields of ``--json``."""
+        """Return the fields for ``--json``."""
         return {
             "code": self.code,
             "text": self.text,
@@ -81,9 +81,9 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class UploaderStatus:
-    """What is known of the uploader of one directory. ``running`` is empty where none holds the lock.
+    """State of the uploader of one directory. ``running`` is empty if none holds the lock.
 
-    ``document``: its report (``/status``), None if it serves none. ``reasons``: why it keeps records from the bucket.
+    ``document``: its report (``/status``), None if it serves none. ``reasons``: why it does not upload records.
     """
 
     running: str = ""
@@ -130,7 +130,7 @@ def _ask(lock: DirectoryLock) -> dict[str, Any] | None:
 
 
 def _noted(lock: DirectoryLock) -> Iterator[Reason]:
-    """Yield the trouble that the uploader left beside its lock."""
+    """Yield the problem that the uploader noted beside its lock."""
     try:
         told = json.loads(lock.note().get("trouble", "null"))
         if told is not None:
@@ -142,7 +142,7 @@ def _noted(lock: DirectoryLock) -> Iterator[Reason]:
                 str(told["topic"] or ""),
                 -1 if told["partition"] is None else int(told["partition"]),
             )
-    except (ValueError, KeyError, TypeError):  # a note that is being written at this moment
+    except (ValueError, KeyError, TypeError):  # the note is being written at this moment
         return
 
 
@@ -154,7 +154,7 @@ def _paused(pauses: Mapping[str, Pause]) -> Iterator[Reason]:
 
 
 def reasons_of(document: Mapping[str, Any]) -> list[Reason]:
-    """Return why the uploader that made this report keeps records from the bucket; pauses are told by their file."""
+    """Return why the uploader of this report does not upload records. Pauses come from their file."""
     found = [
         Reason("damaged", each["reason"], -1, each["unblocks"], each["topic"], each["partition"])
         for each in document["out_of_service"]
@@ -181,7 +181,7 @@ def reasons_of(document: Mapping[str, Any]) -> list[Reason]:
 
 
 def late(topic: str, partition: int, lag_ms: int, now_ms: int) -> Reason:
-    """Return the reason of a partition whose oldest sealed record waits for longer than the limit."""
+    """Return the reason for a partition whose oldest sealed record waits longer than the limit."""
     text = f"{topic}-{partition}: the oldest sealed record waits for {human_duration(lag_ms)}"
     return Reason("behind", text, now_ms - lag_ms, "a faster store, or more --uploads", topic, partition)
 
@@ -225,7 +225,7 @@ def query(host: str, port: int) -> dict[str, Any]:
 
 
 def wait_line(line: Mapping[str, Any], now_ms: int) -> Iterator[str]:
-    """Yield what the uploader says of one partition, below its figures."""
+    """Yield the uploader's line about one partition, below its figures."""
     waiting = line["waiting"]
     if waiting:
         since = f" since {_age(now_ms - waiting['since_ms'])}" if waiting["since_ms"] >= 0 else ""
@@ -234,7 +234,7 @@ def wait_line(line: Mapping[str, Any], now_ms: int) -> Iterator[str]:
 
 
 def talk(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is no trouble but worth a line: a store that asked to slow down, maintenance."""
+    """Yield lines about events that are no problem: a store that asked to slow down, maintenance."""
     now_ms = document["now_ms"]
     for each in document["store"]["slowed"]:
         rate = f"{each['requests_per_second']} requests a second below {each['prefix']}/"
@@ -258,7 +258,7 @@ def talk(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def verdict(reasons: Sequence[Reason], only_here: int, records: str) -> str:
-    """Return the first line of ``status``: ``safe``, or what is not. ``records``: the number in words."""
+    """Return the first line of ``status``: ``safe``, or the worst reason. ``records``: the number in words."""
     if not reasons:
         return "safe"
     first = worst(reasons)
@@ -276,5 +276,5 @@ def worst(reasons: Sequence[Reason]) -> Reason:
 
 
 def _age(duration_ms: int) -> str:
-    """Return ``3m08s``; none for a time of a clock that is ahead of this one."""
+    """Return ``3m08s``, and ``0s`` for a time ahead of this clock."""
     return human_duration(max(0, duration_ms))

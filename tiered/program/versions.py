@@ -1,4 +1,4 @@
-"""Versions of the program and of what it stands on, for ``--version``, ``doctor`` and bug reports."""
+"""Versions of the program and its dependencies, for ``--version``, ``doctor`` and bug reports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PARTS = ("boto3", "botocore", "crc32c", "cramjam", "lz4", "zstandard", "numpy",
 
 
 def product_version() -> str:
-    """The version of the distribution, ``unknown`` in a checkout that is not installed."""
+    """Return the version of the distribution, ``unknown`` in a checkout that is not installed."""
     try:
         return metadata.version("tieredlog")
     except metadata.PackageNotFoundError:
@@ -17,7 +17,7 @@ def product_version() -> str:
 
 
 def part_versions() -> dict[str, str]:
-    """Python and every installed part; absent ones are left out. Nothing is imported."""
+    """Return the versions of Python and every installed dependency. Nothing is imported."""
     found = {"python": platform.python_version(), "platform": platform.platform()}
     for part in _PARTS:
         try:
@@ -28,6 +28,6 @@ def part_versions() -> dict[str, str]:
 
 
 def version_lines() -> list[str]:
-    """What ``tiered --version`` prints."""
+    """Return the lines of ``tiered --version``."""
     parts = ", ".join(f"{name} {version}" for name, version in part_versions().items())
     return [f"tiered {product_version()}", parts]

@@ -1,6 +1,6 @@
-"""Whatever ends a program, as one sentence, a hint and an exit code.
+"""Conversion of any exception into one sentence, a hint and an exit code.
 
-Advice of the library is put into the words of the command line: a keyword argument means nothing to who typed options.
+Hints of the library are translated into options of the command line, because keyword arguments mean nothing there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WORDS = (
     ("open the directory read-only", "read with cat, tail or status, which take no lock"),
     ("call sync(), pass uploader=Uploader() to open, or run tiered-uploader", "run tiered-uploader"),
 )
-"""What the library says, and what it is called here."""
+"""Phrases of the library's hints, and their translations here."""
 
 KAFKA_OPTIONS = {
     "--bootstrap-server": "there is no broker: --log-dir names a directory, --remote a bucket",
@@ -39,26 +39,26 @@ KAFKA_OPTIONS = {
     "--replication-factor": "leave it out: a partition is on one disk, and in the bucket",
     "--topic": "the topic is an argument: TOPIC or TOPIC:P",
 }
-"""Options of Kafka's tools that a command may lack, and what takes their place."""
+"""Options of Kafka's tools that a command may lack, and their replacements."""
 
 _SUGGESTION = re.compile(r"\s*\(?Did you mean .*$")
-"""Click's own, which is the hint's business."""
+"""Click's own suggestion, which our hint replaces."""
 
 _KINDS = (
     ("is not a valid integer range", "is not a whole number"),
     ("is not a valid float range", "is not a number"),
 )
-"""Click names the range where it means its members."""
+"""Click's words for a range, and ours for its members."""
 
 
 def in_cli_words(error: TieredError) -> None:
-    """Puts the error's hint, in place, into options and commands."""
+    """Translate the error's hint, in place, into options and commands."""
     for library, ours in WORDS:
         error.hint = error.hint.replace(library, ours)
 
 
 def as_error(cause: Exception, program: str, options: Mapping[str, str] | None = None) -> TieredError:
-    """Whatever went wrong in ``program`` as an error of ours: a sentence, a hint and an exit code.
+    """Return any exception of ``program`` as an error of ours: a sentence, a hint and an exit code.
 
     ``options``: hints for options that the program does not have.
     """
@@ -79,7 +79,7 @@ def as_error(cause: Exception, program: str, options: Mapping[str, str] | None =
 
 
 def _is_echo(cause: BaseException) -> bool:
-    """Whether it is of click, which prints for both programs: files of the log have errors of their own."""
+    """Return whether click's output raised it. Files of the log have errors of their own."""
     frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
     return any((frame.f_globals.get("__name__"), frame.f_code.co_name) == ("click.utils", "echo") for frame in frames)
 
