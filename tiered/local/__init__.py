@@ -10,7 +10,7 @@
       tiered-offset-checkpoint         what the bucket holds, as read back by the uploader
       tiered-claims.json               proof that this is the volume which the bucket knows
       tiered-tasks.json                how each background task did, for people
-      tiered-seal-request, -answer     "roll these partitions", by whoever uploads; what was carried out
+      tiered-seal-request, -answer     "roll these partitions", by an uploader; the request that was carried out
       flights-0/
         00000000000000000000.log .index .timeindex      sealed: immutable, indexes trimmed
         00000000000000004711.log .index .timeindex      active: indexes preallocated
@@ -19,15 +19,16 @@
         tiered-sparse tiered-plain                      empty: offsets were left out; no producer ever wrote
       weather-0.{uuid}-delete/         a deleted topic's, removed after file.delete.delay.ms or at the next open
       weather-1.{uuid}-future/         a partition on its way here from another log directory
-      weather-2.{uuid}-stray/          a broker's; kept, never loaded
+      weather-2.{uuid}-stray/          a broker's; preserved, never loaded
 
-What a caller may rely on. ``append`` is atomic: one batch or nothing, also after ``kill -9``; when it returns its bytes
+Guarantees to a caller. ``append`` is atomic: one batch or nothing, also after ``kill -9``; when it returns its bytes
 are in the page cache. ``flush`` returns after fsync; an fsync that fails takes the partition offline and is never
 repeated as if nothing had happened. A torn tail is copied beside its segment before it is cut. Damage in a sealed
-segment is an error at the read that meets it, with path, position and offset; it never keeps the log from opening and
+segment is an error at the read that meets it, with path, position and offset; it never stops the log from opening and
 never takes later records away. Local bytes go only below a committed end that was read back from the store.
 
 Every effect goes through ``disk.files.Files``, so that tests can tear, fill and fail the disk.
+
 ``directory.directories.LocalTier`` is a log for writing, over one directory or several; ``directory.manager.LocalLog``
 is one directory, for writing or read-only (beside its writer, or a Kafka broker's); ``directory.view`` only looks;
 ``partition.partition.PartitionLog`` is one partition. The rooms, from the ground up: ``disk``, ``segment``,

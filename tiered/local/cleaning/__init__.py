@@ -1,1 +1,1 @@
-"""Keyed compaction on the local disk: which partition is cleaned now, one round over it, how far it is cleaned."""
+"""Keyed compaction on the local disk: choice of a partition, one round over it, progress of each."""

@@ -1,8 +1,8 @@
-"""Keyed compaction of a purely local log: which partition is cleaned now, on how many threads, what holds others back.
+"""Keyed compaction of a purely local log: choice of the partition, threads, limits and failures.
 
 A round that fails for a reason that is not the disk's leaves its partition alone until the directory is opened again:
 it is *uncleanable*, as with Kafka, and the others go on. A tiered partition is never cleaned here: its old segments are
-the bucket's, and what the disk lacks the catalog would not know.
+the bucket's, and the catalog would not know which records the disk dropped.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ from tiered.plan.token_bucket import TokenBucket
 LOGGER = logging.getLogger("tiered.local")
 
 ROUNDS_AT_ONCE = 64
-"""How many rounds one call of the background task makes on each of its workers."""
+"""Limit of the rounds that one call of the background task makes on each of its workers."""
 
 LOG_CHANGED = (CleaningStoppedError, NotFoundError, ClosedError, FencedError)
-"""The log was cut, closed, moved or deleted under a round: nothing is wrong with it."""
+"""Errors of a log that was cut, closed, moved or deleted under a round: it is not damaged."""
 
 DISK_IN_THE_WAY = (DiskFullError, LocalIOError, LocalPermissionError)
-"""What the disk refuses today it may do tomorrow; a disk that fails takes its directory offline elsewhere."""
+"""Errors of the disk that may pass. A disk that fails takes its directory offline elsewhere."""
 
 MAX_NAP_SECONDS = 1.0
-"""How long one sleep lasts at most: whoever is slowed down looks up between two of them."""
+"""Longest single sleep of a throttled round, which checks for a stop between two of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class CleaningStatus:
-    """What a round over one partition would do. ``refused``: why there is none; ``groups`` bases that may become one.
+    """Preview of a round over one partition. ``refused``: why there is none; ``groups``: bases that may become one.
 
     The groups are those of a map with room for every key.
     """
@@ -77,7 +77,7 @@ class CleaningStatus:
 
 @dataclass(slots=True)
 class CleaningPass:
-    """What one worker did in a row: rounds, bytes read and written, partitions that failed and the first error."""
+    """Work of one worker in a row: rounds, bytes read and written, partitions that failed and the first error."""
 
     rounds: int = 0
     bytes: int = 0
@@ -86,7 +86,7 @@ class CleaningPass:
 
 
 class LogCleaner:
-    """One per directory that is open for writing. Thread-safe; never two rounds over one partition at a time."""
+    """Cleaner of one directory that is open for writing. Thread-safe; never two rounds over one partition at a time."""
 
     def __init__(self, around: Surroundings, roster: Roster) -> None:
         self.checkpoint = CleanerCheckpoint(roster.directory, around.files)
@@ -99,30 +99,30 @@ class LogCleaner:
         self._subjects = Subjects(around.files, self.checkpoint)
         self._counts = CleanerCounts(around.config.cleaner_threads)
         self._stopping = threading.Event()
-        self._looking = threading.RLock()  # who chooses, and what was seen for it
+        self._looking = threading.RLock()  # the choice of a partition, and its input
         self._held_back: dict[TopicPartition, tuple[int, int, int | None]] = {}
-        self._changed = threading.Condition()  # of the three below
+        self._changed = threading.Condition()  # guards the three below
         self._at_work: dict[TopicPartition, int] = {}
         self._paused: Counter[TopicPartition] = Counter()
         self._uncleanable: dict[TopicPartition, str] = {}
 
     @property
     def uncleanable(self) -> dict[TopicPartition, str]:
-        """Partitions in which an earlier round failed, and why; cleared by the next open."""
+        """Return partitions in which an earlier round failed, with the reason; cleared by the next open."""
         with self._changed:
             return dict(self._uncleanable)
 
     def figures(self) -> CleanerFigures:
-        """What was counted since the open."""
+        """Return the counters since the open."""
         with self._changed:
             bad, at_work = set(self._uncleanable), len(self._at_work)
         dirty = sum(self._subjects.dirty_bytes(writer) for writer in self._roster.awake() if writer.tp in bad)
         return self._counts.figures(uncleanable_partitions=len(bad), uncleanable_bytes=dirty, at_work=at_work)
 
     def run(self, now_ms: int) -> CleaningPass:
-        """What one worker of the background task does: rounds over the filthiest partition until none is filthy enough.
+        """Clean as one worker: rounds over the filthiest partition until none is filthy enough.
 
-        A partition that fails keeps no other from its turn. Raises nothing of a partition's.
+        A partition that fails does not stop the others. Raises no error of a partition.
         """
         done = CleaningPass()
         failed: set[TopicPartition] = set()
@@ -138,7 +138,7 @@ class LogCleaner:
                 done.bytes += report.bytes_read + report.bytes_written
                 if subject.state.config.deletes:
                     subject.writer.retention.retain(now_ms)
-            except Exception as error:  # noqa: BLE001 - as Kafka: whatever it is, it is this partition's
+            except Exception as error:  # noqa: BLE001 - as Kafka: any error is this partition's
                 failed.add(tp)
                 self._fail(tp, error, done)
             finally:
@@ -146,7 +146,7 @@ class LogCleaner:
         return done
 
     def clean(self, tp: TopicPartition) -> CleaningReport | None:
-        """Runs one round over ``tp`` now, however little of it is dirty; None if nothing is.
+        """Run one round over ``tp`` now, however little of it is dirty; None if nothing is.
 
         Raises ConfigError with the reason if it must not be cleaned, CorruptionError where it is damaged.
         """
@@ -169,7 +169,7 @@ class LogCleaner:
             self._release(tp)
 
     def status(self, tp: TopicPartition) -> CleaningStatus:
-        """What a round over ``tp`` would do now; nothing is changed. Raises UnknownTopicError."""
+        """Return the preview of a round over ``tp``; nothing is changed. Raises UnknownTopicError."""
         writer = self._find(tp)
         refused = self._refused(writer)
         if refused:
@@ -192,9 +192,9 @@ class LogCleaner:
 
     @contextmanager
     def paused(self, *tps: TopicPartition) -> Iterator[None]:
-        """No file of these partitions gets another name in here; rounds that are at work on them end first.
+        """Rename no file of these partitions inside the block; rounds in progress on them end first.
 
-        They end between two batches; LocalIOError if one has not within ``close_timeout_ms``, as it hangs in the disk.
+        They end between two batches. Raises LocalIOError if one hangs in the disk for longer than ``close_timeout_ms``.
         """
         me, seconds = threading.get_ident(), self._config.close_timeout_ms / 1000
         with self._changed:
@@ -210,11 +210,11 @@ class LogCleaner:
                 self._paused += Counter()  # forgets those at zero
 
     def stop(self) -> None:
-        """Rounds end between two batches, as if there had been none; no other begins. The log is about to close."""
+        """Stop rounds between two batches, without effect, and begin no other. The log is about to close."""
         self._stopping.set()
 
     def forget_gone(self) -> None:
-        """Forgets all notes of partitions that are gone: a new partition may get the name of an old one."""
+        """Forget all notes of partitions that are gone: a new partition may get the name of an old one."""
         held = set(self._roster.names())
         self.checkpoint.keep(held)
         with self._changed:
@@ -225,7 +225,7 @@ class LogCleaner:
     def _choose(
         self, now_ms: int, failed: set[TopicPartition], done: CleaningPass
     ) -> tuple[Subject, CleaningCandidate] | None:
-        """The filthiest partition, taken for this thread; None: none is filthy enough."""
+        """Return the filthiest partition, reserved for this thread; None if none is filthy enough."""
         with self._looking:
             while not self._stopping.is_set():
                 subjects = {s.state.tp: s for s in self._candidates(now_ms, failed, done)}
@@ -237,11 +237,11 @@ class LogCleaner:
                 tp = choice.filthiest.tp
                 if self._take(tp):
                     return subjects[tp], choice.filthiest
-                failed.add(tp)  # somebody cleans it by hand since a moment
+                failed.add(tp)  # a manual round has just begun on it
         return None
 
     def _candidates(self, now_ms: int, failed: set[TopicPartition], done: CleaningPass) -> Iterable[Subject]:
-        """What is to be chosen from. The stable offset costs reading: it is asked for only where a round is due."""
+        """Yield the choices. The stable offset costs reading: it is computed only where a round is due."""
         for writer in self._roster.awake():
             tp = writer.tp
             if tp in failed or tp in self._at_work or self._refused(writer):
@@ -258,14 +258,14 @@ class LogCleaner:
                     settled = cleaning_candidate(subject.state, now_ms)
                     if settled is None or not settled.eligible:
                         self._held_back[tp] = mark
-            except Exception as error:  # noqa: BLE001 - it keeps no other from being chosen
+            except Exception as error:  # noqa: BLE001 - it does not stop the others
                 failed.add(tp)
                 self._fail(tp, error, done)
                 continue
             yield subject
 
     def _round(self, subject: Subject, candidate: CleaningCandidate, now_ms: int) -> CleaningReport:
-        """The partition is taken."""
+        """Run one round over a reserved partition."""
         tp, workers = candidate.tp, self._config.cleaner_threads
         limit = self._config.cleaner_max_bytes_per_second
         began = self._clock.monotonic()
@@ -319,9 +319,7 @@ class LogCleaner:
                 self.checkpoint.store(candidate.tp, candidate.first_dirty, self._roster.names())
 
     def _fail(self, tp: TopicPartition, error: Exception, done: CleaningPass) -> None:
-        """What a failure means for its partition: nothing where the log changed; else it is told, and what the disk is
-        not to blame for makes it uncleanable.
-        """
+        """Record a failure, unless the log changed. An error that is not the disk's makes the partition uncleanable."""
         if isinstance(error, LOG_CHANGED):
             return
         told = error if isinstance(error, TieredError) else TieredError(f"{tp}: {type(error).__name__}: {error}")
@@ -342,7 +340,7 @@ class LogCleaner:
             raise UnknownTopicError(f"the directory holds no partition {tp}") from None
 
     def _take(self, tp: TopicPartition) -> bool:
-        """Reserves ``tp`` for this thread; False if another thread has it."""
+        """Reserve ``tp`` for this thread; False if another thread has it."""
         with self._changed:
             return self._at_work.setdefault(tp, threading.get_ident()) == threading.get_ident()
 
@@ -352,7 +350,7 @@ class LogCleaner:
             self._changed.notify_all()
 
     def _refused(self, writer: PartitionWriter) -> str:
-        """Why a partition is not cleaned, empty if it may be."""
+        """Return why a partition is not cleaned, empty if it may be."""
         refused = refusal(writer)
         if refused:
             return refused

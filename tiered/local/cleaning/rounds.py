@@ -6,8 +6,8 @@
     log start .. map end, in groups   ── BatchFilter ───────>  .cleaned ── replace_segments ──> in their place
     map end                           ───────────────────────>  cleaner-offset-checkpoint (the caller's)
 
-What is read is sealed and durable: a record goes only if the newer one of its key survives a power cut. A round that
-ends early, for whatever reason, leaves each group as it was or cleaned; the next one begins where this one began.
+Only sealed and durable segments are read: a record goes only if the newer one of its key survives a power cut. A round
+that ends early, for any reason, leaves each group as it was or cleaned; the next one begins where this one began.
 """
 
 from __future__ import annotations
@@ -45,20 +45,21 @@ BUFFER_BYTES = 1024 * 1024
 """Log files are read in pieces of this size; a larger batch gets a buffer of its own."""
 
 MOST_PASSED = 65_536
-"""Pieces of which it is remembered that they may be left unread the second time."""
+"""Limit of the pieces that a round remembers, so that it may skip them in the second pass."""
 
 
 class CleaningStoppedError(TieredError):
-    """The log changed under the cleaner (cut, closed, deleted, another policy): nothing more was replaced."""
+    """Stop of a round: the log changed under the cleaner (cut, closed, deleted, another policy)."""
 
     code = "cleaning_stopped"
     retriable = True
 
 
 class CleaningRound:
-    """``spend`` is told of bytes read and of bytes to be written; it may sleep, and raise (a limit, a reserve).
+    """One round. ``spend`` gets the bytes read and the bytes to be written; it may sleep, and raise (a limit, a
+    reserve).
 
-    ``at_once``: of many batches together. Without, of each batch: whoever sets a limit waits for it anyway.
+    ``at_once``: ``spend`` is called for many batches together. Without it, for each batch, as a rate limit needs.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class CleaningRound:
         self.report = CleaningReport(candidate.first_dirty)
 
     def run(self) -> CleaningReport:
-        """All of it. Raises CorruptionError, DiskFullError, LocalIOError or CleaningStoppedError."""
+        """Run the round. Raises CorruptionError, DiskFullError, LocalIOError or CleaningStoppedError."""
         state, candidate, report = self._state, self._candidate, self.report
         aborted = aborted_txns(self._files, self._writer.directory, self._writer.view(), 0, state.end_offset)
         self._build_map(aborted)
@@ -140,9 +141,9 @@ class CleaningRound:
             builder.end_segment(segment.end_offset)
 
     def _rewrite(self, group: tuple[SegmentState, ...], kept: BatchFilter) -> FoundSegment | None:
-        """The group as one finished copy, still named ``.cleaned``; nothing is left of one that does not get so far.
+        """Return the group as one finished copy, still named ``.cleaned``; an unfinished one is removed.
 
-        None: it is one segment, and stays as it is.
+        Return None if the group is one segment that stays as it is.
         """
         copy: SegmentCopy | None = None if len(group) == 1 else self._copy(group)
         unchanged = 0  # bytes at the start of a segment that may stay
@@ -159,7 +160,7 @@ class CleaningRound:
                         self._copy_start(segment, unchanged, copy)
                     copy.append_run(left.left)
             self._check()
-            self._spend(0, 0)  # whoever stops a round, or wants the partition, asked while the last batches were judged
+            self._spend(0, 0)  # a stop or a pause may have come during the last batches
             txns = kept.take_aborted()
             if copy is None:
                 return None
@@ -180,7 +181,7 @@ class CleaningRound:
         return SegmentCopy(self._files, directory, group[0].base_offset, interval_bytes=interval_bytes)
 
     def _cleaned(self, segment: SegmentState, kept: BatchFilter) -> Iterator[CleanedRun]:
-        """What is left of a segment, piece by piece. Each is valid until the next step."""
+        """Yield the rest of a segment, piece by piece. Each is valid until the next step."""
         gone = self._superseded(segment)
         spans = {at: Span(at, run.size, run.base_offset, run.next_offset - 1) for at, run in gone.items()}
         for log, span, batches, verified in self._stretches(segment, 0, known=spans):
@@ -196,7 +197,7 @@ class CleaningRound:
                 raise _at(log, span, error, verified) from error
 
     def _superseded(self, segment: SegmentState) -> dict[int, PassedRun]:
-        """Runs of a segment, by position, of which nothing is left: they need not be read once more."""
+        """Return runs of a segment without a live record, by position: they need not be read again."""
         base, end = segment.base_offset, self._candidate.first_uncleanable
         return {
             at: run
@@ -205,14 +206,14 @@ class CleaningRound:
         }
 
     def _copy_start(self, segment: SegmentState, size_bytes: int, copy: SegmentCopy) -> None:
-        """The first ``size_bytes``, whole batches, as they are. They were accounted for when they were judged."""
+        """Copy the first ``size_bytes``, whole batches, as they are. They were charged before."""
         for _, _, batches, _ in self._stretches(segment, 0, size_bytes):
             copy.append_run(batches)
 
     def _replace(self, group: tuple[SegmentState, ...], found: FoundSegment) -> None:
-        """The copy takes the place of its group, if the log is still the one that was read.
+        """Put the copy in the place of its group, if the log is still the one that was read.
 
-        Nothing is tidied up when that fails: once a name has changed, only the next open may tell what that means.
+        On failure nothing is cleaned up: once a name has changed, only the next open may decide what that means.
         """
         bases = [segment.base_offset for segment in group]
         if not self._writer.exchange.replace_segments([found], bases, witness=self._watched):
@@ -226,9 +227,9 @@ class CleaningRound:
         *,
         known: Mapping[int, Span] = MappingProxyType({}),
     ) -> Iterator[tuple[LogFile, Span, memoryview, bool]]:
-        """The batches of a segment that end at or above ``start_offset``, of its first ``size_bytes`` (None: of all).
+        """Yield batches of a segment that end at or above ``start_offset``, in its first ``size_bytes`` (None: all).
 
-        As :meth:`LogFile.stretches` says. The view is valid until the next step.
+        See :meth:`LogFile.stretches`. The view is valid until the next step.
         """
         local = self._segments[segment.base_offset]
         end = local.size_bytes if size_bytes is None else size_bytes
@@ -257,7 +258,7 @@ class CleaningRound:
             return LogFile(self._files, local.path)  # retention renamed it just now, which changes the path
 
     def _check(self) -> None:
-        """Whoever cuts, closes or deletes the log does not wait for a cleaner: it looks up between two batches."""
+        """Raise CleaningStoppedError if the log was cut, closed or changed: it does not wait for a cleaner."""
         writer = self._writer
         if not writer.condition.at_work:
             raise self._stopped("it was closed or went offline")
@@ -271,7 +272,7 @@ class CleaningRound:
 
 
 def _at(log: LogFile, span: Span, error: CorruptionError, in_run: bool) -> CorruptionError:
-    """``error`` of what was read from ``log``: of one of several batches, which it names, or of the only one."""
+    """Return ``error`` with its place in ``log``: that of a batch in a run, or of the only batch."""
     if in_run:
         return log.damage(span.position + error.position, error.message, error.offset)
     return log.damage(span.position, error.message, span.base_offset)
@@ -279,7 +280,7 @@ def _at(log: LogFile, span: Span, error: CorruptionError, in_run: bool) -> Corru
 
 @dataclass(frozen=True, slots=True)
 class CleanerFigures:
-    """What a cleaner counts: Kafka's gauges of its log cleaner, and totals since the open. Ratios are of 1.
+    """Counters of a cleaner: Kafka's gauges of its log cleaner, and totals since the open. Ratios are of 1.
 
     The maxima are those of each worker's last round, ``max_dirty_ratio`` that of the last look.
 
@@ -312,7 +313,7 @@ class CleanerFigures:
 
 
 class CleanerCounts:
-    """Thread-safe."""
+    """Counters of a cleaner. Thread-safe."""
 
     def __init__(self, workers: int) -> None:
         self._lock = threading.Lock()
@@ -323,7 +324,7 @@ class CleanerCounts:
         self._looked_ms = -1
 
     def looked(self, candidates: Iterable[CleaningCandidate], now_ms: int) -> None:
-        """The partitions that were chosen from."""
+        """Count the partitions of a choice."""
         found = list(candidates)
         with self._lock:
             self._dirty = max((each.ratio for each in found), default=0.0)
@@ -331,7 +332,7 @@ class CleanerCounts:
             self._looked_ms = now_ms
 
     def cleaned(self, report: CleaningReport, seconds: float) -> None:
-        """One round is over."""
+        """Count a finished round."""
         with self._lock:
             self._last.append((report, seconds))
             self._rounds += 1
@@ -339,7 +340,7 @@ class CleanerCounts:
             self._written += report.bytes_written
 
     def figures(self, *, uncleanable_partitions: int, uncleanable_bytes: int, at_work: int) -> CleanerFigures:
-        """As they are now."""
+        """Return the current figures."""
         with self._lock:
             read = sum(report.bytes_read for report, _ in self._last)
             written = sum(report.bytes_written for report, _ in self._last)

@@ -1,4 +1,4 @@
-"""What the cleaner knows of a partition when it chooses one, why it leaves one out, and how far each was cleaned."""
+"""State of a partition for the cleaner's choice, reasons to refuse one, and the progress of each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OFFLINE = "closed or offline"
 
 
 class CleanerCheckpoint:
-    """``cleaner-offset-checkpoint``: up to where each compacted partition was cleaned. Kafka's file, in memory as well.
+    """``cleaner-offset-checkpoint``: the end of the cleaned part of each compacted partition. Kafka's file.
 
     Thread-safe; read once, since only one process writes the directory. Every change is durable on return.
     """
@@ -39,18 +39,18 @@ class CleanerCheckpoint:
         self._known: dict[TopicPartition, int] | None = None
 
     def offset(self, tp: TopicPartition) -> int | None:
-        """The first dirty offset; None: never cleaned."""
+        """Return the first dirty offset; None: never cleaned."""
         with self._lock:
             return self._offsets().get(tp)
 
     def store(self, tp: TopicPartition, offset: int, held: Collection[TopicPartition]) -> None:
-        """``offset`` is the first dirty one of ``tp``. Entries of partitions that are not in ``held`` go."""
+        """Set the first dirty ``offset`` of ``tp``. Drop entries of partitions that are not in ``held``."""
         with self._lock:
             kept = {other: known for other, known in self._offsets().items() if other in held}
             self._write({**kept, tp: offset})
 
     def adopt(self, tp: TopicPartition, offset: int | None) -> None:
-        """A partition that came from another directory, and what was noted there."""
+        """Set the entry of a partition that came from another directory, with the offset noted there."""
         with self._lock:
             others = {other: known for other, known in self._offsets().items() if other != tp}
             if offset is not None:
@@ -59,14 +59,14 @@ class CleanerCheckpoint:
                 self._write(others)
 
     def lower(self, tp: TopicPartition, offset: int) -> None:
-        """The log is about to be cut at ``offset``: what is appended from there on was never cleaned."""
+        """Lower the entry before the log is cut at ``offset``: later appends there were never cleaned."""
         with self._lock:
             known = self._offsets()
             if known.get(tp, -1) > offset:
                 self._write({**known, tp: offset})
 
     def keep(self, held: Collection[TopicPartition]) -> None:
-        """Forgets partitions that are not in ``held``: others may get their names."""
+        """Forget partitions that are not in ``held``: others may get their names."""
         with self._lock:
             known = self._offsets()
             kept = {tp: offset for tp, offset in known.items() if tp in held}
@@ -85,7 +85,7 @@ class CleanerCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A partition as the choice sees it, and what it was seen by."""
+    """A partition as the choice sees it, and the objects that it was read from."""
 
     writer: PartitionWriter
     state: LogState
@@ -94,7 +94,7 @@ class Subject:
 
 
 class Subjects:
-    """What was read of a segment is kept as long as it is a part of its log. One thread at a time."""
+    """Cache of segment states, each as long as the segment is a part of its log. One thread at a time."""
 
     def __init__(self, files: Files, checkpoint: CleanerCheckpoint) -> None:
         self._files = files
@@ -102,7 +102,7 @@ class Subjects:
         self._seen: WeakKeyDictionary[SealedLocalSegment, SegmentState] = WeakKeyDictionary()
 
     def look(self, writer: PartitionWriter) -> Subject:
-        """The partition without its producers: as if no transaction were open."""
+        """Return the partition without its producers: as if no transaction were open."""
         sealed = writer.exchange.settled  # before the end: so the end is never below them
         end = writer.end_offset
         state = LogState(
@@ -118,9 +118,9 @@ class Subjects:
         return Subject(writer, state, {segment.base_offset: segment for segment in sealed})
 
     def settle(self, subject: Subject) -> Subject:
-        """The same with its producers, and with the stable offset that they tell.
+        """Return the partition with its producers, and with the stable offset that follows from them.
 
-        Those in memory: files know nothing of one whose newest snapshot lies below a log start that moved since.
+        The producers in memory count: the files lack one whose newest snapshot is below a log start that moved since.
         """
         writer, state = subject.writer, subject.state
         stable = writer.stable_offset()
@@ -129,13 +129,13 @@ class Subjects:
         return Subject(writer, state, subject.segments, writer.live_producers())
 
     def dirty_bytes(self, writer: PartitionWriter) -> int:
-        """Sealed bytes that no cleaning has looked at, without a look into the files: of one that is damaged, too."""
+        """Return the sealed bytes that no cleaning has read, without reading files: also of a damaged partition."""
         done = self._checkpoint.offset(writer.tp) or 0
         return sum(segment.size_bytes for segment in writer.sealed if segment.end_offset > done)
 
     def _segment(self, segment: SealedLocalSegment) -> SegmentState:
         known = self._seen.get(segment)
-        if known is None or known.end_offset != segment.end_offset:  # a gap was left behind it since
+        if known is None or known.end_offset != segment.end_offset:  # a gap was left after it since
             lookup = segment.lookup
             first = -1
             if segment.size_bytes:
@@ -156,7 +156,7 @@ class Subjects:
 
 
 def refusal(writer: PartitionWriter) -> str:
-    """Why a partition is not cleaned, empty if it may be."""
+    """Return why a partition is not cleaned, empty if it may be."""
     if not writer.config.compacted:
         return NOT_COMPACTED
     if writer.condition.fenced:

@@ -43,7 +43,7 @@ LOGGER = logging.getLogger("tiered.local")
 
 
 class LocalTier:
-    """One :class:`LocalLog`, or several as one. Thread-safe. ``offline``: which of several failed, and why."""
+    """One :class:`LocalLog`, or several as one. Thread-safe. ``offline``: the failed ones, with the error."""
 
     def __init__(self, directories: Sequence[Path], *, clock: Clock, ids: IdSource, config: LogConfig) -> None:
         self.directories = list(directories)
@@ -69,12 +69,11 @@ class LocalTier:
         workers: Callable[[], Workers] = InlineWorkers,
         lock_patience_seconds: float = 0.0,
     ) -> LocalTier:
-        """Opens all for writing. One of several whose disk fails is offline; LocalIOError only if all are.
+        """Open all for writing. One of several whose disk fails is offline; LocalIOError only if all are.
 
-        ``workers`` is asked once for each directory: each has a cleaner of its own, with the limits of ``config``.
-
-        Raises ConfigError (no directory, one twice, a partition in two of them, one topic with two ids,
-        two directories with one), LockedError and whatever else :meth:`LocalLog.open` raises; then none stays open.
+        ``workers`` is called once for each directory: each has a cleaner of its own, with the limits of ``config``.
+        Raises ConfigError (no directory, one twice, a partition in two of them, one topic with two ids, two directories
+        with one), LockedError and the errors of :meth:`LocalLog.open`; then none stays open.
         """
         paths = [Path(path) for path in directories]
         if not paths:
@@ -104,7 +103,7 @@ class LocalTier:
         return logs
 
     def _share_transactions(self, files: Files) -> None:
-        """Gives all directories one coordinator. If one was not closed cleanly, open transactions are settled now."""
+        """Give all directories one coordinator. If one was not closed cleanly, settle open transactions now."""
         ids = ProducerIds(list(self._logs), files, self._ids)
         shared = Transactions(self, ids, self._clock, sees_all=lambda: not (self._unseen or self._moving))
         for log in self._logs.values():
@@ -135,20 +134,20 @@ class LocalTier:
 
     @property
     def directory(self) -> Path:
-        """The first directory: what the log is called by."""
+        """Return the first directory, which names the log."""
         return self.directories[0]
 
     @property
     def volume_id(self) -> UUID:
-        """The id of the first directory that is in service."""
+        """Return the id of the first directory that is in service."""
         return self._online()[0].volume_id
 
     def logs(self) -> dict[Path, LocalLog]:
-        """The directories that opened, offline ones included."""
+        """Return the directories that opened, offline ones included."""
         return dict(self._logs)
 
     def topics(self) -> dict[str, TopicInfo]:
-        """Topics by name, over all directories."""
+        """Return the topics by name, over all directories."""
         if self._only is not None:
             return self._only.topics()
         found: dict[str, TopicInfo] = {}
@@ -160,28 +159,28 @@ class LocalTier:
         return found
 
     def partitions(self) -> list[TopicPartition]:
-        """All partitions, sorted; those of an offline directory included."""
+        """Return all partitions, sorted; those of an offline directory included."""
         if self._only is not None:
             return self._only.partitions()
         return sorted(tp for log in self._logs.values() for tp in log.partitions())
 
     def is_elsewhere(self, tp: TopicPartition) -> bool:
-        """Whether another broker has this partition of a topic: all that lies here was seen, and it is not among it."""
+        """Return True if another broker has this partition: all directories were seen, and none has it."""
         info = self.topics().get(tp.topic)
         seen = not (self._unseen or self._moving)
         return seen and info is not None and info.adopted and tp not in self.partitions()
 
     @property
     def out_of_service(self) -> dict[TopicPartition, TieredError]:
-        """Partitions whose own files cannot be read, and why; see :attr:`LocalLog.out_of_service`."""
+        """Return partitions whose own files cannot be read, with the error; see :attr:`LocalLog.out_of_service`."""
         return {tp: why for log in self._logs.values() for tp, why in log.out_of_service.items()}
 
     def awake(self) -> list[PartitionWriter]:
-        """The partitions that are open for writing now, in the directories in service."""
+        """Return the partitions that are open for writing now, in the directories in service."""
         return [writer for log in self._online() for writer in log.awake()]
 
     def directory_of(self, tp: TopicPartition) -> Path:
-        """Where a partition lies. Raises UnknownTopicError."""
+        """Return the directory of a partition. Raises UnknownTopicError."""
         for path, log in self._logs.items():
             if tp in log.roster:
                 return path
@@ -190,7 +189,7 @@ class LocalTier:
         raise UnknownTopicError(f"no partition {tp} in {where}{lost}", hint="`tiered topics list` names them")
 
     def partition(self, tp: TopicPartition) -> PartitionLog:
-        """Raises UnknownTopicError; LocalIOError if its directory is offline."""
+        """Return a partition. Raises UnknownTopicError; LocalIOError if its directory is offline."""
         if self._only is not None:
             return self._only.partition(tp)
         path = self.directory_of(tp)
@@ -200,7 +199,7 @@ class LocalTier:
     def create_topic(
         self, name: str, partitions: int = 1, config: TopicConfig | None = None, topic_id: UUID | None = None
     ) -> TopicInfo:
-        """Makes a new topic. Each partition goes to the directory with the fewest; if that one fails, to the next.
+        """Create a topic. Each partition goes to the directory with the fewest; if that one fails, to the next.
 
         ConfigError if it exists, or while a directory cannot be opened that may hold it.
         """
@@ -226,7 +225,7 @@ class LocalTier:
         return self.topics()[name]
 
     def _goes_on(self, topic: TopicInfo, partitions: int, topic_id: UUID | None) -> bool:
-        """Whether a part of a topic could not be made before, as a disk was full, and the rest of it is asked for."""
+        """Return True if a full disk stopped an earlier creation of this topic, and the rest is requested now."""
         same = topic.partitions == partitions and topic_id in (None, topic.topic_id)
         return same and topic.name in self._half_made and not self._moving
 
@@ -251,13 +250,13 @@ class LocalTier:
                 self._place(topic, here)
 
     def _missing(self, topic: TopicInfo) -> list[int]:
-        """Partitions of a topic that is being made which no directory holds yet."""
+        """Return partitions of a new topic that no directory holds yet."""
         infos = (log.topics().get(topic.name) for log in self._logs.values())
         held = {number for info in infos if info is not None for number in info.here}
         return [number for number in range(topic.partitions) if number not in held]
 
     def _begun(self, name: str, number: int) -> Path | None:
-        """Where a partition was to be made before, and may lie in part."""
+        """Return the directory of an earlier attempt at a partition, which may be there in part."""
         for log in self._online():
             topic = log.registry.begun(name)
             if topic is not None and number in topic.here:
@@ -267,7 +266,7 @@ class LocalTier:
     def alter_topic(
         self, name: str, properties: Mapping[str, Any] | None = None, *, partitions: int | None = None
     ) -> TopicInfo:
-        """Changes settings, adds partitions. ConfigError while one of the topic's directories is offline."""
+        """Change settings or add partitions. ConfigError while one of the topic's directories is offline."""
         if self._only is not None:
             return self._only.alter_topic(name, properties, partitions=partitions)
         topic = self.topics().get(name)
@@ -291,7 +290,7 @@ class LocalTier:
         return self.topics()[name]
 
     def delete_topic(self, name: str) -> list[Path]:
-        """The topic leaves every directory; see :meth:`LocalLog.delete_topic`. None of them may be offline."""
+        """Delete the topic in every directory; see :meth:`LocalLog.delete_topic`. None of them may be offline."""
         if self._only is not None:
             return self._only.delete_topic(name)
         holders = [log for log in self._logs.values() if name in log.topics()]
@@ -302,7 +301,7 @@ class LocalTier:
         return [path for log in holders for path in log.delete_topic(name)]
 
     def move(self, tp: TopicPartition, directory: Path | str) -> None:
-        """Moves a partition. ConfigError for a tiered one: the bucket knows it by its volume."""
+        """Move a partition. ConfigError for a tiered one: the bucket knows it by its volume."""
         source, target = self.directory_of(tp), Path(directory)
         if target not in self._logs:
             raise ConfigError(
@@ -324,27 +323,27 @@ class LocalTier:
             self._look_for_failures()
 
     def report(self) -> dict[Path, UpkeepReport]:
-        """How the background work of each directory that opened did."""
+        """Return the report on the background work of each directory that opened."""
         return {path: log.report() for path, log in self._logs.items()}
 
     def metrics(self) -> list[Metric]:
-        """Those of all directories that opened; see :meth:`LocalLog.metrics`."""
+        """Return the metrics of all directories that opened; see :meth:`LocalLog.metrics`."""
         return [each for log in self._logs.values() for each in log.metrics()]
 
     def flush(self) -> None:
-        """Flushes every directory in service; the first error is raised after the others. A bad disk goes offline."""
+        """Flush every directory in service; raise the first error after the others. A bad disk goes offline."""
         self._each(LocalLog.flush)
 
     def tick(self) -> None:
-        """All tasks of every directory in service; errors as for :meth:`flush`."""
+        """Run all due tasks of every directory in service; errors as for :meth:`flush`."""
         self._each(LocalLog.tick)
 
     def refresh_uploads(self) -> None:
-        """What uploaders noted, in every directory in service."""
+        """Read the uploaders' notes, in every directory in service."""
         self._each(LocalLog.refresh_uploads)
 
     def sealing_many(self) -> AbstractContextManager[object]:
-        """As :meth:`LocalLog.sealing_many`, in every directory in service."""
+        """Enter :meth:`LocalLog.sealing_many` in every directory in service."""
         if self._only is not None:
             return self._only.sealing_many()
         stack = contextlib.ExitStack()
@@ -353,12 +352,12 @@ class LocalTier:
         return stack
 
     def check_caller(self) -> None:
-        """Raises ReentrantCallError in a thread that is inside another call that a close would wait for."""
+        """Raise ReentrantCallError in a thread that is inside another call that a close would wait for."""
         for log in self._logs.values():
             log.check_caller()
 
     def close(self) -> None:
-        """Closes all; the first error is raised after the last."""
+        """Close all; raise the first error after the last."""
         if self._only is not None:
             self._only.close()
             return
@@ -405,7 +404,7 @@ class LocalTier:
             raise first
 
     def _look_for_failures(self) -> None:
-        """What a disk did in an append or on a worker, it did to its whole directory. One alone says so itself."""
+        """Take directories offline whose disk failed in an append or on a worker. A single one raises by itself."""
         if self._only is not None:
             return
         for path, log in self._logs.items():
@@ -416,7 +415,7 @@ class LocalTier:
         LOGGER.error("directory_offline path=%s error=%s", path, error)
         self.offline[path] = error
         self._logs[path].roster.go_offline(error)
-        with contextlib.suppress(TieredError):  # as far as the disk still lets it be said
+        with contextlib.suppress(TieredError):  # the disk may refuse this, too
             self._logs[path].note_status()
 
     def _check_topics(self) -> None:
@@ -443,7 +442,7 @@ class LocalTier:
                     raise ConfigError(f"topic {name} has two ids: {known.topic_id} and {info.topic_id} in {path}")
 
     def _is_unused(self, path: Path, tp: TopicPartition) -> bool:
-        """Whether a partition never held a record: its disk failed while it was made, and another one got it."""
+        """Return True if a partition never held a record: its disk failed at its creation, and another one got it."""
         log, ids = self._logs[path], set[UUID]()
         for each in self._logs.values():
             topic = read_topics(each.directory, each.files).get(tp.topic)
@@ -461,7 +460,7 @@ class LocalTier:
 
 
 def check_paths(paths: Sequence[Path], *, create: bool) -> list[Path]:
-    """The directories of a log to be opened for writing. NotFoundError where there is none and none is to be made."""
+    """Return the directories of a log to open for writing. NotFoundError if none has a log and ``create`` is False."""
     if not create and not any((each / META_PROPERTIES_NAME).exists() for each in paths):
         raise NotFoundError(
             f"there is no log in {', '.join(map(str, paths))}",
@@ -471,8 +470,7 @@ def check_paths(paths: Sequence[Path], *, create: bool) -> list[Path]:
 
 
 def _need_own_ids(paths: Sequence[Path], files: Files) -> None:
-    """Raises ConfigError where two have one ``directory.id``, as a broker does: one is a copy, which a bucket, and a
-    broker's controller, would take for the other. One that cannot be read is told by its open."""
+    """Raise ConfigError if two have one ``directory.id``: one is a copy. The open reports an unreadable one."""
     seen: dict[UUID, Path] = {}
     for path in paths:
         try:

@@ -1,8 +1,8 @@
-"""The figures of one log directory in the vocabulary of ``tiered.metrics``: live from an open log, or as noted by one.
+"""Figures of one log directory in the vocabulary of ``tiered.metrics``: live from an open log, or as noted by one.
 
 Names: ``tiered_end_offset`` and so on with ``topic`` and ``partition``; ``tiered_task_*`` with ``task``;
-``tiered_cleaner_*``; ``tiered_directory_*``. Figures of a directory carry ``log_dir``. Partitions that sleep tell their
-offsets, not their size.
+``tiered_cleaner_*``; ``tiered_directory_*``. Figures of a directory carry ``log_dir``. Partitions that sleep report
+their offsets, not their size.
 
 ``tiered-tasks.json`` holds how the background work did, for people and other processes. It is written once a minute
 with the recovery points, at a failure of the disk and at the end; the log itself never reads it.
@@ -31,7 +31,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class UpkeepReport:
-    """``noted_ms`` -1: there is no report. ``uncleanable``: why, by partition; ``offline`` empty: in service."""
+    """Report on background work. ``noted_ms`` -1: none; ``uncleanable``: reasons; ``offline``: empty in service."""
 
     noted_ms: int = -1
     tasks: list[TaskStatus] = field(default_factory=list)
@@ -41,14 +41,14 @@ class UpkeepReport:
 
     @property
     def problems(self) -> list[str]:
-        """What somebody should look at."""
+        """Return the problems that need attention."""
         found = [f"the directory went offline: {self.offline}"] if self.offline else []
         found += [f"task {task.name} failed: {task.last_error}" for task in self.tasks if task.last_error]
         return found + [f"{tp} is not cleaned until the next open: {why}" for tp, why in self.uncleanable.items()]
 
 
 def store_report(directory: Path, files: Files, report: UpkeepReport) -> None:
-    """Leaves the figures for other processes to look at."""
+    """Write the figures for other processes."""
     told: dict[str, Any] = {"version": VERSION, **_plain(report)}
     told |= {"tasks": [_plain(task) for task in report.tasks], "cleaner": _plain(report.cleaner)}
     # A line for each: json's own indentation is made by a slow encoder, at each close of a log.
@@ -57,12 +57,11 @@ def store_report(directory: Path, files: Files, report: UpkeepReport) -> None:
 
 
 def _plain(figures: UpkeepReport | TaskStatus | CleanerFigures) -> dict[str, Any]:
-    """Its fields by their names, as they are."""
     return {each.name: getattr(figures, each.name) for each in fields(figures)}
 
 
 def read_report(directory: Path, files: Files) -> UpkeepReport:
-    """What :func:`store_report` left; an empty one if there is nothing, or nothing that can be read."""
+    """Return the report that :func:`store_report` wrote; an empty one if it is missing or unreadable."""
     try:
         value: Mapping[str, Any] = json.loads(files.read(directory / TASKS_NAME))
         return UpkeepReport(
@@ -77,7 +76,7 @@ def read_report(directory: Path, files: Files) -> UpkeepReport:
 
 
 def directory_metrics(directory: Path, files: Files, *, held: int, broken: int) -> list[Metric]:
-    """The disk of a directory that holds ``held`` partitions; ``broken`` of them are out of service."""
+    """Return the disk figures of a directory with ``held`` partitions; ``broken`` of them are out of service."""
     where = {"log_dir": str(directory)}
     space = files.space(directory)
     sizes = [] if space is None else [("disk_free_bytes", space.free), ("disk_total_bytes", space.total)]
@@ -89,7 +88,7 @@ def directory_metrics(directory: Path, files: Files, *, held: int, broken: int) 
 
 
 def written_metrics(roster: Roster) -> list[Metric]:
-    """All that is known of the partitions of a directory that this process writes."""
+    """Return all figures of the partitions of a directory that this process writes."""
     where = {"log_dir": str(roster.directory)}
     awake = roster.awake()
     found = [
@@ -105,7 +104,7 @@ def written_metrics(roster: Roster) -> list[Metric]:
 
 
 def position_metrics(tp: TopicPartition, at: Positions) -> list[Metric]:
-    """What the files of a partition tell that is only read."""
+    """Return the figures in the files of a partition that is only read."""
     labels = _labels(tp)
     return [
         *_ends(tp, at.end_offset, at.flushed_offset),
@@ -116,7 +115,7 @@ def position_metrics(tp: TopicPartition, at: Positions) -> list[Metric]:
 
 
 def report_metrics(report: UpkeepReport, directory: Path, now_ms: int) -> list[Metric]:
-    """Tasks and cleaner, as noted by whoever writes the directory; nothing if nobody has."""
+    """Return the figures of tasks and cleaner, as noted by the directory's writer; none without a note."""
     if report.noted_ms < 0:
         return []
     where = {"log_dir": str(directory)}

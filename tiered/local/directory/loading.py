@@ -1,4 +1,4 @@
-"""What an open finds in a log directory, and what it finishes of what a crash interrupted."""
+"""Contents of a log directory at an open, and the end of operations that a crash interrupted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOGGER = logging.getLogger("tiered.local")
 class Inventory:
     """Topics by name, the partitions that have a directory, the directories that are to be removed.
 
-    ``broken``: partitions that cannot be taken into service, and why.
+    ``broken``: partitions that cannot be taken into service, with the error.
     """
 
     topics: dict[str, TopicInfo] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Inventory:
 
 
 def take_inventory(directory: Path, files: Files, tiered: Collection[TopicPartition] = ()) -> Inventory:
-    """Reads names and small files. ``tiered``: the partitions that a bucket knows.
+    """Read names and small files. ``tiered``: the partitions that a bucket knows.
 
     Raises ConfigError for directories that are no partitions or those of another topic, CorruptionError; LocalIOError
     for a disk that fails.
@@ -50,7 +50,7 @@ def take_inventory(directory: Path, files: Files, tiered: Collection[TopicPartit
             found.present.add(tp)
     ids = read_topic_ids(directory, files, sorted(found.present), found.broken)
     for error in found.broken.values():
-        if disk_failed(error):  # which is no matter of one partition: nothing is written there
+        if disk_failed(error):  # not an error of one partition: nothing is written there
             raise error
     known = {tp.topic for tp in tiered}  # one that a bucket knows is refused as a whole below
     set_apart(directory, {name: here for name, here in ids.items() if name not in known}, found.topics, found.broken)
@@ -78,7 +78,7 @@ def look_strictly(directory: Path, files: Files) -> DirectoryView:
 
 
 def finish_deletions(directory: Path, files: Files, leaving: LeavingDirectories) -> list[TopicPartition]:
-    """Renames what a deletion that was interrupted had left under its name; returns these partitions."""
+    """Rename the directories that an interrupted deletion left under their names; return these partitions."""
     gone = read_leaving(directory, files)
     if not gone:
         return []
@@ -103,7 +103,7 @@ def put_gone_aside(directory: Path, found: Inventory, noted: Noted, tiered: Coll
 def open_partitions(
     roster: Roster, found: Inventory, noted: Noted, *, clean: bool, tiered: Collection[TopicPartition]
 ) -> None:
-    """After a clean shutdown those partitions sleep whose end a checkpoint knows; all others are opened."""
+    """Open the partitions. After a clean shutdown those sleep whose end a checkpoint knows."""
     put_gone_aside(roster.directory, found, noted, tiered)
     for topic in found.topics.values():
         for number in topic.here:

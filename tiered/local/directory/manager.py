@@ -76,9 +76,9 @@ LOGGER = logging.getLogger("tiered.local")
 class LocalLog:
     """One log directory. Open it with :meth:`open`; a context manager closes it. Thread-safe.
 
-    For writing it holds ``.lock``; read-only it holds nothing and sees what others write. Whoever owns it calls
-    :meth:`tick` about once a second; it starts no thread but those of ``workers``, on which rounds of compaction run.
-    A disk that fails takes it offline as a whole (``directory.service``). ``roster``: the partitions that this process
+    For writing it holds ``.lock``; read-only it holds nothing and sees the writes of others. The owner calls
+    :meth:`tick` about once a second; it starts no thread but those of ``workers``, on which rounds of compaction run. A
+    disk that fails takes it offline as a whole (``directory.service``). ``roster``: the partitions that this process
     writes; ``registry``: the topics that it may change; ``uploads``, ``claims``, ``seal_requests``: the files of
     ``disk.uploads``; ``cleaner``: compaction.
     """
@@ -153,16 +153,15 @@ class LocalLog:
         lock_patience_seconds: float = 0.0,
         passing: bool = False,
     ) -> LocalLog:
-        """The log in ``directory``, created if missing unless ``read_only``; recovered after an unclean stop.
+        """Open the log in ``directory``, created if missing unless ``read_only``; recovered after an unclean stop.
 
         ``alone`` False: one of several, whose transactions are settled once all are open. ``workers``: where rounds of
-        compaction run; None: in the thread that calls :meth:`tick`. ``lock_patience_seconds``: how long a holder of the
-        lock is waited for who says that it lets go in a moment, which ``passing`` says of this one.
-
-        Raises LockedError (another process has it), NotFoundError (read-only and absent), ConfigError (a directory in
-        it is no partition), CorruptionError (its own small files cannot be read). Damaged records never keep a log
-        from opening; an unreadable ``partition.metadata`` takes only its partition out of service, and so does a
-        directory that is gone, if it held records and no bucket knows them.
+        compaction run; None: in the thread that calls :meth:`tick`. ``lock_patience_seconds``: the wait for a holder of
+        the lock that notes a release in a moment; ``passing`` notes that of this one. Raises LockedError (another
+        process has it), NotFoundError (read-only and absent), ConfigError (a directory in it is no partition),
+        CorruptionError (its own small files cannot be read). Damaged records never stop a log from opening; an
+        unreadable ``partition.metadata`` takes only its partition out of service, and so does a missing directory, if
+        it held records and no bucket knows them.
         """
         directory, files = Path(directory), files or PosixFiles()
         clock, ids, config = clock or SystemClock(), ids or SystemIds(), config or LogConfig()
@@ -192,26 +191,26 @@ class LocalLog:
 
     @property
     def read_only(self) -> bool:
-        """Whether this object only reads."""
+        """Return True if this object only reads."""
         return self._directory_lock is None
 
     @property
     def volume_id(self) -> UUID:
-        """``directory.id`` of ``meta.properties``; zero where a directory that is only read has none."""
+        """Return ``directory.id`` of ``meta.properties``; zero if a directory that is only read has none."""
         return self._survey.volume_id if self.read_only else self._volume_id
 
     @property
     def tasks(self) -> Tasks:
-        """The background work: how each task did, a way to run one now, and to add one."""
+        """Return the background tasks: their status, a way to run one now, and to add one."""
         return self._upkeep.tasks
 
     @property
     def offline(self) -> TieredError | None:
-        """Why the directory is out of service, None while it is in service."""
+        """Return why the directory is out of service, None while it is in service."""
         return self.roster.offline
 
     def report(self) -> UpkeepReport:
-        """How the background work did until now (``tiered-tasks.json``: until a while ago)."""
+        """Return the current report on the background work (``tiered-tasks.json`` has an older one)."""
         offline = self.roster.offline
         return UpkeepReport(
             self._clock.now_ms(),
@@ -222,7 +221,7 @@ class LocalLog:
         )
 
     def metrics(self) -> list[Metric]:
-        """Figures of the directory, of its partitions, tasks and cleaner, as of now (``directory.figures``)."""
+        """Return the current figures of the directory, its partitions, tasks and cleaner (``directory.figures``)."""
         self._check_open()
         if self.read_only:
             stands, broken = self.positions()
@@ -236,7 +235,7 @@ class LocalLog:
         return [*found, *figures, *report_metrics(report, self.directory, self._clock.now_ms())]
 
     def topics(self) -> dict[str, TopicInfo]:
-        """Topics by name. A read-only log looks at the directory again."""
+        """Return the topics by name. A read-only log reads the directory again."""
         self._check_open()
         if self.read_only:
             return self._survey.topics()
@@ -244,21 +243,21 @@ class LocalLog:
 
     @property
     def out_of_service(self) -> dict[TopicPartition, TieredError]:
-        """Partitions whose own files cannot be read, and why: all others are in service.
+        """Return partitions whose own files cannot be read, with the error: all others are in service.
 
-        :meth:`partition` raises the reason; :meth:`partitions` names them. As of the open, or of the last look.
+        :meth:`partition` raises the error; :meth:`partitions` names them. As of the open, or of the last look.
         """
         return self._survey.broken if self.read_only else dict(self.roster.broken)
 
     def partitions(self) -> list[TopicPartition]:
-        """All partitions that this directory holds, sorted; those out of service too."""
+        """Return all partitions that this directory holds, sorted; those out of service too."""
         self._check_open()
         if self.read_only:
             return self._survey.names()
         return self.roster.names()
 
     def positions(self) -> tuple[dict[TopicPartition, Positions], dict[TopicPartition, TieredError]]:
-        """Where each partition stands, and why not of those whose files cannot be read: they keep back no other."""
+        """Return the positions of each partition, and the error of each whose files cannot be read."""
         found, unreadable = dict[TopicPartition, Positions](), self.out_of_service
         for tp in self.partitions():
             if tp not in unreadable:
@@ -270,7 +269,7 @@ class LocalLog:
         return found, unreadable
 
     def partition(self, tp: TopicPartition) -> PartitionLog:
-        """Opened now if nobody asked for it before. Raises UnknownTopicError, CorruptionError (out of service)."""
+        """Return a partition, opened on first use. Raises UnknownTopicError, CorruptionError (out of service)."""
         if self._closed or os.getpid() != self._pid:
             self._check_open()  # which says what is wrong
         if self._directory_lock is None:
@@ -278,14 +277,14 @@ class LocalLog:
         else:
             found = self.roster.logs.get(tp)
             if found is None:
-                self._check_place()  # what is woken is read from the files that stand there now
+                self._check_place()  # a woken partition is read from the current files
                 found = self.roster.find(tp)
         if found is None:
             raise no_partition(self.directory, tp)
         return found
 
     def awake(self) -> list[PartitionWriter]:
-        """The partitions that are open for writing now; the others sleep as a clean stop left them."""
+        """Return the partitions that are open for writing now; the others sleep as a clean stop left them."""
         return self.roster.awake()
 
     def create_topic(
@@ -297,9 +296,9 @@ class LocalLog:
         *,
         held: Collection[int] | None = None,
     ) -> TopicInfo:
-        """A new topic; ``topic_id`` as the catalog knows it, else a random one. ConfigError if the topic exists.
+        """Create a topic with ``topic_id`` as in the catalog, or a random one. ConfigError if it exists.
 
-        ``held``: the partitions that lie in this directory, None for all.
+        ``held``: the partitions of this directory, None for all.
         """
         self._check_writable()
         with self._service.watched():
@@ -309,30 +308,30 @@ class LocalLog:
     def alter_topic(
         self, name: str, properties: Mapping[str, Any] | None = None, *, partitions: int | None = None
     ) -> TopicInfo:
-        """Changes settings (Kafka's names) or adds partitions; they are never taken away."""
+        """Change settings (Kafka's names) or add partitions; they are never taken away."""
         self._check_writable()
         with self._service.watched():
             self._check_place()
             return self.registry.alter(name, properties or {}, partitions)
 
     def delete_topic(self, name: str) -> list[Path]:
-        """The topic leaves: its directories are renamed ``-delete`` now and removed after ``file.delete.delay.ms``.
+        """Delete the topic: rename its directories ``-delete`` now, remove them after ``file.delete.delay.ms``.
 
-        Its entries in claims and in the uploader's checkpoint go too; what a bucket holds is not touched. Reads that
-        began before may end with an error. Returns the renamed directories. Raises UnknownTopicError, LockedError
-        (an uploader is at work on a tiered topic), LocalIOError; a crash in between is finished by the next open.
+        Its entries in claims and in the uploader's checkpoint go too; the bucket is not touched. Reads that began
+        before may end with an error. Returns the renamed directories. Raises UnknownTopicError, LockedError (an
+        uploader is at work on a tiered topic), LocalIOError; a crash in between is finished by the next open.
         """
         self._check_writable()
         with self._service.watched(), self.cleaner.paused(*(tp for tp in self.roster.names() if tp.topic == name)):
             return self.registry.delete(name)
 
     def refresh_uploads(self) -> None:
-        """Reads ``tiered-offset-checkpoint`` and hands each partition its part; one ``stat`` while nothing changed."""
+        """Read ``tiered-offset-checkpoint`` and pass each partition its part; one ``stat`` while nothing changed."""
         self._check_writable()
         self._upkeep.refresh_uploads()
 
     def flush(self) -> None:
-        """Flushes every partition, the first error after the last one; those that sleep are durable."""
+        """Flush every partition; raise the first error after the last one. Those that sleep are durable."""
         self._check_writable()
         self._check_place()
         done = run_all(each.flusher.flush for each in self.roster.awake() if each.flusher.flushed < each.end_offset)
@@ -340,13 +339,13 @@ class LocalLog:
             raise done.error
 
     def tick(self) -> None:
-        """All tasks that are due. Call it about once a second; raises the first error, after all."""
+        """Run all tasks that are due. Call it about once a second; raises the first error, after all."""
         self._check_writable()
         self._check_place()
         self._upkeep.tasks.tick()
 
     def checkpoint(self) -> None:
-        """Writes recovery points and log starts: what the next open after a crash need not read again."""
+        """Write recovery points and log starts: the next open after a crash reads only later records."""
         self.notes.write_points()
         self.notes.write_starts()
 
@@ -354,7 +353,7 @@ class LocalLog:
         self.notes.write_points()
 
     def note_status(self) -> None:
-        """Leaves the report for other processes to look at."""
+        """Write the report for other processes."""
         store_report(self.directory, self.files, self.report())
 
     def _disk_failed(self, error: TieredError) -> None:
@@ -370,15 +369,16 @@ class LocalLog:
         self.cleaner.checkpoint.lower(tp, offset)
 
     def sealing_many(self) -> AbstractContextManager[None]:
-        """While it is entered, seals write no checkpoints: those name every partition, and are written at its end."""
+        """Delay checkpoint writes of seals to the end of the block: each write names every partition."""
         self._lost()  # then the directory is offline, and every seal raises
         return self._sealed.many()
 
     def close(self) -> None:
-        """Flushes, trims and releases everything; a clean close spares the next open its recovery. Idempotent.
+        """Flush, trim and release everything; a clean close spares the next open its recovery. Idempotent.
 
-        It waits at most ``close_timeout_ms``; a round of compaction ends as if there had been none. LocalIOError if not
-        all is durable, or if a thread hangs in the disk: then the process keeps the lock, so that nobody writes beside.
+        Waits at most ``close_timeout_ms``; a round of compaction ends without effect. LocalIOError if not all is
+        durable, or if a thread hangs in the disk: then the process keeps the lock, so that no other process writes
+        beside.
         """
         if self._directory_lock is None or os.getpid() != self._pid:
             self._closed = True
@@ -394,10 +394,10 @@ class LocalLog:
             except TieredError as error:
                 self._ended = not isinstance(error, ReentrantCallError)  # a handler's, which interrupted this
                 raise
-            self._ended = True  # what an interrupt kept from its end is ended by the next call
+            self._ended = True  # an interrupted close is ended by the next call
 
     def check_caller(self) -> None:
-        """Raises ReentrantCallError in a thread that is inside another call that a close would wait for."""
+        """Raise ReentrantCallError in a thread that is inside another call that a close would wait for."""
         if os.getpid() != self._pid:
             return
         self._closing.check_caller()
@@ -415,7 +415,7 @@ class LocalLog:
                 self.checkpoint()
                 self.notes.give_watermarks()
                 self.note_status()
-                # Of a partition that is out of service nobody has looked what a crash left in it.
+                # A partition out of service was not recovered from a crash.
                 if settled and not self.roster.broken:
                     mark_clean(self.directory, self.files, self._broker_epoch)
         finally:
@@ -436,7 +436,7 @@ class LocalLog:
         self.close()
 
     def _load(self) -> None:
-        # Those of an uploader may be under way in another process: it sweeps them itself.
+        # An uploader of another process may be writing its own: it sweeps them itself.
         sweep_temporaries(self.files, self.directory, but=(*UPLOADER_FILES, SEAL_REQUEST_NAME))
         tiered = {*self.claims.read(), *self.uploads.read()}
         found = take_inventory(self.directory, self.files, tiered)
@@ -485,7 +485,7 @@ class LocalLog:
         return self.registry.topics[name]
 
     def _upload_of(self, tp: TopicPartition) -> PartitionUpload | None:
-        """What a partition that is opened now starts with: the checkpoint's word, else that it was claimed at all."""
+        """Return the upload state of a newly opened partition: the checkpoint's, or that it was claimed at all."""
         return self.uploads.read().get(tp) or (PartitionUpload(0) if tp in self._proven else None)
 
     def _check_open(self) -> None:

@@ -1,18 +1,18 @@
-"""Moves one partition to another log directory: a copy beside, caught up, then swapped in by renames.
+"""Move of one partition to another log directory: a copy beside, caught up, then swapped in by renames.
 
 ::
 
     B/{tp}.{uuid}-future/     a copy; appends to A go on while it grows
-    A notes how far the partition reaches: without its folder it is gone there, and nobody makes an empty one
+    A notes how far the partition reaches: without its folder it is gone there, and no open makes an empty one
     A closed to appends       the rest is copied, all of it fsynced
     B/..-future/tiered-move-ready        says: complete, from directory A, log start S, end E, all below R durable
     A/tiered-topics.json      no longer claims the partition
     A/{tp} -> A/{tp}.{uuid}-delete       the commit point
     B/..-future -> B/{tp}
 
-Until the commit point the partition is where it was, and the copy is thrown away by the next open. After it the copy
-is all there is, and the next open of both directories finishes the renames. So it is if the partition's folder is gone
-from A before that: a complete copy becomes the partition (:func:`settle`).
+Until the commit point the partition is where it was, and the next open discards the copy. After it the copy is all
+there is, and the next open of both directories finishes the renames. So it is if the partition's folder is gone from A
+before that: a complete copy becomes the partition (:func:`settle`).
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ LOGGER = logging.getLogger("tiered.local")
 READY_NAME = "tiered-move-ready"
 COPY_BYTES = 1024 * 1024
 CATCH_UP_ROUNDS = 4
-"""Copies while appends go on; what is left after them is copied while they wait."""
+"""Limit of copies while appends go on; the rest is copied while they wait."""
 
 
 class Ready(NamedTuple):
-    """What the mark of a complete copy says: the directory that it was made from, log start, recovery point and end."""
+    """Mark of a complete copy: the directory that it was made from, log start, recovery point and end."""
 
     source: UUID
     log_start: int
@@ -61,11 +61,11 @@ class Ready(NamedTuple):
 
 
 def copy_partition(log: LocalLog, tp: TopicPartition, target: Path, *, grown: bool, closed: bool = False) -> None:
-    """Makes ``target`` what the directory of ``tp`` is now, as far as files stand still.
+    """Make ``target`` a copy of the directory of ``tp``; files may change meanwhile.
 
     ``grown``: the ``.log`` files were only appended to since the last copy, neither cut nor filled in, as preallocated
-    ones are, which change below their length, too. ``closed``: nobody of ours takes a file away any more; NotFoundError
-    if somebody does.
+    ones are, which change below their length, too. ``closed``: this process deletes no file any more; NotFoundError if
+    another does.
     """
     files, source = log.files, log.directory / partition_dir(tp)
     names = [name for name in files.names(source) if not name.endswith((DELETED_SUFFIX, SWAP_SUFFIX, CLEANED_SUFFIX))]
@@ -83,7 +83,7 @@ def copy_partition(log: LocalLog, tp: TopicPartition, target: Path, *, grown: bo
 
 
 def _copy_file(files: Files, source: Path, target: Path, *, grown: bool) -> None:
-    """``grown``: a file that is only appended to; what was copied before is not copied again."""
+    """Copy a file. ``grown``: a file that is only appended to; its earlier part is not copied again."""
     reading = files.open_read(source)
     try:
         writing = files.open_write(target)
@@ -107,8 +107,8 @@ def _copy_file(files: Files, source: Path, target: Path, *, grown: bool) -> None
 
 
 def move(source: LocalLog, target: LocalLog, tp: TopicPartition, *, uid: str, timeout_seconds: float) -> None:
-    """Moves ``tp``. Objects that were got for it before raise ClosedError afterwards: ask for the partition again."""
-    writer = source.roster.writers[tp]  # of one that is out of service: why, before anything is made
+    """Move ``tp``. Objects for it from before raise ClosedError afterwards: get the partition again."""
+    writer = source.roster.writers[tp]  # raises for one that is out of service, before anything is made
     future = target.directory / renamed_dir(tp, uid, "future")
     make_inside(target.files, future)
     with source.cleaner.paused(tp):
@@ -137,7 +137,7 @@ def _move(
     source.notes.write_points()
     with source.registry.moving(tp):
         source.roster.forget(tp, timeout_seconds)
-        # What may change until it is closed is asked now.
+        # These may change until it is closed: read them now.
         start, point = writer.log_start, writer.flusher.recovery_point
         cleaned = source.cleaner.checkpoint.offset(tp)
         try:
@@ -156,7 +156,7 @@ def _move(
 
 
 def swap_in(target: LocalLog, name: str, tp: TopicPartition, topic: TopicInfo, ready: Ready) -> None:
-    """The complete copy takes the partition's name; from then on it is the partition."""
+    """Give the complete copy the partition's name; from then on it is the partition."""
     files, final = target.files, target.directory / partition_dir(tp)
     target.notes.expect(tp, ready.log_start)
     files.rename(target.directory / name, final)
@@ -172,10 +172,10 @@ def swap_in(target: LocalLog, name: str, tp: TopicPartition, topic: TopicInfo, r
 
 
 def settle(logs: Sequence[LocalLog], topics: Mapping[str, TopicInfo], *, timeout_seconds: float) -> None:
-    """Finishes each move that had committed, throws away the copy of one that had not.
+    """Finish each committed move, and discard the copy of one that had not committed.
 
     A complete copy of a partition whose own folder is gone becomes the partition. One that reaches further than the
-    partition is kept: somebody has made that anew, or it has lost something.
+    partition stays: the partition was made again, or it has lost records.
     """
     sources = {log.volume_id: log for log in logs}
     present = {tp for log in logs for tp in log.partitions()}
@@ -205,7 +205,7 @@ def settle(logs: Sequence[LocalLog], topics: Mapping[str, TopicInfo], *, timeout
 
 
 def _is_of(topic: TopicInfo, future: Path, files: Files) -> bool:
-    """Whether a copy is of this topic, and not of one of its name that was deleted; if nothing tells, it is."""
+    """Return True if a copy is of this topic, not of a deleted one of its name. Without an id, too."""
     try:
         return read_topic_id(future, files) in (None, topic.topic_id)
     except (CorruptionError, LocalIOError):
@@ -213,7 +213,7 @@ def _is_of(topic: TopicInfo, future: Path, files: Files) -> bool:
 
 
 def _reaches(source: LocalLog, tp: TopicPartition, end_offset: int) -> bool:
-    """Whether the partition is known to hold what a copy of it holds."""
+    """Return True if the partition is known to hold all records of its copy."""
     try:
         return source.partition(tp).positions().end_offset >= end_offset
     except (CorruptionError, LocalIOError):
@@ -228,7 +228,7 @@ def _further(source: LocalLog, tp: TopicPartition, ready: Ready) -> str:
 
 
 def read_ready(files: Files, future: Path) -> Ready | None:
-    """The mark of a complete copy; None: it is not complete."""
+    """Return the mark of a complete copy; None: it is not complete."""
     try:
         value = json.loads(files.read(future / READY_NAME))
         point, end = int(value["recovery_point"]), int(value["end_offset"])

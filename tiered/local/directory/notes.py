@@ -1,4 +1,4 @@
-"""The offset checkpoints of a directory as its roster has them now."""
+"""The offset checkpoints of a directory, written from its roster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOGGER = logging.getLogger("tiered.local")
 
 
 class Noted(NamedTuple):
-    """Recovery points and log starts as the checkpoints had them at the open.
+    """Recovery points and log starts from the checkpoints at the open.
 
     ``points_lost``: the recovery points were noted once, and the file is gone or damaged.
     """
@@ -36,12 +36,12 @@ class Noted(NamedTuple):
     points_lost: bool = False
 
     def point(self, tp: TopicPartition) -> int:
-        """The recovery point of a partition, LOST_POINT or UNKNOWN_POINT."""
+        """Return the recovery point of a partition, LOST_POINT or UNKNOWN_POINT."""
         return self.points.get(tp, LOST_POINT if self.points_lost else UNKNOWN_POINT)
 
 
 class DirectoryNotes:
-    """Thread-safe: what is written last is what was true last."""
+    """Offset checkpoints of one directory. Thread-safe: the last write has the newest state."""
 
     def __init__(self, directory: Path, files: Files, roster: Roster) -> None:
         self.points = OffsetsFile(directory, RECOVERY_POINT_NAME, files)
@@ -56,7 +56,7 @@ class DirectoryNotes:
         self._starts_written: dict[TopicPartition, int] | None = None
 
     def read(self) -> Noted:
-        """What the last process noted. Where there is no file yet an empty one is left, as by Kafka's first start."""
+        """Return the notes of the last process. Create missing files empty, as Kafka's first start does."""
         gone = self.files.state(self.points.path) is None
         for name in (RECOVERY_POINT_NAME, LOG_START_NAME, REPLICATION_NAME, CLEANER_NAME):
             if self.files.state(self.directory / name) is None:
@@ -65,21 +65,21 @@ class DirectoryNotes:
         return Noted(points, self.starts.read(), gone or self.points.damaged)
 
     def write_points(self) -> int:
-        """Recovery points: below which every record is durable. Returns how many there are."""
+        """Write recovery points, below which every record is durable. Return their number."""
         with self._lock:
             points = self._roster.recovery_points()
             self.points.write(points)
             return len(points)
 
     def lower_point(self, tp: TopicPartition, offset: int) -> None:
-        """A partition is about to be cut there: a crash on the way must not look as if what is gone had been lost."""
+        """Lower the point before a partition is cut there: after a crash the cut must not look like a loss."""
         with self._lock:
             points = self.points.read()
             if points.get(tp, offset) > offset:
                 self.points.write({**points, tp: offset})
 
     def lower_start(self, tp: TopicPartition, offset: int) -> None:
-        """A partition is about to be cut there: what is appended then must not look as if it had been deleted."""
+        """Lower the start before a partition is cut there: later appends must not look deleted."""
         with self._lock:
             starts = self.starts.read()
             if starts.get(tp, offset) > offset:
@@ -87,18 +87,18 @@ class DirectoryNotes:
                 self._starts_written = None
 
     def expect(self, tp: TopicPartition, start: int) -> None:
-        """A partition is about to get its name here: its log start is noted before there is anything to start."""
+        """Note the log start of a partition that is about to get its name here."""
         with self._lock:
             self._coming[tp] = start
         self.write_starts()
 
     def arrived(self, tp: TopicPartition) -> None:
-        """The roster has it now."""
+        """Forget the expected start: the roster has it now."""
         with self._lock:
             self._coming.pop(tp, None)
 
     def write_starts(self) -> int:
-        """Log starts, where the segments do not tell them; only if one has moved. Returns how many there are."""
+        """Write log starts that differ from the segments, if one has moved. Return their number."""
         with self._lock:
             starts = {**self._coming, **self._roster.log_starts()}
             if starts != self._starts_written:
@@ -121,9 +121,9 @@ class DirectoryNotes:
 
 
 class SealNotes:
-    """Recovery points that follow a seal, so that the next open need not read what is sealed. Thread-safe.
+    """Writer of recovery points after a seal, so that the next open need not read sealed segments. Thread-safe.
 
-    An append that succeeded does not fail because of them: an old checkpoint costs a longer scan.
+    A failed write does not fail the append: an old checkpoint costs a longer scan.
     """
 
     def __init__(self, directory: Path, write: Callable[[], None]) -> None:
@@ -134,7 +134,7 @@ class SealNotes:
         self._due = False
 
     def note(self) -> None:
-        """A segment was sealed."""
+        """Write the points after a seal."""
         with self._lock:
             if self._batches:
                 self._due = True
@@ -146,7 +146,7 @@ class SealNotes:
 
     @contextlib.contextmanager
     def many(self) -> Iterator[None]:
-        """Many partitions are sealed in turn: one write at the end instead of one, of all partitions, for each."""
+        """Write the points once after many seals instead of once, for all partitions, after each."""
         with self._lock:
             self._batches += 1
         try:

@@ -1,6 +1,6 @@
 """The topics of a log directory that this process writes: made, changed, deleted, each step durable before the next.
 
-What a crash leaves, and what the next open does with it::
+States after a crash, and how the next open continues::
 
     create   tiered-topics.json names the topic        -> missing directories are made
     delete   json: the topic is "leaving"              -> its directories are renamed, then removed
@@ -37,7 +37,7 @@ LOGGER = logging.getLogger("tiered.local")
 
 
 class LeavingDirectories:
-    """Thread-safe. What is found at an open has waited long enough: it is due at once."""
+    """Directories to be removed. Thread-safe. Those found at an open are due at once."""
 
     def __init__(self, directory: Path, files: Files, ids: IdSource) -> None:
         self._directory = directory
@@ -47,7 +47,7 @@ class LeavingDirectories:
         self._due: dict[Path, int] = {}
 
     def rename(self, tp: TopicPartition, due_ms: int) -> Path:
-        """The partition's directory leaves its name, durably; returns the new path. Nothing in it may be open."""
+        """Rename the partition's directory, durably; return the new path. Nothing in it may be open."""
         source = self._directory / partition_dir(tp)
         target = self._directory / renamed_dir(tp, self._ids.uid(), "delete")
         self._files.rename(source, target)
@@ -57,14 +57,14 @@ class LeavingDirectories:
         return target
 
     def found(self, names: Iterable[str]) -> None:
-        """Directories that a process before this one has renamed."""
+        """Add directories that an earlier process has renamed."""
         with self._lock:
             self._due.update((self._directory / name, 0) for name in names)
 
     def remove_due(self, now_ms: int) -> int | None:
-        """Removes what is due, oldest first; returns the bytes, None if nothing was due.
+        """Remove due directories, oldest first; return the bytes, None if nothing was due.
 
-        What fails is tried again; the first error is raised after all.
+        A failed removal is retried later; the first error is raised after all.
         """
         with self._lock:
             due = [path for path, due_ms in self._due.items() if due_ms <= now_ms]
@@ -85,9 +85,9 @@ class LeavingDirectories:
 
 
 def remove_tree(files: Files, path: Path) -> int:
-    """A partition directory and the files in it; returns their bytes.
+    """Remove a partition directory and the files in it; return their bytes.
 
-    ConfigError if it holds a directory: that is nothing of a log's.
+    ConfigError if it holds a directory: no log has one.
     """
     names = files.names(path)
     for name in names:
@@ -103,7 +103,7 @@ def remove_tree(files: Files, path: Path) -> int:
 
 
 class TopicRegistry:
-    """Thread-safe. ``checkpoint`` writes the offset checkpoints without the partitions that are gone."""
+    """Topics of one directory. Thread-safe. ``checkpoint`` writes the offset checkpoints without gone partitions."""
 
     def __init__(
         self, around: Surroundings, roster: Roster, *, leaving: LeavingDirectories, checkpoint: Callable[[], None]
@@ -127,7 +127,7 @@ class TopicRegistry:
     def create(
         self, name: str, partitions: int, config: TopicConfig, topic_id: UUID | None, held: Collection[int] | None
     ) -> TopicInfo:
-        """A new topic. ConfigError if it exists, or for a name or number that cannot be."""
+        """Create a topic. ConfigError if it exists, or for an impossible name or number."""
         check_topic_name(name)
         partitions = partition_count(name, partitions)
         with self._lock:
@@ -147,12 +147,12 @@ class TopicRegistry:
             return made
 
     def begun(self, name: str) -> TopicInfo | None:
-        """A topic that could not be made here, whose files may be there: it is tried again as it is."""
+        """Return a topic whose creation failed here, and whose files may be there: a retry keeps its id."""
         with self._lock:
             return self._begun.get(name)
 
     def alter(self, name: str, properties: Mapping[str, Any], partitions: int | None) -> TopicInfo:
-        """Other settings, more partitions."""
+        """Change settings and add partitions."""
         with self._lock:
             topic = self._known(name)
             count = topic.partitions if partitions is None else partition_count(name, partitions)
@@ -168,7 +168,7 @@ class TopicRegistry:
             return changed
 
     def store(self, topic: TopicInfo) -> TopicInfo:
-        """Makes ``topic`` what it says. The file first: the next open makes the directories that a crash prevented."""
+        """Store ``topic`` and make its partitions. The file comes first: the next open makes missing directories."""
         with self._lock:
             before, topics = self.topics, {**self.topics, topic.name: topic}
             self._write(topics)
@@ -178,7 +178,7 @@ class TopicRegistry:
             try:
                 for tp in fresh:
                     self._roster.adopt(tp, clean=True, recovery_point=0, start=None)
-            except BaseException:  # a full disk, an interrupt: it can be tried again, under the id that is in the file
+            except BaseException:  # a full disk, an interrupt: a retry uses the id that is in the file
                 self.topics, self._begun[topic.name] = before, topic
                 raise
             if fresh:  # a partition without recovery point counts as durable up to its last segment
@@ -186,7 +186,7 @@ class TopicRegistry:
             return topic
 
     def delete(self, name: str) -> list[Path]:
-        """Renames the topic's directories; returns their new paths. They are removed when their delay is over."""
+        """Rename the topic's directories; return their new paths. They are removed when their delay is over."""
         with self._lock:
             topic = self._known(name)
             gone = [TopicPartition(name, number) for number in topic.here]
@@ -201,7 +201,7 @@ class TopicRegistry:
                 renamed = []
                 for tp in gone:
                     self._roster.forget(tp, self._config.close_timeout_ms / 1000)
-                    if self._files.is_directory(self._directory / partition_dir(tp)):  # it may be what is gone
+                    if self._files.is_directory(self._directory / partition_dir(tp)):  # it may be missing
                         renamed.append(self._leaving.rename(tp, due_ms))
                 self.forget(gone)
                 self._leaves.remove(name)
@@ -211,7 +211,7 @@ class TopicRegistry:
 
     @contextmanager
     def moving(self, tp: TopicPartition) -> Iterator[None]:
-        """While it is entered nobody opens ``tp``, which is closed: it leaves for another directory."""
+        """Block opens of ``tp``, which is closed, inside the block: it leaves for another directory."""
         with self._lock:
             self._moving.add(tp)
         try:
@@ -221,8 +221,7 @@ class TopicRegistry:
                 self._moving.discard(tp)
 
     def release(self, tp: TopicPartition) -> TopicInfo:
-        """``tp``, closed before, leaves for another directory; returns its topic as it is left here, with the settings
-        of now. Its folder may be gone. Raises UnknownTopicError."""
+        """Remove closed ``tp``, folder or not, for a move; return the topic as left here. Raises UnknownTopicError."""
         with self._lock:
             topic = self._known(tp.topic)
             rest = topic._replace(held=frozenset(topic.here) - {tp.partition})
@@ -236,7 +235,7 @@ class TopicRegistry:
             return rest
 
     def take(self, topic: TopicInfo, tp: TopicPartition, *, log_start: int, recovery_point: int) -> None:
-        """``tp`` has come from another directory, complete and durable."""
+        """Add ``tp`` from another directory, complete and durable."""
         with self._lock:
             self.topics = {**self.topics, topic.name: topic}
             self._roster.adopt(tp, clean=True, recovery_point=recovery_point, start=log_start)
@@ -244,7 +243,7 @@ class TopicRegistry:
             self._checkpoint()
 
     def forget(self, gone: Collection[TopicPartition]) -> None:
-        """Forgets all notes of these partitions: a new partition may get the name of an old one."""
+        """Forget all notes of these partitions: a new partition may get the name of an old one."""
         self._uploads.forget(gone)
         self._claims.forget(gone)
         self._checkpoint()

@@ -1,4 +1,4 @@
-"""Whether a log directory is in service: how a failing disk takes it out, and how it ends in bounded time."""
+"""Service state of a log directory: a failing disk takes it offline, and a close ends it in bounded time."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tiered.local.partition.surroundings import Surroundings
 LOGGER = logging.getLogger("tiered.local")
 
 LEAST_WAIT_SECONDS = 0.01
-"""What a partition gets at the end for its locks when those before it took all the time."""
+"""Minimal wait at a close for a partition's locks, when those before it took all the time."""
 
 
 class DirectoryService:
     """Kafka's rule: a file that the disk fails (EIO, read-only, gone) takes its whole directory offline.
 
-    Nothing is acknowledged any more, in any partition, until the next open; what can still be read is read. Errors that
-    are of one file, its owner, its room or its contents are not the disk's.
+    No partition acknowledges anything until the next open; reads go on where the disk allows. Errors of one file, its
+    owner, its space or its contents do not count.
     """
 
     def __init__(self, around: Surroundings, roster: Roster) -> None:
@@ -33,13 +33,13 @@ class DirectoryService:
         self._config = around.config
 
     def failed(self, error: TieredError) -> None:
-        """Takes the directory offline if the error says so. Callers may hold a partition's lock."""
+        """Take the directory offline if the error says so. Callers may hold a partition's lock."""
         if disk_failed(error) and self._roster.offline is None:
             LOGGER.error("directory_offline path=%s error=%s", self._directory, error)
             self._roster.go_offline(error)
 
     def check(self) -> None:
-        """Raises LocalIOError while the directory is offline."""
+        """Raise LocalIOError while the directory is offline."""
         error = self._roster.offline
         if error is not None:
             raise LocalIOError(
@@ -49,7 +49,7 @@ class DirectoryService:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Work of a caller's that changes the directory: refused while it is offline, looked at when it fails."""
+        """Guard a change of the directory: refuse it while offline, and judge its errors."""
         self.check()
         try:
             yield
@@ -58,9 +58,10 @@ class DirectoryService:
             raise
 
     def end(self, cleaner: LogCleaner, workers: Workers) -> bool:
-        """Ends rounds of compaction, closes every partition; whether all is durable. At most ``close_timeout_ms``.
+        """End rounds of compaction and close every partition, within ``close_timeout_ms``. Return True if all is
+        durable.
 
-        LocalIOError if a thread hangs in the disk; all that can be made durable is durable then, too.
+        LocalIOError if a thread hangs in the disk; the other partitions are durable then, if possible.
         """
         limit_ms = self._config.close_timeout_ms
         deadline = self._clock.monotonic() + limit_ms / 1000

@@ -1,8 +1,8 @@
-"""The background work of a log directory as named tasks, each with its own period: run when due, or by name now.
+"""Background work of a log directory as named tasks, each with its own period: run when due, or by name now.
 
-Whoever owns the log calls :meth:`Tasks.tick` about once a second. A task that fails keeps no other from its turn, and
-one partition that fails keeps no other from its task. A task that may take long (``Task.workers``) runs on workers, so
-that it delays no timer; how often, how long, on how many partitions, how many bytes: :class:`TaskStatus` tells of all.
+The owner of the log calls :meth:`Tasks.tick` about once a second. A task that fails does not stop the others, and one
+partition that fails does not stop its task. A task that may take long (``Task.workers``) runs on workers, so that it
+delays no timer. :class:`TaskStatus` has runs, durations, partitions and bytes.
 """
 
 from __future__ import annotations
@@ -20,47 +20,47 @@ from tiered.format.locks import SafeEvent
 
 LOGGER = logging.getLogger("tiered.local")
 EVERY_TICK = 0
-"""Period of a task that looks at its own timers."""
+"""Period of a task that checks its own timers."""
 
 JITTER = 0.1
-"""A period is shortened by up to this part of it, so that the tasks of many logs do not meet."""
+"""Largest fraction by which a period is shortened, so that the tasks of many logs do not coincide."""
 
 MAX_ERROR_CHARS = 500
 
 
 class Workers(Protocol):
-    """Where tasks that may take long run: in the caller's thread, or each on a thread of its own."""
+    """Executor of tasks that may take long: in the caller's thread, or each on a thread of its own."""
 
     def start(self, name: str, work: Callable[[], None]) -> None:
-        """Begins ``work``, which raises nothing. ``name`` is for people."""
+        """Begin ``work``, which raises nothing. ``name`` is for people."""
 
     def join(self, timeout_seconds: float) -> bool:
-        """Waits until nothing that was begun is at work; False if the time was not enough."""
+        """Wait until all begun work has ended; False if the time was not enough."""
 
 
 class InlineWorkers:
-    """Runs the work at once in the calling thread: for tools, tests, and programs with a thread for ``tick``."""
+    """Executor in the calling thread: for tools, tests, and programs with a thread for ``tick``."""
 
     def start(self, name: str, work: Callable[[], None]) -> None:
-        """Returns when ``work`` is done."""
+        """Run ``work`` and return."""
         del name
         work()
 
     def join(self, timeout_seconds: float) -> bool:
-        """Returns True: the work is done when :meth:`start` returns."""
+        """Return True: the work is done when :meth:`start` returns."""
         del timeout_seconds
         return True
 
 
 class ThreadWorkers:
-    """A daemon thread for each piece of work, which ends with it: a log at rest has no thread here."""
+    """Executor with a daemon thread for each piece of work, which ends with it: an idle log has no thread here."""
 
     def __init__(self) -> None:
         self._clock = SystemClock()
         self._running: dict[SafeEvent, None] = {}  # set at the end of one piece of work each
 
     def start(self, name: str, work: Callable[[], None]) -> None:
-        """Returns at once."""
+        """Start a thread and return at once."""
         ended = SafeEvent()
 
         def run() -> None:
@@ -80,17 +80,17 @@ class ThreadWorkers:
             raise
 
     def join(self, timeout_seconds: float) -> bool:
-        """Must not be called from inside of the work: that thread would wait for itself."""
+        """Wait for the work to end. Call it only from outside the work: a worker would wait for itself."""
         deadline = self._clock.monotonic() + timeout_seconds
         return all(ended.wait(deadline - self._clock.monotonic()) for ended in tuple(self._running))
 
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """One task since the open: ``period_ms`` 0 means at every tick; times are wall clock, -1 is never.
+    """Status of one task since the open: ``period_ms`` 0 means at every tick; times are wall clock, -1 is never.
 
-    ``last_error`` is empty if the last run went well. ``partitions`` counts those on which something was done, each
-    time anew; ``failed_partitions`` those that failed; ``bytes`` what was sealed, flushed, deleted, cleaned.
+    ``last_error`` is empty if the last run went well. ``partitions`` counts those on which something was done, once per
+    run; ``failed_partitions`` those that failed; ``bytes`` those sealed, flushed, deleted, cleaned.
     """
 
     name: str
@@ -111,7 +111,7 @@ class TaskStatus:
 
 @dataclass(slots=True)
 class Done:
-    """What one run did. ``error`` is the first of those that some of its partitions raised: the run has failed."""
+    """Result of one run. ``error`` is the first of those that some of its partitions raised: the run has failed."""
 
     partitions: int = 0
     bytes: int = 0
@@ -119,7 +119,7 @@ class Done:
     error: TieredError | None = None
 
     def add(self, other: Done) -> None:
-        """A part of the same run."""
+        """Add a part of the same run."""
         self.partitions += other.partitions
         self.bytes += other.bytes
         self.failed += other.failed
@@ -128,9 +128,10 @@ class Done:
 
 @dataclass(slots=True)
 class Task:
-    """``run`` gets the wall clock in ms; what it raises, or hands back in :class:`Done`, is told after all its work.
+    """A task. ``run`` gets the wall clock in ms; errors that it raises or returns in :class:`Done` are reported at its
+    end.
 
-    ``workers``: 0 runs in the thread that ticks, n at the same time on as many workers as that.
+    ``workers``: 0 runs in the thread that ticks, n at the same time on n workers.
     """
 
     name: str
@@ -143,7 +144,7 @@ class Tasks:
     """All tasks of one log directory, run in the order in which they were given. Thread-safe: one run at a time.
 
     ``initial_ms`` bounds how long after the open a task first runs (Kafka's ``log.initial.task.delay.ms``); ``failed``
-    is told of every error.
+    gets every error.
     """
 
     def __init__(
@@ -171,7 +172,7 @@ class Tasks:
             self.add(task)
 
     def add(self, task: Task) -> None:
-        """One more task, the last in order. ConfigError if there is one of that name."""
+        """Add a task, the last in order. ConfigError if there is one of that name."""
         if task.name in self._tasks:
             raise ConfigError(f"there is a task {task.name} already")
         period = self._period(task)
@@ -181,7 +182,7 @@ class Tasks:
         self._tasks[task.name] = task
 
     def tick(self) -> None:
-        """Runs what is due; the first error is raised at the end, but those of workers are only noted.
+        """Run due tasks; raise the first error at the end. Errors of workers are only noted.
 
         A clock that jumps back makes every task due.
         """
@@ -201,7 +202,7 @@ class Tasks:
             raise failures[0]
 
     def run(self, name: str) -> TaskStatus:
-        """Runs one task now and here, whatever its timer says. Raises its error; ConfigError for an unknown name."""
+        """Run one task now, regardless of its timer. Raises its error; ConfigError for an unknown name."""
         task = self._tasks.get(name)
         if task is None:
             raise unknown_key(name, self._tasks, "task")
@@ -209,7 +210,7 @@ class Tasks:
         return self._status[name]
 
     def status(self) -> list[TaskStatus]:
-        """How each task did, in their order."""
+        """Return the status of each task, in their order."""
         return list(self._status.values())
 
     def _run(self, task: Task, now_ms: int) -> None:
@@ -222,7 +223,7 @@ class Tasks:
             raise done.error
 
     def _start(self, task: Task, now_ms: int) -> None:
-        """On workers; a run that is still at work is not joined by another."""
+        """Start the task on workers, unless its last run is still at work."""
         with self._noting:
             if self._status[task.name].running:
                 return
@@ -252,7 +253,7 @@ class Tasks:
             self._status[task.name] = replace(self._status[task.name], running=True)
 
     def _outcome(self, task: Task, now_ms: int) -> Done:
-        """Whatever goes wrong in a task ends this run of it and nothing else."""
+        """Run the task. Any error ends this run of it and nothing else."""
         try:
             return task.run(now_ms) or Done()
         except TieredError as error:
@@ -290,9 +291,9 @@ class Tasks:
 
 
 def run_all(work: Iterable[Callable[[], int | None]]) -> Done:
-    """Runs every piece of work, one partition each: it tells its bytes, or None if there was nothing to do.
+    """Run every piece of work, one partition each: it returns its bytes, or None if there was nothing to do.
 
-    One that fails keeps no other from its turn.
+    A failure of one does not stop the others.
     """
     done = Done()
     for one in work:
@@ -311,7 +312,7 @@ def run_all(work: Iterable[Callable[[], int | None]]) -> Done:
 
 
 def _wrapped(what: str, error: Exception) -> TieredError:
-    """An error that nobody expected, with its trace in the log."""
+    """Return an unexpected error as ours, and log its trace."""
     LOGGER.error("task_broken task=%s", what, exc_info=error)
     wrapped = TieredError(f"{what}: {type(error).__name__}: {error}")
     wrapped.__cause__ = error

@@ -1,4 +1,4 @@
-"""What a log directory does as time passes: its tasks, all from one call about once a second.
+"""Periodic work of a log directory: its tasks, all from one call about once a second.
 
 =========================  =============================  =========================================================
 task                       every                          does
@@ -14,7 +14,7 @@ producer-expiry            producer_expiration_check_...  forgets producers that
 cleaning (on workers)      cleaner_backoff_ms             compaction of what no bucket holds (``local.cleaning``)
 transactions               tick                           aborts those open beyond their timeout, forgets unused ids
 recovery-point-checkpoint  checkpoint_interval_ms         below which offsets a crash costs no reading
-log-start-checkpoint       checkpoint_interval_ms         log starts that segments do not tell
+log-start-checkpoint       checkpoint_interval_ms         log starts that differ from the segments
 =========================  =============================  =========================================================
 
 Others are added by name: ``tasks.add(Task(name, period_ms, run))``.
@@ -54,7 +54,7 @@ class Upkeep:
         note_status: Callable[[], None],
         sealing_many: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """``note_status`` writes what other processes may read of the tasks."""
+        """``note_status`` writes the report on the tasks for other processes."""
         self._sealing_many = sealing_many
         self._cleaner = cleaner
         self._roster = roster
@@ -96,7 +96,7 @@ class Upkeep:
         return Done(partitions=written)
 
     def refresh_uploads(self) -> None:
-        """Hands each partition its part of ``tiered-offset-checkpoint``; one ``stat`` while nothing changed."""
+        """Pass each partition its part of ``tiered-offset-checkpoint``; one ``stat`` while nothing changed."""
         known = self._uploads.read()
         if not known:
             return
@@ -106,7 +106,7 @@ class Upkeep:
                 writer.set_uploaded(upload)
 
     def _each(self, timer: Callable[[PartitionWriter], Callable[[int], int | None]]) -> Callable[[int], Done]:
-        """A task that calls one timer of each partition that is awake; one that fails keeps no other from its turn."""
+        """Return a task that calls one timer of each awake partition. A failure of one does not stop the others."""
 
         def run(now_ms: int) -> Done:
             return run_all(partial(timer(writer), now_ms) for writer in self._roster.awake())
@@ -133,10 +133,10 @@ class Upkeep:
         if request is None:
             return Done()
         request_id, wanted = request
-        broken = self._roster.broken  # said at the open
+        broken = self._roster.broken  # reported at the open
         names = [tp for tp in self._roster.names() if _is_wanted(tp, wanted) and tp not in broken]
         with self._sealing_many():
-            done = run_all(partial(self._roll, tp) for tp in names)  # whoever still waits asks again
+            done = run_all(partial(self._roll, tp) for tp in names)  # a requester that still waits asks again
         self._seal_requests.answer(request_id)
         return done
 
@@ -157,5 +157,5 @@ class Upkeep:
 
 
 def _is_wanted(tp: TopicPartition, wanted: Collection[TopicPartition] | None) -> bool:
-    """Whether a request to seal concerns ``tp``; None: all that is ever uploaded."""
+    """Return True if a request to seal concerns ``tp``; None: every partition that is ever uploaded."""
     return not is_state_log(tp.topic) if wanted is None else tp in wanted

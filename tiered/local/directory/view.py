@@ -1,7 +1,7 @@
-"""A read-only look at a log directory: ours, one that another process writes, a Kafka broker's.
+"""Read-only view of a log directory: ours, one that another process writes, a Kafka broker's.
 
-The only place that tells what lies in a log directory from the names in it. Nothing is locked, opened or changed, so
-that what was seen may be gone when it is used.
+Only this module derives the contents of a log directory from the names in it. Nothing is locked, opened or changed, so
+that a file may be gone when it is used.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ _WITHOUT_STARTS = (
 
 STRANGE_HINT = "rename them to topic-partition if they belong to this log; otherwise move them out of the log directory"
 STRANGE_SHOWN = 5
-"""So many directories that are no partitions are named in a warning."""
+"""Directories that are no partitions in one warning, at most."""
 HERE_SHOWN = 20
-"""So many partitions that lie in a directory are named in the error of one that does not."""
+"""Partitions of a directory in the error of one that it does not hold, at most."""
 
 
 class PartitionFolder(NamedTuple):
-    """A partition's directory. ``kind``: empty, or as what it was renamed: ``delete``, ``stray`` or ``future``."""
+    """A partition's directory. ``kind``: empty, or the renaming: ``delete``, ``stray`` or ``future``."""
 
     name: str
     tp: TopicPartition
@@ -88,7 +88,7 @@ class StrangeFolder(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DirectoryView:
-    """Partition directories by name, but for those that other parts of a broker own.
+    """Partition directories by name, without those that other parts of a broker own.
 
     Other directories are no part of a log: ``lost+found``, ``.Trash-1000``, ``.snapshot``, ``@eaDir``.
     """
@@ -98,28 +98,28 @@ class DirectoryView:
 
     @classmethod
     def look(cls, path: Path, files: Files) -> DirectoryView:
-        """Raises NotFoundError, LocalPermissionError."""
+        """Read the directory. Raises NotFoundError, LocalPermissionError."""
         names = (name for name in files.names(path) if name not in BROKER_OWN_DIRS)
         found = ((name, folder_named(name)) for name in names)
         return cls(path, tuple(folder for name, folder in found if _is_of_a_log(files, path / name, folder)))
 
     @property
     def partitions(self) -> dict[TopicPartition, Path]:
-        """The partitions that are in use, by name."""
+        """Return the partitions that are in use, by name."""
         return {folder.tp: self.path / folder.name for folder in self.renamed("")}
 
     def renamed(self, kind: str) -> list[PartitionFolder]:
-        """The renamed partitions of one kind, by name."""
+        """Return the renamed partitions of one kind, by name."""
         return [folder for folder in self.folders if isinstance(folder, PartitionFolder) and folder.kind == kind]
 
     @property
     def strange(self) -> list[StrangeFolder]:
-        """The directories that hold segments under other names, by name."""
+        """Return the directories that hold segments under other names, by name."""
         return [folder for folder in self.folders if isinstance(folder, StrangeFolder)]
 
 
 def folder_named(name: str) -> PartitionFolder | StrangeFolder:
-    """What a directory of this name is."""
+    """Return the kind of directory for this name."""
     try:
         parsed = parse_partition_dir(name)
     except ConfigError as refusal:
@@ -147,9 +147,9 @@ def _is_of_a_log(files: Files, path: Path, folder: PartitionFolder | StrangeFold
 
 
 class Survey:
-    """A directory that somebody else writes, as partitions to read. Thread-safe.
+    """A directory that another process writes, as partitions to read. Thread-safe.
 
-    All is found again at each look; partitions known already are kept from one to the next.
+    Each look reads everything again; known partitions stay from one to the next.
     """
 
     def __init__(
@@ -172,23 +172,23 @@ class Survey:
 
     @property
     def broken(self) -> dict[TopicPartition, TieredError]:
-        """Partitions whose own files could not be read at the last look, and why."""
+        """Return partitions whose own files could not be read at the last look, with the error."""
         return dict(self._broken)
 
     def topics(self) -> dict[str, TopicInfo]:
-        """By name, after another look."""
+        """Return the topics by name, after another look."""
         with self._lock:
             self._look()
             return dict(self._topics)
 
     def names(self) -> list[TopicPartition]:
-        """All partitions that lie there, sorted, those that cannot be read too; after another look."""
+        """Return all partitions, sorted, unreadable ones too; after another look."""
         with self._lock:
             self._look()
             return sorted({*self._partitions, *self._broken})
 
     def find(self, tp: TopicPartition) -> PartitionLog | None:
-        """One partition; another look is taken for one that is not known. Raises why it cannot be read."""
+        """Return one partition, after another look if it is unknown. Raises its error if it cannot be read."""
         with self._lock:
             if tp not in self._partitions:
                 self._look()
@@ -198,16 +198,16 @@ class Survey:
         return found
 
     def held(self, tp: TopicPartition) -> PartitionLog | None:
-        """One partition, None if it has no folder now. Others are not looked at. Raises why it cannot be read."""
+        """Return one partition, None if it has no folder now. Others are not read. Raises its error."""
         if not self._files.is_directory(self._directory / partition_dir(tp)):
             return None
         return self.find(tp)
 
     def check_absent(self, tp: TopicPartition, topic_id: UUID) -> None:
-        """Of a partition without a folder, which held nothing yet or is another broker's, or this raises why not.
+        """Return if a partition without a folder held nothing yet or is another broker's. Raise the reason otherwise.
 
-        LogDestroyedError: its topic, of this id, is not there any more. UnknownTopicError: it lies in another directory
-        of the log. CorruptionError: it held records.
+        LogDestroyedError: its topic, of this id, is not there any more. UnknownTopicError: another directory of the log
+        holds it. CorruptionError: it held records.
         """
         known = self._topics.get(tp.topic)
         if known is not None and known.adopted and known.topic_id == topic_id and self._is_there(known):
@@ -224,13 +224,13 @@ class Survey:
         self._check_gone(tp, topic)
 
     def check_gone(self, tp: TopicPartition, topic_id: UUID) -> None:
-        """Of a partition without a folder, of which a bucket has a part: CorruptionError if it held records here."""
+        """Raise CorruptionError for a partition without a folder that held records here. A bucket has a part of it."""
         topic = expected_topics(self._directory, self._files).get(tp.topic)
         if topic is not None and topic.topic_id == topic_id:
             self._check_gone(tp, topic)
 
     def _is_there(self, topic: TopicInfo) -> bool:
-        """Whether a folder of it, of those that were seen, still lies there."""
+        """Return True if one of the topic's known folders still exists."""
         folders = (partition_dir(TopicPartition(topic.name, partition)) for partition in topic.here)
         return any(self._files.is_directory(self._directory / folder) for folder in folders)
 
@@ -248,7 +248,7 @@ class Survey:
             raise error
 
     def look(self) -> None:
-        """Reads the directory. Renamed directories (``-delete``, ``-stray``, ``-future``) are no partitions."""
+        """Read the directory. Renamed directories (``-delete``, ``-stray``, ``-future``) are no partitions."""
         with self._lock:
             self._look()
 
@@ -275,7 +275,7 @@ class Survey:
                     self._partitions[tp] = self._read_by(
                         path, tp, topics[tp.topic], ours=tp.topic in ours, start=starts.get(tp, 0)
                     )
-                except LocalIOError as error:  # of this partition alone: all others are looked at
+                except LocalIOError as error:  # of this partition alone: all others are read
                     broken[tp] = error
         self._broken = broken
         for tp in self._partitions.keys() - (present.keys() - broken.keys()):
@@ -283,7 +283,7 @@ class Survey:
         self._topics = without_absent(topics)
 
     def _read_id(self) -> UUID:
-        """Of the volume. Only who writes or uploads needs it: where it cannot be read, reads go on."""
+        """Return the volume's id. Only writers and uploaders need it: reads go on without."""
         try:
             meta = read_volume(self._directory, self._files)
         except NewerFormatError:
@@ -296,7 +296,7 @@ class Survey:
     def _read_starts(
         self, present: Collection[TopicPartition], broken: dict[TopicPartition, TieredError]
     ) -> Mapping[TopicPartition, int]:
-        """Where logs start. Nobody may read one of which that is not known: it would show records that were deleted."""
+        """Return the log starts. A log with an unknown start is not readable: it would show deleted records."""
         try:
             return self._log_starts.read_whole(_WITHOUT_STARTS)
         except (CorruptionError, LocalIOError) as error:
@@ -306,7 +306,7 @@ class Survey:
             return {}
 
     def _tell_unread(self, name: str, error: TieredError) -> None:
-        """Warns of a file without which reads go on, once."""
+        """Warn of an unreadable file that reads do not need, once."""
         if name not in self._unread:
             self._unread.add(name)
             hint = error.hint or "nobody can write here before it can be read"
@@ -327,7 +327,7 @@ class Survey:
         )
 
     def _tell_strange(self, names: list[str]) -> None:
-        """Warns of directories that are no partitions, once and not at each look: this may be no log directory."""
+        """Warn of directories that are no partitions, once and not at each look: this may be no log directory."""
         if names and names != self._strange:
             shown = ", ".join(names[:STRANGE_SHOWN]) + (", ..." if len(names) > STRANGE_SHOWN else "")
             hint = STRANGE_HINT
@@ -340,7 +340,7 @@ class Survey:
         return self._uploads.read().get(tp)
 
     def _recovery_point_of(self, tp: TopicPartition) -> int:
-        """Up to where a partition is known to be durable: a lost file says less, and nothing wrong."""
+        """Return a durable end of a partition. A lost file makes it lower, and never wrong."""
         try:
             return self._recovery_points.read().get(tp, 0)
         except LocalIOError as error:
@@ -349,9 +349,9 @@ class Survey:
 
 
 class LogView:
-    """A log directory to read from, whoever writes it: no lock is held. A context manager closes it. Thread-safe.
+    """A log directory to read from, beside any writer: no lock is held. A context manager closes it. Thread-safe.
 
-    ``LocalLog.open(read_only=True)`` is one too, with what a writer knows beside it; this one needs no writer's code.
+    ``LocalLog.open(read_only=True)`` is one too, with a writer's methods; this one needs no writer's code.
     """
 
     def __init__(self, directory: Path, files: Files, clock: Clock) -> None:
@@ -363,7 +363,7 @@ class LogView:
 
     @classmethod
     def open(cls, directory: Path, *, clock: Clock) -> Self:
-        """Raises NotFoundError (no such directory), ConfigError, CorruptionError as ``LocalLog.open``."""
+        """Open the directory. Raises NotFoundError, ConfigError, CorruptionError as ``LocalLog.open``."""
         files = PosixFiles()
         if not files.is_directory(directory):
             raise no_directory(files, directory, hint="correct the path; tiered.open makes a new log")
@@ -372,17 +372,17 @@ class LogView:
         return view
 
     def topics(self) -> dict[str, TopicInfo]:
-        """Topics by name; the directory is looked at again."""
+        """Return the topics by name; the directory is read again."""
         self._check_open()
         return self._survey.topics()
 
     def partitions(self) -> list[TopicPartition]:
-        """All partitions, sorted, those that cannot be read too; the directory is looked at again."""
+        """Return all partitions, sorted, unreadable ones too; the directory is read again."""
         self._check_open()
         return self._survey.names()
 
     def partition(self, tp: TopicPartition) -> PartitionLog:
-        """One of them. Raises UnknownTopicError, and why it cannot be read."""
+        """Return a partition. Raises UnknownTopicError, and its error if it cannot be read."""
         self._check_open()
         found = self._survey.find(tp)
         if found is None:
@@ -390,22 +390,22 @@ class LogView:
         return found
 
     def held(self, tp: TopicPartition) -> PartitionLog | None:
-        """One of them, None if it does not lie here now. Raises why it cannot be read."""
+        """Return a partition, None if it is not here now. Raises its error if it cannot be read."""
         self._check_open()
         return self._survey.held(tp)
 
     def check_absent(self, tp: TopicPartition, topic_id: UUID) -> None:
-        """As ``Survey.check_absent``."""
+        """Call ``Survey.check_absent``."""
         self._check_open()
         self._survey.check_absent(tp, topic_id)
 
     def check_gone(self, tp: TopicPartition, topic_id: UUID) -> None:
-        """As ``Survey.check_gone``."""
+        """Call ``Survey.check_gone``."""
         self._check_open()
         self._survey.check_gone(tp, topic_id)
 
     def close(self) -> None:
-        """Nothing is read from it any more. Idempotent."""
+        """Refuse further reads. Idempotent."""
         self._closed = True
 
     def _check_open(self) -> None:
@@ -413,7 +413,7 @@ class LogView:
 
 
 def check_usable(directory: Path, pid: int, *, closed: bool) -> None:
-    """Raises ClosedError, and ForkedLogError in a fork of the process ``pid`` that opened the log."""
+    """Raise ClosedError, or ForkedLogError in a fork of the process ``pid`` that opened the log."""
     if closed:
         raise ClosedError(f"{directory} was closed before")
     if os.getpid() != pid:
@@ -424,16 +424,16 @@ def check_usable(directory: Path, pid: int, *, closed: bool) -> None:
 
 
 def left_the_disk(files: Files, directory: Path, tp: TopicPartition, error: TieredError) -> bool:
-    """Whether a look at a partition failed because its folder was renamed or removed meanwhile: then it is no fault."""
+    """Return True if a read failed because the partition's folder was renamed or removed: that is no fault."""
     return isinstance(error, NotFoundError) and not files.is_directory(directory / partition_dir(tp))
 
 
 def gone_partitions(
     topics: Iterable[TopicInfo], present: Collection[TopicPartition], noted: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Partitions that ought to lie in a directory and whose folder is gone, each with the end that was noted of it.
+    """Return partitions that belong in a directory and whose folder is gone, each with its noted end.
 
-    One of which nothing was noted is no loss: its topic was being made when the process died.
+    A partition without a note is no loss: its topic was being made when the process died.
     """
     absent = (
         tp
@@ -448,7 +448,7 @@ def gone_partitions(
 def find_gone(
     directory: Path, files: Files, uploads: Mapping[TopicPartition, PartitionUpload]
 ) -> dict[TopicPartition, int]:
-    """:func:`gone_partitions` of a directory that is not open: its topics, folders and notes are read anew."""
+    """Return :func:`gone_partitions` of a directory that is not open: its topics, folders and notes are read again."""
     topics, present = expected_topics(directory, files).values(), DirectoryView.look(directory, files).partitions
     return gone_partitions(topics, present, noted_ends(directory, files, uploads))
 
@@ -468,7 +468,7 @@ def gone_error(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: 
 
 
 def gone_told(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: bool) -> str:
-    """Return what a check says of a partition that is gone from a directory; ``tiered``: a bucket knows it."""
+    """Return the text of a check about a partition that is gone from a directory; ``tiered``: a bucket knows it."""
     return (
         f"it held records up to offset {end_offset}: put it back and open the log again; until then it is out of"
         f" service; {_way_on(directory, tp, end_offset, tiered=tiered)}"
@@ -494,7 +494,7 @@ def _accepted(directory: Path, tp: TopicPartition, end_offset: int) -> str:
 def noted_ends(
     directory: Path, files: Files, uploads: Mapping[TopicPartition, PartitionUpload]
 ) -> dict[TopicPartition, int]:
-    """Up to which offset each partition reached at least, by the notes that lie beside the partitions' folders."""
+    """Return the least known end of each partition, from the notes beside the partitions' folders."""
     ends = dict(OffsetsFile(directory, RECOVERY_POINT_NAME, files).read())
     for tp, upload in uploads.items():
         ends[tp] = max(ends.get(tp, 0), upload.end_offset)
@@ -502,7 +502,7 @@ def noted_ends(
 
 
 def no_partition(directory: Path, tp: TopicPartition, here: Iterable[int] | None = None) -> UnknownTopicError:
-    """The error of a partition that does not lie there; ``here``: those of its topic that do, where that is known."""
+    """Return the error of a missing partition; ``here``: those of its topic that exist, if known."""
     hint = "a log over several directories is opened with all of them; `tiered status` names what lies here"
     if here is not None:
         numbers = list(here)
@@ -526,7 +526,7 @@ def _foreign_log(
     recovery_point: Callable[[], int],
     buffer_bytes: int,
 ) -> PartitionLog:
-    """The face of a partition that somebody else writes; ``ours``: with our settings, so that gaps are damage."""
+    """Return a partition that another process writes; ``ours``: with our settings, so that gaps are damage."""
     source = ForeignPartition(
         files,
         path,

@@ -1,7 +1,7 @@
 """Kafka's small files of a log directory: offset checkpoints, ``meta.properties``, the mark of a clean shutdown.
 
-A checkpoint that is damaged counts as empty, as in Kafka, but says so: the price is a longer recovery, not data.
-A file of our own that a newer release wrote is no damage: it is left as it is, and the error says "upgrade".
+A checkpoint that is damaged counts as empty, as in Kafka, but is reported: the price is a longer recovery, not data. A
+file of our own from a newer release is no damage: it is left as it is, and the error says "upgrade".
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NONE: Mapping[TopicPartition, int] = MappingProxyType({})
 
 
 class _Read(NamedTuple):
-    """What a file says, or why it says nothing."""
+    """Content of a file, or its damage."""
 
     offsets: Mapping[TopicPartition, int]
     damage: Exception | None
@@ -43,7 +43,7 @@ class _Read(NamedTuple):
 class OffsetsFile:
     """One ``*-offset-checkpoint`` in the root of a log directory. Reading costs one ``stat`` while nothing changed.
 
-    Each partition of a directory asks for its own offset, and the file names all of them.
+    Each partition of a directory reads its own offset, and the file names all of them.
     """
 
     def __init__(self, directory: Path, name: str, files: Files) -> None:
@@ -53,8 +53,7 @@ class OffsetsFile:
         self._told: Exception | None = None
 
     def read(self) -> Mapping[TopicPartition, int]:
-        """Offset of each partition; empty if the file is missing or damaged (then ``damaged``, and a warning: one for
-        each time that the file was replaced)."""
+        """Return the offsets; none if missing or damaged (sets ``damaged``, and warns once for each version)."""
         offsets, damage = self._load()
         self.damaged = damage is not None
         if damage is not None and damage is not self._told:
@@ -63,8 +62,7 @@ class OffsetsFile:
         return offsets
 
     def read_whole(self, lost: str) -> Mapping[TopicPartition, int]:
-        """As :meth:`read`, for who must not take a damaged file for an empty one: CorruptionError says what is
-        ``lost`` without it, and what to do."""
+        """Return the offsets, or raise CorruptionError with the hint ``lost``: damage must not count as empty."""
         offsets, damage = self._load()
         if isinstance(damage, NewerFormatError):
             damage.hint = damage.hint or "upgrade tieredlog; nothing was changed"
@@ -75,7 +73,7 @@ class OffsetsFile:
         return offsets
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replaces the file, durably."""
+        """Replace the file, durably."""
         known = dict(offsets)
         self._file.store(encode_offsets(known).encode(), _Read(MappingProxyType(known), None))
 
@@ -91,16 +89,16 @@ def _parse(data: bytes) -> _Read:
 
 
 def mark_clean(directory: Path, files: Files, broker_epoch: int = NO_BROKER_EPOCH) -> None:
-    """Writes the mark; the next open then trusts every file as it is.
+    """Write the mark; the next open then trusts every file as it is.
 
-    ``broker_epoch``: of the broker whose clean shutdown we carry on, else its controller takes us for a crash and
+    ``broker_epoch``: of the broker whose clean shutdown we carry on. Without it its controller assumes a crash and
     drops the broker from the replicas in sync.
     """
     files.replace(directory / CLEAN_SHUTDOWN_NAME, encode_clean_shutdown(broker_epoch).encode())
 
 
 def read_broker_epoch(directory: Path, files: Files) -> int:
-    """Which incarnation of a broker shut down cleanly, -1 if none did."""
+    """Return the incarnation of the broker that shut down cleanly, -1 if none did."""
     try:
         return decode_clean_shutdown(files.read(directory / CLEAN_SHUTDOWN_NAME).decode(errors="replace"))
     except NotFoundError:
@@ -108,7 +106,7 @@ def read_broker_epoch(directory: Path, files: Files) -> int:
 
 
 def take_clean_mark(directory: Path, files: Files) -> bool:
-    """Whether the last shutdown was clean; the mark is removed first, so that a crash while loading is unclean."""
+    """Return True if the last shutdown was clean. Remove the mark, so that a crash while loading is unclean."""
     path = directory / CLEAN_SHUTDOWN_NAME
     if files.state(path) is None:
         return False
@@ -119,12 +117,12 @@ def take_clean_mark(directory: Path, files: Files) -> bool:
 
 
 def usable_id(value: UUID) -> bool:
-    """Kafka reserves the ids 0 to 100 (unassigned, lost, migrating)."""
+    """Return False for the ids 0 to 100, which Kafka reserves (unassigned, lost, migrating)."""
     return value.int > 100
 
 
 def refuse_newer(path: Path, value: object, known: int) -> None:
-    """Raises NewerFormatError if ``value``, the file's JSON, names a version above ``known``."""
+    """Raise NewerFormatError if ``value``, the file's JSON, names a version above ``known``."""
     version = value.get("version") if isinstance(value, dict) else None
     if isinstance(version, int) and not isinstance(version, bool) and version > known:
         raise NewerFormatError(
@@ -135,7 +133,7 @@ def refuse_newer(path: Path, value: object, known: int) -> None:
 
 
 def first_json(data: bytes) -> object:
-    """The JSON value of the first line, None if that is none."""
+    """Return the JSON value of the first line, None if it has none."""
     try:
         return json.loads(data.partition(b"\n")[0])
     except ValueError:

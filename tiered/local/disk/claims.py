@@ -6,11 +6,11 @@ One line is one write, fsynced before it counts, and holds the whole proof of ea
     {"crc":"9f3a01c7","set":[["flights",0,{"token":"...","last_append":"...","restored_from":null}]]}
     {"crc":"0077aa12","set":[["flights",0,null],["flights",1,{...}]]}        null: deleted
 
-so that a claim or a commit costs one short write however many partitions there are, and those that are made at the same
-time share one. ``crc`` is the CRC32C of what follows ``"set":``. A last line that is torn was never acknowledged and is
-written over; a damaged line before it is an error, because a proof that is older than the root's locks the owner out.
-The file is written anew when it has doubled. Version 1, one JSON object with all partitions, is read and replaced by
-the next write; a release that knows only version 1 refuses this one instead of taking it for "never claimed".
+A claim or a commit thus costs one short write for any number of partitions, and concurrent ones share one. ``crc`` is
+the CRC32C of the value of ``"set"``. A last line that is torn was never acknowledged and is written over; a damaged
+line before it is an error, because a proof that is older than the root's locks the owner out. The file is rewritten
+when it has doubled. Version 1, one JSON object with all partitions, is read and replaced by the next write; a release
+that knows only version 1 refuses this one instead of taking it for "never claimed".
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tiered.model import TopicPartition
 CLAIMS_NAME = "tiered-claims.json"
 CLAIMS_VERSION = 2
 REWRITE_BYTES = 65_536
-"""The file is written anew when it is longer than twice what it was then and this."""
+"""Limit of the length: the file is rewritten above this and twice its size after the last rewrite."""
 
 _HEADER_LIMIT = 128
 _BEFORE_CRC, _BEFORE_SET = b'{"crc":"', b'","set":'
@@ -48,7 +48,7 @@ SAME: Final = _Same()
 
 @dataclass(frozen=True, slots=True)
 class ClaimProof:
-    """What a claim must find again on this volume: ``token`` of the last claim, id of the last append commit.
+    """Proof that a claim must find again on this volume: ``token`` of the last claim, id of the last append commit.
 
     ``restored_from``: (root version, next offset) of the root that this directory was restored from, None otherwise.
     """
@@ -64,7 +64,7 @@ _Change = Callable[[ClaimProof], ClaimProof | None]
 
 @dataclass(slots=True)
 class _Waiting:
-    """One write of one thread, until some thread has carried it out."""
+    """One thread's write, until a thread has carried it out."""
 
     changes: Mapping[TopicPartition, _Change]
     done: bool = False
@@ -72,10 +72,10 @@ class _Waiting:
 
 
 class Claims:
-    """The proofs of one log directory. Thread-safe; looks for what another process has written at each call.
+    """The proofs of one log directory. Thread-safe; each call reads the writes of other processes.
 
-    Written, and fsynced, *before* the root PUT that carries the same values; a copy of the volume that lags behind
-    then fails the comparison. Only the holder of the uploader's lock writes (or of ``.lock``, what was restored).
+    A write is fsynced *before* the root PUT that carries the same values; a copy of the volume that lags behind then
+    fails the comparison. Only the holder of the uploader's lock writes (or of ``.lock``, after a restore).
     """
 
     def __init__(self, directory: Path, files: Files) -> None:
@@ -83,10 +83,10 @@ class Claims:
         self._files = files
         self._proofs: dict[TopicPartition, ClaimProof] = {}
         self._seen: FileState | None = None
-        self._header = b""  # of a file of version 2; another one is another file, whatever its inode says
+        self._header = b""  # of a file of version 2; a different header is a different file, even with the same inode
         self._end = 0  # of the last whole line; 0 without such a file
         self._compact_bytes = 0
-        self._suspect = False  # a write failed: whether its line is there is not known
+        self._suspect = False  # a write failed: its line may be there
         self._queue: list[_Waiting] = []
         self._queue_lock = PlainLock()
         self._busy = threading.RLock()
@@ -94,19 +94,19 @@ class Claims:
     # ------------------------------------------------------------------ reading
 
     def read(self) -> dict[TopicPartition, ClaimProof]:
-        """All proofs on this volume; empty if nothing was ever claimed. Raises CorruptionError."""
+        """Return all proofs on this volume; empty if nothing was ever claimed. Raises CorruptionError."""
         with self._busy:
             self._refresh()
             return dict(self._proofs)
 
     def of(self, tp: TopicPartition) -> ClaimProof:
-        """The proof of one partition; one ``stat`` while nothing changed. Raises CorruptionError."""
+        """Return the proof of one partition; one ``stat`` while nothing changed. Raises CorruptionError."""
         with self._busy:
             self._refresh()
             return self._proofs.get(tp, NO_PROOF)
 
     def find(self, tp: TopicPartition) -> ClaimProof | None:
-        """As :meth:`of`; None for a partition that was never claimed from here, nor set aside."""
+        """Return the proof of one partition; None if it was never claimed from here, nor set aside."""
         with self._busy:
             self._refresh()
             return self._proofs.get(tp)
@@ -130,7 +130,7 @@ class Claims:
         self._proofs, self._seen, self._header, self._end, self._compact_bytes = {}, None, b"", 0, 0
 
     def _read(self, handle: int) -> None:
-        """What was appended since the last time, or all of another file."""
+        """Read the lines appended since the last time, or all of another file."""
         size = self._files.size(handle)
         if not self._header or self._end > size or self._bytes(handle, 0, len(self._header)) != self._header:
             self._forget_file()
@@ -143,7 +143,7 @@ class Claims:
         self._take_lines(self._bytes(handle, self._end, size))
 
     def _take_lines(self, data: bytes) -> None:
-        lines = data.split(b"\n")[:-1]  # what follows the last line end is torn
+        lines = data.split(b"\n")[:-1]  # bytes after the last line end are torn
         for number, line in enumerate(lines):
             entries = _parsed(line)
             if entries is None:
@@ -198,24 +198,24 @@ class Claims:
         last_append: str | _Same | None = SAME,
         restored_from: tuple[int, int] | _Same | None = SAME,
     ) -> None:
-        """Changes the given parts of one partition's proof, durably, and keeps the others."""
+        """Change the given parts of one partition's proof, durably."""
         parts = {"token": token, "last_append": last_append, "restored_from": restored_from}
         given: dict[str, Any] = {name: value for name, value in parts.items() if not isinstance(value, _Same)}
         self._write({tp: lambda proof: replace(proof, **given)})
 
     def keep(self, tp: TopicPartition, token: str | None, last_append: str | None) -> None:
-        """A catalog's ``persist`` on a volume (``remote.fence``): durable when it returns; None leaves one as it is."""
+        """Store a catalog's proof (``remote.fence``): durable when it returns; None leaves a part as it is."""
         given: dict[str, Any] = {"token": token, "last_append": last_append}
         self._write({tp: lambda proof: replace(proof, **{name: id_ for name, id_ in given.items() if id_ is not None})})
 
     def forget(self, gone: Collection[TopicPartition]) -> None:
-        """Drops the proofs of partitions that are deleted."""
+        """Drop the proofs of partitions that are deleted."""
         known = self.read().keys() & set(gone)
         if known:
             self._write({tp: lambda _: None for tp in sorted(known)})
 
     def _write(self, changes: Mapping[TopicPartition, _Change]) -> None:
-        """Threads that write at the same time share one line and one fsync: the first carries out what waits."""
+        """Write changes. Concurrent threads share one line and one fsync: the first carries out all waiting ones."""
         mine = _Waiting(changes)
         with self._queue_lock:
             self._queue.append(mine)
@@ -286,7 +286,7 @@ def _line(proofs: Mapping[TopicPartition, ClaimProof | None]) -> bytes:
 
 
 def _parsed(line: bytes) -> Any:
-    """The entries of a line, None if it is not whole."""
+    """Return the entries of a line, None if it is not whole."""
     payload = line[_PAYLOAD_AT:-1]
     expected = b"%s%08x%s" % (_BEFORE_CRC, crc32c(payload), _BEFORE_SET)
     # mutant claim-line-has-crc
@@ -296,7 +296,7 @@ def _parsed(line: bytes) -> Any:
 
 
 def _version(line: bytes) -> int:
-    """The version that a first line names, 0 if it names none."""
+    """Return the version in a first line, 0 without one."""
     try:
         value = json.loads(line)
         return int(value["version"]) if "rewritten" in value and int(value["rewritten"]) > 0 else 0

@@ -1,4 +1,4 @@
-"""Who led this partition from which offset: ``leader-epoch-checkpoint``, Kafka's file and rules.
+"""``leader-epoch-checkpoint``: the leader epochs of a partition with their first offsets, Kafka's file and rules.
 
 Kafka's rule: docs/kafka-semantics.md#leader-epochs.
 """
@@ -34,14 +34,14 @@ class LeaderEpochs:
 
     @property
     def latest(self) -> int:
-        """The newest epoch, -1 if there is none."""
+        """Return the newest epoch, -1 if there is none."""
         return self.entries[-1].epoch if self.entries else -1
 
     def end_offset_for(self, requested: int, end_offset: int) -> tuple[int, int]:
-        """(epoch, its exclusive end) as a follower asks its leader; ``end_offset``: that of the log.
+        """Return (epoch, its exclusive end) as a follower asks its leader; ``end_offset``: that of the log.
 
-        The greatest epoch at or below ``requested``; (-1, -1) if there is none to speak of, or if it is yet to come.
-        Below the first known epoch: (requested, start of the first), Kafka's answer.
+        The epoch is the greatest at or below ``requested``; (-1, -1) if there is none, or if it is yet to come. Below
+        the first known epoch: (requested, start of the first), Kafka's answer.
         """
         if requested < 0 or not self.entries or requested > self.latest:
             return UNDEFINED
@@ -53,11 +53,11 @@ class LeaderEpochs:
         return older[-1].epoch, self.entries[len(older)].start_offset
 
     def epoch_at(self, offset: int) -> int:
-        """The epoch under which ``offset`` was written, -1 if it is not known."""
+        """Return the epoch under which ``offset`` was written, -1 if it is not known."""
         return max((entry.epoch for entry in self.entries if entry.start_offset <= offset), default=-1)
 
     def reload(self) -> None:
-        """Reads the file again. A damaged one counts as empty: recovery learns the epochs from the batches."""
+        """Read the file again. A damaged one counts as empty: recovery learns the epochs from the batches."""
         try:
             self.entries = tuple(decode_epochs(self._files.read(self.path).decode()))
         except NotFoundError:
@@ -67,43 +67,43 @@ class LeaderEpochs:
             self.entries, self.damaged = (), True
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """``epoch`` begins at ``start_offset``; later or equal entries go. Nothing happens if it is already current."""
+        """Begin ``epoch`` at ``start_offset``; drop later or equal entries. Do nothing if it is already current."""
         entries = assigned(self.entries, epoch, start_offset)
         if entries != self.entries:
             self._store(entries)
 
     def truncate_from_end(self, offset: int) -> None:
-        """Forgets epochs that begin at or above ``offset``."""
+        """Forget epochs that begin at or above ``offset``."""
         self._store(tuple(entry for entry in self.entries if entry.start_offset < offset))
 
     def truncate_from_start(self, offset: int) -> None:
-        """The epoch that covers ``offset`` begins there; older ones go."""
+        """Begin the epoch that covers ``offset`` there; drop older ones."""
         older = [entry for entry in self.entries if entry.start_offset <= offset]
         if older:
             newer = self.entries[len(older) :]
             self._store((EpochEntry(older[-1].epoch, offset), *newer))
 
     def clear(self) -> None:
-        """Forgets all."""
+        """Forget all epochs."""
         self._store(())
 
     def below(self, end_offset: int) -> tuple[EpochEntry, ...]:
-        """Epochs of the offsets below ``end_offset``: what travels with a segment."""
+        """Return the epochs of the offsets below ``end_offset``, which travel with a segment."""
         return tuple([entry for entry in self.entries if entry.start_offset < end_offset])
 
     def restore(self, entries: tuple[EpochEntry, ...]) -> None:
-        """Goes back to ``entries``; the file is written again if an earlier write may have failed halfway."""
+        """Go back to ``entries``; write the file again if an earlier write may have failed halfway."""
         self._store(entries)
 
     def _store(self, entries: tuple[EpochEntry, ...]) -> None:
         if not self._read_only and (entries != self.entries or self.damaged):
-            self.damaged = True  # until it is written: where that fails, nobody knows what the file says
+            self.damaged = True  # until it is written: after a failure the content is unknown
             self._files.replace(self.path, encode_epochs(entries).encode())
         self.entries, self.damaged = entries, False
 
 
 def assigned(entries: tuple[EpochEntry, ...], epoch: int, start_offset: int) -> tuple[EpochEntry, ...]:
-    """``entries`` after ``epoch`` was seen at ``start_offset`` (Kafka's ``assign``)."""
+    """Return ``entries`` after ``epoch`` was seen at ``start_offset`` (Kafka's ``assign``)."""
     if epoch < 0 or start_offset < 0:
         raise ConfigError(f"leader epoch {epoch} at offset {start_offset} cannot be")
     if entries and entries[-1].epoch == epoch and start_offset >= entries[-1].start_offset:

@@ -1,7 +1,7 @@
 """Every effect on the local disk, in one place, so that tests can tear, fail and crash it.
 
-Errors of the operating system become the product's here and nowhere else: no space is DiskFullError, a missing
-file NotFoundError, owner and mode LocalPermissionError, the rest LocalIOError; each names the path and what was tried.
+Errors of the operating system become the product's here and nowhere else: no space is DiskFullError, a missing file
+NotFoundError, owner and mode LocalPermissionError, the rest LocalIOError; each names the path and the operation.
 """
 
 from __future__ import annotations
@@ -29,36 +29,35 @@ from tiered.errors import (
 T = TypeVar("T")
 
 MAX_SMALL_FILE_BYTES = 64 * 1024 * 1024
-"""No checkpoint, index or JSON file is read that is larger than this."""
+"""Largest checkpoint, index or JSON file that is read."""
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 _OPENING = ("open", "read", "list")
-"""What begins with an open: where no descriptor is left nothing was done."""
+"""Operations that begin with an open: without a descriptor nothing was done."""
 
 _BROKEN = frozenset(
     getattr(errno, name, errno.EIO)  # not every system has them all
     for name in ("EIO", "ENXIO", "ENODEV", "EROFS", "ESTALE", "EUCLEAN", "EREMOTEIO")
 )
-"""What the operating system says of a disk that is not to be trusted any more."""
+"""Errors of a disk that is not to be trusted any more."""
 
 
 TEMPORARY_SUFFIX = ".tmp"
 _TEMPORARY = re.compile(r"(?P<name>.+)\.\d+-\d+\.tmp", re.DOTALL)
 _TURN = itertools.count()
-"""Each call of ``replace`` writes a file of its own: two threads, or processes, may replace one file at a time."""
+"""Number of each call of ``replace`` in its temporary name: threads and processes may replace one file at a time."""
 
 
 class DiskSpace(NamedTuple):
-    """Bytes of the file system that holds a path: ``free`` is what a process without privileges may still write,
-    ``total`` that and what is used, as ``df`` counts. What the file system keeps for root is in neither."""
+    """Bytes of a file system, as ``df`` counts: ``free`` without privileges, ``total`` without root's reserve."""
 
     free: int
     total: int
 
 
 class FileState(NamedTuple):
-    """What ``stat`` tells: enough to see whether a small file was replaced since it was last read."""
+    """Part of ``stat`` that shows whether a small file was replaced since it was last read."""
 
     size: int
     modified_ns: int
@@ -69,79 +68,79 @@ class Files(Protocol):
     """Effects on files. Handles are file descriptors; positions and lengths are bytes."""
 
     def open_write(self, path: Path) -> int:
-        """A handle for reading and writing, the file created if missing."""
+        """Return a handle for reading and writing, the file created if missing."""
 
     def open_read(self, path: Path) -> int:
-        """A handle for reading. NotFoundError if there is no such file."""
+        """Return a handle for reading. NotFoundError if there is no such file."""
 
     def close(self, handle: int) -> None:
-        """Releases a handle."""
+        """Release a handle."""
 
     def write_at(self, handle: int, data: bytes | bytearray | memoryview, position: int) -> None:
-        """All of ``data`` at ``position``. On an error any part of it may have been written."""
+        """Write all of ``data`` at ``position``. On an error any part of it may have been written."""
 
     def read_into(self, handle: int, buffer: bytearray | memoryview, position: int) -> int:
-        """Fills ``buffer`` from ``position``; returns how many bytes there were (fewer only at the end of the file)."""
+        """Fill ``buffer`` from ``position``; return the number of bytes (fewer only at the end of the file)."""
 
     def size(self, handle: int) -> int:
-        """Length of an open file."""
+        """Return the length of an open file."""
 
     def is_hole(self, handle: int, position: int) -> bool:
-        """Whether nothing was ever written from ``position`` on, which saves reading zeros; False if nobody knows."""
+        """Return True if nothing was ever written from ``position`` on, which saves reading zeros; False if unknown."""
 
     def truncate(self, handle: int, size: int) -> None:
-        """Cuts the file, or extends it with zeros."""
+        """Cut the file, or extend it with zeros."""
 
     def sync(self, handle: int) -> None:
-        """The file's data and length survive a power cut. Never call again on a file for which this failed."""
+        """Make the file's data and length survive a power cut. Never call again on a file for which this failed."""
 
     def sync_directory(self, path: Path) -> None:
-        """Names created, renamed or removed in the directory survive a power cut."""
+        """Make names created, renamed or removed in the directory survive a power cut."""
 
     def rename(self, source: Path, target: Path) -> None:
-        """Atomic; replaces the target."""
+        """Rename atomically; replace the target."""
 
     def link(self, source: Path, target: Path) -> None:
-        """A second name of a file, on the same file system. Raises NotFoundError, LocalIOError (a target)."""
+        """Give a file a second name, on the same file system. Raises NotFoundError, LocalIOError (a target)."""
 
     def unlink(self, *paths: Path) -> None:
-        """Removes files, one after the other; nothing happens for one that is not there."""
+        """Remove files, one after the other; ignore missing ones."""
 
     def make_directory(self, path: Path) -> None:
-        """Creates a directory and its parents, whose names survive a power cut; nothing happens if it is there."""
+        """Create a directory and its parents, whose names survive a power cut; do nothing if it is there."""
 
     def remove_directory(self, path: Path) -> None:
-        """Removes an empty directory; of a link to one, the directory and the link."""
+        """Remove an empty directory; of a link to one, the directory and the link."""
 
     def names(self, path: Path) -> list[str]:
-        """Names in a directory, sorted. NotFoundError if there is no such directory."""
+        """Return the names in a directory, sorted. NotFoundError if there is no such directory."""
 
     def state(self, path: Path) -> FileState | None:
-        """Size and times of a file, None if there is none."""
+        """Return size and times of a file, None if there is none."""
 
     def modified_ns(self, folder: Path, names: Sequence[str]) -> list[int]:
         """Return when each of ``names`` in ``folder`` was changed last, -1 for one that cannot be found."""
 
     def set_modified(self, path: Path, modified_ms: int) -> None:
-        """The file says that it was last written to then: a cleaned segment keeps its age."""
+        """Set the time of the last write: a cleaned segment keeps its age."""
 
     def is_directory(self, path: Path) -> bool:
-        """Whether the path is a directory."""
+        """Return True for a directory."""
 
     def read(self, path: Path) -> bytes:
-        """A small file, whole. NotFoundError if there is none; LocalIOError above MAX_SMALL_FILE_BYTES."""
+        """Return a small file, whole. NotFoundError if there is none; LocalIOError above MAX_SMALL_FILE_BYTES."""
 
     def replace(self, path: Path, data: bytes) -> FileState:
-        """The file holds ``data``, durably, or what it held before: written aside, fsynced, renamed, folder fsynced.
+        """Replace the file by ``data``, durably, or leave it: written aside, fsynced, renamed, folder fsynced.
 
-        Returns its state, by which whoever wrote it knows that nobody has replaced it since.
+        Returns its state, by which the writer recognizes its own version later.
         """
 
     def patch(self, path: Path, data: bytes, position: int, *, sync: bool) -> None:
-        """A small file ends with ``data``, at ``position``; created if missing. What stood behind is cut off first."""
+        """End a small file with ``data``, at ``position``; created if missing. Later bytes are cut off first."""
 
     def try_lock(self, path: Path) -> int | None:
-        """A handle that holds the exclusive lock of the file (created if missing), None if somebody else has it."""
+        """Return a handle with the exclusive lock of the file (created if missing), None if it is taken."""
 
     def space(self, path: Path) -> DiskSpace | None:
         """Return free and total bytes, None where the file system reports no size (ramfs, some of FUSE)."""
@@ -258,11 +257,11 @@ class PosixFiles:
             missing = [place for place in (path, *path.parents) if not place.exists()]
             path.mkdir(parents=True, exist_ok=True)
         try:
-            for place in reversed(missing):  # else all that is flushed into it may go with its name
+            for place in reversed(missing):  # otherwise files flushed into it may vanish with its name
                 # mutant new-directory-is-fsynced
                 self.sync_directory(place.parent)
         except TooManyOpenFilesError:
-            with contextlib.suppress(OSError):  # whoever tries again would find it there, and fsync nothing
+            with contextlib.suppress(OSError):  # a retry would find it there, and fsync nothing
                 for place in missing:
                     place.rmdir()
             raise
@@ -331,7 +330,7 @@ class PosixFiles:
                 self.close(handle)
             self.rename(temporary, path)
         except TieredError:
-            with contextlib.suppress(TieredError):  # else the next open sweeps it
+            with contextlib.suppress(TieredError):  # otherwise the next open sweeps it
                 self.unlink(temporary)
             raise
         # mutant replaced-name-is-fsynced
@@ -371,7 +370,7 @@ class PosixFiles:
 
 
 class SmallFile(Generic[T]):
-    """What a small file says, by ``parse``; its bytes are read again only once its state has changed."""
+    """Content of a small file, by ``parse``; its bytes are read again only once its state has changed."""
 
     def __init__(self, path: Path, files: Files, parse: Callable[[bytes], T]) -> None:
         self.path = path
@@ -380,8 +379,8 @@ class SmallFile(Generic[T]):
         self._known: tuple[FileState, T] | None = None  # as one: threads read it without a lock
 
     def load(self) -> T | None:
-        """What it says now, None if there is no file; one ``stat`` while nothing changed. Raises as ``parse`` does."""
-        state = self._files.state(self.path)  # from before the read, so that what comes meanwhile is read again
+        """Return the current content, None without a file; one ``stat`` while nothing changed. Raises as ``parse``."""
+        state = self._files.state(self.path)  # from before the read, so that a later change is read again
         if state is None:
             return None
         known = self._known
@@ -393,14 +392,14 @@ class SmallFile(Generic[T]):
         return known[1]
 
     def store(self, data: bytes, value: T) -> None:
-        """Replaces the file, durably, by ``data``, which say ``value``: until somebody else does, that is known."""
+        """Replace the file, durably, by ``data``, and remember ``value`` until it is replaced."""
         self._known = self._files.replace(self.path, data), value
 
 
 def sweep_temporaries(files: Files, directory: Path, *, of: tuple[str, ...] = ("",), but: tuple[str, ...] = ()) -> None:
-    """Removes what a crash in the middle of :meth:`Files.replace` left in a directory.
+    """Remove files that a crash in the middle of :meth:`Files.replace` left in a directory.
 
-    ``of``, ``but``: how the names of the files begin that the caller alone replaces, by the lock that it holds.
+    ``of``, ``but``: prefixes of the files that only the caller replaces, by its lock, and of those that it does not.
     """
     for name in files.names(directory):
         found = _TEMPORARY.fullmatch(name)
@@ -409,7 +408,7 @@ def sweep_temporaries(files: Files, directory: Path, *, of: tuple[str, ...] = ("
 
 
 def translate(error: OSError, operation: str, path: Path | str) -> TieredError:
-    """The product's error for one of the operating system's, which is its cause."""
+    """Return the product's error for one of the operating system's, which is its cause."""
     found = _translation(error, operation, path)
     found.__cause__ = error
     return found
@@ -445,7 +444,7 @@ def _translation(error: OSError, operation: str, path: Path | str) -> TieredErro
 
 
 def no_directory(files: Files, path: Path, *, hint: str) -> TieredError:
-    """Why ``path`` is no directory that can be read: nothing is there, or a file is."""
+    """Return why ``path`` is no directory that can be read: nothing is there, or a file is."""
     if files.state(path) is None:
         return NotFoundError(f"there is no log directory {path}", hint=hint)
     return ConfigError(f"{path} is a file, not a log directory", hint="name the directory that holds the partitions")
@@ -459,12 +458,12 @@ def make_inside(files: Files, path: Path) -> None:
 
 
 def is_another_disk(error: LocalIOError) -> bool:
-    """Whether a rename failed because one of the two places is a mount point, or lies below one."""
+    """Return True if a rename failed because one of the two places is a mount point, or below one."""
     return isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.EXDEV, errno.EBUSY)
 
 
 def disk_failed(error: BaseException | None) -> bool:
-    """Whether an error, or what caused it, says that the disk itself failed, not one file, its owner or its room."""
+    """Return True if an error, or its cause, is of the disk itself, not of one file, its owner or its space."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _BROKEN:
             return True
@@ -481,7 +480,7 @@ def _translated(operation: str, path: Path) -> Iterator[None]:
 
 
 def _name(handle: int) -> str:
-    """The path of a descriptor where the system tells it."""
+    """Return the path of a descriptor, if the system knows it."""
     try:
         return str(Path(f"/proc/self/fd/{handle}").readlink())
     except OSError:

@@ -1,4 +1,4 @@
-"""Limits the number of open files: a handle for writing gives its descriptor to another one while it is not used.
+"""Limit of the number of open files: an unused handle for writing gives its descriptor to another one.
 
 ::
 
@@ -6,7 +6,7 @@
                                      ^                                      │ more leases than descriptors:
                                      └── reopened at the next use <── fsync, close: the one used longest ago
 
-The fsync before the close keeps the rule that a failed one is never forgotten: the kernel tells a write error once,
+The fsync before the close keeps the rule that a failed one is never forgotten: the kernel reports a write error once,
 to descriptors that are open then. If that fsync fails, every later use of the lease raises, and its partition goes
 offline. A file that is not the one that was closed (another inode, another length) is never opened again.
 
@@ -32,23 +32,23 @@ from tiered.local.disk.plain_lock import PlainLock
 T = TypeVar("T")
 
 FIRST_LEASE = 1 << 32
-"""Leases are numbered from here on; the system's descriptors stay below."""
+"""Number of the first lease; the system's descriptors stay below."""
 
 RESERVED_DESCRIPTORS = 256
-"""What the rest of the process keeps: readers, sockets, locks, the application. Half of a smaller limit."""
+"""Descriptors for the rest of the process: readers, sockets, locks, the application. Half of a smaller limit."""
 
 MOST_OPEN_FILES = 16_384
 """Default where the system allows more, or sets no limit."""
 
 LEAST_OPEN_FILES = 8
-"""However small the system's limit: an append may need a log and both of its indexes."""
+"""Minimum for any system limit: an append may need a log and both of its indexes."""
 
 EVICTED_AT_ONCE = 16
-"""How many descriptors are given up together, so that the search for them is paid once."""
+"""Descriptors that are given up together, so that one search serves several."""
 
 
 def default_open_files() -> int:
-    """The process's limit of descriptors without the reserve."""
+    """Return the process's limit of descriptors without the reserve."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft in (resource.RLIM_INFINITY, -1):
         return MOST_OPEN_FILES
@@ -59,8 +59,8 @@ def default_open_files() -> int:
 class Lease:
     """One handle for writing. ``descriptor`` -1: given up; ``closed``: the file as it was then.
 
-    ``lock`` is held during a write, never across an fsync that was asked for: of those ``syncing`` keeps one at a time,
-    taken before ``lock``, and the descriptor stays meanwhile. None: there was none yet.
+    ``lock`` is held during a write, never across a requested fsync. ``syncing`` allows one fsync at a time. It is taken
+    before ``lock``, and the descriptor stays meanwhile. None: there was none yet.
     """
 
     number: int
@@ -75,10 +75,10 @@ class Lease:
 
 
 class PooledFiles:
-    """Implements :class:`tiered.local.disk.files.Files` over another one. Thread-safe.
+    """Limited :class:`tiered.local.disk.files.Files` over another one. Thread-safe.
 
-    The limit is kept but for the moments in which more threads than that write at once. The tables need no lock: each
-    change of one is a single step of a dict, and a signal handler that comes in between finds nothing to wait for.
+    The limit is exceeded only while more threads than that write at once. The tables need no lock: each change is a
+    single step of a dict, and a signal handler that comes in between finds nothing to wait for.
     """
 
     def __init__(self, inner: Files, limit: int) -> None:
@@ -89,14 +89,14 @@ class PooledFiles:
         self._leases: dict[int, Lease] = {}
         self._open: dict[int, Lease] = {}
         self.reopened = 0
-        # What needs no lease is the inner one's own.
+        # These need no lease.
         self.rename, self.unlink, self.remove_directory = inner.rename, inner.unlink, inner.remove_directory
         self.state, self.set_modified, self.is_directory = inner.state, inner.set_modified, inner.is_directory
         self.try_lock, self.space, self.link = inner.try_lock, inner.space, inner.link
 
     @property
     def own(self) -> tuple[dict[int, Lease], Iterator[int]] | tuple[None, None]:
-        """For compiled code that writes by itself: leases, and the turns in which they are used.
+        """Return leases and the counter of uses, for compiled code that writes by itself.
 
         None where the descriptors are not the system's own: another disk stands in for it.
         """
@@ -104,7 +104,7 @@ class PooledFiles:
 
     @property
     def open_count(self) -> int:
-        """Leases that have a descriptor now."""
+        """Return the number of leases with a descriptor."""
         return len(self._open)
 
     def open_write(self, path: Path) -> int:
@@ -139,7 +139,7 @@ class PooledFiles:
         self._opened(lambda place: self.inner.patch(place, data, position, sync=sync), path)
 
     def _opened(self, opening: Callable[[Path], T], path: Path) -> T:
-        """What opens a file, once more behind descriptors that are given up where the system has none left."""
+        """Open a file. If the system has no descriptor left, give some up and retry."""
         try:
             return opening(path)
         except TooManyOpenFilesError:
@@ -203,7 +203,7 @@ class PooledFiles:
             self.inner.truncate(descriptor, size)
 
     def sync(self, handle: int) -> None:
-        """An error is kept: the lease is of no use afterwards. Writes go on meanwhile; the next fsync covers them."""
+        """Fsync. After an error the lease is unusable. Writes go on meanwhile; the next fsync covers them."""
         if handle < FIRST_LEASE:
             self.inner.sync(handle)
             return
@@ -229,7 +229,7 @@ class PooledFiles:
     def _sync(self, lease: Lease, descriptor: int) -> None:
         try:
             self.inner.sync(descriptor)
-        except ReentrantCallError:  # of a signal handler that interrupted this: it says nothing of the file
+        except ReentrantCallError:  # of a signal handler that interrupted this: the file is not at fault
             raise
         except TieredError as error:
             # mutant failed-fsync-stays-failed
@@ -237,7 +237,7 @@ class PooledFiles:
             raise
 
     def _ready(self, lease: Lease) -> int:
-        """The descriptor, open; the lease's lock is held."""
+        """Return the open descriptor; the lease's lock is held."""
         lease.used = next(self._uses)
         if lease.descriptor < 0 or lease.failed is not None:
             self._reopen(lease)
@@ -264,7 +264,7 @@ class PooledFiles:
         self.reopened += 1
 
     def _make_room(self, wanting: Lease | None = None, *, spare: int = 0) -> None:
-        """Gives descriptors up, those unused for longest first; what is in use at this moment is left alone."""
+        """Give descriptors up, those unused for longest first, but none in use at this moment."""
         over = max(len(self._open) + 1 - self.limit, spare)
         if over <= 0:
             return

@@ -1,9 +1,10 @@
-"""Who has the log directory: a file lock that dies with the process, and a note that says whose it is.
+"""Lock of a log directory: a file lock that dies with the process, and a note that names the holder.
 
-The lock is ``flock`` on the file, never its existence: a killed process leaves the file, not the lock. The content
-is JSON for people and error messages (``pid``, ``host``, ``program``, ``since_ms``); Kafka's own ``.lock`` is empty.
-A forked child inherits the open file and would hold the lock as long as it lives, even after its parent let it go or
-died: it closes its copy as the first thing it does.
+The lock is ``flock`` on the file, never its existence: a killed process leaves the file, not the lock. The content is
+JSON for people and error messages (``pid``, ``host``, ``program``, ``since_ms``); Kafka's own ``.lock`` is empty.
+
+A forked child inherits the open file and would hold the lock as long as it lives, even after its parent released it or
+died: the child first closes its copy.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ from tiered.times import format_time
 LOCK_NAME = ".lock"
 UPLOADER_LOCK_NAME = "tiered-uploader.lock"
 SIDECAR_NAME = "tiered-sidecar"
-"""In a directory that is made of links to a broker's files: a write here would be one into the broker's log."""
+"""File in a directory of links to a broker's files: a write here would be one into the broker's log."""
 
 NOTE_BYTES = 4096
-"""No note is longer."""
+"""Length limit of a note."""
 LOOK_SECONDS = 0.02
-"""Between two looks at a lock whose holder is waited for."""
+"""Interval between attempts at a lock whose holder is waited for."""
 UNTOLD_SECONDS = 0.2
-"""How long a holder is waited for that has not said who it is."""
+"""Wait in seconds for a holder that has not named itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
     """The process that wrote the note; its fields are 0 and empty where the note cannot be read.
 
-    ``passing``: it has the lock only for a moment (an uploader that seals) and lets go by itself.
+    ``passing``: it has the lock only for a moment (an uploader that seals) and releases it by itself.
     """
 
     pid: int = 0
@@ -73,10 +74,10 @@ class DirectoryLock:
         self._owner = 0
 
     def acquire(self, clock: Clock, *, patience_seconds: float = 0.0, passing: bool = False) -> None:
-        """Takes the lock or raises LockedError, which names the holder.
+        """Take the lock or raise LockedError, which names the holder.
 
-        Waits for nobody but, up to ``patience_seconds``, for a holder that is ``passing``; for one that has not told
-        yet who it is (its note is written just now, or never: a broker's) up to ``UNTOLD_SECONDS``.
+        Wait up to ``patience_seconds`` for a ``passing`` holder. Wait up to ``UNTOLD_SECONDS`` for a holder without a
+        note: it is being written, or never will be (a broker's). Wait for no other.
         """
         if self.path.name == LOCK_NAME and self._files.state(self.path.parent / SIDECAR_NAME) is not None:
             raise LockedError(
@@ -122,7 +123,7 @@ class DirectoryLock:
     def check(self) -> None:
         """Raise LocalIOError if the directory was removed, or replaced by another, while this object holds the lock.
 
-        Open files outlive their names: without this look, writes would go on into files that are deleted.
+        Open files outlive their names: without this check, writes would go on into files that are deleted.
         """
         if self._handle is None or self._state is None:
             return
@@ -143,7 +144,7 @@ class DirectoryLock:
         return any(each._file == (state.st_dev, state.st_ino) for each in list(_HELD))
 
     def try_acquire(self, clock: Clock) -> bool:
-        """As :meth:`acquire`; False if somebody else has it."""
+        """Take the lock as :meth:`acquire`; return False if another process has it."""
         try:
             self.acquire(clock)
         except LockedError:
@@ -152,7 +153,7 @@ class DirectoryLock:
 
     @contextlib.contextmanager
     def held_while(self, clock: Clock) -> Iterator[None]:
-        """Holds the lock for the length of a block. Raises LockedError."""
+        """Hold the lock for the length of a block. Raises LockedError."""
         self.acquire(clock)
         try:
             yield
@@ -160,7 +161,7 @@ class DirectoryLock:
             self.release()
 
     def release(self) -> None:
-        """Gives the lock back. The file stays: removing it would let two processes lock two files of one name."""
+        """Release the lock. The file stays: removing it would let two processes lock two files of one name."""
         if self._handle is None:
             return
         try:
@@ -180,19 +181,19 @@ class DirectoryLock:
         self._handle = None
 
     def _let_go_of_copy(self) -> None:
-        """In a forked child. A number that somebody closed behind the lock may be another file's by now: it stays."""
+        """Close the copy in a forked child, unless its number is another file's by now."""
         if self._handle is not None and self._file is not None and _file_of(self._handle) == self._file:
             self._let_go()
 
     def tell(self, **fields: str) -> None:
-        """Adds to the note of a lock that this object holds, for :meth:`note` in other processes."""
+        """Add to the note of a lock that this object holds, for :meth:`note` in other processes."""
         if self._handle is not None:
             data = json.dumps({**self.note(), **fields}).encode() + b"\n"
             self._files.write_at(self._handle, data, 0)
             self._files.truncate(self._handle, len(data))
 
     def note(self) -> dict[str, Any]:
-        """The note as it stands; empty if there is none or it cannot be read."""
+        """Return the current note; empty if there is none or it cannot be read."""
         try:
             note = first_json(self._files.read(self.path)[:NOTE_BYTES])
         except NotFoundError:
@@ -200,7 +201,7 @@ class DirectoryLock:
         return note if isinstance(note, dict) else {}
 
     def holder(self) -> Holder:
-        """What the note says; only a hint, since a note may be stale or half written."""
+        """Return the holder in the note; only a hint, since a note may be stale or half written."""
         try:
             note = self.note()
             return Holder(
@@ -215,12 +216,12 @@ class DirectoryLock:
 
 
 _HELD: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
-"""What this process holds."""
+"""Locks that this process holds."""
 
 
 def _let_go_after_fork() -> None:
     for lock in list(_HELD):
-        with contextlib.suppress(Exception):  # one that cannot be closed, for whatever reason, must not keep the others
+        with contextlib.suppress(Exception):  # one that cannot be closed must not stop the others
             lock._let_go_of_copy()
 
 
@@ -228,7 +229,7 @@ os.register_at_fork(after_in_child=_let_go_after_fork)
 
 
 def _file_of(handle: int) -> tuple[int, int] | None:
-    """Device and inode; None for a number that is no open file of this process (a simulated disk's)."""
+    """Return device and inode; None for a number that is no open file of this process (a simulated disk's)."""
     try:
         state = os.fstat(handle)
     except OSError:

@@ -1,7 +1,7 @@
-"""What the names in a partition's directory say, whoever writes it: its segments, its producer snapshots.
+"""Segments and producer snapshots in a partition's directory, derived from the file names.
 
-A file ``{offset}.snapshot`` holds the state of the producers below that offset; ``format.producer_snapshot``
-decodes it.
+A file ``{offset}.snapshot`` holds the state of the producers below that offset; ``format.producer_snapshot`` decodes
+it.
 
 Kafka's rule: docs/kafka-semantics.md#producer-snapshots.
 """
@@ -21,27 +21,27 @@ SPARSE_NAME = "tiered-sparse"
 
 
 def local_files(files: Files, directory: Path) -> list[LocalFile]:
-    """The files of its segments, by name; all others are ignored, as Kafka ignores them."""
+    """Return the files of its segments, by name; all others are ignored, as Kafka ignores them."""
     return [parsed for name in files.names(directory) if (parsed := parse_local_name(name)) is not None]
 
 
 def bases_of(found: list[LocalFile], suffix: str = LOG_SUFFIX) -> list[int]:
-    """Base offsets of the files with this suffix, ascending; those that are on their way in or out are left out."""
+    """Return base offsets of the files with this suffix, ascending, without those on their way in or out."""
     return sorted(file.base for file in found if file.suffix == suffix and not file.work)
 
 
 def log_bases(files: Files, directory: Path) -> list[int]:
-    """Bases of the segments of a partition, ascending."""
+    """Return the bases of the segments of a partition, ascending."""
     return bases_of(local_files(files, directory))
 
 
 def snapshot_offsets(files: Files, directory: Path) -> list[int]:
-    """Offsets of the snapshots of a partition, ascending."""
+    """Return the offsets of the snapshots of a partition, ascending."""
     return bases_of(local_files(files, directory), SNAPSHOT_SUFFIX)
 
 
 def tells_of_producers(files: Files, directory: Path) -> bool:
-    """Whether a snapshot says that there were producers; that of a broker may, whatever ``tiered-plain`` says."""
+    """Return True if a snapshot has producers; a broker's may, even with ``tiered-plain``."""
     offsets = snapshot_offsets(files, directory)
     if files.state(directory / PLAIN_NAME) is None:
         return bool(offsets)
@@ -50,12 +50,12 @@ def tells_of_producers(files: Files, directory: Path) -> bool:
 
 
 def tells_nothing(files: Files, directory: Path) -> bool:
-    """Neither snapshots nor ``tiered-plain``: of a log that was rolled both are lost, and the log has to be asked."""
+    """Return True without snapshots and ``tiered-plain``: a log that was rolled lost both, and has to be read."""
     return files.state(directory / PLAIN_NAME) is None and not snapshot_offsets(files, directory)
 
 
 def remove_snapshots_above(files: Files, directory: Path, end_offset: int) -> list[int]:
-    """A log that was cut at ``end_offset``: states above it are of records that are gone. Returns their offsets."""
+    """Remove snapshots above ``end_offset``, where the log was cut. Return their offsets."""
     gone = [offset for offset in snapshot_offsets(files, directory) if offset > end_offset]
     for offset in gone:
         files.unlink(directory / snapshot_name(offset))

@@ -10,7 +10,7 @@ from tiered.local.disk.files import Files
 
 
 class DiskReserve:
-    """A log directory has one. It asks ``statvfs`` once per ``disk_check_bytes`` appended, and at each tick."""
+    """Reserve of a log directory. It calls ``statvfs`` once per ``disk_check_bytes`` appended, and at each tick."""
 
     __slots__ = ("_config", "_directory", "_files", "_left", "_low", "_reserve")
 
@@ -23,7 +23,7 @@ class DiskReserve:
         self._reserve = 0
 
     def take(self, size_bytes: int) -> None:
-        """Called before each append. Raises DiskFullError below the reserve; appends go on once there is room again."""
+        """Account for an append. Raises DiskFullError below the reserve; appends go on once there is room again."""
         self._left -= size_bytes
         if self._left < 0 or self._low:
             self.check()
@@ -34,7 +34,7 @@ class DiskReserve:
                 )
 
     def check(self) -> bool:
-        """Asks the file system; returns whether appends may go on."""
+        """Check the file system; return True if appends may go on."""
         space = self._files.space(self._directory)  # of two checks at once either result is right
         if space is None:  # ramfs, some of FUSE: a full one fails the write itself
             self._low, self._left = False, self._config.disk_check_bytes

@@ -5,7 +5,7 @@
     {"version": 1,
      "topics": {"flights": {"topic_id": "32 hex digits", "partitions": 6, "config": {...},
                             "held": [0, 2, 4],          only where the others lie in another log directory
-                            "adopted": true}},          a broker's: the directories tell what there is of it
+                            "adopted": true}},          a broker's: the directories show which partitions exist
      "leaving": ["weather"]}                            being deleted: its directories are still being renamed
 """
 
@@ -33,9 +33,9 @@ _WITHOUT_TOPICS = (
 
 
 class TopicInfo(NamedTuple):
-    """One topic as this log directory knows it; ``held``: the partitions that lie here, None for all.
+    """One topic as this log directory knows it; ``held``: the partitions of this directory, None for all.
 
-    ``adopted``: somebody else made it, and may have deleted it, made it again, or compacted it since.
+    ``adopted``: a broker made it, and may have deleted it, made it again, or compacted it since.
     """
 
     name: str
@@ -47,12 +47,12 @@ class TopicInfo(NamedTuple):
 
     @property
     def here(self) -> Iterable[int]:
-        """Numbers of the partitions that this directory holds, ascending."""
+        """Return the numbers of the partitions that this directory holds, ascending."""
         return range(self.partitions) if self.held is None else sorted(self.held)
 
 
 def read_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
-    """All topics of the file; empty if there is none (a broker's directory). Raises CorruptionError, LocalIOError."""
+    """Return all topics of the file; empty without one (a broker's directory). Raises CorruptionError, LocalIOError."""
     path = directory / TOPICS_NAME
     try:
         value = json.loads(files.read(path))
@@ -72,7 +72,7 @@ def read_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
         }
     except NotFoundError:
         return {}
-    except (NewerFormatError, LocalIOError):  # whole, for all that is known: nobody is to make it anew
+    except (NewerFormatError, LocalIOError):  # it may be whole: it must not be made again
         raise
     except (ValueError, KeyError, TypeError, AttributeError, TieredError) as error:
         raise CorruptionError(
@@ -83,7 +83,7 @@ def read_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
 
 
 def _partitions(value: object) -> int:
-    """A number that the file gives; what is looped over is not taken on trust."""
+    """Return a number from the file, checked because it bounds loops."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_PARTITIONS:
         raise ValueError(f"{value!r} is no number of partitions from 1 to {MAX_PARTITIONS}")
     return value
@@ -97,7 +97,7 @@ def _held(entry: Mapping[str, Any]) -> Iterable[int]:
 
 
 def read_leaving(directory: Path, files: Files) -> frozenset[str]:
-    """Topics whose deletion had begun. What the file cannot tell is told by :func:`read_topics`, as an error."""
+    """Return the topics whose deletion had begun. Damage of the file is reported by :func:`read_topics`."""
     try:
         return frozenset(str(name) for name in json.loads(files.read(directory / TOPICS_NAME)).get("leaving", ()))
     except (NotFoundError, ValueError, TypeError, AttributeError):
@@ -105,7 +105,7 @@ def read_leaving(directory: Path, files: Files) -> frozenset[str]:
 
 
 def write_topics(directory: Path, files: Files, topics: Mapping[str, TopicInfo], leaving: Collection[str] = ()) -> None:
-    """Replaces the file, durably."""
+    """Replace the file, durably."""
     entries = {
         topic.name: {
             "topic_id": topic.topic_id.hex,

@@ -1,22 +1,21 @@
-"""Plain files in the root of a log directory through which the writer and the uploader talk.
+"""Plain files in the root of a log directory for the communication of writer and uploader.
 
 ====================================  ==================  =====================================================
-file                                  written by          says
+file                                  written by          content
 ====================================  ==================  =====================================================
 ``tiered-offset-checkpoint``          the uploader        committed end, claim epoch, fenced flag of each partition
-``tiered-uploader.lock``              the uploader        who uploads (``local.lock.DirectoryLock``)
+``tiered-uploader.lock``              the uploader        the uploader's process (``local.lock.DirectoryLock``)
 ``tiered-uploader.journal``           the uploader        uploads under way
-``tiered-seal-request``               who uploads         "roll these partitions", once per id
+``tiered-seal-request``               an uploader         "roll these partitions", once per id
 ``tiered-seal-answer``                the writer          the id of the last request that was carried out
-``tiered-pause``                      who operates it     topics of which nothing is to be uploaded
-``tiered-pause.lock``                 who operates it     that one of them changes it just now
-``tiered-claims.json``                whoever commits     proof that this is the volume which the bucket knows
+``tiered-pause``                      an operator         topics of which nothing is to be uploaded
+``tiered-pause.lock``                 an operator         lock of a change to them
+``tiered-claims.json``                a committer         proof that this is the volume which the bucket knows
 ====================================  ==================  =====================================================
 
 Each but the last (``disk.claims``) is replaced atomically, so a reader sees one version or the other. A file that
-cannot be parsed is an error, never "nothing uploaded": deletion and fencing rest on it.
-
-``known_*`` say what a log directory has seen of its bucket, from the checkpoint and the claims.
+cannot be parsed is an error, never "nothing uploaded": deletion and fencing rest on it. ``known_*`` return what a log
+directory has seen of its bucket, from the checkpoint and the claims.
 """
 
 from __future__ import annotations
@@ -49,20 +48,20 @@ VERSION = 1
 T = TypeVar("T")
 
 UPLOADER_FILES = (OFFSET_CHECKPOINT_NAME, CLAIMS_NAME, JOURNAL_NAME)
-"""What is replaced by whoever holds the uploader's lock."""
+"""Files that the holder of the uploader's lock replaces."""
 
 PAUSE_PATIENCE_SECONDS = 10.0
-"""How long a change of the pauses waits for another one."""
+"""Wait in seconds for another change of the pauses."""
 
 OLD_NS = 3_600_000_000_000
-"""Nobody takes an hour to write a request."""
+"""Age in nanoseconds of an abandoned temporary file: no process takes an hour to write a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionUpload:
-    """What the bucket holds of one partition, as read back from a root by the uploader.
+    """State of one partition in the bucket, as read back from a root by the uploader.
 
-    ``end_offset`` exclusive committed end; ``start_offset`` the remote start, -1 if not told; ``fenced``: a newer claim
+    ``end_offset`` exclusive committed end; ``start_offset`` the remote start, -1 if unknown; ``fenced``: a newer claim
     of another volume owns the partition.
     """
 
@@ -72,12 +71,12 @@ class PartitionUpload:
     start_offset: int = -1
 
     def reaches_below(self, first: int) -> bool:
-        """Whether the bucket may hold what came before ``first``, where the log on this disk begins."""
+        """Return True if the bucket may hold records before ``first``, where the log on this disk begins."""
         return self.end_offset > 0 and self.start_offset < first
 
 
 def _json_file(path: Path, files: Files, take: Callable[[dict[str, Any]], T]) -> SmallFile[T]:
-    """What ``take`` finds in the JSON object of a file. Reading raises CorruptionError for anything else than ours."""
+    """Return a reader of ``take`` over the JSON object of a file. Reading raises CorruptionError for other content."""
 
     def corrupt(why: str) -> CorruptionError:
         return CorruptionError(
@@ -113,11 +112,11 @@ class UploadCheckpoint:
         self._file = _json_file(directory / OFFSET_CHECKPOINT_NAME, files, _uploads)
 
     def read(self) -> Mapping[TopicPartition, PartitionUpload]:
-        """All partitions that the file names, as of now; empty if it does not exist. Raises CorruptionError."""
+        """Return all partitions that the file names now; empty if it does not exist. Raises CorruptionError."""
         return self._file.load() or MappingProxyType({})
 
     def write(self, uploads: Mapping[TopicPartition, PartitionUpload]) -> None:
-        """Replaces the whole file, durably. Only the holder of the uploader lock may."""
+        """Replace the whole file, durably. Only the holder of the uploader lock may."""
         entries = [
             {
                 "topic": tp.topic,
@@ -132,11 +131,11 @@ class UploadCheckpoint:
         self._file.store(_bytes({"partitions": entries}), MappingProxyType(dict(uploads)))
 
     def update(self, uploads: Mapping[TopicPartition, PartitionUpload]) -> None:
-        """Writes the file with these partitions changed and all others kept."""
+        """Write the file with these partitions changed and all others as they are."""
         self.write({**self.read(), **uploads})
 
     def forget(self, gone: Collection[TopicPartition]) -> None:
-        """Drops what was said of partitions that are deleted, so that nothing of it is believed of a successor."""
+        """Drop partitions that are deleted, so that a successor does not inherit their state."""
         known = self.read()
         if known.keys() & set(gone):
             self.write({tp: upload for tp, upload in known.items() if tp not in gone})
@@ -156,12 +155,13 @@ def _uploads(value: Mapping[str, Any]) -> Mapping[TopicPartition, PartitionUploa
 
 
 _Request = tuple[str, frozenset[TopicPartition] | None]
-"""An id, and the partitions that are to be rolled, None for all."""
+"""An id, and the partitions to roll, None for all."""
 
 
 class SealRequest:
-    """``tiered-seal-request``: asks the holder of ``.lock`` to roll. A request is carried out once per id, also if the
-    log is opened again in between. Several processes may ask at the same time: the last one counts.
+    """``tiered-seal-request``: asks the holder of ``.lock`` to roll. A request is carried out once per id.
+
+    That holds also if the log is opened again in between. Of concurrent requests the last one counts.
     """
 
     def __init__(self, directory: Path, files: Files) -> None:
@@ -171,15 +171,15 @@ class SealRequest:
         self._answered: str | None = None
 
     def write(self, request_id: str, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Asks for a roll of ``partitions``, or of all (None). ``request_id`` was never used before."""
+        """Request a roll of ``partitions``, or of all (None). ``request_id`` was never used before."""
         names = None if partitions is None else [[tp.topic, tp.partition] for tp in partitions]
-        aside = self._file.path.with_name(f"{SEAL_REQUEST_NAME}.{request_id}")  # nobody else writes this one
+        aside = self._file.path.with_name(f"{SEAL_REQUEST_NAME}.{request_id}")  # no other process writes this one
         self._files.replace(aside, _bytes({"id": request_id, "partitions": names}))
         self._files.rename(aside, self._file.path)
         self._files.sync_directory(aside.parent)
 
     def pending(self) -> _Request | None:
-        """The request that stands, unless it was carried out; one ``stat`` while nothing changed. The writer's."""
+        """Return the request, unless it was carried out; one ``stat`` while nothing changed. For the writer."""
         request = self.read()
         if request is None:
             return None
@@ -189,12 +189,12 @@ class SealRequest:
         return None if request[0] == self._answered else request
 
     def answer(self, request_id: str) -> None:
-        """The request was carried out. If that cannot be noted, the next open carries it out again."""
+        """Note that the request was carried out. If that fails, the next open carries it out again."""
         self._answered = request_id
         self._answer.store(_bytes({"id": request_id}), request_id)
 
     def _sweep(self) -> None:
-        """Removes temporary files that a process left here when it died while it wrote a request."""
+        """Remove temporary files of processes that died while they wrote a request."""
         standing = self._files.state(self._file.path)
         for name in self._files.names(self._file.path.parent):
             path = self._file.path.with_name(name)
@@ -203,7 +203,7 @@ class SealRequest:
                 self._files.unlink(path)
 
     def read(self) -> _Request | None:
-        """The request that stands; None if there never was one."""
+        """Return the current request; None if there never was one."""
         return self._file.load()
 
 
@@ -213,23 +213,23 @@ def _request(value: Mapping[str, Any]) -> _Request:
 
 
 class PauseFile:
-    """``tiered-pause``: nothing of these topics is to be sent, also after a restart. Reading costs one ``stat``."""
+    """``tiered-pause``: topics that are not uploaded, also after a restart. Reading costs one ``stat``."""
 
     def __init__(self, directory: Path, files: Files) -> None:
         self._file = _json_file(directory / PAUSE_NAME, files, _pauses)
         self._changing = DirectoryLock(directory, files, name=PAUSE_LOCK_NAME)
 
     def read(self) -> Mapping[str, Pause]:
-        """By topic, or ``ALL_TOPICS``. What cannot be read pauses all: nobody knows what it said."""
+        """Return the pauses by topic, or ``ALL_TOPICS``. An unreadable file pauses all."""
         try:
             return self._file.load() or {}
         except CorruptionError:
             return {ALL_TOPICS: Pause(0, f"{self._file.path} cannot be read")}
 
     def change(self, edit: Callable[[Mapping[str, Pause]], Mapping[str, Pause]], clock: Clock) -> None:
-        """Writes what ``edit`` makes of what is paused; of several processes each edits what the one before wrote.
+        """Store the pauses that ``edit`` returns; concurrent processes edit one after the other.
 
-        Raises what ``edit`` raises, then nothing is written; LockedError.
+        Raises the errors of ``edit``, and then writes nothing; LockedError.
         """
         self._changing.acquire(clock, patience_seconds=PAUSE_PATIENCE_SECONDS, passing=True)
         try:
@@ -238,7 +238,7 @@ class PauseFile:
             self._changing.release()
 
     def write(self, pauses: Mapping[str, Pause]) -> None:
-        """Replaces the whole of it, durably, whoever else does."""
+        """Replace all pauses, durably, without a lock."""
         topics = {name: {"since_ms": each.since_ms, "reason": each.reason} for name, each in pauses.items()}
         self._file.store(_bytes({"topics": topics}), dict(pauses))
 
@@ -249,12 +249,12 @@ def _pauses(value: Mapping[str, Any]) -> Mapping[str, Pause]:
 
 
 def uploader_lock(directory: Path, files: Files) -> DirectoryLock:
-    """The lock of the one uploader of a log directory."""
+    """Return the lock of the one uploader of a log directory."""
     return DirectoryLock(directory, files, name=UPLOADER_LOCK_NAME)
 
 
 def known_of(upload: PartitionUpload | None, proof: ClaimProof | None, *, made: bool = False) -> Known:
-    """What this disk knows of one partition's root. ``made``: what its registry entry says."""
+    """Return this disk's knowledge of one partition's root. ``made``: that of its registry entry."""
     upload, proof = upload or PartitionUpload(0), proof or ClaimProof()
     version, restored_end = proof.restored_from or (0, 0)
     return Known(
@@ -270,13 +270,13 @@ def known_of(upload: PartitionUpload | None, proof: ClaimProof | None, *, made: 
 def known_partitions(
     uploads: Mapping[TopicPartition, PartitionUpload], claims: Mapping[TopicPartition, ClaimProof]
 ) -> dict[TopicPartition, Known]:
-    """The same of every partition that the checkpoint or the claims name."""
+    """Return :func:`known_of` every partition that the checkpoint or the claims name."""
     return {tp: known_of(uploads.get(tp), claims.get(tp)) for tp in {*uploads, *claims}}
 
 
 def known_topic(
     topic: str, uploads: Mapping[TopicPartition, PartitionUpload], claims: Mapping[TopicPartition, ClaimProof]
 ) -> dict[int, Known]:
-    """The same of one topic, by partition number; a partition of another topic costs one comparison."""
+    """Return :func:`known_of` one topic, by partition number; one of another topic costs one comparison."""
     named = {tp for each in (uploads, claims) for tp in each if tp.topic == topic}
     return {tp.partition: known_of(uploads.get(tp), claims.get(tp)) for tp in named}

@@ -1,4 +1,4 @@
-"""What identifies a log directory and the partitions in it: ``meta.properties``, ``partition.metadata``, names."""
+"""Identity of a log directory and its partitions: ``meta.properties``, ``partition.metadata``, names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BROKER_OWN_DIRS = frozenset({"remote-log-index-cache", "__cluster_metadata-0"})
 """Directories that other parts of a broker own: never loaded as partitions."""
 
 BROKER_FILE = "bootstrap.checkpoint"
-"""Lies in every log directory of a KRaft broker."""
+"""File in every log directory of a KRaft broker."""
 
 NO_ID = UUID(int=0)
 
@@ -47,7 +47,7 @@ _WITHOUT_META = (
 
 
 def read_volume(directory: Path, files: Files) -> MetaProperties | None:
-    """``meta.properties``, None if there is none. CorruptionError if it cannot be read."""
+    """Return ``meta.properties``, None if there is none. CorruptionError if it cannot be read."""
     path = directory / META_PROPERTIES_NAME
     try:
         return decode_meta_properties(files.read(path).decode())
@@ -61,7 +61,7 @@ def read_volume(directory: Path, files: Files) -> MetaProperties | None:
 
 
 def ensure_volume(directory: Path, files: Files, ids: IdSource, config: LogConfig) -> UUID:
-    """The directory's id; a new directory, or one of a broker older than such ids, gets one."""
+    """Return the directory's id; a new directory, or one of a broker older than such ids, gets one."""
     meta = read_volume(directory, files)
     if meta is not None and meta.directory_id is not None:
         return meta.directory_id
@@ -73,7 +73,7 @@ def ensure_volume(directory: Path, files: Files, ids: IdSource, config: LogConfi
 
 
 def read_topic_id(path: Path, files: Files) -> UUID | None:
-    """The topic id in a partition directory, None if it does not say. CorruptionError if it is unreadable."""
+    """Return the topic id in a partition directory, None without one. CorruptionError if it is unreadable."""
     file = path / PARTITION_METADATA_NAME
     try:
         return decode_partition_metadata(files.read(file).decode())
@@ -97,9 +97,10 @@ def read_topic_id(path: Path, files: Files) -> UUID | None:
 def read_topic_ids(
     directory: Path, files: Files, tps: Iterable[TopicPartition], broken: dict[TopicPartition, TieredError]
 ) -> dict[str, dict[int, UUID | None]]:
-    """Topic ids by topic and partition, those that are known first. What cannot be read goes into ``broken``, with why.
+    """Return topic ids by topic and partition, the known ones first. Unreadable ones go into ``broken``, with the
+    error.
 
-    One partition's file says nothing about another's: an unreadable one keeps no other out of service.
+    One partition's file does not affect another's: an unreadable one takes only itself out of service.
     """
     ids: dict[str, dict[int, UUID | None]] = {}
     unknown: list[TopicPartition] = []
@@ -124,8 +125,10 @@ def set_apart(
     topics: Mapping[str, TopicInfo],
     broken: dict[TopicPartition, TieredError],
 ) -> None:
-    """Puts into ``broken`` what is of another topic than most partitions of its name: a broker that was away while the
-    topic was deleted and made again holds both. Topics that are ours are judged by their own id (:func:`discovered`).
+    """Put into ``broken`` the partitions of another topic than most of their name.
+
+    A broker that was away while the topic was deleted and made again holds both. Topics that are ours are judged by
+    their own id (:func:`discovered`).
     """
     for name, here in ids.items():
         held = [topic_id for _, topic_id in sorted(here.items()) if topic_id is not None]
@@ -147,14 +150,15 @@ def set_apart(
 
 
 def ensure_topic_id(path: Path, files: Files, topic_id: UUID) -> None:
-    """Writes the topic id into a partition directory that lacks it, before any record."""
+    """Write the topic id into a partition directory that lacks it, before any record."""
     if topic_id.int and files.state(path / PARTITION_METADATA_NAME) is None:
         files.replace(path / PARTITION_METADATA_NAME, encode_partition_metadata(topic_id).encode())
         files.sync_directory(path.parent)
 
 
 def expected_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
-    """What ``tiered-topics.json`` says, before the directories are looked at: of adopted topics nothing is here yet.
+    """Return the topics of ``tiered-topics.json``, before the directories are read: adopted ones have no partitions
+    yet.
 
     In a broker's directory every topic counts as adopted: its controller decides which there are.
     """
@@ -169,11 +173,11 @@ def expected_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
 def discovered(
     known: TopicInfo | None, name: str, ids: Mapping[int, UUID | None], *, tiered: Collection[TopicPartition] = ()
 ) -> TopicInfo:
-    """The topic, now that partitions with these ids were found on disk; one that no file of ours names is adopted.
+    """Return the topic, after partitions with these ids were found on disk; without a file of ours it is adopted.
 
-    Of an adopted topic only the partitions that were found are here: a broker may hold the others elsewhere. Where
-    it has another id now, it was deleted and made again. Raises ConfigError if the directory belongs to another
-    topic of the same name, and that one is ours, or ``tiered``: a bucket knows it by its id.
+    An adopted topic has only the partitions that were found: a broker may hold the others elsewhere. If its id has
+    changed, it was deleted and made again. Raises ConfigError if the directory belongs to another topic of the same
+    name, and that one is ours, or ``tiered``: a bucket knows it by its id.
     """
     here = set() if known is None else set(known.here)
     for number, topic_id in ids.items():
@@ -195,5 +199,5 @@ def discovered(
 
 
 def without_absent(topics: Mapping[str, TopicInfo]) -> dict[str, TopicInfo]:
-    """Drops adopted topics without a partition here: they are gone, and nothing makes their directories again."""
+    """Drop adopted topics without a partition here: they are gone, and nothing makes their directories again."""
     return {name: topic for name, topic in topics.items() if not topic.adopted or topic.here}

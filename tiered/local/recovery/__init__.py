@@ -1,1 +1,1 @@
-"""What an open does with a partition directory that was not closed: leftovers first, then what may be torn."""
+"""Recovery of a partition directory that was not closed: leftovers first, then files that may be torn."""

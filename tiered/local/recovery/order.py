@@ -1,9 +1,9 @@
-"""Which batches of a segment that is being recovered are good: do they stand where they can, does any follow damage?
+"""Judgement of the batches of a segment under recovery: are they in a possible place, and does any follow damage?
 
-Base offsets are outside the CRC. One that rotted shows by its neighbours: it lies below the end of the batch before it,
-beyond the segment, behind a hole where none can be, or so high that the batch behind it goes back.
+Base offsets are outside the CRC. One that rotted shows by its neighbours: it is below the end of the batch before it,
+beyond the segment, after a hole where none can be, or so high that the next batch goes back.
 
-Where lengths lead nowhere, whole batches are looked for: if one follows, the bytes were damaged; if none does, the end
+Where lengths lead nowhere, whole batches are searched: if one follows, the bytes were damaged; if none does, the end
 was torn.
 """
 
@@ -19,16 +19,17 @@ from tiered.local.segment.scan import LogFile
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
 PIECE_BYTES = 4 * 1024 * 1024
-"""Bytes looked through at once."""
+"""Bytes searched at once."""
 
 _MAGIC_AT = 16
 _MAGIC = b"\x02"
 
 
 class BatchOrder:
-    """``expected``: the end of the good batches so far. ``damage``: (position, offset) where the first bad one stands.
+    """Order of the batches. ``expected``: the end of the good ones so far. ``damage``: (position, offset) of the first
+    bad one.
 
-    ``dense``: every offset has a record. ``promised``: an offset at which a batch ends if any batch lies behind it (the
+    ``dense``: every offset has a record. ``promised``: an offset at which a batch ends if any batch follows it (the
     recovery point of the segment that is appended to), -1 if none is known.
     """
 
@@ -41,25 +42,25 @@ class BatchOrder:
         self._before: tuple[int, int] | None = None
 
     def resume(self, expected: int) -> None:
-        """All below ``expected`` is known to be good."""
+        """Begin at ``expected``: all below is known to be good."""
         self.expected = expected
 
     def bounds(self) -> tuple[int, int, int]:
-        """Of a run without anything odd: its first offset at least, the end of its offsets, and where it stops."""
+        """Return the bounds of an ordinary run: its least first offset, the end of its offsets, and its stop."""
         limit = min(self._offsets.next, self._offsets.base + MAX_RELATIVE_OFFSET + 1)
         return self.expected, limit, self._promised if self.expected < self._promised else NO_LIMIT
 
     def take(self, found: Survey, position: int) -> None:
-        """A run at ``position`` that kept to :meth:`bounds`: all of its batches fit."""
+        """Accept a run at ``position`` that is within :meth:`bounds`: all of its batches fit."""
         self._before = position + found.last_at, found.before
         self.expected = found.next
 
     def spoil(self, position: int) -> None:
-        """What stands at ``position`` is no good batch."""
+        """Mark ``position`` as damaged, if it is the first."""
         self.damage = self.damage or (position, self.expected)
 
     def fits(self, span: Span, first: int) -> bool:
-        """Whether a batch is good; it then counts, and perhaps the one before it no longer does.
+        """Return True if a batch is good; it then counts, and perhaps the one before it no longer does.
 
         ``first``: its first offset, which the span of a compressed v0/v1 message does not know.
         """
@@ -72,7 +73,7 @@ class BatchOrder:
             if self._before is None or base < self._before[1]:
                 self.spoil(position)
                 return False
-            # It follows the batch before the last one: the last one said too much.
+            # It follows the batch before the last one: the last one's offset is wrong.
             self.damage = self.damage or self._before
             self.expected = self._before[1]
         self._before = position, self.expected
@@ -80,7 +81,7 @@ class BatchOrder:
         return True
 
     def overflows(self, span: Span, first: int) -> bool:
-        """Whether it may be good but for its distance from the base of the segment, as old brokers left some."""
+        """Return True if only its distance from the segment's base is wrong, as old brokers left some."""
         last = span.last_offset
         return self._is_far(last) and last < self._offsets.next and not self._is_hole(first)
 
@@ -88,7 +89,7 @@ class BatchOrder:
         return last - self._offsets.base > MAX_RELATIVE_OFFSET
 
     def _is_hole(self, base: int) -> bool:
-        """Offsets are left out where they cannot be; behind damage they can."""
+        """Return True if offsets are left out where they cannot be; after damage they can."""
         if base <= self.expected or self.damage is not None:
             return False
         # mutant hole-is-below-recovery-point
@@ -96,9 +97,9 @@ class BatchOrder:
 
 
 def salvage(log: LogFile, position: int, size_bytes: int, offsets: Offsets) -> Iterator[Span]:
-    """v2 batches from ``position`` on, wherever they begin, that lie in ``offsets`` and whose CRC is right; ascending.
+    """Yield v2 batches from ``position`` on, at any byte, in ``offsets`` and with a right CRC; ascending.
 
-    A batch that lies in the value of a record is taken for one, too: what is asked is whether bytes were written here.
+    A batch inside the value of a record counts, too: the question is whether bytes were written here.
     """
     expected = offsets.base
     while position + HEADER_BYTES <= size_bytes:

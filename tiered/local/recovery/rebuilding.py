@@ -1,14 +1,14 @@
-"""The indexes of a segment that is recovered: how much of the old ones is used, and what is learnt from the batches.
+"""The indexes of a segment under recovery: the usable part of the old ones, and entries from the batches.
 
-What lies below the recovery point was fsynced, then and there, and need not be read again. The index files of a segment
-that was being written are only as good as the last moment before the crash: they may lag, end in zeros, or hold entries
-of records that are gone. Entries are used only up to the recovery point, only while they ascend, and only if the last
-of them points at the batch that it names. The two files are not fsynced together: offset entries behind the last time
-entry are not used, because the times between may be what is lost.
+Bytes below the recovery point were fsynced and need not be read again. The index files of a segment that was being
+written are only as good as the last moment before the crash: they may lag, end in zeros, or hold entries of records
+that are gone. Entries are used only up to the recovery point, only while they ascend, and only if the last of them
+points at the batch that it names. The two files are not fsynced together: offset entries after the last time entry are
+not used, because the times between may be what is lost.
 
-Transaction indexes are held against their logs. A segment that has neither transactions nor an index of them is never
-read for this. Where the log is damaged, or does not know where a transaction began, nothing is changed: a reader is
-told why (``local.segment.side_files``).
+Transaction indexes are compared with their logs. A segment that has neither transactions nor an index of them is never
+read for this. Where the log is damaged, or does not know where a transaction began, nothing is changed: a reader gets
+the reason (``local.segment.side_files``).
 
 Kafka's rule: docs/kafka-semantics.md#segment-recovery.
 """
@@ -37,7 +37,7 @@ LOGGER = logging.getLogger("tiered.local")
 
 
 class Prefix(NamedTuple):
-    """Reading goes on at ``position``, with the batch at ``base_offset``; ``indexes`` cover all up to that batch."""
+    """Known part of a segment. Reading goes on at ``position``, with batch ``base_offset``, where ``indexes`` end."""
 
     position: int
     base_offset: int
@@ -46,11 +46,11 @@ class Prefix(NamedTuple):
 
 
 def known_prefix(files: Files, log: LogFile, base_offset: int, size_bytes: int, recovery_point: int) -> Prefix | None:
-    """The last indexed batch that ends below ``recovery_point``; None: the segment is to be read from its start."""
+    """Return the last indexed batch that ends below ``recovery_point``; None: read the segment from its start."""
     if recovery_point <= base_offset or size_bytes == 0:
         return None
     if files.state(log.path.with_suffix(TXN_INDEX_SUFFIX)) is not None:
-        return None  # it has aborted transactions: their index is written anew from all of the segment
+        return None  # it has aborted transactions: their index is rewritten from all of the segment
     producers = tells_of_producers(files, log.path.parent)
     try:
         indexes = load_growing(files, log, base_offset, size_bytes)
@@ -72,7 +72,7 @@ def known_prefix(files: Files, log: LogFile, base_offset: int, size_bytes: int, 
 
 
 def _forget_untimed(indexes: SegmentIndexes, log: LogFile, size_bytes: int) -> None:
-    """Keeps the first offset entry that the last time entry was written with; CorruptionError if that is not true."""
+    """Truncate offset entries after that of the last time entry; CorruptionError if the time entry is wrong."""
     timestamp, at = indexes.last_time
     if timestamp < 0:
         indexes.truncate_to(at)
@@ -92,7 +92,7 @@ def _forget_untimed(indexes: SegmentIndexes, log: LogFile, size_bytes: int) -> N
 
 
 class Rebuilding:
-    """``indexes`` cover what is known to be good already; ``epoch`` is the newest that the log knows of."""
+    """Rebuilding of indexes. ``indexes`` cover the known good part; ``epoch`` is the newest that the log knows."""
 
     def __init__(self, indexes: SegmentIndexes, *, interval_bytes: int, epoch: int) -> None:
         self.indexes = indexes
@@ -101,7 +101,7 @@ class Rebuilding:
         self._known_epoch = epoch
 
     def add(self, span: Span, header: BatchHeader, *, intact: bool) -> None:
-        """The next good batch. ``intact``: so are all before it, so that its epoch counts."""
+        """Add the next good batch. ``intact``: so are all before it, so that its epoch counts."""
         if self._pace.take(span.size, span.last_offset, header.max_timestamp):
             self.indexes.append(span.last_offset, span.position, *self._pace.largest)
         if intact and header.leader_epoch > self.newest_epoch:
@@ -109,11 +109,11 @@ class Rebuilding:
 
     @property
     def newest_epoch(self) -> int:
-        """A batch of a later one is to be given to :meth:`add`."""
+        """Return the newest epoch. A batch of a later one goes to :meth:`add`."""
         return self.epochs[-1].epoch if self.epochs else self._known_epoch
 
     def add_run(self, walk: BatchWalk, piece: memoryview, order: BatchOrder) -> Survey | None:
-        """The good batches at the start of ``piece``, as far as nothing is odd; None: the first one is."""
+        """Add the ordinary good batches at the start of ``piece``; None if the first one is not ordinary."""
         base, position = self.indexes.base_offset, walk.position
         found = walk.survey(
             piece,
@@ -129,7 +129,7 @@ class Rebuilding:
         return found
 
     def take_back(self, offset: int) -> None:
-        """What was learnt from ``offset`` on came from a batch that was not where it said."""
+        """Drop entries from ``offset`` on: their batch was not where it said."""
         self.indexes.truncate_to(offset)
         self.epochs = [entry for entry in self.epochs if entry.start_offset < offset]
         if self._pace.largest[1] >= offset:
@@ -137,12 +137,12 @@ class Rebuilding:
 
     @property
     def largest(self) -> tuple[int, int]:
-        """The largest timestamp and the last offset of its batch: the closing entry of the time index."""
+        """Return the largest timestamp and the last offset of its batch: the closing entry of the time index."""
         return self._pace.largest
 
 
 def rebuild_txn_index(files: Files, place: Place) -> None:
-    """Replaces the ``.txnindex`` of a sealed segment if it cannot be what the log says."""
+    """Replace the ``.txnindex`` of a sealed segment if it contradicts the log."""
     try:
         settle_txn_index(files, place, None)
     except CorruptionError as error:
@@ -151,6 +151,6 @@ def rebuild_txn_index(files: Files, place: Place) -> None:
 
 
 def has_entries(files: Files, directory: Path, base_offset: int) -> bool:
-    """Whether anything stands in the ``.txnindex``; an entry without its marker hides what is committed later."""
+    """Return True if the ``.txnindex`` has entries; one without its marker hides later committed records."""
     state = files.state(directory / txn_index_name(base_offset))
     return state is not None and state.size > 0

@@ -1,18 +1,18 @@
-"""Brings one partition directory to a state that can be appended to, after any kind of stop.
+"""Bring one partition directory to a state that can be appended to, after any kind of stop.
 
-What is lost and what is kept, for damage that begins at offset X, with the recovery point R (all below was fsynced):
+Losses for damage that begins at offset X, with the recovery point R (all below was fsynced):
 
-* X >= R: nobody was told that X is safe. The torn bytes are *copied* to ``{base}.log.torn-{ms}`` and the file is
-  cut; later segments, whose records nobody was promised either, are renamed to ``.torn-{ms}`` whole.
+* X >= R: X was never acknowledged as safe. The torn bytes are *copied* to ``{base}.log.torn-{ms}`` and the file is cut;
+  later segments, which were not promised either, are renamed to ``.torn-{ms}`` whole.
 * Nothing but zeros from X on, X >= R: the end of a preallocated file, or what a file system left of a write. They are
   cut; later segments stay if they begin where this one ends.
 * A sealed segment ends at X >= R, below the next one (``dense`` logs only): a power cut took its end, and the same is
-  done with the later segments. Where offsets may be left out nobody can tell that.
-* X < R: acknowledged bytes have rotted. Nothing is cut or moved: the segment stays as it is, reads of the range
-  raise CorruptionError, offsets below R are never given out again. After a clean shutdown all that was written counts
-  as below R.
-* R is lost (its file is gone or damaged): all but the last segment count as below R, and so does all of the last one
-  in front of a whole batch. Only its end may be torn.
+  done with the later segments. Where offsets may be left out this cannot be detected.
+* X < R: acknowledged bytes have rotted. Nothing is cut or moved: the segment stays as it is, reads of the range raise
+  CorruptionError, offsets below R are never given out again. After a clean shutdown all that was written counts as
+  below R.
+* R is lost (its file is gone or damaged): all but the last segment count as below R, and so does all of the last one in
+  front of a whole batch. Only its end may be torn.
 * A sealed segment that is shorter than its note and its indexes say has lost its end there.
 """
 
@@ -49,15 +49,15 @@ from tiered.plan.roll import MAX_RELATIVE_OFFSET
 LOGGER = logging.getLogger("tiered.local")
 
 READ_BYTES = 512 * 1024
-"""Segments are read in pieces of this size: of smaller ones each costs a call, larger ones leave the cache."""
+"""Size of the pieces in which segments are read: smaller ones cost a call each, larger ones leave the cache."""
 
 COPY_BYTES = 1024 * 1024
 ZEROS = bytes(COPY_BYTES)
 HOLE_BYTES = 64 * 1024
-"""No block of a file system is larger: behind the next multiple of it the rest of a preallocated file is a hole."""
+"""Largest block of a file system: from the next multiple of it on, the rest of a preallocated file is a hole."""
 
 NOTHING = -1
-"""Below every offset: no snapshot outlives a log that starts again."""
+"""Offset below every other: no snapshot outlives a log that starts again."""
 
 UNKNOWN_POINT = -1
 """Recovery point of a partition that the checkpoint does not name, as that of a new one."""
@@ -67,7 +67,7 @@ LOST_POINT = -2
 
 
 class _OffsetOverflowError(Exception):
-    """A segment holds offsets that its base is too far away for; no error of the product: it is split."""
+    """A segment has offsets too far from its base; no error of the product: it is split."""
 
     def __init__(self, base_offset: int) -> None:
         super().__init__(base_offset)
@@ -75,9 +75,9 @@ class _OffsetOverflowError(Exception):
 
 
 class Recovery:
-    """Loads one partition directory for writing. ``now_ms`` only names the torn copies.
+    """Loader of one partition directory for writing. ``now_ms`` only names the torn copies.
 
-    ``dense``: every offset has a record, so that a hole between two segments is a loss. ``keeps_point``: whoever cuts
+    ``dense``: every offset has a record, so that a hole between two segments is a loss. ``keeps_point``: each cut of
     the log lowers its recovery point first, so that a log that ends below it has lost something. A broker does not.
     """
 
@@ -97,7 +97,7 @@ class Recovery:
         self._directory = directory
         self._tp = tp
         self._epochs = epochs
-        self._learns_epochs = not epochs.entries  # then every batch of every segment that is recovered has to tell
+        self._learns_epochs = not epochs.entries  # then the epochs come from every batch of every recovered segment
         self._interval = interval_bytes
         self._now_ms = now_ms
         self._dense = dense
@@ -108,10 +108,10 @@ class Recovery:
         self.met_producers = False
 
     def load(self, *, clean: bool, recovery_point: int, start_offset: int) -> list[FoundSegment]:
-        """The segments as they can be used, the last one to be appended to.
+        """Return the usable segments, the last one to be appended to.
 
-        An empty partition gets one at ``start_offset``, its file to be created.
-        ``recovery_point`` may be UNKNOWN_POINT or LOST_POINT.
+        An empty partition gets one at ``start_offset``, its file to be created. ``recovery_point`` may be UNKNOWN_POINT
+        or LOST_POINT.
         """
         self._clean, self._lost = clean, recovery_point == LOST_POINT
         while True:
@@ -129,7 +129,7 @@ class Recovery:
         if segments:
             first = len(segments) - 1
             whole = clean and self._load_tail(segments[-1], recovery_point)
-            if recovery_point < 0:  # nobody remembers: all but the last segment count as promised
+            if recovery_point < 0:  # unknown: all but the last segment count as promised
                 first, recovery_point = 0, segments[-1].base_offset
             if not clean:
                 while first > 0 and segments[first].base_offset > recovery_point:
@@ -147,13 +147,13 @@ class Recovery:
         return segments
 
     def _forget_snapshots_above(self, end_offset: int) -> None:
-        """They may be the only ones: what is left of the log has to be asked for producers then, all of it."""
+        """Remove later snapshots. They may be the only ones: then all of the log is searched for producers."""
         told = tells_of_producers(self._files, self._directory)
         if remove_snapshots_above(self._files, self._directory, end_offset) and told:
             self.met_producers = True
 
     def _check_overflow(self, bases: list[int]) -> None:
-        """Only where the next base lies so far away can a segment hold offsets that do not fit."""
+        """Raise for a segment with offsets that do not fit: possible only if the next base is far away."""
         for base, following in itertools.pairwise(bases):
             if following - base <= MAX_RELATIVE_OFFSET + 1 or base in self._unsplittable:
                 continue
@@ -163,7 +163,7 @@ class Recovery:
                         if MAX_RELATIVE_OFFSET < span.last_offset - base < following - base:
                             raise _OffsetOverflowError(base)
                 except CorruptionError:
-                    continue  # recovery, or the read that meets it, says so
+                    continue  # recovery, or the read that meets it, reports it
 
     def _split(self, base: int) -> None:
         try:
@@ -179,9 +179,9 @@ class Recovery:
         return FoundSegment(base, base, 0 if state is None else state.size)
 
     def _load_tail(self, tail: FoundSegment, recovery_point: int) -> bool:
-        """Finds the end of the last segment after a clean shutdown, from its last index entry.
+        """Find the end of the last segment after a clean shutdown, from its last index entry.
 
-        False if it is torn, ends below the recovery point, or holds a batch that cannot be where it is.
+        Return False if it is torn, ends below the recovery point, or holds a batch that cannot be where it is.
         """
         order = BatchOrder(Offsets(tail.base_offset, NO_LIMIT), dense=self._dense, promised=recovery_point)
         with LogFile(self._files, self._directory / log_name(tail.base_offset)) as log:
@@ -209,7 +209,7 @@ class Recovery:
         return reached == tail.size_bytes and order.damage is None and order.expected >= recovery_point
 
     def _check_fit(self, base: int, overflows: bool) -> None:
-        """A segment of a log with gaps may hold offsets that do not fit its base; then it is split."""
+        """Request a split of a segment of a log with gaps, if its offsets do not fit its base."""
         if overflows and base not in self._unsplittable:
             raise _OffsetOverflowError(base)
 
@@ -256,19 +256,19 @@ class Recovery:
         return kept
 
     def _is_promised(self, segment: FoundSegment, damage: tuple[int, int], recovery_point: int, resume: int) -> bool:
-        """Whether what is damaged was safe once: then it is kept, and reads of it raise."""
+        """Return True if the damaged bytes were safe once: then they stay, and reads of them raise."""
         position, offset = damage
         if offset < recovery_point:
             return True
         if resume <= segment.base_offset or not (self._clean or self._lost):
             return False
         if self._lost and not self._clean:
-            return segment.end_offset > offset  # nothing that was torn stands in front of a whole batch
+            return segment.end_offset > offset  # torn bytes are never before a whole batch
         path = self._directory / log_name(segment.base_offset)
         return position == segment.size_bytes or not self._is_zero(path, position, segment.size_bytes)
 
     def _end_behind(self, segment: FoundSegment, position: int, offset: int) -> int:
-        """The end of the last whole batch anywhere behind damage, where lengths lead no more; -1 without any."""
+        """Return the end of the last whole batch anywhere after damage, where lengths are useless; -1 without any."""
         offsets = Offsets(offset, segment.base_offset + MAX_RELATIVE_OFFSET + 1)
         with LogFile(self._files, self._directory / log_name(segment.base_offset)) as log:
             return max(
@@ -276,7 +276,7 @@ class Recovery:
             )
 
     def _resume_at(self, tail: FoundSegment, recovery_point: int) -> int:
-        """Where appends go on behind a last segment that is kept damaged: above all offsets that were given out.
+        """Return where appends go on after a damaged last segment: above all offsets that were given out.
 
         A clean shutdown leaves a snapshot at the end of the log.
         """
@@ -284,14 +284,14 @@ class Recovery:
         return max(recovery_point, tail.end_offset, *known, 0)
 
     def _lacks_end(self, segment: FoundSegment, following: FoundSegment, recovery_point: int) -> bool:
-        """Whether the records that are missing between two segments were never acknowledged as durable."""
+        """Return True if the records missing between two segments were never acknowledged as durable."""
         return self._dense and recovery_point <= segment.end_offset < following.base_offset
 
     def _recover_one(self, segment: FoundSegment, recovery_point: int, limit: int) -> tuple[int, int] | None:
-        """Reads every batch, rebuilds the indexes; (position, offset) where damage begins, None if there is none.
+        """Read every batch, rebuild the indexes; return (position, offset) of the first damage, None without.
 
-        What indexes that hold good know to lie below the recovery point is not read again (``local.recovery.prefix``).
-        ``segment.end_offset`` is what the good batches reach, those behind the damage included; ``limit``, the base of
+        The part that valid indexes place below the recovery point is not read again (``local.recovery.prefix``).
+        ``segment.end_offset`` is the end of the good batches, those after the damage included; ``limit``, the base of
         the next segment, is above all of them.
         """
         base = segment.base_offset
@@ -322,13 +322,13 @@ class Recovery:
         if not growing:  # the last segment gets its closing entry at its seal: until then it stands in no file
             segment.indexes.close_times(*segment.largest)
         segment.indexes.damaged = damage is not None
-        # The next entry is written behind all that are in memory: the files hold the same.
+        # The next entry follows all that are in memory: the files hold the same.
         if damage is None and not is_stored(self._files, self._directory, base, segment.indexes, padded=growing):
             store_indexes(self._files, self._directory, base, segment.indexes)
         return damage
 
     def _read(self, log: LogFile, segment: FoundSegment, position: int, order: BatchOrder, learnt: Rebuilding) -> int:
-        """Every good batch from ``position`` on, those behind damage too; returns where the last of them ends."""
+        """Read every good batch from ``position`` on, those after damage too; return where the last of them ends."""
         reached = position
         try:
             walk = log.loose_walk(position)
@@ -366,7 +366,7 @@ class Recovery:
             self._transactional.add(base)
 
     def _rebuild_txn_indexes(self, segments: list[FoundSegment]) -> None:
-        """Of the sealed segments that were read and hold transactions; that of the last one is settled later."""
+        """Rebuild those of sealed segments with transactions; the last segment's is settled later."""
         *sealed, tail = segments
         for segment in sealed:
             if segment.base_offset in self._transactional:
@@ -376,13 +376,13 @@ class Recovery:
         tail.aborted = None if tail.base_offset in self._transactional else []
 
     def _cut(self, segment: FoundSegment, position: int, offset: int, recovery_point: int, limit: int) -> bool:
-        """Copies what lies behind ``position`` aside, cuts the file there, and reads the rest again for its indexes.
+        """Copy the bytes after ``position`` aside, cut the file there, and read the rest again for its indexes.
 
-        True: nothing but zeros were there, and they are not copied.
+        Return True for nothing but zeros, which are not copied.
         """
         path = self._directory / log_name(segment.base_offset)
         torn = segment.size_bytes - position
-        self._files.unlink(path.with_suffix(SEAL_SUFFIX))  # what it says is no longer so
+        self._files.unlink(path.with_suffix(SEAL_SUFFIX))  # it is no longer true
         if not torn:
             self._recover_one(segment, recovery_point, limit)
             return False
@@ -411,7 +411,7 @@ class Recovery:
         return copy is None
 
     def _copy_tail(self, path: Path, position: int, size: int) -> Path | None:
-        """The bytes from ``position`` on as a file of their own, durable; None if they are all zero."""
+        """Copy the bytes from ``position`` on to a file of their own, durable; None if they are all zero."""
         source = self._files.open_read(path)
         target_path = self._torn_path(path)
         target: int | None = None
@@ -442,7 +442,6 @@ class Recovery:
         return target_path
 
     def _is_zero(self, path: Path, position: int, size: int) -> bool:
-        """Whether nothing but zeros stand there."""
         with LogFile(self._files, path) as log:
             return not any(any(log.read_at(at, min(COPY_BYTES, size - at))) for at in range(position, size, COPY_BYTES))
 
@@ -453,7 +452,7 @@ class Recovery:
         return target
 
     def _set_aside(self, segment: FoundSegment) -> None:
-        """A later segment of a log that was cut: its bytes are kept under another name."""
+        """Rename a later segment of a log that was cut: its bytes stay under another name."""
         path = self._directory / log_name(segment.base_offset)
         if segment.size_bytes:
             target = self._torn_path(path)

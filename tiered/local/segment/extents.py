@@ -1,7 +1,7 @@
-"""What a read sees of the segments of one partition. A view is taken in constant time, however many segments there are.
+"""View of a read on the segments of one partition. A view is taken in constant time, for any number of segments.
 
-Views share one run of extents for the sealed segments: it is immutable, and a new one is made when the list of
-segments changes. A view adds to it only what grows: the last segment.
+Views share one run of extents for the sealed segments: it is immutable, and a new one is made when the list of segments
+changes. A view adds only the growing part: the last segment.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BASE = attrgetter("base_offset")
 
 
 class Readable(Protocol):
-    """What a read needs of a segment; sealed, active and foreign ones have it."""
+    """A segment as a read needs it; sealed, active and foreign ones qualify."""
 
     @property
     def base_offset(self) -> int: ...
@@ -46,41 +46,41 @@ class Extent(NamedTuple):
 
     @classmethod
     def of(cls, sealed: SealedLocalSegment) -> Extent:
-        """All of a sealed segment."""
+        """Return the whole of a sealed segment."""
         return cls(sealed.base_offset, sealed.end_offset, sealed.size_bytes, None, sealed, sealed.reach)
 
     def walk(self, log: LogFile, position: int, *, dense: bool) -> Iterator[tuple[Span, memoryview]]:
-        """Its batches from ``position`` on: all of them in their place, or CorruptionError (``LogFile.segment``)."""
+        """Yield its batches from ``position`` on: all in their place, or CorruptionError (``LogFile.segment``)."""
         reach = self.end_offset if dense else self.reach
         return log.segment(position, self.size_bytes, self.offsets, dense=dense, reach=reach)
 
     def pieces(
         self, log: LogFile, walk: BatchWalk, *, dense: bool, buffer_bytes: int = BUFFER_BYTES
     ) -> Iterator[memoryview]:
-        """As :meth:`walk`, for whoever takes the batches of each piece by ``walk`` (``LogFile.pieces``)."""
+        """Yield pieces, whose batches the caller takes by ``walk`` (``LogFile.pieces``)."""
         reach = self.end_offset if dense else self.reach
         return log.pieces(walk, self.size_bytes, reach=reach, buffer_bytes=buffer_bytes, kept=True)
 
     @property
     def offsets(self) -> Offsets:
-        """Which offsets its batches may have."""
+        """Return the offsets that its batches may have."""
         return Offsets(self.base_offset, self.end_offset)
 
     @property
     def largest_timestamp(self) -> int:
-        """Of its records, -1 if none has one. Raises as the loading of a sealed segment's indexes."""
+        """Return that of its records, -1 if none has one. Raises as the loading of a sealed segment's indexes."""
         return self.segment.lookup.last_time[0] if self.max_timestamp is None else self.max_timestamp
 
     def may_reach(self, timestamp: int) -> bool:
-        """Whether a record from ``timestamp`` on may be in it: none is known to be in one that is damaged, either."""
+        """Return True if a record from ``timestamp`` on may be in it. A damaged segment always may."""
         return self.largest_timestamp >= timestamp or self.segment.lookup.damaged
 
     def seek(self, log: LogFile, offset: int) -> int:
-        """Where to scan from to find ``offset``."""
+        """Return where to scan from to find ``offset``."""
         return self.segment.lookup.seek(log, offset, self.size_bytes, self.offsets)
 
     def seek_time(self, log: LogFile, timestamp: int, start_offset: int) -> int:
-        """Where to scan from to find the first record from ``timestamp`` and ``start_offset`` on."""
+        """Return where to scan from to find the first record from ``timestamp`` and ``start_offset`` on."""
         lookup = self.segment.lookup
         if lookup.damaged:  # a batch that is not indexed may be the one: the scan meets it, or finds a record before
             return 0
@@ -88,10 +88,10 @@ class Extent(NamedTuple):
 
 
 class SealedExtents:
-    """Sealed segments as views see them, ascending. Immutable; thread-safe.
+    """Sealed segments of views, ascending. Immutable; thread-safe.
 
-    ``_peaks``: a place and, for each segment from there on, the largest timestamp of it and of those before it, as far
-    as somebody asked. These rise whatever the order of timestamps is, so that they are bisected.
+    ``_peaks``: a place and, for each segment from there on, the largest timestamp of it and of those before it, up to
+    the last one requested. These rise for any order of timestamps, so that they are bisected.
     """
 
     __slots__ = ("_peaks", "all")
@@ -101,17 +101,17 @@ class SealedExtents:
         self._peaks: tuple[int, list[int]] = (0, [])  # replaced as a whole: readers take no lock
 
     def with_last(self, extent: Extent) -> SealedExtents:
-        """One more: what is known of those before it stays known."""
+        """Return a copy with one more extent. The peaks stay."""
         longer = SealedExtents((*self.all, extent))
         longer._peaks = self._peaks
         return longer
 
     def at_offset(self, offset: int) -> int:
-        """Place of the segment that begins at or before ``offset``; 0 if none does."""
+        """Return the place of the segment that begins at or before ``offset``; 0 if none does."""
         return max(bisect_right(self.all, offset, key=_BASE) - 1, 0)
 
     def at_time(self, timestamp: int, first: int) -> int:
-        """Place of the first segment from ``first`` on that may hold a record from ``timestamp`` on; else their number.
+        """Return the place of the first segment from ``first`` on that may reach ``timestamp``, or their number.
 
         Raises as the loading of indexes: those of each segment before it are loaded once.
         """
@@ -131,7 +131,7 @@ class SealedExtents:
 
 
 class View(NamedTuple):
-    """What a reader sees: extents ascending, offsets ``start_offset`` to ``end_offset`` (exclusive).
+    """Extents ascending, and offsets ``start_offset`` to ``end_offset`` (exclusive), as a reader sees them.
 
     ``tail``: the last segment, None where there is none at all. ``dense``: every offset has a record, so that a missing
     one is damage and not the work of compaction.
@@ -146,11 +146,11 @@ class View(NamedTuple):
 
     @property
     def extents(self) -> tuple[Extent, ...]:
-        """All of them: for whoever goes through all of a log."""
+        """Return all extents, for a pass over all of a log."""
         return self.sealed.all if self.tail is None else (*self.sealed.all, self.tail)
 
     def extents_from(self, offset: int) -> Iterator[Extent]:
-        """From the one that holds ``offset``, or would, on."""
+        """Yield the extents from the one that holds ``offset``, or would, on."""
         tail = self.tail
         if tail is None:
             return
@@ -161,7 +161,7 @@ class View(NamedTuple):
         yield tail
 
     def extents_reaching(self, timestamp: int) -> Iterator[Extent]:
-        """Those that may hold a record from ``timestamp`` and ``start_offset`` on.
+        """Yield the extents that may hold a record from ``timestamp`` and ``start_offset`` on.
 
         OffsetOutOfRangeError where a segment left the disk since the view was taken.
         """
@@ -176,12 +176,12 @@ class View(NamedTuple):
             yield self.tail
 
     def _shows(self, extent: Extent) -> bool:
-        """Whether an offset of the segment may be read."""
+        """Return True if an offset of the segment may be read."""
         return extent.end_offset > max(self.start_offset, extent.base_offset)
 
 
 def out_of_range(view: View, offset: int) -> OffsetOutOfRangeError:
-    """The error for an offset that this disk does not hold."""
+    """Return the error for an offset that this disk does not hold."""
     return OffsetOutOfRangeError(
         f"{view.tp}: offset {offset} is outside {view.start_offset} to {view.end_offset} on this disk",
         requested=offset,

@@ -1,4 +1,4 @@
-"""Makes the segment objects of one partition (new, resumed after a stop, adopted, sealed) from what a load found."""
+"""Maker of the segment objects of one partition (new, resumed after a stop, adopted, sealed) from loaded files."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ LOGGER = logging.getLogger("tiered.local")
 class FoundSegment:
     """One ``.log`` after loading. ``end_offset`` exclusive; ``indexes`` None: load when needed.
 
-    ``records_end``: where the last batch ends, -1 if nobody looked or there is none.
-    ``largest``: the largest timestamp and the last offset of its batch; None: the last entry of the time index.
-    ``aborted``: the transactions whose ABORT markers it holds; None: its note, or the log, has to be asked.
+    ``records_end``: where the last batch ends, -1 if unknown or there is none. ``largest``: the largest timestamp and
+    the last offset of its batch; None: the last entry of the time index. ``aborted``: the transactions whose ABORT
+    markers it holds; None: read its note, or the log.
     """
 
     base_offset: int
@@ -49,7 +49,7 @@ class FoundSegment:
 
 
 class SegmentFactory:
-    """``config`` is that of the topic as it is now; ``dense``: no offset of the log was left out so far."""
+    """Maker of segments. ``config`` is that of the topic now; ``dense``: the log left out no offset so far."""
 
     __slots__ = ("_epochs", "_files", "_ids", "_topic_id", "config", "dense", "directory", "starts_inside", "tp")
 
@@ -75,8 +75,8 @@ class SegmentFactory:
         self._epochs = epochs
 
     def create(self, base_offset: int, now_ms: int) -> ActiveSegment:
-        """A new, empty active segment."""
-        self.remove(base_offset)  # a crash, or somebody else, may have left files of that name
+        """Return a new, empty active segment."""
+        self.remove(base_offset)  # a crash, or another program, may have left files of that name
         active = ActiveSegment(
             self._files,
             self.directory,
@@ -91,19 +91,19 @@ class SegmentFactory:
         return active
 
     def remove(self, base_offset: int) -> None:
-        """Unlinks the files of a segment that holds nothing."""
+        """Unlink the files of an empty segment."""
         log = self.directory / log_name(base_offset)
         self._files.unlink(*map(log.with_suffix, SEGMENT_SUFFIXES))
 
     def resume(self, tail: FoundSegment, now_ms: int) -> ActiveSegment:
-        """The active segment of a log that was open before, or of one that has no file yet."""
+        """Return the active segment of a log that was open before, or of one that has no file yet."""
         path = self.directory / log_name(tail.base_offset)
         stats = read_note(self._files, path.with_suffix(SEAL_SUFFIX), tail.size_bytes) if tail.size_bytes else None
         modified_ms = min(self._modified_ms(tail.base_offset, now_ms), now_ms)
         is_new = self._files.state(path) is None
         first_append_ms = -1
         if tail.size_bytes:
-            # Not known after a crash: no later than the last append, no earlier than its records say.
+            # Unknown after a crash: no later than the last append, no earlier than the timestamps of its records.
             first_append_ms = stats.first_append_ms if stats else min(max(tail.first_timestamp, 0), modified_ms)
         active = ActiveSegment(
             self._files,
@@ -129,7 +129,7 @@ class SegmentFactory:
         return active
 
     def _settle_txn_index(self, active: ActiveSegment, tail: FoundSegment, stats: SegmentStats | None) -> None:
-        """Holds the transaction index against the note of the close, what is known, or else the log."""
+        """Check the transaction index against the note of the close, known entries, or the log."""
         path = self.directory / txn_index_name(tail.base_offset)
         noted = stats is not None and stats.aborted >= 0
         known = None if noted else tail.aborted
@@ -148,7 +148,7 @@ class SegmentFactory:
             LOGGER.error("txn_index_lost path=%s error=%s hint=reads of read_committed will say so", path, error)
 
     def _may_have_aborts(self, tail: FoundSegment, path: Path) -> bool:
-        """Whether all of the segment has to be asked; a log that no producer ever wrote to is not even looked at."""
+        """Return True if the segment must be searched; a log without producers is not read."""
         state = self._files.state(path)
         if state is not None and state.size:
             return True
@@ -159,7 +159,7 @@ class SegmentFactory:
             return any(True for _ in abort_markers(log, tail.size_bytes))
 
     def adopt(self, found: FoundSegment) -> SealedLocalSegment:
-        """A sealed segment that was on disk before."""
+        """Return a sealed segment that was on disk before."""
         modified_ms = self._modified_ms(found.base_offset, 0)
         sealed = self._make(found.base_offset, found.end_offset, found.size_bytes, modified_ms, found.indexes, None)
         sealed.dense = self.dense
@@ -167,7 +167,7 @@ class SegmentFactory:
         return sealed
 
     def sealed(self, active: ActiveSegment, end_offset: int) -> SealedLocalSegment:
-        """What the active segment has become."""
+        """Return the sealed segment for the active one."""
         sealed = self._make(
             active.base_offset, end_offset, active.size_bytes, active.appended_ms, active.indexes, active.stats
         )

@@ -1,4 +1,4 @@
-"""Both indexes of one segment in memory: the truth for lookups; loaded from files that are checked, else rebuilt."""
+"""Both indexes of one segment in memory, used for lookups; loaded from files that are checked, or rebuilt."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SegmentIndexes:
     __slots__ = ("_lock", "_offsets", "_times", "damaged")
 
     def __init__(self, offsets: OffsetIndex, times: TimeIndex) -> None:
-        self.damaged = False  # made from a log that is damaged: what they say of its end is not all there is
+        self.damaged = False  # made from a damaged log: they may lack its end
         self._offsets = offsets
         self._times = times
         self._lock = PlainLock()  # an entry is two columns; a reader must not see one of them
@@ -43,46 +43,46 @@ class SegmentIndexes:
 
     @property
     def base_offset(self) -> int:
-        """Of the segment."""
+        """Return the base offset of the segment."""
         return self._offsets.base_offset
 
     @property
     def offset_count(self) -> int:
-        """Entries of the offset index."""
+        """Return the number of entries of the offset index."""
         return len(self._offsets)
 
     @property
     def time_count(self) -> int:
-        """Entries of the time index."""
+        """Return the number of entries of the time index."""
         return len(self._times)
 
     @property
     def last_time(self) -> tuple[int, int]:
-        """(timestamp, offset) of the last time entry: once sealed, the largest timestamp. None: (-1, base)."""
+        """Return (timestamp, offset) of the last time entry: once sealed, the largest. Without one: (-1, base)."""
         with self._lock:
             return self._times.last_entry
 
     @property
     def last_position(self) -> int:
-        """Where the last indexed batch starts; 0 if none is indexed."""
+        """Return where the last indexed batch starts; 0 if none is indexed."""
         return self.last_indexed[1]
 
     @property
     def last_indexed(self) -> tuple[int, int]:
-        """Last offset of the last indexed batch and where it starts; (base, 0) if none is indexed."""
+        """Return last offset and start of the last indexed batch; (base, 0) if none is indexed."""
         with self._lock:
             return self._offsets.entry(-1) if len(self._offsets) else (self._offsets.base_offset, 0)
 
     def position_of(self, offset: int) -> int:
-        """Where the index says to scan from to find ``offset``: :meth:`seek` also asks the log."""
+        """Return where the index says to scan from to find ``offset``: :meth:`seek` also checks the log."""
         with self._lock:
             return self._offsets.lookup(offset)[1]
 
     def seek(self, log: LogFile, offset: int, size_bytes: int, offsets: Offsets) -> int:
-        """Where to scan from to find ``offset``: the start of a batch, nothing at or above ``offset`` lies before it.
+        """Return where to scan from to find ``offset``: a batch's start, with no offset at or above it before.
 
-        The log is asked whether that is true. An entry for which it is not is forgotten, and said to be wrong; one
-        before it, in the end the start of the segment, takes its place.
+        Each entry is checked against the log. A wrong one is forgotten and logged, and an earlier one, in the end the
+        start of the segment, takes its place.
         """
         while True:
             with self._lock:
@@ -92,7 +92,7 @@ class SegmentIndexes:
             self._forget(log, indexed, position)
 
     def seek_time(self, log: LogFile, timestamp: int, start_offset: int, size_bytes: int, offsets: Offsets) -> int:
-        """Where to scan from to find the first record from ``timestamp`` and ``start_offset`` on, as :meth:`seek`."""
+        """Return where to scan for the first record from ``timestamp`` and ``start_offset`` on, as :meth:`seek`."""
         while True:
             with self._lock:
                 reached, at = self._times.lookup(timestamp)
@@ -111,7 +111,7 @@ class SegmentIndexes:
                 self._times.drop(reached)
 
     def upper_bound(self, position: int, size: int) -> int | None:
-        """The offset of the first entry at or behind ``position + size``; None if there is none."""
+        """Return the offset of the first entry at or after ``position + size``; None if there is none."""
         with self._lock:
             found = self._offsets.upper_bound(position, size)
             return None if found is None else found[0]
@@ -127,14 +127,14 @@ class SegmentIndexes:
             self._offsets.drop(offset)
 
     def append(self, last_offset: int, position: int, timestamp: int, timestamp_offset: int) -> tuple[bytes, bytes]:
-        """Indexes one batch and the running maximum; returns the entries as they go into the files (``b""``: none)."""
+        """Index one batch and the running maximum; return the entries as written to the files (``b""``: none)."""
         with self._lock:
             offset_entry = self._offsets.append(last_offset, position)
             time_entry = self._times.maybe_append(timestamp, timestamp_offset) if timestamp >= 0 else b""
         return offset_entry, time_entry
 
     def extend(self, found: Survey) -> None:
-        """As :meth:`append` for each batch of a run that gets an entry."""
+        """Append an entry for each indexed batch of a run."""
         times = array("q", found.time_entries)
         base = self._offsets.base_offset
         with self._lock:
@@ -143,24 +143,24 @@ class SegmentIndexes:
                 self._times.maybe_append(timestamp, base + relative)
 
     def close_times(self, timestamp: int, timestamp_offset: int) -> None:
-        """The closing entry of the time index: the largest timestamp of the segment."""
+        """Append the closing entry of the time index: the largest timestamp of the segment."""
         if timestamp >= 0:
             with self._lock:
                 self._times.maybe_append(timestamp, timestamp_offset)
 
     def truncate_to(self, offset: int) -> None:
-        """Drops every entry at or above ``offset``. Lookups stay right: they start earlier."""
+        """Drop every entry at or above ``offset``. Lookups stay right: they start earlier."""
         with self._lock:
             self._offsets.truncate_to(offset)
             self._times.truncate_to(offset)
 
     def offset_bytes(self) -> bytes:
-        """The ``.index`` file, trimmed."""
+        """Return the ``.index`` file, trimmed."""
         with self._lock:
             return self._offsets.to_bytes()
 
     def time_bytes(self) -> bytes:
-        """The ``.timeindex`` file, trimmed."""
+        """Return the ``.timeindex`` file, trimmed."""
         with self._lock:
             return self._times.to_bytes()
 
@@ -176,13 +176,12 @@ def load_indexes(
     largest: int | None = None,
     next_offset: int = NO_LIMIT,
 ) -> SegmentIndexes:
-    """Indexes of a sealed segment from its files; missing, ragged, zeroed or lying ones are rebuilt from the log.
+    """Return indexes of a sealed segment from its files; missing, ragged, zeroed or wrong ones are rebuilt from the
+    log.
 
-    ``repair`` writes the result back, unless the log is damaged: its indexes may be all that tells what is missing.
-
-    ``largest``: the largest timestamp, if somebody noted it: only this tells that entries at the end are missing.
-
-    Kafka leaves such files below the recovery point as they are; we rebuild them, and say so.
+    ``repair`` writes the result back, unless the log is damaged: its indexes may be the only proof of the loss.
+    ``largest``: the largest timestamp, if noted: only this reveals missing entries at the end. Kafka leaves such files
+    below the recovery point as they are; we rebuild them, and log it.
     """
     directory = log.path.parent
     try:
@@ -207,9 +206,9 @@ def load_indexes(
 
 
 def load_growing(files: Files, log: LogFile, base_offset: int, size_bytes: int) -> SegmentIndexes:
-    """Indexes of a segment that another process appends to: what is whole and lies below ``size_bytes``.
+    """Return indexes of a segment that another process appends to: whole entries below ``size_bytes``.
 
-    Whatever looks wrong is left out: a lookup then starts earlier in the file, and stays right.
+    Wrong entries are left out: a lookup then starts earlier in the file, and stays right.
     """
     directory = log.path.parent
     indexes = SegmentIndexes.empty(base_offset)
@@ -241,11 +240,11 @@ def load_growing(files: Files, log: LogFile, base_offset: int, size_bytes: int) 
 def rebuild_indexes(
     log: LogFile, base_offset: int, size_bytes: int, interval_bytes: int, *, next_offset: int = NO_LIMIT
 ) -> SegmentIndexes:
-    """Indexes by walking the file: byte-identical to those written live with one batch per append.
+    """Return indexes from a walk of the file: byte-identical to those written live with one batch per append.
 
-    Batches after a damaged one are indexed as far as lengths lead to them, so that they stay readable. One whose CRC is
-    wrong, that stands outside the offsets of the segment, or not behind the one before it, is not indexed: a read that
-    meets it says so. The result is ``damaged`` then.
+    Batches after a damaged one are indexed while lengths lead to them, so that they stay readable. One with a wrong
+    CRC, outside the offsets of the segment, or not after the one before it, is not indexed: a read that meets it
+    reports it. The result is ``damaged`` then.
 
     Kafka's rule: docs/kafka-semantics.md#segment-recovery.
     """
@@ -280,9 +279,9 @@ def rebuild_indexes(
 
 
 def lost_end(files: Files, log: LogFile, base_offset: int, size_bytes: int) -> bool:
-    """Whether the log is shorter than it was when it was sealed: its note says so, and an index names what is gone.
+    """Return True if the log is shorter than when it was sealed, by its note and by an index that goes beyond.
 
-    The note alone does not tell: a broker that rewrites a segment leaves it behind, with indexes that fit the log.
+    The note alone is no proof: a broker that rewrites a segment leaves it there, with indexes that fit the log.
     """
     if noted_size(files, log.path.with_suffix(SEAL_SUFFIX)) <= size_bytes:
         return False
@@ -291,12 +290,12 @@ def lost_end(files: Files, log: LogFile, base_offset: int, size_bytes: int) -> b
         for span, _ in log.batches(0, size_bytes):
             end = span.last_offset + 1
     except CorruptionError:
-        return False  # there is damage that says more
+        return False  # other damage is more precise
     try:
         if OffsetIndex.from_bytes(files.read(log.path.with_suffix(INDEX_SUFFIX)), base_offset).reaches(size_bytes):
             return True
     except (CorruptionError, NotFoundError):
-        pass  # the other one may tell
+        pass  # the other index may prove it
     try:
         times = TimeIndex.from_bytes(files.read(log.path.with_suffix(TIME_INDEX_SUFFIX)), base_offset)
     except (CorruptionError, NotFoundError):
@@ -305,7 +304,7 @@ def lost_end(files: Files, log: LogFile, base_offset: int, size_bytes: int) -> b
 
 
 def store_indexes(files: Files, directory: Path, base_offset: int, indexes: SegmentIndexes) -> None:
-    """Replaces both index files."""
+    """Replace both index files."""
     files.replace(directory / index_name(base_offset), indexes.offset_bytes())
     files.replace(directory / time_index_name(base_offset), indexes.time_bytes())
 
@@ -325,7 +324,7 @@ def is_stored(files: Files, directory: Path, base_offset: int, indexes: SegmentI
 
 
 def cut_txn_index(files: Files, directory: Path, base_offset: int, offset: int) -> None:
-    """Takes the aborted transactions away whose marker lies at or above ``offset``; no file is made where none is."""
+    """Remove the aborted transactions whose marker is at or above ``offset``; create no file."""
     path = directory / txn_index_name(base_offset)
     if files.state(path) is None:
         return
@@ -340,7 +339,7 @@ def cut_txn_index(files: Files, directory: Path, base_offset: int, offset: int) 
 
 
 def _distrust(log: LogFile, offsets: OffsetIndex, times: TimeIndex, size_bytes: int) -> str | None:
-    """Why these indexes cannot be those of the log; None if they can."""
+    """Return why these indexes cannot be those of the log; None if they can."""
     if not offsets.is_sane(size_bytes) or not times.is_sane():
         return "entries are out of order"
     if size_bytes and times.last_entry[0] < log.header_at(0, size_bytes).max_timestamp:
@@ -358,12 +357,12 @@ def _distrust(log: LogFile, offsets: OffsetIndex, times: TimeIndex, size_bytes: 
 
 
 def _is_timed(log: LogFile, size_bytes: int) -> bool:
-    """Whether any batch has a timestamp. Read to the end only where none has."""
+    """Return True if any batch has a timestamp. Only a log without any is read to the end."""
     return any(log.header(view, span.position).max_timestamp >= 0 for span, view in log.batches(0, size_bytes))
 
 
 def _time_at(log: LogFile, position: int, offset: int, size_bytes: int) -> int | None:
-    """The largest timestamp of the batch with ``offset``, looked for from ``position`` on; None without such a one."""
+    """Return the largest timestamp of the batch with ``offset``, searched from ``position`` on; None without one."""
     for span, view in log.batches(position, size_bytes):
         if span.last_offset >= offset:
             return log.header(view, span.position).max_timestamp
@@ -371,7 +370,7 @@ def _time_at(log: LogFile, position: int, offset: int, size_bytes: int) -> int |
 
 
 def _nonzero(files: Files, path: Path, entry_bytes: int) -> bytes:
-    """Whole entries of a preallocated file before its zeros."""
+    """Return whole entries of a preallocated file before its zeros."""
     try:
         handle = files.open_read(path)
     except NotFoundError:

@@ -1,9 +1,8 @@
-"""What ``read_committed`` asks of a disk (``plan.visibility`` decides): aborted transactions, the last stable offset.
+"""State for ``read_committed`` on a disk (``plan.visibility`` decides): aborted transactions, the last stable offset.
 
-Aborted transactions come from the ``.txnindex`` files, each held against its own log. The last stable
-offset is the first offset of the oldest open transaction: the newest producer snapshot at or below the end names those
-that were open there, the batches after it tell the rest. A log without transactions costs one listing
-and a walk over headers.
+Aborted transactions come from the ``.txnindex`` files, each compared with its own log. The last stable offset is the
+first offset of the oldest open transaction: the newest producer snapshot at or below the end names those that were open
+there, the batches after it add the rest. A log without transactions costs one listing and a walk over headers.
 
 Kafka's rules: docs/kafka-semantics.md#read-committed and #last-stable-offset.
 """
@@ -29,11 +28,11 @@ _logger = logging.getLogger("tiered.local")
 
 
 def aborted_txns(files: Files, directory: Path, view: View, start_offset: int, end_offset: int) -> list[AbortedTxn]:
-    """Aborted transactions that touch ``start_offset`` to ``end_offset`` (exclusive), by first offset.
+    """Return aborted transactions that touch ``start_offset`` to ``end_offset`` (exclusive), by first offset.
 
-    From the segment of ``start_offset`` on, as Kafka collects them, until an entry or a snapshot says that nothing
-    before ``end_offset`` was open any more. Raises CorruptionError for an index that is lost, or cannot be read, and
-    cannot be told from the log: to guess would show aborted records.
+    They are collected from the segment of ``start_offset`` on, as in Kafka, until an entry or a snapshot proves that no
+    transaction from before ``end_offset`` is open. Raises CorruptionError for an index that is lost or unreadable, and
+    that the log cannot replace: a guess would show aborted records.
     """
     found: set[AbortedTxn] = set()
     for extent in view.extents_from(start_offset):
@@ -50,7 +49,7 @@ def aborted_txns(files: Files, directory: Path, view: View, start_offset: int, e
 
 
 def _all_decided(files: Files, directory: Path, extent: Extent, offset: int) -> bool:
-    """Whether the snapshot behind a segment says that no transaction from before ``offset`` was open there."""
+    """Return True if the snapshot after a segment has no open transaction from before ``offset``."""
     try:
         entries = decode_snapshot(files.read(directory / snapshot_name(extent.end_offset)))
     except (CorruptionError, NotFoundError):
@@ -59,23 +58,23 @@ def _all_decided(files: Files, directory: Path, extent: Extent, offset: int) -> 
 
 
 def last_stable_offset(files: Files, directory: Path, view: View, log_start: int) -> int:
-    """First offset of the oldest open transaction, else the end of the view; not below the start of the log.
+    """Return first offset of the oldest open transaction, or the view's end; not below the log start.
 
-    It may lie below the view: of a tiered log the disk holds only the end, and the bucket the transaction's beginning.
+    It may be below the view: the disk of a tiered log holds only the end, and the bucket the transaction's beginning.
     """
     firsts = (txn.first_offset for txn in open_txns(files, directory, view))
     return stable_offset(firsts, log_start, view.end_offset)
 
 
 def open_txns(files: Files, directory: Path, view: View) -> list[OpenTxn]:
-    """Transactions without marker, by first offset.
+    """Return transactions without marker, by first offset.
 
     One whose ABORT marker is in the newest segment and not yet in its index counts as open: a writer puts the marker
     first, and may have been killed in between. A reader that went beyond would take its records for committed.
     """
     producers = ProducerState()
     known = _newest_snapshot(files, directory, view)
-    producers.load(known, log_start=0, now_ms=0)  # at time 0 nobody has expired
+    producers.load(known, log_start=0, now_ms=0)  # at time 0 no producer has expired
     tail = view.tail
     noted: set[tuple[int, int]] | None = None
     for data in read_batches(files, view, known.offset, view.end_offset):
@@ -101,7 +100,7 @@ def open_txns(files: Files, directory: Path, view: View) -> list[OpenTxn]:
 
 
 def _newest_snapshot(files: Files, directory: Path, view: View) -> Snapshot:
-    """Where to begin, and the producers there. A damaged snapshot is passed over for the next older one."""
+    """Return where to begin, and the producers there. A damaged snapshot is skipped for the next older one."""
     parsed = ((name, parse_local_name(name)) for name in files.names(directory))
     found = ((file.base, name) for name, file in parsed if file and file.suffix == SNAPSHOT_SUFFIX and not file.work)
     for offset, name in sorted(found, reverse=True):

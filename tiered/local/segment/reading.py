@@ -20,16 +20,16 @@ from tiered.local.segment.scan import BUFFER_BYTES, LogFile
 
 T = TypeVar("T")
 FRESH_VIEWS = 3
-"""How often a read that fails starts over without having read anything in between: then it is no cleaner's doing."""
+"""Restarts of a read that fails without progress: after them a cleaner is not the cause."""
 
 PATIENCE_TRIES = 100
-"""How often another process's directory is looked at while it exchanges segments, which takes milliseconds."""
+"""Attempts at another process's directory while it swaps segments, which takes milliseconds."""
 
 PATIENCE_SECONDS = 0.02
-"""Between two looks."""
+"""Pause between two attempts."""
 
 _MOVED = (OffsetOutOfRangeError, CorruptionError, NotFoundError)
-"""NotFoundError: a file was renamed, or is gone, between its name was asked for and it was opened."""
+"""Errors of a moved segment. NotFoundError: a file was renamed, or is gone, between its lookup and its open."""
 
 
 def read_batches(
@@ -42,9 +42,9 @@ def read_batches(
     verify: bool = True,
     buffer_bytes: int = BUFFER_BYTES,
 ) -> Iterator[memoryview]:
-    """Whole raw batches from the one that holds ``start_offset`` (or the first after a gap) to below ``end_offset``.
+    """Yield whole raw batches from the one with ``start_offset`` (or the first after a gap) to below ``end_offset``.
 
-    Each view is over bytes of its own and stays valid. At least one batch comes whatever ``max_bytes`` says. Raises
+    Each view is over bytes of its own and stays valid. At least one batch comes for any ``max_bytes``. Raises
     OffsetOutOfRangeError at once; CorruptionError, with path, position and offset, when the damage is reached.
     """
     if not view.start_offset <= start_offset <= view.end_offset:
@@ -68,9 +68,9 @@ def _batches(  # noqa: PLR0917 - the private half of read_batches, in its order
 def read_runs(
     files: Files, view: View, start_offset: int, end_offset: int, *, buffer_bytes: int = BUFFER_BYTES
 ) -> Iterator[Run]:
-    """As :func:`read_batches`, by runs of verified batches: as many as the buffer holds, or one that is odd.
+    """Yield runs of verified batches, as :func:`read_batches`: as many as the buffer holds, or one unusual batch.
 
-    Nobody changes the bytes of a run as long as anybody refers to them. OffsetOutOfRangeError at the first step.
+    The bytes of a run do not change while it is referenced. OffsetOutOfRangeError at the first step.
     """
     if not view.start_offset <= start_offset <= view.end_offset:
         raise out_of_range(view, start_offset)
@@ -116,7 +116,7 @@ def _runs_of(  # noqa: PLR0917 - as _batches
                 if view.dense and first > wanted:
                     raise log.damage(span.position, f"offsets {wanted} to {first} are missing", wanted)
                 if first >= end:
-                    beyond = True  # offsets are left out up to the end, or this one rotted: the next batch tells
+                    beyond = True  # offsets are left out up to the end, or this one rotted: the next batch decides
                     continue
                 if verify:
                     log.verify(span, batch)
@@ -128,17 +128,17 @@ def _runs_of(  # noqa: PLR0917 - as _batches
 
 
 def _first_offset(log: LogFile, one: tuple[Span, memoryview]) -> int:
-    """Of a whole batch: a compressed message of v0 or v1 tells its last one, only its inside tells the first."""
+    """Return that of a whole batch. A compressed message of v0 or v1 has it only inside."""
     span, batch = one
     wrapped = read_header(batch).records_count < 0
     return log.verify(span, batch).base_offset if wrapped else span.base_offset
 
 
 def offset_for_time(files: Files, view: View, timestamp: int) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record at or after ``timestamp``, by offset; None if there is none.
+    """Return (offset, timestamp) of the first record at or after ``timestamp``, by offset; None if there is none.
 
-    Kafka's algorithm, exact with out-of-order timestamps; but where Kafka gives up when the chosen
-    segment has nothing above the log start, later segments are tried.
+    Kafka's algorithm, exact with out-of-order timestamps; but where Kafka gives up when the chosen segment has nothing
+    above the log start, later segments are tried.
 
     Kafka's rule: docs/kafka-semantics.md#offset-by-timestamp.
     """
@@ -157,7 +157,7 @@ def offset_for_time(files: Files, view: View, timestamp: int) -> tuple[int, int]
 
 
 def largest_timestamp(files: Files, view: View) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record with the largest timestamp of all (Kafka's -3); None without any."""
+    """Return (offset, timestamp) of the first record with the largest timestamp (Kafka's -3); None without any."""
     best: tuple[int, Extent] | None = None
     for extent in view.extents:
         if extent.end_offset > max(view.start_offset, extent.base_offset):
@@ -165,7 +165,7 @@ def largest_timestamp(files: Files, view: View) -> tuple[int, int] | None:
             if extent.segment.lookup.damaged:
                 with open_extent(files, view, extent, extent.base_offset) as log:
                     for span, batch in extent.walk(log, 0, dense=view.dense):
-                        log.verify(span, batch)  # says what is wrong: the largest of all is not known
+                        log.verify(span, batch)  # raises the damage: the largest of all is unknown
             if largest >= 0 and (best is None or largest > best[0]):
                 best = largest, extent
     if best is None:
@@ -181,7 +181,7 @@ def largest_timestamp(files: Files, view: View) -> tuple[int, int] | None:
 
 
 def open_extent(files: Files, view: View, extent: Extent, offset: int) -> LogFile:
-    """The file, or OffsetOutOfRangeError if retention took it since the view was taken."""
+    """Return the open file. Raise OffsetOutOfRangeError if retention took it since the view was taken."""
     path = extent.segment.path
     while True:
         try:
@@ -197,7 +197,7 @@ def open_extent(files: Files, view: View, extent: Extent, offset: int) -> LogFil
 
 
 def patient_view(view: Callable[[], View], clock: Clock) -> View:
-    """The view of a directory that another process writes, once it holds still. NotFoundError if it never does."""
+    """Return the view of a directory that another process writes, once it is stable. NotFoundError if it never is."""
     for _ in range(PATIENCE_TRIES):
         try:
             return view()
@@ -209,7 +209,7 @@ def patient_view(view: Callable[[], View], clock: Clock) -> View:
 
 
 def steadily(view: Callable[[], View], work: Callable[[View], T]) -> T:
-    """The result of ``work`` over a view, over a fresh one if segments were replaced meanwhile."""
+    """Return the result of ``work`` over a view, over a fresh one if segments were replaced meanwhile."""
     over = view()
     for _ in range(FRESH_VIEWS):
         try:
@@ -222,9 +222,9 @@ def steadily(view: Callable[[], View], work: Callable[[View], T]) -> T:
 
 
 def _moved(before: View, after: View) -> bool:
-    """Whether segments were replaced or cut in between; if not, damage is damage.
+    """Return True if segments were replaced or cut in between; if not, damage is damage.
 
-    To start over behind the last batch would pass by what a base offset that rotted hid.
+    A restart after the last batch would skip records that a rotted base offset hides.
     """
     if len(after.extents) < len(before.extents):
         return True
@@ -242,7 +242,7 @@ def read_steadily(
     verify: bool,
     buffer_bytes: int,
 ) -> Iterator[memoryview]:
-    """As :func:`~tiered.local.segment.reading.read_batches` to the first view's end; OffsetOutOfRangeError early."""
+    """Read as :func:`read_batches` to the first view's end; OffsetOutOfRangeError early."""
     first = view()
     end = first.end_offset if end_offset is None else min(end_offset, first.end_offset)
 
@@ -256,7 +256,7 @@ def read_steadily(
 def read_runs_steadily(
     files: Files, view: Callable[[], View], start_offset: int, end_offset: int | None, *, buffer_bytes: int
 ) -> Iterator[Run]:
-    """As :func:`read_runs` to the first view's end."""
+    """Read as :func:`read_runs` to the first view's end."""
     first = view()
     end = first.end_offset if end_offset is None else min(end_offset, first.end_offset)
 

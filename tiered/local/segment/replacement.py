@@ -1,4 +1,4 @@
-"""Puts new segments in the place of old ones, so that a crash at any step leaves the old ones or the new ones.
+"""Put new segments in the place of old ones, so that a crash at any step leaves the old ones or the new ones.
 
 ::
 
@@ -8,7 +8,6 @@
     4  .swap renamed to the plain name, .log first; fsync  redone
 
 Used by the splitter of overflowed segments when a log is loaded, and by a cleaner (``exchange``).
-
 :func:`settle_leftovers` undoes or finishes what a crash interrupted, before anything is loaded. It also removes files
 on their way out, and indexes and notes without their log (docs/kafka-semantics.md#leftovers).
 """
@@ -75,11 +74,11 @@ class SegmentCopy:
         self._handle: int | None = files.open_write(self._path(LOG_SUFFIX))
 
     def fits(self, last_offset: int) -> bool:
-        """Whether an index entry can hold this offset."""
+        """Return True if an index entry can hold this offset."""
         return 0 <= last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
 
     def append(self, batch: bytes | memoryview) -> None:
-        """One batch, byte for byte. CorruptionError if it does not fit behind the one before."""
+        """Append one batch, byte for byte. CorruptionError if it does not fit after the one before."""
         header = read_header(batch)
         if not self.fits(header.last_offset) or header.last_offset < self._end:
             raise CorruptionError(
@@ -108,7 +107,7 @@ class SegmentCopy:
             self._write()
 
     def append_run(self, batches: Buffer) -> None:
-        """Whole batches in a row, as :meth:`append` one by one; v2 batches are verified once more."""
+        """Append whole batches in a row, as :meth:`append` one by one; v2 batches are verified once more."""
         view, at = memoryview(batches), 0
         walk = BatchWalk(corrupt_at, position=self.size_bytes)
         order, indexed = (self._end, NO_LIMIT, NO_LIMIT), (self.base_offset, self._indexes.last_time[0])
@@ -123,11 +122,11 @@ class SegmentCopy:
             self.append(view[position : position + header.size_bytes])
 
     def add_aborted(self, txn: AbortedTxn) -> None:
-        """An aborted transaction whose marker lies in this segment."""
+        """Add an aborted transaction whose marker is in this segment."""
         self._aborted.append(txn)
 
     def finish(self) -> FoundSegment:
-        """All files complete and durable, still as ``.cleaned``."""
+        """Make all files complete and durable, still as ``.cleaned``."""
         self._write()
         handle = self._open()
         self._files.sync(handle)
@@ -141,7 +140,7 @@ class SegmentCopy:
         return FoundSegment(self.base_offset, self._end, self.size_bytes, self._indexes, self._first_timestamp)
 
     def abandon(self) -> None:
-        """Leaves nothing behind, also where the file cannot be closed in order."""
+        """Remove all files, even if the file cannot be closed in order."""
         try:
             self._close()
         finally:
@@ -170,15 +169,15 @@ class SegmentCopy:
 
 
 def remove_copy(files: Files, directory: Path, base_offset: int) -> None:
-    """Unlinks a copy that is not wanted any more."""
+    """Unlink a copy that is not needed any more."""
     for suffix in SEGMENT_SUFFIXES:
         files.unlink(directory / local_name(base_offset, suffix, CLEANED_SUFFIX))
 
 
 def swap_in(files: Files, directory: Path, new: Sequence[int], old: Sequence[int]) -> list[Path]:
-    """Steps 2 to 4 for finished copies at the bases ``new``, in the place of the segments ``old``.
+    """Run steps 2 to 4 for finished copies at the bases ``new``, in the place of the segments ``old``.
 
-    Returns the ``.deleted`` files, to be unlinked when no read needs them any more. Snapshots of bases that vanish go.
+    Returns the ``.deleted`` files, to be unlinked when no read needs them any more. Snapshots of vanished bases go.
     """
     _remove_strays(files, directory, new)
     for base in sorted(new, reverse=True):
@@ -196,8 +195,7 @@ def swap_in(files: Files, directory: Path, new: Sequence[int], old: Sequence[int
 
 
 def _remove_strays(files: Files, directory: Path, new: Sequence[int]) -> None:
-    """No copy but those of ``new`` is there, durably: after a crash behind step 3 one that an earlier attempt could not
-    remove would undo the ``.swap`` files, when the old files are gone already."""
+    """Remove all other copies, durably: after a crash past step 3 they would undo the ``.swap`` files."""
     parsed = [parse_local_name(name) for name in files.names(directory)]
     strays = {file.base for file in parsed if file and file.work == CLEANED_SUFFIX} - set(new)
     for base in sorted(strays):
@@ -213,7 +211,7 @@ def _rename(files: Files, plain: Path, work: str, new_work: str) -> None:
 
 
 def split_overflowed(files: Files, directory: Path, base_offset: int, interval_bytes: int) -> list[int]:
-    """Rewrites a segment whose offsets do not fit its base (old brokers made such) as several; returns their bases.
+    """Rewrite a segment whose offsets do not fit its base (old brokers made such) as several; return their bases.
 
     CorruptionError, with nothing changed, if a batch is damaged.
     """
@@ -247,7 +245,7 @@ def _fits(base_offset: int, last_offset: int) -> bool:
 
 
 def settle_leftovers(files: Files, directory: Path) -> list[int]:
-    """Finishes or undoes what had begun; returns the bases of the segments that are there, ascending."""
+    """Finish or undo interrupted replacements; return the bases of the existing segments, ascending."""
     sweep_temporaries(files, directory)
     names = {name: parsed for name in files.names(directory) if (parsed := parse_local_name(name))}
     cleaned = [file.base for file in names.values() if file.work == CLEANED_SUFFIX]
@@ -274,14 +272,14 @@ def settle_leftovers(files: Files, directory: Path) -> list[int]:
 
 
 def _tell_of_lost_log(files: Files, time_index: Path) -> None:
-    """A deletion takes the ``.log`` first, and unlinks it last: only one that was killed twice leaves this, too."""
+    """Log a lost ``.log``. A deletion unlinks the ``.log`` last: only one killed twice leaves this, too."""
     state = files.state(time_index)
     if state is not None and state.size:
         LOGGER.warning("segment_log_gone path=%s reason=it tells of records that were not deleted", time_index)
 
 
 def _complete_swaps(files: Files, directory: Path, names: dict[str, LocalFile]) -> None:
-    """``.swap`` files replace every plain segment in the range that they cover together."""
+    """Replace every plain segment in the range that the ``.swap`` files cover together."""
     swaps = sorted(file for file in names.values() if file.work == SWAP_SUFFIX)
     logs = [file.base for file in swaps if file.suffix == LOG_SUFFIX]
     if logs:
@@ -301,7 +299,7 @@ def _complete_swaps(files: Files, directory: Path, names: dict[str, LocalFile]) 
 
 
 def _end_of(files: Files, path: Path, base_offset: int) -> int:
-    """The offset behind the last batch; of those that can be read, if the file is damaged."""
+    """Return the offset after the last batch; of the readable ones, if the file is damaged."""
     end = base_offset + 1
     with LogFile(files, path) as log:
         try:

@@ -1,7 +1,7 @@
 """One ``.log`` file walked through a small reused buffer, with ``preadv``, never a map.
 
-``segment`` holds every batch to the segment's range and order (``format.walk``) and is how all read a segment that
-should be whole; ``batches`` is for what a crash may have left.
+``segment`` checks every batch against the segment's range and order (``format.walk``) and is for segments that should
+be whole; ``batches`` is for files after a crash.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ BUFFER_BYTES = 256 * 1024
 """Default size of the reused buffer; a larger batch gets a buffer of its own, bounded by the file."""
 
 FIRST_BYTES = 16 * 1024
-"""The first piece of a walk is not larger: who wants one record, behind an entry of the index, needs no more."""
+"""Limit of the first piece of a walk: a read of one record, after an entry of the index, needs no more."""
 
 
 POOL_BYTES = 8 * 1024 * 1024
-"""Most bytes of buffers of reads of the local tier that one process keeps."""
+"""Limit of the buffers that one process retains for reads of the local tier."""
 
 BUFFERS = BufferPool(POOL_BYTES, BUFFER_BYTES)
-"""Of this process, for walks whose pieces may be kept."""
+"""Buffers of this process, for walks whose pieces may be retained."""
 
 
 NO_BYTES = memoryview(b"")
 
 
 class _Buffers:
-    """The buffers of one walk: the only one is filled again and again, one that may be ``kept`` comes from the pool."""
+    """The buffers of one walk: a single one that is reused, or ones from the pool if pieces are retained."""
 
     def __init__(self, *, kept: bool) -> None:
         self._only = None if kept else bytearray()
 
     def take(self, size_bytes: int) -> memoryview:
-        """One to be filled."""
+        """Return a buffer to fill."""
         if self._only is None:
             return BUFFERS.take(size_bytes)
         if len(self._only) < size_bytes:
@@ -66,7 +66,7 @@ class LogFile:
         self._looked: tuple[int, int, memoryview] | None = None  # position, end of the segment, first piece
 
     def close(self) -> None:
-        """Closes the file if this object opened it."""
+        """Close the file if this object opened it."""
         if self._owned:
             self._owned = False
             self._files.close(self._handle)
@@ -78,11 +78,11 @@ class LogFile:
         self.close()
 
     def size(self) -> int:
-        """Length of the file in bytes."""
+        """Return the length of the file in bytes."""
         return self._files.size(self._handle)
 
     def read_at(self, position: int, length: int) -> bytes:
-        """Exactly ``length`` bytes; CorruptionError if the file ends before."""
+        """Return exactly ``length`` bytes; CorruptionError if the file ends before."""
         buffer = bytearray(length)
         if self._files.read_into(self._handle, buffer, position) < length:
             raise self.damage(position, "the file ends inside what should be there")
@@ -91,11 +91,11 @@ class LogFile:
     def segment(
         self, position: int, size_bytes: int, offsets: Offsets, *, dense: bool = False, reach: int = -1
     ) -> Iterator[tuple[Span, memoryview]]:
-        """Each batch from ``position`` (a batch's start) to the end of a segment of ``size_bytes`` that is whole.
+        """Yield each batch from ``position`` (a batch's start) to the end of a segment of ``size_bytes`` that is whole.
 
-        As :meth:`batches`, but raises CorruptionError, with position and base offset, for a batch outside ``offsets``
-        or not behind the one before it, and where the batches do not end at ``size_bytes``, or end below ``reach``.
-        ``dense``: also where an offset is left out (v2 batches only: older ones do not tell their first offset).
+        Works as :meth:`batches`, but raises CorruptionError, with position and base offset, for a batch outside
+        ``offsets`` or not after the one before it, and where the batches do not end at ``size_bytes``, or end below
+        ``reach``. ``dense``: also where an offset is left out (v2 batches only: older ones lack their first offset).
         """
         walk = self.walk(position, offsets, dense=dense)
         return self._through(walk, size_bytes, reach)
@@ -111,11 +111,10 @@ class LogFile:
         at_once: bool = True,
         known: Mapping[int, Span] = MappingProxyType({}),
     ) -> Iterator[tuple[Span, memoryview, bool]]:
-        """As :meth:`segment`, the batches that reach ``start_offset``; ``at_once``: as many as the buffer holds.
+        """Yield the batches that reach ``start_offset``, as :meth:`segment`; ``at_once``: as many as the buffer holds.
 
-        ``known``: such stretches by their positions, verified before: they are given without their bytes.
-
-        True: these are v2 batches in a row, verified. False: this is one batch, whose CRC was not checked.
+        ``known``: verified stretches by their positions: they are given without their bytes. True: these are v2 batches
+        in a row, verified. False: this is one batch, whose CRC was not checked.
         """
         walk = self.walk(position, offsets)
         yield from _passed(walk, known)
@@ -135,13 +134,14 @@ class LogFile:
             yield from _passed(walk, known)
 
     def walk(self, position: int, offsets: Offsets, *, dense: bool = False) -> BatchWalk:
-        """The state of a walk as :meth:`segment` goes, for :meth:`pieces`."""
+        """Return the state of a walk as :meth:`segment` goes, for :meth:`pieces`."""
         return BatchWalk(self.damage, position=position, offsets=offsets, dense=dense)
 
     def batches(
         self, position: int, end: int, *, buffer_bytes: int = BUFFER_BYTES
     ) -> Iterator[tuple[Span, memoryview]]:
-        """Each whole batch from ``position`` (a batch's start) to ``end``, by declared length; CRCs are not checked.
+        """Yield each whole batch from ``position`` (a batch's start) to ``end``, by declared length, without CRC
+        checks.
 
         The view is valid until the next step; ``buffer_bytes`` are read at a time. Stops quietly at a partial tail;
         raises CorruptionError where the declared length or the magic cannot be.
@@ -149,7 +149,7 @@ class LogFile:
         return self._through(self.loose_walk(position), end, buffer_bytes=buffer_bytes)
 
     def loose_walk(self, position: int) -> BatchWalk:
-        """The state of a walk as :meth:`batches` goes, for :meth:`pieces`."""
+        """Return the state of a walk as :meth:`batches` goes, for :meth:`pieces`."""
         return BatchWalk(self.damage, position=position)
 
     def _through(
@@ -168,10 +168,10 @@ class LogFile:
         first_bytes: int = FIRST_BYTES,
         kept: bool = False,
     ) -> Iterator[memoryview]:
-        """The bytes from where ``walk`` stands to ``end``, each piece valid until the next step.
+        """Yield the bytes from the position of ``walk`` to ``end``, each piece valid until the next step.
 
-        ``kept``: each is valid as long as anybody refers to it.
-        Whoever asks for the next one has taken all whole batches of this one. Raises as :meth:`segment` at the end.
+        ``kept``: each is valid while it is referenced. Before the next piece the caller has taken all whole batches of
+        this one. Raises as :meth:`segment` at the end.
         """
         buffers, size_bytes = _Buffers(kept=kept), 0
         while end - walk.position > MIN_TAIL_BYTES:
@@ -198,16 +198,16 @@ class LogFile:
         walk.finish(end, reach=reach)
 
     def _first_piece(self, position: int, end: int, wanted: int) -> memoryview:
-        """``wanted`` bytes or more, unless the file ends before: those that were looked at, or read now."""
+        """Return ``wanted`` bytes or more, unless the file ends before: those already read, or read now."""
         if self._looked is not None and self._looked[0] == position and end <= self._looked[1]:
             return self._looked[2][: end - position]
         view = memoryview(Block(wanted))
         return view[: self._files.read_into(self._handle, view, position)]
 
     def starts_batch(self, position: int, size_bytes: int, offsets: Offsets, *, at_or_below: int) -> bool:
-        """Whether at ``position`` a batch starts that lies in ``offsets`` and begins at or below ``at_or_below``.
+        """Return True if a batch starts at ``position`` that is in ``offsets`` and begins at or below ``at_or_below``.
 
-        What was read for it is kept for the walk that begins there.
+        The bytes read for it serve the walk that begins there.
         """
         view = self._first_piece(position, size_bytes, max(0, min(FIRST_BYTES, size_bytes - position)))
         self._looked = position, size_bytes, view
@@ -222,26 +222,26 @@ class LogFile:
         )
 
     def header_at(self, position: int, end: int) -> BatchHeader:
-        """The header of the batch that starts at ``position``; CorruptionError if none does."""
+        """Return the header of the batch that starts at ``position``; CorruptionError if none does."""
         data = self.read_at(position, max(0, min(HEADER_BYTES, end - position)))
         return self.header(memoryview(data), position)
 
     def header(self, view: memoryview, position: int) -> BatchHeader:
-        """The header of a batch that :meth:`batches` gave."""
+        """Return the header of a batch that :meth:`batches` gave."""
         try:
             return read_header(view)
         except CorruptionError as error:
             raise self.damage(position, error.message) from None
 
     def verify(self, span: Span, view: memoryview) -> BatchHeader:
-        """The header of a batch whose CRC is right. Raises CorruptionError with path, position and offset."""
+        """Return the header of a batch whose CRC is right. Raises CorruptionError with path, position and offset."""
         try:
             return verify_batch(view)
         except CorruptionError as error:
             raise self.damage(span.position, error.message, span.base_offset) from None
 
     def is_intact(self, view: memoryview) -> bool:
-        """Whether the CRC of a batch that :meth:`batches` gave is right."""
+        """Return True if the CRC of a batch that :meth:`batches` gave is right."""
         try:
             verify_batch(view)
         except CorruptionError:
@@ -249,7 +249,7 @@ class LogFile:
         return True
 
     def damage(self, position: int, what: str, offset: int = -1) -> CorruptionError:
-        """The error for bytes at ``position`` that are not what was written."""
+        """Return the error for wrong bytes at ``position``."""
         return CorruptionError(
             f"{self.path} at byte {position}: {what}",
             path_or_key=str(self.path),

@@ -1,7 +1,7 @@
-"""``{base}.seal``: what is known of a ``.log`` file, so that its 64 MiB need not be read to learn it again.
+"""``{base}.seal``: totals of a ``.log`` file, so that its 64 MiB need not be read for them.
 
-Written beside the segment when it is sealed and, for the active one, at a clean close. It is believed only while
-size and base agree with the file; brokers ignore it; a missing or stale note costs one scan, never data.
+Written beside the segment when it is sealed and, for the active one, at a clean close. It is believed only while size
+and base agree with the file; brokers ignore it; a missing or stale note costs one scan, never data.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ _NAME = re.compile(rf"(?P<base>[0-9]{{20}}){re.escape(SEAL_SUFFIX)}(?P<work>{re.
 
 
 def measure(log: LogFile, size_bytes: int, offsets: Offsets, *, dense: bool = False) -> SegmentStats:
-    """Totals of a segment by reading all of it; batch CRCs are verified, and that its batches fill it, in ``offsets``.
+    """Return totals of a segment by reading all of it; verify batch CRCs, and that its batches fill it, in ``offsets``.
 
-    ``dense``: no offset is left out. Raises CorruptionError with the place.
-
-    Control records (transaction markers) count: they occupy offsets.
+    ``dense``: no offset is left out. Raises CorruptionError with the place. Control records (transaction markers)
+    count: they occupy offsets.
     """
     stats = SegmentStats()
     for span, view in log.segment(0, size_bytes, offsets, dense=dense, reach=offsets.next if dense else -1):
@@ -45,33 +44,33 @@ def measure(log: LogFile, size_bytes: int, offsets: Offsets, *, dense: bool = Fa
 
 
 def leftover_notes(names: Iterable[str], bases: Collection[int]) -> list[str]:
-    """Of the names in a partition those of notes on their way out, and of notes without a segment at ``bases``.
+    """Return names of notes on their way out, and of notes without a segment at ``bases``.
 
-    One that stays says of the next log of that base that it is too short, or what is not in it.
+    A note that stayed would make the next log of that base look too short.
     """
     matches = [match for name in names if (match := _NAME.fullmatch(name)) is not None]
     return [match[0] for match in matches if match["work"] or int(match["base"]) not in bases]
 
 
 def write_note(files: Files, path: Path, stats: SegmentStats) -> None:
-    """Replaces the note of a segment."""
+    """Replace the note of a segment."""
     value = {"version": VERSION, **asdict(stats)}
     files.replace(path, json.dumps({**value, CHECK: _check_of(value)}).encode())
 
 
 def _check_of(value: dict[str, int]) -> int:
-    """CRC32C of what a note says, as it is written."""
+    """Return the CRC32C of a note's values, as written."""
     return crc32c(json.dumps(value).encode())
 
 
 def read_note(files: Files, path: Path, size_bytes: int) -> SegmentStats | None:
-    """The note if there is one that fits a file of ``size_bytes``; None means: measure."""
+    """Return the note if there is one that fits a file of ``size_bytes``; None means: measure."""
     stats = _decode_note(files, path)
     return stats if stats is not None and stats.size_bytes == size_bytes else None
 
 
 def noted_size(files: Files, path: Path) -> int:
-    """How many bytes were sealed, as the note says; -1 without a note. The file may have been rewritten since."""
+    """Return the number of sealed bytes in the note; -1 without one. The file may have been rewritten since."""
     stats = _decode_note(files, path)
     return -1 if stats is None else stats.size_bytes
 

@@ -1,4 +1,4 @@
-"""A sealed segment on the local disk: read by anybody, uploaded, and in the end renamed away."""
+"""A sealed segment on the local disk: read by any thread, uploaded, and in the end renamed away."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tiered.plan.producer_state import Snapshot
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SEAL_SUFFIX)
 
 END_OFFSET = attrgetter("end_offset")
-"""Sealed segments are ascending: what lies below or above an offset is bisected by this."""
+"""Key for bisecting sealed segments, which are ascending."""
 
 
 class FileSource:
@@ -74,7 +74,7 @@ class FileSource:
 
 
 def rename_away(files: Files, directory: Path, base_offset: int, *, snapshot: bool = True) -> list[Path]:
-    """Gives the files of one segment the suffix ``.deleted``, the ``.log`` first; returns the new names."""
+    """Give the files of one segment the suffix ``.deleted``, the ``.log`` first; return the new names."""
     renamed = []
     for suffix in (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX) if snapshot else SEGMENT_SUFFIXES:
         path = directory / local_name(base_offset, suffix)
@@ -86,13 +86,13 @@ def rename_away(files: Files, directory: Path, base_offset: int, *, snapshot: bo
 
 
 class HasPath(Protocol):
-    """Something that knows the path of a ``.log``, which a cleaner may change."""
+    """Object with the path of a ``.log``, which a cleaner may change."""
 
     path: Path
 
 
 class SealedLocalSegment:
-    """Implements :class:`tiered.model.SealedSegment` on files. Offsets ``base_offset`` to ``end_offset`` (exclusive).
+    """A :class:`tiered.model.SealedSegment` on files. Offsets ``base_offset`` to ``end_offset`` (exclusive).
 
     Indexes are loaded at the first lookup and checked; damaged ones are rebuilt (on disk only by the writer).
     """
@@ -128,15 +128,15 @@ class SealedLocalSegment:
         self._indexes = indexes
         self._stats = stats
         self._read_only = read_only
-        self._ends = stats is not None  # whether the file reaches the end that it had when it was sealed
-        self.dense = False  # whether every one of its offsets has a record, as far as is known
-        self.reach = -1  # of one that a recovery found damaged: its batches reached this offset once
+        self._ends = stats is not None  # True if the file reaches its end at the seal
+        self.dense = False  # True if every offset is known to have a record
+        self.reach = -1  # of a damaged one: its batches reached this offset once
         self._aborted: list[AbortedTxn] | None = None
-        self.before: HasPath | None = None  # what it was while it was active: a read may have begun then
+        self.before: HasPath | None = None  # the active segment that it was: a read may have begun then
 
     @property
     def appended_ms(self) -> int:
-        """Time of the last append: that of the note, else the one that it was made with; -1 if nothing tells it."""
+        """Return the time of the last append: that of the note, or the one that it was made with; -1 if unknown."""
         stats = self._noted()
         if stats is not None and stats.appended_ms >= 0:
             return stats.appended_ms
@@ -144,12 +144,12 @@ class SealedLocalSegment:
 
     @property
     def offsets(self) -> Offsets:
-        """Which offsets its batches may have."""
+        """Return the offsets that its batches may have."""
         return Offsets(self.base_offset, self.end_offset)
 
     @property
     def lookup(self) -> SegmentIndexes:
-        """Both indexes, in memory. Raises CorruptionError if the log has lost its end."""
+        """Return both indexes, in memory. Raises CorruptionError if the log has lost its end."""
         if self._indexes is not None and self._ends:
             return self._indexes
         self._check_end()
@@ -170,12 +170,12 @@ class SealedLocalSegment:
 
     @property
     def max_timestamp(self) -> int:
-        """Largest record timestamp, -1 if none."""
+        """Return the largest record timestamp, -1 if none."""
         return self.lookup.last_time[0]
 
     @property
     def descriptor(self) -> SegmentDescriptor:
-        """From the note beside the segment, else by reading all of it. Raises CorruptionError if it is damaged."""
+        """Return it from the note, or by reading all of the segment. Raises CorruptionError if it is damaged."""
         stats = self._noted()
         if stats is None:
             self._check_end()
@@ -185,7 +185,7 @@ class SealedLocalSegment:
         return replace(found, appended_ms=self.appended_ms)
 
     def _check_end(self) -> None:
-        """Once: the batches of a log that may have gaps do not tell that some at the end are gone."""
+        """Check once for a lost end: batches of a log with possible gaps do not show one."""
         if self._ends:
             return
         if self._noted() is not None:
@@ -197,13 +197,13 @@ class SealedLocalSegment:
         self._ends = True
 
     def _noted(self) -> SegmentStats | None:
-        """What the note beside the segment says, if there is one."""
+        """Return the note beside the segment, if there is one."""
         if self._stats is None:
             self._stats = read_note(self._files, self.path.with_suffix(SEAL_SUFFIX), self.size_bytes)
         return self._stats
 
     def open_log(self) -> FileSource:
-        """The bytes. A reader in another process fsyncs them first: what is uploaded is durable here."""
+        """Open the bytes. A reader in another process fsyncs them first: uploaded bytes are durable here."""
         return FileSource(self._files, self.path, self.size_bytes, sync=self._read_only)
 
     @property
@@ -212,10 +212,10 @@ class SealedLocalSegment:
         return lacks_producers(self._files, self._place(), self._noted())
 
     def indexes(self, before: Snapshot | None = None) -> SealedIndexes:
-        """Index files as they belong on disk, transaction index and producer snapshot if there are any.
+        """Return the index files for the disk, transaction index and producer snapshot if there are any.
 
-        What is lost or damaged is rebuilt from the log. Raises CorruptionError where that cannot be.
-        ``before``: the producers at the end of the bucket, for a directory whose snapshots are gone.
+        Lost or damaged ones are rebuilt from the log. Raises CorruptionError where that is impossible. ``before``: the
+        producers at the end of the bucket, for a directory whose snapshots are gone.
         """
         beside, lookup = load_side_files(self._files, self._place(), self._noted(), before), self.lookup
         return SealedIndexes(
@@ -228,13 +228,13 @@ class SealedLocalSegment:
 
     @property
     def index_bytes(self) -> int:
-        """Size of what :meth:`indexes` reads, as it is on the disk now."""
+        """Return the size of the files that :meth:`indexes` reads, as they are on the disk now."""
         suffixes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
         states = [self._files.state(self.directory / local_name(self.base_offset, suffix)) for suffix in suffixes]
         return sum(state.size for state in states if state is not None)
 
     def aborted_txns(self) -> list[AbortedTxn]:
-        """Aborted transactions whose markers lie in the segment. Raises CorruptionError if they cannot be known."""
+        """Return aborted transactions whose markers are in the segment. Raises CorruptionError if unknown."""
         if self._aborted is None:
             self._aborted = load_txn_index(self._files, self._place(), self._noted())
         return self._aborted
@@ -243,13 +243,13 @@ class SealedLocalSegment:
         return Place(self.tp, self.directory, self.path, self.base_offset, self.end_offset)
 
     def rename_away(self) -> list[Path]:
-        """Gives each file of the segment the suffix ``.deleted``, the ``.log`` first; returns the new names."""
+        """Give each file of the segment the suffix ``.deleted``, the ``.log`` first; return the new names."""
         renamed = rename_away(self._files, self.directory, self.base_offset)
         self.moved_to_deleted()
         return renamed
 
     def moved_to_deleted(self) -> None:
-        """Reads that began before go on in the ``.deleted`` file."""
+        """Point reads that began before to the ``.deleted`` file."""
         self.path = self.directory / local_name(self.base_offset, LOG_SUFFIX, DELETED_SUFFIX)
         if self.before is not None:
             self.before.path = self.path

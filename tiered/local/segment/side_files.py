@@ -1,18 +1,18 @@
-"""The ``.txnindex`` and the producer snapshot of a sealed segment as they must be, whatever became of the files.
+"""The right ``.txnindex`` and producer snapshot of a sealed segment, even if the files are lost or damaged.
 
 ::
 
     note of the seal (counts, CRC32Cs) ─┬─ agrees with the files ──────────────> the files
                                         └─ differs, or nothing was noted ─> replay of the log
-                                               the files fit what it tells ────> the files
-                                               it tells all, or what was noted ─> what it tells, with a warning
+                                               the files fit the replay ───────> the files
+                                               it has all, or what was noted ──> the replay, with a warning
                                                its beginning is not known ─────> CorruptionError
 
-A transaction whose beginning has left the disk needs its entry only where a bucket may hold that beginning.
+A transaction whose beginning has left the disk needs its entry only where a bucket may hold that beginning. Reads,
+compaction and uploads share this: a lost file would show aborted records, or hide committed ones, for ever.
 
-Reads, compaction and uploads share this: a lost file would show aborted records, or hide committed ones, for ever.
 Nothing is written: a file beside a log that is in use is its writer's, and a rebuilt one costs a walk, never data. Only
-the open for writing mends what it finds (:func:`settle_txn_index`), before anybody reads.
+the open for writing repairs it (:func:`settle_txn_index`), before any read.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ LOGGER = logging.getLogger("tiered.local")
 
 
 class SnapshotFacts(NamedTuple):
-    """What is noted of a producer snapshot: its producers, and the CRC32C of the whole file.
+    """Note of a producer snapshot: its producers, and the CRC32C of the whole file.
 
-    ``unwritten``: file and content of one whose write failed; it is tried once more before anything is noted.
+    ``unwritten``: file and content of one whose write failed; it is retried once before anything is noted.
     """
 
     producers: int
@@ -57,12 +57,12 @@ class SnapshotFacts(NamedTuple):
 
     @classmethod
     def of(cls, data: bytes, producers: int) -> SnapshotFacts:
-        """Those of an encoded snapshot."""
+        """Return the facts of an encoded snapshot."""
         return cls(producers, crc32c(data))
 
 
 UNKNOWN_SNAPSHOT = SnapshotFacts(-1, 0)
-"""The facts of a snapshot that is not known: who needs one has to read the log."""
+"""Facts of an unknown snapshot: the log has to be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class SideFiles:
 class Place(NamedTuple):
     """A segment on the disk; ``log`` is its ``.log``, which may be on its way out under another name.
 
-    ``size_bytes``: so much of one that grows is asked; -1: all of it.
+    ``size_bytes``: the part of a growing one to read; -1: all of it.
     """
 
     tp: TopicPartition
@@ -90,10 +90,10 @@ class Place(NamedTuple):
 def load_side_files(
     files: Files, place: Place, noted: SegmentStats | None, before: Snapshot | None = None
 ) -> SideFiles:
-    """Both files of a segment, as they must be. ``before``: the producers at the end of the bucket.
+    """Return both files of a segment, as they must be. ``before``: the producers at the end of the bucket.
 
-    Raises CorruptionError if they are lost or damaged and what came before the segment is not known any more;
-    NotFoundError if retention took the segment.
+    Raises CorruptionError if they are lost or damaged and the log before the segment is unknown; NotFoundError if
+    retention took the segment.
     """
     beside = _Beside(files, place, noted, before)
     return SideFiles(beside.txn_index(), beside.producer_snapshot())
@@ -114,21 +114,22 @@ def lacks_producers(files: Files, place: Place, noted: SegmentStats | None) -> b
 
 
 def load_txn_index(files: Files, place: Place, noted: SegmentStats | None) -> list[AbortedTxn]:
-    """The aborted transactions whose markers the segment holds. Raises as :func:`load_side_files`."""
+    """Return the aborted transactions whose markers the segment holds. Raises as :func:`load_side_files`."""
     return decode_txns(_Beside(files, place, noted).txn_index(), place.base_offset)
 
 
 def settle_txn_index(files: Files, place: Place, noted: SegmentStats | None, *, whole: bool = False) -> bytes:
-    """The transaction index, encoded, its file written anew if it is not that. Raises as :func:`load_side_files`.
+    """Return the transaction index, encoded; rewrite its file if it differs. Raises as :func:`load_side_files`.
 
-    Only while nobody else reads or writes the segment. ``whole``: nobody may read what came before the first segment.
+    Call it only while no other thread reads or writes the segment. ``whole``: records before the first segment are
+    never read.
     """
     path = place.directory / txn_index_name(place.base_offset)
     return store_txn_index(files, path, _Beside(files, place, noted).txn_index(exact=True, whole=whole))
 
 
 def store_txn_index(files: Files, path: Path, entries: bytes) -> bytes:
-    """Replaces the file if it does not hold the encoded ``entries``; no file is made for none. Returns them."""
+    """Replace the file if it does not hold the encoded ``entries``; create none for no entries. Return them."""
     if (_read(files, path) or b"") != entries:
         files.replace(path, entries)
         LOGGER.warning("txn_index_rebuilt path=%s entries=%d", path, len(entries) // TXN_ENTRY_BYTES)
@@ -136,12 +137,12 @@ def store_txn_index(files: Files, path: Path, entries: bytes) -> bytes:
 
 
 def load_growing_txns(files: Files, directory: Path, base_offset: int) -> list[AbortedTxn]:
-    """The whole entries in the transaction index of a segment that is being written; an absent one is an empty one."""
+    """Return whole entries of the transaction index of a segment that is being written; none without a file."""
     return decode_txns(_read(files, directory / txn_index_name(base_offset)) or b"", base_offset)
 
 
 class _Beside:
-    """The log is read once, and only if the files are not what was noted."""
+    """Files beside a segment. The log is read once, and only if the files are not as noted."""
 
     def __init__(self, files: Files, place: Place, noted: SegmentStats | None, before: Snapshot | None = None) -> None:
         self._files = files
@@ -151,9 +152,9 @@ class _Beside:
         self._told: Followed | None = None
 
     def txn_index(self, *, exact: bool = False, whole: bool = False) -> bytes:
-        """The entries, encoded. ``exact``: what is not as noted is what the log tells, if it tells all.
+        """Return the entries, encoded. ``exact``: a file that is not as noted is replaced by a complete replay.
 
-        Otherwise a file that may be right is taken: its entries may go back to records that compaction took.
+        Otherwise a possible file is taken: its entries may go back to records that compaction took.
         """
         if self._noted is not None and self._noted.aborted == 0:
             return b""
@@ -166,13 +167,13 @@ class _Beside:
                 return found
         told = self._replayed()
         if not told.whole and (whole or not _was_uploaded(self._files, self._place)):
-            told = told._replace(whole=True)  # what a transaction wrote before the first segment is nowhere any more
+            told = told._replace(whole=True)  # records of a transaction before the first segment are gone
         if exact and told.whole:
             return encode_txns(told.aborted)
         return self._settled(name, judge_txn_index(found, self._place.base_offset, told, noted_crc))
 
     def producer_snapshot(self) -> bytes:
-        """The snapshot at the end, empty without producers."""
+        """Return the snapshot at the end, empty without producers."""
         if self._noted is not None and self._noted.producers == 0:
             return b""
         directory, name = self._place.directory, snapshot_name(self._place.end_offset)
@@ -217,7 +218,7 @@ class _Beside:
 
 
 def _was_uploaded(files: Files, place: Place) -> bool:
-    """Whether a bucket may hold what came before the first segment; not where the log begins with that."""
+    """Return True if a bucket may hold records before the first segment, unless the log begins there."""
     noted = UploadCheckpoint(place.directory.parent, files).read()
     upload = noted.get(place.tp, PartitionUpload(0))
     return upload.reaches_below(min([place.base_offset, *log_bases(files, place.directory)]))
@@ -231,7 +232,7 @@ def _read(files: Files, path: Path) -> bytes | None:
 
 
 def abort_markers(log: LogFile, end: int) -> Iterator[tuple[int, int]]:
-    """Producer id and offset of each ABORT marker below the position ``end``: a hop from header to header.
+    """Yield producer id and offset of each ABORT marker below the position ``end``, from header to header.
 
     Only markers are read. Raises CorruptionError where lengths lead no further.
     """
@@ -251,7 +252,7 @@ def snapshot_after(files: Files, directory: Path, base_offset: int, bases: Seque
     return encode_snapshot(told.producers)
 
 
-def replay(  # noqa: PLR0917 - where the segment is, and what is around it
+def replay(  # noqa: PLR0917 - the segment and its surroundings
     files: Files,
     directory: Path,
     log: Path,
@@ -261,11 +262,11 @@ def replay(  # noqa: PLR0917 - where the segment is, and what is around it
     *,
     before: Snapshot | None = None,
 ) -> Followed:
-    """What the batches of the segment at ``base_offset``, now the file ``log``, tell of transactions and producers.
+    """Return the transactions and producers in the batches of the segment at ``base_offset``, now the file ``log``.
 
-    ``bases``: of the segments of the log. ``size_bytes``: so much of one that grows. Nothing is known of what came
-    before the first of them, unless that is offset 0, or a snapshot, ``tiered-plain`` or ``before`` shows it.
-    Raises CorruptionError where a batch is damaged.
+    ``bases``: of the segments of the log. ``size_bytes``: the part of a growing one. The state before the first segment
+    is unknown, unless it begins at offset 0, or a snapshot, ``tiered-plain`` or ``before`` has it. Raises
+    CorruptionError where a batch is damaged.
     """
     earlier = sorted(base for base in bases if base < base_offset)
     first = earlier[0] if earlier else base_offset

@@ -1,6 +1,6 @@
-"""The transaction coordinator of one log at work: its decisions on disk, its markers in the partitions.
+"""The transaction coordinator of one log: its decisions on disk, its markers in the partitions.
 
-What is durable when, for a transaction over partitions A and B::
+Durability of each step, for a transaction over partitions A and B::
 
     begin    __transaction_state-0: EMPTY      (a new id)                    page cache
     append   __transaction_state-0: ONGOING {A}, then {A, B}                 page cache
@@ -10,9 +10,10 @@ What is durable when, for a transaction over partitions A and B::
              A, B: COMMIT markers                                            fsynced
              __transaction_state-0: COMPLETE_COMMIT                          page cache
 
-A process killed before the decision is on disk has aborted; after it, the next open writes the markers that are missing
-before anybody reads. What a power cut takes of the page cache is found again in the partitions themselves: a
-transaction that is open there, of a producer that this log gave out, is aborted, whether or not its record survived.
+A process killed before the decision is on disk has aborted; after it, the next open writes the missing markers before
+any read. Records that a power cut takes from the page cache are recovered from the partitions: a transaction that is
+open there, of a producer of this log, is aborted, with or without its record.
+
 The coordinator's epoch is the newest leader epoch of its partition, as in Kafka; only a broker raises it.
 """
 
@@ -48,16 +49,16 @@ from tiered.plan.transactions import DEFAULT_TIMEOUT_MS, Step, TransactionCoordi
 LOGGER = logging.getLogger("tiered.local")
 
 LOCKS = 64
-"""Transactional ids share so many locks; one is held while a transaction begins, grows or ends."""
+"""Number of locks that transactional ids share; one is held while a transaction begins, grows or ends."""
 
 FORGET_EVERY_MS = 60_000
-"""How often ids are looked for that nobody uses any more."""
+"""Interval of the search for unused ids."""
 
 _DECIDED = frozenset({TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT})
 
 
 class TxnProducer(NamedTuple):
-    """Who may write one transaction: it ends with the transaction."""
+    """Producer of one transaction: it ends with the transaction."""
 
     transactional_id: str
     producer_id: int
@@ -65,9 +66,9 @@ class TxnProducer(NamedTuple):
 
 
 class Transactions:
-    """Thread-safe. Nothing is read or made before the first transaction, or the first open after an unclean stop.
+    """Transactions of a log. Thread-safe. Nothing is read before the first one, or the open after an unclean stop.
 
-    ``sees_all``: whether the host knows of every partition at the moment; else one that is not found may come back.
+    ``sees_all``: returns True if the host knows of every partition now; otherwise a missing one may come back.
     """
 
     def __init__(
@@ -91,10 +92,10 @@ class Transactions:
     # -- at an open ------------------------------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Settles what an unclean stop left, before anybody reads: decided transactions as decided, open ones aborted.
+        """Settle transactions after an unclean stop, before any read: decided ones as decided, open ones aborted.
 
-        What a disk refuses now is left to :meth:`tick`; a state log that cannot be read holds back
-        ``read_committed``, never the open. Raises CorruptionError only for ``tiered-producer-ids.json``.
+        A refusal of a disk is left to :meth:`tick`; a state log that cannot be read holds back ``read_committed``,
+        never the open. Raises CorruptionError only for ``tiered-producer-ids.json``.
         """
         if not self._ids.any_given() and not self._log.is_ours:
             self._recovered = self._ids.sees_all
@@ -104,7 +105,7 @@ class Transactions:
             left = find_leftovers(self._host.awake(), coordinator, self._ids.is_ours)
         except TieredError as error:
             LOGGER.error("transactions_not_recovered error=%s", error)
-            self._recovered = False  # the next open has to look, however this one ends
+            self._recovered = False  # the next open has to recover, even after a clean end
             return
         for each in left.later:  # the markers of the one before are all there: it was complete
             known = coordinator.find(each.name)
@@ -115,7 +116,7 @@ class Transactions:
             self._settle(self._unfinished(coordinator))
 
     def _take_in(self, coordinator: TransactionCoordinator, each: Leftover) -> None:
-        """Lists what is open under its id, or ends it at once. A partition that refuses keeps no other waiting."""
+        """List an open transaction under its id, or end it at once. A partition that refuses delays no other."""
         epoch, now_ms = each.txn.producer_epoch, self._clock.now_ms()
         try:
             if not each.name:
@@ -138,7 +139,7 @@ class Transactions:
     # -- a transaction ---------------------------------------------------------------------------------------------
 
     def begin(self, transactional_id: str, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> TxnProducer:
-        """A transaction of this id may begin; an older one that is open is aborted, its writer fenced.
+        """Begin a transaction of this id; an older one that is open is aborted, its writer fenced.
 
         Raises ConfigError (an impossible id or timeout), LocalIOError, DiskFullError, CorruptionError.
         """
@@ -163,28 +164,28 @@ class Transactions:
             return producer
 
     def join(self, producer: TxnProducer, partitions: Iterable[TopicPartition]) -> None:
-        """The transaction is about to write to ``partitions``. ProducerFencedError if it was replaced or timed out."""
+        """Add ``partitions`` before a write to them. ProducerFencedError if it was replaced or timed out."""
         with self._held(producer.transactional_id):
             self._check_open(producer.transactional_id)
             self._join(self._loaded(), producer, partitions)
 
     def check_owner(self, producer: TxnProducer) -> None:
-        """ProducerFencedError if the transaction was replaced or timed out; it waits for nobody."""
+        """Raise ProducerFencedError if the transaction was replaced or timed out, without its id's lock."""
         self._check_open(producer.transactional_id)
         self._loaded().check_owner(*producer)
 
     def check_process(self) -> None:
-        """ForkedLogError in a child: its locks may be copies of held ones."""
+        """Raise ForkedLogError in a child: its locks may be copies of held ones."""
         if os.getpid() != self._pid:
             hint = "open the log in the child, after the fork"
             raise ForkedLogError(f"transactions of process {self._pid} are not those of its fork", hint=hint)
 
     def end(self, producer: TxnProducer, *, commit: bool) -> None:
-        """Commits or aborts; when it returns the decision and its markers are on disk.
+        """Commit or abort; when it returns the decision and its markers are on disk.
 
-        Raises ProducerFencedError; LocalIOError or DiskFullError from what had to be fsynced first: then nothing is
-        decided. CommitUnknown where the decision itself may or may not be on disk: the next open says.
-        MarkersPendingError: it is decided, the partition that failed learns of it at the next open.
+        Raises ProducerFencedError; LocalIOError or DiskFullError from the fsyncs before: then nothing is decided.
+        CommitUnknown where the decision may be on disk: the next open finds out. MarkersPendingError: it is decided,
+        the partition that failed gets its marker at the next open.
         """
         name = producer.transactional_id
         with self._held(name):
@@ -214,10 +215,11 @@ class Transactions:
             self._finish(coordinator, name)
 
     def abort_orphans(self, tp: TopicPartition, *, whoever: bool = False) -> int:
-        """Aborts what is open in ``tp`` of volumes that are gone; returns how many. This volume has claimed ``tp``.
+        """Abort open transactions in ``tp`` of volumes that are gone; return their number. This volume has claimed
+        ``tp``.
 
         Their coordinators can decide nothing any more: the claim fenced them. A Kafka cluster's are left alone, unless
-        ``whoever``: ``tp`` is a copy, which nobody else writes.
+        the flag says that ``tp`` is a copy without another writer.
         """
         orphans = [txn for txn in self._host.partition(tp).open_txns() if whoever or txn.producer_id >= LEAST_ID]
         if orphans:
@@ -227,12 +229,12 @@ class Transactions:
             LOGGER.warning("orphaned_transaction_aborted partition=%s producer=%d", tp, txn.producer_id)
             try:
                 self._markers.abort(tp, txn, max(txn.coordinator_epoch, 0))
-            except FencedError as error:  # yet another volume owns it by now: it is read here, no more
+            except FencedError as error:  # another volume owns it by now: here it is only read
                 LOGGER.warning("marker_left_out partition=%s error=%s", tp, error)
         return len(orphans)
 
     def describe(self) -> dict[str, TxnValue]:
-        """Every transactional id that is remembered, and its newest state."""
+        """Return every remembered transactional id with its newest state."""
         if not self._log.exists:
             return {}
         with self._lock:
@@ -241,7 +243,7 @@ class Transactions:
     # -- as time passes --------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Aborts what is overdue, completes what a disk refused, forgets what is unused; raises the first error."""
+        """Abort overdue transactions, retry refused markers, forget unused ids; raise the first error."""
         coordinator = self._coordinator
         if coordinator is None:
             return
@@ -271,12 +273,12 @@ class Transactions:
             self._record(coordinator, step)
 
     def check_caller(self) -> None:
-        """Raises ReentrantCallError in a thread that is inside a change of a transaction."""
+        """Raise ReentrantCallError in a thread that is inside a change of a transaction."""
         for lock in self._locks:
             lock.check_caller()
 
     def close(self, timeout_seconds: float) -> bool:
-        """Aborts what is open, unless a thread hangs in the disk; returns whether nothing is left to the next open."""
+        """Abort open transactions, unless a thread hangs in the disk. Return True if nothing is left to do."""
         if os.getpid() != self._pid:
             return False
         ending, self._ending = self._ending, True  # what would change a partition from now on is refused
@@ -326,7 +328,7 @@ class Transactions:
             self._record(coordinator, step)
 
     def _decide(self, coordinator: TransactionCoordinator, step: Step) -> None:
-        """The record of a decision, on disk when this returns."""
+        """Write the record of a decision, on disk when this returns."""
         try:
             self._log.append(step, durable=True)
         except LocalIOError as error:
@@ -338,14 +340,14 @@ class Transactions:
             coordinator.apply(step)
 
     def _record(self, coordinator: TransactionCoordinator, step: Step) -> TxnValue:
-        """A record that a recovery can do without."""
+        """Write a record that a recovery can do without."""
         self._log.append(step)
         with self._lock:
             coordinator.apply(step)
         return step.after or TxnValue(NO_ID, -1, 0, TxnState.DEAD)
 
     def _finish(self, coordinator: TransactionCoordinator, name: str) -> None:
-        """Markers into every partition, durable, then the record that none is owed any more."""
+        """Write markers into every partition, durably, then the record that the transaction is complete."""
         marked = self._marked.setdefault(name, set())
         owed: tuple[TopicPartition, TieredError] | None = None
         written: list[PartitionLog] = []
@@ -374,7 +376,7 @@ class Transactions:
             ) from owed[1]
         try:
             self._complete(coordinator, name)
-        except TieredError as error:  # all is said and done; the next tick, or the next open, notes that it is
+        except TieredError as error:  # all markers are durable; the next tick, or the next open, notes that
             LOGGER.warning("completion_not_noted id=%s error=%s", name, error)
 
     def _complete(self, coordinator: TransactionCoordinator, name: str) -> None:

@@ -1,6 +1,6 @@
 """Markers: the control batches that end a transaction in each of its partitions.
 
-:func:`find_leftovers` looks for transactions that an unclean stop left open, and tells who has to end each.
+:func:`find_leftovers` searches transactions that an unclean stop left open, and groups them by how they end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOGGER = logging.getLogger("tiered.local")
 
 
 class Markers:
-    """Thread-safe. ``sees_all``: whether a partition that cannot be found is gone, or may only be elsewhere now."""
+    """Writer of markers. Thread-safe. ``sees_all``: returns True if a partition that cannot be found is gone."""
 
     def __init__(self, host: Host, clock: Clock, sees_all: Callable[[], bool]) -> None:
         self._host = host
@@ -33,9 +33,10 @@ class Markers:
         self.sees_all = sees_all
 
     def append(self, owed: TxnMarker) -> PartitionLog | None:
-        """To be flushed by the caller; None if the topic is gone. UnknownTopicError: the partition is not here now.
+        """Append a marker, to be flushed by the caller; None if the topic is gone.
 
-        Raises FencedError, ProducerFencedError, LocalIOError, DiskFullError: it is not there, or may not be.
+        Raises UnknownTopicError if the partition is not here now, FencedError, ProducerFencedError, LocalIOError,
+        DiskFullError: the marker is not there, or may not be.
         """
         log = self._find(owed.tp)
         if log is not None:
@@ -43,7 +44,7 @@ class Markers:
         return log
 
     def abort(self, tp: TopicPartition, txn: OpenTxn, coordinator_epoch: int) -> None:
-        """Ends what no coordinator will end, durably."""
+        """Abort a transaction that no coordinator will end, durably."""
         log = self.append(TxnMarker(tp, txn.producer_id, txn.producer_epoch, coordinator_epoch, abort=True))
         if log is not None:
             log.flush()
@@ -81,10 +82,10 @@ class Leftover(NamedTuple):
 
 
 class Leftovers(NamedTuple):
-    """``nameless`` are ended here and now. ``known`` are listed under their id, and aborted if that was not decided.
+    """Open transactions after an unclean stop. ``nameless`` are ended here and now.
 
-    ``later`` were begun after a decided transaction of their id was complete, though the record of that is lost: they
-    must not get its markers.
+    ``known`` are listed under their id, and aborted if that was not decided. ``later`` were begun after a decided
+    transaction of their id was complete, though the record of that is lost: they must not get its markers.
     """
 
     nameless: list[Leftover]
@@ -95,7 +96,7 @@ class Leftovers(NamedTuple):
 def find_leftovers(
     writers: Iterable[PartitionWriter], coordinator: TransactionCoordinator, is_ours: Callable[[int], bool]
 ) -> Leftovers:
-    """Of producers whose ids ``is_ours`` knows, or the coordinator's log; those of others are left alone."""
+    """Return open transactions of producers that ``is_ours`` or the coordinator's log knows; skip those of others."""
     owners: dict[int, str] = {}
     for name, value in coordinator.transactions():
         owners[value.producer_id] = name

@@ -4,8 +4,8 @@
 
     {"version": 1, "first": 5909874999533895680, "next": 5909874999533896680}
 
-Ids are reserved in blocks, durably, before the first of a block is used: none is ever given out twice. Where a volume
-begins is random: ids of two volumes, or of a Kafka cluster (which counts from 0), do not meet when their logs do.
+Ids are reserved in blocks, durably, before the first of a block is used: none is ever given out twice. A volume begins
+at a random id: ids of two volumes, or of a Kafka cluster (which counts from 0), do not collide when their logs meet.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ SEVERAL_NAME = "tiered-one-of-several"
 """Empty file of a directory that took part in transactions together with others: alone it does not know all topics."""
 
 BLOCK_IDS = 1000
-"""Reserved at once, as Kafka's controller does; what a process does not use of its block is never used."""
+"""Ids reserved at once, as by Kafka's controller; ids of a block that a process leaves unused are never used."""
 
 _VOLUME_BITS = 31
 _COUNTER_BITS = 32
 
 LEAST_ID = 1 << _COUNTER_BITS
-"""What any volume of ours gives out is not below; a Kafka cluster would have to give out four billion ids."""
+"""Lower bound of the ids of any volume of ours; a Kafka cluster would have to give out four billion ids."""
 
 
 class ProducerIds:
-    """Thread-safe. ``directories``: those of the log; each that ever gave out ids has its file."""
+    """Producer ids of a log. Thread-safe. ``directories``: those of the log; each that gave out ids has its file."""
 
     def __init__(self, directories: Sequence[Path], files: Files, ids: IdSource) -> None:
         self._directories = list(directories)
@@ -46,21 +46,21 @@ class ProducerIds:
         self._left: list[int] = []
 
     def any_given(self) -> bool:
-        """Whether a transaction was ever begun here. Raises CorruptionError for a file that cannot be read."""
+        """Return True if a transaction was ever begun here. Raises CorruptionError for a file that cannot be read."""
         return any(self._read(directory) is not None for directory in self._directories)
 
     def is_ours(self, producer_id: int) -> bool:
-        """Whether this log gave the id out."""
+        """Return True if this log gave the id out."""
         ranges = (self._read(directory) for directory in self._directories)
         return any(given is not None and given[0] <= producer_id < given[1] for given in ranges)
 
     @property
     def sees_all(self) -> bool:
-        """False for a directory that is opened alone and was not always: a partition may be in another one."""
+        """Return False for a directory that is opened alone and was not always: another may have a partition."""
         return len(self._directories) > 1 or self._files.state(self._directories[0] / SEVERAL_NAME) is None
 
     def next(self) -> int:
-        """An id that was never given out. Raises LocalIOError, DiskFullError, CorruptionError."""
+        """Return an id that was never given out. Raises LocalIOError, DiskFullError, CorruptionError."""
         with self._lock:
             if not self._left:
                 self._left = list(reversed(self._reserve()))
@@ -83,7 +83,7 @@ class ProducerIds:
         return range(start, start + BLOCK_IDS)
 
     def _read(self, directory: Path) -> tuple[int, int] | None:
-        """(first, next) of one directory."""
+        """Return (first, next) of one directory."""
         path = directory / PRODUCER_IDS_NAME
         try:
             value = json.loads(self._files.read(path))

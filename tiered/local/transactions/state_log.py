@@ -23,41 +23,41 @@ class Host(Protocol):
     """The log whose partitions take part: one directory, or several."""
 
     def topics(self) -> dict[str, TopicInfo]:
-        """By name."""
+        """Return the topics by name."""
 
     def partition(self, tp: TopicPartition) -> PartitionLog:
-        """Raises UnknownTopicError."""
+        """Return a partition. Raises UnknownTopicError."""
 
     def awake(self) -> list[PartitionWriter]:
-        """The partitions that are open: after an unclean stop, all."""
+        """Return the partitions that are open: after an unclean stop, all."""
 
     def create_topic(self, name: str, partitions: int = 1, config: TopicConfig | None = None) -> TopicInfo:
-        """A new topic."""
+        """Create a topic."""
 
 
 class StateLog:
-    """A directory of ours has one partition of it, a broker's has many: an id is in that which Kafka chooses."""
+    """State log of a coordinator. A directory of ours has one partition of it, a broker's many (Kafka's choice)."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
 
     @property
     def exists(self) -> bool:
-        """Whether there ever was a transaction."""
+        """Return True if there ever was a transaction."""
         return TRANSACTION_STATE_TOPIC in self._host.topics()
 
     @property
     def is_ours(self) -> bool:
-        """Whether this log made it: a broker's transactions are settled by the broker."""
+        """Return True if this log made it: a broker's transactions are settled by the broker."""
         info = self._host.topics().get(TRANSACTION_STATE_TOPIC)
         return info is not None and not info.adopted
 
     def load(self, *, may_make: bool = True) -> TransactionCoordinator:
-        """What the log says; an empty log is made. ConfigError if there may be one in another directory.
+        """Return the coordinator from the log; create an empty log. ConfigError if another directory may have one.
 
         The coordinator's epoch is the newest of the log and does not rise with a process: the lock of the directory
-        keeps an older one away, and a broker that takes the directory over refuses markers below an epoch that it
-        has seen, its own included. Raises CorruptionError, LocalIOError.
+        excludes an older one, and a broker that takes the directory over refuses markers below an epoch that it has
+        seen, its own included. Raises CorruptionError, LocalIOError.
         """
         info = self._host.topics().get(TRANSACTION_STATE_TOPIC)
         if info is None and not may_make:
@@ -75,7 +75,7 @@ class StateLog:
         return coordinator
 
     def append(self, step: Step, *, durable: bool = False) -> None:
-        """The record of one step. Raises LocalIOError (then it may be there, or not), DiskFullError (it is not)."""
+        """Append the record of one step. Raises LocalIOError (it may be there), DiskFullError (it is not)."""
         info = self._host.topics().get(TRANSACTION_STATE_TOPIC)
         if info is None:
             raise UnknownTopicError(
@@ -87,13 +87,13 @@ class StateLog:
         if durable:
             try:
                 log.flush()
-            except ClosedError as error:  # it is being moved to another directory, perhaps with this record
+            except ClosedError as error:  # it moves to another directory, perhaps with this record
                 raise LocalIOError(f"{log.tp} was closed while a decision was written to it") from error
 
 
 def replay_state(logs: Iterable[PartitionLog], replay: Callable[[bytes, bytes | None], None]) -> None:
-    """The newest record of each id to ``replay(key, value)``. Raises CorruptionError."""
-    newest: dict[bytes, bytes | None] = {}  # undecoded: most of a long log was overtaken by its own later records
+    """Pass the newest record of each id to ``replay(key, value)``. Raises CorruptionError."""
+    newest: dict[bytes, bytes | None] = {}  # undecoded: later records replace most of a long log
     for log in logs:
         for batch in log.read_batches(log.positions().local_start_offset):
             newest.update((record.key, record.value) for record in decode_records(batch) if record.key is not None)
