@@ -5,7 +5,7 @@
     log directory ── every batch, index, checkpoint ──┐
                                                       ├── findings ── report
     bucket ── root, invariants, objects, bundles ─────┘
-             (read_data: every byte)   where both hold a segment: the same bytes
+              (read_data: every byte)   where both hold a segment: the same bytes
 
 Nothing is changed. ``read_data`` makes one small object below ``pin/`` while it reads a partition, and deletes it. It
 also decodes every record of both tiers: a right CRC only proves that the bytes are those written. The invariants of a

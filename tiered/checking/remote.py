@@ -158,10 +158,7 @@ class RemoteCheck:
         yield from pin.drop()
 
     def _hold(self, pin: Pin, pinned: Snapshot) -> Steps[Snapshot | None]:
-        """Return the catalog under the pin; None without a pin.
-
-        Objects that vanish without a pin are looked up in the newest root, as every reader does.
-        """
+        """Return the catalog under the pin. None without one: vanished objects are then sought in the newest root."""
         try:
             return (yield from pin.hold(pinned, partial(self._pin, Findings(self._key))))
         except TieredError as error:
@@ -599,10 +596,7 @@ def _origin(row: Row) -> int:
 
 
 def _place(findings: Findings, first: int, base: int) -> None:
-    """Shift findings in a staged segment, from number ``first`` on, by ``base`` to the catalog's offsets.
-
-    The messages name the stored offsets.
-    """
+    """Shift findings in a staged segment, from ``first`` on, by ``base``; messages name the stored offsets."""
     for number, found in enumerate(findings.items[first:] if base else (), start=first):
         if found.offset >= 0:
             what = f"{found.message} (in the offsets of the object, which begin at 0 and not at {base})"

@@ -3,8 +3,8 @@
 ::
 
     registry ── findings ───────────────────────────────┐
-      └─ entries ── roots, rows ── Part, Part, ...     ├── one report, as of a check on one machine
-                                      └── findings each ─┘
+       └─ entries ── roots, rows ── Part, Part, ...     ├── one report, as of a check on one machine
+                                     └── findings each ─┘
 
 Each segment is in exactly one part, judged by the same code as in ``check``. The state of producers before a part is
 rebuilt from a few of the segments before it.

@@ -91,9 +91,7 @@ class Drain:
     def ending(
         self, left: Sequence[Partition], now_ms: int, *, obstacle: Callable[[Partition], Failure | None]
     ) -> Exit | None:
-        """Return the exit of a drain with something ``left``: at the deadline, or if no partition can go on. None
-        before.
-        """
+        """Return the exit of a drain with something ``left``: at the deadline, or if all are stuck; None before."""
         if self.is_over(now_ms):
             what = "wait" if self.request.oneshot else "drain"
             reason = f"the time to {what} is over: {_names(left)} only on this disk"

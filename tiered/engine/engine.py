@@ -3,7 +3,7 @@
 ::
 
     discovery ──> table of rows ──> a Worker for each row that has work:   claim, upload a window, commit, note
-                       └── UploadQueue (oldest byte first), claims and commits (semaphores), Topics
+                                        └── UploadQueue (oldest byte first), claims and commits (semaphores), Topics
 
 On one event loop. The engine depends on no log directory and no end of the run: ``runner`` discovers and drains for the
 daemon, ``inline`` for ``log.sync()``.

@@ -140,9 +140,7 @@ class Tiering:
 
     @staticmethod
     def check_reachable(store: Store, *, clock: Clock, ids: IdSource) -> bool:
-        """Send one GET, without retries. Return False if unreachable; raise permanent errors (no bucket, no
-        permission).
-        """
+        """Send one GET, without retries. Return False if unreachable; raise errors that no wait cures."""
         try:
             Driver(store, clock, ids).once()(_look())
         except RemoteUnavailableError as error:

@@ -113,9 +113,7 @@ class Worker:
         engine.changed(p)
 
     async def _settle(self) -> None:
-        """Sweep the uploads of dead claims. Those below a later committed end are not swept any more, so this comes
-        first.
-        """
+        """Sweep the uploads of dead claims, before a commit moves the committed end past them."""
         p, engine, epoch = self.p, self._engine, self.p.claim_epoch
         settle = partial(engine.bucket.settle, p.tp, epoch, p.committed)
         swept = await engine.attempt(Step(StepKind.SETTLE, p.tp.topic, p.tp), settle)

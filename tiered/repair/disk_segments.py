@@ -2,8 +2,8 @@
 
 ::
 
-    the bucket holds the offsets   ── the segments up to there are set aside: reads of them go to the bucket
-    otherwise, with accept_loss    ── .log = whole batches, markers, an empty batch over each range that is lost
+    the bucket holds the offsets ── the segments up to there are set aside: reads of them go to the bucket
+    otherwise, with accept_loss  ── .log = whole batches, markers, an empty batch over each range that is lost
 
 A transaction that is open where a loss begins counts as aborted: its ABORT marker takes a lost offset. Transaction
 indexes and producer snapshots are written again from there on.

@@ -107,9 +107,7 @@ def find_whole_version(key: str, size: int, crc: int) -> Steps[str]:
 
 
 def put_source(each: Stored, source: Source, tags: Tags) -> Steps[None]:
-    """Put the bytes of a source under a key. Raises CorruptionError for other bytes, and the errors of
-    :func:`put_back`.
-    """
+    """Put the bytes of a source under a key. Raises CorruptionError for other bytes, and as :func:`put_back`."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "object"
         with path.open("wb") as file:

@@ -4,12 +4,12 @@
 
     /var/lib/kafka/data            the broker's; read, never written
     /var/lib/kafka/data-tiered     ours, on the same file system: a log directory that is made of links
-      orders-0/00000000000000000000.log  .index .timeindex .txnindex   links to the broker's files
-      orders-0/00000000000000004711.log                                empty: where the log ends
-      orders-0/00000000000000004711.snapshot                           the producers at that end, a link; derived
-                                      from the links where the broker has none
-      orders-0/partition.metadata  leader-epoch-checkpoint             copies
-      orders-0/tiered-links                                            where links begin (``sidecar.links``)
+        orders-0/00000000000000000000.log  .index .timeindex .txnindex   links to the broker's files
+        orders-0/00000000000000004711.log                                empty: where the log ends
+        orders-0/00000000000000004711.snapshot                           the producers at that end, a link; derived
+                                                                         from the links where the broker has none
+        orders-0/partition.metadata  leader-epoch-checkpoint             copies
+        orders-0/tiered-links                                            where links begin (``sidecar.links``)
 
 A link preserves a segment that the broker's retention deletes. Only segments below the recovery point and the high
 watermark of the broker's checkpoints are linked, whole and in offset order without a gap. Links that the bucket has are
