@@ -10,13 +10,12 @@
         async for record in orders.read(since="-1h"):
             ...
 
-Reads run the same steps as those of the sync face (``read.stream``) on the event loop: S3 is asked through aiobotocore,
-without a thread. Files have no asynchronous interface, so what waits for this machine's disk runs on a small pool of
-threads of each log (``WORKER_THREADS``); calls that wait for a commit have threads of their own (``WAITING_THREADS``),
-and so have ``sync`` and ``close``, which end such waits. Cancelling an ``await`` leaves no task behind: a step that is
-under way on a thread ends there, and its outcome is what it is (a cancelled append may have landed). What a cancelled
-``open`` opens nonetheless is closed at once; the end of a block that is cancelled before a thread took it up still
-comes: a log, a reader and an appender are closed, a transaction is aborted.
+Reads run the same steps as the synchronous API (``read.stream``) on the event loop, with S3 through aiobotocore and
+without a thread. Files have no asynchronous interface, so disk operations run on a small pool of threads for each log
+(``WORKER_THREADS``). Calls that wait for a commit have other threads (``WAITING_THREADS``), and so have ``sync`` and
+``close``, which end such waits. Cancelling an ``await`` leaves no task behind: a step that runs on a thread ends there,
+so a cancelled append may have landed. A log that a cancelled ``open`` has opened is closed at once. The end of a
+cancelled block always runs: a log, a reader and an appender are closed, a transaction is aborted.
 """
 
 from __future__ import annotations

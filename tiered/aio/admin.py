@@ -41,7 +41,7 @@ async def check(
     on_finding: OnFinding | None = None,
     **s3: Unpack[S3Keywords],
 ) -> CheckReport:
-    """As ``tiered.check``."""
+    """Run ``tiered.check``."""
     directory = None if log_dir is None else arguments.path("log_dir", log_dir)
     async with contextlib.AsyncExitStack() as opened:
         asked = None if store is None else await opened.enter_async_context(open_place(store, s3))
@@ -60,7 +60,7 @@ async def restore(
     progress: Progress | None = None,
     **s3: Unpack[S3Keywords],
 ) -> RestoreReport:
-    """As ``tiered.restore``; cancelled, it leaves nothing behind but what was whole by then."""
+    """Run ``tiered.restore``. Cancelled, it leaves only files that were complete by then."""
     target = arguments.path("directory", directory)
     clock, ids = clock or SystemClock(), ids or SystemIds()
     async with open_place(store, s3) as asked:
@@ -71,14 +71,14 @@ async def restore(
 async def plan_rejoin(
     directory: str | Path, selected: Collection[TopicPartition] = (), *, clock: Clock | None = None
 ) -> RejoinPlan:
-    """As ``tiered.plan_rejoin``."""
+    """Run ``tiered.plan_rejoin``."""
     return await AioRunner().run(
         plan_rejoin_steps(arguments.path("directory", directory), selected, clock or SystemClock())
     )
 
 
 async def rejoin(plan: RejoinPlan, *, clock: Clock | None = None, files: Files | None = None) -> None:
-    """As ``tiered.rejoin``; cancelled, it ends first."""
+    """Run ``tiered.rejoin``. A cancellation takes effect only after its end."""
     await AioRunner().run(rejoin_steps(plan, clock or SystemClock(), files or PosixFiles()))
 
 
@@ -87,14 +87,14 @@ async def plan_repair(
     selected: Sequence[str | TopicPartition] = (),
     options: RepairOptions = RepairOptions(),
 ) -> RepairPlan:
-    """As ``tiered.plan_repair``."""
+    """Run ``tiered.plan_repair``."""
     async with contextlib.AsyncExitStack() as opened:
         asked = None if store is None else await opened.enter_async_context(open_place(store))
         return await AioRunner(asked).run(plan_repair_steps(selected, options, remote=store is not None))
 
 
 async def apply_repair(store: Place | None, plan: RepairPlan) -> int:
-    """As ``tiered.apply_repair``; cancelled, it leaves whole what was repaired by then."""
+    """Run ``tiered.apply_repair``. Cancelled, it leaves complete repairs only."""
     async with contextlib.AsyncExitStack() as opened:
         asked = None if store is None else await opened.enter_async_context(open_place(store))
         return await AioRunner(asked).run(repair_steps(plan))
@@ -102,7 +102,7 @@ async def apply_repair(store: Place | None, plan: RepairPlan) -> int:
 
 @contextlib.asynccontextmanager
 async def open_place(place: Place, s3: S3Keywords | None = None) -> AsyncIterator[AioStore]:
-    """As ``tiered.store.place.open_place``."""
+    """Open a store as ``tiered.store.place.open_place`` does. One that is open already is not closed."""
     if not isinstance(place, str | os.PathLike):
         yield arguments.has("store", place, ("execute",), "a URL, a path or an open store")
         return

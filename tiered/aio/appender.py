@@ -1,4 +1,4 @@
-"""A buffered appender for asyncio: records are taken on the event loop and written by the one thread of the log."""
+"""Buffered appender for asyncio: records are accepted on the event loop and written by the one thread of the log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tiered.times import Time
 
 
 class Receipt:
-    """Where a record is, once it is in the log (``tiered.appending.receipt.Receipt``): ``await receipt``, too."""
+    """Result of a buffered append (``tiered.appending.receipt.Receipt`` for asyncio). ``await receipt`` works, too."""
 
     __slots__ = ("_receipt",)
 
@@ -33,35 +33,35 @@ class Receipt:
 
     @property
     def partition(self) -> int:
-        """As ``Receipt.partition``."""
+        """Return ``Receipt.partition``."""
         return self._receipt.partition
 
     @property
     def offset(self) -> int | None:
-        """As ``Receipt.offset``."""
+        """Return ``Receipt.offset``."""
         return self._receipt.offset
 
     @property
     def timestamp(self) -> int | None:
-        """As ``Receipt.timestamp``."""
+        """Return ``Receipt.timestamp``."""
         return self._receipt.timestamp
 
     def done(self) -> bool:
-        """As ``Receipt.done``."""
+        """Return ``Receipt.done()``."""
         return self._receipt.done()
 
     async def result(self, timeout: float | None = None) -> RecordMetadata:
-        """As ``Receipt.result``."""
+        """Wait for ``Receipt.result``."""
         await self._wait(timeout)
         return self._receipt.result()
 
     async def exception(self, timeout: float | None = None) -> TieredError | None:
-        """As ``Receipt.exception``."""
+        """Wait for ``Receipt.exception``."""
         await self._wait(timeout)
         return self._receipt.exception()
 
     async def _wait(self, timeout_s: float | None) -> None:
-        """Raises AppendTimeoutError when the time is up."""
+        """Wait for the outcome. Raises AppendTimeoutError after ``timeout_s``."""
         timeout_s = arguments.seconds_or_none("timeout", timeout_s)
         if self._receipt.done():
             return
@@ -69,7 +69,7 @@ class Receipt:
         done = asyncio.Event()
 
         def tell() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and with it who waited
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and its tasks with it
                 loop.call_soon_threadsafe(done.set)
 
         if self._receipt._when_done(tell):
@@ -82,7 +82,7 @@ class Receipt:
 
 
 class Appender:
-    """``tiered.appending.appender.Appender`` for asyncio. The order of a partition is that of a task's calls."""
+    """Buffered appender (``tiered.appending.appender.Appender`` for asyncio). One task's calls keep their order."""
 
     def __init__(self, appender: SyncAppender, worker: Worker) -> None:
         self._appender = appender
@@ -90,7 +90,7 @@ class Appender:
 
     @property
     def buffered_bytes(self) -> int:
-        """As ``Appender.buffered_bytes``."""
+        """Return ``Appender.buffered_bytes``."""
         return self._appender.buffered_bytes
 
     async def append(
@@ -102,7 +102,7 @@ class Appender:
         timestamp: Time | None = None,
         headers: Headers | None = None,
     ) -> Receipt:
-        """As ``Appender.append``; it waits only while the buffer is full. A call cancelled then may have landed."""
+        """Run ``Appender.append``. It waits only while the buffer is full. A cancelled call may have landed."""
         self._worker.check_open()
         taken = self._appender._take(value, key, partition, timestamp, headers)
         if taken is None:
@@ -112,21 +112,20 @@ class Appender:
         return Receipt(taken)
 
     async def flush(self, *, durability: str | None = None) -> None:
-        """As ``Appender.flush``."""
+        """Run ``Appender.flush``."""
         await self._worker.call_waiting(self._appender.flush, durability=durability)
 
     async def close(self) -> None:
-        """As ``Appender.close``."""
+        """Run ``Appender.close``."""
         await self._worker.finish(self._appender.close, waits=True)
 
     async def _leave(self, error: BaseException | None) -> None:
-        """The end of its block."""
         leave = functools.partial(self._appender.__exit__, type(error) if error else None, error, None)
         await self._worker.finish(leave, waits=True)
 
 
 def begin_appender(make: Callable[[], SyncAppender], worker: Worker) -> Opening[Appender]:
-    """An appender that begins where its block does."""
+    """Return an appender that begins with its block."""
 
     async def opening() -> Appender:
         worker.check_open()

@@ -38,7 +38,7 @@ def open(  # noqa: A001  (the word that users expect: aio.open)
     ids: IdSource | None = None,
     **s3: Unpack[S3Keywords],
 ) -> Opening[Log]:
-    """As ``tiered.open``: ``async with aio.open(...) as log`` or ``log = await aio.open(...)``."""
+    """Run ``tiered.open``: ``async with aio.open(...) as log`` or ``log = await aio.open(...)``."""
 
     async def opening() -> Log:
         make = functools.partial(sync_log.open, path, create=create, uploader=uploader, config=config)
@@ -69,7 +69,7 @@ class Log:
 
     @classmethod
     def opened(cls, path: str | Path) -> Log:
-        """As ``Log.opened``. The log belongs to the event loop that opened it."""
+        """Return the log of ``Log.opened``. The log belongs to the event loop that opened it."""
         opened = sync_log.Log.opened(path)
         for log in list(_OPENED):
             if log._log is opened:
@@ -78,12 +78,12 @@ class Log:
 
     @property
     def directory(self) -> Path:
-        """As ``Log.directory``."""
+        """Return ``Log.directory``."""
         return self._log.directory
 
     @property
     def remote(self) -> str | None:
-        """As ``Log.remote``."""
+        """Return ``Log.remote``."""
         return self._log.remote
 
     async def topic(
@@ -94,9 +94,9 @@ class Log:
         create: bool = False,
         config: TopicConfig | Mapping[str, object] | None = None,
     ) -> Topic:
-        """As ``Log.topic``."""
+        """Run ``Log.topic``."""
         find = functools.partial(self._log.topic, name, partitions=partitions, create=create, config=config)
-        topic = await self._worker.call_alone(find)  # it may wait for the bucket: appends need their threads
+        topic = await self._worker.call_alone(find)  # it may wait for the bucket, and appends need their threads
         return Topic(topic, self._worker, self._runner)
 
     def transaction(
@@ -107,54 +107,54 @@ class Log:
         timeout: float = DEFAULT_TIMEOUT_S,
         durability: str = "disk",
     ) -> Opening[Transaction]:
-        """As ``Log.transaction``."""
+        """Begin ``Log.transaction``."""
         sync_topic = topic._topic if isinstance(topic, Topic) else topic
         make = functools.partial(self._log.transaction, topic=sync_topic, timeout=timeout, durability=durability)
         return begin(functools.partial(make, transactional_id), self._worker, durability)
 
     def topics(self) -> dict[str, TopicInfo]:
-        """The topics on this disk by name."""
+        """Return the topics on this disk by name."""
         return self._log.topics()
 
     def positions(self) -> dict[TopicPartition, Positions]:
-        """As ``Log.positions``."""
+        """Return ``Log.positions()``."""
         return self._log.positions()
 
     async def delete_topic(self, name: str) -> None:
-        """As ``Log.delete_topic``."""
+        """Run ``Log.delete_topic``."""
         await self._worker.call(self._log.delete_topic, name)
 
     def check_remote(self) -> None:
-        """As ``Log.check_remote``."""
+        """Run ``Log.check_remote``."""
         self._log.check_remote()
 
     async def wait_uploaded(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> None:
-        """As ``Log.wait_uploaded``."""
+        """Run ``Log.wait_uploaded``."""
         await self._worker.call_alone(self._log.wait_uploaded, ends, timeout_s)
 
     async def flush(self) -> None:
-        """As ``Log.flush``."""
+        """Run ``Log.flush``."""
         await self._worker.call(self._log.flush)
 
     async def metrics(self) -> list[Metric]:
-        """As ``Log.metrics``."""
+        """Run ``Log.metrics``."""
         return await self._worker.call(self._log.metrics)
 
     async def sync(self, timeout: float | None = None) -> None:
-        """As ``Log.sync``."""
+        """Run ``Log.sync``."""
         await self._worker.call_alone(self._log.sync, timeout)
 
     async def close(self) -> None:
-        """As ``Log.close``."""
+        """Run ``Log.close``."""
         if self._worker.closed:
             return
         ended = True
         try:
             await self._worker.finish_alone(self._log.close)
         except asyncio.CancelledError:
-            raise  # the thread goes on to the end
+            raise  # the thread continues to the end
         except BaseException:
-            ended = self._log._ended  # what an interrupt kept from its end is ended by the next call
+            ended = self._log._ended  # an interrupted close is completed by the next call
             raise
         finally:
             if ended:

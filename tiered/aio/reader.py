@@ -1,4 +1,4 @@
-"""Reading without writing, for asyncio."""
+"""Read-only access for asyncio."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def open_reader(
     ids: IdSource | None = None,
     **s3: Unpack[S3Keywords],
 ) -> Opening[Reader]:
-    """As ``tiered.open_reader``."""
+    """Run ``tiered.open_reader``."""
 
     async def opening() -> Reader:
         make = functools.partial(sync_reader.open_reader, log_dir=log_dir, as_of=as_of, pin=pin)
@@ -59,7 +59,7 @@ async def _close(reader: Reader, _: BaseException | None) -> None:
 
 
 class Found:
-    """Records that match, as an asynchronous iterator (``tiered.reader.Found`` for asyncio)."""
+    """Asynchronous iterator of matching records (``tiered.reader.Found`` for asyncio)."""
 
     def __init__(self, report: FindReport, records: AsyncGenerator[ConsumerRecord, None]) -> None:
         self.report = report
@@ -78,30 +78,30 @@ class Reader:
         self._runner = runner
 
     async def topics(self, unreadable: dict[str, TieredError] | None = None) -> dict[str, TopicInfo]:
-        """As ``Reader.topics``."""
+        """Run ``Reader.topics``."""
         self._worker.check_open()
         return await self._runner.run(self._reader._topics_steps(unreadable))
 
     async def topic(self, name: str) -> TopicReads:
-        """As ``Reader.topic``."""
+        """Run ``Reader.topic``."""
         self._worker.check_open()
         return TopicReads(await self._runner.run(self._reader._topic_steps(name)), self._worker, self._runner)
 
     async def taken(self, topic: str, *, partition: int | None = None) -> dict[TopicPartition, Taken]:
-        """As ``Reader.taken``."""
+        """Run ``Reader.taken``."""
         self._worker.check_open()
         return await self._runner.run(self._reader._taken_steps(topic, arguments.partition_or_none(partition)))
 
     async def beginning_offsets(self, topic: str) -> dict[TopicPartition, int]:
-        """As ``Reader.beginning_offsets``."""
+        """Run ``Reader.beginning_offsets``."""
         return await (await self.topic(topic)).beginning_offsets()
 
     async def end_offsets(self, topic: str) -> dict[TopicPartition, int]:
-        """As ``Reader.end_offsets``."""
+        """Run ``Reader.end_offsets``."""
         return await (await self.topic(topic)).end_offsets()
 
     async def offsets_for_times(self, topic: str, time: Time) -> dict[TopicPartition, tuple[int, int] | None]:
-        """As ``Reader.offsets_for_times``."""
+        """Run ``Reader.offsets_for_times``."""
         return await (await self.topic(topic)).offsets_for_times(time)
 
     async def find(
@@ -113,7 +113,7 @@ class Reader:
         until: Time | None = None,
         partition: int | None = None,
     ) -> Found:
-        """As ``Reader.find``: ``async for record in await reader.find(...)``; ``report`` is final at the end."""
+        """Run ``Reader.find``: ``async for record in await reader.find(...)``. ``report`` is final at the end."""
         self._worker.check_open()
         report = FindReport(topic)
         opened: list[TierStream] = []
@@ -131,7 +131,7 @@ class Reader:
         until: Time | None = None,
         columns: list[str] | None = None,
     ) -> pyarrow.Table:
-        """As ``Reader.to_arrow``."""
+        """Run ``Reader.to_arrow``."""
         self._worker.check_open()
         opened: list[TierStream] = []
         names, steps = self._reader._arrow_steps(
@@ -142,11 +142,11 @@ class Reader:
         return arrow_table(found, names)
 
     def requests(self) -> dict[str, int]:
-        """As ``Reader.requests``."""
+        """Return ``Reader.requests()``."""
         return self._reader.requests()
 
     async def close(self) -> None:
-        """As ``Reader.close``."""
+        """Run ``Reader.close``."""
         if not self._worker.closed:
             try:
                 await self._worker.finish_alone(self._reader.close)

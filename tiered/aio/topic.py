@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tiered.local.partition.partition import PartitionLog
 
 RECORDS_PER_TURN = 512
-"""Records that a stream decodes before the event loop has a turn, whatever is held already."""
+"""Most records that a stream decodes before the event loop has a turn."""
 
 
 class PartitionStream:
@@ -43,53 +43,53 @@ class PartitionStream:
         self._runner = runner
 
     async def refresh(self) -> None:
-        """As ``TierStream.refresh``."""
+        """Run ``TierStream.refresh``."""
         await self._runner.run(self.steps.refresh())
 
     async def spans(self) -> tuple[LocalSpan | None, RemoteSpan | None]:
-        """As ``TierStream.spans``."""
+        """Run ``TierStream.spans``."""
         return await self._runner.run(self.steps.spans())
 
     async def earliest(self) -> int:
-        """As ``TierStream.earliest``."""
+        """Run ``TierStream.earliest``."""
         return await self._runner.run(self.steps.earliest())
 
     async def latest(self) -> int:
-        """As ``TierStream.latest``."""
+        """Run ``TierStream.latest``."""
         return await self._runner.run(self.steps.latest())
 
     async def positions(self) -> Positions:
-        """As ``TierStream.positions``."""
+        """Run ``TierStream.positions``."""
         return await self._runner.run(self.steps.positions())
 
     async def last_stable_offset(self) -> int:
-        """As ``TierStream.last_stable_offset``."""
+        """Run ``TierStream.last_stable_offset``."""
         return await self._runner.run(self.steps.last_stable_offset())
 
     async def offset(self, wanted: int | str) -> int:
-        """As ``TierStream.offset``."""
+        """Run ``TierStream.offset``."""
         return await self._runner.run(self.steps.offset(wanted))
 
     async def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
-        """As ``TierStream.offset_for_time``."""
+        """Run ``TierStream.offset_for_time``."""
         return await self._runner.run(self.steps.offset_for_time(timestamp))
 
     async def windows(self, wanted: ReadRange) -> list[Window]:
-        """As ``TierStream.windows``."""
+        """Run ``TierStream.windows``."""
         return await self._runner.run(self.steps.windows(wanted))
 
     async def pruned_segments(self, wanted: ReadRange) -> int:
-        """As ``TierStream.pruned_segments``."""
+        """Run ``TierStream.pruned_segments``."""
         return await self._runner.run(self.steps.pruned_segments(wanted))
 
     def batches(self, start: int, end: int | None = None, *, on_trimmed: str = "raise") -> AsyncIterator[TierBatch]:
-        """As ``TierStream.batches``."""
+        """Yield the batches of ``TierStream.batches``."""
         return self._runner.stream(self.steps.batches(start, end, on_trimmed=on_trimmed), self.steps.release)
 
     def records(
         self, wanted: ReadRange, *, isolation: str = "read_uncommitted", on_trimmed: str = "raise"
     ) -> AsyncGenerator[ConsumerRecord, None]:
-        """As ``TierStream.records``, one by one."""
+        """Yield the records of ``TierStream.records``, one by one."""
         steps = self.steps.records(wanted, isolation=isolation, on_trimmed=on_trimmed)
         return one_by_one(self._runner.stream(steps, self.steps.release))
 
@@ -97,7 +97,7 @@ class PartitionStream:
 async def one_by_one(
     pieces: AsyncGenerator[Iterable[ConsumerRecord], None],
 ) -> AsyncGenerator[ConsumerRecord, None]:
-    """The records of each piece; the event loop has its turns also where nothing has to be waited for."""
+    """Yield the records of each piece. The event loop gets its turns even if nothing waits."""
     given = 0
     async with aclosing(pieces):
         async for piece in pieces:
@@ -109,7 +109,7 @@ async def one_by_one(
 
 
 class TopicReads:
-    """What can be read of a topic (``tiered.read.topic.TopicReads`` for asyncio)."""
+    """Read methods of a topic (``tiered.read.topic.TopicReads`` for asyncio)."""
 
     def __init__(self, topic: SyncTopicReads, worker: Worker, runner: AioRunner) -> None:
         self._reads = topic
@@ -119,11 +119,11 @@ class TopicReads:
 
     @property
     def partitions(self) -> int:
-        """As ``TopicReads.partitions``."""
+        """Return ``TopicReads.partitions``."""
         return self._reads.partitions
 
     async def stream(self, partition: int) -> PartitionStream:
-        """As ``TopicReads.stream``."""
+        """Run ``TopicReads.stream``."""
         self._worker.check_open()
         return PartitionStream(await self._runner.run(self._reads._open_steps(partition)), self._runner)
 
@@ -138,7 +138,7 @@ class TopicReads:
         isolation: str = "read_uncommitted",
         on_trimmed: str = "raise",
     ) -> AsyncIterator[ConsumerRecord]:
-        """As ``TopicReads.read``; errors are raised at the first step."""
+        """Yield the records of ``TopicReads.read``. Errors are raised at the first step."""
         wanted = functools.partial(
             self._reads._wanted,
             partition,
@@ -175,7 +175,7 @@ class TopicReads:
         on_trimmed: str = "raise",
         columns: list[str] | None = None,
     ) -> AsyncIterator[pyarrow.RecordBatch]:
-        """As ``TopicReads.read_batches``, for ``async for``; errors are raised at the first step."""
+        """Yield the record batches of ``TopicReads.read_batches``. Errors are raised at the first step."""
         wanted = functools.partial(
             self._reads._wanted,
             partition,
@@ -206,29 +206,29 @@ class TopicReads:
                     yield batch
 
     async def beginning_offsets(self) -> dict[TopicPartition, int]:
-        """Earliest offset of each partition, over both tiers."""
+        """Return the earliest offset of each partition, over both tiers."""
         return {TopicPartition(self.name, p): await (await self.stream(p)).earliest() for p in range(self.partitions)}
 
     async def end_offsets(self) -> dict[TopicPartition, int]:
-        """Latest offset (exclusive end) of each partition, over both tiers."""
+        """Return the latest offset (exclusive end) of each partition, over both tiers."""
         return {TopicPartition(self.name, p): await (await self.stream(p)).latest() for p in range(self.partitions)}
 
     async def offsets_for_times(self, time: Time) -> dict[TopicPartition, tuple[int, int] | None]:
-        """Per partition the first (offset, timestamp) at or after ``time``."""
+        """Return each partition's first (offset, timestamp) at or after ``time``, None if there is none."""
         at = self._reads._timestamp(time)
         numbers = range(self.partitions)
         return {TopicPartition(self.name, p): await (await self.stream(p)).offset_for_time(at) for p in numbers}
 
     async def positions(self, partition: int) -> Positions:
-        """As ``TopicReads.positions``."""
+        """Run ``TopicReads.positions``."""
         return await (await self.stream(partition)).positions()
 
     def chosen(self, partition: int | None) -> Sequence[int]:
-        """As ``TopicReads.chosen``."""
+        """Return ``TopicReads.chosen``."""
         return self._reads.chosen(partition)
 
     def check_partition(self, partition: int) -> int:
-        """As ``TopicReads.check_partition``."""
+        """Return ``TopicReads.check_partition``."""
         return self._reads.check_partition(partition)
 
 
@@ -250,7 +250,7 @@ class Topic(TopicReads):
         headers: Headers | None = None,
         durability: str = "memory",
     ) -> RecordMetadata:
-        """As ``Topic.append``."""
+        """Run ``Topic.append``."""
         return await self._worker.write(
             durability,
             functools.partial(self._topic.append, durability=durability),
@@ -264,26 +264,26 @@ class Topic(TopicReads):
     async def append_many(
         self, records: Iterable[AppendRecord], *, partition: int | None = None, durability: str = "memory"
     ) -> list[RecordMetadata]:
-        """As ``Topic.append_many``."""
+        """Run ``Topic.append_many``."""
         append_many = functools.partial(self._topic.append_many, durability=durability)
         return await self._worker.write(durability, append_many, records, partition=partition)
 
     async def append_batches(self, data: bytes, *, partition: int = 0, durability: str = "memory") -> RecordMetadata:
-        """As ``Topic.append_batches``."""
+        """Run ``Topic.append_batches``."""
         append_batches = functools.partial(self._topic.append_batches, durability=durability)
         return await self._worker.write(durability, append_batches, data, partition=partition)
 
     async def append_arrow(
         self, data: object, *, partition: int | None = None, durability: str = "memory"
     ) -> list[RecordMetadata]:
-        """As ``Topic.append_arrow``."""
+        """Run ``Topic.append_arrow``."""
         append_arrow = functools.partial(self._topic.append_arrow, durability=durability)
         return await self._worker.write(durability, append_arrow, data, partition=partition)
 
     def transaction(
         self, transactional_id: str, *, timeout: float = DEFAULT_TIMEOUT_S, durability: str = "disk"
     ) -> Opening[Transaction]:
-        """As ``Topic.transaction``: ``async with topic.transaction("billing-7") as txn``."""
+        """Begin ``Topic.transaction``: ``async with topic.transaction("billing-7") as txn``."""
         make = functools.partial(self._topic.transaction, timeout=timeout, durability=durability)
         return begin(functools.partial(make, transactional_id), self._worker, durability)
 
@@ -296,7 +296,7 @@ class Topic(TopicReads):
         max_block_ms: int = MAX_BLOCK_MS,
         durability: str = "memory",
     ) -> Opening[Appender]:
-        """As ``Topic.appender``: ``async with topic.appender() as appender``, or await it and ``close`` it."""
+        """Open ``Topic.appender``: ``async with topic.appender() as appender``, or await it and ``close`` it."""
         make = functools.partial(
             self._topic.appender,
             linger_ms=linger_ms,
@@ -308,17 +308,17 @@ class Topic(TopicReads):
         return begin_appender(make, self._worker)
 
     async def add_partitions(self, n: int) -> int:
-        """As ``Topic.add_partitions``."""
+        """Run ``Topic.add_partitions``."""
         return await self._worker.call(self._topic.add_partitions, n)
 
     async def flush(self) -> None:
-        """As ``Topic.flush``."""
+        """Run ``Topic.flush``."""
         await self._worker.call(self._topic.flush)
 
     def log(self, partition: int) -> PartitionLog:
-        """One partition of this disk (``tiered.Topic.log``). Its calls block on the disk: make them in a thread."""
+        """Return one partition of this disk (``tiered.Topic.log``). Its calls block on the disk: use a thread."""
         return self._topic.log(partition)
 
-    def positions(self, partition: int) -> Positions:  # type: ignore[override]  # of this disk: nothing is waited for
-        """As ``Topic.positions``; it makes no request and does not block."""
+    def positions(self, partition: int) -> Positions:  # type: ignore[override]  # of this disk: it does not wait
+        """Return ``Topic.positions``. Makes no request and does not block."""
         return self._topic.positions(partition)

@@ -1,4 +1,4 @@
-"""A transaction for asyncio: what is appended and decided, on the log's threads."""
+"""Transactions for asyncio: appends and the commit run on the log's threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tiered.transaction import Transaction as SyncTransaction
 
 
 class Transaction:
-    """A transaction (``tiered.transaction.Transaction`` for asyncio): committed where its block ends, or aborted."""
+    """A transaction (``tiered.transaction.Transaction`` for asyncio). The end of its block commits or aborts."""
 
     def __init__(self, txn: SyncTransaction, worker: Worker, durability: str) -> None:
         self._txn = txn
@@ -23,7 +23,7 @@ class Transaction:
 
     @property
     def state(self) -> str:
-        """As ``Transaction.state``."""
+        """Return ``Transaction.state``."""
         return self._txn.state
 
     async def append(
@@ -36,7 +36,7 @@ class Transaction:
         headers: Headers | None = None,
         topic: str | None = None,
     ) -> RecordMetadata:
-        """As ``Transaction.append``."""
+        """Run ``Transaction.append``."""
         return await self._worker.call(
             self._txn.append,
             value,
@@ -50,26 +50,26 @@ class Transaction:
     async def append_many(
         self, records: Iterable[AppendRecord], *, partition: int | None = None, topic: str | None = None
     ) -> list[RecordMetadata]:
-        """As ``Transaction.append_many``."""
+        """Run ``Transaction.append_many``."""
         return await self._worker.call(self._txn.append_many, records, partition=partition, topic=topic)
 
     async def commit(self) -> None:
-        """As ``Transaction.commit``."""
+        """Run ``Transaction.commit``."""
         await self._worker.write(self._durability, self._txn.commit)
 
     async def abort(self) -> None:
-        """As ``Transaction.abort``."""
+        """Run ``Transaction.abort``."""
         await self._worker.call(self._txn.abort)
 
     async def _leave(self, error: BaseException | None) -> None:
-        """The end of its block. Cancelled before a thread has begun to commit, it aborts."""
+        """End the block. Cancelled before a thread has begun to commit, it aborts."""
         leave = functools.partial(self._txn.__exit__, type(error) if error else None, error, None)
         waits = self._durability == "remote"
         await self._worker.finish(leave, waits=waits, instead=self._txn._abort_after_error)
 
 
 def begin(begin: Callable[[], SyncTransaction], worker: Worker, durability: str) -> Opening[Transaction]:
-    """A transaction that begins where its block does."""
+    """Return a transaction that begins with its block."""
 
     async def opening() -> Transaction:
         return Transaction(await worker.call(begin), worker, durability)

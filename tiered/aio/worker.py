@@ -1,4 +1,4 @@
-"""Threads on which the blocking parts of an asyncio log run, and the object that ``await`` and ``async with`` take."""
+"""Threads for the blocking calls of an asyncio log, and the object for ``await`` and ``async with``."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from tiered.store.options import StoreOptions
 
 WORKER_THREADS = 4
-"""Threads of one open log or reader: calls beyond these wait their turn."""
+"""Threads of one open log or reader. Further calls wait for one."""
 WAITING_THREADS = 16
-"""Calls of one log that wait for ``durability="remote"``, or for appenders, at once; those beyond wait their turn."""
+"""Threads of one log for calls that wait for ``durability="remote"`` or appenders. Further calls wait for one."""
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -43,7 +43,7 @@ F = TypeVar("F", bound=SyncFace)
 
 
 class Worker:
-    """Runs blocking calls on threads of its own."""
+    """Pools of threads that run blocking calls."""
 
     def __init__(self, name: str) -> None:
         self._pool = ThreadPool(WORKER_THREADS, f"tiered-aio-{name}")
@@ -54,21 +54,21 @@ class Worker:
         return await self._run(self._pool, functools.partial(function, *args, **kwargs))
 
     async def write(self, durability: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """An append: one that waits for a commit takes no thread from those calls that do not."""
+        """Run an append. One that waits for a commit uses a thread for waiting calls."""
         pool = self._waiting if durability == "remote" else self._pool
         return await self._run(pool, functools.partial(function, *args, **kwargs))
 
     async def call_waiting(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """A call that may wait for long: it takes no thread from those that do not."""
+        """Run a call that may wait long, on a thread for such calls."""
         return await self._run(self._waiting, functools.partial(function, *args, **kwargs))
 
     async def call_alone(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """On a thread of its own, however many calls are waiting."""
+        """Run a call on a new thread, however many calls are waiting."""
         with _alone() as pool:
             return await self._run(pool, functools.partial(function, *args, **kwargs))
 
     async def make(self, function: Callable[[], T], let_go: Callable[[T], None]) -> T:
-        """What somebody has to close: where the caller is cancelled, ``let_go`` does, as soon as it is made."""
+        """Make a resource. If the caller is cancelled, ``let_go`` closes it as soon as it is made."""
         self.check_open()
         making = self._pool.submit(function)
         try:
@@ -81,15 +81,15 @@ class Worker:
     async def finish(
         self, function: Callable[[], None], *, waits: bool, instead: Callable[[], None] | None = None
     ) -> None:
-        """An ending: where the caller is cancelled before a thread has begun it, ``instead`` follows, or it itself.
+        """Run an ending. If the caller is cancelled before a thread has begun it, ``instead`` or itself still runs.
 
-        ``waits``: it may wait for long, and takes no thread from those calls that do not.
+        ``waits``: it may wait long, and uses a thread for waiting calls.
         """
         self.check_open()
         await _to_its_end(self._waiting if waits else self._pool, function, instead or function)
 
     async def finish_alone(self, function: Callable[[], None]) -> None:
-        """An ending on a thread of its own, however many calls are waiting; a cancellation does not prevent it."""
+        """Run an ending on a new thread, however many calls are waiting. A cancellation does not prevent it."""
         self.check_open()
         with _alone() as pool:
             await _to_its_end(pool, function, function)
@@ -99,7 +99,7 @@ class Worker:
         return await asyncio.get_running_loop().run_in_executor(pool, work)
 
     def check_open(self) -> None:
-        """Raises ClosedError once the log or reader is closed."""
+        """Raise ClosedError if the log or reader is closed."""
         if self.closed:
             raise ClosedError("the log or reader was closed", hint="open it again")
 
@@ -111,7 +111,7 @@ class Worker:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[ThreadPool]:
-    """A thread for one call, which it ends although nobody waits for it any more."""
+    """Yield a thread for one call, which ends even without a caller that waits for it."""
     pool = ThreadPool(1, "tiered-aio-alone")
     try:
         yield pool
@@ -120,7 +120,7 @@ def _alone() -> Iterator[ThreadPool]:
 
 
 def _let_go(making: Future[T], let_go: Callable[[T], None]) -> None:
-    """Of what cannot be made there is nothing to close."""
+    """Close a resource, if it could be made."""
     if making.exception() is None:
         let_go(making.result())
 
@@ -131,13 +131,13 @@ async def _to_its_end(pool: ThreadPool, function: Callable[[], None], instead: C
         await asyncio.wrap_future(ending)
     except asyncio.CancelledError:
         if ending.cancel():  # no thread has begun it
-            with contextlib.suppress(RuntimeError):  # the log was closed meanwhile, which ends all that it had
+            with contextlib.suppress(RuntimeError):  # the log was closed meanwhile, and everything of it
                 pool.submit(instead)
         raise
 
 
 class Opening(Awaitable[T]):
-    """What ``open`` returns: await it, or use it with ``async with``."""
+    """Result of ``open``, for ``await`` or ``async with``."""
 
     def __init__(
         self, opening: Callable[[], Awaitable[T]], close: Callable[[T, BaseException | None], Awaitable[None]]
@@ -170,7 +170,7 @@ async def open_beside(
     ids: IdSource | None,
     s3: S3Keywords,
 ) -> tuple[F, Worker, AioRunner]:
-    """Open the sync face by ``make`` on a thread and its bucket for the event loop, both with the same options.
+    """Open the synchronous object with ``make`` on a thread, and its bucket for the event loop, with the same options.
 
     If one cannot be opened, both are closed.
     """
