@@ -1,4 +1,4 @@
-"""``tiered append TOPIC``: records from standard input."""
+"""``tiered append TOPIC``: append records from standard input."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from tiered.program.tiers import open_log, topic_settings
 from tiered.times import MAX_TIME_MS, format_time
 
 CHUNK_RECORDS = 1000
-"""Records of one append; each append is atomic."""
+"""Most records of one append. Each append is atomic."""
 
 CHUNK_BYTES = 512 * 1024
-"""Bytes of keys and values after which a chunk is appended, well below the default ``max.message.bytes``."""
+"""Bytes of keys and values after which a chunk is appended, far below the default ``max.message.bytes``."""
 
 RECORD_OVERHEAD_BYTES = 32
-"""Lengths, deltas and counts of one record, at most."""
+"""Most bytes of lengths, deltas and counts of one record."""
 
 SYNC_TIMEOUT_SECONDS = 300.0
-"""How long the store may keep the command waiting: while the log is opened, and for ``--durability remote``."""
+"""Seconds that the command waits for the store, at the open and for ``--durability remote``."""
 
 EXIT_NOTHING = 4
-"""There was nothing to append."""
+"""Exit code for an empty input."""
 
 
 @click.command("append", cls=Command)
@@ -127,7 +127,7 @@ def command(app: Application, topic: str, durability: str, timeout_seconds: floa
 
 
 def _append_all(app: Application, tally: _Tally, source: LineSource, shape: InputShape, chosen: int | None) -> None:
-    """The whole input; an error says how much of it was appended."""
+    """Append the whole input. An error names how much of it was appended."""
     config = tally.config
     limit_bytes = min(CHUNK_BYTES, config.max_message_bytes // 2, config.segment_bytes // 2)
     try:
@@ -145,7 +145,7 @@ def _append_all(app: Application, tally: _Tally, source: LineSource, shape: Inpu
 
 
 class _Tally:
-    """Appends, and counts: records taken, and the end offset of each partition that got some."""
+    """Counter of appended records and of the end offset of each partition that got some."""
 
     def __init__(self, target: tiered.Topic) -> None:
         self._target = target
@@ -155,11 +155,10 @@ class _Tally:
 
     @property
     def config(self) -> TopicConfig:
-        """The topic's settings."""
         return self._target.config
 
     def append(self, chunk: list[NewRecord], lines: list[int], partition: int | None, now_ms: int) -> None:
-        """Appends one chunk; a record that the log refuses is named by its line and place in the input."""
+        """Append one chunk. The error for a refused record names its line and place in the input."""
         try:
             written = self._target.append_many(chunk, partition=partition)
         except InvalidTimestampError as cause:
@@ -179,7 +178,7 @@ class _Tally:
         return f"record {number} of the input" + (f" (line {lines[index]})" if lines[index] != number else "")
 
     def appended(self) -> int:
-        """Records that are in the log. A chunk that failed may have reached some of its partitions."""
+        """Return the number of records in the log. A failed chunk may have reached some of its partitions."""
         return sum(end - self._before.get(partition, end) for partition, end in self._ends().items())
 
     def _ends(self) -> dict[int, int]:
@@ -192,7 +191,7 @@ class _Tally:
 
 
 def _refused_time(where: str, timestamp: int, now_ms: int, config: TopicConfig) -> tuple[str, str]:
-    """What is wrong with a timestamp that the log refused, and what to do: the limit is named."""
+    """Return the sentence and the hint for a timestamp that the log refused. They name the limit."""
     early = timestamp <= now_ms
     name = f"message.timestamp.{'before' if early else 'after'}.max.ms"
     limit_ms = config.message_timestamp_before_max_ms if early else config.message_timestamp_after_max_ms
@@ -226,7 +225,7 @@ def _standard_input(app: Application) -> ByteStream:
 
 
 def _is_write_only(stream: TextIO) -> bool:
-    """Return whether nothing can be read there: how ``program.run`` opens a standard input that the shell closed."""
+    """Return whether nothing can be read there: ``program.run`` opens a closed standard input like that."""
     try:
         return fcntl.fcntl(stream.fileno(), fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
     except (OSError, ValueError):  # no file behind it
@@ -236,9 +235,9 @@ def _is_write_only(stream: TextIO) -> bool:
 def _chunks(
     source: LineSource, shape: InputShape, now_ms: int, limit_bytes: int
 ) -> Iterator[tuple[list[NewRecord], list[int]]]:
-    """Records in chunks, each with the lines that they end on.
+    """Yield chunks of records, with the lines on which they end.
 
-    A chunk ends early when the next record has to be waited for, and before a bad one.
+    A chunk ends early when the next record has to be waited for, and before a bad record.
     """
     shared_bytes = RECORD_OVERHEAD_BYTES + sum(len(name) * 4 + len(content or b"") for name, content in shape.headers)
     chunk: list[NewRecord] = []

@@ -1,4 +1,4 @@
-"""``tiered cat TOPIC``: records of both tiers to standard output, then the end."""
+"""``tiered cat TOPIC``: print records of both tiers, then end."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tiered.times import parse_time
 
 ISOLATION = click.Choice(["read_uncommitted", "read_committed"])
 WRITE_BYTES = 64 * 1024
-"""Printed at once; a closed pipe is noticed as often."""
+"""Bytes printed at once. A closed pipe is noticed as often."""
 
 LOOK_BACK_OFFSETS = 1_000_000
-"""How many more offsets than records are looked at for the last records: a partition may hold nothing else for long."""
+"""Most offsets, beyond the number of records, in which the last records are searched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where to begin: an offset (or "earliest", "latest"), a time, or at the ``last`` records of the partition."""
+    """Place to begin: an offset (or "earliest", "latest"), a time, or the ``last`` records of the partition."""
 
     offset: int | str | None = None
     since: str | None = None
@@ -101,7 +101,7 @@ def command(
                         since=start.since,
                         until=_text(until),
                         isolation=isolation,
-                        on_trimmed="raise" if start.last is None else "jump",  # it was looked for a while ago
+                        on_trimmed="raise" if start.last is None else "jump",  # it was found a while ago
                     )
                 except UnknownTopicError as elsewhere:  # in another directory of the log
                     if len(partitions) == 1:
@@ -116,7 +116,7 @@ def command(
 
 
 def _check_order(since: str | None, until: str | None, now_ms: int) -> None:
-    """An empty answer would look like an empty log."""
+    """Raise ConfigError if the times are reversed. The empty answer would look like an empty log."""
     if since is None or until is None:
         return
     if parse_time(until, now_ms=now_ms) < parse_time(since, now_ms=now_ms):
@@ -124,7 +124,7 @@ def _check_order(since: str | None, until: str | None, now_ms: int) -> None:
 
 
 def parse_start(where: str | None, since: str | None) -> Start:
-    """``-o`` and ``--since`` as one thing. Raises ``ConfigError``."""
+    """Return the place that ``-o`` or ``--since`` names. Raises ``ConfigError``."""
     if where is None:
         return Start(since=since)
     if since is not None:
@@ -144,7 +144,7 @@ def parse_start(where: str | None, since: str | None) -> Start:
 
 
 def renderer(app: Application, text_format: str | None) -> Callable[[ConsumerRecord], bytes]:
-    """How a record becomes bytes: the envelope, the format that was given, or the value and a line end."""
+    """Return the function that makes bytes of a record: the envelope, the given format, or the value and a line end."""
     if app.out.json_mode:
         if text_format is not None:
             raise ConfigError("-f and --json exclude each other", hint="give one of them")
@@ -157,7 +157,7 @@ def renderer(app: Application, text_format: str | None) -> Callable[[ConsumerRec
 def print_records(
     app: Application, records: Iterator[ConsumerRecord], render: Callable[[ConsumerRecord], bytes]
 ) -> int:
-    """Prints all of ``records``; gives their number."""
+    """Print all of ``records``. Return their number."""
     printed = 0
     waiting: list[bytes] = []
     waiting_bytes = 0
@@ -172,7 +172,7 @@ def print_records(
                 app.out.summary_fields["records"] = printed
                 waiting, waiting_bytes = [], 0
     finally:
-        # What was read before damage or Ctrl-C is printed all the same.
+        # Records read before damage or Ctrl-C are printed, too.
         app.out.data(b"".join(waiting))
         app.out.summary_fields["records"] = printed
     return printed
@@ -181,7 +181,7 @@ def print_records(
 def begin_each(
     app: Application, topic: str, partitions: Sequence[int], find: Callable[[int], int]
 ) -> tuple[dict[int, int], int]:
-    """Where each partition is read from, and the exit code: those in another directory of the log are a warning."""
+    """Return each partition's first offset, and the exit code. Those in another directory are warnings."""
     begins, code = dict[int, int](), 0
     for partition in partitions:
         try:
@@ -194,10 +194,10 @@ def begin_each(
 
 
 def last_start(app: Application, source: TopicReads, partition: int, *, last: int, isolation: str) -> int:
-    """The offset from which on there are the ``last`` records that this isolation sees, or all.
+    """Return the offset at which the ``last`` records that this isolation sees begin, or all if there are fewer.
 
-    Markers, aborted records and what compaction took have offsets, too: it looks further back until it has found as
-    many, each time as far as before, up to :data:`LOOK_BACK_OFFSETS` further; then it says how many there are.
+    Markers, aborted records and compacted ones have offsets, too. So the search moves further back, in growing steps,
+    until it has found enough, but at most :data:`LOOK_BACK_OFFSETS` offsets further. Then a warning names the number.
     """
     stream = source.stream(partition)
     earliest, latest = stream.earliest(), stream.latest()
@@ -213,7 +213,7 @@ def last_start(app: Application, source: TopicReads, partition: int, *, last: in
             count, at = _last_of((record.offset for record in records), last - found, high - low)
         except (CorruptionError, OffsetGapError) as damage:
             if high == end:
-                return low  # whoever reads from there gets what is before the damage, and is told of it
+                return low  # a reader gets the records before the damage from there, and its error
             app.out.warn(f"{stream.tp}: looked back to offset {high} for the last {last} records: {damage.message}")
             return first
         first, found = at if count else first, found + count
@@ -224,8 +224,8 @@ def last_start(app: Application, source: TopicReads, partition: int, *, last: in
 
 
 def _last_of(offsets: Iterator[int], most: int, span: int) -> tuple[int, int]:
-    """How many there are, ``most`` at most, and the first of the last as many. There are no more than ``span``."""
-    if span <= most:  # all of them: none is held
+    """Return the number of offsets, at most ``most``, and the first of the last ``most``. ``span``: most offsets."""
+    if span <= most:  # all of them: none has to be stored
         first = next(offsets, None)
         return (0, 0) if first is None else (1 + sum(1 for _ in offsets), first)
     kept = deque(offsets, maxlen=most)

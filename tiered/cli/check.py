@@ -1,4 +1,4 @@
-"""``tiered check``: both tiers verified, read-only; exit code 13 if anything is damaged."""
+"""``tiered check``: verify both tiers, read-only. Exit code 13 if anything is damaged."""
 
 from __future__ import annotations
 

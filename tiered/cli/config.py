@@ -1,4 +1,4 @@
-"""``tiered config show [--origin]``: every setting, its value and where it comes from."""
+"""``tiered config show [--origin]``: print every setting, its value and its source."""
 
 from __future__ import annotations
 
@@ -48,6 +48,6 @@ def show(app: Application, origin: bool) -> int:
 
 
 def _shown(app: Application, name: str) -> Scalar:
-    """The value; a key that somebody wrote into a URL, which every command refuses, is not printed."""
+    """Return the value to print. A key in a URL, which every command refuses, is masked."""
     value = app.values[name].value
     return re.sub(r"://[^/]*@", "://***@", value) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""``tiered doctor``: is everything there that this log needs, and may we use it?"""
+"""``tiered doctor``: check the environment of a log and the permissions for it."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ from tiered.store.s3_requests import S3Target
 from tiered.times import format_time
 
 SKEW_WARN_MS = 30_000
-"""Difference between this machine's clock and the store's that is worth a look."""
+"""Difference in milliseconds between this machine's clock and the store's that is a warning."""
 
 SKEW_FAIL_MS = 900_000
-"""S3 refuses requests that are signed with a clock so wrong (RequestTimeTooSkewed)."""
+"""Difference in milliseconds at which S3 refuses signed requests (RequestTimeTooSkewed)."""
 
 EXIT_WARNINGS = 3
 
 NOBODY = "000000000000"
-"""An account that no bucket belongs to."""
+"""Account id to which no bucket belongs."""
 
 LINE_CHARS = 90
-"""What was found is broken into lines of this length."""
+"""Longest line of a finding in characters."""
 
 NAMED = 5
-"""Partitions that one line names."""
+"""Most partitions that one line names."""
 
 OK, WARN, FAIL, SKIP = "ok", "warn", "fail", "skip"
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One check: what was found, and what to do about it. ``exit_code`` counts only where it failed."""
+    """Result of one check, and its remedy. ``exit_code`` counts only if it failed."""
 
     name: str
     state: str
@@ -183,13 +183,13 @@ def _partitions(directory: Path) -> Diagnosis:
 
 
 def _gone(directory: Path) -> Iterator[Diagnosis]:
-    """What held records here and has no directory any more, a line each; nothing where that is not known."""
+    """Yield a line for each partition with records whose directory is gone; none if that is unknown."""
     files = PosixFiles()
     try:
         uploads, claims = UploadCheckpoint(directory, files).read(), Claims(directory, files).read()
         gone = find_gone(directory, files, uploads)
     except TieredError:
-        return  # told by who needs the file
+        return  # another check reports the file
     for tp in sorted(gone)[:NAMED]:
         told = gone_told(directory, tp, gone[tp], tiered=tp in uploads or tp in claims)
         found, _, hint = told.partition(": ")
@@ -238,7 +238,7 @@ def _remote(app: Application, *, write_probe: bool) -> Iterator[Diagnosis]:
 
 
 def _guards(place: StoreLocation, store: Store, keys: list[str]) -> Iterator[Diagnosis]:
-    """What S3 answers to the settings that protect the bucket."""
+    """Yield checks of the settings that protect the bucket on S3."""
     target = place.target
     if target is None:
         return
@@ -250,7 +250,7 @@ def _guards(place: StoreLocation, store: Store, keys: list[str]) -> Iterator[Dia
 
 
 def _owner(place: StoreLocation, target: S3Target) -> Diagnosis:
-    """The requests before this one named the owner; one that names another account must be refused."""
+    """Check that the store refuses a wrong owner. Earlier requests named the right one."""
     nobodys = replace(place, target=replace(target, expected_bucket_owner=NOBODY))
     other = nobodys.open(StoreOptions(deadline_seconds=STORE_DEADLINE_SECONDS))
     try:

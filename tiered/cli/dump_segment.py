@@ -1,4 +1,4 @@
-"""``tiered dump-segment NAME...``: what the files of a log hold, on this disk or in a bucket."""
+"""``tiered dump-segment NAME...``: print the content of a log's files, from this disk or a bucket."""
 
 from __future__ import annotations
 

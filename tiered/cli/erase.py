@@ -1,4 +1,4 @@
-"""``tiered erase``: records of some keys leave the bucket, and a receipt says that they did."""
+"""``tiered erase``: erase records of some keys from the bucket, and write a receipt."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _carry_out(
 
 
 def _on_disk(app: Application, topic: str, numbers: Sequence[int], selection: Selection) -> list[dict[str, Any]]:
-    """Count what the log directory holds of it, by partition. ``damaged`` says why a partition was not counted."""
+    """Count matching records in the log directory, by partition. ``damaged``: why one was not counted."""
     if app.log_dir is None or not app.log_dir.is_dir():
         return []
     found = []
@@ -170,7 +170,6 @@ def _on_disk(app: Application, topic: str, numbers: Sequence[int], selection: Se
 
 
 def _count(held: TopicReads, number: int, selection: Selection) -> dict[str, Any]:
-    """Count the records of one partition that the selection takes."""
     records = start = end = 0
     damaged = {}
     try:

@@ -1,4 +1,4 @@
-"""``tiered gc``: what left the catalog leaves the bucket."""
+"""``tiered gc``: delete objects from the bucket that left the catalog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tiered topics handover``: whether Spark sinks or a local log write a topic."""
+"""``tiered topics handover``: let Spark sinks or a local log write a topic."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _pinned(tiers: Tiers, entry: TopicEntry, number: int) -> Snapshot:
 
 
 def _need_decided(tiers: Tiers, entry: TopicEntry, number: int) -> None:
-    """Raises ConfigError for a transaction that is open at the end: nobody could ever end it."""
+    """Raise ConfigError for a transaction that is open at the end: it could never end."""
     remote = RemotePartition(entry.name, entry.topic_id, number)
     stable, pinned = tiers.run(remote.last_stable_offset()), tiers.run(remote.snapshot())
     if pinned is not None and stable < pinned.next_offset:

@@ -1,4 +1,4 @@
-"""``tiered iam-policy``: the least that a role needs of the bucket, as a document of IAM."""
+"""``tiered iam-policy``: print the smallest IAM policy of a role for the bucket."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tiered.program.stores import location
 from tiered.store.location import StoreLocation
 
 FAMILIES = {"cn-": "aws-cn", "us-gov-": "aws-us-gov"}
-"""How ARNs begin in regions that are not of the common AWS."""
+"""Prefixes of ARNs in regions outside the common AWS partition."""
 
 
 @click.command("iam-policy", cls=Command)

@@ -1,4 +1,4 @@
-"""``tiered local tasks|run|metrics|clean|drop|move``: care of log directories as such."""
+"""``tiered local tasks|run|metrics|clean|drop|move``: maintain log directories."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tiered.program.tiers import open_directory
 from tiered.times import format_time
 
 MAX_ROUNDS = 1000
-"""Rounds over one partition; more than one is needed only where its keys do not fit into memory."""
+"""Most rounds over one partition. More than one is needed only if its keys do not fit into memory."""
 
 
 @click.group(cls=Group, name="local")
@@ -172,10 +172,10 @@ def clean_command(app: Application, *, selected: str | None, plan_only: bool, ye
 
 
 def _partitions(log: LocalLog, selected: str | None) -> list[TopicPartition]:
-    """Those that were named; without a name those of compacted topics that are in service."""
+    """Return the named partitions, without a name all of compacted topics that are in service."""
     topics = log.topics()
     if selected is None:
-        broken = log.out_of_service  # said at the open
+        broken = log.out_of_service  # reported at the open
         return [tp for tp in log.partitions() if topics[tp.topic].config.compacted and tp not in broken]
     name, partition = split_topic(selected)
     need_topic(name, topics)
@@ -183,7 +183,7 @@ def _partitions(log: LocalLog, selected: str | None) -> list[TopicPartition]:
 
 
 def _clean(log: LocalLog, tp: TopicPartition) -> CleaningReport:
-    """Rounds until nothing is dirty, as one report."""
+    """Compact until nothing is dirty. Return one report."""
     total: CleaningReport | None = None
     for _ in range(MAX_ROUNDS):
         report = log.cleaner.clean(tp)
@@ -285,7 +285,7 @@ def drop_command(app: Application, *, selected: str, before: int | None, dry_run
 
 
 class _Drop:
-    """What leaves the disk of one partition: its sealed segments below what the checkpoint says is in the bucket."""
+    """Segments to delete from the disk of one partition: those that the checkpoint says are in the bucket."""
 
     def __init__(self, partition: PartitionLog, before: int | None) -> None:
         if partition.upload is None:
@@ -303,7 +303,7 @@ class _Drop:
         self.stays = max(last - end, 0)
 
     def carry_out(self) -> None:
-        """Their files are unlinked when it returns."""
+        """Delete the segments. Their files are unlinked when the call returns."""
         if self.going:
             self._partition.delete_local_before(self.going[-1].end_offset)
             self._partition.to_write().retention.empty_trash(MAX_LONG)
@@ -378,7 +378,7 @@ def move_command(app: Application, *, partition: str, target: str, dry_run: bool
 
 
 def _check(log: LocalLog, tp: TopicPartition, target: Path) -> None:
-    """All that a move would refuse, before anything is asked or made."""
+    """Raise every error of a move before it asks or changes anything."""
     source, place = log.directory.resolve(), target.resolve()
     if (target / str(tp)).is_dir():
         raise ConfigError(f"{tp} is in {target} already", hint="name another directory")

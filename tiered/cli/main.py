@@ -1,4 +1,4 @@
-"""The entry point: finds the command, runs it, and turns whatever ends it into an exit code.
+"""Entry point: find the command, run it, and turn its end into an exit code.
 
 ::
 
@@ -26,7 +26,7 @@ from tiered.program.command_line import run_command
 
 
 class Entry(NamedTuple):
-    """A command of the list: the module that holds it, and its line in the help."""
+    """A command of the list: its module and its line in the help."""
 
     module: str
     about: str
@@ -83,18 +83,18 @@ COMMANDS = {
     "truncate": Entry("tiered.cli.truncate", "Remove the records of a partition from an offset on."),
     "config": Entry("tiered.cli.config", "Settings of the command line."),
 }
-"""Name, and what is known of a command without it; its module is imported only when it is asked for."""
+"""Commands by name. A command's module is imported only when the command is used."""
 
 
 class Commands(Group):
-    """The top group: imports a command's module when it is needed."""
+    """The top group, which imports a command's module when it is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of a working day, not of the alphabet."""
+        """Return the names in the order of daily work, not of the alphabet."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The module's ``command``."""
+        """Return the module's ``command``."""
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
@@ -102,7 +102,7 @@ class Commands(Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """From the list: the help alone imports no command."""
+        """Write the commands from the list, so that the help imports no command."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.about) for name, entry in COMMANDS.items()])
 
@@ -116,12 +116,11 @@ def tiered() -> None:
 
 
 def main() -> None:
-    """The console script."""
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one command line and gives its exit code. Never raises, never prints a traceback without ``--debug``."""
+    """Run one command line and return its exit code. Never raises, never prints a traceback without ``--debug``."""
     if "_TIERED_COMPLETE" in os.environ:
         tiered.main(args=list(arguments), prog_name="tiered")
     return run_command(tiered, "tiered", arguments)

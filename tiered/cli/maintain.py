@@ -1,4 +1,4 @@
-"""``tiered maintain plan|run``: retention, merging and compaction of the bucket, planned before they are done."""
+"""``tiered maintain plan|run``: plan and run retention, merging and compaction of the bucket."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PROGRAM = "tiered maintain"
 EXIT_WARNINGS = 3
 
 Failed = dict[TopicPartition, TieredError]
-"""Partitions that were left, and why."""
+"""Errors by partition of those that were left out."""
 
 
 @click.group("maintain", cls=Group)
@@ -160,9 +160,9 @@ def run_command(
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which partitions and which kinds of maintenance. ``orphans``: also what no root ever named.
+    """Partitions and kinds of maintenance. ``orphans``: also objects that no root ever named.
 
-    ``limits``: what the command line says of them; the environment and the file may say more.
+    ``limits``: those of the command line. The environment and the file may have others.
     """
 
     selected: str | None
@@ -173,12 +173,11 @@ class Wanted:
 
 
 def limits_of(app: Application, flags: Mapping[str, str | None]) -> Limits:
-    """What this run may ask of the store, and hold."""
+    """Return the limits of requests and memory for this run."""
     return Limits.of(store_limits(flags, os.environ, app.config), clock=app.clock)
 
 
 def maintain(app: Application, name: str, wanted: Wanted, *, dry_run: bool, yes: bool = False) -> int:
-    """Plans, asks, does it, and says what was done."""
     if wanted.begin_at is not None and Kind.RETENTION not in wanted.kinds:
         kinds = ",".join(wanted.kinds)
         raise ConfigError(
@@ -208,7 +207,7 @@ def maintain(app: Application, name: str, wanted: Wanted, *, dry_run: bool, yes:
             _tell_pins(app, tiers, planned, failed)
         for each, plan in planned if wanted.orphans else ():
             entry = topics[plan.tp.topic].entry
-            if entry is not None and entry.state == STATE_DELETING:  # all of it goes, by the actions above
+            if entry is not None and entry.state == STATE_DELETING:  # the actions above delete all of it
                 continue
             with _by_itself(plan.tp, failed):
                 swept[plan.tp] = tiers.run(each.sweep(delete=not dry_run))
@@ -233,7 +232,7 @@ def maintain(app: Application, name: str, wanted: Wanted, *, dry_run: bool, yes:
 def _tell_pins(
     app: Application, tiers: Tiers, planned: Sequence[tuple[Maintainer, PartitionPlan]], failed: Failed
 ) -> None:
-    """Who holds garbage, and what no longer does: of each partition that has any."""
+    """Print holders of garbage, and expired ones, for each partition that has any."""
     for maintainer, plan in planned:
         pins = None
         with _by_itself(plan.tp, failed), contextlib.suppress(RemotePermissionError):
@@ -255,7 +254,7 @@ def _tell_pins(
 
 
 def _sweep_strays(app: Application, tiers: Tiers, *, delete: bool) -> Strays | None:
-    """What lies below no topic. None, and a warning, for who may not look."""
+    """Delete objects that belong to no topic. Returns None, with a warning, without permission to list."""
     try:
         found = tiers.run(sweep_strays(delete=delete))
     except RemotePermissionError as error:  # a role that may not list
@@ -269,7 +268,7 @@ def _sweep_strays(app: Application, tiers: Tiers, *, delete: bool) -> Strays | N
 
 
 def _sweep_decisions(app: Application, tiers: Tiers, *, delete: bool) -> list[CorruptionError]:
-    """What sinks of all topics decided and nobody can need any more. Gives what it could not judge, said by then."""
+    """Delete obsolete decisions of sinks of all topics. Return the errors of unreadable ones, already printed."""
     try:
         old = tiers.run(sweep_decisions(delete=delete))
     except RemotePermissionError as error:  # a role that may not list
@@ -292,7 +291,7 @@ def _told(error: TieredError) -> str:
 
 @contextlib.contextmanager
 def _by_itself(tp: TopicPartition, failed: Failed) -> Iterator[None]:
-    """What is wrong with one partition keeps no other from its turn."""
+    """Record a failure of one partition, so that the others still get their turn."""
     try:
         yield
     except (CorruptionError, FencedError, LogDestroyedError) as error:
@@ -306,7 +305,7 @@ def _carry_out(
     failed: Failed,
     memory: Slots,
 ) -> list[Done]:
-    """One action after the other, under a bar."""
+    """Run one action after the other, with a progress bar."""
     capabilities = tiers.run(probe())
     check_capabilities(capabilities, app.need_remote())
     done: list[Done] = []
@@ -351,12 +350,12 @@ def _plan_of(tiers: Tiers, maintainer: Maintainer, wanted: Wanted) -> PartitionP
         tiers.run(maintainer.need_newest())
     plan = tiers.run(maintainer.plan(wanted.kinds, begin_at=wanted.begin_at))
     if plan is not None and plan.actions and not wanted.orphans:
-        tiers.run(maintainer.need_newest(sweeps=False))  # a rewrite of an older root would hide that it is one
+        tiers.run(maintainer.need_newest(sweeps=False))  # a rewrite of an older root would hide its age
     return plan
 
 
 def _maintainer(facts: TopicFacts, tp: TopicPartition, owner: str, failed: Failed) -> Maintainer | None:
-    """None for a topic that is on this disk alone, and for one by whose settings nobody can go: that is told."""
+    """Return None for a topic only on this disk, and, with its error recorded, for one with unknown settings."""
     if facts.entry is None:
         return None
     try:
@@ -418,7 +417,7 @@ def _conclude(  # noqa: PLR0917 - private, what one run has come to
 
 
 def _loop(app: Application, wanted: Wanted, every_ms: int) -> int:
-    """Rounds on a thread of their own: a signal handler must not meet a lock that its own thread holds."""
+    """Run rounds on a separate thread: a signal handler must not need a lock that its own thread holds."""
     name, partition = split_topic(wanted.selected) if wanted.selected is not None else (None, None)
     limits = limits_of(app, wanted.limits)
 
@@ -464,7 +463,7 @@ def _loop(app: Application, wanted: Wanted, every_ms: int) -> int:
 
 @contextlib.contextmanager
 def _ends_by_sigterm(upkeep: Upkeep) -> Iterator[None]:
-    """The first SIGTERM ends between two actions, a second one at once."""
+    """End between two actions at the first SIGTERM, at once at the second."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""``tiered offsets TOPIC``: where a topic begins and ends, over both tiers, and the offset of a time."""
+"""``tiered offsets TOPIC``: print first and last offsets over both tiers, and the offset of a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tiered.read.topic import TopicReads
 from tiered.times import format_time, parse_time
 
 MAX_TIMES = 100
-"""Times of one command."""
+"""Most times of one command."""
 
 
 @click.command("offsets", cls=Command)

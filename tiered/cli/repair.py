@@ -1,4 +1,4 @@
-"""``tiered repair``: find what is damaged, show how it is repaired, ask, and repair it."""
+"""``tiered repair``: find damage, show the repair, ask, and repair."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from tiered.repair.run import apply_repair, plan_rejoin, plan_repair, rejoin
 from tiered.store.base import Store
 
 REPAIR_COMMAND = "TOPIC[:P]"
-"""The command that repairs what is named in its place. No topic has this name."""
+"""Name of the command that repairs the arguments in its place. No topic has this name."""
 
 
 class RepairGroup(Group):
-    """Commands of ``tiered repair``. A topic, a partition or an option in the place of a command is repaired."""
+    """Commands of ``tiered repair``. A topic, a partition or an option in place of a command is repaired."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put the command that repairs before its arguments, unless another command is named."""
+        """Insert the repairing command before its arguments, unless another command is named."""
         names = self.list_commands(ctx)
         if args and not {*args} & {*names, "-h", "--help"} and not suggestion(args[0], names):
             args = [REPAIR_COMMAND, *args]
@@ -155,7 +155,7 @@ def _named(text: str) -> str | TopicPartition:
 
 
 def _without_remote(app: Application) -> tuple[str, str]:
-    """Return what stands before and after a command that is to read a disk alone, where a bucket is named, too."""
+    """Return the texts around a command that reads only a disk, if a bucket is named, too."""
     if app.remote is None:
         return "", ""
     origin = app.values["remote"].origin

@@ -1,4 +1,4 @@
-"""``tiered restore``: a log directory from the bucket alone."""
+"""``tiered restore``: build a log directory from the bucket alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tiered segments TOPIC``: every segment of both tiers."""
+"""``tiered segments TOPIC``: list every segment of both tiers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def command(app: Application, topic: str) -> int:
 
 
 def partition_segments(tiers: Tiers, facts: TopicFacts, partition: int, notes: DiskNotes) -> list[dict[str, Any]]:
-    """Segments in offset order; one that both tiers hold is one entry. What a tier does not tell is -1."""
+    """Return segments in offset order. One in both tiers is one entry. Figures that a tier lacks are -1."""
     tp = TopicPartition(facts.name, partition)
     found: dict[tuple[int, int], dict[str, Any]] = {}
     pinned, at = tiers.snapshot(facts, partition, notes.known.get(tp, NOTHING_KNOWN)), 0

@@ -1,4 +1,4 @@
-"""``tiered snapshot``: versions of the bucket that stay readable until they are deleted."""
+"""``tiered snapshot``: keep versions of the bucket readable until they are deleted."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def delete_command(app: Application, *, name: str, selected: tuple[str, ...], ye
 
 
 def _deleted(tiers: Tiers) -> list[str]:
-    """Topics that are being deleted: nothing of them can be kept any more."""
+    """Return topics that are being deleted. No version of them can be kept."""
     entries = {name: facts.entry for name, facts in tiers.topics().items()}
     return sorted(name for name, entry in entries.items() if entry is not None and entry.state == STATE_DELETING)
 
@@ -138,9 +138,10 @@ def _deleted(tiers: Tiers) -> list[str]:
 def _views(
     tiers: Tiers, selected: Sequence[str], unreadable: dict[str, TieredError] | None = None
 ) -> Iterator[tuple[TopicPartition, RootView]]:
-    """The partitions that were named, all of them if none was, each once.
+    """Yield the named partitions, all if none was named, each once.
 
-    Of all of them ``unreadable`` gets topics whose entry cannot be read, or is an older one; without it that is raised.
+    ``unreadable`` gets topics whose entry is damaged or too old. With named partitions, or without it, the error is
+    raised.
     """
     wanted = [split_topic(text) for text in selected] or [(name, None) for name in tiers.topics(unreadable=unreadable)]
     seen: set[TopicPartition] = set()
@@ -168,7 +169,7 @@ def _print(
     code: int = 0,
     state: str = "",
 ) -> int:
-    """Prints snapshots with their state, or with ``state`` if all of them are in one."""
+    """Print snapshots with their state, or with ``state`` for all."""
     entries = [_entry(tp, taken) | ({"state": state} if state else {}) for tp, taken in found]
     header = ["snapshot", "partition", "version", "time", "from", "to", "state"]
     rows = [

@@ -1,6 +1,6 @@
-"""``tiered spark VERB``: starts ``python -m tiered.spark VERB`` and ends as it ends.
+"""``tiered spark VERB``: start ``python -m tiered.spark VERB`` and end with its exit code.
 
-A process of its own: Spark starts a JVM, keeps threads, and is imported by nobody who does not need it.
+Spark starts a JVM and keeps threads, so the verb runs in a process of its own. No other command imports Spark.
 """
 
 from __future__ import annotations
@@ -21,18 +21,16 @@ WORDS = ("log_dir", "remote", *S3_WORDS, "config", "progress")
 
 
 class Started(Group):
-    """The verbs, for their help; a command line is passed on as it stands."""
+    """Group of the verbs, for their help. The command line is passed on unchanged."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the verbs."""
         return jobs.list_commands(ctx)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return one of them."""
         return jobs.get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> int:
-        """Return the exit code of the child. Global options before the verb are passed after it."""
+        """Run the verb and return its exit code. Global options before the verb are passed after it."""
         name, *rest = [*ctx._protected_args, *ctx.args]
         self.resolve_command(ctx, [name])  # a misspelt verb is an error here
         return start([name, *rest, *_before(ctx.find_root().obj)])
@@ -44,14 +42,13 @@ def command() -> None:
 
 
 def _before(flags: dict[str, Any]) -> list[str]:
-    """Return the global options that stood before the verb."""
     words = [(word, flags[word]) for word in WORDS if flags.get(word) is not None]
     given = [text for word, value in words for text in ("--" + word.replace("_", "-"), str(value))]
     return given + [f"--{flag}" for flag in FLAGS if flags.get(flag)] + ["-v"] * int(flags.get("verbose") or 0)
 
 
 def start(arguments: list[str]) -> int:
-    """Run a verb in a child of its own process group; pass SIGINT and SIGTERM on, once each, and wait for its end."""
+    """Run a verb in a child process group of its own. Pass on SIGINT and SIGTERM, once each, and wait for its end."""
     child = subprocess.Popen([sys.executable, "-m", "tiered.spark", *arguments], process_group=0)  # noqa: S603 - this program
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, lambda number, _frame: child.send_signal(number)) for number in numbers]

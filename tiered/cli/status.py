@@ -1,4 +1,4 @@
-"""``tiered status``: whether the records of a log are safe, and where every partition stands."""
+"""``tiered status``: print whether the records of a log are safe, and the state of every partition."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tiered.times import format_time
 EXIT_UNSAFE = 3
 
 READ_BYTES = 256 * 1024 * 1024
-"""How much of the segments that are uploaded next is read, to name one that is damaged."""
+"""Most bytes of the next segments to upload that are read, to find damage."""
 
 OUT_OF_SERVICE = "out of service"
 GONE_MEANWHILE = "its directory left the disk during this look"
@@ -90,9 +90,9 @@ def command(app: Application, topic: str | None) -> int:
 
 @dataclass(slots=True)
 class Seen:
-    """All that one look finds. ``lost``: why the log directory cannot be read; ``unreachable``: the bucket.
+    """All findings of one look. ``lost``: why the log directory cannot be read. ``unreachable``: why the bucket.
 
-    ``is_tiered``: whether its records are to be uploaded.
+    ``is_tiered``: its records are to be uploaded.
     """
 
     app: Application
@@ -106,7 +106,7 @@ class Seen:
     uploader: UploaderStatus = field(default_factory=UploaderStatus)
 
     def look(self) -> None:
-        """Look at every partition; over the local tier alone if the bucket does not answer, is absent or refuses."""
+        """Look at every partition, only over the local tier if the bucket is absent, refuses or does not answer."""
         app, with_local = self.app, self.lost is None
         try:
             with open_tiers(app, with_local=with_local) as tiers:
@@ -128,7 +128,7 @@ class Seen:
             self.entries, self.unreachable = gather(Tiers(tiers.local, None), topic=self.topic), cause
 
     def reasons(self) -> list[Reason]:
-        """Return why the log is not safe; each once, though the disk and the uploader may both know it."""
+        """Return why the log is not safe, each reason once, though disk and uploader may both report it."""
         found = [reason for entry in self.entries for reason in entry.named_reasons]
         found += [
             Reason("damaged", f"{topic_key(name)} cannot be read: {error}", topic=name)
@@ -158,14 +158,14 @@ class Seen:
             yield Reason(
                 "stopped", "no uploader runs", unblocks="`tiered-uploader run`, or `tiered-uploader sync --wait`"
             )
-        if self.uploader.document is None and self.uploader.running:  # it tells its lag itself
+        if self.uploader.document is None and self.uploader.running:  # its own report has the lag
             for entry in self.entries:
                 lag_ms = self.app.clock.now_ms() - entry.sealed_since_ms
                 if entry.sealed_since_ms >= 0 and entry.only_here and lag_ms > self.uploader.lag_limit_ms:
                     yield late(entry.tp.topic, entry.tp.partition, lag_ms, self.app.clock.now_ms())
 
     def exit_code(self) -> int:
-        """Return the code of a bucket or a directory that cannot be read, or that lost records; 0 for all others."""
+        """Return the code for a bucket or directory that is unreadable or lost records, otherwise 0."""
         code = 0
         damages = [entry.lost for entry in self.entries] + [
             error for error in self.unreadable.values() if isinstance(error, CorruptionError)
@@ -177,7 +177,7 @@ class Seen:
         return code
 
     def notes(self) -> list[str]:
-        """Return what is no trouble but worth a line: topics that are being deleted, a log without a bucket."""
+        """Return lines about events that are no problem: topics in deletion, a log without a bucket."""
         notes = []
         for topic in sorted({entry.tp.topic for entry in self.entries if entry.deleting}):
             of_topic = [entry for entry in self.entries if entry.tp.topic == topic]
@@ -196,7 +196,7 @@ class Seen:
         return notes
 
     def fields(self, reasons: list[Reason], first: str, notes: list[str]) -> dict[str, Any]:
-        """Return the object of ``--json``."""
+        """Return the object for ``--json``."""
         waits, document = self.uploader.waits(), self.uploader.document
         partitions = []
         for entry in self.entries:

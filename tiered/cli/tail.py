@@ -1,4 +1,4 @@
-"""``tiered tail TOPIC``: the last records, and with ``-f`` every record that comes."""
+"""``tiered tail TOPIC``: print the last records, and with ``-f`` every new one."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tiered.program.doors import chosen_partitions, open_reader, topic_to_read
 from tiered.read.topic import TopicReads
 
 LAST_RECORDS = 10
-"""Records printed of each partition before it follows."""
+"""Records of each partition that are printed first."""
 
 POLL_SECONDS = 0.5
-"""Between two looks for new records; a look at a remote tier is one conditional GET a partition."""
+"""Seconds between two looks for new records. Of a remote tier each is a conditional GET a partition."""
 
 
 @click.command("tail", cls=Command)
@@ -87,14 +87,14 @@ def command(
 def _round(
     app: Application, records: Iterator[ConsumerRecord], *, render: Callable[[ConsumerRecord], bytes], limit: int | None
 ) -> int:
-    """Prints what there is now."""
+    """Print the records that exist now. Return their number."""
     printed = print_records(app, records if limit is None else islice(records, limit), render)
     app.out.flush()
     return printed
 
 
 def _new_records(source: TopicReads, next_offsets: dict[int, int], isolation: str) -> Iterator[ConsumerRecord]:
-    """What is behind ``next_offsets``, which move on with each record."""
+    """Yield records from ``next_offsets`` on, and advance it with each record."""
     for partition, start in list(next_offsets.items()):
         # "jump": a follower that retention has overtaken goes on at the new beginning.
         for record in source.read(partition, start=start, isolation=isolation, on_trimmed="jump"):

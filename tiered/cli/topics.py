@@ -1,4 +1,4 @@
-"""``tiered topics list|create|describe|alter|delete|handover``."""
+"""``tiered topics list|create|describe|alter|delete|handover``: manage topics."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry, register_topic, update_topic
 
 SAME_AS_WHOLE = -2
-"""What ``local.retention.*`` says for "the same as ``retention.*``"."""
+"""Value of ``local.retention.*`` for "the same as ``retention.*``"."""
 
 
 @click.group(cls=Group, name="topics")
@@ -241,7 +241,7 @@ def alter(
 
 
 def _check_count(app: Application, facts: TopicFacts, partitions: int | None) -> None:
-    """Refuses a number of partitions before anything is changed. Raises ConfigError."""
+    """Raise ConfigError for an impossible number of partitions, before any change."""
     if partitions is None:
         return
     refuse_internal(facts.name)
@@ -260,9 +260,9 @@ def _check_count(app: Application, facts: TopicFacts, partitions: int | None) ->
 
 
 def _changes(settings: tuple[str, ...], resets: tuple[str, ...], config: Mapping[str, str]) -> dict[str, Any]:
-    """By name, in Kafka's spelling. Raises ConfigError for a name that does not exist, or that is named twice.
+    """Return changes by Kafka's names. Raises ConfigError for an unknown name, or one named twice.
 
-    What the registry entry's ``config`` has under a name that does not exist may be reset: it goes.
+    An unknown name in the registry entry's ``config`` may be reset: it is removed.
     """
     given = topic_settings(settings)
     defaults = TopicConfig().to_properties()
@@ -278,7 +278,7 @@ def _changes(settings: tuple[str, ...], resets: tuple[str, ...], config: Mapping
 
 
 def _without(config: Mapping[str, str], resets: tuple[str, ...]) -> TopicConfig:
-    """Settings without those that get another value, whether or not they are any, or right."""
+    """Return the settings without those that get another value, which may be unknown or wrong."""
     return TopicConfig.from_properties({name: value for name, value in config.items() if name not in resets})
 
 
@@ -344,9 +344,9 @@ def delete_command(app: Application, *, topic: str, local_only: bool, force: boo
 
 
 def _means_bucket(app: Application, topic: str) -> bool:
-    """Whether the bucket is meant, not the disk. Raises ConfigError if both are named and neither is nearer.
+    """Return whether the bucket is meant, not the disk. Raises ConfigError if both are named and equally near.
 
-    What stands on the command line is meant before what the environment names, that before the file's.
+    The command line is nearer than the environment, the environment nearer than the file.
     """
     if app.log_dir is None or app.remote is None:
         return app.log_dir is None
@@ -363,7 +363,7 @@ def _means_bucket(app: Application, topic: str) -> bool:
 
 
 def _delete_in_bucket(app: Application, topic: str, *, force: bool, dry_run: bool, yes: bool) -> int:
-    """Marks it. Raises ConfigError for a topic with snapshots, unless they are to go, too."""
+    """Mark the topic as deleted. Raises ConfigError if it has snapshots, unless ``force``."""
     app.need_a_tier()
     with open_in_bucket(app, topic) as (tiers, entry):
         views = [RootView(entry.topic_id, number, topic) for number in range(entry.partitions)]
@@ -394,7 +394,7 @@ def _delete_in_bucket(app: Application, topic: str, *, force: bool, dry_run: boo
 
 
 def setting_lines(config: Mapping[str, str]) -> list[str]:
-    """Name, value, meaning; ``*`` before those that are not the default. ``config`` holds texts by Kafka's names."""
+    """Return a table of names, values and meanings. ``*`` marks changed ones. ``config`` has Kafka's names."""
     defaults = TopicConfig().to_text()
     rows = [
         ["*" if value != defaults.get(name) else "", name, value, setting_meaning(name, value)]
@@ -406,7 +406,7 @@ def setting_lines(config: Mapping[str, str]) -> list[str]:
 
 
 def setting_meaning(name: str, value: str) -> str:
-    """The value with its unit, empty where the value says it all, or nothing."""
+    """Return the value with its unit, empty if the value is clear without one."""
     unit = name.rpartition(".")[2]
     if unit not in ("bytes", "ms", "messages"):
         return ""

@@ -1,7 +1,7 @@
-"""``tiered transactions``: what is open in the partitions, who opened it, and a way to end what nobody will end.
+"""``tiered transactions``: list open transactions and their owners, and abort those that hang.
 
-Kafka's words: a transaction *hangs* if it is open in a partition while no coordinator knows of it; readers of
-``read_committed`` wait at its first record for ever.
+Kafka's words: a transaction *hangs* if it is open in a partition but unknown to every coordinator. Readers of
+``read_committed`` wait at its first record forever.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def abort_command(app: Application, *, partition: str, producer_id: int, dry_run
       tiered transactions abort orders:0 --producer-id 4711 --log-dir data --dry-run
     """
     tp = one_partition(partition)
-    # Read-only, so that a dry run changes nothing: opening for writing settles what the coordinator knows of.
+    # Read-only, so that a dry run changes nothing: opening for writing ends transactions that the coordinator knows.
     with open_directory(app, read_only=True) as log:
         need_topic(tp.topic, log.topics())
         txn = _find(log, tp, producer_id)
@@ -128,7 +128,7 @@ def _owns(value: TxnValue, producer_id: int) -> bool:
 
 
 def _end(app: Application, log: PartitionLog, producer_id: int) -> bool:
-    """Aborts what is still open; False if opening the log has settled it, to whichever end its coordinator decided."""
+    """Abort a transaction that is still open. Return False if the coordinator ended it when the log was opened."""
     txn = next((txn for txn in log.open_txns() if txn.producer_id == producer_id), None)
     if txn is None:
         return False

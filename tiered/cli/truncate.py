@@ -1,4 +1,4 @@
-"""``tiered truncate``: cuts a local log at an offset."""
+"""``tiered truncate``: cut a local log at an offset."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _check(tp: TopicPartition, offset: int, positions: Positions) -> None:
 
 
 def _whole_batches(log: PartitionLog, offset: int) -> int:
-    """Where the log really ends if it is cut at ``offset``: a batch that reaches beyond goes whole."""
+    """Return the end of a log that is cut at ``offset``. A batch that reaches beyond is removed whole."""
     try:
         first = next(iter(log.read_batches(offset, offset + 1, verify=False)), None)
     except OffsetOutOfRangeError:
@@ -96,9 +96,9 @@ def _whole_batches(log: PartitionLog, offset: int) -> int:
 
 @contextlib.contextmanager
 def _without_uploader(app: Application, log: LocalLog) -> Iterator[None]:
-    """One at work may hold objects of what is cut, and would commit them afterwards. Raises LockedError."""
+    """Keep uploaders away: one could commit removed records afterwards. Raises LockedError."""
     lock = uploader_lock(log.directory, log.files)
-    if log.files.state(lock.path) is None:  # nobody has ever uploaded from here
+    if log.files.state(lock.path) is None:  # no uploader ever ran here
         yield
         return
     try:
@@ -107,14 +107,14 @@ def _without_uploader(app: Application, log: LocalLog) -> Iterator[None]:
         error.hint = "it may be sending what would be cut: stop it, truncate, and start it again"
         raise
     try:
-        log.refresh_uploads()  # what it committed before it ended is in the bucket
+        log.refresh_uploads()  # its last commits are in the bucket
         yield
     finally:
         lock.release()
 
 
 def _cut(app: Application, tp: TopicPartition, offset: int) -> int:
-    """Cuts, and gives the end that the next open will find."""
+    """Cut the log. Return the end that the next open finds."""
     with open_directory(app) as log, _without_uploader(app, log):
         log.partition(tp).truncate_to(offset)
     with open_directory(app, read_only=True) as log:
