@@ -1,7 +1,7 @@
-"""The name under which Spark finds the source by itself: ``spark.read.format("tiered")`` works without a call.
+"""Module from which Spark registers the source: ``spark.read.format("tiered")`` works without a call.
 
-Spark imports every top-level module named ``pyspark_*`` and registers its ``DefaultSource``. It passes over a module
-that cannot be imported: for a Spark that is too old there is a source whose every call says so.
+Spark imports every top-level module named ``pyspark_*`` and registers its ``DefaultSource``. It skips a module that
+cannot be imported. So an unsupported Spark gets a source whose every call raises an error.
 """
 
 try:

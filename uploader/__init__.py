@@ -1,4 +1,4 @@
-"""Carries sealed segments of a tieredlog directory to the bucket: a daemon, a one-shot command, or a component.
+"""Uploader of a tieredlog directory's sealed segments: a daemon, a one-shot command, or a component.
 
 ::
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["Settings", "Uploader"]
 
 
-if not TYPE_CHECKING:  # a checker that saw it would take a misspelt name for one that it gives
+if not TYPE_CHECKING:  # with it a type checker would accept every misspelt name
 
     def __getattr__(name: str) -> Any:
-        """Loads the component when it is first named: ``import uploader`` alone touches neither asyncio nor an SDK."""
+        """Import the component at its first use: ``import uploader`` alone touches neither asyncio nor an SDK."""
         if name == "Uploader":
             from uploader.component import Uploader  # noqa: PLC0415 - lazy on purpose
 

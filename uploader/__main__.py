@@ -1,4 +1,4 @@
-"""``python -m uploader``: the same as ``tiered-uploader``."""
+"""Run ``tiered-uploader`` by ``python -m uploader``."""
 
 from __future__ import annotations
 

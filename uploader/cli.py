@@ -1,4 +1,4 @@
-"""``tiered-uploader run | sync | pause | resume``: settings in, exit status out. stdout is data, stderr is talk."""
+"""``tiered-uploader run | sync | pause | resume``: parse settings, return an exit status. stdout is only for data."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _NO_ARGUMENTS: tuple[type[click.UsageError], ...] = tuple(
     kind for kind in (getattr(click.exceptions, "NoArgsIsHelpError", None),) if kind is not None
 )
-"""What newer versions of click raise for the program named alone: its help, which is no sentence."""
+"""Error of newer versions of click for the program without arguments. It holds the help."""
 
 _PLACE = (
     click.option("--log-dir", help="Log directory. [TIERED_LOG_DIR]"),
@@ -66,7 +66,7 @@ _WORK = (
 )
 
 NAMES = 5
-"""Partitions that one sentence names."""
+"""Most partitions that one sentence names."""
 
 
 def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -79,7 +79,7 @@ def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def _place(settings: Settings) -> Place:
-    """Log directory and store. ConfigError for a store of this process: the disk lets go what it has uploaded."""
+    """Return log directory and store. Raises ConfigError for a store of this process, whose objects end with it."""
     directory, store = settings.place()
     if store.scheme == "memory":
         raise ConfigError(
@@ -95,7 +95,7 @@ def _settings(flags: dict[str, Any], config_path: str | None) -> Settings:
 
 
 class Command(click.Command):
-    """A command whose help is there also where Python has dropped docstrings."""
+    """A command whose help exists also without docstrings in memory (``python -OO``)."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -112,7 +112,7 @@ class Program(click.Group):
         self.help = help_of(self)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """As the command line of ``tiered`` shows them."""
+        """Write the commands as ``tiered`` does."""
         write_commands(self, ctx, formatter)
 
 
@@ -180,7 +180,7 @@ def _timeout_ms(text: str | None) -> int | None:
 def _sync(
     settings: Settings, mode: DrainMode, timeout_ms: int | None, form: str
 ) -> tuple[Exit, dict[TopicPartition, int]]:
-    """Uploads here, or waits for the uploader that runs already; changes over if that one starts or ends meanwhile."""
+    """Upload here, or wait for the running uploader. Change over if that one starts or ends meanwhile."""
     clock = SystemClock()
     begun = clock.monotonic()
     signals = Signals((signal.SIGTERM, signal.SIGINT), signal.SIGHUP, lambda: settings)
@@ -268,8 +268,8 @@ def _paused_directory(flags: dict[str, Any], config_path: str | None) -> LogDire
     if settings.log_dir is None:
         raise ConfigError("no log directory is named", hint="--log-dir DIR, or TIERED_LOG_DIR")
     directory = LogDirectory(settings.log_dir, clock=SystemClock(), ids=SystemIds())
-    _ = directory.volume_id  # refuses a directory that is no log
-    directory.scan()  # a broker's topics are known after it
+    _ = directory.volume_id  # raises for a directory that is no log
+    directory.scan()  # afterwards a broker's topics are known
     return directory
 
 
@@ -294,21 +294,21 @@ def _run(serving: Coroutine[Any, Any, Exit]) -> Exit:
 
 
 def _configure_logs(settings: Settings, debug: bool, *, brief: bool = False) -> str:
-    """Text for people on a terminal and for a run that ends soon, JSON for machines, unless somebody said which."""
+    """Configure logs: text on a terminal and for a short run, JSON for machines, or as the settings say."""
     form = settings.log_format or ("text" if brief or sys.stderr.isatty() else "json")
     logs.configure(form, debug=debug, brief=brief)
     return form
 
 
 def _end(ending: Exit, form: str) -> NoReturn:
-    """Prints why the program ends (as JSON the event ``ended`` said it), and ends it."""
+    """Print why the program ends, and end it. In JSON mode the event ``ended`` has reported it."""
     if ending.code and form == "text":
         complain(ending.reason, ending.hint)
     sys.exit(ending.code)
 
 
 def main() -> None:
-    """The entry point: errors of the product become one line, a hint and their exit status."""
+    """Run the program. Errors of the product become one line, a hint and their exit status."""
     debug = "--debug" in sys.argv or os.environ.get("TIERED_DEBUG", "") not in ("", "0", "false")
     try:
         if "_TIERED_UPLOADER_COMPLETE" in os.environ:
@@ -334,7 +334,7 @@ def main() -> None:
 
 
 def _committed(counts: Mapping[TopicPartition, int]) -> str:
-    """``2,000 records committed in t-0, t-1``."""
+    """Return ``2,000 records committed in t-0, t-1``."""
     total = sum(counts.values())
     if not total:
         return "nothing to commit: the bucket holds all that was asked for"

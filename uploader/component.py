@@ -1,7 +1,7 @@
 """The uploader inside an application: ``tiered.open(path, remote=..., uploader=Uploader())``.
 
-The same service as the daemon on a thread of its own with its own event loop. It holds ``tiered-uploader.lock`` but
-never ``.lock``, which the application has: rolls are asked for through ``tiered-seal-request``.
+It is the daemon's service, on a thread of its own with its own event loop. It holds ``tiered-uploader.lock``. The
+application holds ``.lock``, so the uploader requests rolls through ``tiered-seal-request``.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from uploader.config import Settings
 from uploader.service import Place, Service
 
 START_SECONDS = 30.0
-"""How long ``attach`` waits for the lock and the journal; the store is not waited for."""
+"""Seconds that ``attach`` waits for the lock and the journal. It never waits for the store."""
 
 SCAN_MS = 500
-"""In the application's own process a scan costs little, and ``durability="remote"`` waits for it."""
+"""Milliseconds between scans: cheap in the application's process, and ``durability="remote"`` waits for one."""
 
 
 class Uploader:
-    """Passed to ``tiered.open``. ``settings`` as of the daemon (``uploader.config.Settings``), without its server.
+    """Argument of ``tiered.open``. ``settings`` are those of the daemon (``uploader.config.Settings``).
 
-    Raises ConfigError for a setting that an uploader inside a log does not have: the place, which is the log's.
+    Raises ConfigError for settings of the place, which the log has, of a sidecar and of the log format.
     """
 
     def __init__(self, settings: Settings | None = None) -> None:
@@ -92,24 +92,24 @@ class AttachedUploader:
 
     @property
     def error(self) -> TieredError | None:
-        """Why it ended by itself; None while it works and after ``close``."""
+        """Return why it ended by itself; None while it runs and after ``close``."""
         return self._error
 
     def when_ended(self, callback: Callable[[TieredError], None]) -> None:
-        """Calls back, from the uploader's thread, once it ended by itself; at once if it has."""
+        """Call back, from the uploader's thread, once it ended by itself; at once if it has."""
         with self._lock:
             self._callback, error = callback, self._error
         if error is not None:
             callback(error)
 
     def poke(self) -> None:
-        """Look now instead of at the next scan; what backs off is tried now."""
+        """Scan now, not at the next interval. Orders that back off are retried now."""
         self._call(self._service.poke)
 
     def status(self) -> dict[str, Any]:
-        """Return what ``/status`` of a daemon serves: where each partition stands, and what it waits for.
+        """Return the document of a daemon's ``/status``: the state of each partition, and what it waits for.
 
-        Raises why the uploader ended by itself.
+        Raises the error that ended the uploader.
         """
         answer: Future[dict[str, Any]] = Future()
         if not self._call(lambda: answer.set_result(self._service.status())):
@@ -118,13 +118,13 @@ class AttachedUploader:
         return answer.result(START_SECONDS)
 
     def close(self, timeout: float) -> None:
-        """Finishes and commits what is being uploaded, within ``timeout`` seconds; the rest stays local."""
+        """Finish and commit uploads in progress, within ``timeout`` seconds. The rest stays local."""
         self._closing = True
         self._call(lambda: self._service.finish(int(timeout * 1000)))
         self._thread.join(timeout + 5.0)
 
     def _call(self, what: Callable[[], None]) -> bool:
-        """Return False, with nothing done, once the loop is closed."""
+        """Run ``what`` on the loop. Return False, without a call, if the loop is closed."""
         try:
             self._loop.call_soon_threadsafe(what)
         except RuntimeError:

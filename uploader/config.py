@@ -1,4 +1,4 @@
-"""The settings of the uploader, checked: what ``tiered.program.settings`` reads, with the defaults of the daemon."""
+"""Checked settings of the uploader, read by ``tiered.program.settings``, with the defaults of the daemon."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tiered.store.puts import MULTIPART_FROM_BYTES, PART_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All settings, checked. ``http`` is None for no server; rates are per second, None for no limit."""
+    """All settings, checked. ``http`` None: no server. Rates are per second, None for no limit."""
 
     log_dir: Path | None = None
     remote: str | None = None
@@ -57,25 +57,25 @@ class Settings:
 
     @property
     def limits(self) -> Limits:
-        """What the rules go by."""
+        """Return the limits for the uploader's rules."""
         return Limits(uploads=self.uploads, commit_wait_ms=self.commit_wait, seal_idle_ms=self.seal_idle)
 
     @property
     def store_limits(self) -> StoreLimits:
-        """What the store may be asked for."""
+        """Return the limits of requests to the store."""
         return StoreLimits(
             requests_per_second=self.requests_per_second, bytes_per_second=self.bytes_per_second, memory=self.memory
         )
 
     @property
     def sizes(self) -> PartSizes:
-        """How large segments are sent."""
+        """Return the sizes of uploaded parts. Raises ConfigError for a part that is too small."""
         if self.part_size < MIN_PART_BYTES:
             raise ConfigError(f"part_size is {self.part_size}; a part has at least {MIN_PART_BYTES} bytes")
         return PartSizes(self.multipart_above, self.part_size)
 
     def place(self) -> tuple[Path, StoreLocation]:
-        """Log directory and store. Raises ConfigError if one is not named."""
+        """Return log directory and store. Raises ConfigError if one is not named."""
         if self.log_dir is None:
             raise ConfigError("no log directory is named", hint="--log-dir DIR, or TIERED_LOG_DIR")
         if self.remote is None:
@@ -85,7 +85,7 @@ class Settings:
         return self.log_dir, store
 
     def restart_needed(self, new: Settings) -> list[str]:
-        """Settings that differ and that a running daemon does not take over."""
+        """Return the names of changed settings that a running daemon cannot take over."""
         names = [field.name for field in fields(self) if getattr(self, field.name) != getattr(new, field.name)]
         return [name for name in names if name not in RELOADABLE]
 
@@ -108,7 +108,7 @@ RELOADABLE = frozenset(
         "maintain_every",
     }
 )
-"""What ``SIGHUP`` changes in a running daemon."""
+"""Settings that ``SIGHUP`` changes in a running daemon."""
 
 
 def resolve(flags: Mapping[str, Any], environ: Mapping[str, str], config: Path | None) -> Settings:
@@ -129,13 +129,11 @@ def resolve(flags: Mapping[str, Any], environ: Mapping[str, str], config: Path |
 
 
 def _drop_foreign(found: dict[str, settings.Value]) -> None:
-    """Some words are those of S3. The environment is many programs', so there they may stand beside another store; a
-    flag or a file was written for this one.
-    """
+    """Remove settings of S3 if the store is another one. Raises ConfigError unless they come from the environment."""
     try:
         scheme = StoreLocation.parse(found["remote"].value).scheme if "remote" in found else "s3"
     except ConfigError:
-        return  # whoever needs the store says so
+        return  # opening the store raises it
     for name in S3_WORDS if scheme != "s3" else ():
         if name not in found:
             continue

@@ -1,11 +1,11 @@
 """A small HTTP server for probes and scrapers: loopback by default, GET only, every read bounded.
 
 =============  ==================================================================================================
-``/livez``     the event loop turns; a store that is down never makes this fail, so that nobody restarts in a loop
+``/livez``     the event loop runs; a store that is down never makes this fail, which would cause a restart loop
 ``/healthz``   the same
 ``/readyz``    all partitions claimed, store and disk answer, the lag is under its limit; the body says what is missing
 ``/metrics``   Prometheus text
-``/status``    what the uploader knows, as JSON: ``tiered status`` asks it
+``/status``    the uploader's state as JSON, for ``tiered status``
 =============  ==================================================================================================
 """
 
@@ -26,12 +26,12 @@ MAX_REQUEST_BYTES = 8 * 1024
 REQUEST_SECONDS = 5.0
 MAX_CONNECTIONS = 32
 BEAT_LIMIT_MS = 30_000
-"""A loop that has not turned for this long is dead."""
+"""Milliseconds after which a loop without a beat counts as dead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """Where the answers come from; all are quick and called on the event loop."""
+    """Sources of the answers. All are quick and called on the event loop."""
 
     beat_age_ms: Callable[[], int]
     not_ready: Callable[[], list[str]]
@@ -40,7 +40,7 @@ class Probes:
 
 
 class HealthServer:
-    """Listens between ``start`` and ``close``; ``port`` is the real one, also for port 0."""
+    """Server that listens between ``start`` and ``close``. ``port`` is the real one, also for port 0."""
 
     def __init__(self, probes: Probes, host: str, port: int) -> None:
         self._probes = probes
@@ -50,7 +50,7 @@ class HealthServer:
         self._open = 0
 
     async def start(self) -> None:
-        """Raises ConfigError if the address cannot be listened on."""
+        """Start listening. Raises ConfigError if the address cannot be used."""
         try:
             self._server = await asyncio.start_server(self._serve, self._host, self.port, limit=MAX_REQUEST_BYTES)
         except OSError as error:
@@ -62,12 +62,12 @@ class HealthServer:
 
     @property
     def address(self) -> str:
-        """``host:port`` for those who ask on this machine."""
+        """Return ``host:port`` for clients on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)  # noqa: S104 - compared, not bound
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     async def close(self) -> None:
-        """Stops listening."""
+        """Stop listening."""
         if self._server is not None:
             self._server.close()
             await self._server.wait_closed()

@@ -1,4 +1,4 @@
-"""Log lines: one event a line with a stable name, as JSON or as text. Never a secret."""
+"""Log lines: one event a line with a stable name, as JSON or as text. Secrets are never logged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FIELDS = "tiered_fields"
 
 
 class JsonFormatter(logging.Formatter):
-    """``{"ts": ..., "level": ..., "event": ..., "message": ..., ...}``; records of other loggers have event ``log``."""
+    """Formatter of ``{"ts": ..., "level": ..., "event": ..., "message": ...}``. Other loggers have event ``log``."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -32,7 +32,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """``LEVEL event topic-partition message``, without a time of its own: the journal has one."""
+    """Formatter of ``LEVEL event topic-partition message``, without a time, which the journal adds."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = getattr(record, FIELDS, {})
@@ -44,9 +44,9 @@ class TextFormatter(logging.Formatter):
 
 
 def configure(form: str, *, debug: bool = False, brief: bool = False) -> logging.Handler:
-    """Sends all loggers to stderr; those of SDKs only from WARNING. For programs, not libraries.
+    """Send all loggers to stderr, those of SDKs only from WARNING. For programs, not libraries.
 
-    As text, what went wrong at the end is left to the program's last words; ``brief``: only what they do not say.
+    In text mode the final error is left to the program's last line. ``brief``: log only what that line does not say.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
@@ -60,7 +60,7 @@ def configure(form: str, *, debug: bool = False, brief: bool = False) -> logging
 
 
 def emit(level: int, event: str, message: str, fields: dict[str, Any], *, error: BaseException | None = None) -> None:
-    """One line."""
+    """Log one line."""
     logging.getLogger(LOGGER_NAME).log(level, "%s", message, extra={EVENT: event, FIELDS: fields}, exc_info=error)
 
 

@@ -1,4 +1,4 @@
-"""Prometheus metrics in a registry of their own. What the state and the store count is read when it is scraped."""
+"""Prometheus metrics in a registry of their own. Figures of the state and the store are read at each scrape."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _GAUGES: tuple[tuple[str, str, Callable[[PartitionView], float]], ...] = (
 
 
 class Metrics:
-    """``by_partition=False`` sums the partitions of a topic: thousands of series are a bill of their own.
+    """Metrics of one service. ``by_partition`` False sums the partitions of a topic, because thousands of series cost.
 
-    ``writer``: what the process that writes the directory has noted of its background tasks and of its cleaner;
-    ``maintenance``: of the bucket, where it runs here; ``limits``: memory, how often the store lets itself be asked.
+    ``writer``: background tasks and cleaner, as the directory's writer noted them. ``maintenance``: of the bucket, if
+    it runs here. ``limits``: memory, and the request rates that the store allows.
     """
 
     def __init__(
@@ -83,12 +83,12 @@ class Metrics:
         registry.register(_Figures(maintenance, "Of the maintenance of the bucket beside the uploads."))
 
     def render(self) -> bytes:
-        """The text that ``/metrics`` serves."""
+        """Return the text of ``/metrics``."""
         return generate_latest(self.registry)
 
 
 class _Registry(CollectorRegistry):
-    """Leaves out the ``_created`` series that the client adds to counters: its switch is for the whole process."""
+    """Registry without ``_created`` series, which the client adds to counters: its switch is for the whole process."""
 
     def collect(self) -> Iterator[Metric]:
         for metric in super().collect():
@@ -97,7 +97,7 @@ class _Registry(CollectorRegistry):
 
 
 class _Disk(Collector):
-    """No figure at all before the first look: 0 would wake somebody."""
+    """Free bytes, without any figure before the first look, because 0 would raise an alert."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -136,7 +136,7 @@ class _Partitions(Collector):
 
 
 class _Figures(Collector):
-    """Figures of the library under the names that they have there."""
+    """Figures of the library under the library's names."""
 
     def __init__(self, figures: Figures, about: str) -> None:
         self._figures = figures
@@ -155,7 +155,7 @@ class _Figures(Collector):
 
 
 def _text(value: str) -> str:
-    """A label's value that can be written as UTF-8: the path of a directory may hold other bytes."""
+    """Return a label's value as valid UTF-8. The path of a directory may hold other bytes."""
     return value.encode("utf-8", "backslashreplace").decode()
 
 

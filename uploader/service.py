@@ -1,4 +1,4 @@
-"""The composition root: the only place that builds objects. A ``Service`` is one run: daemon, one-shot, in-process."""
+"""The composition root, the only place that builds objects. A ``Service`` is one run: daemon, one-shot, in-process."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ from uploader.upkeep import Beside
 
 PROGRAM = "tiered-uploader"
 RATE_SHARES = 4
-"""An upload has its share of a limited rate, and this many times the time that it then needs."""
+"""Factor on the time that an upload needs with its share of a limited rate."""
 CHECK_SECONDS = 5.0
-"""How long a one-shot run waits to see that the bucket is the one that its checkpoint speaks of."""
+"""Seconds in which a one-shot run checks that the bucket is that of its checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a service works."""
+    """Directory and store of a service."""
 
     directory: Path
     store: StoreLocation
 
 
 class Service:
-    """Built anew for each run. ``run`` holds ``tiered-uploader.lock`` and returns the exit."""
+    """One run of the uploader. ``run`` holds ``tiered-uploader.lock`` and returns the exit."""
 
     def __init__(
         self,
@@ -76,9 +76,9 @@ class Service:
         notify: Notify | None = None,
         options: StoreOptions = DEFAULTS,
     ) -> None:
-        """``notify``: the service manager of this process, where the process is the uploader's.
+        """Take ``notify``, the service manager of this process, if the process is only the uploader.
 
-        ``options``: of the log that has this uploader in its process. Its limits take the place of the settings'.
+        ``options``: those of the log in this process. Its limits replace those of the settings.
         """
         self.settings = settings
         self._place = place
@@ -86,7 +86,7 @@ class Service:
         self._ids = ids or SystemIds()
         self._directory = self._directory_of(place, settings)
         self._store_metrics = StoreMetrics()
-        # Of uploads and maintenance together, and of the log where it has some.
+        # For uploads and maintenance together, and for the log if it has limits.
         self._limits = options.limits or Limits.of(settings.store_limits, clock=self._clock)
         self._limits.report_slowed(self._slowed_down)
         self._options = replace(
@@ -138,12 +138,11 @@ class Service:
         started: Callable[[], None] | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> Exit:
-        """Runs until the end that was asked for; with ``oneshot`` after a drain. ``started`` is called under the lock.
+        """Run until the requested end, with ``oneshot`` until a drain is done. ``started`` is called under the lock.
 
-        ``progress`` gets a sentence every ``PROGRESS_SECONDS``.
-
-        Raises NotFoundError (no log directory), LockedError (another uploader), ConfigError (address in use),
-        LogDestroyedError (a one-shot run finds a bucket that does not know what this directory uploaded).
+        ``progress`` gets a sentence every ``PROGRESS_SECONDS``. Raises NotFoundError (no log directory), LockedError
+        (another uploader), ConfigError (address in use), LogDestroyedError (the bucket of a one-shot run lacks what
+        this directory uploaded).
         """
         self._progress, self._told_progress = progress, self._clock.monotonic()
         self._directory.acquire()
@@ -222,7 +221,7 @@ class Service:
             await bucket.close()
 
     async def _listen(self, http: tuple[str, int] | None) -> None:
-        """Serves at ``http``, and nowhere else. Raises ConfigError; then nobody listens."""
+        """Serve at ``http`` and nowhere else. Raises ConfigError, and then nothing is served."""
         before, self._server = self._server, None
         if before is not None:
             await before.close()
@@ -237,7 +236,7 @@ class Service:
             self._directory.tell_http("" if self._server is None else self._server.address)
 
     async def _follow_http(self, listens: tuple[str, int] | None) -> None:
-        """Serves where the newest reload says, or else where it did before."""
+        """Serve at the address of the newest reload, after an error at the one before."""
         while (wanted := self.settings.http) != listens:
             try:
                 await self._listen(wanted)
@@ -247,14 +246,14 @@ class Service:
                 self._telemetry.report(Report(Level.ERROR, "reload_failed", text))
                 if self.settings.http == wanted:
                     self.settings = replace(self.settings, http=listens)
-                with contextlib.suppress(ConfigError):  # taken meanwhile: the uploads go on
+                with contextlib.suppress(ConfigError):  # taken meanwhile: uploads continue
                     await self._listen(listens)
         self._listening = None
 
     def _maintain(self) -> Beside:
-        """A store of its own, since the uploads' is this event loop's alone; but the limits of both together."""
+        """Start maintenance. Its store is separate, as the uploads' belongs to this event loop; limits are shared."""
         store = self._place.store.open(replace(self._options, notice_outages=False))
-        pauses = PauseFile(self._directory.path, self._directory.files)  # its own: it remembers, for one thread
+        pauses = PauseFile(self._directory.path, self._directory.files)  # its own: its memory is for one thread
         return Beside(
             store,
             every_ms=self.settings.maintain_every,
@@ -265,16 +264,16 @@ class Service:
         )
 
     def _slowed_down(self, slowed: Slowed) -> None:
-        """The first refusal is told, by whichever thread met it; how it goes on, ``status`` and the metrics tell."""
+        """Log the first refusal, from any thread. ``status`` and the metrics report later ones."""
         if slowed.refusals == 1:
             text = f"{self._place.store} is asked too often below {slowed.prefix}/: slowed until it no longer refuses"
             logs.emit(logging.WARNING, "slowed_down", text, {"prefix": slowed.prefix})
 
     def _honest(self, ending: Exit) -> Exit:
-        """Success does not cover partitions that could not be looked into: what they hold may be on this disk only.
+        """Return a failure if partitions could not be read: their records may be on this disk only.
 
-        Of offsets that are missing the directory knows more than that they are. A directory that could not be looked at
-        last, or that is gone, may have held records that no look has seen.
+        For missing offsets the directory's error says more. A directory that is gone, or could not be read last, may
+        have held records that no scan has seen.
         """
         if ending.code == 0 and (unseen := self._unseen()) is not None:
             code = unseen.exit_code if isinstance(unseen, CorruptionError) else DataLocalError.exit_code
@@ -298,7 +297,7 @@ class Service:
     # ------------------------------------------------------------------ while it runs, on its event loop
 
     def drain(self) -> None:
-        """Look at the disk, send what the settings name, then end: a signal. A second call ends at once."""
+        """Scan the disk, send what the settings name, then end (for a signal). A second call ends at once."""
         if self._maintenance is not None:
             self._maintenance.end()
         if self._runner is None:
@@ -310,17 +309,17 @@ class Service:
             self._runner.drain(self.settings.drain, self.settings.drain_timeout)
 
     def finish(self, timeout_ms: int) -> None:
-        """Finish what is being uploaded, then end; the disk stays with the application."""
+        """Finish uploads in progress, then end. The disk stays with the application."""
         if self._runner is not None:
             self._runner.finish(timeout_ms)
 
     def poke(self) -> None:
-        """Look at the disk now; what backs off is tried now."""
+        """Scan the disk now. Orders that back off are retried now."""
         if self._runner is not None:
             self._runner.poke()
 
     def reload(self, settings: Settings) -> list[str]:
-        """Takes over what can be changed; returns the settings that need a restart, which stay as they are."""
+        """Take over changed settings. Return those that need a restart, which stay unchanged."""
         before, stale = self.settings, self.settings.restart_needed(settings)
         kept: dict[str, Any] = {name: getattr(before, name) for name in stale}
         self.settings = new = replace(settings, **kept)
@@ -343,7 +342,7 @@ class Service:
         return stale
 
     def _timing(self) -> Timing:
-        """An upload may wait for all that are under way beside it: where a rate is set, that is what takes the time."""
+        """Return the times to wait. An upload may wait for all beside it, which takes long with a limited rate."""
         slowest: float = UPLOAD_BYTES_PER_SECOND
         if self.settings.bytes_per_second is not None:
             slowest = min(slowest, self.settings.bytes_per_second / (RATE_SHARES * self.settings.uploads))
@@ -351,11 +350,11 @@ class Service:
 
     @property
     def committed(self) -> dict[TopicPartition, int]:
-        """How many offsets this run has committed, by partition."""
+        """Return the number of offsets that this run has committed, by partition."""
         return dict(self._telemetry.committed)
 
     def reload_from(self, read: Callable[[], Settings]) -> None:
-        """As ``reload``; settings that cannot be read change nothing."""
+        """Run ``reload``. Unreadable settings change nothing."""
         self._notify.reloading(self._clock.monotonic())
         try:
             stale = self.reload(read())
@@ -366,11 +365,11 @@ class Service:
         self._notify.ready(text)
 
     def views(self) -> list[PartitionView]:
-        """One line per partition."""
+        """Return the view of each partition."""
         return [] if self._runner is None else self._runner.views()
 
     def status(self) -> dict[str, Any]:
-        """The document of ``/status``."""
+        """Return the document of ``/status``."""
         now_ms = self._runner.now_ms() if self._runner is not None else self._clock.now_ms()
         unreadable = self._directory.unreadable()
         report = status.report(
@@ -400,7 +399,7 @@ class Service:
         }
 
     def _look_around(self) -> None:
-        """Once a second: log requests without an answer, leave the worst trouble beside the lock, show progress."""
+        """Once a second, log requests without an answer, note the worst problem beside the lock, show progress."""
         now = self._clock.monotonic()
         silent = self._store_metrics.say_overdue(now, self._place.store.url)
         if silent or self._trouble or self._telemetry.has_warned:
@@ -409,7 +408,7 @@ class Service:
             trouble = json.dumps(worst(reasons).as_json()) if reasons else ""
             if trouble != self._trouble:
                 self._trouble = trouble
-                with contextlib.suppress(TieredError):  # of a disk that fails the next scan says so
+                with contextlib.suppress(TieredError):  # a failing disk is reported by the next scan
                     self._directory.tell_trouble(trouble)
         if self._progress is not None and now - self._told_progress >= PROGRESS_SECONDS:
             self._told_progress = now
@@ -461,7 +460,7 @@ async def serve(
     signals: Signals | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Exit:
-    """Runs a service with its signals: SIGTERM and SIGINT drain, SIGHUP reloads."""
+    """Run a service with its signals: SIGTERM and SIGINT drain, SIGHUP reloads."""
     loop = asyncio.get_running_loop()
     handlers = signals.handlers(service) if signals is not None else {}
     for number, handler in handlers.items():
@@ -475,14 +474,14 @@ async def serve(
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """``reload`` reads the settings again; it raises what is wrong with them, and nothing is changed then."""
+    """Signals of a service. ``reload`` reads the settings again; its errors leave the old ones."""
 
     drain: tuple[int, ...]
     reload_on: int
     reload: Callable[[], Settings]
 
     def handlers(self, service: Service) -> dict[int, Callable[[], object]]:
-        """By signal number."""
+        """Return handlers by signal number."""
         found: dict[int, Callable[[], object]] = dict.fromkeys(self.drain, service.drain)
         found[self.reload_on] = lambda: service.reload_from(self.reload)
         return found

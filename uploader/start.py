@@ -1,4 +1,4 @@
-"""The console script: light, so that an interrupt in the first second finds somebody who ends quietly."""
+"""The console script. It imports little, so that an interrupt in the first second ends quietly."""
 
 from __future__ import annotations
 
@@ -16,5 +16,4 @@ def _load() -> Callable[[], object]:
 
 
 def main() -> NoReturn:
-    """``tiered-uploader``."""
     run_program(_load, extra="uploader")

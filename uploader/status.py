@@ -1,4 +1,4 @@
-"""The document that ``/status`` serves and ``tiered status`` asks for; what ``pause`` and ``sync`` print."""
+"""Document of ``/status`` for ``tiered status``, and output of ``pause`` and ``sync``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def report(
 ) -> dict[str, Any]:
     """Return the document of ``/status``. ``unreadable``: partitions out of service.
 
-    ``unread``: why the log directory as a whole could not be read at the last look: all else is of the look before.
+    ``unread``: why the log directory could not be read at the last scan. All other values are then of the scan before.
     """
     return {
         "message_type": "status",
@@ -47,7 +47,7 @@ def report(
 
 
 def pauses_as_json(pauses: Mapping[str, Pause]) -> list[dict[str, Any]]:
-    """By topic; None stands for all of them."""
+    """Return pauses by topic. None stands for all topics."""
     return [
         {"topic": name or None, "since_ms": each.since_ms, "reason": each.reason}
         for name, each in sorted(pauses.items())
@@ -55,7 +55,7 @@ def pauses_as_json(pauses: Mapping[str, Pause]) -> list[dict[str, Any]]:
 
 
 def paused_lines(document: Mapping[str, Any]) -> Iterator[str]:
-    """One for each topic whose uploads are paused."""
+    """Yield a line for each topic whose uploads are paused."""
     for each in document.get("paused", ()):
         name, why = each["topic"] or "all topics", f": {each['reason']}" if each["reason"] else ""
         since = _age((document["now_ms"] - each["since_ms"]) / 1000)
@@ -64,7 +64,7 @@ def paused_lines(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def store(limits: Limits, now_ms: int) -> dict[str, Any]:
-    """The object ``store`` of the document: what the store is asked at most, and where it asked for less."""
+    """Return the object ``store`` of the document: limits of requests, and prefixes that were slowed down."""
     now = limits.clock.monotonic()
     return {
         "requests_per_second": limits.requests_per_second,
@@ -87,7 +87,7 @@ def store(limits: Limits, now_ms: int) -> dict[str, Any]:
 
 
 def progress_text(views: Sequence[PartitionView]) -> str:
-    """Return one sentence for somebody who waits for uploads."""
+    """Return one sentence for a user who waits for uploads."""
     behind = [view for view in views if view.uploaded_offset < view.end_offset]
     if not behind:
         return "everything that was seen is committed; the end is near"
@@ -96,5 +96,5 @@ def progress_text(views: Sequence[PartitionView]) -> str:
 
 
 def _age(seconds: float) -> str:
-    """Return ``3m08s``; none for a time of a clock that is ahead of this one."""
+    """Return ``3m08s``, and ``0s`` for a time ahead of this clock."""
     return human_duration(max(0, int(seconds * 1000)))

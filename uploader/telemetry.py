@@ -1,4 +1,4 @@
-"""What the operator sees of the work: log lines, counters, the service manager's watchdog."""
+"""Log lines, counters and the service manager's watchdog, for the operator."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from uploader import logs
 from uploader.metrics import Metrics
 
 REPEAT_SECONDS = 300.0
-"""The same trouble outside the state is told this often."""
+"""Seconds after which the same problem outside the state is logged again."""
 
 STOP_SPARE_MS = 10_000
-"""What the service manager is asked to wait beyond the time of the drain: for what is cancelled, and the last notes."""
+"""Milliseconds that the service manager waits beyond the drain, for cancelled uploads and the last notes."""
 
 _LEVELS = {Level.INFO: logging.INFO, Level.WARN: logging.WARNING, Level.ERROR: logging.ERROR}
 
 
 class Telemetry:
-    """On the event loop only."""
+    """Reports of one service. Used on the event loop only."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Telemetry:
         self._told: dict[tuple[str, str], float] = {}
 
     def report(self, report: Report) -> None:
-        """One line for what the state says."""
+        """Log a report of the state."""
         self.has_warned |= report.level is not Level.INFO
         fields: dict[str, str | int] = dict(report.fields)
         if report.tp is not None:
@@ -69,11 +69,11 @@ class Telemetry:
             self.metrics.uploaded_bytes.inc(step.size_bytes)
 
     def disk(self, free_bytes: int, used_percent: int) -> None:
-        """Free bytes of the log's disk, and how many percent of it are used."""
+        """Record the free bytes of the log's disk, and its use in percent."""
         self.metrics.disk_free_bytes, self.disk_used_percent = free_bytes, used_percent
 
     def trouble(self, event: str, error: BaseException) -> None:
-        """Something beside the orders failed: told at once, repeats rarely."""
+        """Log a failure outside the orders at once, and repeats of it rarely."""
         self.has_warned = True
         key = (event, str(error))
         now = self._clock.monotonic()
@@ -83,20 +83,20 @@ class Telemetry:
             logs.emit(logging.WARNING, event, str(error), {})
 
     def bug(self, error: BaseException) -> None:
-        """An error that is in no tree: always with its traceback, for the report to the developers."""
+        """Log an unknown error, always with its traceback, for a report to the developers."""
         logs.emit(logging.ERROR, "internal_error", f"{type(error).__name__}: {error}", {}, error=error)
 
     def tick(self, partitions: int, behind: int) -> None:
-        """Tells the service manager that the loop lives, and in one line what it does."""
+        """Send the service manager a sign of life and a status line."""
         self._notify.send(f"WATCHDOG=1\nSTATUS={partitions} partitions, {behind} behind")
         self._each_tick()
 
 
 class Notify:
-    """systemd's ``sd_notify`` protocol; nothing happens without ``NOTIFY_SOCKET``.
+    """systemd's ``sd_notify`` protocol. Without ``NOTIFY_SOCKET`` nothing is sent.
 
-    ``WATCHDOG=1`` is sent by the event loop alone, once a second or twice in each ``WATCHDOG_USEC``: a loop that is
-    stuck is silent, and the service manager restarts it.
+    The event loop sends ``WATCHDOG=1`` once a second, or twice in each ``WATCHDOG_USEC`` if that is shorter. A stuck
+    loop is silent, so the service manager restarts it.
     """
 
     def __init__(self, address: str | None = None) -> None:
@@ -104,32 +104,32 @@ class Notify:
 
     @staticmethod
     def tick_ms(environ: Mapping[str, str] = os.environ) -> int:
-        """How often the loop has to say that it lives."""
+        """Return the milliseconds between two signs of life of the loop."""
         limit, pid = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
-        if not limit.isdigit() or pid not in ("", str(os.getpid())):  # another process's watchdog, inherited from it
+        if not limit.isdigit() or pid not in ("", str(os.getpid())):  # an inherited watchdog of another process
             return TICK_MS
         return max(1, min(TICK_MS, int(limit) // 2_000))
 
     def reloading(self, monotonic: float) -> None:
-        """SIGHUP was heard: until ``ready`` the settings are those of before. ``monotonic`` seconds."""
+        """Report SIGHUP: until ``ready`` the old settings hold. ``monotonic``: seconds."""
         self.send(f"RELOADING=1\nMONOTONIC_USEC={int(monotonic * 1_000_000)}")
 
     def ready(self, status: str) -> None:
-        """It works, under the settings that it has now."""
+        """Report that the service runs with its current settings."""
         self.send(f"READY=1\nSTATUS={status}")
 
     def stopping(self, wait_ms: int) -> None:
-        """The end has begun, and may take ``wait_ms``: it is not to be killed before."""
+        """Report the beginning of the end, which may take ``wait_ms``."""
         self.send(f"STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC={(wait_ms + STOP_SPARE_MS) * 1_000}")
 
     def send(self, text: str) -> None:
-        """One datagram; a service manager that does not listen is no reason to stop, and may listen later.
+        """Send one datagram. A service manager that does not listen is ignored, as it may listen later.
 
-        Its queue is short (10 datagrams, often): while it is busy a message is lost, and the next one is sent again.
+        Its queue is short (often 10 datagrams). A message to a full queue is lost, and the next one is sent again.
         """
         if not self._address:
             return
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
-            sender.sendto(text.encode("utf-8", "backslashreplace"), address)  # a path may hold what is no UTF-8
+            sender.sendto(text.encode("utf-8", "backslashreplace"), address)  # a path may hold invalid UTF-8

@@ -1,4 +1,4 @@
-"""Maintenance beside the uploads: a thread and a store of its own, so that neither the event loop nor a slot waits."""
+"""Maintenance beside the uploads, with its own thread and store, so that neither the event loop nor a slot waits."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from uploader import logs
 
 PROGRAM = "tiered-uploader --maintain"
 LAST_ACTION_SECONDS = 5.0
-"""How long the end of the uploads waits for the action at hand. What it loses is an orphan of a dead epoch."""
+"""Seconds that the end waits for the current action. Its lost objects are orphans of a dead epoch."""
 
 
 class Beside:
-    """One thread, from ``__init__`` to :meth:`close`."""
+    """Maintenance on one thread, from ``__init__`` to :meth:`close`."""
 
     def __init__(
         self,
@@ -53,15 +53,15 @@ class Beside:
         self._thread.start()
 
     def go_by(self, every_ms: int) -> None:
-        """Another rest between two rounds, the one at hand included."""
+        """Change the interval between rounds, also the current one."""
         self._upkeep.go_by(every_ms)
 
     def end(self) -> None:
-        """Ends after the action at hand."""
+        """End after the current action."""
         self._upkeep.end()
 
     async def close(self) -> None:
-        """Waits for that action, but not for long."""
+        """End, and wait for the current action, ``LAST_ACTION_SECONDS`` at most."""
         self._upkeep.end()
         await in_thread(self._thread.join, LAST_ACTION_SECONDS)
         if self._thread.is_alive():
@@ -70,16 +70,16 @@ class Beside:
             self._store.close()
 
     def metrics(self) -> list[Metric]:
-        """Under the names of ``/metrics``."""
+        """Return figures under the names of ``/metrics``."""
         return self._upkeep.view.metrics()
 
     def status(self) -> dict[str, Any]:
-        """For the status document."""
+        """Return the state for the status document."""
         return as_json(self._upkeep.view)
 
 
 def as_json(view: UpkeepView) -> dict[str, Any]:
-    """The object ``maintenance`` of the status document."""
+    """Return the object ``maintenance`` of the status document."""
     trouble = [] if view.trouble is None else [{"reason": view.trouble.message, "unblocks": view.trouble.hint}]
     return {
         "rounds": view.rounds,

@@ -1,7 +1,7 @@
 """The uploader inside an application: ``tiered.open(path, remote=..., uploader=tiered.uploader.Uploader())``.
 
-The daemon's package is ``uploader``; this is the name to import it by. A file ``uploader.py`` of an application hides
-the package, wherever it is found first: that is said here, before the wrong one is run.
+The daemon's package is ``uploader``, imported here. An application's own ``uploader.py`` may hide that package. The
+import then raises an error before it runs the wrong module.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def _check_name() -> None:
-    """Looks at what ``uploader`` would be, without importing it: it may be the script that is running."""
+    """Raise ImportError if ``uploader`` is another module. It is not imported: it may be the running script."""
     found = importlib.util.find_spec("uploader")
     origin = Path(found.origin) if found is not None and found.origin else None
     if origin is None or not origin.with_name("component.py").is_file():
