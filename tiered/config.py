@@ -2,8 +2,8 @@
 
 A topic's settings are spelled as Kafka spells them (``segment.bytes``) or as Python keywords (``segment_bytes``).
 ``merge.min.bytes``, ``merge.target.bytes``, ``merge.idle.ms`` and ``gc.grace.ms`` are not Kafka's: they govern the
-bucket. ``seal.ms`` (10 minutes) is not Kafka's either. The defaults are those of Kafka 4.1, with these exceptions:
-``segment.bytes`` is 64 MiB and ``compression.lz4.level`` 1 (Kafka's 9 is six times slower). ``retention.ms``,
+bucket. ``seal.ms`` (10 minutes) is not Kafka's either. The defaults are those of Kafka 4.1, with these exceptions.
+``segment.bytes`` is 64 MiB. ``compression.lz4.level`` is 1 (Kafka's 9 is six times slower). ``retention.ms``,
 ``local.retention.ms`` and ``local.retention.bytes`` are -1: nothing is deleted by default.
 """
 
@@ -236,8 +236,8 @@ class TopicConfig:
 MEMORY_BYTES = 384 * MIB
 """Default of the bytes that uploads, commits and maintenance of one process hold at once, together.
 
-Counted are object bodies and parts in flight, index bundles, roots, pages, read-ahead of a rewrite and the key map of a
-compaction. Work that does not fit waits until other work ends.
+Uploads hold bodies, parts and index bundles, commits roots and pages. Maintenance holds read-ahead of a rewrite and the
+key map of a compaction. Work that does not fit waits until other work ends.
 """
 
 MIN_MEMORY_BYTES = 64 * MIB

@@ -169,10 +169,7 @@ class ProducerFencedError(TieredError):
 
 
 class RemotePermissionError(TieredError):
-    """A refusal of ``operation`` on ``resource`` by the store: credentials, policy or bucket owner.
-
-    ``is_archived``: the object is in an archive class of storage.
-    """
+    """A refusal of ``operation`` on ``resource`` (credentials, policy, bucket owner), or an archived object."""
 
     code = "permission"
     exit_code = 12

@@ -523,10 +523,7 @@ class Log:
     def _sync_inline(
         self, tiering: SpreadTiering, ends: Mapping[TopicPartition, int], deadline: float | None
     ) -> Mapping[TopicPartition, int]:
-        """Upload in this thread. Return the ends of partitions that another process uploads.
-
-        An unreachable store is asked again until the deadline.
-        """
+        """Upload in this thread until the deadline. Return the ends of partitions that another process uploads."""
         while True:
             try:
                 return tiering.sync(ends, None if deadline is None else max(deadline - self._clock.monotonic(), 0.0))
@@ -623,10 +620,7 @@ def _tick(local: weakref.ref[LocalTier], closed: threading.Event, clock: Clock) 
 def _check_same(
     name: str, partitions: int, config: TopicConfig, wanted_partitions: int | None, wanted: Mapping[str, Any]
 ) -> None:
-    """Raise ConfigError if an existing topic differs from what the caller asked for.
-
-    ``wanted`` holds the settings that the caller names. An operator may have changed others and added partitions.
-    """
+    """Raise ConfigError if an existing topic has fewer partitions, or differs in a setting that the caller names."""
     if wanted_partitions is not None and wanted_partitions > partitions:
         raise ConfigError(
             f"topic {name} has {partitions} partitions, not {wanted_partitions}",

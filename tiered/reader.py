@@ -59,9 +59,9 @@ def open_reader(
     """Open ``remote`` (a URL), ``log_dir`` (a directory on this machine) or both for reading.
 
     Args:
-        as_of: a past state of the bucket, only without ``log_dir``: a snapshot's name, a version (a number) or a time
-            (text or a datetime). A time means the newest root that was kept at or before it. ``Reader.taken`` returns
-            the chosen version.
+        as_of: a snapshot's name, a version (a number) or a time (text or a datetime), only without ``log_dir``. The
+            reader shows that past state of the bucket. A time means the newest root that was kept at or before it.
+            ``Reader.taken`` returns the chosen version.
         pin: protect each read's version from garbage collection, for reads longer than ``gc.grace.ms``. A pin is one
             small object below ``pin/`` of the partition. It is renewed, deleted after the read, and expires 6 hours
             after its last renewal. Without ``pin`` nothing is written anywhere.
@@ -233,7 +233,6 @@ class Reader:
         )
 
     def _on_disk(self, local: LogView, name: str) -> tuple[TopicInfo | None, dict[int, Known]]:
-        """Return the topic on the disk, and the disk's notes of its roots by partition."""
         info = local.topics().get(name)
         return info, {} if self._bucket is None else _known_on_disk(local, name)
 
@@ -259,7 +258,7 @@ class Reader:
     def _look_in_bucket(
         self, local: LogView, bucket: BucketReads, name: str, seen: _Seen
     ) -> Steps[tuple[TopicEntry | None, dict[int, Known]]]:
-        """Look for a topic that was only on the disk: it may have been uploaded since, and have left the disk."""
+        """Look for a topic that was only on the disk. It may have been uploaded and have left the disk since."""
         known = yield Blocking(partial(_known_on_disk, local, name))
         if not known and seen.asked is not None and self._clock.monotonic() - seen.asked < ASK_AGAIN_SECONDS:
             return None, known  # no claim, no upload: nothing has left the disk

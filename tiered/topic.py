@@ -215,7 +215,7 @@ class Topic(TopicReads):
     def add_partitions(self, n: int) -> int:
         """Add ``n`` partitions in the bucket and on this disk. Return their new number.
 
-        Keys are spread over all partitions from then on, as in Kafka: a key's new records may go to another partition.
+        Keys are spread over all partitions from then on: a key's new records may go to another one, as in Kafka.
         Partitions are never removed. Open readers see new ones after asking for the topic again. A failed call may be
         repeated. Raises ConfigError, RemoteUnavailableError, CommitUnknown, LocalIOError, DiskFullError.
         """
@@ -297,7 +297,6 @@ class Topic(TopicReads):
         return groups, places
 
     def _usable(self, partition: int) -> PartitionLog:
-        """Return a partition. Raises the error of one that is out of service."""
         found = self._logs[self.check_partition(partition)]
         if isinstance(found, TieredError):
             raise found.with_traceback(None)
@@ -314,7 +313,6 @@ class Topic(TopicReads):
         self._check_uploader()
 
     def _check_uploader(self) -> None:
-        """Raise, once, the error that ended the uploader of this process."""
         self._waiter._check_uploader()
 
     def _check_caller(self) -> None:

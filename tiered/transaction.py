@@ -7,7 +7,7 @@
         txn.append(b"+12.50", key=b"C-88", topic="ledger")
     # committed here; an exception in the block aborts
 
-The id names the writer: a second transaction of the same id aborts the first and fences its writer, in this process
+The id names the writer. A second transaction of the same id aborts the first and fences its writer, in this process
 or after a crash. ``read_uncommitted`` sees records at once, ``read_committed`` after the end of the transaction.
 """
 

@@ -141,8 +141,8 @@ class Service:
         """Run until the requested end, with ``oneshot`` until a drain is done. ``started`` is called under the lock.
 
         ``progress`` gets a sentence every ``PROGRESS_SECONDS``. Raises NotFoundError (no log directory), LockedError
-        (another uploader), ConfigError (address in use), LogDestroyedError (the bucket of a one-shot run lacks what
-        this directory uploaded).
+        (another uploader), ConfigError (address in use). LogDestroyedError: the bucket of a one-shot run lacks what
+        this directory uploaded.
         """
         self._progress, self._told_progress = progress, self._clock.monotonic()
         self._directory.acquire()

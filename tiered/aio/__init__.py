@@ -10,12 +10,12 @@
         async for record in orders.read(since="-1h"):
             ...
 
-Reads run the same steps as the synchronous API (``read.stream``) on the event loop, with S3 through aiobotocore and
-without a thread. Files have no asynchronous interface, so disk operations run on a small pool of threads for each log
+Reads run the same steps as the synchronous API (``read.stream``) on the event loop. S3 requests go through aiobotocore
+and need no thread. Files have no asynchronous interface, so disk operations run on a small pool of threads for each log
 (``WORKER_THREADS``). Calls that wait for a commit have other threads (``WAITING_THREADS``), and so have ``sync`` and
-``close``, which end such waits. Cancelling an ``await`` leaves no task behind: a step that runs on a thread ends there,
-so a cancelled append may have landed. A log that a cancelled ``open`` has opened is closed at once. The end of a
-cancelled block always runs: a log, a reader and an appender are closed, a transaction is aborted.
+``close``, which end such waits. Cancelling an ``await`` leaves no task behind. A step that runs on a thread ends there,
+so a cancelled append may have landed. A log that a cancelled ``open`` has opened is closed at once. If the end
+of a block is cancelled before it began, it still runs: it closes a log, reader or appender, and aborts a transaction.
 """
 
 from __future__ import annotations

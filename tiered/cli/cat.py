@@ -144,7 +144,7 @@ def parse_start(where: str | None, since: str | None) -> Start:
 
 
 def renderer(app: Application, text_format: str | None) -> Callable[[ConsumerRecord], bytes]:
-    """Return the function that makes bytes of a record: the envelope, the given format, or the value and a line end."""
+    """Return the function that makes bytes of a record: the envelope, the given format, or the value as a line."""
     if app.out.json_mode:
         if text_format is not None:
             raise ConfigError("-f and --json exclude each other", hint="give one of them")

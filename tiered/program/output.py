@@ -207,7 +207,7 @@ class Problem(str):
 def columns(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     """Return aligned lines, numbers to the right, two spaces between columns. Nothing is cut.
 
-    On a narrow terminal a row becomes several lines: columns that do not fit move below the others, and texts are
+    On a narrow terminal a row becomes several lines. Columns that do not fit move below the others, and texts are
     wrapped between words.
     """
     given = [list(row) for row in rows]

@@ -1,7 +1,7 @@
 """Start and end of both programs: open streams, an interrupt without a traceback, a quiet end.
 
-A descriptor that the shell closed (``>&-``) would be reused for the next opened file, for example a segment, and output
-would land in it. So the null device is opened there first, in the wrong direction: reading or printing data is then an
+The next opened file, for example a segment, would reuse a descriptor that the shell closed (``>&-``). Output would land
+in that file. So the null device is opened there first, in the wrong direction: reading or printing data is then an
 error. The imports of a program take a good part of a second. Until they are done an interrupt ends the process as
 usual.
 """

@@ -45,7 +45,7 @@ CODES = {
     "bucket": "the bucket's part is not known",
     "problem": "something needs a look",
 }
-"""Reasons why a log is not safe, the worst first: stable words for machines, and the beginning of the first line."""
+"""Reasons why a log is not safe, the worst first: stable words, and the beginning of the first line."""
 
 _OF_WAITS = {"fenced": "fenced", "permission": "refused", "paused": "paused", "retry": "unavailable"}
 """Codes for the states of a waiting partition that are not work in progress."""
