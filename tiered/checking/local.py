@@ -443,7 +443,7 @@ class LocalCheck:
             if end <= start:
                 severity, what = Severity.INFO, f"all of it lies below the log start {start}, nobody needs it"
             elif judged.known:
-                # A broker drops snapshots that we had noted, and a write of one may fail: the log tells the same.
+                # A broker drops snapshots that we had noted, and a write of one may fail: the log has the same facts.
                 dropped = judged is producers and not snapshot
                 severity, what = Severity.INFO if dropped else Severity.WARNING, "it is told by the log"
             findings.add(severity, code, f"{name} is not what the log tells: {judged.flaw}; {what}", offset=base)

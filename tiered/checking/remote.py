@@ -368,7 +368,7 @@ class RemoteCheck:
         held = [row for row in rows if not row.flags & FLAG_HOLE]
         requests: list[StoreRequest] = []
         for row in held:
-            # As much of the bundle as the row says, and enough to reveal a wrong row or object.
+            # Read the bundle's bytes by the row, and enough to reveal a wrong row or object.
             most_bytes = min(max(row.idx_len, HEAD_BYTES), MAX_CHECKED_BUNDLE_BYTES)
             requests.append(Head(segment_key(self._topic_id, self._tp.partition, row)))
             requests.append(Get(index_key(self._topic_id, self._tp.partition, row), 0, most_bytes))

@@ -42,7 +42,7 @@ class StepBucket(ABC):
 
     @property
     def is_reachable(self) -> bool:
-        """True once the store has answered the probe."""
+        """Return True once the store has answered the probe."""
         return self.steps.capabilities is not None
 
     def rest(self, tp: TopicPartition) -> None:

@@ -100,7 +100,7 @@ class Drain:
         for p in left:
             failure = obstacle(p)
             if failure is None or p.moves:
-                return None  # it goes on without help
+                return None  # this one goes on without help
             failures.append(failure)
         fenced = [failure for failure in failures if failure.kind is FailureKind.FENCED]
         first = fenced[-1] if fenced else failures[0]

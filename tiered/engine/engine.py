@@ -85,7 +85,7 @@ class Engine:
         self._lazy = lazy
         self._watched = watched
         self._workers: dict[TopicPartition, Worker] = {}
-        self._leaving: dict[asyncio.Task[None], None] = {}  # of removed partitions
+        self._leaving: dict[asyncio.Task[None], None] = {}  # tasks of removed partitions
         self._behind: dict[TopicPartition, None] = {}
 
     # ------------------------------------------------------------------ the table

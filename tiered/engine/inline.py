@@ -508,7 +508,7 @@ class Run:
         """Return the current pauses: one ``stat``."""
         return self._tiering.pauses.read() if self._heeds_pauses else {}
 
-    # ------------------------------------------------------------------ what the engine tells
+    # ------------------------------------------------------------------ callbacks of the engine
 
     def _note(self, tp: TopicPartition, upload: PartitionUpload) -> None:
         due = self._tiering.note(tp, upload)

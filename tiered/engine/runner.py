@@ -101,7 +101,7 @@ class DirectoryRun:
         self._ending = Ending(self.engine, self._sealer, self._scan)
         self.go_at(timing or Timing())
         self.has_scanned = False
-        self.scan_failure: TieredError | None = None  # of the last scan: the disk's state is unknown since
+        self.scan_failure: TieredError | None = None  # the last scan's: the disk's state is unknown since
         self._notes: dict[TopicPartition, PartitionUpload] = {}
         self._noted = asyncio.Event()
         self._resuming = asyncio.Event()

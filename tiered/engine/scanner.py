@@ -214,7 +214,7 @@ class Scanner:
                 self._watch.forget()
                 continue  # being made, renamed or deleted at this moment: the next scan sees the result
             except (CorruptionError, LocalIOError) as error:
-                broken[tp] = error  # of this partition alone: all others are scanned
+                broken[tp] = error  # only this partition's: all others are scanned
                 continue
             found.add(tp)
             if seen is not None:
@@ -362,7 +362,7 @@ class Scanner:
         return seen if seen != before else None
 
     def _watch_active(self, known: _Known, base: int, size: int, modified_ms: int) -> None:
-        """Remember about when the first byte came: the file itself has only the time of the last one."""
+        """Note about when the first byte came: the file itself has only the time of the last one."""
         if base != known.active_base:
             if known.active_since_ms >= 0:
                 known.since_ms[known.active_base] = known.active_since_ms

@@ -37,7 +37,7 @@ class Sealer:
         self._at_work = False
         self.writer = ""
         self._draining = False
-        self.needs_seal = False  # of a drain of everything
+        self.needs_seal = False  # set by a drain of everything
 
     def is_at_work(self) -> bool:
         """Return True while a roll or a request to the writer is under way."""

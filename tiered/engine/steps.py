@@ -144,7 +144,7 @@ class BucketSteps:
         self.registered: dict[str, TopicEntry] = {}
         self.capabilities: Capabilities | None = None
         self._catalogs: dict[TopicPartition, Catalog] = {}
-        self._unfinished: dict[TopicPartition, dict[int, Unfinished]] = {}  # of the claim that is held, by base offset
+        self._unfinished: dict[TopicPartition, dict[int, Unfinished]] = {}  # under the current claim, by base offset
         self._idle: dict[TopicPartition, None] = {}  # partitions with a catalog in memory, the longest idle first
         self._resting: dict[TopicPartition, tuple[UUID, Rest]] = {}  # idle longer: the rest of a catalog
         self._unseen: set[TopicPartition] = set()  # committed, but the root could not be read back: claim again
@@ -266,7 +266,7 @@ class BucketSteps:
         topic_id = self._disk.topic_id(tp)
         entry = self.registered.get(tp.topic)
         if entry is None or entry.topic_id != topic_id or tp.partition >= entry.partitions:
-            yield from self.register(tp.topic)  # it grew, or was made again: readers go by the registry
+            yield from self.register(tp.topic)  # the topic grew, or was made again: readers go by the registry
         if tp in self._unseen:
             self._catalogs.pop(tp, None)  # an acknowledged root that was never read proves nothing
         catalog = yield from self.catalog(tp)

@@ -28,7 +28,7 @@ class Worker:
     def __init__(self, p: Partition, engine: Engine) -> None:
         self.p = p
         self._engine = engine
-        self._uploads: dict[asyncio.Task[None], None] = {}  # those of a claim that was dropped, too, until they end
+        self._uploads: dict[asyncio.Task[None], None] = {}  # also uploads of a dropped claim, until they end
         self._changed = Wakeup()
         self.task = asyncio.get_running_loop().create_task(self.run())
 

@@ -252,7 +252,7 @@ def write_remains(one: Remains, shop: Workshop, pinned: Snapshot, lost: Ranges) 
         return (yield from output.finish(encode_txns(txns), indexes[-1].producer_snapshot, epochs))
     followed = made.follower.end_segment()
     snapshot = encode_snapshot(followed.producers) if followed.producers else b""
-    if one.bundle is not None:  # it knows the sequences of the batches that are lost
+    if one.bundle is not None:  # the bundle has the sequences of the lost batches
         snapshot = one.bundle.indexes.producer_snapshot
     if not output.written[0] and snapshot not in (b"", NO_PRODUCERS):  # a hole has no place for a snapshot
         empty = empty_batch(row.base, row.next, row.leader_epoch)

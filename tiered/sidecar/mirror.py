@@ -391,11 +391,11 @@ class Mirror:
         return tuple(sorted({*self._linked(ours), *held}))
 
     def begin(self, tp: TopicPartition, at: int, *, resumes: bool, producers: bytes = b"") -> None:
-        """Begin after a claim. The bucket ends ``at`` this offset. With ``resumes``, or the first time, delete other
-        links.
+        """Begin after a claim. The bucket ends ``at`` this offset.
 
-        ``producers`` are those at the bucket's end, stored where the broker has no snapshot of them. Raises
-        OffsetGapError if the broker has other records for offsets that the bucket holds.
+        With ``resumes``, or the first time, delete links below or beside it. ``producers`` are those at the bucket's
+        end, stored where the broker has no snapshot of them. Raises OffsetGapError if the broker has other records for
+        offsets that the bucket holds.
         """
         folder = self.path / partition_dir(tp)
         taken_back = self._read(folder / TAKEN_BACK_NAME)

@@ -1,8 +1,8 @@
 """A log that is always right: a list of batches. Property tests run it beside the real one.
 
-The model has no files, segments or indexes. Where the real log decides by its segments (which of them retention takes,
-how far a round of cleaning gets), the test passes in the outcome and judges the decision elsewhere. Every answer is
-computed from the whole list, by the shortest rule there is (Kafka's, where Kafka has one).
+The model has no files, segments or indexes. The real log decides some questions by its segments: which of them
+retention takes, how far a round of cleaning gets. There the test passes in the outcome, and judges it elsewhere. Every
+answer is computed from the whole list, by the shortest rule there is (Kafka's, where Kafka has one).
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def locked_moto() -> Iterator[str]:
     _patch()
     log = logging.getLogger("werkzeug")
     level = log.level
-    log.setLevel(logging.CRITICAL)  # it prints every request
+    log.setLevel(logging.CRITICAL)  # the server logs every request
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:

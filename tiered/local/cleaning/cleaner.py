@@ -297,7 +297,7 @@ class LogCleaner:
         )
         spend(0, 0)
         report = work.run()
-        done = min(report.end_offset, subject.writer.end_offset)  # it may have been cut since the swap
+        done = min(report.end_offset, subject.writer.end_offset)  # the log may have been cut since the swap
         self.checkpoint.store(tp, done, self._roster.names())
         self._counts.cleaned(report, self._clock.monotonic() - began)
         LOGGER.info(

@@ -447,7 +447,7 @@ class LocalTier:
         for each in self._logs.values():
             topic = read_topics(each.directory, each.files).get(tp.topic)
             if topic is not None and tp in each.roster:
-                if topic.held is None or topic.adopted:  # it was made where it is the only directory
+                if topic.held is None or topic.adopted:  # made while this was the only directory
                     return False
                 ids.add(topic.topic_id)
         if len(ids) > 1 or tp in log.claims.read() or tp in log.uploads.read():

@@ -97,7 +97,7 @@ def written_metrics(roster: Roster) -> list[Metric]:
     ]
     for writer in awake:
         found += _partition(writer)
-    ends = roster.recovery_points()  # of those that sleep all is durable
+    ends = roster.recovery_points()  # sleeping partitions are durable up to their end
     for tp in sorted(ends.keys() - {writer.tp for writer in awake}):
         found += _ends(tp, ends[tp], ends[tp])
     return found

@@ -173,7 +173,7 @@ class LocalLog:
             return log
         if not passing:
             files.make_directory(directory)
-        elif files.state(directory / META_PROPERTIES_NAME) is None:  # it was a log when the caller looked
+        elif files.state(directory / META_PROPERTIES_NAME) is None:  # this was a log when the caller looked
             raise no_directory(files, directory, hint="put it back, or restore it with `tiered restore`")
         if not isinstance(files, PooledFiles):
             files = PooledFiles(files, config.max_open_files or default_open_files())

@@ -201,7 +201,7 @@ class TopicRegistry:
                 renamed = []
                 for tp in gone:
                     self._roster.forget(tp, self._config.close_timeout_ms / 1000)
-                    if self._files.is_directory(self._directory / partition_dir(tp)):  # it may be missing
+                    if self._files.is_directory(self._directory / partition_dir(tp)):  # the directory may be missing
                         renamed.append(self._leaving.rename(tp, due_ms))
                 self.forget(gone)
                 self._leaves.remove(name)

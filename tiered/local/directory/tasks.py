@@ -243,7 +243,7 @@ class Tasks:
                 self._workers.start(task.name, lambda: ended(self._outcome(task, now_ms)))
             except RuntimeError as error:  # no more threads can be made
                 ended(Done(failed=1, error=_wrapped(task.name, error)))
-        if not left[0] and total.error is not None:  # it ran here
+        if not left[0] and total.error is not None:  # the work ran in this thread
             raise total.error
 
     def _begin(self, task: Task, now_ms: int) -> None:

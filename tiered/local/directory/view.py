@@ -275,7 +275,7 @@ class Survey:
                     self._partitions[tp] = self._read_by(
                         path, tp, topics[tp.topic], ours=tp.topic in ours, start=starts.get(tp, 0)
                     )
-                except LocalIOError as error:  # of this partition alone: all others are read
+                except LocalIOError as error:  # only this partition's: all others are read
                     broken[tp] = error
         self._broken = broken
         for tp in self._partitions.keys() - (present.keys() - broken.keys()):

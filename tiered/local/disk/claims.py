@@ -83,8 +83,8 @@ class Claims:
         self._files = files
         self._proofs: dict[TopicPartition, ClaimProof] = {}
         self._seen: FileState | None = None
-        self._header = b""  # of a file of version 2; a different header is a different file, even with the same inode
-        self._end = 0  # of the last whole line; 0 without such a file
+        self._header = b""  # first line in version 2; a different one is a different file, even with the same inode
+        self._end = 0  # end of the last whole line; 0 without such a file
         self._compact_bytes = 0
         self._suspect = False  # a write failed: its line may be there
         self._queue: list[_Waiting] = []

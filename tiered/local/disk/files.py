@@ -376,7 +376,7 @@ class SmallFile(Generic[T]):
         self.path = path
         self._files = files
         self._parse = parse
-        self._known: tuple[FileState, T] | None = None  # as one: threads read it without a lock
+        self._known: tuple[FileState, T] | None = None  # one tuple: threads read it without a lock
 
     def load(self) -> T | None:
         """Return the current content, None without a file; one ``stat`` while nothing changed. Raises as ``parse``."""

@@ -229,7 +229,7 @@ class PooledFiles:
     def _sync(self, lease: Lease, descriptor: int) -> None:
         try:
             self.inner.sync(descriptor)
-        except ReentrantCallError:  # of a signal handler that interrupted this: the file is not at fault
+        except ReentrantCallError:  # a signal handler interrupted this: the file is not at fault
             raise
         except TieredError as error:
             # mutant failed-fsync-stays-failed

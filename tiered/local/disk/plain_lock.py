@@ -2,10 +2,10 @@
 
 ``PlainLock`` is taken by compiled code without a call.
 
-``TurnLock`` is handed over in the order of the requests. Of threads that wait for one fsync after the other, those
-whose records are safe go first, and a thread with a new record queues after them: the next fsync begins after the last
-of them, and covers all new records. A lock without an order, as ``threading.Lock``, would go to the thread that dropped
-it, for an fsync of a single record.
+``TurnLock`` is handed over in the order of the requests. Consider threads that wait for one fsync after the other.
+Those whose records are safe go first, and a thread with a new record queues after them. The next fsync begins after the
+last of them, and covers all new records. A lock without an order, as ``threading.Lock``, would go to the thread that
+dropped it, for an fsync of a single record.
 """
 
 from __future__ import annotations

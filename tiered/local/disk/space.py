@@ -35,7 +35,7 @@ class DiskReserve:
 
     def check(self) -> bool:
         """Check the file system; return True if appends may go on."""
-        space = self._files.space(self._directory)  # of two checks at once either result is right
+        space = self._files.space(self._directory)  # two checks at once: either result is right
         if space is None:  # ramfs, some of FUSE: a full one fails the write itself
             self._low, self._left = False, self._config.disk_check_bytes
             return True

@@ -72,7 +72,7 @@ def read_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
         }
     except NotFoundError:
         return {}
-    except (NewerFormatError, LocalIOError):  # it may be whole: it must not be made again
+    except (NewerFormatError, LocalIOError):  # the file may be whole: it must not be made again
         raise
     except (ValueError, KeyError, TypeError, AttributeError, TieredError) as error:
         raise CorruptionError(

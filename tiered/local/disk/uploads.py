@@ -254,7 +254,7 @@ def uploader_lock(directory: Path, files: Files) -> DirectoryLock:
 
 
 def known_of(upload: PartitionUpload | None, proof: ClaimProof | None, *, made: bool = False) -> Known:
-    """Return this disk's knowledge of one partition's root. ``made``: that of its registry entry."""
+    """Return this disk's knowledge of one partition's root. ``made``: the flag of its registry entry."""
     upload, proof = upload or PartitionUpload(0), proof or ClaimProof()
     version, restored_end = proof.restored_from or (0, 0)
     return Known(

@@ -1,7 +1,7 @@
 """Judgement of the batches of a segment under recovery: are they in a possible place, and does any follow damage?
 
-Base offsets are outside the CRC. One that rotted shows by its neighbours: it is below the end of the batch before it,
-beyond the segment, after a hole where none can be, or so high that the next batch goes back.
+Base offsets are outside the CRC. A rotted one shows by its neighbours. It is below the end of the batch before it,
+beyond the segment, or after a hole where none can be. Or it is so high that the next batch goes back.
 
 Where lengths lead nowhere, whole batches are searched: if one follows, the bytes were damaged; if none does, the end
 was torn.
@@ -73,7 +73,7 @@ class BatchOrder:
             if self._before is None or base < self._before[1]:
                 self.spoil(position)
                 return False
-            # It follows the batch before the last one: the last one's offset is wrong.
+            # This batch follows the one before the last: the last one's offset is wrong.
             self.damage = self.damage or self._before
             self.expected = self._before[1]
         self._before = position, self.expected

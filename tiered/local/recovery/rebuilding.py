@@ -50,7 +50,7 @@ def known_prefix(files: Files, log: LogFile, base_offset: int, size_bytes: int, 
     if recovery_point <= base_offset or size_bytes == 0:
         return None
     if files.state(log.path.with_suffix(TXN_INDEX_SUFFIX)) is not None:
-        return None  # it has aborted transactions: their index is rewritten from all of the segment
+        return None  # aborted transactions: their index is rewritten from all of the segment
     producers = tells_of_producers(files, log.path.parent)
     try:
         indexes = load_growing(files, log, base_offset, size_bytes)

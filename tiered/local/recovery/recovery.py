@@ -382,7 +382,7 @@ class Recovery:
         """
         path = self._directory / log_name(segment.base_offset)
         torn = segment.size_bytes - position
-        self._files.unlink(path.with_suffix(SEAL_SUFFIX))  # it is no longer true
+        self._files.unlink(path.with_suffix(SEAL_SUFFIX))  # the note is no longer true
         if not torn:
             self._recover_one(segment, recovery_point, limit)
             return False

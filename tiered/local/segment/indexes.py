@@ -38,7 +38,7 @@ class SegmentIndexes:
 
     @classmethod
     def empty(cls, base_offset: int) -> SegmentIndexes:
-        """Indexes of a segment without records."""
+        """Return indexes of a segment without records."""
         return cls(OffsetIndex(base_offset), TimeIndex(base_offset))
 
     @property
@@ -231,7 +231,7 @@ def load_growing(files: Files, log: LogFile, base_offset: int, size_bytes: int) 
             indexes.append(offset, position, *running)
         last_offset, position = indexes.last_indexed
         if position and log.header_at(position, size_bytes).last_offset != last_offset:
-            return SegmentIndexes.empty(base_offset)  # of batches that a power cut took
+            return SegmentIndexes.empty(base_offset)  # entries of batches that a power cut took
     except (ConfigError, CorruptionError):
         return SegmentIndexes.empty(base_offset)
     return indexes

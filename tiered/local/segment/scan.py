@@ -93,9 +93,10 @@ class LogFile:
     ) -> Iterator[tuple[Span, memoryview]]:
         """Yield each batch from ``position`` (a batch's start) to the end of a segment of ``size_bytes`` that is whole.
 
-        Works as :meth:`batches`, but raises CorruptionError, with position and base offset, for a batch outside
-        ``offsets`` or not after the one before it, and where the batches do not end at ``size_bytes``, or end below
-        ``reach``. ``dense``: also where an offset is left out (v2 batches only: older ones lack their first offset).
+        Works as :meth:`batches`, but raises CorruptionError, with position and base offset, for a misplaced batch:
+        outside ``offsets``, or not after the one before it. Raises it, too, if the batches do not end at
+        ``size_bytes``, or end below ``reach``. ``dense``: also where an offset is left out (v2 batches only: older ones
+        lack their first offset).
         """
         walk = self.walk(position, offsets, dense=dense)
         return self._through(walk, size_bytes, reach)

@@ -130,7 +130,7 @@ class SealedLocalSegment:
         self._read_only = read_only
         self._ends = stats is not None  # True if the file reaches its end at the seal
         self.dense = False  # True if every offset is known to have a record
-        self.reach = -1  # of a damaged one: its batches reached this offset once
+        self.reach = -1  # for a damaged one: its batches reached this offset once
         self._aborted: list[AbortedTxn] | None = None
         self.before: HasPath | None = None  # the active segment that it was: a read may have begun then
 

@@ -83,7 +83,7 @@ class Transactions:
         self._locks = [PlainLock() for _ in range(LOCKS)]
         self._coordinator: TransactionCoordinator | None = None
         self._lent: dict[str, TxnProducer] = {}
-        self._marked: dict[str, set[TopicPartition]] = {}  # of decided transactions that are not complete
+        self._marked: dict[str, set[TopicPartition]] = {}  # decided transactions that are not complete
         self._ending = False
         self._forgotten_ms = 0
         self._recovered = True
@@ -281,9 +281,9 @@ class Transactions:
         """Abort open transactions, unless a thread hangs in the disk. Return True if nothing is left to do."""
         if os.getpid() != self._pid:
             return False
-        ending, self._ending = self._ending, True  # what would change a partition from now on is refused
+        ending, self._ending = self._ending, True  # changes of partitions are refused from now on
         for lock in self._locks if not ending else ():
-            if not lock.hold(timeout_seconds):  # what began before is over once its lock was free
+            if not lock.hold(timeout_seconds):  # earlier changes are over once their lock was free
                 return False
             lock.release()
         coordinator = self._coordinator

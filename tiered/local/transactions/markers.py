@@ -56,7 +56,7 @@ class Markers:
             if not self.sees_all():
                 raise
         try:
-            return self._host.partition(tp)  # it may just have arrived in another directory
+            return self._host.partition(tp)  # the partition may just have arrived in another directory
         except UnknownTopicError:
             if tp.topic in self._host.topics():
                 raise

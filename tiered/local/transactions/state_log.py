@@ -56,8 +56,8 @@ class StateLog:
         """Return the coordinator from the log; create an empty log. ConfigError if another directory may have one.
 
         The coordinator's epoch is the newest of the log and does not rise with a process: the lock of the directory
-        excludes an older one, and a broker that takes the directory over refuses markers below an epoch that it has
-        seen, its own included. Raises CorruptionError, LocalIOError.
+        excludes an older one. A broker that takes the directory over refuses markers below an epoch that it has seen,
+        its own included. Raises CorruptionError, LocalIOError.
         """
         info = self._host.topics().get(TRANSACTION_STATE_TOPIC)
         if info is None and not may_make:
@@ -87,7 +87,7 @@ class StateLog:
         if durable:
             try:
                 log.flush()
-            except ClosedError as error:  # it moves to another directory, perhaps with this record
+            except ClosedError as error:  # the log moves to another directory, perhaps with this record
                 raise LocalIOError(f"{log.tp} was closed while a decision was written to it") from error
 
 
