@@ -399,7 +399,7 @@ class Service:
         }
 
     def _look_around(self) -> None:
-        """Once a second, log requests without an answer, note the worst problem beside the lock, show progress."""
+        """Log overdue requests, note the worst problem beside the lock and show progress, once a second."""
         now = self._clock.monotonic()
         silent = self._store_metrics.say_overdue(now, self._place.store.url)
         if silent or self._trouble or self._telemetry.has_warned:
