@@ -415,8 +415,7 @@ class LocalCheck:
         start: int,
         alone: bool,
     ) -> None:
-        """Compare transaction index and producer snapshot with the markers; reads and uploads rebuild both from the
-        log.
+        """Compare transaction index and producer snapshot with the markers. Reads and uploads rebuild both.
 
         ``alone``: a transaction that began before the log counts as unknown, as reads do, if no bucket has that part.
         Segments wholly below the log ``start`` do not need them: an open removes the snapshots at or below it, as Kafka

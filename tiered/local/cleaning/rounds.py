@@ -56,8 +56,7 @@ class CleaningStoppedError(TieredError):
 
 
 class CleaningRound:
-    """One round. ``spend`` gets the bytes read and the bytes to be written; it may sleep, and raise (a limit, a
-    reserve).
+    """One round. ``spend`` gets the bytes read and the bytes to be written; it may sleep, and raise.
 
     ``at_once``: ``spend`` is called for many batches together. Without it, for each batch, as a rate limit needs.
     """

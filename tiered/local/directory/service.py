@@ -58,8 +58,7 @@ class DirectoryService:
             raise
 
     def end(self, cleaner: LogCleaner, workers: Workers) -> bool:
-        """End rounds of compaction and close every partition, within ``close_timeout_ms``. Return True if all is
-        durable.
+        """Close every partition within ``close_timeout_ms``, compaction first. Return True if all is durable.
 
         LocalIOError if a thread hangs in the disk; the other partitions are durable then, if possible.
         """

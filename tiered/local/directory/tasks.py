@@ -128,8 +128,7 @@ class Done:
 
 @dataclass(slots=True)
 class Task:
-    """A task. ``run`` gets the wall clock in ms; errors that it raises or returns in :class:`Done` are reported at its
-    end.
+    """A task. ``run`` gets the wall clock in ms. Its errors, raised or in :class:`Done`, are reported at its end.
 
     ``workers``: 0 runs in the thread that ticks, n at the same time on n workers.
     """

@@ -97,8 +97,7 @@ def read_topic_id(path: Path, files: Files) -> UUID | None:
 def read_topic_ids(
     directory: Path, files: Files, tps: Iterable[TopicPartition], broken: dict[TopicPartition, TieredError]
 ) -> dict[str, dict[int, UUID | None]]:
-    """Return topic ids by topic and partition, the known ones first. Unreadable ones go into ``broken``, with the
-    error.
+    """Return topic ids by topic and partition, the known ones first. Add errors to ``broken``.
 
     One partition's file does not affect another's: an unreadable one takes only itself out of service.
     """
@@ -157,10 +156,10 @@ def ensure_topic_id(path: Path, files: Files, topic_id: UUID) -> None:
 
 
 def expected_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
-    """Return the topics of ``tiered-topics.json``, before the directories are read: adopted ones have no partitions
-    yet.
+    """Return the topics of ``tiered-topics.json``, before the directories are read.
 
-    In a broker's directory every topic counts as adopted: its controller decides which there are.
+    Adopted topics have no partitions yet. In a broker's directory every topic counts as adopted: its controller decides
+    which there are.
     """
     brokers = files.state(directory / BROKER_FILE) is not None
     topics = read_topics(directory, files)

@@ -26,8 +26,7 @@ _MAGIC = b"\x02"
 
 
 class BatchOrder:
-    """Order of the batches. ``expected``: the end of the good ones so far. ``damage``: (position, offset) of the first
-    bad one.
+    """Order of the batches. ``expected``: end of the good ones so far; ``damage``: (position, offset) of the first bad.
 
     ``dense``: every offset has a record. ``promised``: an offset at which a batch ends if any batch follows it (the
     recovery point of the segment that is appended to), -1 if none is known.
@@ -81,7 +80,7 @@ class BatchOrder:
         return True
 
     def overflows(self, span: Span, first: int) -> bool:
-        """Return True if only its distance from the segment's base is wrong, as old brokers left some."""
+        """Return True if it may be good but for its distance from the segment's base, as old brokers left some."""
         last = span.last_offset
         return self._is_far(last) and last < self._offsets.next and not self._is_hole(first)
 

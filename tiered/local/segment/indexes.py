@@ -176,8 +176,7 @@ def load_indexes(
     largest: int | None = None,
     next_offset: int = NO_LIMIT,
 ) -> SegmentIndexes:
-    """Return indexes of a sealed segment from its files; missing, ragged, zeroed or wrong ones are rebuilt from the
-    log.
+    """Return indexes of a sealed segment from its files; missing, ragged, zeroed or wrong ones are rebuilt.
 
     ``repair`` writes the result back, unless the log is damaged: its indexes may be the only proof of the loss.
     ``largest``: the largest timestamp, if noted: only this reveals missing entries at the end. Kafka leaves such files

@@ -141,11 +141,10 @@ class LogFile:
     def batches(
         self, position: int, end: int, *, buffer_bytes: int = BUFFER_BYTES
     ) -> Iterator[tuple[Span, memoryview]]:
-        """Yield each whole batch from ``position`` (a batch's start) to ``end``, by declared length, without CRC
-        checks.
+        """Yield each whole batch from ``position`` (a batch's start) to ``end``, by declared length.
 
-        The view is valid until the next step; ``buffer_bytes`` are read at a time. Stops quietly at a partial tail;
-        raises CorruptionError where the declared length or the magic cannot be.
+        CRCs are not checked. The view is valid until the next step; ``buffer_bytes`` are read at a time. Stops quietly
+        at a partial tail; raises CorruptionError where the declared length or the magic cannot be.
         """
         return self._through(self.loose_walk(position), end, buffer_bytes=buffer_bytes)
 

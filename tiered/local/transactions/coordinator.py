@@ -215,8 +215,7 @@ class Transactions:
             self._finish(coordinator, name)
 
     def abort_orphans(self, tp: TopicPartition, *, whoever: bool = False) -> int:
-        """Abort open transactions in ``tp`` of volumes that are gone; return their number. This volume has claimed
-        ``tp``.
+        """Abort open transactions in ``tp``, which this volume has claimed, of gone volumes; return their number.
 
         Their coordinators can decide nothing any more: the claim fenced them. A Kafka cluster's are left alone, unless
         the flag says that ``tp`` is a copy without another writer.
