@@ -7,6 +7,7 @@ neither of them when ``main`` ends.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
@@ -40,27 +41,27 @@ def run_apart(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 class _Run(Generic[T]):
-    """One coroutine and its loop."""
+    """One coroutine and its loop, which its thread makes: an interrupted caller leaves no loop open."""
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._work = work
-        self._runner = asyncio.Runner(loop_factory=DaemonLoop)
-        self._loop = self._runner.get_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[T] | None = None
+        self._cancelled = False
 
     def main(self) -> T:
         """Run the coroutine on this thread."""
-        with self._runner:
-            self._task = self._loop.create_task(self._work())
-            return self._loop.run_until_complete(self._task)
+        with asyncio.Runner(loop_factory=DaemonLoop) as runner:
+            loop = runner.get_loop()
+            self._task = loop.create_task(self._work())
+            self._loop = loop
+            if self._cancelled:  # looked at after the loop is known: no cancel falls between the two
+                self._task.cancel()
+            return loop.run_until_complete(self._task)
 
     def cancel(self) -> None:
-        """Cancel it, from another thread."""
-        try:
-            self._loop.call_soon_threadsafe(self._cancel)
-        except RuntimeError:
-            return  # the loop is closed: it has ended
-
-    def _cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        """Cancel the coroutine, from another thread."""
+        self._cancelled = True
+        if self._loop is not None and self._task is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the coroutine has ended
+                self._loop.call_soon_threadsafe(self._task.cancel)

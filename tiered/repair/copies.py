@@ -148,29 +148,51 @@ def list_objects(topic_id: UUID, partition: int) -> Steps[Listed]:
     return Listed({entry.key: entry.size for entry in segments}, epochs)
 
 
-def uploads_after(copy: Root, sizes: Mapping[str, int]) -> Steps[list[Row]]:
-    """Return the rows of a writer's uploads after the end of ``copy``, of its claim or a newer one."""
+def uploads_after(copy: Root, sizes: Mapping[str, int], *, skip_damaged: bool) -> Steps[list[Row]]:
+    """Return the rows of a writer's uploads after the end of ``copy``, of its claim or a newer one.
+
+    Raises CorruptionError for a listed index that cannot be read, unless ``skip_damaged``: one false answer must not
+    end the log before its newest records.
+    """
 
     def late(name: SegmentName) -> bool:
         return name.role is Role.WRITER and name.base >= copy.next_offset and name.epoch >= copy.writer.epoch
 
-    return (yield from described(copy, sizes, late))
+    found = yield from _read_heads(copy, sizes, late)
+    for name, row in found.items():
+        index = index_key(copy.topic_id, copy.partition, name)
+        if row is None and index in sizes and not skip_damaged:
+            raise CorruptionError(
+                f"{copy.where}: the index {index} of an upload is damaged",
+                hint="run the command again; if it stays damaged, --accept-loss ends the log before this upload",
+            )
+    return _whole(copy, sizes, found)
 
 
 def described(root: Root, sizes: Mapping[str, int], wanted: Callable[[SegmentName], bool]) -> Steps[list[Row]]:
     """Return the rows of segments of a partition, both objects of which are there, as their bundles describe them."""
+    return _whole(root, sizes, (yield from _read_heads(root, sizes, wanted)))
+
+
+def _whole(root: Root, sizes: Mapping[str, int], found: Mapping[SegmentName, Row | None]) -> list[Row]:
+    logs = [(segment_key(root.topic_id, root.partition, name), row) for name, row in found.items()]
+    return sorted([row for log, row in logs if row is not None and sizes.get(log) == row.size])
+
+
+def _read_heads(
+    root: Root, sizes: Mapping[str, int], wanted: Callable[[SegmentName], bool]
+) -> Steps[dict[SegmentName, Row | None]]:
+    """Return what the bundle of each wanted ``.log`` describes, None for one that is missing, damaged or another's."""
     parsed = [each for each in map(parse_segment_key, sizes) if each is not None and each.suffix == "log"]
     names = [each.name for each in parsed if wanted(each.name)]
-    rows: list[Row] = []
+    found: dict[SegmentName, Row | None] = {}
     for at in range(0, len(names), HEADS_TOGETHER):
         group = names[at : at + HEADS_TOGETHER]
         keys = [index_key(root.topic_id, root.partition, name) for name in group]
         answers: Sequence[object] = yield Together(tuple([Get(key, 0, HEAD_BYTES) for key in keys]))
         for name, key, got in zip(group, keys, answers, strict=True):
-            row = _row(root, name, key, got)
-            log = segment_key(root.topic_id, root.partition, name)
-            rows += [row] if row is not None and sizes.get(log) == row.size else []
-    return sorted(rows)
+            found[name] = _row(root, name, key, got)
+    return found
 
 
 def _row(copy: Root, name: SegmentName, key: str, got: object) -> Row | None:

@@ -262,7 +262,7 @@ def _with_since(ground: Ground, copy: Root, where: str, rows: list[Row], listed:
     if copy.writer.volume == SPARK_VOLUME:
         copy, since, notes = yield from _decided(ground, copy)
         return Base(copy, where, rows, since, [], notes=notes, copied_ms=copied_ms)
-    found = yield from uploads_after(copy, listed.sizes)
+    found = yield from uploads_after(copy, listed.sizes, skip_damaged=ground.options.accept_loss)
     key_of = partial(segment_key, copy.topic_id, copy.partition)
     since, holes = chain(found, copy.next_offset, copy.writer.epoch, key_of), list[Row]()
     while True:

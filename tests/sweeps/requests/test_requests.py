@@ -55,8 +55,9 @@ def test_a_repair_that_keeps_no_copy_is_caught(
 
 @pytest.mark.parametrize("fault", ["404", "truncated", "wrong bytes"])
 def test_an_index_that_one_answer_calls_gone_or_damaged_is_not_lost(tmp_path: Path, fault: str) -> None:
-    """A catalog that goes on without the bundle would be no rebuilt one."""
-    play_repair(RepairCase("root", 8, fault, 1), tmp_path / "case")
+    """A log that ends before the upload of that index would have lost its newest records."""
+    for first in range(12, 18):
+        play_repair(RepairCase("root", first, fault, 1), tmp_path / "case")
 
 
 def test_a_copy_that_is_said_to_be_gone_is_no_copy(tmp_path: Path) -> None:

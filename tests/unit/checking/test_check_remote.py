@@ -318,7 +318,7 @@ def test_a_root_that_is_too_large_is_not_fetched(log: Scenario, monkeypatch: pyt
     monkeypatch.setattr("tiered.remote.root_view.MAX_OBJECT_BYTES", 100)
     report = check(None, log.store)
     assert codes(report) == {"root"}
-    assert "100 are the most" in report.findings[0].message
+    assert "more than the limit of 100" in report.findings[0].message
 
 
 @pytest.mark.parametrize("damage", ["cut", "a folder"])

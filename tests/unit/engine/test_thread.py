@@ -1,0 +1,46 @@
+"""A coroutine on a thread with an event loop of its own, for callers without one."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tiered.engine import thread
+from tiered.engine.thread import run_apart
+
+
+async def name_of_thread() -> str:
+    return threading.current_thread().name
+
+
+def test_the_coroutine_runs_on_another_thread() -> None:
+    assert run_apart(name_of_thread) != threading.current_thread().name
+
+
+def test_an_interrupt_before_the_thread_begins_leaves_no_loop_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(work: Callable[[], Any]) -> None:
+        raise KeyboardInterrupt
+
+    found: list[str] = []
+    monkeypatch.setattr(thread._THREADS, "submit", interrupted)
+    monkeypatch.setattr(sys, "unraisablehook", lambda each: found.append(str(each.exc_value)))
+    with pytest.raises(KeyboardInterrupt):
+        run_apart(name_of_thread)
+    gc.collect()
+    assert found == []
+
+
+def test_a_run_that_is_cancelled_before_it_begins_ends_at_once() -> None:
+    async def wait() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    run = thread._Run(wait)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        run.main()
