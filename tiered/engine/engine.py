@@ -156,7 +156,7 @@ class Engine:
     def go_by(self, limits: Limits) -> None:
         """Apply new limits."""
         self.limits = limits
-        self.queue.go_by_limits()
+        self.queue.fill_soon()
         for worker in self._workers.values():
             worker.wake()
 

@@ -274,7 +274,7 @@ class Tiering:
                 errors[tp] = self._note_fenced(tp, error)
         refused = sorted(errors.values(), key=lambda error: isinstance(error, ALONE))
         if refused:
-            raise _told(refused[0])
+            raise _root_cause(refused[0])
 
     def _is_committed(self, tp: TopicPartition, end: int) -> bool:
         at = self.local.partition(tp).positions()
@@ -486,7 +486,7 @@ class Run:
             engine.pause(pauses)
             try:
                 for each in found:
-                    each.tell(engine)
+                    each.enter(engine)
                 await engine.idle()
             finally:
                 await engine.stop()
@@ -600,7 +600,7 @@ class _Found:
         )
         return cls(seen, held, tuple(sealed))
 
-    def tell(self, engine: Engine) -> None:
+    def enter(self, engine: Engine) -> None:
         """Put it into the engine's table."""
         p = engine.see(self.seen)
         if self.held is not None:
@@ -633,9 +633,13 @@ class InlineBucket(StepBucket):
     async def drive(self, steps: Steps[T], *, together: int = REGISTRATION_REQUESTS) -> T:
         """Return the value of the steps."""
         del together
+        return await self._call(partial(self._tiering.drive, steps))
+
+    async def _call(self, work: Callable[[], T]) -> T:
+        """Return the result of a call that blocks."""
         if self.is_alone():
-            return self._tiering.drive(steps)  # on the loop's thread, where nothing else waits: no hop to another one
-        return await to_its_end(partial(self._tiering.drive, steps), self._pool)
+            return work()  # on the loop's thread, where nothing else waits: no hop to another one
+        return await to_its_end(work, self._pool)
 
     def upload_deadline_seconds(self) -> float:
         """Return how long each object of an upload is retried."""
@@ -643,26 +647,19 @@ class InlineBucket(StepBucket):
 
     async def register(self, topic: str) -> None:
         """Register the topic. A store that did not answer just now gets one attempt."""
-        if self.is_alone():
-            self._tiering.asked(self.steps.register(topic))
-        else:
-            await to_its_end(partial(self._tiering.asked, self.steps.register(topic)), self._pool)
+        await self._call(partial(self._tiering.asked, self.steps.register(topic)))
 
     async def upload(self, tp: TopicPartition, segment: SegmentRef, claim_epoch: int) -> Row:
         """Store and verify both objects of a segment. Then read the pauses, before the next upload begins."""
         seconds = self.upload_deadline_seconds()
         steps = self.steps.upload(tp, segment, claim_epoch, deadline_seconds=seconds)
 
-        def upload_and_look() -> tuple[Row, Mapping[str, Pause]]:
-            return self._tiering.drive(steps), self._look()
-
-        alone = self.is_alone()
-        row, pauses = upload_and_look() if alone else await to_its_end(upload_and_look, self._pool)
+        row, pauses = await self._call(lambda: (self._tiering.drive(steps), self._look()))
         self.when_looked(pauses)
         return row
 
 
-def _told(error: TieredError) -> TieredError:
+def _root_cause(error: TieredError) -> TieredError:
     """Return the cause of a refused commit, which has the useful hint; the next sync claims again."""
     cause = error.__cause__
     return (

@@ -55,7 +55,6 @@ def succeeded(p: Partition, doing: str) -> Report | None:
 
 def fenced(p: Partition, failure: Failure, now_ms: int, *, repeat_ms: int) -> Report | None:
     """Note that a newer claim owns the partition. No more of its work begins."""
-    p.drop_claim()
     p.phase = Phase.FENCED
     p.failure, p.failed_doing = failure, "fenced"
     return once(p, Level.ERROR, "fenced", _text(failure, "the partition is fenced"), now_ms=now_ms, repeat_ms=repeat_ms)

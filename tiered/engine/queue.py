@@ -46,7 +46,7 @@ class UploadQueue:
             if len(self._heap) > 2 * len(self._waiting) + HEAP_SLACK:
                 self._heap = [(*each[:2], tp) for tp, each in self._waiting.items()]
                 heapq.heapify(self._heap)
-        self._fill_soon()
+        self.fill_soon()
 
     def withdraw(self, worker: Worker) -> None:
         """Take a partition out of the line."""
@@ -57,13 +57,9 @@ class UploadQueue:
     def ended(self) -> None:
         """Free the slot of an upload."""
         self.running -= 1
-        self._fill_soon()
+        self.fill_soon()
 
-    def go_by_limits(self) -> None:
-        """Fill the slots that new limits have added."""
-        self._fill_soon()
-
-    def _fill_soon(self) -> None:
+    def fill_soon(self) -> None:
         """Fill slots in the next turn of the loop: by then all partitions of one scan are in line."""
         if not self._filling and self._waiting and self.running < self._limits().uploads:
             self._filling = True

@@ -103,8 +103,8 @@ class DirectoryRun:
         self.has_scanned = False
         self.scan_failure: TieredError | None = None  # the last scan's: the disk's state is unknown since
         self._notes: dict[TopicPartition, PartitionUpload] = {}
-        self._noted = asyncio.Event()
-        self._resuming = asyncio.Event()
+        self._noted = Wakeup()
+        self._resuming = Wakeup()
         self._scan_seconds = 0.0
         self._scan_now = Wakeup()
         self._scanning = asyncio.Lock()
@@ -318,7 +318,6 @@ class DirectoryRun:
         """
         while True:
             await self._noted.wait()
-            self._noted.clear()
             named = await self._write_notes()
             if named < 0:
                 await asyncio.sleep(NOTE_RETRY_SECONDS)
@@ -352,7 +351,6 @@ class DirectoryRun:
         """
         while True:
             await self._resuming.wait()
-            self._resuming.clear()
             try:
                 await in_thread(self._directory.resume)
             except (TieredError, OSError) as error:

@@ -63,7 +63,7 @@ class _Known:
 
     topic_id: UUID
     seen: PartitionSeen | None = None
-    told: dict[int, SegmentRef] = field(default_factory=dict)
+    reported: dict[int, SegmentRef] = field(default_factory=dict)
     active_base: int = -1
     active_since_ms: int = -1
     active_ns: int = -1
@@ -351,11 +351,11 @@ class Scanner:
         known.grows, known.active_ns = known.seen is None or known.seen.active_bytes != active.size, active.modified_ns
         sealed = []
         for base, end in self._segments(tp, bases):
-            if base not in known.told:
-                known.told[base] = ref = self._sealed(known, folder, base, end)
+            if base not in known.reported:
+                known.reported[base] = ref = self._sealed(known, folder, base, end)
                 sealed.append(ref)
-        for base in [base for base in known.told if base < bases[0]]:
-            del known.told[base]
+        for base in [base for base in known.reported if base < bases[0]]:
+            del known.reported[base]
         before, known.seen = known.seen, seen
         if sealed:
             return replace(seen, sealed=tuple(sealed))

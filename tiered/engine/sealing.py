@@ -24,12 +24,10 @@ WRITER_GONE_MS = 500
 class Sealer:
     """The loop of the seals. ``seal`` rolls, or asks the writer to and returns True. Then it scans the disk."""
 
-    def __init__(
-        self, engine: Engine, seal: Callable[[], Awaitable[bool]], when_sealed: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, engine: Engine, seal: Callable[[], Awaitable[bool]]) -> None:
         self._engine = engine
         self._seal = seal
-        self.when_sealed = when_sealed
+        self.when_sealed: Callable[[], None] = lambda: None
         self._changed = Wakeup()
         self._not_before_ms = 0
         self._attempts = 0

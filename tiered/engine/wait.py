@@ -217,7 +217,7 @@ def follow(
     for error in directory.unreadable().values():
         raise error  # its records may be on this disk only
     before = committed = _committed(directory, ends)
-    begun = told = clock.monotonic()
+    begun = reported = clock.monotonic()
     asked = begun - ASK_S
     never = threading.Event()
     while behind := _behind(ends, committed, directory.uploads(), directory.pauses()):
@@ -225,8 +225,8 @@ def follow(
         if roll and now - asked >= ASK_S:
             directory.seal()
             asked = now
-        if now - told >= PROGRESS_SECONDS:
-            told = now
+        if now - reported >= PROGRESS_SECONDS:
+            reported = now
             progress(f"not committed by the running uploader yet: {shown(behind)}")
         if timeout_ms is not None and now - begun >= timeout_ms / 1000:
             raise DataLocalError(

@@ -155,7 +155,7 @@ class PlainLock:
 
     def _take(self, frame: FrameType | None, timeout: float, *, raises: bool) -> bool:
         mine = (frame, threading.get_ident())
-        deadline = SystemClock.monotonic() + timeout
+        deadline = None
         if timeout and self._waiters.are_there():
             self._waiters.wait(bool, _YIELD_S)  # a thread that retakes the lock at once would starve the others
         while (found := self._holder.setdefault(True, mine)) is not mine:  # one step: no exception comes in between
@@ -168,8 +168,10 @@ class PlainLock:
                 raise reentrant_call()
             elif timeout < 0:
                 self._waiters.wait(self._is_free, _POLL_S)
-            elif (left := deadline - SystemClock.monotonic()) > 0:
-                self._waiters.wait(self._is_free, min(left, _POLL_S))
             else:
-                return False
+                now = SystemClock.monotonic()
+                deadline = now + timeout if deadline is None else deadline
+                if now >= deadline:
+                    return False
+                self._waiters.wait(self._is_free, min(deadline - now, _POLL_S))
         return True

@@ -203,8 +203,8 @@ def _row(copy: Root, name: SegmentName, key: str, got: object) -> Row | None:
         head = None
     if head is None:
         return None
-    told, aborts = head.descriptor, head.section(SectionKind.TXN_INDEX) is not None
-    whose = told.topic_id, told.partition, told.base_offset, head.claim_epoch
+    segment, aborts = head.descriptor, head.section(SectionKind.TXN_INDEX) is not None
+    whose = segment.topic_id, segment.partition, segment.base_offset, head.claim_epoch
     if whose != (copy.topic_id, copy.partition, name.base, name.epoch):
         return None
-    return row_of(told, uid=name.uid, role=name.role, claim_epoch=name.epoch, idx_len=head.size_bytes, aborts=aborts)
+    return row_of(segment, uid=name.uid, role=name.role, claim_epoch=name.epoch, idx_len=head.size_bytes, aborts=aborts)
