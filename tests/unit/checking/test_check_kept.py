@@ -240,7 +240,7 @@ def test_a_snapshot_that_is_deleted_while_it_is_looked_at_is_no_damage(log: Scen
     view = RootView(root.topic_id, 0, TOPIC)
 
     class Meanwhile:
-        """It goes, and what it held, before the segments are looked at."""
+        """Store that deletes the snapshot and its segments before the check reads them."""
 
         url = log.store.url
         gone = False

@@ -28,7 +28,7 @@ from tiered.plan.pauses import Pause
 from tiered.testing.clock import FakeClock
 
 OPENED: list[Desk] = []
-"""Those of the test that runs; it closes them at its end."""
+"""Desks of the running test, closed at its end."""
 
 TURNS = 20
 """Turns of the loop in which all that can be done at one time is done."""
@@ -80,7 +80,7 @@ class Call:
 
 @dataclass(frozen=True)
 class CommittedRoot:
-    """Of a root what the engine reads."""
+    """The part of a root that the engine reads."""
 
     next_offset: int
     start_offset: int = 0

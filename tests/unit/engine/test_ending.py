@@ -248,7 +248,7 @@ def test_a_topic_that_was_refused_is_asked_once_more_before_the_end() -> None:
 
 
 def test_a_fenced_log_says_only_of_what_it_knows_that_it_is_on_this_disk_only() -> None:
-    """Of a commit that was not answered nobody knows; of one below another's rows everybody does."""
+    """A commit without an answer is in doubt. A commit below another writer's rows is not."""
     unknown, landed = Desk().claimed(), Desk().claimed()
     for desk in (unknown, landed):
         (upload,) = desk.seal(0)

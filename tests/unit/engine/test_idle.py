@@ -1,4 +1,4 @@
-"""Of many idle partitions a few words are held: the next commit reads the root, and believes no older one."""
+"""Idle partitions keep a few words in memory: the next commit reads the root, and accepts no older one."""
 
 from __future__ import annotations
 

@@ -18,12 +18,12 @@ CAP_MS = int(BACKOFF_MAX_SECONDS * 1000)
 
 
 def sizes(world: Desk) -> dict[str, int]:
-    """Of everything that the engine keeps beside the rows."""
+    """Return the sizes of all that the engine keeps beside the rows."""
     engine, loop = world.engine, world.loop
     return {
         "calls": len(world.open),
         "tasks": len(asyncio.all_tasks(loop)),
-        "timers": len(loop._scheduled),  # type: ignore[attr-defined]
+        "timers": len(loop._scheduled),  # type: ignore[attr-defined]  # the loop's own list
         "queue": len(engine.queue._heap),
         "leaving": len(engine._leaving),
     }

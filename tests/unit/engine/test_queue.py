@@ -67,7 +67,7 @@ def test_more_slots_are_given_out_at_once() -> None:
 def work_for(partitions: int, monkeypatch: pytest.MonkeyPatch) -> float:
     """Claims, uploads and commits one segment of each partition: turns of loops for each commit."""
     turns = 0
-    has_work = Desk(partitions=1).engine.has_work.__func__  # type: ignore[attr-defined]
+    has_work = Desk(partitions=1).engine.has_work.__func__  # type: ignore[attr-defined]  # the function of the method
 
     def counted(self: object, p: Partition) -> bool:
         nonlocal turns

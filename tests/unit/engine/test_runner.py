@@ -1,4 +1,4 @@
-"""The daemon's loops end when they are told to, whatever happens at the same moment; its time follows the wall."""
+"""The daemon's loops end on request, whatever happens at the same moment. Its time follows the wall clock."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def test_a_claim_that_is_taken_over_before_it_is_read_back_acknowledges_nothing(world: World) -> None:
-    """What the other has committed is at offsets of this disk, and not on it."""
+    """The other writer's commits are at offsets of this disk, and not on it."""
     world.partition.append([NewRecord(b"only on this disk")])
     world.partition.roll()
     engine = BucketSteps(world.store.url, OpenDisk(world.log), lambda: world.journal, owner="again", sizes=PartSizes())

@@ -245,7 +245,7 @@ def test_records_that_were_appended_below_the_resumed_end_fence_the_log() -> Non
 
 
 def test_a_log_that_has_begun_where_the_bucket_ends_before_the_claim_is_told_is_noted_at_once() -> None:
-    """Its writer reads the root, too; a look tells what changed, and nothing may change after that."""
+    """Its writer reads the root, too. A scan reports the changes, and nothing may change afterwards."""
     desk = Desk()
     desk.see()
     desk.answer(desk.of(StepKind.REGISTER)[0])
@@ -257,7 +257,7 @@ def test_a_log_that_has_begun_where_the_bucket_ends_before_the_claim_is_told_is_
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_nothing_is_committed_before_what_dead_claims_left_was_looked_at(fails: bool) -> None:
-    """What is below the committed end is no longer swept: a kill in between would leave it for ever."""
+    """Uploads below the committed end are no longer swept: a kill in between would leave them for ever."""
     desk = Desk()
     desk.see(end=10)
     desk.answer(desk.of(StepKind.REGISTER)[0])
@@ -358,7 +358,7 @@ def test_an_idle_partition_is_a_row_without_a_coroutine() -> None:
 
 def test_a_bug_in_a_partition_ends_the_run() -> None:
     desk = Desk().claimed()
-    desk.engine.note = None  # type: ignore[method-assign, assignment]
+    desk.engine.note = None  # type: ignore[method-assign, assignment]  # a bug: a note that cannot be called
     (upload,) = desk.seal(0)
     desk.store(upload)
     with pytest.raises(TypeError):

@@ -26,7 +26,7 @@ FAULTS = (RemoteUnavailableError,) * 4 + (RemotePermissionError, ConfigError)
 
 @dataclass
 class Truth:
-    """Of one partition: what the root holds and whose claim is the newest."""
+    """The root of one partition: its content and its newest claim."""
 
     epoch: int = 0
     next_offset: int = 0

@@ -24,7 +24,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bucket]:
 
 
 def test_the_roots_name_the_topic(place: Bucket) -> None:
-    """As in the table of damages, where no topic is named."""
+    """The repair of a named topic does what the repair of all topics does."""
     before, entry = place.committed(), place.entry
     place.replace(KEY, place.data(KEY)[:-9])
     plan = plan_repair(place.store, ["t"])

@@ -64,6 +64,15 @@ def judge(url: str, finished: Path, end: int) -> None:
         assert read(url, "t", isolation=isolation) == expected, isolation
 
 
+def upload_one_and_link_four(broker: Broker, url: str) -> None:
+    """Upload the first segment of the broker's first leader, then link those up to the fourth."""
+    broker.lead({0: 0})
+    broker.roll(1)
+    assert sidecar(broker.path, url).code == 0
+    broker.roll(4)
+    mirror_of(broker).look()
+
+
 def links(broker: Broker) -> list[int]:
     return log_bases(PosixFiles(), beside(broker.path) / "t-0")
 
@@ -245,11 +254,7 @@ def test_links_that_another_leader_wrote_again_are_made_anew(
     broker: Broker, finished: Path, other: Path, url: str, cut: int
 ) -> None:
     """A link to the segment that was cut in place shows the new records, those after it the old ones."""
-    broker.lead({0: 0})
-    broker.roll(1)
-    assert sidecar(broker.path, url).code == 0
-    broker.roll(4)
-    mirror_of(broker).look()
+    upload_one_and_link_four(broker, url)
     end = broker.elect(other, cut, 5)
     before = broker.contents()
     assert sidecar(broker.path, url).code == 0
@@ -260,11 +265,7 @@ def test_links_that_another_leader_wrote_again_are_made_anew(
 def test_a_link_to_a_segment_that_was_cut_is_not_uploaded(
     broker: Broker, finished: Path, other: Path, url: str
 ) -> None:
-    broker.lead({0: 0})
-    broker.roll(1)
-    assert sidecar(broker.path, url).code == 0
-    broker.roll(4)
-    mirror_of(broker).look()
+    upload_one_and_link_four(broker, url)
     cut = broker.elect(other, 3, 5, rewritten=False)
     assert sidecar(broker.path, url).code == 0
     judge(url, finished, cut)
@@ -293,11 +294,7 @@ def test_a_running_uploader_is_told_anew_what_was_linked_again(broker: Broker, f
 def test_killed_while_links_are_taken_back_it_goes_on(
     broker: Broker, finished: Path, other: Path, url: str, tmp_path: Path
 ) -> None:
-    broker.lead({0: 0})
-    broker.roll(1)
-    assert sidecar(broker.path, url).code == 0
-    broker.roll(4)
-    mirror_of(broker).look()
+    upload_one_and_link_four(broker, url)
     end = broker.elect(other, 2, 5)
     expected = mixed(finished, other, broker.bases[2], end)
     for _ in killed_at_each_effect(broker, tmp_path, mirror_of):
