@@ -34,23 +34,6 @@ def test_a_second_daemon_is_refused_also_while_the_first_is_paused(tmp_path: Pat
     assert judge(remote, writer.written) == writer.written.acked == on_disk(directory)
 
 
-def test_the_next_daemon_goes_on_where_a_killed_one_was(tmp_path: Path, remote: Remote) -> None:
-    directory = tmp_path / "log"
-    with Application(directory, remote) as writer:
-        for _ in range(3):
-            with daemon(directory, remote) as one:
-                one.wait_for("claimed")
-                writer.append(40)
-                one.wait_for("committed")
-                one.kill()
-        with daemon(directory, remote) as last:
-            last.wait_for("claimed")
-            assert writer.sync() == 120
-            assert last.stop() == 0
-        assert writer.end() == 0
-    assert judge(remote, writer.written) == writer.written.acked
-
-
 def test_a_component_beside_a_daemon_is_refused_and_the_application_may_go_without(
     tmp_path: Path, remote: Remote
 ) -> None:
@@ -71,28 +54,3 @@ def test_a_component_beside_a_daemon_is_refused_and_the_application_may_go_witho
             assert other.end() == 0
         assert uploader.stop() == 0
     assert judge(remote, other.written) == writer.written.acked | other.written.acked
-
-
-def test_a_daemon_beside_a_component_is_refused(tmp_path: Path, remote: Remote) -> None:
-    directory = tmp_path / "log"
-    with Application(directory, remote, component=True) as writer:
-        writer.append(60)
-        second = call("run", "--http", "off", "--log-dir", str(directory), *remote.options)
-        assert second.returncode == 11, second.stderr
-        assert f"process {writer.process.pid}" in second.stderr
-        assert writer.sync() == 60
-        assert writer.end() == 0
-    assert judge(remote, writer.written) == writer.written.acked
-
-
-def test_a_second_application_is_refused(tmp_path: Path, remote: Remote) -> None:
-    directory = tmp_path / "log"
-    with Application(directory, remote) as writer:
-        writer.append(10)
-        with stopped(writer.process), Application(directory, remote) as second:
-            answer = second.opened
-            assert (answer["code"], f"process {writer.process.pid}" in answer["message"]) == ("locked", True)
-            assert second.wait() == 11
-        assert writer.sync() == 10
-        assert writer.end() == 0
-    assert judge(remote, writer.written) == writer.written.acked

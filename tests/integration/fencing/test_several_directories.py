@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.fencing.hosts import Application, Remote, daemon, judge, on_disk, program, stopped
+from tests.integration.fencing.hosts import Application, Remote, daemon, judge, on_disk, program
 from tests.integration.uploader.daemons import call
 
 
@@ -61,35 +61,6 @@ def test_a_copied_volume_runs_beside_its_original(tmp_path: Path, remote: Remote
     assert on_disk(places[other]) == before | loses.written.acked  # nothing of the loser's was deleted
 
 
-def test_daemons_of_a_volume_and_its_copy_at_the_same_time(tmp_path: Path, remote: Remote) -> None:
-    """Both live when both have something new: each commit is one volume's, and the loser's daemon says so."""
-    original, clone = tmp_path / "original", tmp_path / "copy"
-    before = first_run(original, remote)
-    copy(original, clone)
-    with (
-        Application(original, remote) as one,
-        Application(clone, remote) as two,
-        daemon(original, remote) as first,
-        daemon(clone, remote) as second,
-    ):
-        one.append(50)
-        two.append(50)
-        answers = [one.ask("sync 60"), two.ask("sync 60")]
-        won, lost = (one, two) if "uploaded_offset" in answers[0] else (two, one)
-        fenced = next(answer for answer in answers if "code" in answer)
-        assert (fenced["code"], fenced["exit_code"]) == ("fenced", 11)
-        assert sum("uploaded_offset" in answer for answer in answers) == 1
-        (second if lost is two else first).wait_for("failed")
-        won.append(10)
-        assert won.sync() == 120
-        codes = {one: first.stop(), two: second.stop()}
-        assert (codes[won], codes[lost]) == (0, 75)
-        assert "t-0 from offset 60 is only on this disk" in (second if lost is two else first).talk[-1]
-        assert (one.end(), two.end()) == (0, 0)
-    assert judge(remote, won.written) == before | won.written.acked
-    assert on_disk(lost.directory) == before | lost.written.acked
-
-
 def put_back(directory: Path, remote: Remote) -> tuple[dict[int, str], Application]:
     """What the first run wrote, and who wrote 50 records more before an older snapshot of the disk was put back."""
     snapshot = directory.with_name("snapshot")
@@ -126,67 +97,3 @@ def test_an_older_snapshot_of_a_disk_is_refused_until_it_rejoins(tmp_path: Path,
         assert again.sync() == 115
         again.end()
     assert judge(remote, writer.written, again.written) == before | writer.written.acked | again.written.acked
-
-
-def test_an_older_snapshot_without_anything_new_is_refused_before_it_gives_an_offset_again(
-    tmp_path: Path, remote: Remote
-) -> None:
-    """The disk was put back under a daemon: what it holds is in the bucket already, but it may not write on."""
-    directory = tmp_path / "log"
-    before, writer = put_back(directory, remote)
-    with daemon(directory, remote) as uploader:
-        assert "older snapshot" in uploader.wait_for("failed")["message"]
-        assert uploader.stop() == 0  # the bucket holds all that this disk has
-    with Application(directory, remote, name="restored") as restored:
-        assert restored.ask("append 1")["code"] == "fenced"
-    assert judge(remote, writer.written) == before | writer.written.acked
-
-
-@pytest.mark.parametrize("component", [False, True], ids=["inline", "component"])
-def test_the_second_of_two_fresh_directories_takes_over(tmp_path: Path, remote: Remote, component: bool) -> None:
-    """It says whom it displaced; the first one names what it had acknowledged and the bucket does not hold."""
-    with (
-        Application(tmp_path / "one", remote, component=component) as one,
-        Application(tmp_path / "two", remote, component=component) as two,
-    ):
-        assert (one.opened, two.opened) == ({"end_offset": 0}, {"end_offset": 0})
-        one.append(7)
-        two.append(40)
-        assert two.sync() == 40
-        refused = one.ask("sync 60")
-        assert (refused["code"], refused["exit_code"]) == ("fenced", 11)
-        assert one.ask("append 1")["code"] == "fenced"
-        two.append(1)
-        assert two.sync() == 41
-        assert (one.end(), two.end()) == (0, 0)
-    assert judge(remote, two.written) == two.written.acked
-    assert on_disk(tmp_path / "one") == one.written.acked
-
-
-def test_a_fresh_directory_takes_over_from_a_paused_host(tmp_path: Path, remote: Remote) -> None:
-    """The whole host sleeps: application and daemon. It wakes to an owner that has gone on."""
-    with (
-        Application(tmp_path / "one", remote) as one,
-        daemon(tmp_path / "one", remote) as uploader,
-    ):
-        one.append(60)
-        assert one.sync() == 60
-        lonely = one.append(9)
-        with (
-            stopped(uploader.process),
-            stopped(one.process),
-            Application(tmp_path / "two", remote) as two,
-        ):
-            assert two.opened == {"end_offset": 60}
-            two.append(40)
-            assert two.sync() == 100
-            assert two.end() == 0
-        refused = one.ask("sync 60")
-        assert (refused["code"], refused["exit_code"]) == ("fenced", 11)
-        assert one.ask("append 1")["code"] == "fenced"
-        assert uploader.stop() == 75
-        assert "t-0 from offset 60 is only on this disk" in uploader.talk[-1]
-        assert one.end() == 0
-    held = judge(remote, one.written, two.written)
-    assert held == one.written.safe | two.written.acked
-    assert on_disk(tmp_path / "one") == one.written.safe | lonely

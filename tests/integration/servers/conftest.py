@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
-from tests.integration.servers.commands import BUCKET, S3_SERVERS, S3Server
-from tiered.store.base import Store
-from tiered.store.location import open_store
-from tiered.store.options import RETRY_DEADLINE_SECONDS, StoreOptions
-
-_numbers = itertools.count()
+from tests.integration.servers.commands import S3Server
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,16 +33,6 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
         one.stop()
 
 
-@pytest.fixture(params=S3_SERVERS)
-def server(
-    request: pytest.FixtureRequest, servers: Callable[[str], S3Server], monkeypatch: pytest.MonkeyPatch
-) -> S3Server:
-    """Each S3 server in turn, its credentials in the environment."""
-    one = servers(request.param)
-    use(one, monkeypatch)
-    return one
-
-
 @pytest.fixture
 def minio(servers: Callable[[str], S3Server], monkeypatch: pytest.MonkeyPatch) -> S3Server:
     """MinIO, its credentials in the environment."""
@@ -65,28 +48,3 @@ def use(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     for name, value in server.credentials.items():
         monkeypatch.setenv(name, value)
-
-
-class OpenPrefix(Protocol):
-    """Opens a store on an endpoint, below the test's own prefix."""
-
-    def __call__(self, endpoint_url: str, *, deadline_seconds: float = RETRY_DEADLINE_SECONDS) -> Store:
-        """The store; closed after the test."""
-
-
-@pytest.fixture
-def open_prefix() -> Iterator[OpenPrefix]:
-    """Opens stores on an endpoint, all below one prefix that no other test uses; closes them."""
-    prefix = f"test-{next(_numbers)}"
-    stores: list[Store] = []
-
-    def open_one(endpoint_url: str, *, deadline_seconds: float = RETRY_DEADLINE_SECONDS) -> Store:
-        store = open_store(
-            f"s3://{BUCKET}/{prefix}", StoreOptions(deadline_seconds=deadline_seconds), endpoint_url=endpoint_url
-        )
-        stores.append(store)
-        return store
-
-    yield open_one
-    for store in stores:
-        store.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +14,6 @@ from confluent_kafka import (
     KafkaError,
     KafkaException,
     Message,
-    Producer,
 )
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
@@ -30,9 +28,6 @@ LEADER_POLL_SECONDS = 0.1
 NOT_YET = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART}
 CLUSTER_ID = "dGllcmVkbG9nLXRlc3RzMQ"
 """The cluster that ``localstack/kafka`` makes; its one node is 1."""
-
-PARTITION_METADATA = "partition.metadata"
-INDEX_SUFFIXES = (".index", ".timeindex")
 
 
 class Seen(NamedTuple):
@@ -135,25 +130,6 @@ class Broker:
             assert clock.monotonic() < deadline, self.said()[-5:]
             clock.sleep(LEADER_POLL_SECONDS)
 
-    def read(self, tp: TopicPartition) -> list[Seen]:
-        """All records of a partition, from its start to its end; CRCs are checked."""
-        consumer = Consumer(
-            {"bootstrap.servers": self.bootstrap, "group.id": "reader", "check.crcs": True, "enable.auto.commit": False}
-        )
-        try:
-            target = KafkaPartition(*tp)
-            start, end = consumer.get_watermark_offsets(target, timeout=TIMEOUT_SECONDS)
-            consumer.assign([KafkaPartition(*tp, start)])
-            seen: list[Seen] = []
-            while not seen or seen[-1].offset < end - 1:
-                message = consumer.poll(TIMEOUT_SECONDS)
-                assert message is not None, f"{tp}: nothing after {seen[-1:]}, the end is {end}"
-                assert message.error() is None, message.error()
-                seen.append(_seen(message))
-            return seen
-        finally:
-            consumer.close()
-
     def hear(self, partitions: Sequence[TopicPartition], *, isolation: str) -> dict[TopicPartition, Heard]:
         """All records of all ``partitions`` in one go, at an isolation level; CRCs are checked."""
         consumer = Consumer(
@@ -199,48 +175,6 @@ class Broker:
             return int(found.offset) if start <= found.offset < end else -1
         finally:
             consumer.close()
-
-    def produce(
-        self, tp: TopicPartition, batches: Iterable[Sequence[tuple[bytes | None, bytes | None, int]]], codec: str
-    ) -> None:
-        """Batches of (key, value, timestamp); one flush after each makes it one batch."""
-        producer = Producer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "compression.type": codec,
-                "linger.ms": 100,
-                "enable.idempotence": True,
-            }
-        )
-        failures: list[KafkaError] = []
-
-        def delivered(error: KafkaError | None, message: object) -> None:
-            if error is not None:
-                failures.append(error)
-
-        for batch in batches:
-            for key, value, timestamp in batch:
-                producer.produce(tp.topic, value, key, tp.partition, timestamp=timestamp, on_delivery=delivered)
-            assert producer.flush(TIMEOUT_SECONDS) == 0
-        assert not failures
-
-    def adopt(self, log_dir: Path, partitions: Sequence[TopicPartition], *, clean: bool) -> None:
-        """Puts partition directories of a closed log under the stopped broker, which created the topics before.
-
-        The broker deletes directories of topics that it does not know, hence its own ``partition.metadata`` stays.
-        ``clean``: as after a clean shutdown, so that it trusts every file; else it gets no index and recovers all.
-        """
-        for tp in partitions:
-            theirs, ours = self.data / str(tp), log_dir / str(tp)
-            for old in theirs.iterdir():
-                if old.name != PARTITION_METADATA:
-                    old.unlink()
-            for file in ours.iterdir():
-                if file.name != PARTITION_METADATA and (clean or file.suffix not in INDEX_SUFFIXES):
-                    shutil.copy2(file, theirs / file.name)
-        if not clean:
-            (self.data / ".kafka_cleanshutdown").unlink()
-            (self.data / "recovery-point-offset-checkpoint").write_text("0\n0\n")
 
     def said(self) -> list[str]:
         """Lines of the broker's log since its last start."""

@@ -198,6 +198,17 @@ def test_kafkas_tools_find_no_fault(world: World) -> None:
     assert world.verified.splitlines()[-1].endswith(": OK"), world.verified
 
 
+@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
+def test_the_tools_object_to_damage(world: World, tmp_path: Path, suffix: str) -> None:
+    """Otherwise the test above could not fail."""
+    [source] = [path / "lz4-0" for path in world.broker.log_dirs if (path / "lz4-0").exists()]
+    file = Path(shutil.copytree(source, tmp_path / "lz4-0")) / f"{0:020d}{suffix}"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    assert verify([tmp_path]).splitlines()[-1].endswith(": PROBLEMS")
+
+
 @kinds
 def test_it_serves_what_we_say(world: World, name: str) -> None:
     tp = TOPICS[name]

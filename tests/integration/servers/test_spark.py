@@ -128,30 +128,6 @@ def test_a_stream_from_topic_to_topic_each_row_once(desk: Desk) -> None:
     assert desk.held("copies") == expected + Counter(f"v{at}" for at in range(30))
 
 
-def test_a_local_logs_partition_is_refused_with_the_command_that_hands_it_over(desk: Desk) -> None:
-    with tiered.open(desk.folder / "log", URL, **desk.options) as log:
-        log.topic("owned", create=True).append(b"local")
-        log.sync(timeout=60)
-    with pytest.raises(Exception, match="tiered topics handover owned --to spark") as error:
-        desk.write(numbers(desk, 3, 1), "owned")
-    assert desk.secret not in str(error.value)
-    assert desk.held("owned") == {"local": 1}
-
-
-def test_the_verbs(desk: Desk) -> None:
-    values = Counter(f"{at % 10}-{turn}" for turn in range(5) for at in range(20))
-    for turn in range(5):
-        rows = desk.spark.range(0, 20, 1, 2).selectExpr(
-            "concat('k', id % 10) as key", f"concat(id % 10, '-{turn}') as value"
-        )
-        desk.write(rows, "jobs")
-    for kinds in ("retention,merge,compact,collect", "reencode"):
-        desk.job("maintain", "--only", kinds, "--dry-run")
-        desk.job("maintain", "--only", kinds, "--yes", "--json")
-    desk.job("check", "--json")
-    assert desk.held("jobs") == values
-
-
 def test_no_secret_is_kept(desk: Desk) -> None:
     wrong = desk.spark.read.format("tiered").options(subscribe="flights", **desk.options)
     with pytest.raises(Exception) as error:

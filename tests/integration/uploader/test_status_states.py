@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.uploader.daemons import Daemon, call, status
-from tests.integration.uploader.logs import T0, append, make_log, open_log
+from tests.integration.uploader.logs import make_log
 from tests.support.engine import seen_views
 from tests.support.proxy import Fault, FaultKind, FaultProxy
 from tiered.engine.reports import Level, Report
@@ -113,19 +113,6 @@ def test_behind(directory: Path, url: str) -> None:
         expect(directory, "behind", "uploads are behind since 20")
         daemon.kill()
     expect(directory, "stopped", "no uploader runs, 200 records on this disk only")
-
-
-def test_fenced(directory: Path, url: str, tmp_path: Path) -> None:
-    place = ("--log-dir", str(directory), "--remote", url)
-    assert call("sync", *place).returncode == 0
-    shutil.copytree(directory, tmp_path / "copy")
-    for path in (directory, tmp_path / "copy"):
-        with open_log(path) as log:
-            append(log, T0, 1)
-    assert call("sync", "--log-dir", str(tmp_path / "copy"), "--remote", url).returncode == 0
-    with Daemon(*place) as daemon:
-        daemon.wait_for("failed")
-        expect(directory, "fenced", "another volume owns the partition")
 
 
 def test_damaged(directory: Path, url: str) -> None:

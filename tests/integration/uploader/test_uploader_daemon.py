@@ -3,68 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import random
 import signal
-import subprocess
-import threading
 from pathlib import Path
 
-import pytest
-
 from tests.integration.uploader.daemons import Daemon, call
-from tests.integration.uploader.logs import T0, T1, append, judge, make_log, open_log, read_root
-from tiered.store.location import open_store
-
-ROUNDS = int(os.environ.get("TIERED_CRASH_ROUNDS", "5"))
-SEED = int(os.environ.get("TIERED_CRASH_SEED", str(random.SystemRandom().randrange(2**32))))
-
-
-class Writer:
-    """An application that appends and ticks while the daemon works beside it."""
-
-    def __init__(self, directory: Path) -> None:
-        self._log = open_log(directory)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._number = 0
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.002):
-            for tp in (T0, T1):
-                append(self._log, tp, self._number)
-                self._number += 1
-            if self._number % 100 == 0:
-                self._log.tick()
-
-    def close(self) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._log.close()
-
-
-@pytest.mark.crash
-def test_kill_9_at_random_moments_loses_and_repeats_nothing(tmp_path: Path) -> None:
-    print(f"TIERED_CRASH_SEED={SEED}")
-    dice = random.Random(SEED)
-    directory, url = tmp_path / "log", f"file://{tmp_path / 'store'}"
-    make_log(directory, records=400)
-    place = ("--log-dir", str(directory), "--remote", url)
-    writer = Writer(directory)
-    try:
-        for _ in range(ROUNDS):
-            with Daemon(*place, "--scan-ms", "20", "--bytes-per-second", "200KiB") as daemon:
-                daemon.wait_for(dice.choice(["started", "claimed", "committed"]))
-                try:
-                    daemon.process.wait(dice.random() * 0.3)
-                except subprocess.TimeoutExpired:
-                    daemon.kill()
-    finally:
-        writer.close()
-    done = call("sync", "--wait", *place, "--timeout", "60s")
-    assert done.returncode == 0, done.stderr
-    assert judge(url, directory, [T0, T1]) > 16
+from tests.integration.uploader.logs import T0, T1, append, judge, make_log, open_log
 
 
 def test_sigterm_drains_and_says_what_stays_local(tmp_path: Path) -> None:
@@ -125,21 +68,6 @@ def test_sighup_reads_the_file_again(tmp_path: Path) -> None:
         daemon.process.send_signal(signal.SIGHUP)
         assert "did you mean uploads?" in daemon.wait_for("reload_failed")["message"]
         assert daemon.stop() == 0
-
-
-def test_sync_asks_a_writer_to_roll(tmp_path: Path) -> None:
-    directory, url = tmp_path / "log", f"file://{tmp_path / 'store'}"
-    make_log(directory, records=400)
-    writer = Writer(directory)
-    try:
-        done = call("sync", "--wait", "--log-dir", str(directory), "--remote", url, "--timeout", "30s")
-    finally:
-        writer.close()
-    assert done.returncode == 0, done.stderr
-    root = read_root(open_store(url), directory, T0)
-    assert root is not None
-    assert root.next_offset >= 200
-    judge(url, directory, [T0, T1], whole=False)
 
 
 def test_exit_statuses_and_hints(tmp_path: Path) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from pathlib import Path
 
 import pytest
 
 from tests.integration.uploader.logs import T0, T1, judge, make_log
-from tests.integration.uploader.stores import Hasty, location
+from tests.integration.uploader.stores import location
 from tiered.engine.drain import DrainMode
-from tiered.store.base import Put, StoreRequest
+from tiered.store.base import StoreRequest
 from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
 from tiered.testing.faults import Fault, FaultKind, FaultStore
@@ -19,36 +18,6 @@ from uploader.config import Settings
 from uploader.service import Place, Service
 
 SETTINGS = Settings(http=None, commit_wait=1, scan=50)
-KINDS = [
-    FaultKind.ERROR,
-    FaultKind.UNKNOWN_BEFORE,
-    FaultKind.UNKNOWN_AFTER,
-    FaultKind.CONFLICT,
-    FaultKind.TRUNCATED,
-    FaultKind.FLIPPED,
-]
-
-
-@pytest.mark.parametrize("seed", range(8))
-async def test_random_faults(tmp_path: Path, seed: int) -> None:
-    dice = random.Random(seed)
-    name = f"faults-{seed}-{tmp_path.name}"
-    make_log(tmp_path / "log", records=150)
-
-    def choose(request: StoreRequest) -> FaultKind | None:
-        kind = dice.choice(KINDS) if dice.random() < 0.1 else None
-        damaging = kind in (FaultKind.TRUNCATED, FaultKind.FLIPPED)
-        stored_root = isinstance(request, Put) and "/s/" not in request.key  # bytes that S3 itself refuses: by checksum
-        return None if damaging and stored_root else kind
-
-    store = FaultStore(MemoryStore(name), choose=choose)
-    place = Place(tmp_path / "log", location(name, ThreadedAioStore(store)))
-    ending = await Service(place, SETTINGS, ids=Hasty()).run(oneshot=DrainMode.ALL, timeout_ms=5_000)
-    if ending.code == 0:
-        judge(f"memory://{name}", tmp_path / "log", [T0, T1], whole=False)
-    ending = await Service(Place(tmp_path / "log", location(name)), SETTINGS).run(oneshot=DrainMode.ALL)
-    assert ending.code == 0, ending.reason
-    assert judge(f"memory://{name}", tmp_path / "log", [T0, T1], whole=False) == 8
 
 
 async def test_a_refusal_is_said_at_once_and_the_corrected_policy_drains_unaided(
@@ -82,19 +51,6 @@ async def test_a_refusal_is_said_at_once_and_the_corrected_policy_drains_unaided
     assert (await run).code == 0
     assert denied == 0
     assert judge(f"memory://{name}", tmp_path / "log", [T0, T1]) == 6
-
-
-async def test_a_rejected_upload_leaves_nothing_behind(tmp_path: Path) -> None:
-    name = f"flipped-{tmp_path.name}"
-    make_log(tmp_path / "log", records=50, partitions=1)
-    store = FaultStore(MemoryStore(name), [Fault(FaultKind.FLIPPED, "put", "*/s/*.log", times=2)])
-    place = Place(tmp_path / "log", location(name, ThreadedAioStore(store)))
-    monkey = Settings(http=None, commit_wait=1)
-    ending = await Service(place, monkey, ids=Hasty()).run(oneshot=DrainMode.ALL)
-    assert ending.code in (0, 13)
-    again = await Service(Place(tmp_path / "log", location(name)), monkey).run(oneshot=DrainMode.ALL)
-    assert again.code == 0
-    assert judge(f"memory://{name}", tmp_path / "log", [T0]) == 3
 
 
 async def test_a_drain_that_can_send_nothing_more_ends_at_once(tmp_path: Path) -> None:

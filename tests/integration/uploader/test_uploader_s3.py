@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.integration.uploader.daemons import Daemon, call
-from tests.integration.uploader.logs import T0, T1, append, judge, make_log, open_log
+from tests.integration.uploader.daemons import call
+from tests.integration.uploader.logs import T0, T1, judge, make_log, open_log
 from tests.integration.uploader.stores import Hasty
 from tests.support.proxy import Fault, FaultKind, FaultProxy
 from tiered.engine.drain import DrainMode
@@ -76,34 +75,9 @@ async def test_a_part_that_is_refused_is_sent_again_alone(
     assert judge(remote, tmp_path / "log", [T0], endpoint=endpoint) == 1
 
 
-def test_a_daemon_over_http_is_killed_and_goes_on(tmp_path: Path, endpoint: str) -> None:
-    make_log(tmp_path / "log")
-    place = ("--log-dir", str(tmp_path / "log"), "--remote", "s3://logs/x", "--endpoint-url", endpoint)
-    with Daemon(*place) as daemon:
-        daemon.wait_for("claimed")
-        daemon.kill()
-    done = call("sync", *place, "--timeout", "60s")
-    assert done.returncode == 0, done.stderr
-    assert judge("s3://logs/x", tmp_path / "log", [T0, T1], endpoint=endpoint) == 10
-    assert CREDENTIALS["AWS_SECRET_ACCESS_KEY"] not in "".join(daemon.talk) + done.stderr
-
-
 def test_a_bucket_that_is_not_there(tmp_path: Path, endpoint: str) -> None:
     make_log(tmp_path / "log", records=10)
     place = ("--log-dir", str(tmp_path / "log"), "--remote", "s3://absent-bucket", "--endpoint-url", endpoint)
     done = call("sync", *place)
     assert done.returncode == 10, done.stderr
     assert "absent-bucket" in done.stderr
-
-
-def test_a_copied_volume_is_refused(tmp_path: Path, endpoint: str) -> None:
-    make_log(tmp_path / "log", records=20)
-    remote = ("--remote", "s3://logs/copies", "--endpoint-url", endpoint)
-    assert call("sync", "--log-dir", str(tmp_path / "log"), *remote).returncode == 0
-    shutil.copytree(tmp_path / "log", tmp_path / "copy")
-    for directory in (tmp_path / "log", tmp_path / "copy"):
-        with open_log(directory) as log:
-            append(log, T0, 1)
-    assert call("sync", "--log-dir", str(tmp_path / "log"), *remote).returncode == 0
-    copy = call("sync", "--log-dir", str(tmp_path / "copy"), *remote)
-    assert (copy.returncode, "it is a copy" in copy.stderr) == (11, True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from pathlib import Path
 
@@ -69,22 +68,6 @@ def test_the_same_beside_a_writer_that_lives(tmp_path: Path) -> None:
         assert root.next_offset == log.partition(T0).positions().end_offset == 91
     finally:
         writer.close()
-        log.close()
-
-
-def test_a_second_signal_ends_at_once_and_does_not_say_that_all_is_sent(tmp_path: Path) -> None:
-    directory, url = tmp_path / "log", f"file://{tmp_path / 'store'}"
-    log = open_log(directory)  # it never rolls
-    try:
-        log.create_topic("t", 1, SMALL)
-        append(log, T0, 0)
-        with Daemon("--log-dir", str(directory), "--remote", url, *RARELY, "--drain-timeout", "1h") as daemon:
-            daemon.wait_for("claimed")
-            daemon.process.send_signal(signal.SIGTERM)
-            daemon.wait_for("drain_started")
-            assert daemon.stop() == 75
-        assert "is only on this disk" in daemon.talk[-1]
-    finally:
         log.close()
 
 
