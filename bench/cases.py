@@ -31,7 +31,7 @@ from bench.spark_cases import scrub, spark_planning, spark_staging, spark_trigge
 from bench.spark_scans import spark_scans
 from bench.start_cases import index_lookup, start
 from tiered.format.batch import decode_records, encode_batch, verify_batch
-from tiered.format.walk import walk_headers
+from tiered.format.batch_scanner import walk_headers
 from tiered.model import NewRecord
 from tiered.testing.moto import locked_moto
 

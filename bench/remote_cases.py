@@ -29,9 +29,9 @@ from bench.sink import sink
 from tiered.config import TopicConfig
 from tiered.engine.drain import DrainMode
 from tiered.format.batch import decode_records, encode_batch
+from tiered.format.batch_scanner import walk_headers
 from tiered.format.crc import crc32c
 from tiered.format.root import Cleaned
-from tiered.format.walk import walk_headers
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.sealed import FileSource

@@ -20,7 +20,7 @@ from tiered.program.uploader_status import LAG_LIMIT_MS
 from tiered.sidecar.mirror import HELD_BYTES, beside
 from tiered.store.base import MIN_PART_BYTES
 from tiered.store.location import StoreLocation
-from tiered.store.puts import MULTIPART_FROM_BYTES, PART_BYTES
+from tiered.store.unique_upload import MULTIPART_FROM_BYTES, PART_BYTES
 
 
 @dataclass(frozen=True, slots=True)

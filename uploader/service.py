@@ -40,7 +40,7 @@ from tiered.store.limit import Limits
 from tiered.store.location import StoreLocation
 from tiered.store.metrics import StoreMetrics
 from tiered.store.options import DEFAULTS, StoreOptions
-from tiered.store.pace import Slowed
+from tiered.store.slowdown import Slowed
 from uploader import logs, status
 from uploader.config import Settings
 from uploader.health import HealthServer, Probes

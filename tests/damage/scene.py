@@ -16,11 +16,11 @@ from tests.support.given import append_given
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import TieredError
 from tiered.format.batch import decode_records, encode_batch
+from tiered.format.batch_scanner import walk_headers
 from tiered.format.control import ControlType, marker
 from tiered.format.header import BatchHeader
 from tiered.format.kernels import ConsumerRecord
 from tiered.format.keys import LOG_SUFFIX, local_name
-from tiered.format.walk import walk_headers
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.partition.partition import PartitionLog

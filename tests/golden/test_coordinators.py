@@ -13,6 +13,7 @@ import pytest
 from tests.golden.fixtures import MAIN, partition_dir
 from tiered.errors import CorruptionError
 from tiered.format.batch import decode_records
+from tiered.format.batch_scanner import walk_headers
 from tiered.format.coordinator_records import (
     GROUP_RECORDS,
     TRANSACTION_RECORDS,
@@ -24,9 +25,8 @@ from tiered.format.coordinator_records import (
     encode_transaction_key,
     record_as_json,
 )
+from tiered.format.kafka_struct import Layout, read_struct, write_struct
 from tiered.format.kernels import Record
-from tiered.format.layouts import Layout, read_struct, write_struct
-from tiered.format.walk import walk_headers
 from tiered.format.wire import WireReader, WireWriter
 from tiered.plan.transactions import Step, TransactionCoordinator
 

@@ -23,6 +23,7 @@ from tests.golden.fixtures import (
 )
 from tiered.errors import CorruptionError
 from tiered.format.batch import decode_records
+from tiered.format.batch_scanner import walk_headers
 from tiered.format.checkpoint import (
     decode_clean_shutdown,
     decode_epochs,
@@ -39,7 +40,6 @@ from tiered.format.offset_index import OffsetIndex
 from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
 from tiered.format.time_index import TimeIndex
 from tiered.format.txn_index import decode_txns, encode_txns
-from tiered.format.walk import walk_headers
 from tiered.plan.visibility import aborted_within
 
 CLEAN_ROOTS = [r for r in ROOTS if not r.startswith("unclean")]

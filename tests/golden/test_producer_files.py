@@ -10,8 +10,8 @@ from tests.golden.fixtures import MAIN, base_offset, expected_offsets, partition
 from tests.golden.producers import LEFT_ALONE, MADE_MS, is_cleaned, snapshots_of
 from tests.support.given import append_given
 from tiered.config import LogConfig, TopicConfig
+from tiered.format.batch_scanner import walk_headers
 from tiered.format.producer_snapshot import decode_snapshot
-from tiered.format.walk import walk_headers
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import TopicPartition

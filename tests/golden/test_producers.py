@@ -11,9 +11,9 @@ from tests.golden.fixtures import MAIN, ROOTS, base_offset, expected_offsets, pa
 from tests.golden.producers import CLEANED, LEFT_ALONE, MADE_MS, is_cleaned, snapshots_of
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, decode_records
+from tiered.format.batch_scanner import walk_headers
 from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
 from tiered.format.txn_index import decode_txns, encode_txns
-from tiered.format.walk import walk_headers
 from tiered.model import AbortedTxn
 from tiered.plan.producer import ProducerBatch, producer_batch
 from tiered.plan.producer_state import ProducerState, Snapshot

@@ -26,10 +26,10 @@ from tiered.format.batch import (
     rebuild_batch,
     verify_batch,
 )
+from tiered.format.batch_scanner import walk_headers
 from tiered.format.codecs import Codec, decompress
 from tiered.format.control import ControlType, coordinator_epoch, marker
 from tiered.format.kernels import Record
-from tiered.format.walk import walk_headers
 from tiered.model import NewRecord, TimestampType
 
 RootAndPartition = tuple[str, str]

@@ -10,11 +10,11 @@ import pytest
 from tests.golden import fixtures
 from tiered.config import LogConfig, TopicConfig
 from tiered.format.batch import decode_records, read_header
+from tiered.format.batch_scanner import walk_headers
 from tiered.format.checkpoint import decode_epochs, decode_partition_metadata
 from tiered.format.keys import parse_partition_dir
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.time_index import TimeIndex
-from tiered.format.walk import walk_headers
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.testing.clock import FakeClock, SeededIds

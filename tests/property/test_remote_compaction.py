@@ -13,10 +13,10 @@ from tests.unit.remote.building import RemoteLog
 from tests.unit.remote.rewriting import Rewriter
 from tiered.config import TopicConfig
 from tiered.format.batch import encode_batch
+from tiered.format.batch_scanner import walk_headers
 from tiered.format.codecs import Codec
 from tiered.format.keys import local_name
 from tiered.format.txn_index import decode_txns
-from tiered.format.walk import walk_headers
 from tiered.model import AbortedTxn, NewRecord
 from tiered.plan.batch_filter import CleaningReport
 from tiered.plan.offset_map import ENTRY_BYTES

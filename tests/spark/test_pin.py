@@ -28,12 +28,12 @@ from tiered.errors import (
     UnknownTopicError,
 )
 from tiered.format.batch import encode_batch, read_header
+from tiered.format.batch_scanner import Run, cut
 from tiered.format.control import ControlType, marker
 from tiered.format.crc import crc32c
 from tiered.format.keys import partition_prefix
 from tiered.format.root import STATE_DELETING, encode_root
 from tiered.format.rows import Rows
-from tiered.format.walk import Run, cut
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import AbortedTxn, Row, TopicPartition

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tiered.format.batch import BatchHeader, decode_records, least_timestamp, verify_batch
+from tiered.format.batch_scanner import BatchWalk, corrupt_at
 from tiered.format.codecs import Codec
-from tiered.format.walk import BatchWalk, corrupt_at
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.writer import PartitionWriter
 from tiered.model import RecordMetadata

@@ -33,15 +33,15 @@ from tiered.dump.small_files import base_of, first_sequence, suffix_of
 from tiered.dump.verify import sanity_error
 from tiered.errors import CorruptionError
 from tiered.format.batch import HEADER_BYTES, BatchHeader, ControlType, control_type, decode_records, read_header
+from tiered.format.batch_scanner import MIN_TAIL_BYTES, hop
 from tiered.format.control import control_message
 from tiered.format.coordinator_records import UnknownRecordError, record_as_json
+from tiered.format.kafka_struct import Layout
 from tiered.format.kernels import Record
-from tiered.format.layouts import Layout
 from tiered.format.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot
 from tiered.format.time_index import TIME_ENTRY_BYTES, TimeIndex
 from tiered.format.txn_index import decode_txns
-from tiered.format.walk import MIN_TAIL_BYTES, hop
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.sealed import FileSource
 from tiered.model import AbortedTxn, ByteSource, Headers

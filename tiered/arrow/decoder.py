@@ -15,9 +15,9 @@ from tiered.arrow.schema import COLUMNS, arrow_schema, pyarrow
 from tiered.errors import ConfigError
 from tiered.format import kernels
 from tiered.format.batch import BatchHeader, decode_records, read_header
+from tiered.format.batch_scanner import cut
 from tiered.format.columns import ColumnReader, Columns, Int64s
 from tiered.format.pure_kernels import ArrowColumns
-from tiered.format.walk import cut
 from tiered.model import TopicPartition
 
 if TYPE_CHECKING:

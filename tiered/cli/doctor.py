@@ -28,10 +28,10 @@ from tiered.program.partition_status import lock_holders
 from tiered.program.stores import location, open_remote
 from tiered.program.versions import part_versions, product_version
 from tiered.store.base import Get, Head, List, Object, Page, Store
+from tiered.store.capabilities import check_capabilities, probe
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
 from tiered.store.options import StoreOptions
-from tiered.store.probe import check_capabilities, probe
 from tiered.store.s3_requests import S3Target
 from tiered.times import format_time
 

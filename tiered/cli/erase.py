@@ -41,7 +41,7 @@ from tiered.program.stores import location
 from tiered.program.tiers import Tiers, open_in_bucket
 from tiered.read.topic import TopicReads
 from tiered.remote.fence import owner_of
-from tiered.store.probe import probe
+from tiered.store.capabilities import probe
 
 
 @click.command("erase", cls=Command)

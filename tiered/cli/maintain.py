@@ -42,8 +42,8 @@ from tiered.remote.maintain import Done, Maintainer
 from tiered.remote.sweep import Swept
 from tiered.remote.sweep_staged import sweep_decisions
 from tiered.remote.sweep_strays import Strays, sweep_strays
+from tiered.store.capabilities import check_capabilities, probe
 from tiered.store.limit import Limits, Slots
-from tiered.store.probe import check_capabilities, probe
 from tiered.store.threads import ThreadPool
 from tiered.times import format_time
 

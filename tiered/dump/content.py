@@ -16,8 +16,8 @@ from tiered.format.coordinator_records import (
     TRANSACTION_STATE_TOPIC,
     record_as_json,
 )
+from tiered.format.kafka_struct import Layout
 from tiered.format.kernels import Record
-from tiered.format.layouts import Layout
 from tiered.local.directory.view import PartitionFolder, folder_named
 from tiered.program.record_format import encoded_fields
 

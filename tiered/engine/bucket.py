@@ -21,7 +21,7 @@ from tiered.store.aio_driver import adrive, in_thread
 from tiered.store.base import AioStore, Steps
 from tiered.store.driver import TOGETHER_REQUESTS
 from tiered.store.limit import Slots
-from tiered.store.puts import PUT_DEADLINE_SECONDS
+from tiered.store.unique_upload import PUT_DEADLINE_SECONDS
 
 T = TypeVar("T")
 

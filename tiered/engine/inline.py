@@ -67,9 +67,9 @@ from tiered.store.aio_driver import in_thread, to_its_end
 from tiered.store.base import Get, Steps, Store
 from tiered.store.driver import drive
 from tiered.store.limit import Slots
-from tiered.store.puts import PUT_DEADLINE_SECONDS
 from tiered.store.retry import RetryingStore
 from tiered.store.threads import ThreadPool
+from tiered.store.unique_upload import PUT_DEADLINE_SECONDS
 
 ADOPT_TIMEOUT_S = 60.0
 """Limit in seconds for opening a fresh directory while another process's uploader claims its partitions."""

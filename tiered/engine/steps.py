@@ -65,9 +65,9 @@ from tiered.store.base import (
     Now,
     Steps,
 )
-from tiered.store.probe import check_capabilities, probe
-from tiered.store.puts import MULTIPART_FROM_BYTES, PARALLEL_PARTS, PART_BYTES, PUT_DEADLINE_SECONDS, Parts
+from tiered.store.capabilities import check_capabilities, probe
 from tiered.store.sources import PIECE_BYTES
+from tiered.store.unique_upload import MULTIPART_FROM_BYTES, PARALLEL_PARTS, PART_BYTES, PUT_DEADLINE_SECONDS, Parts
 
 T = TypeVar("T")
 

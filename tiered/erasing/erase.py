@@ -24,11 +24,12 @@ from uuid import UUID
 
 from tiered.errors import ConfigError, CorruptionError, NotFoundError, TieredError
 from tiered.format.batch import BatchHeader, least_timestamp, read_header, verify_batch
+from tiered.format.batch_scanner import BatchWalk, corrupt_at
 from tiered.format.bundle import MAGIC as BUNDLE_MAGIC
 from tiered.format.bundle import SectionKind
-from tiered.format.container import MAGIC as CONTAINER_MAGIC
 from tiered.format.crc import crc32c
 from tiered.format.decompression import MAX_DECOMPRESSED_BYTES
+from tiered.format.framed_object import MAGIC as CONTAINER_MAGIC
 from tiered.format.keys import (
     Role,
     erasure_note_key,
@@ -40,7 +41,6 @@ from tiered.format.keys import (
     partition_prefix,
     segment_key,
 )
-from tiered.format.walk import BatchWalk, corrupt_at
 from tiered.model import Row, TopicPartition
 from tiered.plan.erasure import Selection
 from tiered.plan.maintenance import READ_BYTES
@@ -79,8 +79,8 @@ from tiered.store.base import (
     Steps,
     list_all,
 )
-from tiered.store.probe import check_capabilities, probe
-from tiered.store.puts import put_unique
+from tiered.store.capabilities import check_capabilities, probe
+from tiered.store.unique_upload import put_unique
 
 KEYLESS = (BUNDLE_MAGIC, CONTAINER_MAGIC, b"{")
 """First bytes of objects without records: bundles, roots, pages and registry entries."""

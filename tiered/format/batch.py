@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from tiered.errors import CorruptionError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
 from tiered.format import kernels, legacy, pure_kernels
+from tiered.format.batch_scanner import walk_headers as walk
 from tiered.format.codecs import MAX_DECOMPRESSED_BYTES, Codec, codec_of, compress, decompress
 from tiered.format.control import ControlType, control_type, marker
 from tiered.format.crc import crc32c
@@ -34,7 +35,6 @@ from tiered.format.header import (
 )
 from tiered.format.kernels import ConsumerRecord, Record, assign_offsets, scan
 from tiered.format.pure_kernels import Shown, as_bytes, chosen
-from tiered.format.walk import walk_headers as walk
 from tiered.model import NewRecord, TimestampType
 
 __all__ = [

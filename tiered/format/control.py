@@ -15,8 +15,8 @@ import struct
 from typing import Any
 
 from tiered.errors import CorruptionError
+from tiered.format.kafka_struct import Layout, as_json, read_struct
 from tiered.format.kernels import Record
-from tiered.format.layouts import Layout, as_json, read_struct
 from tiered.model import NewRecord
 
 _KEY = struct.Struct(">hh")

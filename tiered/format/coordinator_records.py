@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiered.errors import ConfigError, CorruptionError
+from tiered.format.kafka_struct import FOREVER, Layout, as_json, read_struct, write_struct
 from tiered.format.kernels import Record
-from tiered.format.layouts import FOREVER, Layout, as_json, read_struct, write_struct
 from tiered.format.wire import WireReader, WireWriter
 from tiered.model import TopicPartition
 

@@ -5,7 +5,7 @@ staged other segments for the same batch finds it and commits those that it name
 instead: the named segments are deleted and can never be committed. If the newest decision of a batch is an abort, a
 writer that staged segments which no abort names may decide again under the next generation.
 
-A container (``format.container``) with the table ``rows``: the concatenated rows of all partitions.
+A framed object (``format.framed_object``) with the table ``rows``: the concatenated rows of all partitions.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
-from tiered.format.container import TableLayout, pack, unpack
-from tiered.format.fields import HEX_128, INT32, NUMBER, TEXT, Kind, Listed
+from tiered.format.framed_object import TableLayout, pack, unpack
+from tiered.format.json_schema import HEX_128, INT32, NUMBER, TEXT, Kind, Listed
 from tiered.format.keys import MAX_BATCH, check_txn, decision_key
 from tiered.format.rows import ROW_COLUMNS, Rows
 from tiered.model import Row
@@ -96,12 +96,12 @@ def decode_decision(data: bytes, *, key: str) -> Decision:
     Raises CorruptionError (key and position) for damaged or foreign bytes, and for another batch's decision (by
     ``key``). Raises ConfigError for a newer format.
     """
-    container = unpack(data, lambda _: (_ROWS,), key=key)
-    header = container.header
+    framed = unpack(data, lambda _: (_ROWS,), key=key)
+    header = framed.header
     values = header.take(_HEADER)
     if values["state"] not in (COMMITTED, ABORTED):
         header.refuse("state", f"is neither {COMMITTED} nor {ABORTED}")
-    rows = Rows(container.tables[_ROWS.name])
+    rows = Rows(framed.tables[_ROWS.name])
     counts = [count for *_, count in values["partitions"]]
     if sum(counts) != len(rows):
         header.refuse("partitions", f"name {sum(counts)} rows, there are {len(rows)}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from tiered.errors import CorruptionError
-from tiered.format.container import HEAD_BYTES, has_first_field, with_field
+from tiered.format.framed_object import HEAD_BYTES, has_first_field, with_field
 from tiered.format.keys import parse_snap_key
 from tiered.format.root import Root, decode_root
 

@@ -7,7 +7,7 @@
       │  └─ rows of the newest segments
       └──── trash entries ─── trash page: up to 1,024 entries
 
-The bytes are those of ``format.container``; the one table of the body follows from ``kind``::
+The bytes are those of ``format.framed_object``; the one table of the body follows from ``kind``::
 
     header  kind ("leaf" | "inner" | "trash"), topic_id, partition, role, epoch, uid
     leaf    "rows": as the root's tail, 96 bytes a row (``format.rows``)
@@ -38,9 +38,9 @@ from uuid import UUID
 import numpy as np
 
 from tiered.errors import CorruptionError
-from tiered.format.container import TableLayout, pack, unpack
 from tiered.format.crc import crc32c
-from tiered.format.fields import HEX_128, INT32, INT32_MAX, TEXT, Fields
+from tiered.format.framed_object import TableLayout, pack, unpack
+from tiered.format.json_schema import HEX_128, INT32, INT32_MAX, TEXT, Fields
 from tiered.format.keys import KNOWN_FLAGS, PageKey, PageName, Role, join_uid, page_key, parse_page_key, split_uid
 from tiered.format.rows import (
     ROW_COLUMNS,
@@ -263,8 +263,8 @@ def _decoded(data: bytes, key: str, kind: PageKind | None) -> StoredPage:
         return (_LAYOUTS[kind or PageKind(told)],)
 
     widest = max(layout.row_bytes for layout in (_LAYOUTS.values() if kind is None else (_LAYOUTS[kind],)))
-    container = unpack(data, layouts, key=key, max_raw_bytes=MAX_PAGE_ROWS * widest)
-    header, values = container.header, container.header.take(_HEADER)
+    framed = unpack(data, layouts, key=key, max_raw_bytes=MAX_PAGE_ROWS * widest)
+    header, values = framed.header, framed.header.take(_HEADER)
     if kind is not None and values["kind"] != kind.value:
         header.refuse("kind", f"is not {kind.value}")
     if values["role"] not in set(Role):
@@ -273,7 +273,7 @@ def _decoded(data: bytes, key: str, kind: PageKind | None) -> StoredPage:
     topic_id, partition = UUID(int=values["topic_id"]), values["partition"]
     if kind is not None and parse_page_key(key) != PageKey(topic_id, partition, name):
         header.refuse("uid", f"{name.uid} is another page's: it was copied in place")
-    (table,) = container.tables.values()
+    (table,) = framed.tables.values()
     held = PageKind(values["kind"])
     content: Content
     match held:

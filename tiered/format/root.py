@@ -19,8 +19,8 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-from tiered.format.container import BODY_FIELDS, TableLayout, pack, unpack
-from tiered.format.fields import HEX_128, INT32, INT64_MAX, NUMBER, TEXT, TIME_MS, Kind, Listed, Shape
+from tiered.format.framed_object import BODY_FIELDS, TableLayout, pack, unpack
+from tiered.format.json_schema import HEX_128, INT32, INT64_MAX, NUMBER, TEXT, TIME_MS, Kind, Listed, Shape
 from tiered.format.keys import Role, page_key, parse_root_key, root_key
 from tiered.format.page import NO_POINTERS, POINTER_COLUMNS, Page, Pointer, Pointers
 from tiered.format.rows import (
@@ -283,8 +283,8 @@ def decode_root(data: bytes, *, key: str) -> Root:
     Raises CorruptionError (key and position) for damaged or foreign bytes, and for the root of another partition (by
     ``key``). Raises ConfigError for a newer format. ``plan.invariants.check_root`` checks relations between the values.
     """
-    container = unpack(data, lambda _: _TABLES, key=key)
-    header, tables = container.header, container.tables
+    framed = unpack(data, lambda _: _TABLES, key=key)
+    header, tables = framed.header, framed.tables
     values = header.take(_HEADER)
     optional = {name: header.take(shape) for name, shape in _OPTIONAL.items() if name in header.values}
     topic_id, partition = UUID(int=values["topic_id"]), values["partition"]

@@ -27,7 +27,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from tiered.format.container import Packed, TableLayout
+from tiered.format.framed_object import Packed, TableLayout
 from tiered.format.trash import KEY_BITS, TrashEntry
 from tiered.model import Row
 

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.batch import BatchHeader, decode_records, verify_batch
+from tiered.format.batch_scanner import first_of
 from tiered.format.control import ControlType, control_type
 from tiered.format.header import Buffer
 from tiered.format.kernels import HASH_SECRET, KeyTable, Record
 from tiered.format.pure_kernels import Kept, KeptRun, Put, PutRun
-from tiered.format.walk import first_of
 from tiered.model import AbortedTxn
 
 DEDUPE_BUFFER_BYTES = 128 * 1024 * 1024

@@ -28,9 +28,9 @@ from tiered.remote.deletion import tend_deletion
 from tiered.remote.maintain import Done, Maintainer
 from tiered.remote.topics import TopicEntry, list_topics, load_topic_to_read
 from tiered.store.base import Capabilities, Steps, Store
+from tiered.store.capabilities import check_capabilities, probe
 from tiered.store.driver import drive
 from tiered.store.limit import Slots
-from tiered.store.probe import check_capabilities, probe
 
 EVERY_MS = 600_000
 """Milliseconds from the end of one round to the beginning of the next."""

@@ -29,9 +29,9 @@ from tiered.format.batch import (
     rebuild_batch,
     verify_batch,
 )
+from tiered.format.batch_scanner import Run, walk_headers
 from tiered.format.kernels import ConsumerRecord
 from tiered.format.pure_kernels import Shown
-from tiered.format.walk import Run, walk_headers
 from tiered.model import AbortedTxn, Positions, TopicPartition
 from tiered.plan.read import LocalSpan, RemoteSpan, Tier, earliest_offset, latest_offset, plan_tiers
 from tiered.plan.visibility import Hidden

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from tiered import arguments
 from tiered.arrow.schema import COLUMNS, RecordBatches, arrow_schema
 from tiered.errors import ConfigError, UnknownTopicError
+from tiered.format.batch_scanner import Run
 from tiered.format.kernels import ConsumerRecord
-from tiered.format.walk import Run
 from tiered.model import Positions, TopicPartition
 from tiered.plan.read import LocalSpan, RemoteSpan, Tier
 from tiered.plan.visibility import Hidden

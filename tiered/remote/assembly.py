@@ -18,9 +18,9 @@ from collections.abc import Iterator
 
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, read_header, rebased, verify_batch
+from tiered.format.batch_scanner import MIN_TAIL_BYTES, BatchWalk, Offsets, Run, Span, walk_headers
 from tiered.format.crc import crc32c
 from tiered.format.keys import FLAG_STAGED
-from tiered.format.walk import MIN_TAIL_BYTES, BatchWalk, Offsets, Run, Span, walk_headers
 from tiered.model import Row, TopicPartition
 
 MAX_BATCH_BYTES = 256 * 1024 * 1024

@@ -35,7 +35,7 @@ from tiered.errors import (
     NotFoundError,
     RemoteUnavailableError,
 )
-from tiered.format.container import MAX_OBJECT_BYTES
+from tiered.format.framed_object import MAX_OBJECT_BYTES
 from tiered.format.kept import (
     DROPPED_BYTES,
     decode_kept,

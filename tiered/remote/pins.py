@@ -26,7 +26,7 @@ from uuid import UUID
 from tiered.config import DAY_MS
 from tiered.errors import CommitUnknown, CorruptionError, RemotePermissionError, RemoteUnavailableError, TieredError
 from tiered.format.crc import crc32c
-from tiered.format.fields import NUMBER, Fields
+from tiered.format.json_schema import NUMBER, Fields
 from tiered.format.kept import DROPPED_BYTES, decode_kept, encode_dropped, is_begun
 from tiered.format.keys import is_pin_key, parse_snap_key, partition_prefix, pin_key
 from tiered.format.root import Root

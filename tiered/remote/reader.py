@@ -23,10 +23,10 @@ from uuid import UUID
 
 from tiered.errors import CorruptionError, OffsetOutOfRangeError, TieredError
 from tiered.format.batch import BatchHeader
+from tiered.format.batch_scanner import Run, walk_headers
 from tiered.format.keys import FLAG_HOLE
 from tiered.format.root import STATE_DELETING
 from tiered.format.rows import NO_ROWS, Rows
-from tiered.format.walk import Run, walk_headers
 from tiered.model import AbortedTxn, TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.plan.read import READ_LIMITS, ByteRange, CatalogRows, ReadLimits, RequestSizes, SegmentRange, segment_ranges

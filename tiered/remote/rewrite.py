@@ -46,7 +46,7 @@ from tiered.remote.lookup import SegmentLookup
 from tiered.remote.prefetch import Prefetch
 from tiered.remote.upload import INDEX_TAGS, SEGMENT_TAGS, row_of, verify_sent
 from tiered.store.base import Capabilities, Steps
-from tiered.store.puts import ObjectWriter, put_unique
+from tiered.store.unique_upload import ObjectWriter, put_unique
 
 Spend = Callable[[int], None]
 """Called with the number of bytes read; may raise."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from tiered.errors import CorruptionError, LogDestroyedError
-from tiered.format.container import MAX_OBJECT_BYTES
+from tiered.format.framed_object import MAX_OBJECT_BYTES
 from tiered.format.keys import root_key, topic_key
 from tiered.format.root import Root, decode_root
 from tiered.model import Row

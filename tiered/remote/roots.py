@@ -11,7 +11,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from tiered.errors import CommitUnknown, CorruptionError
-from tiered.format.container import MAX_OBJECT_BYTES
+from tiered.format.framed_object import MAX_OBJECT_BYTES
 from tiered.format.keys import Role, root_key
 from tiered.format.root import Root, decode_root, encode_root
 from tiered.plan.commit import Stamp, create_root

@@ -66,8 +66,8 @@ from tiered.store.base import (
     Time,
     Together,
 )
-from tiered.store.puts import put_unique, upload_object
 from tiered.store.side_by_side import results_of, side_by_side
+from tiered.store.unique_upload import put_unique, upload_object
 
 MAX_GENERATIONS = 10_000
 """Most aborts of one batch that a sink skips. A collector makes at most one per partition and collection."""

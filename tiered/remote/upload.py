@@ -31,7 +31,7 @@ from tiered.format.keys import (
 )
 from tiered.model import ByteSource, Row, SealedSegment, SegmentDescriptor
 from tiered.store.base import Capabilities, NewId, PutResult, Steps
-from tiered.store.puts import (
+from tiered.store.unique_upload import (
     MULTIPART_FROM_BYTES,
     PART_BYTES,
     PUT_DEADLINE_SECONDS,

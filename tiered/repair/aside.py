@@ -6,7 +6,7 @@ from tiered.checking.judge import sum_of
 from tiered.errors import CorruptionError
 from tiered.plan.maintenance import READ_BYTES
 from tiered.store.base import Get, Head, Object, Steps
-from tiered.store.puts import ObjectWriter
+from tiered.store.unique_upload import ObjectWriter
 
 
 def keep_copy(key: str, to: str) -> Steps[bool]:

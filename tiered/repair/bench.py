@@ -16,7 +16,7 @@ from tiered.remote.lookup import SegmentLookup
 from tiered.remote.rewrite import Workshop
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import Blocking, Steps
-from tiered.store.probe import check_capabilities, probe
+from tiered.store.capabilities import check_capabilities, probe
 
 
 class Desk(NamedTuple):

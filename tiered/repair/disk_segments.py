@@ -22,6 +22,7 @@ from tiered.checking.judge import judge_index, judge_log
 from tiered.errors import ConfigError, CorruptionError
 from tiered.findings import Finding
 from tiered.format.batch import read_header
+from tiered.format.batch_scanner import NO_LIMIT, Offsets, Span
 from tiered.format.checkpoint import encode_epochs
 from tiered.format.keys import (
     FLAG_HOLE,
@@ -35,7 +36,6 @@ from tiered.format.keys import (
 )
 from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
 from tiered.format.txn_index import encode_txns
-from tiered.format.walk import NO_LIMIT, Offsets, Span
 from tiered.local.disk.checkpoints import CLEAN_SHUTDOWN_NAME, RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.epochs import EPOCHS_NAME, LeaderEpochs, assigned
 from tiered.local.disk.names import SPARSE_NAME, local_files, log_bases, snapshot_offsets

@@ -20,9 +20,9 @@ from typing import NamedTuple
 from tiered.checking.judge import judge_index
 from tiered.erasing.undone import Undone, undone_steps
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
-from tiered.format.container import MAX_OBJECT_BYTES
 from tiered.format.crc import crc32c
 from tiered.format.decision import COMMITTED, Decision, Target
+from tiered.format.framed_object import MAX_OBJECT_BYTES
 from tiered.format.keys import (
     DECISIONS_PREFIX,
     FLAG_MAINTAINER,

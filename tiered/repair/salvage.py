@@ -23,12 +23,12 @@ from uuid import UUID
 from tiered.checking.judge import judge_index, own_row
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, empty_batch, encode_marker, read_header, rebased, verify_batch
+from tiered.format.batch_scanner import Offsets, Span
 from tiered.format.bundle import Bundle
 from tiered.format.control import ControlType
 from tiered.format.keys import FLAG_HOLE, FLAG_STAGED
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 from tiered.format.txn_index import decode_txns, encode_txns
-from tiered.format.walk import Offsets, Span
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.scan import LogFile
 from tiered.model import Row, TopicPartition

@@ -28,7 +28,7 @@ from tiered.remote.conditional_put import conditional_put, deadline_after
 from tiered.repair.aside import keep_copy
 from tiered.repair.plan import Action
 from tiered.store.base import ABSENT, Body, Get, Match, NewId, Object, Put, Steps, blocking, list_versions
-from tiered.store.puts import Tags
+from tiered.store.unique_upload import Tags
 
 PUT_DEADLINE_MS = 600_000
 """Time in milliseconds for retries of one PUT while the store gives no answer."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tiered.errors import CorruptionError
-from tiered.format.walk import Offsets, Span
+from tiered.format.batch_scanner import Offsets, Span
 from tiered.local.recovery.order import salvage
 from tiered.local.segment.scan import LogFile
 

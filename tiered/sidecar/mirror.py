@@ -47,6 +47,7 @@ from tiered.errors import (
     OffsetGapError,
     TieredError,
 )
+from tiered.format.batch_scanner import Offsets
 from tiered.format.checkpoint import MetaProperties, decode_epochs, encode_meta_properties
 from tiered.format.coordinator_records import OFFSETS_TOPIC
 from tiered.format.keys import (
@@ -60,7 +61,6 @@ from tiered.format.keys import (
     partition_dir,
     snapshot_name,
 )
-from tiered.format.walk import Offsets
 from tiered.local.directory.view import DirectoryView
 from tiered.local.disk.checkpoints import (
     CLEANER_NAME,

@@ -47,7 +47,7 @@ from tiered.arguments import at_home
 from tiered.clock import SystemClock
 from tiered.config import parse_bytes
 from tiered.errors import ConfigError
-from tiered.format.fields import INT64_MAX
+from tiered.format.json_schema import INT64_MAX
 from tiered.format.keys import check_topic_name
 from tiered.model import TopicPartition
 from tiered.remote.past import AsOf

@@ -33,9 +33,9 @@ from tiered.errors import (
     UnknownTopicError,
 )
 from tiered.format.batch import BatchHeader
+from tiered.format.batch_scanner import Run
 from tiered.format.keys import topic_key
 from tiered.format.root import STATE_DELETING
-from tiered.format.walk import Run
 from tiered.plan.read import Tier
 from tiered.read.topic import PartitionStream
 from tiered.remote.fetch import SegmentGone

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from tiered.arrow import ArrowDecoder
 from tiered.format.batch import read_header
-from tiered.format.walk import Run, cut
+from tiered.format.batch_scanner import Run, cut
 from tiered.model import Row
 from tiered.plan.visibility import Hidden
 from tiered.spark.options import ReadOptions

@@ -48,8 +48,8 @@ from tiered.remote.stage import upload_staged
 from tiered.spark.write_schema import WriteSchema, WrittenRows
 from tiered.store.base import Capabilities, Store
 from tiered.store.driver import drive
-from tiered.store.puts import MULTIPART_FROM_BYTES
 from tiered.store.threads import ThreadPool
+from tiered.store.unique_upload import MULTIPART_FROM_BYTES
 
 BATCH_BYTES = 1024 * 1024
 """Most uncompressed bytes of one batch, except for a single record that is larger."""

@@ -11,10 +11,10 @@ from tiered.config import S3Keywords
 from tiered.spark.options import ReadOptions
 from tiered.spark.write_options import WriteOptions
 from tiered.store.base import Capabilities, Store
+from tiered.store.capabilities import check_capabilities, probe
 from tiered.store.driver import drive
 from tiered.store.location import open_store
 from tiered.store.options import StoreOptions
-from tiered.store.probe import check_capabilities, probe
 
 _stores: dict[tuple[object, ...], Store] = {}
 _probed: WeakKeyDictionary[Store, Capabilities] = WeakKeyDictionary()

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tiered.errors import ConfigError
-from tiered.format.fields import INT64_MAX
+from tiered.format.json_schema import INT64_MAX
 from tiered.format.keys import check_topic_name
 from tiered.model import TopicPartition
 

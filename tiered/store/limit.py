@@ -1,7 +1,7 @@
 """Limits of a store, shared by all its users: requests and bytes per second, bodies and memory.
 
 A GET is charged when its size is known, that is afterwards. A refusal of the store (503 SlowDown) slows down the
-prefix of the request (``store.pace``).
+prefix of the request (``store.slowdown``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tiered.store.base import (
     sent_bytes,
 )
 from tiered.store.layers import AioLayeredStore, AioSleep, Attempt, LayeredStore, Sleep, Turn
-from tiered.store.pace import Paces, Slowed
+from tiered.store.slowdown import Paces, Slowed
 
 BURST_SECONDS = 1.0
 """Time whose tokens an idle bucket saves up."""

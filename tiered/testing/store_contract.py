@@ -57,10 +57,10 @@ from tiered.store.base import (
     list_unfinished,
     list_versions,
 )
+from tiered.store.capabilities import probe
 from tiered.store.driver import drive
-from tiered.store.probe import probe
-from tiered.store.puts import put_unique, upload_multipart, verify_stored
 from tiered.store.threads import ThreadPool
+from tiered.store.unique_upload import put_unique, upload_multipart, verify_stored
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from tests.golden.foreign import ARCHIVE, HUNG_UP, TOPICS, Answer, OddBatch, Sen
 from tests.integration.servers.commands import ROOT, run
 from tests.integration.servers.kafka import TIMEOUT_SECONDS, Broker
 from tests.integration.servers.kafka_wire import CORRELATION_ID, receive
-from tiered.format.walk import walk_headers
+from tiered.format.batch_scanner import walk_headers
 from tiered.format.wire import WireReader, WireWriter
 
 READER = Path(__file__).with_name("DecodeBatches.java")

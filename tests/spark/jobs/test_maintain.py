@@ -27,9 +27,9 @@ from tiered.remote.topics import load_topic
 from tiered.spark.jobs import maintain
 from tiered.spark.jobs.run import Receipt, Task
 from tiered.store.base import Get, Match, Object, Put, Store
+from tiered.store.capabilities import probe
 from tiered.store.driver import drive
 from tiered.store.location import open_store
-from tiered.store.probe import probe
 
 __all__ = ["inline", "inline_shuffle"]
 

@@ -31,10 +31,10 @@ from tiered.spark.jobs.rounds import PlannedRound
 from tiered.spark.jobs.shuffle import _NOTE_LENGTH, Shuffled
 from tiered.spark.jobs.two_phase import Rewriting, rewrite_part_of
 from tiered.store.base import CompleteUpload, Delete, Outcome, Put, Store, StoreRequest
+from tiered.store.capabilities import probe
 from tiered.store.directory import DirectoryStore
 from tiered.store.driver import drive
 from tiered.store.location import open_store
-from tiered.store.probe import probe
 
 __all__ = ["inline", "inline_shuffle"]
 

@@ -15,7 +15,7 @@ from tests.unit.aio.on_the_loop import OnTheLoop
 from tiered import aio
 from tiered.aio.worker import Worker
 from tiered.config import TopicConfig
-from tiered.format.walk import Run
+from tiered.format.batch_scanner import Run
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import NewRecord
 from tiered.store.aio_runner import AioRunner

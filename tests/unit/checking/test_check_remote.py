@@ -305,7 +305,7 @@ def test_what_a_newer_release_wrote_is_a_finding(log: Scenario) -> None:
 
 def test_a_root_of_a_newer_release_is_a_finding(log: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     root = log.root()
-    monkeypatch.setattr("tiered.format.container.FORMAT", 99)
+    monkeypatch.setattr("tiered.format.framed_object.FORMAT", 99)
     newer = encode_root(root)
     monkeypatch.undo()
     log.replace(log.root_key(), newer)

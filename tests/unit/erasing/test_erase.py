@@ -42,7 +42,7 @@ from tiered.remote.topics import TopicEntry
 from tiered.store.base import Capabilities, Get, List, Match, Object, Outcome, Page, Put, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
-from tiered.store.puts import put_unique
+from tiered.store.unique_upload import put_unique
 from tiered.testing.clock import FakeClock
 
 TP = TopicPartition("flights", 0)

@@ -32,11 +32,11 @@ from tiered.format.batch import (
     rebuild_batch,
     verify_batch,
 )
+from tiered.format.batch_scanner import walk_headers
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, coordinator_epoch, marker
 from tiered.format.crc import crc32c
 from tiered.format.kernels import Record
-from tiered.format.walk import walk_headers
 from tiered.model import HeaderName, NewRecord, TimestampType
 
 ONE = bytes.fromhex(

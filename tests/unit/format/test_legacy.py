@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.unit.format.legacy import message, wrapper
 from tiered.errors import CorruptionError
 from tiered.format.batch import decode_records, read_header, verify_batch
+from tiered.format.batch_scanner import walk_headers
 from tiered.format.codecs import Codec
 from tiered.format.kernels import Record
-from tiered.format.walk import walk_headers
 from tiered.model import TimestampType
 
 V1 = bytes.fromhex("000000000000000000000018e4e321bc010000000000000003e8000000016b0000000176")

@@ -20,9 +20,9 @@ from tiered.format.batch import (
     read_header,
     verify_batch,
 )
+from tiered.format.batch_scanner import walk_headers
 from tiered.format.codecs import Codec
 from tiered.format.crc import crc32c
-from tiered.format.walk import walk_headers
 from tiered.model import NewRecord
 
 LIMIT = 1_000_000

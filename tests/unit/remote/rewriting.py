@@ -29,8 +29,8 @@ from tiered.remote.snapshot import Snapshot
 from tiered.remote.upload import upload_segment
 from tiered.store.base import Get, Object, Steps
 from tiered.store.driver import drive
-from tiered.store.puts import PART_BYTES
 from tiered.store.runner import Runner
+from tiered.store.unique_upload import PART_BYTES
 
 
 @dataclass

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.unit.remote.building import batches, seal
 from tiered.errors import CorruptionError
 from tiered.format.batch import read_header
+from tiered.format.batch_scanner import Run
 from tiered.format.codecs import Codec, compress
 from tiered.format.crc import crc32c
-from tiered.format.walk import Run
 from tiered.model import Row, TopicPartition
 from tiered.remote.assembly import SegmentDiffers, SegmentScan
 

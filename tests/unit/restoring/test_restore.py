@@ -48,10 +48,10 @@ from tiered.repair.run import apply_repair, plan_repair
 from tiered.restoring.plan import PartitionPlan, RestoreOptions, choose_rows
 from tiered.restoring.restore import leaves_out
 from tiered.restoring.run import restore
+from tiered.store.capabilities import probe
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
 from tiered.store.memory import MemoryStore
-from tiered.store.probe import probe
 from tiered.testing.clock import START_MS
 from tiered.testing.disk import FaultyFiles
 from tiered.testing.faults import Fault, FaultKind, FaultStore

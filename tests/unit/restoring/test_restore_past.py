@@ -27,9 +27,9 @@ from tiered.remote.root_view import RootView
 from tiered.remote.topics import load_topic
 from tiered.restoring.plan import RestoreOptions, choose_rows
 from tiered.restoring.run import restore
+from tiered.store.capabilities import probe
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
-from tiered.store.probe import probe
 from tiered.testing.clock import START_MS
 
 pytestmark = pytest.mark.usefixtures("both_catalogs")

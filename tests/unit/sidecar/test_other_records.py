@@ -24,9 +24,9 @@ from tiered.remote.maintain import Maintainer
 from tiered.remote.topics import load_topic
 from tiered.sidecar.directory import BrokerDirectory
 from tiered.sidecar.mirror import beside
+from tiered.store.capabilities import probe
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
-from tiered.store.probe import probe
 
 T = TopicPartition("t", 0)
 OLD = (EpochEntry(0, 0), EpochEntry(1, 50))

@@ -21,8 +21,8 @@ from tiered.repair.run import apply_repair, plan_repair
 from tiered.store.base import ABSENT, MIN_PART_BYTES, Delete, Get, Object, Outcome, Put, StartUpload, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
-from tiered.store.puts import upload_object
 from tiered.store.s3_requests import S3Target, call_for
+from tiered.store.unique_upload import upload_object
 
 TP = TopicPartition("t", 0)
 KEY = "arn:aws:kms:eu-central-1:123456789012:key/1111"

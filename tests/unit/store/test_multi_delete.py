@@ -11,10 +11,10 @@ import pytest
 from tests.support.proxy import Fault, FaultKind, FaultProxy
 from tiered.errors import ConfigError, RemotePermissionError
 from tiered.store.base import ABSENT, AioStore, Delete, Deleted, List, Outcome, Page, Put, Store, StoreRequest
+from tiered.store.capabilities import probe
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
 from tiered.store.memory import MemoryStore
-from tiered.store.probe import probe
 from tiered.store.retry import RetryingStore
 from tiered.testing.clock import FakeClock
 from tiered.testing.moto import CREDENTIALS, locked_moto, make_bucket

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from tiered.errors import CorruptionError, NotFoundError, TieredError
+from tiered.format.batch_scanner import Span
 from tiered.format.keys import CLEANED_SUFFIX, LOG_SUFFIX, local_name
 from tiered.format.producer_snapshot import ProducerEntry
-from tiered.format.walk import Span
 from tiered.local.disk.files import Files
 from tiered.local.partition.writer import PartitionWriter
 from tiered.local.segment.factory import FoundSegment

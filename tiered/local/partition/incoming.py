@@ -28,12 +28,12 @@ from tiered.format.batch import (
     read_header,
     verify_batch,
 )
+from tiered.format.batch_scanner import BatchWalk, corrupt_at, hop
 from tiered.format.codecs import Codec
 from tiered.format.crc import crc32c
 from tiered.format.header import KNOWN_BITS, LOG_APPEND_TIME_BIT
 from tiered.format.kernels import Record
 from tiered.format.lz4_frame import has_linked_blocks
-from tiered.format.walk import BatchWalk, corrupt_at, hop
 from tiered.local.partition.validation import RecordRules
 from tiered.local.segment.active import BatchFacts
 from tiered.model import NewRecord, TimestampType

@@ -11,7 +11,7 @@ from uuid import UUID
 from tiered.clock import Clock
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, ForkedLogError
-from tiered.format.walk import Run
+from tiered.format.batch_scanner import Run
 from tiered.local.disk.files import Files
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.local.partition.foreign import ForeignPartition

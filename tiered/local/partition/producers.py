@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Protocol
 
 from tiered.errors import CorruptionError, NotFoundError, TieredError
+from tiered.format.batch_scanner import NO_LIMIT, Offsets
 from tiered.format.keys import snapshot_name
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
-from tiered.format.walk import NO_LIMIT, Offsets
 from tiered.local.disk.names import PLAIN_NAME, snapshot_offsets, tells_nothing, tells_of_producers
 from tiered.local.partition.surroundings import Shared
 from tiered.local.segment.indexes import SegmentIndexes

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from tiered.config import MAX_LONG
 from tiered.errors import ConfigError, CorruptionError, TieredError
+from tiered.format.batch_scanner import NO_LIMIT, Offsets
 from tiered.format.keys import log_name, snapshot_name
 from tiered.format.txn_index import truncate
-from tiered.format.walk import NO_LIMIT, Offsets
 from tiered.local.disk.files import Files
 from tiered.local.disk.names import remove_snapshots_above
 from tiered.local.partition.beginning import Beginning

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 from tiered.errors import CorruptionError
 from tiered.format.batch import HEADER_BYTES
+from tiered.format.batch_scanner import NO_LIMIT, Offsets, Span
 from tiered.format.pure_kernels import Survey
-from tiered.format.walk import NO_LIMIT, Offsets, Span
 from tiered.local.segment.scan import LogFile
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 

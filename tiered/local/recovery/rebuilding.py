@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tiered.errors import CorruptionError
+from tiered.format.batch_scanner import BatchWalk, Span, hop
 from tiered.format.header import BatchHeader
 from tiered.format.keys import TXN_INDEX_SUFFIX, txn_index_name
 from tiered.format.offset_index import IndexPace
 from tiered.format.pure_kernels import Survey
-from tiered.format.walk import BatchWalk, Span, hop
 from tiered.local.disk.files import Files
 from tiered.local.disk.names import tells_of_producers
 from tiered.local.recovery.order import BatchOrder

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from tiered.errors import NotFoundError, OffsetOutOfRangeError
-from tiered.format.walk import NO_LIMIT, BatchWalk, Offsets, Span
+from tiered.format.batch_scanner import NO_LIMIT, BatchWalk, Offsets, Span
 from tiered.local.segment.indexes import SegmentIndexes
 from tiered.local.segment.scan import BUFFER_BYTES, LogFile
 from tiered.local.segment.sealed import SealedLocalSegment

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from tiered.config import MAX_INT
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
+from tiered.format.batch_scanner import NO_LIMIT, Offsets
 from tiered.format.keys import INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name, time_index_name, txn_index_name
 from tiered.format.offset_index import OFFSET_ENTRY_BYTES, IndexPace, OffsetIndex
 from tiered.format.pure_kernels import Survey
 from tiered.format.time_index import TIME_ENTRY_BYTES, TimeIndex
 from tiered.format.txn_index import decode_txns, encode_txns, truncate
-from tiered.format.walk import NO_LIMIT, Offsets
 from tiered.local.disk.files import Files
 from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.segment.scan import LogFile

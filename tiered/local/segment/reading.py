@@ -12,8 +12,8 @@ from typing import TypeVar
 from tiered.clock import Clock
 from tiered.errors import CorruptionError, LogDestroyedError, NotFoundError, OffsetOutOfRangeError
 from tiered.format.batch import decode_records
+from tiered.format.batch_scanner import Run, Span, walk_headers
 from tiered.format.header import read_header
-from tiered.format.walk import Run, Span, walk_headers
 from tiered.local.disk.files import Files
 from tiered.local.segment.extents import Extent, View, out_of_range
 from tiered.local.segment.scan import BUFFER_BYTES, LogFile

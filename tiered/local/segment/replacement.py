@@ -20,6 +20,7 @@ from pathlib import Path
 
 from tiered.errors import CorruptionError
 from tiered.format.batch import verify_batch
+from tiered.format.batch_scanner import NO_LIMIT, BatchWalk, Offsets, corrupt_at, walk_headers
 from tiered.format.header import Buffer, read_header
 from tiered.format.keys import (
     CLEANED_SUFFIX,
@@ -39,7 +40,6 @@ from tiered.format.keys import (
 )
 from tiered.format.offset_index import IndexPace
 from tiered.format.txn_index import encode_txns
-from tiered.format.walk import NO_LIMIT, BatchWalk, Offsets, corrupt_at, walk_headers
 from tiered.local.disk.files import Files, sweep_temporaries
 from tiered.local.segment.factory import FoundSegment
 from tiered.local.segment.indexes import SegmentIndexes

@@ -1,7 +1,7 @@
 """One ``.log`` file walked through a small reused buffer, with ``preadv``, never a map.
 
-``segment`` checks every batch against the segment's range and order (``format.walk``) and is for segments that should
-be whole; ``batches`` is for files after a crash.
+``segment`` checks every batch against the segment's range and order (``format.batch_scanner``). It is for segments that
+should be whole; ``batches`` is for files after a crash.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from types import MappingProxyType
 
 from tiered.errors import CorruptionError
 from tiered.format.batch import HEADER_BYTES, BatchHeader, read_header, verify_batch
+from tiered.format.batch_scanner import MIN_TAIL_BYTES, NO_LIMIT, BatchWalk, Offsets, Span
 from tiered.format.buffers import BufferPool
 from tiered.format.pure_kernels import Block
-from tiered.format.walk import MIN_TAIL_BYTES, NO_LIMIT, BatchWalk, Offsets, Span
 from tiered.local.disk.files import Files
 
 BUFFER_BYTES = 256 * 1024

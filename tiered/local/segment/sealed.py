@@ -10,6 +10,7 @@ from typing import Protocol
 from uuid import UUID
 
 from tiered.errors import ClosedError, CorruptionError
+from tiered.format.batch_scanner import Offsets
 from tiered.format.keys import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -21,7 +22,6 @@ from tiered.format.keys import (
     log_name,
 )
 from tiered.format.segment_stats import SegmentStats
-from tiered.format.walk import Offsets
 from tiered.local.disk.files import Files
 from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.segment.indexes import SegmentIndexes, load_indexes, lost_end

@@ -196,7 +196,7 @@ def test_bombs_and_giants_are_refused_before_anything_is_allocated(monkeypatch: 
         used.append(1)
         return real()
 
-    monkeypatch.setattr("tiered.format.container.zstandard.ZstdDecompressor", counted)
+    monkeypatch.setattr("tiered.format.framed_object.zstandard.ZstdDecompressor", counted)
     for raw_len in (size, 4 * ROW_BYTES):
         data = forged(partial(dict.update, raw_len=raw_len), bomb)
         with pytest.raises(CorruptionError):

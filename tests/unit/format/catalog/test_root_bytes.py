@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from tests.unit.format.catalog.building import KEY, TOPIC_ID, make_root, make_rows
 from tiered.errors import ConfigError, CorruptionError
-from tiered.format.container import MAX_RAW_BYTES
 from tiered.format.crc import crc32c
+from tiered.format.framed_object import MAX_RAW_BYTES
 from tiered.format.keys import Role, root_key
 from tiered.format.root import Sealed, decode_root, encode_root
 from tiered.format.rows import ROW_BYTES, TRASH_BYTES, TRASH_COLUMNS, Rows
@@ -224,9 +224,9 @@ def test_bombs_are_refused_before_anything_is_allocated() -> None:
 
 def test_a_root_beyond_the_limit_is_refused_by_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     data = encode_root(make_root(make_rows(3)))
-    monkeypatch.setattr("tiered.format.container.MAX_OBJECT_BYTES", len(data))
+    monkeypatch.setattr("tiered.format.framed_object.MAX_OBJECT_BYTES", len(data))
     assert decode_root(data, key=KEY).version == 9
-    monkeypatch.setattr("tiered.format.container.MAX_OBJECT_BYTES", len(data) - 1)
+    monkeypatch.setattr("tiered.format.framed_object.MAX_OBJECT_BYTES", len(data) - 1)
     with pytest.raises(CorruptionError, match=f"{len(data)} bytes are more than the limit") as error:
         decode_root(data, key=KEY)
     assert (error.value.path_or_key, error.value.position) == (KEY, 0)

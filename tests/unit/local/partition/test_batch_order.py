@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tiered.format.walk import NO_LIMIT, Offsets, Span
+from tiered.format.batch_scanner import NO_LIMIT, Offsets, Span
 from tiered.local.recovery.order import BatchOrder
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 

@@ -14,10 +14,10 @@ from tests.unit.local.bench import batch
 from tests.unit.local.partition.old_batches import message, wrapper
 from tiered.errors import CorruptionError, OffsetOutOfRangeError
 from tiered.format.batch import decode_records, encode_batch
+from tiered.format.batch_scanner import Offsets, Run, walk_headers
 from tiered.format.codecs import Codec
 from tiered.format.keys import log_name
 from tiered.format.pure_kernels import Block
-from tiered.format.walk import Offsets, Run, walk_headers
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.partition.partition import PartitionLog

@@ -9,9 +9,9 @@ import pytest
 
 from tests.unit.local.bench import batch
 from tiered.errors import CorruptionError
+from tiered.format.batch_scanner import Offsets, Span
 from tiered.format.keys import log_name
 from tiered.format.segment_stats import SegmentStats
-from tiered.format.walk import Offsets, Span
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import measure, read_note, write_note

@@ -25,8 +25,8 @@ from tiered.format.coordinator_records import (
     encode_transaction_key,
     record_as_json,
 )
+from tiered.format.kafka_struct import Field, Kind, Layout, fields_of, read_struct
 from tiered.format.kernels import Record
-from tiered.format.layouts import Field, Kind, Layout, fields_of, read_struct
 from tiered.format.wire import MAX_TAGGED_FIELDS, WireReader, WireWriter
 from tiered.model import TopicPartition
 

@@ -10,9 +10,9 @@ from tests.golden.fixtures import base_offset, partition_dir, segment_files
 from tests.support.model_cleaning import PRODUCER_EXPIRATION_MS, ProducerTails
 from tiered.config import MAX_LONG
 from tiered.format.batch import encode_batch, read_header, rebuild_batch
+from tiered.format.batch_scanner import walk_headers
 from tiered.format.control import ControlType, marker
 from tiered.format.producer_snapshot import decode_snapshot
-from tiered.format.walk import walk_headers
 from tiered.model import NewRecord
 
 

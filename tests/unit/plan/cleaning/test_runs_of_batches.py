@@ -16,12 +16,12 @@ from tests.unit.plan.cleaning.drawing import CODECS, NOW_MS, SECRET, batches
 from tiered.errors import CorruptionError
 from tiered.format import pure_kernels
 from tiered.format.batch import decode_records, encode_batch, read_header, rebuild_batch, rebuild_encoded
+from tiered.format.batch_scanner import walk_headers
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType
 from tiered.format.header import HEADER_BYTES
 from tiered.format.kernels import encode_record_at
 from tiered.format.producer_snapshot import ProducerEntry
-from tiered.format.walk import walk_headers
 from tiered.model import AbortedTxn, NewRecord
 from tiered.plan import offset_map as offset_map_module
 from tiered.plan.batch_filter import BatchFilter

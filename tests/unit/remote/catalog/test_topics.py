@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.remote.catalog.script import World
 from tiered.errors import CommitUnknown, ConfigError, CorruptionError, TieredError, UnknownTopicError
-from tiered.format.container import MAX_OBJECT_BYTES
+from tiered.format.framed_object import MAX_OBJECT_BYTES
 from tiered.format.keys import topic_key
 from tiered.format.root import STATE_DELETING
 from tiered.remote.roots import PartitionIds, load_roots

@@ -24,10 +24,11 @@ from tiered.store.base import (
     PutStatus,
     StoreRequest,
 )
+from tiered.store.capabilities import check_capabilities, probe
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
-from tiered.store.probe import check_capabilities, probe
-from tiered.store.puts import (
+from tiered.store.retry import RetryingStore
+from tiered.store.unique_upload import (
     FRUITLESS_RESUMES,
     Parts,
     put_unique,
@@ -35,7 +36,6 @@ from tiered.store.puts import (
     upload_object,
     verify_stored,
 )
-from tiered.store.retry import RetryingStore
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.testing.faults import Fault, FaultKind, FaultStore
 

@@ -1,4 +1,4 @@
-"""The container of the catalog's objects: a readable JSON header, columns for numpy, one checksum over all.
+"""Frame of the catalog's objects: a readable JSON header, columns for numpy, one checksum over all.
 
 ::
 
@@ -28,7 +28,7 @@ import zstandard
 
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.crc import crc32c
-from tiered.format.fields import INT32_MAX, TEXT, Fields, Kind, Listed
+from tiered.format.json_schema import INT32_MAX, TEXT, Fields, Kind, Listed
 
 MAGIC = b"OLC1"
 FORMAT = 1
@@ -83,7 +83,7 @@ def _fits(column: npt.NDArray[np.int64]) -> bool:
 
 
 class Packed(NamedTuple):
-    """Encoded table in the body of a container."""
+    """Encoded table in the body of a framed object."""
 
     layout: TableLayout
     rows: int
@@ -91,15 +91,15 @@ class Packed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Container:
-    """Decoded container. Columns are int64, and it owns them."""
+class FramedObject:
+    """Decoded object. Columns are int64, and it owns them."""
 
     header: Fields
     tables: dict[str, dict[str, npt.NDArray[np.int64]]]
 
 
 def pack(header: Mapping[str, Any], tables: Sequence[Packed]) -> bytes:
-    """Return the bytes of one container. Raises ConfigError if readers would refuse its size."""
+    """Return the bytes of one object. Raises ConfigError if readers would refuse its size."""
     tables = [table for table in tables if table.rows]
     raw = b"".join([table.data for table in tables])
     described = ",".join([f"[{_json(t.layout.name)},{t.rows},{t.layout.described_text}]" for t in tables])
@@ -112,7 +112,7 @@ def pack(header: Mapping[str, Any], tables: Sequence[Packed]) -> bytes:
 
 
 def with_field(data: bytes, name: str, value: str) -> bytes:
-    """Return a valid container's bytes with one field added at the front of its header."""
+    """Return a valid object's bytes with one field added at the front of its header."""
     _, fmt, flags, header_len = _HEAD.unpack_from(data)
     text = f"{{{_json(name)}:{_json(value)},".encode() + data[_HEAD.size + 1 : _HEAD.size + header_len]
     made = _HEAD.pack(MAGIC, fmt, flags, len(text)) + text + data[_HEAD.size + header_len : -_CRC.size]
@@ -130,7 +130,7 @@ def unpack(
     *,
     key: str,
     max_raw_bytes: int = MAX_RAW_BYTES,
-) -> Container:
+) -> FramedObject:
     """Decode the bytes of :func:`pack`. ``layouts`` maps the header to the expected tables.
 
     ``max_raw_bytes`` limits the body. Raises CorruptionError (``key`` and position) for damaged or foreign bytes,
@@ -165,7 +165,7 @@ def unpack(
     if values["codec"] != "zstd":
         header.refuse("codec", "is not zstd")
     raw = _decompressed(memoryview(data)[body_at:end], values["raw_len"], key, body_at)
-    return Container(header, _tables(raw, header, values["tables"], layouts(header)))
+    return FramedObject(header, _tables(raw, header, values["tables"], layouts(header)))
 
 
 def _decompressed(body: memoryview, raw_len: int, key: str, position: int) -> bytes:

@@ -38,7 +38,7 @@ from tiered.store.limit import (
 )
 from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
-from tiered.store.pace import FREE_FACTOR, MIN_PER_SECOND, Paces, Slowed, prefix_of
+from tiered.store.slowdown import FREE_FACTOR, MIN_PER_SECOND, Paces, Slowed, prefix_of
 from tiered.testing.clock import FakeClock
 
 OURS = Get("a3/t/root")
