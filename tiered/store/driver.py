@@ -47,6 +47,7 @@ BACKGROUND_THREADS = 8
 
 _CLOCK, _IDS = SystemClock(), SystemIds()
 _pools: weakref.WeakKeyDictionary[Store, ThreadPool] = weakref.WeakKeyDictionary()
+_spare_pools: list[ThreadPool] = []
 
 T = TypeVar("T")
 Taker = Callable[[Any], object]
@@ -139,7 +140,14 @@ def drive_stream(
 def _pool_of(store: Store) -> ThreadPool:
     pool = _pools.get(store)
     if pool is None:  # two threads may each make one: both work, and the first ends when it is idle
-        pool = _pools[store] = ThreadPool(BACKGROUND_THREADS, "tiered-read")
+        # Every thread has a heap of its own: with new threads, each reader would fault in all pages of its bodies.
+        try:
+            pool = _spare_pools.pop()
+        except IndexError:
+            pool = ThreadPool(BACKGROUND_THREADS, "tiered-read")
+        _pools[store] = pool
+        # Jobs refer to the store: the pool is idle by then. The collector may call this at any point: it takes no lock.
+        weakref.finalize(store, _spare_pools.append, pool).atexit = False
     return pool
 
 

@@ -140,4 +140,12 @@ def test_a_store_that_sleeps_delays_no_stream_of_another(free: threading.Event) 
     assert driver._pool_of(quick).submit(quick.execute, Get("a")).result(PATIENCE_S) == Missing()
     assert not any(each.done() for each in held)
     free.set()
-    pool.shutdown()
+    assert [each.result(PATIENCE_S) for each in held] == [Missing()] * driver.BACKGROUND_THREADS
+
+
+def test_the_threads_of_a_store_that_is_gone_serve_the_next_one() -> None:
+    store = MemoryStore("memory://first")
+    pool = driver._pool_of(store)
+    del store
+    gc.collect()
+    assert driver._pool_of(MemoryStore("memory://second")) is pool
