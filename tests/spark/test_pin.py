@@ -40,7 +40,7 @@ from tiered.model import AbortedTxn, Row, TopicPartition
 from tiered.plan.maintenance import Kind
 from tiered.plan.read import Tier
 from tiered.read.stream import TierStream
-from tiered.remote.deletion import begin_deletion, tend_deletion
+from tiered.remote.deletion import begin_deletion
 from tiered.remote.maintain import Done, Maintainer
 from tiered.remote.topics import load_topic, register_topic, update_topic
 from tiered.spark.options import ReadOptions
@@ -106,17 +106,6 @@ def replaced(log: RemoteLog, rows: list[Row], new: list[Row], **root: Any) -> No
 # -- rewritten and merged ---------------------------------------------------------------------------------------------
 
 
-def test_a_rewritten_segment_is_read_where_it_is_now(bucket: Bucket) -> None:
-    rows = bucket.log.fill(300)
-    reader = bucket.reader()
-    slices = reader.partitions()
-    merged = bucket.log.upload(seal(batches(0, 300, each=30)))
-    replaced(bucket.log, rows, [merged])
-    found = read(reader, slices)
-    assert offsets(found) == list(range(300))
-    assert [(row["key"], row["value"]) for row in found] == [(r.key, r.value) for r in records(0, 300)]
-
-
 def test_a_rewrite_between_two_segments_of_a_task_gives_each_record_once(bucket: Bucket) -> None:
     rows = bucket.log.fill(300)
     reader = bucket.reader("offset", "key", "value", startingOffsets=json.dumps({"flights": {"0": 15}}))
@@ -130,16 +119,6 @@ def test_a_rewrite_between_two_segments_of_a_task_gives_each_record_once(bucket:
     found = read(reader, slices)
     assert offsets(found) == list(range(15, 300))
     assert [row["value"] for row in found] == [record.value for record in records(15, 285)]
-
-
-def test_compacted_records_are_not_missed(bucket: Bucket) -> None:
-    rows = bucket.log.fill(200)
-    reader = bucket.reader()
-    slices = reader.partitions()
-    kept = [encode_batch(records(at, 10), base_offset=at, leader_epoch=0) for at in (20, 60)]
-    compacted = bucket.log.upload(seal([*batches(0, 10), *kept], end=100))
-    replaced(bucket.log, rows, [compacted, rows[1]])
-    assert offsets(read(reader, slices)) == [*range(10), *range(20, 30), *range(60, 70), *range(100, 200)]
 
 
 def test_an_index_that_is_gone_at_planning_costs_no_query(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,26 +224,6 @@ def test_a_topic_that_was_made_again_is_data_loss(bucket: Bucket, caplog: pytest
     with caplog.at_level(logging.WARNING, "tiered.spark"):
         assert read(loose, slices) == []
     assert ["100 offsets are skipped" in message for message in told(caplog)] == [True]
-
-
-def test_a_topic_that_was_deleted_is_data_loss(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
-    rows = bucket.log.fill(100)
-    strict, loose = bucket.reader(), bucket.reader(failOnDataLoss="false")
-    slices = strict.partitions()
-    entry = drive(bucket.store, load_topic("flights"))
-    assert entry is not None
-    entry = drive(bucket.store, begin_deletion(entry, "test"))
-    bucket.store.execute(Delete((*(key for row in rows for key in keys_of(bucket.log, row)), bucket.log.root_key)))
-    assert drive(bucket.store, tend_deletion(entry, "test"))  # its name is free
-    with pytest.raises(OffsetOutOfRangeError, match="the topic is deleted or made again"):
-        read(strict, slices)
-    with caplog.at_level(logging.WARNING, "tiered.spark"):
-        assert read(loose, slices) == []
-    assert ["100 offsets are skipped" in message for message in told(caplog)] == [True]
-
-
-def keys_of(log: RemoteLog, row: Row) -> tuple[str, str]:
-    return log.log_key(row), log.idx_key(row)
 
 
 # -- the disk --------------------------------------------------------------------------------------------------------
@@ -437,21 +396,6 @@ def test_what_left_the_disk_and_is_nowhere_is_data_loss(
     ]
 
 
-def test_a_disk_that_ends_earlier_than_planned_is_no_end_of_the_log(
-    both: tuple[Bucket, Path], caplog: pytest.LogCaptureFixture
-) -> None:
-    bucket, directory = both
-    strict = bucket.reader(local_dir=directory)
-    loose = bucket.reader(local_dir=directory, failOnDataLoss="false")
-    slices = strict.partitions()
-    move_local(directory, 60, 90)
-    with pytest.raises(OffsetOutOfRangeError, match=r"flights-0: offsets 90 to 100 are gone .* the log holds 0 to 90"):
-        read(strict, slices)
-    with caplog.at_level(logging.WARNING, "tiered.spark"):
-        assert offsets(read(loose, slices)) == list(range(90))
-    assert ["; 10 offsets are skipped" in message for message in told(caplog)] == [True]
-
-
 def test_a_directory_that_is_not_there_is_no_empty_one(both: tuple[Bucket, Path]) -> None:
     bucket, directory = both
     reader = bucket.reader(local_dir=directory, failOnDataLoss="false")
@@ -578,15 +522,6 @@ def test_transaction_indexes_are_fetched_concurrently_and_slices_carry_their_own
     carried = [[txn.first_offset for piece in part.pieces for txn in piece.aborted] for part in slices]
     assert carried == [[0], [100], [200], [300]]
     assert offsets(read(reader, slices)) == expected
-
-
-def test_max_records_per_partition_bounds_the_tasks(bucket: Bucket) -> None:
-    bucket.log.fill(300)
-    reader = bucket.reader(maxRecordsPerPartition=70)
-    slices = reader.partitions()
-    found = [offsets(read(reader, [part])) for part in slices]
-    assert max(map(len, found)) <= 70
-    assert [at for part in found for at in part] == list(range(300))
 
 
 # -- a pin in the bucket ----------------------------------------------------------------------------------------------

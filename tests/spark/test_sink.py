@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -147,26 +145,6 @@ def held_topics(url: str) -> list[str]:
     """Topics with records."""
     with tiered.open_reader(url) as reader:
         return [name for name in reader.topics() if held(url, name)]
-
-
-def test_no_secret_of_the_environment_in_plans_and_messages(spark: SparkSession, url: str) -> None:
-    secrets = [value for name, value in os.environ.items() if re.search("SECRET|PASSWORD|TOKEN", name) and value]
-    writer(numbers(spark, 3, 1)).save(url)
-    assert not [secret for secret in secrets if secret in last_plan(spark)]
-
-
-def test_a_topic_of_a_local_log_is_refused_until_it_is_handed_over(
-    spark: SparkSession, url: str, tmp_path: Path
-) -> None:
-    with tiered.open(tmp_path / "log", url) as log:
-        log.topic("flights", create=True).append(b"local")
-        log.sync(timeout=60)
-    told = error_of(lambda: writer(numbers(spark, 3, 1)).save(url))
-    assert "tiered topics handover flights --to spark" in told
-    assert written(url) == {"local": 1}
-    assert run(["topics", "handover", "flights", "--to", "spark", "--remote", url, "--yes"]) == 0
-    writer(numbers(spark, 3, 1)).save(url)
-    assert [(offset, value) for offset, _, value in held(url)[0]] == [(0, "local"), (1, "v0"), (2, "v1"), (3, "v2")]
 
 
 # -- streams ---------------------------------------------------------------------------------------------------------

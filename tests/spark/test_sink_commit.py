@@ -21,7 +21,7 @@ from tiered.spark.staging import Staged
 from tiered.store.base import Outcome, Store, StoreAround, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
-from tiered.testing.faults import Fault, FaultKind, FaultStore
+from tiered.testing.faults import FaultStore
 
 PARTITIONS = 3
 
@@ -131,21 +131,6 @@ def test_a_driver_that_dies_anywhere_and_a_replay_with_other_rows(bucket: Bucket
 
 
 @pytest.mark.parametrize("stood_after", range(commit_requests()))
-def test_a_driver_that_stood_still_while_another_went_on(bucket: Bucket, stood_after: int) -> None:
-    first = bucket.stage("query", 0, tasks_of("first"))
-    second = bucket.stage("query", 0, tasks_of("second"))
-    third = bucket.stage("query", 1, tasks_of("third"))
-
-    def others() -> None:
-        bucket.commit("query", 0, second)
-        bucket.commit("query", 1, third)
-
-    bucket.commit("query", 0, first, AfterRequests(bucket.store, stood_after, others))
-    decided = stood_after > PARTITIONS
-    assert found(bucket) == sorted(expected("first" if decided else "second") + expected("third"))
-
-
-@pytest.mark.parametrize("stood_after", range(commit_requests()))
 def test_a_driver_that_stood_still_while_another_found_no_rows(bucket: Bucket, stood_after: int) -> None:
     first = bucket.stage("query", 0, tasks_of("first"))
     third = bucket.stage("query", 1, tasks_of("third"))
@@ -157,34 +142,6 @@ def test_a_driver_that_stood_still_while_another_found_no_rows(bucket: Bucket, s
     bucket.commit("query", 0, first, AfterRequests(bucket.store, stood_after, others))
     decided = stood_after > PARTITIONS
     assert found(bucket) == sorted((expected("first") if decided else []) + expected("third"))
-
-
-@pytest.mark.parametrize("met_after", range(commit_requests()))
-def test_two_jobs_side_by_side(bucket: Bucket, met_after: int) -> None:
-    mine = bucket.stage("mine", 4, tasks_of("mine"))
-    theirs = bucket.stage("theirs", 9, tasks_of("theirs"))
-    store = AfterRequests(bucket.store, met_after, lambda: void(bucket.commit("theirs", 9, theirs)))
-    bucket.commit("mine", 4, mine, store)
-    assert found(bucket) == sorted(expected("mine") + expected("theirs"))
-
-
-def void(_: object) -> None:
-    """Drops what a call gives."""
-
-
-@pytest.mark.parametrize(
-    "kind", [FaultKind.UNKNOWN_BEFORE, FaultKind.UNKNOWN_AFTER, FaultKind.CONFLICT, FaultKind.ERROR]
-)
-@pytest.mark.parametrize("nth", range(1, commit_requests() + 1))
-def test_an_answer_that_is_lost(bucket: Bucket, kind: FaultKind, nth: int) -> None:
-    staged = bucket.stage("query", 0, tasks_of("first"))
-    faulty = FaultStore(bucket.store, [Fault(kind, nth=nth)])
-    try:
-        bucket.commit("query", 0, staged, faulty)
-    except Exception:  # noqa: BLE001  a GET has no retry here: Spark runs the batch again
-        bucket.commit("query", 0, bucket.stage("query", 0, tasks_of("second")))
-    assert found(bucket) in (expected("first"), expected("second"))
-    assert len(faulty.fired) == 1
 
 
 def test_a_batch_without_rows_adopts_what_was_decided_before(bucket: Bucket) -> None:

@@ -160,13 +160,6 @@ def test_a_pinned_query_reads_what_it_holds(spark: SparkSession, tmp_path: Path)
     assert len(drive(store, live_pins(topic_id, 0))) == 1
 
 
-def test_slices_cover_each_offset_once(spark: SparkSession, bucket: Bucket) -> None:
-    df = load(spark, bucket, minPartitions=7)
-    assert df.rdd.getNumPartitions() >= 7
-    assert offsets(df) == {0: list(range(P0_END)), 1: list(range(50, P1_END))}
-    assert load(spark, bucket).rdd.getNumPartitions() == 1
-
-
 def test_a_dataframe_used_twice_keeps_its_rows(spark: SparkSession, bucket: Bucket) -> None:
     df = load(spark, bucket).where("partition = 0")
     low, high = df.where("offset < 10"), df.where("offset >= 390")
@@ -265,45 +258,6 @@ def test_a_load_is_a_snapshot(spark: SparkSession, tmp_path: Path) -> None:
     assert "flights-0: offsets 0 to 100 are gone since this DataFrame was planned: the log holds 100 to 200" in message
     assert "load again" in message
     assert offsets(loose.withColumn("partition", F.lit(0))) == {0: list(range(100, 200))}
-
-
-def test_a_frame_is_pinned_at_its_first_action_and_follows_rewrites(spark: SparkSession, tmp_path: Path) -> None:
-    bucket = make_bucket(tmp_path)
-    bucket.register("flights", 1, TOPIC_ID)
-    log = bucket.log()
-    rows = log.fill(100)
-    df = load(spark, bucket)
-    rows += log.fill(200, start=100)
-    assert df.count() == 200  # planned now, not at load
-    log.fill(300, start=200)
-    assert df.where("offset >= 100").count() == 100  # derived frames share the plan
-    merged = log.upload(seal(batches(0, 200, each=25)))
-    root = log.root
-    assert root is not None
-    log.put_root(Rows.from_rows([merged, root.rows.row(2), *list(root.rows)[3:]]))
-    for row in rows:
-        log.delete(row)
-    assert offsets(df) == {0: list(range(200))}
-
-
-def test_what_left_the_local_directory_is_read_from_the_bucket(spark: SparkSession, tmp_path: Path) -> None:
-    bucket, directory = make_bucket(tmp_path / "bucket"), tmp_path / "log"
-    bucket.register("flights", 1, TOPIC_ID)
-    log = bucket.log()
-    log.fill(60)
-    tp = TopicPartition("flights", 0)
-    with LocalLog.open(directory) as local:
-        local.create_topic("flights", 1, TopicConfig(), TOPIC_ID)
-        local.partition(tp).start_at(60, 1)
-        local.partition(tp).append(records(60, 40))
-    df = load(spark, bucket, local_dir=str(directory), failOnDataLoss="false")
-    assert df.count() == 100
-    log.fill(100, start=60)
-    directory.rename(tmp_path / "before")
-    with LocalLog.open(directory) as local:
-        local.create_topic("flights", 1, TopicConfig(), TOPIC_ID)
-        local.partition(tp).start_at(100, 1)
-    assert offsets(df) == {0: list(range(100))}
 
 
 def test_lost_offsets_are_an_error_unless_told(spark: SparkSession, bucket: Bucket) -> None:

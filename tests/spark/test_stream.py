@@ -141,16 +141,6 @@ def test_a_new_query_reads_what_comes_and_each_record_once(desk: Desk) -> None:
     assert reader.reportLatestOffset() == after
 
 
-def test_a_restart_goes_on_at_its_checkpoint(desk: Desk) -> None:
-    desk.log.fill(100)
-    first = desk.reader(startingOffsets="earliest")
-    end = first.latestOffset(sent(first.initialOffset()), ReadMaxRows(30))
-    assert offsets(end) == {"0": 30}
-    second = desk.reader(startingOffsets="latest")  # of no account any more
-    after = second.latestOffset(sent(end), ALL)
-    assert rows(second, end, after) == list(range(30, 100))
-
-
 def test_the_first_batch_is_repeated_from_where_it_first_began(desk: Desk) -> None:
     """Spark asks for the initial offset when the first batch is planned, again when it runs, and again when a crash
     made it run once more; only the end of that batch is in the checkpoint by then."""
@@ -551,21 +541,6 @@ def test_a_batch_is_planned_with_the_roots_that_told_of_it(desk: Desk) -> None:
     desk.store.take()
     assert len(reader.partitions(sent(start), sent(end))) == 1
     assert desk.store.take() == {}
-
-
-def test_a_thousand_partitions(desk: Desk, tmp_path: Path) -> None:
-    many = Desk(tmp_path / "many", desk.monkeypatch, partitions=1000)
-    for partition in (0, 7, 999):
-        many.of(partition).fill(10)
-    reader = many.reader(startingOffsets="earliest", maxOffsetsPerTrigger=2)
-    start = sent(reader.initialOffset())
-    end = sent(reader.latestOffset(start, reader.getDefaultReadLimit()))
-    assert {tp: offset for tp, offset in offsets(end).items() if offset} == {"0": 1, "7": 1, "999": 1}
-    assert rows(reader, start, end) == [0, 0, 0]
-    many.store.take()
-    after = sent(reader.latestOffset(end, ALL))
-    assert many.store.take() == {"NotModified": 1000}
-    assert rows(reader, end, after) == [*range(1, 10)] * 3
 
 
 # -- outages ---------------------------------------------------------------------------------------------------------

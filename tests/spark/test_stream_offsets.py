@@ -118,18 +118,6 @@ def test_what_read_committed_may_not_see_yet_is_no_loss() -> None:
     assert (ranges, losses) == ({P0: Range(5, 5)}, [])
 
 
-def test_a_batch_of_a_topic_that_was_made_again_begins_at_its_start() -> None:
-    end = StreamOffset({P0: 4, W0: 8}, {"flights": OTHER, "weather": ID})
-    start = StreamOffset({P0: 100, W0: 6}, {"flights": ID, "weather": ID})
-    assert batch_ranges(start, end) == {P0: Range(0, 4), W0: Range(6, 8)}
-
-
-def test_the_first_batch_begins_where_its_end_says() -> None:
-    end = StreamOffset({P0: 25}, {"flights": ID}, {P0: 20})
-    assert batch_ranges(StreamOffset({P0: 10}, {}), end) == {P0: Range(20, 25)}
-    assert batch_ranges(StreamOffset({P0: 25}, {}), end) == {P0: Range(20, 25)}
-
-
 # -- limits ----------------------------------------------------------------------------------------------------------
 
 RANGES = st.dictionaries(

@@ -178,23 +178,6 @@ def test_a_driver_that_is_killed_and_started_again_ends_right(
     whole(tmp_path)
 
 
-def test_what_spark_began_one_machine_ends(tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(tmp_path)
-    before, work, calls = content(tmp_path), erasing.erase_partition, list[Receipt]()
-
-    def cut(store: Store, task: Task) -> Receipt:
-        calls.append(work(store, task))
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(erasing, "erase_partition", cut)
-        assert erase(tmp_path, *KEY, "--now", "--yes").code == 130
-    done = on_one_machine(tmp_path, *KEY, "--now")
-    assert done.code == 0, done.err
-    assert content(tmp_path) == [record for record in before if not meant(record)]
-    assert [one["records"] for one in done.summary["partitions"]] == [12, 12]
-
-
 def claim_by_another(place: Path, partition: int) -> None:
     store = open_store(bucket(place))
     catalog = Catalog(entry_of(place).topic_id, partition, "users")
@@ -261,23 +244,6 @@ def test_what_is_merged_meanwhile_is_looked_at_again(
     assert sum(each["records"] for each in left) == 12  # in what the other maintainer replaced
     assert content(tmp_path) == [record for record in before if not meant(record)]
     whole(tmp_path)
-
-
-def test_what_is_appended_meanwhile_goes_too(tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(tmp_path)
-    work, calls = erasing.erase_partition, list[int]()
-
-    def busy(store: Store, task: Task) -> Receipt:
-        if not calls:
-            calls.append(1)
-            with tiered.open(tmp_path / "log", remote=bucket(tmp_path)) as opened:
-                opened.topic("users").append_many(records(1000, 20), partition=0)
-                opened.sync(timeout=60)
-        return work(store, task)
-
-    monkeypatch.setattr(erasing, "erase_partition", busy)
-    assert erase(tmp_path, *KEY, "--yes").code == 3
-    assert sum(map(meant, content(tmp_path))) == 0
 
 
 def test_what_others_rewrite_again_and_again_is_an_error(

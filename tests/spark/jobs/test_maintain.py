@@ -174,14 +174,6 @@ def test_a_driver_that_is_killed_and_started_again_does_what_is_left(
     assert check(None, open_store(bucket(place)), CheckOptions(read_data=True)).findings == ()
 
 
-def test_a_task_that_runs_again_finds_nothing_left(tmp_path: Path, inline: None) -> None:
-    place = fill(tmp_path)
-    store, task = open_store(bucket(place)), {"memory_bytes": 2**20, "partitions": [["small", 0, ["merge"]]]}
-    (first,) = maintain.maintain_partitions(store, task)["partitions"]
-    (again,) = maintain.maintain_partitions(store, task)["partitions"]
-    assert (len(first["actions"]), again["actions"]) == (1, [])
-
-
 def test_it_asks_before_it_acts_and_a_dry_run_changes_nothing(tmp_path: Path, inline: None) -> None:
     place = fill(tmp_path)
     before = rows(bucket(place), "small", 0)
