@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.remote.building import batches, seal
+from tests.unit.remote.building import batches
 from tiered.errors import CorruptionError
 from tiered.format.batch import read_header
 from tiered.format.batch_scanner import Run
@@ -59,14 +59,6 @@ def test_what_no_batch_sums_is_missed_by_the_sum_of_all_wherever_it_is_cut(
         list(found)
 
 
-def test_plain_batches_come_as_one_run() -> None:
-    reader = scan()
-    (run,) = reader.runs(DATA)
-    assert isinstance(run, Run)
-    assert (bytes(run.data), run.base_offset, run.next_offset) == (DATA, 0, 60)
-    assert (reader.done, reader.next_offset) == (True, 60)
-
-
 def test_the_batch_that_holds_the_first_wanted_offset_comes_by_itself_and_the_rest_as_a_run_to_the_end() -> None:
     reader = scan(15, 35)
     alone, run = reader.runs(DATA)
@@ -104,12 +96,6 @@ def test_bytes_that_end_before_the_offsets() -> None:
         list(reader.feed(DATA[:cut]))
         with pytest.raises(CorruptionError, match="the bytes end before offset 60"):
             reader.finish()
-
-
-def test_a_whole_segment_may_end_below_its_offsets_after_compaction() -> None:
-    reader = SegmentScan(TP, "key.log", row(end=90), position=0, start=0, end=90)
-    assert len(list(reader.feed(DATA))) == 6
-    reader.finish()
 
 
 def test_records_that_the_catalog_counts_and_the_bytes_lack() -> None:
@@ -188,7 +174,3 @@ def test_a_batch_larger_than_a_reader_accepts(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("tiered.remote.assembly.MAX_BATCH_BYTES", 100)
     with pytest.raises(CorruptionError, match="larger than a reader accepts"):
         list(scan().feed(DATA))
-
-
-def test_sealed_segments_of_the_kit_are_what_they_say() -> None:
-    assert seal(PARTS).data == DATA

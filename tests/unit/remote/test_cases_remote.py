@@ -9,7 +9,7 @@ from tests.unit.remote.building import TOPIC_ID, RemoteLog, batches, seal
 from tests.unit.remote.catalog.script import Desk, World
 from tests.unit.remote.recording import RecordingStore
 from tiered.config import TopicConfig
-from tiered.errors import ConfigError, CorruptionError
+from tiered.errors import CorruptionError
 from tiered.format.root import encode_root
 from tiered.format.rows import ROW_BYTES
 from tiered.model import Row, TopicPartition
@@ -51,10 +51,6 @@ def test_an_answer_that_is_not_the_bytes_that_were_asked_for(data: bytes, size: 
         assert (error.value.path_or_key, error.value.position) == ("key", 8 + len(data))
 
 
-def facts(base: int, end: int, *, size: int = 1000, max_ts: int = 10) -> Row:
-    return Row(base, end, 0, max_ts, size, 0, base, end, 0, 1, end - base, 0, 0)
-
-
 @pytest.mark.parametrize(
     ("setting", "reason"), [("retention_ms", "retention.ms"), ("retention_bytes", "retention.bytes")]
 )
@@ -75,29 +71,6 @@ def test_case_84_nothing_is_kept_of_what_is_committed(world: World, desk: Desk, 
     assert [entry.base for entry in root.trash] == [0, 100]
 
 
-@pytest.mark.parametrize(("now_ms", "start"), [(1009, 0), (1010, 100), (1020, 200)])
-def test_remote_retention_by_time_is_not_strict_and_takes_a_prefix(now_ms: int, start: int) -> None:
-    rows = [facts(0, 100, max_ts=10), facts(100, 200, max_ts=20), facts(200, 300, max_ts=30)]
-    config = TopicConfig(retention_ms=1000)
-    assert plan_remote_expiry(rows, config=config, now_ms=now_ms, start_offset=0).start_offset == start
-    pinned = [facts(0, 100, max_ts=10**9), *rows[1:]]
-    assert plan_remote_expiry(pinned, config=config, now_ms=10**6, start_offset=0).segments == 0
-
-
-@pytest.mark.parametrize(("limit", "behind", "start"), [(3000, 0, 0), (2001, 0, 0), (2000, 0, 100), (3000, 1000, 100)])
-def test_remote_retention_by_size_counts_what_lies_behind_the_rows(limit: int, behind: int, start: int) -> None:
-    rows = [facts(0, 100), facts(100, 200), facts(200, 300)]
-    config, size = TopicConfig(retention_bytes=limit), sum(row.size for row in rows) + behind
-    plan = plan_remote_expiry(rows, config=config, now_ms=0, start_offset=0, size_bytes=size)
-    assert (plan.start_offset, plan.size_bytes) == (start, start * 10)
-
-
-def test_what_lies_below_the_log_start_goes_and_nothing_by_default() -> None:
-    rows = [facts(0, 100), facts(100, 200)]
-    assert plan_remote_expiry(rows, config=TopicConfig(), now_ms=10**15, start_offset=150).segments == 1
-    assert plan_remote_expiry(rows, config=TopicConfig(), now_ms=10**15, start_offset=0).segments == 0
-
-
 def test_case_85_what_the_catalog_keeps_of_a_segment_has_one_size() -> None:
     """There is no metadata of a plug-in's own that could grow: a row has 96 bytes whatever the segment, and no more."""
     log = RemoteLog(MemoryStore())
@@ -109,16 +82,6 @@ def test_case_85_what_the_catalog_keeps_of_a_segment_has_one_size() -> None:
         sizes.append(len(root.rows.canonical_bytes()))
     assert sizes == [ROW_BYTES * (i + 1) for i in range(4)]
     assert len(encode_root(root)) < 4096
-
-
-def test_case_85_a_segment_that_is_refused_is_not_in_the_catalog_and_counts_no_bytes(world: World, desk: Desk) -> None:
-    root = world.run(desk.catalog.append([desk.row(0, 10)]))
-    flawed = desk.row(10, 20)._replace(size=-1)
-    with pytest.raises(ConfigError):
-        world.run(desk.catalog.append([flawed]))
-    again = world.run(desk.catalog.load())
-    assert again == root
-    assert again.added.size_bytes == root.rows.size_bytes
 
 
 def test_case_86_the_quota_holds_the_second_segment_back() -> None:

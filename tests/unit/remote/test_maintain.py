@@ -8,17 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.remote.building import FIRST_MS, TRUSTED, RemoteLog, batches, seal
+from tests.unit.remote.building import FIRST_MS, TRUSTED, batches, seal
 from tests.unit.remote.maintaining import Bucket, Cut, cut_after, offsets
-from tests.unit.remote.recording import RecordingStore
-from tiered.config import DAY_MS, TopicConfig
+from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, FencedError
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 from tiered.plan.maintenance import Kind
 from tiered.remote.maintain import ALL_GOES
 from tiered.store.base import Delete, Get, Head, List, Outcome, Put, StoreRequest
 from tiered.store.driver import drive
-from tiered.store.memory import MemoryStore
 
 pytestmark = pytest.mark.usefixtures("both_catalogs")
 COMPACT = TopicConfig(cleanup_policy="compact", segment_bytes=20_000)
@@ -64,19 +62,6 @@ def test_the_price_of_a_merge_that_is_sent_in_parts() -> None:
     assert len(made) == action.requests == 4 * 2 + 1 + (2 + 3) + 1 + 2
 
 
-def test_a_writer_that_appends_meanwhile_is_not_disturbed(bucket: Bucket) -> None:
-    maintainer = bucket.maintainer()
-    (action,) = bucket.plan(maintainer).actions
-    bucket.run(
-        maintainer, bucket.plan(maintainer, begin_at=50).actions[0]
-    )  # the claim, and a trim inside the first row
-    bucket.log.fill(700, start=500)
-    done = bucket.run(maintainer, action)
-    assert done.note == ""
-    assert bucket.ranges == [(0, 500), (500, 600), (600, 700)]
-    assert offsets(bucket.face(), 50)[-1] == 699
-
-
 def test_rows_that_others_changed_are_left_as_they_are(bucket: Bucket) -> None:
     first, second = bucket.maintainer(), bucket.maintainer(owner="m:2")
     (action,) = bucket.plan(first).actions
@@ -84,16 +69,6 @@ def test_rows_that_others_changed_are_left_as_they_are(bucket: Bucket) -> None:
     done = bucket.run(first, action)
     assert "changed it meanwhile" in done.note
     assert bucket.ranges == [(0, 500)]
-
-
-def test_what_was_trimmed_meanwhile_goes_to_the_trash_with_its_output(bucket: Bucket) -> None:
-    maintainer = bucket.maintainer()
-    (merge,) = bucket.plan(maintainer).actions
-    (trim,) = bucket.plan(maintainer, Kind.RETENTION, begin_at=350).actions
-    bucket.run(maintainer, trim)
-    bucket.run(maintainer, merge)
-    assert (bucket.ranges[0][1], bucket.root.start_offset) == (500, 350)
-    assert offsets(bucket.face(), 350) == list(range(350, 500))
 
 
 def test_bug_10_a_maintainer_that_was_fenced_commits_nothing(bucket: Bucket) -> None:
@@ -161,22 +136,6 @@ def test_a_plan_beside_a_maintainer_that_collects_leaves_it_to_a_later_plan(buck
     assert bucket.plan(bucket.maintainer(COMPACT), Kind.COMPACT).actions == ()
 
 
-def test_compaction_keeps_its_clean_end_in_the_root(bucket: Bucket) -> None:
-    maintainer = bucket.maintainer(COMPACT)
-    (action,) = bucket.plan(maintainer).actions
-    assert action.kind is Kind.COMPACT
-    bucket.run(maintainer, action)
-    assert [entry.end_offset for entry in bucket.root.cleaned] == [500]
-    assert offsets(bucket.face()) == list(range(493, 500))
-    assert bucket.plan(maintainer, Kind.COMPACT).actions == ()
-    bucket.log.fill(600, start=500)
-    (again,) = bucket.plan(bucket.maintainer(COMPACT), Kind.COMPACT).actions
-    assert (again.start, again.end) == (0, 600)
-    bucket.run(bucket.maintainer(COMPACT, "m:2"), again)
-    assert offsets(bucket.face()) == list(range(593, 600))
-    assert [entry.end_offset for entry in bucket.root.cleaned][-1] == 600
-
-
 def test_a_compaction_that_was_cut_short_is_taken_up_again(bucket: Bucket) -> None:
     """Wherever it ends, each group is as it was or cleaned, and the next maintainer finishes."""
     wanted = list(range(493, 500))
@@ -202,21 +161,6 @@ def test_a_compaction_that_was_cut_short_is_taken_up_again(bucket: Bucket) -> No
 
 
 # -- readers ---------------------------------------------------------------------------------------------------------
-
-
-def test_bug_14_a_reader_whose_objects_were_collected_reads_the_root_once_more(bucket: Bucket) -> None:
-    reader = bucket.face()
-    assert offsets(reader, 450) == list(range(450, 500))
-    maintainer = bucket.maintainer()
-    bucket.run(maintainer, bucket.plan(maintainer).actions[0])
-    bucket.clock.advance(DAY_MS / 1000 + 1)
-    (collect,) = bucket.plan(maintainer).actions
-    assert collect.kind is Kind.COLLECT
-    bucket.run(maintainer, collect)
-    bucket.store.forget()
-    assert offsets(reader) == list(range(500))
-    roots = [r for r in bucket.store.requests if isinstance(r, Get) and r.key == bucket.log.root_key]
-    assert len(roots) == 1
 
 
 def test_the_newest_row_goes_by_a_start_offset_alone_and_that_is_said(bucket: Bucket) -> None:
@@ -268,20 +212,3 @@ def test_producers_of_an_emptied_log_are_those_at_its_end_or_nobody(bucket: Buck
     assert bucket.face().producer_snapshot() == b""  # nobody wrote idempotently
     bucket.store.execute(Delete((bucket.log.idx_key(last),)))
     assert bucket.face().producer_snapshot() == b""
-
-
-def test_retention_of_a_row_of_the_future_counts_from_its_append(bucket: Bucket) -> None:
-    """Its producer's clock was a year ahead: it goes when its append is old, without a request for the object."""
-    log = RemoteLog(RecordingStore(MemoryStore(clock=bucket.clock)), clock=bucket.clock)
-    year, now_ms = 365 * 8640, bucket.clock.now_ms()
-    for at in (0, 10, 20):  # the newest stays
-        made = seal(batches(year * 1000 + at, year * 1000 + at + 10))
-        log.add(replace(made, descriptor=replace(made.descriptor, appended_ms=now_ms)))
-    bucket.store, bucket.log = log.store, log  # type: ignore[assignment]  # a recording store
-    maintainer = bucket.maintainer(TopicConfig(retention_ms=3_600_000))
-    bucket.store.forget()
-    assert bucket.plan(maintainer, Kind.RETENTION).actions == ()
-    assert sum(isinstance(r, Head) for r in bucket.store.requests) == 0
-    bucket.clock.advance(3600)
-    (trim,) = bucket.plan(maintainer, Kind.RETENTION).actions
-    assert trim.end == year * 1000 + 20

@@ -12,7 +12,7 @@ from tests.support.remote_face import RemoteFace
 from tests.unit.remote.building import TOPIC_ID, TRUSTED, RemoteLog
 from tests.unit.remote.recording import RecordingStore
 from tiered.config import TopicConfig
-from tiered.errors import CorruptionError, OffsetOutOfRangeError, RemotePermissionError, RemoteUnavailableError
+from tiered.errors import CorruptionError, RemotePermissionError, RemoteUnavailableError
 from tiered.format.batch import decode_records
 from tiered.format.crc import crc32c
 from tiered.format.keys import index_key, partition_prefix, pin_key, segment_key
@@ -34,8 +34,6 @@ from tiered.store.base import (
     Outcome,
     Page,
     Put,
-    PutResult,
-    PutStatus,
     StoreRequest,
 )
 from tiered.store.driver import drive
@@ -146,26 +144,6 @@ def read_slowly(bucket: Bucket, reading: Iterator[memoryview], pause_s: float) -
     return read
 
 
-def test_what_a_pinned_reader_has_yet_to_read_survives_trim_merge_and_collection(bucket: Bucket) -> None:
-    face = bucket.face()
-    reading = face.read_batches(0)
-    first = offsets(iter([next(reading)]))
-    assert bucket.live(begin_at=1500) == 0
-    assert first + offsets(reading) == list(range(END))
-    release(bucket, face)
-    assert (bucket.keys("pin/"), bucket.held) == (set(), set())
-    assert bucket.collect() > 0
-    assert bucket.keys() == bucket.named
-
-
-def test_without_a_pin_the_same_reader_is_cut_off_and_says_so(bucket: Bucket) -> None:
-    reading = bucket.face(pinned=False).read_batches(0)
-    next(reading)
-    assert bucket.live(begin_at=1500) > 0
-    with pytest.raises(OffsetOutOfRangeError, match="outside 1500 to 2000"):
-        offsets(reading)
-
-
 def test_a_second_read_of_the_stream_is_of_the_pinned_version_too(bucket: Bucket) -> None:
     face = bucket.face()
     assert offsets(face.read_batches(1000, 1100)) == list(range(1000, 1100))
@@ -190,18 +168,6 @@ def test_a_pin_costs_three_requests_and_without_one_there_is_none(bucket: Bucket
         Absent(),
     )
     assert [request.keys for request in more if isinstance(request, Delete)] == [(put.key,)]
-
-
-def test_the_pin_of_a_reader_that_crashed_expires_by_the_clock_of_the_store(bucket: Bucket) -> None:
-    reading = bucket.face().read_batches(0)
-    next(reading)
-    reading.close()
-    began = bucket.clock.monotonic()
-    assert bucket.live(begin_at=1500) == 0
-    bucket.clock.advance(PIN_MS / 1000 - (bucket.clock.monotonic() - began) - 1)
-    assert bucket.collect() == 0
-    assert bucket.collect() > 0
-    assert (bucket.keys(), bucket.keys("pin/")) == (bucket.named, set())
 
 
 def test_a_slow_reader_renews_its_pin_and_keeps_its_version(bucket: Bucket) -> None:
@@ -235,33 +201,6 @@ def test_a_reader_that_slept_too_long_pins_the_newest_version_and_finds_what_was
     assert "pin_expired" in caplog.text
 
 
-@pytest.mark.parametrize("landed_first", [True, False])
-def test_a_collector_that_passes_the_version_while_it_is_pinned(bucket: Bucket, landed_first: bool) -> None:
-    """One that listed before the pin came deletes what its version names: the reader sees its floor and moves on."""
-
-    def answer(request: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
-        if not (isinstance(request, Put) and request.key.startswith(PINS)):
-            return carry_out()
-        bucket.store.answer = None
-        outcome = carry_out() if landed_first else None
-        bucket.maintain(Kind.MERGE)
-        assert (bucket.collect() == 0) == landed_first
-        return outcome or carry_out()
-
-    version = bucket.version
-    bucket.store.answer = answer
-    face = bucket.face()
-    reading = face.read_batches(0)
-    read = offsets(iter([next(reading)]))
-    taken = face.snapshot()
-    assert taken is not None
-    assert taken.version > version
-    assert [version_of(put) for put in bucket.pin_puts()] == [version, taken.version]
-    assert len(bucket.keys("pin/")) == 1
-    assert bucket.live(begin_at=1500) == (40 if landed_first else 0)  # what the first version alone named
-    assert read + offsets(reading) == list(range(END))
-
-
 def test_collectors_that_pass_each_version_are_an_error_and_no_pin_stays(bucket: Bucket) -> None:
     trims = iter(range(100, END, 100))
 
@@ -278,29 +217,6 @@ def test_collectors_that_pass_each_version_are_an_error_and_no_pin_stays(bucket:
         next(bucket.face().read_batches(END - 1))
     assert len(bucket.pin_puts()) == PIN_TRIES
     assert (bucket.keys("pin/"), bucket.held) == (set(), set())
-
-
-@pytest.mark.parametrize("renewal", [False, True])
-@pytest.mark.parametrize("landed", [False, True])
-def test_a_pin_whose_answer_was_lost_is_sent_again(bucket: Bucket, renewal: bool, landed: bool) -> None:
-    lost: list[Put] = []
-
-    def answer(request: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
-        wanted = isinstance(request, Put) and request.key.startswith(PINS)
-        if wanted and isinstance(request, Put) and isinstance(request.condition, Match) == renewal and not lost:
-            lost.append(request)
-            if landed:
-                carry_out()
-            return PutResult(PutStatus.UNKNOWN, cause="timeout")
-        return carry_out()
-
-    bucket.store.answer = answer
-    reading = bucket.face().read_batches(0)
-    read = offsets(iter([next(reading)]))
-    bucket.maintain(begin_at=1500)
-    read += read_slowly(bucket, reading, HOUR / 12)
-    assert (len(lost), read, len(bucket.keys("pin/"))) == (1, list(range(END)), 1)
-    assert {put.key for put in bucket.pin_puts()} == {lost[0].key}
 
 
 def test_a_pin_counts_from_when_it_was_sent_not_from_its_answer(bucket: Bucket) -> None:
@@ -453,18 +369,6 @@ def test_tasks_look_at_a_shared_pin_once_and_renew_it_when_it_is_old(bucket: Buc
     assert version_of(bucket.pin_puts()[-1]) == bucket.version
     assert keep(bucket, SharedPin(pin.key, "another task")) == [Get]
     assert not pin.lost
-
-
-def test_a_shared_pin_that_is_kept_holds_longer_than_a_pin_lasts(bucket: Bucket) -> None:
-    pin = shared(bucket)
-    assert bucket.live(begin_at=1500) == 0
-    for _ in range(2 * PIN_MS // RENEW_MS):
-        bucket.clock.advance(RENEW_MS / 1000)
-        assert keep(bucket, pin) == [Get, Put]
-        assert bucket.collect() == 0
-    assert not pin.lost
-    bucket.clock.advance(PIN_MS / 1000)
-    assert bucket.collect() > 0
 
 
 def test_a_shared_pin_that_nobody_kept_is_lost_and_not_revived(

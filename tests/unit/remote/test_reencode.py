@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import random
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ import pytest
 
 from tests.golden.foreign import message, wrapper
 from tests.unit.remote.building import FIRST_MS, MemorySegment, RemoteLog, batches, seal
-from tests.unit.remote.maintaining import Bucket, Cut, cut_after, offsets
+from tests.unit.remote.maintaining import Bucket, offsets
 from tests.unit.remote.rewriting import Rewriter
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError
@@ -245,24 +244,6 @@ def test_holes_and_what_others_append_or_trim_meanwhile(monkeypatch: pytest.Monk
     assert reencoded(bucket, ZSTD, "m:2").note == ""
     assert codecs(bucket) == {(2, Codec.ZSTD)}
     assert (bucket.root.rows.row(-1), bucket.ranges[-1]) == (hole_row, (600, 700))
-
-
-def test_wherever_it_is_cut_short_the_next_one_finishes() -> None:
-    for cut in range(1, 200):
-        bucket, ended = Bucket(300), False
-        before = Sight.of(bucket.log)
-        with contextlib.suppress(Cut):
-            bucket.store.answer = cut_after(cut)
-            reencoded(bucket, ZSTD)
-            ended = True
-        bucket.store.answer = None
-        assert Sight.of(bucket.log) == before, cut
-        reencoded(bucket, ZSTD, "m:2")
-        assert Sight.of(bucket.log) == before, cut
-        assert codecs(bucket) == {(2, Codec.ZSTD)}, cut
-        if ended:
-            break
-    assert 15 < cut < 199
 
 
 def test_a_damaged_segment_is_named_and_nothing_of_it_is_replaced() -> None:

@@ -13,8 +13,8 @@ from tests.unit.remote.staging import stage, two_partitions
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, FencedError
 from tiered.format.crc import crc32c
-from tiered.format.decision import ABORTED, COMMITTED, Decision, encode_decision
-from tiered.format.keys import index_key, pin_key, staged_key, staged_prefix, staged_uid
+from tiered.format.decision import ABORTED, COMMITTED, Decision
+from tiered.format.keys import index_key, staged_key, staged_prefix, staged_uid
 from tiered.format.root import TXNS_LIMIT
 from tiered.model import Row, TopicPartition
 from tiered.plan.maintenance import ORPHAN_MS, Kind
@@ -87,18 +87,6 @@ def test_what_another_attempt_at_a_committed_batch_staged_goes_after_the_grace(l
     found = sweep(log)
     assert (found.count, found.strange, staged_keys(log)) == (4, 0, keys(log, kept))
     assert sweep(log).count == 0
-
-
-def test_what_is_decided_and_not_committed_yet_stays(log: RemoteLog) -> None:
-    rows, losers = left_behind(log, "q", 0), left_behind(log, "q", 0)
-    sink = Sink("driver:1", {TOPIC_ID: log.topic})
-    decision = run(log, sink.decide(wanted("q", 0, rows)))
-    wait(log)
-    assert (sweep(log).count, staged_keys(log)) == (4, keys(log, rows))
-    run(log, sink.commit_staged(decision))
-    wait(log)
-    assert (sweep(log).count, staged_keys(log)) == (0, keys(log, rows))
-    assert losers
 
 
 def test_what_was_never_decided_is_aborted_first_and_can_never_be_committed(log: RemoteLog) -> None:
@@ -188,18 +176,6 @@ def test_a_staged_object_that_the_store_lost_is_damage(log: RemoteLog) -> None:
         stage_late(log, lost)
 
 
-def test_an_abort_that_was_not_followed_by_its_deletion_is_carried_on(log: RemoteLog) -> None:
-    rows = left_behind(log, "q", 0)
-    wait(log)
-    maintainer = Maintainer(TopicPartition(log.topic, 0), TOPIC_ID, TopicConfig(gc_grace_ms=GRACE_MS), owner="gc:1")
-    aborted = Decision("q", 0, ABORTED, {(TOPIC_ID, 0): rows[:1]})
-
-    log.store.execute(Put(aborted.key, encode_decision(aborted), ABSENT))
-    assert run(log, maintainer.sweep(delete=True)).count == 4
-    assert run(log, read_decision("txn/q/0.1")) is not None
-    assert staged_keys(log) == set()
-
-
 def test_what_nobody_can_tell_stays(log: RemoteLog) -> None:
     (row,) = left_behind(log, "q", 0, 1)
     data = log.store.execute(Get(index_key(TOPIC_ID, 0, row)))
@@ -212,33 +188,6 @@ def test_what_nobody_can_tell_stays(log: RemoteLog) -> None:
     found = sweep(log)
     assert (found.count, found.strange) == (2, 1)
     assert staged_keys(log) == {alone, bundle, odd}
-
-
-def test_nothing_goes_under_a_readers_pin(log: RemoteLog) -> None:
-    left_behind(log, "q", 0)
-    wait(log)
-    log.store.execute(Put(pin_key(TOPIC_ID, 0, "0" * 32), b'{"version":1,"uid":"%s"}' % (b"0" * 32), ABSENT))
-    assert sweep(log).readers == 1
-    assert (len(staged_keys(log)), run(log, read_decision("txn/q/0"))) == (4, None)
-
-
-def test_what_a_merge_took_out_is_collected_and_no_orphan(log: RemoteLog) -> None:
-    for batch in range(5):
-        stage(log, [seal(batches(0, 20))], batch)
-    config = TopicConfig(gc_grace_ms=GRACE_MS, merge_min_bytes=1 << 20)
-    wait(log, 2 * GRACE_MS)
-    for kinds in ((Kind.MERGE,), (Kind.COLLECT,)):
-        maintainer = Maintainer(TopicPartition(log.topic, 0), TOPIC_ID, config, owner="gc:1")
-        plan = run(log, maintainer.plan(kinds))
-        assert [action.kind for action in plan.actions] == list(kinds)
-        for action in plan.actions:
-            run(log, maintainer.run(action, TRUSTED))
-        assert sweep(log).count == 0
-        wait(log, 2 * GRACE_MS)
-    assert staged_keys(log) == set()
-    root = log.root
-    assert root is not None
-    assert [(row.base, row.next) for row in root.rows] == [(0, 100)]
 
 
 def decisions(log: RemoteLog) -> list[str]:

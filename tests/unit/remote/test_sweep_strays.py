@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeVar
 from uuid import UUID
 
@@ -290,28 +291,26 @@ def test_a_name_without_an_entry_may_still_be_theirs(unended: RemoteLog) -> None
     assert len(below(unended, OTHER)) == 2
 
 
-def test_a_root_in_use_keeps_all_of_its_topic(unended: RemoteLog) -> None:
-    used = RemoteLog(unended.store, topic_id=OTHER, partition=1, clock=unended.clock)
-    used.fill(100)
-    unended.clock.advance(2 * DAY_S)
-    assert swept(unended) == Strays()
-    assert root_key(OTHER, 0) in below(unended, OTHER)
+def in_use(log: RemoteLog) -> None:
+    RemoteLog(log.store, topic_id=OTHER, partition=1, clock=log.clock).fill(100)
 
 
-def test_a_root_that_was_claimed_keeps_all_of_its_topic(unended: RemoteLog) -> None:
+def claimed(log: RemoteLog) -> None:
     """It has a second version, and nothing beside it yet."""
-    used = RemoteLog(unended.store, topic_id=OTHER, partition=1, clock=unended.clock)
-    used.put_root(Rows.from_rows([]))
-    unended.clock.advance(2 * DAY_S)
-    assert swept(unended) == Strays()
-    assert below(unended, OTHER) == [root_key(OTHER, 0), root_key(OTHER, 1)]
+    RemoteLog(log.store, topic_id=OTHER, partition=1, clock=log.clock).put_root(Rows.from_rows([]))
 
 
-def test_an_object_beside_a_root_keeps_all_of_its_topic(unended: RemoteLog) -> None:
-    put(unended, f"{partition_prefix(OTHER, 1)}snap/kept")
+def has_an_object_beside(log: RemoteLog) -> None:
+    put(log, f"{partition_prefix(OTHER, 1)}snap/kept")
+
+
+@pytest.mark.parametrize("root", [in_use, claimed, has_an_object_beside])
+def test_one_root_keeps_all_of_its_topic(unended: RemoteLog, root: Callable[[RemoteLog], None]) -> None:
+    root(unended)
+    before = below(unended, OTHER)
     unended.clock.advance(2 * DAY_S)
     assert swept(unended) == Strays()
-    assert len(below(unended, OTHER)) == 3
+    assert below(unended, OTHER) == before
 
 
 def test_a_young_root_keeps_all_of_its_topic(unended: RemoteLog) -> None:

@@ -10,18 +10,15 @@ import pytest
 
 from tests.unit.remote.catalog.script import TOPIC_ID, Desk, World
 from tiered.errors import (
-    CommitUnknown,
     ConfigError,
     FencedError,
     LogDestroyedError,
     OffsetGapError,
-    RemotePermissionError,
 )
 from tiered.model import EpochEntry
 from tiered.plan.lifecycle import RestoredFrom, VolumeProof
 from tiered.remote.catalog import Catalog
 from tiered.remote.fence import Claim, owner_of
-from tiered.store.base import PutStatus
 
 
 @pytest.fixture
@@ -97,15 +94,6 @@ def test_it_is_judged_on_the_root_that_it_loses_the_race_to(world: World) -> Non
         sidecar.claim(dataclasses.replace(sidecar.proof(empty=True), joints=(10,)))
 
 
-def test_a_snapshot_taken_before_the_last_append_is_refused(world: World) -> None:
-    desk = written(world)
-    snapshot = world.desk("v1", "snapshot:1")
-    snapshot.token, snapshot.last_append = desk.token, desk.last_append
-    world.run(desk.catalog.append([desk.row(10, 20)]))
-    with pytest.raises(FencedError, match="last append"):
-        snapshot.claim(snapshot.proof(end_offset=20))
-
-
 def test_a_volume_that_has_lost_committed_records_is_refused(world: World) -> None:
     desk = written(world, end=10)
     with pytest.raises(FencedError, match=r"ends at offset 9, below the committed end 10"):
@@ -131,15 +119,6 @@ def test_a_volume_without_records_is_fresh_even_if_the_root_names_it(world: Worl
     claim = wiped.claim(wiped.proof(empty=True, end_offset=0))
     assert (claim.leader_epoch, claim.next_offset, claim.resumes) == (1, 10, True)
     assert claim.not_recovered == ""  # the volume that could hold more is this one
-
-
-def test_an_empty_partition_that_its_own_volume_claims_again_misses_nothing(world: World) -> None:
-    desk = world.desk("v1")
-    desk.claim(desk.proof(empty=True, end_offset=0))
-    restarted = world.desk("v1", "restarted:2")
-    claim = restarted.claim(restarted.proof(empty=True, end_offset=0))
-    assert claim.previous.volume == "v1"
-    assert claim.not_recovered == ""
 
 
 def test_a_leader_epoch_without_offsets_is_dropped_but_never_used_again(world: World) -> None:
@@ -174,25 +153,6 @@ def test_a_restored_volume_must_end_exactly_where_the_catalog_ends(
         assert (claim.leader_epoch, claim.resumes) == (1, False)
 
 
-def test_a_volume_that_lost_the_log_is_refused_and_its_commits_too(world: World) -> None:
-    old = written(world)
-    new = world.desk("v2")
-    new.claim(new.proof(empty=True, end_offset=0))
-    with pytest.raises(FencedError, match="proven not to be in it"):
-        world.run(old.catalog.append([old.row(10, 20)]))
-    with pytest.raises(FencedError, match="v2"):
-        old.claim(old.proof(end_offset=20))
-
-
-def test_a_maintainer_needs_no_volume_and_does_not_fence_the_writer(world: World) -> None:
-    desk, other = written(world), world.desk("m")
-    assert other.maintain().epoch == 1
-    assert world.run(desk.catalog.append([desk.row(10, 20)])).next_offset == 20
-    assert world.run(other.catalog.trim(5)).start_offset == 5
-    assert desk.claim().epoch == 2
-    assert other.maintain().epoch == 2
-
-
 def test_a_writer_needs_volume_and_persist(world: World) -> None:
     with pytest.raises(ConfigError, match="persist"):
         world.run(Catalog(TOPIC_ID, 0, "flights").claim("w", "h", VolumeProof("v", True, 0)))
@@ -200,15 +160,6 @@ def test_a_writer_needs_volume_and_persist(world: World) -> None:
         world.run(Catalog(TOPIC_ID, 0, "flights", persist=lambda *_: None).claim("w", "h"))
     with pytest.raises(ConfigError, match="volume"):
         world.run(Catalog(TOPIC_ID, 0, "flights", persist=lambda *_: None).claim("w", "h", VolumeProof("", True, 0)))
-
-
-def test_the_proof_is_kept_before_each_put_that_carries_it(world: World) -> None:
-    desk = world.desk()
-    desk.claim(desk.proof(empty=True, end_offset=0))
-    kept_before: list[tuple[str, str]] = []
-    world.store.script.append(lambda: kept_before.append((desk.token, desk.last_append)))
-    root = world.run(desk.catalog.append([desk.row(0, 10)]))
-    assert kept_before == [(root.writer.token, root.writer.last_append)]
 
 
 def test_a_volume_that_cannot_keep_the_proof_sends_nothing(world: World) -> None:
@@ -227,32 +178,6 @@ def test_a_volume_that_cannot_keep_the_proof_sends_nothing(world: World) -> None
     assert world.run(desk.catalog.append([desk.row(0, 10)])).next_offset == 10
 
 
-def test_a_claim_whose_put_never_arrived_does_not_lock_the_owner_out(world: World) -> None:
-    desk = written(world)
-    for _ in range(3):  # crash after the token was kept, before the PUT
-        crashed = world.desk("v1")
-        crashed.token, crashed.last_append = desk.token, desk.last_append
-        world.store.script.append("denied")
-        with pytest.raises(RemotePermissionError):
-            crashed.claim()
-        desk.token, desk.last_append = crashed.token, crashed.last_append
-    again = world.desk("v1")
-    again.token, again.last_append = desk.token, desk.last_append
-    assert again.claim().epoch == 2
-
-
-def test_a_claim_that_landed_late_is_settled_by_the_next_one(world: World) -> None:
-    desk = written(world)
-    world.store.script.extend(["late"] * 400)
-    with pytest.raises(CommitUnknown):
-        desk.claim()
-    world.store.script.clear()
-    world.store.deliver()  # epoch 2 under the kept token
-    again = world.desk("v1")
-    again.token, again.last_append = desk.token, desk.last_append
-    assert again.claim().epoch == 3
-
-
 def test_a_claim_with_a_lost_answer_is_found_by_reading_back(world: World) -> None:
     desk = world.desk()
     world.store.script.extend(["ok", "lost"])
@@ -260,35 +185,11 @@ def test_a_claim_with_a_lost_answer_is_found_by_reading_back(world: World) -> No
     assert world.run(desk.catalog.append([desk.row(0, 10)])).next_offset == 10
 
 
-def test_a_claim_that_lost_a_race_rebases_on_the_winner(world: World) -> None:
-    desk, other = written(world), world.desk("m")
-    other.maintain()
-    world.store.script.append(lambda: world.run(other.catalog.trim(5)))
-    claim = desk.claim()
-    assert (claim.epoch, claim.root.start_offset) == (2, 5)
-
-
-def test_the_table_is_judged_again_when_the_claim_lost_a_race(world: World) -> None:
-    desk, thief = written(world), world.desk("v2")
-    world.store.script.append(lambda: thief.claim(thief.proof(empty=True, end_offset=0)))
-    with pytest.raises(FencedError, match="v2"):
-        desk.claim()
-
-
 def test_a_claim_taken_over_before_its_answer_was_read_is_fenced(world: World) -> None:
     desk, thief = written(world), world.desk("v2")
     world.store.script.extend(["lost", lambda: thief.claim(thief.proof(empty=True, end_offset=0))])
     with pytest.raises(FencedError, match="taken over at once"):
         desk.claim()
-
-
-def test_creation_settles_races_and_lost_answers(world: World) -> None:
-    world.store.script.append("lost")
-    one, two = world.desk("v1"), world.desk("v2")
-    first = world.run(one.catalog.load_or_create("one"))
-    second = world.run(two.catalog.load_or_create("two"))
-    assert first.commit.id == second.commit.id
-    assert (first.version, first.commit.op, first.writer.epoch) == (1, "create", 0)
 
 
 def test_words_for_owners() -> None:
@@ -316,26 +217,3 @@ def test_a_volume_that_has_seen_a_root_makes_none(world: World, seen: str) -> No
     with pytest.raises(LogDestroyedError, match="was there and is gone"):
         desk.claim(proof)
     assert world.store.puts == []
-
-
-def test_an_append_that_lands_behind_its_process_leaves_the_owner_its_claim(world: World) -> None:
-    """Its id stays on the volume until a root was read that settles it, also by a claim that dies half-way."""
-    desk = written(world, end=10)
-    world.store.script += ["late", "denied"]
-    with pytest.raises(CommitUnknown):
-        world.run(desk.catalog.append([desk.row(10, 20)]))
-    second = world.desk("v1", "host-v1:2")
-    second.token, second.last_append = desk.token, desk.last_append
-
-    def arrives_now() -> None:
-        assert world.store.deliver() == [PutStatus.LANDED]
-        world.store.fail_gets = 1_000
-
-    world.store.script += [arrives_now, "ok"]
-    with pytest.raises(CommitUnknown):
-        second.claim(second.proof(end_offset=20))
-    world.store.fail_gets = 0
-    third = world.desk("v1", "host-v1:3")
-    third.token, third.last_append = second.token, second.last_append
-    claim = third.claim(third.proof(end_offset=20))
-    assert (claim.epoch, claim.next_offset, claim.leader_epoch) == (2, 20, 0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 
 from tests.unit.remote.catalog.script import TOPIC_ID, Desk, World
@@ -23,7 +21,7 @@ from tiered.format.root import Root, encode_root
 from tiered.model import EpochEntry
 from tiered.plan.known import HELD_LIMIT
 from tiered.plan.rewrite import TrimIntent
-from tiered.remote.catalog import Catalog, CommitLimits
+from tiered.remote.catalog import Catalog
 from tiered.store.base import ABSENT, Blocking, Delete, NewId, Now, Put, PutResult, PutStatus, Steps, Time
 from tiered.store.driver import drive
 from tiered.testing.clock import FakeClock
@@ -75,37 +73,6 @@ def test_landed(world: World, desk: Desk) -> None:
     assert world.run(desk.catalog.read_back(rows)) == root
 
 
-@pytest.mark.parametrize(
-    "script", [["lost"], ["drop"], ["lost", "lost", "drop"], ["conflict"], ["conflict", "lost"], ["down"]]
-)
-def test_the_same_body_is_sent_until_the_store_decides(world: World, desk: Desk, script: list[str]) -> None:
-    world.store.script.extend(script)
-    before = len(world.store.puts)
-    root = world.run(desk.catalog.append([desk.row(0, 10)]))
-    sent = world.store.puts[before:]
-    assert len(sent) == len(script) + 1
-    assert {(put.body, put.condition) for put in sent} == {(sent[0].body, sent[0].condition)}
-    assert root.next_offset == 10
-    assert root == stored(world)
-    assert root.added.segments == 1
-
-
-def test_a_delayed_request_that_lands_after_the_repeat_changes_nothing(world: World, desk: Desk) -> None:
-    world.store.script.append("late")
-    root = world.run(desk.catalog.append([desk.row(0, 10)]))
-    assert world.store.deliver() == [PutStatus.LOST]
-    assert root == stored(world)
-
-
-def test_lost_to_another_role_is_rebased(world: World, desk: Desk) -> None:
-    world.run(desk.catalog.append([desk.row(0, 10)]))
-    other = world.desk("m")
-    other.maintain()
-    world.store.script.append(lambda: world.run(other.catalog.trim(4)))
-    root = world.run(desk.catalog.append([desk.row(10, 20)]))
-    assert (root.start_offset, root.next_offset, root.added.segments) == (4, 20, 2)
-
-
 def test_own_commit_is_recognised_behind_another_roles_commit(world: World, desk: Desk) -> None:
     world.run(desk.catalog.append([desk.row(0, 10)]))
     other = world.desk("m")
@@ -125,33 +92,6 @@ def test_fenced_with_the_commit_in_the_sealed_table(world: World, desk: Desk) ->
     assert root.next_offset == 10
     with pytest.raises(FencedError, match="host-v2"):
         world.run(desk.catalog.append([desk.row(10, 20)]))
-
-
-def test_fenced_and_proven_not_committed(world: World, desk: Desk) -> None:
-    world.store.script.extend(["late", lambda: fence(world)])
-    with pytest.raises(FencedError, match="proven not to be in it"):
-        world.run(desk.catalog.append([desk.row(0, 10)]))
-    assert world.store.deliver() == [PutStatus.LOST]
-    assert stored(world).next_offset == 0
-    with pytest.raises(FencedError):
-        world.run(desk.catalog.trim(0))
-
-
-@pytest.mark.parametrize("op", ["append", "trim"])
-@pytest.mark.parametrize("seen", ["before the commit", "in its race"])
-def test_the_claim_epoch_is_compared_at_every_commit(world: World, desk: Desk, op: str, seen: str) -> None:
-    world.run(desk.catalog.append([desk.row(0, 10)]))
-    if seen == "before the commit":
-        fence(world)
-        world.run(desk.catalog.load())
-    else:
-        world.store.script.append(lambda: fence(world))
-    sent = len(roots_put(world))
-    with pytest.raises(FencedError, match=r"epoch 2.*this process held epoch 1"):
-        world.run(desk.catalog.append([desk.row(10, 20)]) if op == "append" else desk.catalog.trim(5))
-    root = stored(world)
-    assert (root.version, root.next_offset, root.start_offset, root.writer.epoch) == (4, 10, 0, 2)
-    assert len(roots_put(world)) - sent <= (0 if seen == "before the commit" else 2)  # the claim, and the lost commit
 
 
 def test_fenced_over_sixty_four_claims_ago_is_unknown(world: World, desk: Desk) -> None:
@@ -174,35 +114,6 @@ def test_a_copy_of_the_process_under_the_same_claim_is_found(world: World, desk:
         world.run(desk.catalog.append([desk.row(0, 10)]))
 
 
-@pytest.mark.parametrize("landed", [True, False])
-def test_unknown_at_the_deadline_is_settled_by_the_next_claim(world: World, desk: Desk, landed: bool) -> None:
-    world.store.script.extend(["late"] * 400)
-    with pytest.raises(CommitUnknown, match="timeout"):
-        world.run(desk.catalog.append([desk.row(0, 10)]))
-    world.store.script.clear()
-    sent = len(world.store.puts)
-    with pytest.raises(CommitUnknown):
-        world.run(desk.catalog.append([desk.row(0, 10)]))
-    with pytest.raises(CommitUnknown):
-        world.run(desk.catalog.trim(0))
-    assert len(world.store.puts) == sent
-    if landed:
-        assert world.store.deliver()[0] is PutStatus.LANDED
-    claim = desk.claim(desk.proof(end_offset=10))
-    assert claim.next_offset == (10 if landed else 0)
-    assert set(world.store.deliver()) <= {PutStatus.LOST}  # nothing that was under way can land any more
-    start = claim.next_offset
-    assert world.run(desk.catalog.append([desk.row(start, 20)])).next_offset == 20
-
-
-def test_conflicts_until_the_deadline_leave_nothing_in_doubt(world: World, desk: Desk) -> None:
-    world.store.script.extend(["conflict"] * 400)
-    with pytest.raises(RemoteUnavailableError, match="409"):
-        world.run(desk.catalog.append([desk.row(0, 10)]))
-    world.store.script.clear()
-    assert world.run(desk.catalog.append([desk.row(0, 10)])).next_offset == 10
-
-
 def test_a_refusal_leaves_the_commit_in_doubt_until_a_claim(world: World, desk: Desk) -> None:
     world.store.script.append("denied")
     with pytest.raises(RemotePermissionError):
@@ -219,24 +130,6 @@ def test_a_refusal_leaves_the_commit_in_doubt_until_a_claim(world: World, desk: 
     assert desk.catalog.in_doubt  # a claim that was refused has settled nothing
     desk.claim()
     assert desk.catalog.in_doubt == ""
-
-
-@pytest.mark.parametrize("rounds", [1, 3])
-def test_a_refusal_that_came_after_the_effect_does_not_lock_the_owner_out(
-    world: World, desk: Desk, rounds: int
-) -> None:
-    """A proxy may refuse the answer to a PUT that the store has carried out, at every attempt."""
-    end = 0
-    for _ in range(rounds):
-        world.store.script.append("denied-late")
-        with pytest.raises(RemotePermissionError):
-            world.run(desk.catalog.append([desk.row(end, end + 10)]))
-        end += 10
-        restarted = world.desk("v1")  # the claim may be made by another process of the volume
-        restarted.token, restarted.last_append = desk.token, desk.last_append
-        assert restarted.claim(restarted.proof(end_offset=end)).next_offset == end
-        desk = restarted
-    assert world.run(desk.catalog.append([desk.row(end, end + 1)])).next_offset == end + 1
 
 
 def test_ids_that_may_have_landed_are_kept_until_a_root_was_read_back(world: World, desk: Desk) -> None:
@@ -278,16 +171,6 @@ def test_abandoned_steps_leave_the_catalog_in_doubt(world: World, desk: Desk) ->
     assert world.run(desk.catalog.append([desk.row(0, 10)])).next_offset == 10
 
 
-def test_a_read_back_that_fails_is_repeated_then_unknown(world: World, desk: Desk) -> None:
-    world.store.script.append("lost")
-    world.store.fail_gets = 3
-    assert world.run(desk.catalog.append([desk.row(0, 10)])).next_offset == 10
-    world.store.script.append("lost")
-    world.store.fail_gets = 400
-    with pytest.raises(CommitUnknown, match="503"):
-        world.run(desk.catalog.append([desk.row(10, 20)]))
-
-
 def test_the_root_that_vanished_is_terminal(world: World, desk: Desk) -> None:
     world.run(desk.catalog.append([desk.row(0, 10)]))
     world.store.inner.execute(Delete((desk.catalog.key,)))
@@ -320,10 +203,6 @@ def test_a_root_that_vanished_and_is_put_back_is_not_gone_on_from(
         world.run(desk.catalog.append([desk.row(10, 20)]))
     with pytest.raises(CommitUnknown):
         world.run(desk.catalog.append([desk.row(10, 20)]))
-
-
-def test_a_catalog_that_was_never_there_is_none_to_a_reader(world: World) -> None:
-    assert world.run(Catalog(TOPIC_ID, 0, "flights").load()) is None
 
 
 def test_an_older_root_is_refused(world: World, desk: Desk) -> None:
@@ -448,30 +327,6 @@ def test_a_root_that_was_dated_ahead_keeps_no_commit_out(world: World, desk: Des
     claim = desk.claim(desk.proof(end_offset=20))
     assert claim.dated_ahead.startswith("flights-0: the catalog was dated 259200001 ms ahead")
     assert "kept that much longer" in claim.dated_ahead
-
-
-def test_a_claim_under_the_right_time_has_nothing_to_say_of_it(world: World, desk: Desk) -> None:
-    world.run(desk.catalog.read_back())
-    assert desk.claim(desk.proof(end_offset=0)).dated_ahead == ""
-
-
-def test_a_commit_that_loses_every_race_gives_up_at_the_deadline(world: World, desk: Desk) -> None:
-    world.run(desk.catalog.append([desk.row(0, 1000)]))
-    other = world.desk("m")
-    other.maintain()
-    catalog = desk.catalog
-
-    def other_trims(offset: int) -> None:
-        world.run(other.catalog.trim(offset))
-
-    catalog._limits = CommitLimits(deadline_ms=5_000)
-    for offset in range(1, 200):
-        world.store.script.append(partial(other_trims, offset))
-        world.store.script.extend(["ok", "ok", "ok"])  # the other's root, its copy, and ours, which loses
-    with pytest.raises(RemoteUnavailableError, match="races"):
-        world.run(catalog.append([desk.row(1000, 1001)]))
-    world.store.script.clear()
-    assert world.run(catalog.append([desk.row(1000, 1001)])).next_offset == 1001
 
 
 @pytest.mark.parametrize("stopped", [True, False], ids=["the process stood still", "the machine did"])

@@ -120,14 +120,6 @@ def test_a_registration_that_died_is_ended_by_the_next(world: World) -> None:
     assert root_of(world, 2) is not None
 
 
-def test_roots_that_are_not_acknowledged_in_time_are_unknown(world: World) -> None:
-    world.store.script.extend(["drop"] * 10_000)
-    with pytest.raises(CommitUnknown, match="roots were made"):
-        world.run(register_topic("flights", ID, 1, {}))
-    world.store.script.clear()
-    assert world.run(load_topic("flights")) is None
-
-
 def test_a_root_that_did_not_change_is_held_against_what_became_known(world: World) -> None:
     """It went back to the very one that was read last: a conditional GET alone says that all is as before."""
     world.run(register_topic("flights", ID, 1, {}))

@@ -10,12 +10,10 @@ import pytest
 from tests.unit.plan.staging import staged
 from tests.unit.remote.catalog.script import TOPIC_ID, ScriptedStore, World
 from tiered.errors import (
-    CommitUnknown,
     ConfigError,
     CorruptionError,
     FencedError,
     LogDestroyedError,
-    RemoteUnavailableError,
 )
 from tiered.format.decision import ABORTED, COMMITTED, Decision, decode_decision, encode_decision
 from tiered.format.keys import decision_key, parse_decision_key
@@ -182,26 +180,6 @@ def test_whatever_the_answers_are_a_batch_lands_once(word: str, number: int) -> 
     assert [root_of(world, number).next_offset for number in range(2)] == [10, 10]
 
 
-def test_a_refusal_that_landed_is_found_by_the_next_call() -> None:
-    world = made()
-    sink = Sink("driver:1", NAMES)
-    decision = world.run(sink.decide(decided("q", 0, 0, 1)))
-    world.store.script.extend(["denied-late", "ok"])
-    with pytest.raises(Exception, match="denied"):
-        world.run(sink.commit_staged(decision))
-    assert [(each.base, each.end) for each in world.run(sink.commit_staged(decision))] == [(-1, -1), (-1, -1)]
-    assert [root_of(world, number).next_offset for number in range(2)] == [5, 5]
-
-
-def test_two_sinks_side_by_side_lose_races_and_no_record() -> None:
-    world = made()
-    one, two = Sink("one:1", NAMES), Sink("two:1", NAMES)
-    first, second = (world.run(sink.decide(decided(txn, 0, 0))) for sink, txn in ((one, "a"), (two, "b")))
-    world.run(one.commit_staged(first))
-    (landed,) = world.run(two.commit_staged(second))
-    assert (landed.base, landed.end, landed.root.txns) == (5, 10, (("a", 0), ("b", 0)))
-
-
 def test_nothing_is_decided_while_a_local_log_owns_a_partition() -> None:
     world = made()
     desk = world.desk()
@@ -266,21 +244,6 @@ def test_a_partition_without_a_root_is_an_error() -> None:
     world = made(1)
     with pytest.raises(LogDestroyedError, match="flights-5"):
         world.run(Sink("driver:1", NAMES).decide(decided("q", 0, 5)))
-
-
-def test_a_store_that_never_answers_ends_in_doubt_and_the_next_call_settles_it() -> None:
-    world = made()
-    sink = Sink("driver:1", NAMES)
-    decision = world.run(sink.decide(decided("q", 0, 0)))
-    world.store.script.extend(["lost"] + ["drop"] * 5000)
-    with pytest.raises(CommitUnknown, match="flights-0"):
-        world.run(sink.commit_staged(decision))
-    world.store.script.clear()
-    (landed,) = world.run(sink.commit_staged(decision))
-    assert (landed.base, landed.root.next_offset) == (-1, 5)
-    world.store.fail_gets = 5000
-    with pytest.raises(RemoteUnavailableError):
-        world.run(Sink("driver:2", NAMES).commit_staged(decision))
 
 
 def test_many_segments_and_partitions_in_one_batch() -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from tests.unit.remote.building import TRUSTED, RemoteLog, batches, seal
 from tests.unit.remote.staging import stage
-from tiered.format.crc import crc32c
 from tiered.format.decision import COMMITTED, Decision
-from tiered.format.keys import hist_key, root_key
-from tiered.format.root import encode_root
+from tiered.format.keys import root_key
 from tiered.model import TopicPartition
 from tiered.remote.stage import Sink, upload_staged
 from tiered.remote.topics import register_topic
-from tiered.store.base import ABSENT, Delete, Put, Store
+from tiered.store.base import Delete, Store
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import FakeClock
@@ -44,14 +42,6 @@ def commit(log: RemoteLog, decision: Decision) -> int:
     sink = Sink("driver:2", {log.topic_id: log.topic})
     (landed,) = drive(log.store, sink.commit_staged(decision), clock=log.clock, ids=log.ids)
     return landed.base
-
-
-def keep_copy(log: RemoteLog) -> None:
-    """Below ``hist/``, of the root that is there."""
-    root = log.root
-    assert root is not None
-    body = encode_root(root)
-    log.store.execute(Put(hist_key(log.topic_id, 0, root.version), body, ABSENT, crc32c(body)))
 
 
 def lose(log: RemoteLog) -> None:

@@ -87,22 +87,6 @@ def test_a_plan_says_that_a_page_is_lost(place: Place) -> None:
     assert [key.endswith("/root") for key in asked] == [True, False, True, False]
 
 
-def test_what_left_goes_after_its_grace_and_not_before(place: Place) -> None:
-    place.append(50)
-    before = place.keys
-    place.trim(333)
-    place.wait(DAY_MS - 1)
-    assert place.collect() == Collected()
-    assert deletes(place) == []
-    assert place.keys == before
-    place.wait(1000)
-    done = place.collect()
-    assert (done.entries > 0, done.objects, done.failed) == (True, len(before - place.keys), ())
-    assert len(place.root.trash) == 0
-    assert place.keys == place.named
-    assert place.collect() == Collected()
-
-
 def test_what_a_clock_that_is_behind_trimmed_has_its_grace(place: Place) -> None:
     place.append(50)
     before = place.keys
@@ -118,23 +102,6 @@ def test_what_a_clock_that_is_behind_trimmed_has_its_grace(place: Place) -> None
     place.wait(1000)
     assert place.collect().entries > 0
     assert place.keys == place.named
-
-
-def test_bug_26_the_floor_is_committed_before_the_first_delete_and_pages_go_last(place: Place) -> None:
-    place.append(50)
-    place.trim(333)
-    place.wait()
-    place.collect()
-    kinds = []
-    for request in place.store.requests:
-        if isinstance(request, Put) and request.key.endswith("/root"):
-            kinds.append("root")
-        elif isinstance(request, Delete):
-            kinds += ["page" if "/p/" in key else "segment" for key in request.keys]
-    first, last = kinds.index("segment"), len(kinds) - 1
-    assert kinds[:first] == kinds[last:] == ["root"]  # gc_floor, gc_done
-    assert kinds[first:last] == sorted(kinds[first:last], reverse=True)
-    assert place.root.gc_floor > 0
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -203,16 +170,6 @@ def test_a_pin_holds_what_its_version_names_and_one_that_expired_does_not(place:
     place.wait(PIN_MS + 1)  # its reader crashed
     assert place.collect().entries > 0
     assert place.keys == place.named
-
-
-def test_a_snapshot_holds_for_ever_what_it_names(place: Place) -> None:
-    place.append(50)
-    pinned = place.named
-    place.put(f"{PREFIX}snap/release", encode_kept(encode_root(place.root), "0" * 32, "release"))
-    place.trim(200)
-    place.wait(1000 * DAY_MS)
-    assert place.collect().entries == 0
-    assert pinned <= place.keys
 
 
 def test_what_a_snapshot_holds_costs_neither_a_version_nor_a_line_a_round(place: Place) -> None:
@@ -402,34 +359,6 @@ def test_a_trim_to_the_end_leaves_the_objects_of_the_newest_row_until_the_next_a
     place.wait()
     assert place.collect().objects == 2
     assert place.keys == place.named
-
-
-def test_a_trim_to_the_end_whose_collection_is_cut_short_is_collected_to_the_same_end() -> None:
-    """Between any two requests: the newest row stays, all else goes in the end."""
-    for cut in itertools.count(1):
-        place = Place()
-        place.append(40)
-        place.replace(*place.rows()[20:])
-        newest = place.rows()[-1]
-        place.trim(place.end)
-        place.wait()
-        left = itertools.count(cut, -1)
-
-        def answer(_: StoreRequest, carry_out: Callable[[], Outcome], left: Iterator[int] = left) -> Outcome:
-            if next(left) <= 0:
-                raise KeyboardInterrupt
-            return carry_out()
-
-        place.store.answer = answer
-        with contextlib.suppress(KeyboardInterrupt):
-            place.collect()
-            break
-        place.store.answer = None
-        place.maintainer = place.desk("m2", TINY)
-        place.maintainer.maintain()
-        place.collect()
-        assert place.keys == {key(TOPIC_ID, 0, newest) for key in (segment_key, index_key)}, cut
-    assert cut > 10
 
 
 def test_a_commit_on_a_root_whose_pages_are_collected_goes_on_with_the_newest(place: Place) -> None:

@@ -78,26 +78,6 @@ def test_each_version_is_whole_or_refused(seed: int) -> None:
     assert read > 0
 
 
-def test_a_collector_that_passes_a_snapshot_makes_it_begin_again() -> None:
-    place = Place()
-    place.append(50)
-    version, key = place.root.version, snap_key(TOPIC_ID, 0, "release")
-
-    def answer(request: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
-        if isinstance(request, Put) and request.key == key:
-            place.store.answer = None
-            place.trim(200)
-            place.wait()
-            assert place.collect().entries > 0
-        return carry_out()
-
-    place.store.answer = answer
-    made = place.world.run(create_snapshot(view(), "release"))
-    assert made.version > version
-    assert rows_as_of(place, AsOf(name="release")) == place.rows()
-    assert [each.version for each in place.world.run(list_snapshots(view()))] == [made.version]
-
-
 @pytest.mark.parametrize("landed", [True, False])
 def test_a_snapshot_whose_answer_was_lost_is_there_or_not_known(landed: bool) -> None:
     place = Place()

@@ -100,19 +100,6 @@ def keys_put(world: World, since: int) -> list[str]:
 # -- commits -----------------------------------------------------------------------------------------------------------
 
 
-def test_children_first_root_second(world: World, desk: Desk) -> None:
-    fill(desk, 5)
-    before = len(world.store.puts)
-    fill(desk, 1)  # six rows: the oldest four go into a leaf
-    assert keys_put(world, before) == ["p", "root"]
-    page, _ = world.store.puts[before:]
-    assert page.condition == ABSENT
-    assert parse_page_key(page.key) is not None
-    root = pinned(world).root
-    assert (len(root.leaves), len(root.rows), root.next_offset) == (1, 2, 60)
-    assert root.page_key(root.leaves.pointer(0)) == page.key
-
-
 def test_requests_of_a_thousand_commits_are_exact(world: World, desk: Desk) -> None:
     """A leaf every 4 rows, an inner page every 3 leaves; nothing is read, nothing is listed."""
     gets, puts = world.store.gets, len(world.store.puts)
@@ -125,13 +112,6 @@ def test_requests_of_a_thousand_commits_are_exact(world: World, desk: Desk) -> N
     assert (sent.count("root"), sent.count("p"), len(copies)) == (300, leaves + 24, root.version // HIST_EVERY)
     assert world.store.gets - gets == 1  # the pin above
     assert rows_of(world, pinned(world)) == made
-
-
-@pytest.mark.parametrize("rows", [151, 1000])
-def test_a_large_append_spills_at_once(world: World, desk: Desk, rows: int) -> None:
-    made = fill(desk, rows, rows)
-    assert rows_of(world, pinned(world)) == made
-    assert len(pinned(world).root.rows) < TINY.tail_rows
 
 
 def test_rows_in_pages_are_read_back_from_the_store(world: World, desk: Desk) -> None:
@@ -159,16 +139,6 @@ def test_a_page_is_sent_until_it_is_there(world: World, desk: Desk, script: list
     assert rows_of(world, pinned(world)) == made
 
 
-@pytest.mark.parametrize("script", [["lost"], ["drop"], ["conflict"], ["lost", "lost"]])
-def test_a_root_behind_a_page_is_settled_as_ever(world: World, desk: Desk, script: list[str]) -> None:
-    made = fill(desk, 5)
-    before = len(world.store.puts)
-    world.store.script.extend(["ok", *script])
-    made += fill(desk, 1)
-    assert keys_put(world, before) == ["p"] + ["root"] * (len(script) + 1)
-    assert rows_of(world, pinned(world)) == made
-
-
 def test_without_its_page_no_root_is_sent(world: World, desk: Desk) -> None:
     made = fill(desk, 5)
     for word, error in (("drop", RemoteUnavailableError), ("lost", RemoteUnavailableError)):
@@ -185,15 +155,6 @@ def test_without_its_page_no_root_is_sent(world: World, desk: Desk) -> None:
     assert not desk.catalog.in_doubt
     made += fill(desk, 1)
     assert rows_of(world, pinned(world)) == made
-
-
-def test_a_spill_that_loses_the_race_is_made_anew(world: World, desk: Desk) -> None:
-    made = fill(desk, 5)
-    other = maintainer(world)
-    world.run(desk.catalog.load())
-    world.store.script.extend(["ok", lambda: world.run(other.catalog.trim(15))])
-    made += fill(desk, 1)
-    assert rows_of(world, pinned(world)) == [row for row in made if row.next > 15]
 
 
 def test_a_claim_makes_no_page(world: World, desk: Desk) -> None:
@@ -377,21 +338,6 @@ def test_a_replacement_rewrites_one_leaf_and_what_is_above_it(world: World, desk
     with pytest.raises(NotFoundError, match="other rows"):
         world.run(other.catalog.commit(merged(other, made[17:19])))
     assert not other.catalog.in_doubt
-
-
-def test_several_intents_take_one_put_of_the_root(world: World, desk: Desk) -> None:
-    made = fill(desk, 50)
-    other = maintainer(world)
-    intents = [merged(other, made[20:24]), merged(other, made[30:33]), merged(other, made[21:23]), TrimIntent(95)]
-    before = len(world.store.puts)
-    results = world.run(other.catalog.commit_all([*intents, GcFloorIntent(3)]))
-    sent = keys_put(world, before)
-    assert (sent.count("root"), sent[-2:]) == (1, ["hist", "root"])
-    assert [isinstance(result, Root) for result in results] == [True, True, False, True, True]
-    assert isinstance(results[2], NotFoundError)
-    root = pinned(world).root
-    assert (root.commit.op, root.gc_floor, root.start_offset) == ("replace,trim,gc_floor", 3, 95)
-    assert len(rows_of(world, pinned(world))) == 50 - 9 - 3 - 2
 
 
 def test_nothing_is_sent_where_nothing_changes(world: World, desk: Desk) -> None:

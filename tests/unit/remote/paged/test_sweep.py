@@ -158,14 +158,6 @@ def test_a_store_that_does_not_tell_its_uploads_is_said_and_keeps_nothing_from_i
     assert not dead & place.keys
 
 
-def test_only_a_sweep_lists_uploads(place: Place) -> None:
-    place.append(20)
-    place.trim(100)
-    place.wait()
-    place.collect()
-    assert not [request for request in place.store.requests if isinstance(request, ListUploads)]
-
-
 def test_what_waits_in_the_trash_is_no_orphan_with_all_that_it_names(place: Place) -> None:
     place.append(60)
     place.trim(333)
@@ -251,14 +243,6 @@ def test_a_sweep_makes_no_root(place: Place) -> None:
     stranger = Maintainer(TopicPartition("flights", 1), TOPIC_ID, TopicConfig(), owner="gc:1")
     assert place.world.run(stranger.sweep(delete=True)) == Swept()
     assert place.keys == kept
-
-
-def test_a_fenced_maintainers_outputs_are_swept(place: Place) -> None:
-    place.append(20)
-    row = place.objects(place.maintainer.row(0, 50, flags=1))
-    place.desk("m2").maintain()
-    place.wait(DAY_MS)
-    assert run(place).orphans == [index_key(TOPIC_ID, 0, row), segment_key(TOPIC_ID, 0, row)]
 
 
 @pytest.mark.parametrize("ended_by", [RemoteUnavailableError("no answer"), RemotePermissionError("403")])
