@@ -1,7 +1,7 @@
 # The verbs of this repository. Each makes its own virtual environment from requirements.lock; repeat runs are quick.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint format test-servers test-terraform test-spark-alone crash crash-matrix chaos sweep explore
+.PHONY: help demo test test-fast lint docs format test-servers test-terraform test-spark-alone crash crash-matrix chaos sweep explore
 .PHONY: spark-restarts sim mutants cases bench wheels clean setup
 
 VENV   ?= .venv
@@ -47,6 +47,9 @@ lint: $(STAMP)  ## ruff, mypy --strict, import-linter, tidiness, the table of mu
 	@$(VENV)/bin/lint-imports --no-cache
 	@$(PY) scripts/tidy.py
 	@$(PY) scripts/mutants.py --check
+
+docs: $(STAMP)  ## the site in build/site; a broken link or block of a page fails it
+	@VENV="$(VENV)" scripts/docs
 
 format: $(STAMP)  ## let ruff format the tree
 	@$(VENV)/bin/ruff format .

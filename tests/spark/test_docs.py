@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import tiered
+from tests.support.pages import ROOT, blocks, python_blocks
 from tiered.model import NewRecord
 from tiered.testing.clock import START_MS
 
@@ -19,8 +19,8 @@ DeltaTable = pytest.importorskip("deltalake").DeltaTable
 pytest.importorskip("pyiceberg")
 pytestmark = pytest.mark.spark
 
-TEXT = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
-BLOCKS = re.findall(r"^```python run\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+DOCS = ROOT / "docs"
+BLOCKS = [block.text for block in blocks(DOCS / "spark.md") if block.kind == "python" and block.runs]
 RECORDS = 40
 
 
@@ -64,6 +64,23 @@ def test_the_blocks_run_one_after_the_other(spark: SparkSession, url: str, tmp_p
         assert written == sorted([*range(RECORDS)] * 2)
         assert len(list(reader.topic("copies").read())) == 2 * RECORDS
         assert len(list(reader.topic("imported").read())) == 2 * RECORDS
+
+
+@pytest.mark.parametrize(("page", "printed"), [("README.md", "|    1|\n"), ("docs/tutorial/5-spark.md", "\n1000\n")])
+def test_the_first_steps_print_what_they_should(
+    page: str,
+    printed: str,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"spark": spark}
+    for block in python_blocks(ROOT / page):
+        placed = block.replace("file:///tmp/tieredlog-bucket", f"file://{tmp_path / 'bucket'}")
+        exec(placed.replace("data/checkpoint", f"{tmp_path / 'checkpoint'}"), names)
+    assert printed in capsys.readouterr().out
 
 
 def iceberg_rows(names: dict[str, Any]) -> Any:
