@@ -15,7 +15,7 @@ from tiered.format.root import Root, encode_root
 from tiered.format.rows import Rows
 from tiered.model import Row
 from tiered.plan.commit import SHAPE
-from tiered.plan.lifecycle import VolumeProof
+from tiered.plan.ownership import VolumeProof
 from tiered.remote.catalog import Catalog
 from tiered.remote.root_view import RootView
 from tiered.store.base import ABSENT, Get, Match, Object, Outcome, Put, Steps, StoreRequest

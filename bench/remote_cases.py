@@ -39,12 +39,12 @@ from tiered.model import NewRecord, Row, SealedIndexes, SegmentDescriptor, Topic
 from tiered.plan.cleaning import LogState
 from tiered.plan.maintenance import CompactionPlanner
 from tiered.remote.cache import ByteCache
+from tiered.remote.catalog_view import Snapshot
 from tiered.remote.compact import Compaction
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.merge import merge_rows
-from tiered.remote.rewrite import Workshop
 from tiered.remote.root_view import RootView
-from tiered.remote.snapshot import Snapshot
+from tiered.remote.segment_rewriter import Workshop
 from tiered.remote.topics import load_topic
 from tiered.remote.upload import upload_segment
 from tiered.store.base import ABSENT, Capabilities, Get, Object, Put, Steps, Store

@@ -25,7 +25,7 @@ from tiered.local.disk.uploads import known_topic
 from tiered.local.partition.foreign import need_topic_id
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import TopicPartition
-from tiered.plan.known import NOTHING_KNOWN, Known
+from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
 from tiered.read.stream import ReadRange, TierStream
 from tiered.read.topic import TopicReads, release_steps
 from tiered.store.base import Blocking, Steps
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import pyarrow
 
     from tiered.read.bucket import BucketDoor, BucketReads
-    from tiered.remote.past import Taken
+    from tiered.remote.snapshots import Taken
     from tiered.remote.topics import TopicEntry
 
 ASK_AGAIN_SECONDS = 1.0

@@ -34,7 +34,7 @@ from tiered.metrics import Metric
 from tiered.model import TopicPartition
 from tiered.plan.pauses import ALL_TOPICS
 from tiered.program.uploader_status import reasons_of, worst
-from tiered.remote.fence import owner_of
+from tiered.remote.claim import owner_of
 from tiered.sidecar.directory import BrokerDirectory
 from tiered.store.limit import Limits
 from tiered.store.location import StoreLocation

@@ -46,8 +46,8 @@ from tiered.format.root import decode_root
 from tiered.local.directory.directories import LocalTier
 from tiered.log import Log
 from tiered.model import Row
-from tiered.remote.past import create_snapshot
 from tiered.remote.root_view import RootView
+from tiered.remote.snapshots import create_snapshot
 from tiered.repair.plan import EXIT_LEFT, RepairOptions, RepairPlan
 from tiered.repair.run import apply_repair, plan_rejoin, plan_repair, rejoin
 from tiered.store.base import ABSENT, Delete, List, Page, Put

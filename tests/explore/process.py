@@ -27,8 +27,8 @@ from tiered.format import root as root_format
 from tiered.format.root import Root
 from tiered.plan import invariants
 from tiered.remote import root_view
+from tiered.remote.catalog_view import Snapshot
 from tiered.remote.pages import PageCache
-from tiered.remote.snapshot import Snapshot
 from tiered.store.base import Backoff, Begin, Blocking, ListUploads, NewId, Now, Take, Time, Together, Uploads
 
 LATE_SECONDS = 100_000.0

@@ -24,14 +24,14 @@ from tiered.errors import (
 from tiered.format.batch import decode_records
 from tiered.format.keys import join_uid, parse_segment_key
 from tiered.plan.commit import SHAPE, Shape
-from tiered.plan.known import Known
 from tiered.plan.maintenance import Action, Kind
+from tiered.plan.root_lower_bounds import Known
 from tiered.remote.catalog import CommitLimits
 from tiered.remote.maintain import Maintainer
-from tiered.remote.past import create_snapshot, delete_snapshot
 from tiered.remote.pins import Pin
 from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
+from tiered.remote.snapshots import create_snapshot, delete_snapshot
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import Capabilities, Emit, Missing, Put, Steps
 

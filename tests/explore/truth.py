@@ -12,7 +12,6 @@ from tests.explore.machine import TOPIC_ID
 from tests.explore.process import REMEMBERED, Report
 from tests.sim.tiers.truth import values_of
 from tiered.errors import CorruptionError
-from tiered.format.kept import DROPPED_BYTES
 from tiered.format.keys import (
     FLAG_HOLE,
     Role,
@@ -29,9 +28,10 @@ from tiered.format.page import PageKind, Pointer, Pointers, decode_page, verifie
 from tiered.format.root import Root
 from tiered.format.rows import Rows, Trash
 from tiered.format.trash import TRASH_LIST, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TrashEntry
+from tiered.format.user_snapshot import DROPPED_BYTES
 from tiered.model import Row
 from tiered.plan.invariants import check_root
-from tiered.remote.collect import _object_keys, page_key_of
+from tiered.remote.gc.garbage import _object_keys, page_key_of
 
 ROOT_KEY = root_key(TOPIC_ID, 0)
 PREFIX = partition_prefix(TOPIC_ID, 0)

@@ -22,9 +22,9 @@ from tiered.format.decision import COMMITTED, Decision
 from tiered.format.keys import root_key
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.maintenance import Kind
+from tiered.remote.gc.sink_orphans import sweep_decisions
 from tiered.remote.maintain import Maintainer
-from tiered.remote.stage import Sink, upload_staged
-from tiered.remote.sweep_staged import sweep_decisions
+from tiered.remote.sink_commit import Sink, upload_staged
 from tiered.remote.topics import register_topic
 from tiered.repair.run import apply_repair, plan_repair
 from tiered.store.base import ABSENT, Delete, Get, Object, Put, Steps, Store

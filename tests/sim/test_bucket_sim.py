@@ -15,8 +15,9 @@ from tiered.format.decision import Decision, encode_decision
 from tiered.format.root import Root
 from tiered.format.rows import Trash
 from tiered.plan.erasure import Selection
-from tiered.remote import collect, stage, sweep, sweep_staged
+from tiered.remote import sink_commit
 from tiered.remote.conditional_put import Deadline
+from tiered.remote.gc import garbage, orphans, sink_orphans
 from tiered.remote.pins import Pins
 from tiered.store.base import ABSENT, ListEntry, Put, Steps
 
@@ -68,12 +69,12 @@ def test_a_seed_replays_exactly() -> None:
 
 def nobody_pins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Snapshots hold nothing."""
-    correct = collect.read_pins
+    correct = garbage.read_pins
 
     def read_pins(root: Root) -> Steps[Pins]:
         return Pins(None, 0, (), (yield from correct(root)).date_ms)
 
-    monkeypatch.setattr(collect, "read_pins", read_pins)
+    monkeypatch.setattr(garbage, "read_pins", read_pins)
 
 
 def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,13 +83,13 @@ def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     def collectable(root: Root, *, limit: int, now_ms: int, grace_ms: int) -> Trash:
         return root.trash.where(root.trash.columns["removed_version"] <= limit)
 
-    monkeypatch.setattr(collect, "collectable", collectable)
+    monkeypatch.setattr(garbage, "collectable", collectable)
 
 
 def every_epoch_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sweep takes what may yet be committed, as soon as it is there."""
-    monkeypatch.setattr(sweep, "_drop_young_epochs", lambda root, candidates: None)
-    monkeypatch.setattr(sweep, "ORPHAN_MS", 0)
+    monkeypatch.setattr(orphans, "_drop_young_epochs", lambda root, candidates: None)
+    monkeypatch.setattr(orphans, "ORPHAN_MS", 0)
 
 
 def a_snapshot_is_not_put(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,17 +108,17 @@ def a_batch_is_decided_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
         yield Put(decision.key, encode_decision(decision), ABSENT)
         return decision
 
-    monkeypatch.setattr(stage, "put_decision", put_decision)
+    monkeypatch.setattr(sink_commit, "put_decision", put_decision)
 
 
 def what_a_sink_decided_is_swept(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that is staged and that no catalog names goes after its grace."""
 
-    def dead_of(root: Root, unnamed: sweep_staged.Listed, *, abort: bool) -> Steps[list[ListEntry]]:
+    def dead_of(root: Root, unnamed: sink_orphans.Listed, *, abort: bool) -> Steps[list[ListEntry]]:
         yield from ()
         return [entry for entries in unnamed.values() for entry in entries]
 
-    monkeypatch.setattr(sweep, "dead_of", dead_of)
+    monkeypatch.setattr(orphans, "dead_of", dead_of)
 
 
 def an_erasure_leaves_some(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from tiered.format.kernels import ConsumerRecord
 from tiered.format.root import Root
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.model import Row, TopicPartition
-from tiered.plan import lifecycle
+from tiered.plan import ownership
 from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream
 from tiered.remote import conditional_put, upload
@@ -150,7 +150,7 @@ def noted_before_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def everybody_is_granted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A volume with records of its own takes a partition over."""
-    monkeypatch.setattr(lifecycle, "_other_volume", lambda *_: lifecycle.Grant(new_leader_epoch=True))
+    monkeypatch.setattr(ownership, "_other_volume", lambda *_: ownership.Grant(new_leader_epoch=True))
 
 
 def objects_are_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,6 +243,6 @@ def test_an_older_copy_of_a_disk_is_fenced(tmp_path: Path) -> None:
 def test_a_product_that_knows_volumes_by_their_id_alone_is_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lifecycle, "_same_volume", lambda *_: lifecycle.Grant(new_leader_epoch=False))
+    monkeypatch.setattr(ownership, "_same_volume", lambda *_: ownership.Grant(new_leader_epoch=False))
     with pytest.raises((Violated, OffsetGapError)):
         older_disk(tmp_path / "world")

@@ -28,7 +28,7 @@ from tiered.format.kernels import Record
 from tiered.format.keys import FLAG_STAGED, segment_key
 from tiered.model import Row
 from tiered.remote.root_view import RootView
-from tiered.remote.stage import Landed, Sink
+from tiered.remote.sink_commit import Landed, Sink
 from tiered.remote.topics import load_topic, register_topic
 from tiered.spark.sink import WritePlan
 from tiered.spark.sink_commit import commit_batch

@@ -40,7 +40,7 @@ from tiered.model import AbortedTxn, Row, TopicPartition
 from tiered.plan.maintenance import Kind
 from tiered.plan.read import Tier
 from tiered.read.stream import TierStream
-from tiered.remote.deletion import begin_deletion
+from tiered.remote.gc.deletion import begin_deletion
 from tiered.remote.maintain import Done, Maintainer
 from tiered.remote.topics import load_topic, register_topic, update_topic
 from tiered.spark.options import ReadOptions

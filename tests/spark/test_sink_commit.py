@@ -15,7 +15,7 @@ from tests.spark.staging import TEXT, Bucket, batch_of, targets, values
 from tiered.errors import FencedError
 from tiered.format.keys import FLAG_STAGED, Role, split_uid, staged_uid
 from tiered.model import Row
-from tiered.plan.lifecycle import VolumeProof
+from tiered.plan.ownership import VolumeProof
 from tiered.remote.catalog import Catalog
 from tiered.spark.staging import Staged
 from tiered.store.base import Outcome, Store, StoreAround, StoreRequest

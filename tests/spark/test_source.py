@@ -25,8 +25,8 @@ from tiered.format.rows import Rows
 from tiered.local.directory.manager import LocalLog
 from tiered.model import AbortedTxn, NewRecord, TopicPartition
 from tiered.remote.catalog import Catalog
-from tiered.remote.past import create_snapshot
 from tiered.remote.pins import live_pins
+from tiered.remote.snapshots import create_snapshot
 from tiered.remote.topics import register_topic
 from tiered.store.base import Delete
 from tiered.store.directory import DirectoryStore

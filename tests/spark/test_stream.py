@@ -25,7 +25,7 @@ from tiered.format.root import STATE_DELETING
 from tiered.format.rows import Rows
 from tiered.local.directory.manager import LocalLog
 from tiered.model import AbortedTxn, NewRecord, Row, TopicPartition
-from tiered.remote.deletion import begin_deletion, tend_deletion
+from tiered.remote.gc.deletion import begin_deletion, tend_deletion
 from tiered.remote.topics import load_topic, register_topic
 from tiered.spark.schema import kafka_schema
 from tiered.spark.slice_reader import SliceReader

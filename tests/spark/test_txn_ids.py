@@ -17,7 +17,7 @@ from tests.spark.staging import TEXT, batch_of, schema_of
 from tiered.cli.main import run
 from tiered.errors import ConditionalWritesUnsupportedError, ConfigError, LogDestroyedError
 from tiered.format.decision import COMMITTED, Decision
-from tiered.remote.stage import Sink
+from tiered.remote.sink_commit import Sink
 from tiered.remote.topics import load_topic, register_topic
 from tiered.spark.sink import TaskStaged, WritePlan
 from tiered.spark.sink_commit import rows_in_order

@@ -12,9 +12,9 @@ from tiered.format.keys import PageName, Role
 from tiered.format.page import Content, PageKind, Pointer, Pointers, encode_page
 from tiered.format.root import Root
 from tiered.format.rows import NO_ROWS
-from tiered.remote import snapshot
+from tiered.remote import catalog_view
+from tiered.remote.catalog_view import Snapshot
 from tiered.remote.pages import PageCache
-from tiered.remote.snapshot import Snapshot
 from tiered.store.base import Get, Steps
 
 PAGE_ROWS = 2
@@ -55,7 +55,7 @@ def use_pages(patch: Callable[[object, str, object], None]) -> Pages:
     """From now on every catalog that is pinned has pages."""
     pages = Pages()
     patch(Snapshot, "of", pages.of)
-    patch(snapshot, "read_pages", pages.answer)
+    patch(catalog_view, "read_pages", pages.answer)
     return pages
 
 

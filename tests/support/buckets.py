@@ -17,10 +17,10 @@ from tiered.format.bundle import SectionKind
 from tiered.format.keys import FLAG_ABORTED_TXNS, Role, index_key, root_key, segment_key
 from tiered.format.root import Root, decode_root
 from tiered.model import Row, TopicPartition
-from tiered.plan.rewrite import ReplaceIntent, TrimIntent
+from tiered.plan.catalog_edit import ReplaceIntent, TrimIntent
 from tiered.remote.catalog import Catalog
 from tiered.remote.merge import merge_rows
-from tiered.remote.rewrite import SegmentOutput, Workshop, in_turn
+from tiered.remote.segment_rewriter import SegmentOutput, Workshop, in_turn
 from tiered.remote.topics import TopicEntry, load_topic
 from tiered.repair.bench import Workbench
 from tiered.repair.plan import RepairOptions, RepairPlan

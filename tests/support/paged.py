@@ -8,7 +8,7 @@ from tiered.format.bundle import encode_bundle
 from tiered.format.keys import index_key, segment_key, topic_key
 from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
 from tiered.model import Row, SealedIndexes, SegmentDescriptor, TopicPartition
-from tiered.remote.snapshot import Snapshot
+from tiered.remote.catalog_view import Snapshot
 from tiered.remote.topics import TopicEntry, encode_topic, load_topic
 from tiered.repair.bench import Workbench
 from tiered.repair.plan import Action, RepairOptions

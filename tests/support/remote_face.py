@@ -8,8 +8,8 @@ from uuid import UUID
 
 from tiered.clock import Clock, IdSource
 from tiered.model import AbortedTxn, Row
+from tiered.remote.catalog_view import Snapshot
 from tiered.remote.reader import HeadedBatch, RemotePartition
-from tiered.remote.snapshot import Snapshot
 from tiered.store.base import Store
 from tiered.store.runner import Runner
 

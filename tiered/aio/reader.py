@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tiered.config import S3Keywords
     from tiered.errors import TieredError
     from tiered.local.disk.topics import TopicInfo
-    from tiered.remote.past import Taken
+    from tiered.remote.snapshots import Taken
 
 
 def open_reader(

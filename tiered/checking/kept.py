@@ -27,12 +27,12 @@ from tiered.format.page import PageKind
 from tiered.format.rows import Trash
 from tiered.format.trash import TRASH_LIST
 from tiered.model import Row, TopicPartition
-from tiered.remote.collect import page_key_of, trash_page
-from tiered.remote.past import Taken, decode_taken, is_held_still
+from tiered.remote.catalog_view import Snapshot
+from tiered.remote.gc.garbage import page_key_of, trash_page
 from tiered.remote.pins import let_go, live_pins, read_pin
 from tiered.remote.root_view import RootView
-from tiered.remote.snapshot import Snapshot
-from tiered.remote.stage import read_decision
+from tiered.remote.sink_commit import read_decision
+from tiered.remote.snapshots import Taken, decode_taken, is_held_still
 from tiered.store.base import Get, Object, Steps, list_all
 
 KINDS = {"snap/": "snapshot", "pin/": "pin", "hist/": "hist"}

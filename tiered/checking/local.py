@@ -64,8 +64,8 @@ from tiered.local.disk.volume import expected_topics, set_apart
 from tiered.local.segment.seal import SEAL_SUFFIX, read_note
 from tiered.local.segment.sealed import FileSource
 from tiered.model import SealedIndexes, TopicPartition
-from tiered.plan.known import Known
 from tiered.plan.retention import is_believed, wrong_times_text
+from tiered.plan.root_lower_bounds import Known
 from tiered.plan.side_files import Judged
 
 OFFSET_CHECKPOINTS = (RECOVERY_POINT_NAME, LOG_START_NAME, REPLICATION_NAME, CLEANER_NAME)

@@ -24,10 +24,10 @@ from tiered.findings import Finding, Findings, Severity
 from tiered.format.keys import TOPICS_PREFIX, hist_prefix, root_key, topic_key
 from tiered.format.root import Root, decode_root
 from tiered.model import TopicPartition
-from tiered.remote.audit import was_destroyed
-from tiered.remote.past import survey_snapshots
+from tiered.remote.gc.audit import was_destroyed
+from tiered.remote.list_partitions import list_partitions
 from tiered.remote.root_view import RootView
-from tiered.remote.survey import list_partitions
+from tiered.remote.snapshots import survey_snapshots
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import Get, Object, Steps, Together, list_all
 

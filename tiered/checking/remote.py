@@ -50,16 +50,16 @@ from tiered.format.rows import NO_ROWS, Rows
 from tiered.format.time_index import TimeIndex
 from tiered.model import Row, TopicPartition
 from tiered.plan.invariants import check_root
-from tiered.plan.known import NOTHING_KNOWN
 from tiered.plan.retention import has_wrong_times, times_of, wrong_times_text
+from tiered.plan.root_lower_bounds import NOTHING_KNOWN
 from tiered.plan.side_files import NO_PRODUCERS
-from tiered.plan.stage import passed_batch
+from tiered.plan.sink_commit import passed_batch
 from tiered.plan.visibility import open_firsts
+from tiered.remote.catalog_view import Snapshot
+from tiered.remote.gc.orphans import drop_named
 from tiered.remote.pins import Pin
 from tiered.remote.root_view import root_get, two_names
-from tiered.remote.snapshot import Snapshot
 from tiered.remote.stale_root_check import find_newest_copy, left_without_root
-from tiered.remote.sweep import drop_named
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import Begin, Get, Head, Missing, Object, Steps, StoreRequest, Take, list_all
 

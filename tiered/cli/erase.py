@@ -40,7 +40,7 @@ from tiered.program.progress import Progress
 from tiered.program.stores import location
 from tiered.program.tiers import Tiers, open_in_bucket
 from tiered.read.topic import TopicReads
-from tiered.remote.fence import owner_of
+from tiered.remote.claim import owner_of
 from tiered.store.capabilities import probe
 
 

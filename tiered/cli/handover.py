@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from tiered.errors import ConfigError
-from tiered.plan.stage import OWNERS, is_owner, owner_words
+from tiered.plan.sink_commit import OWNERS, is_owner, owner_words
 from tiered.program.application import (
     Application,
     Command,
@@ -19,12 +19,12 @@ from tiered.program.application import (
 from tiered.program.doors import chosen_partitions
 from tiered.program.output import columns, counted
 from tiered.program.tiers import Tiers, open_in_bucket
-from tiered.remote.fence import owner_of
+from tiered.remote.catalog_view import Snapshot
+from tiered.remote.claim import owner_of
 from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
 from tiered.remote.roots import PartitionIds
-from tiered.remote.snapshot import Snapshot
-from tiered.remote.stage import hand_over
+from tiered.remote.sink_commit import hand_over
 from tiered.remote.topics import TopicEntry, need_open
 
 _LOST = {

@@ -7,7 +7,7 @@ import json
 import click
 
 from tiered.errors import ConfigError
-from tiered.plan.access import ROLES, policy
+from tiered.plan.iam_policy import ROLES, policy
 from tiered.program.application import Application, Command, pass_application
 from tiered.program.stores import location
 from tiered.store.location import StoreLocation

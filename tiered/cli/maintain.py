@@ -35,13 +35,13 @@ from tiered.program.settings import store_limits
 from tiered.program.stores import open_remote
 from tiered.program.tiers import Tiers, TopicFacts, open_tiers, tell_unreadable
 from tiered.program.upkeep import EVERY_MS, Scope, Upkeep, room_for
-from tiered.remote.audit import is_refused_line
-from tiered.remote.deletion import tend_deletion
-from tiered.remote.fence import owner_of
+from tiered.remote.claim import owner_of
+from tiered.remote.gc.audit import is_refused_line
+from tiered.remote.gc.deletion import tend_deletion
+from tiered.remote.gc.orphans import Swept
+from tiered.remote.gc.sink_orphans import sweep_decisions
+from tiered.remote.gc.strays import Strays, sweep_strays
 from tiered.remote.maintain import Done, Maintainer
-from tiered.remote.sweep import Swept
-from tiered.remote.sweep_staged import sweep_decisions
-from tiered.remote.sweep_strays import Strays, sweep_strays
 from tiered.store.capabilities import check_capabilities, probe
 from tiered.store.limit import Limits, Slots
 from tiered.store.threads import ThreadPool

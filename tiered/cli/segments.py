@@ -8,7 +8,7 @@ import click
 
 from tiered.format.keys import FLAG_HOLE, segment_key
 from tiered.model import TopicPartition
-from tiered.plan.known import NOTHING_KNOWN
+from tiered.plan.root_lower_bounds import NOTHING_KNOWN
 from tiered.program.application import Application, Command, pass_application, split_topic
 from tiered.program.doors import chosen_partitions, of_each
 from tiered.program.output import columns, human_bytes

@@ -15,8 +15,8 @@ from tiered.program.application import Application, Command, Group, confirm, pas
 from tiered.program.doors import chosen_partitions
 from tiered.program.output import Problem, columns, counted
 from tiered.program.tiers import Tiers, open_tiers, tell_unreadable
-from tiered.remote.past import Taken, create_snapshot, delete_snapshot, load_snapshot, survey_snapshots
 from tiered.remote.root_view import RootView
+from tiered.remote.snapshots import Taken, create_snapshot, delete_snapshot, load_snapshot, survey_snapshots
 from tiered.times import format_time
 
 EXIT_WARNINGS = 3

@@ -38,10 +38,10 @@ from tiered.program.tiers import (
     tell_unreadable,
     topic_settings,
 )
-from tiered.remote.deletion import begin_deletion
-from tiered.remote.fence import owner_of
-from tiered.remote.past import delete_snapshot, list_snapshots
+from tiered.remote.claim import owner_of
+from tiered.remote.gc.deletion import begin_deletion
 from tiered.remote.root_view import RootView
+from tiered.remote.snapshots import delete_snapshot, list_snapshots
 from tiered.remote.topics import TopicEntry, register_topic, update_topic
 
 SAME_AS_WHOLE = -2

@@ -33,7 +33,7 @@ from tiered.local.disk.volume import PARTITION_METADATA_NAME
 from tiered.local.segment.seal import SEAL_SUFFIX
 from tiered.model import ByteSource
 from tiered.plan.producer import SEQUENCES
-from tiered.remote.snapshot import rows_inside
+from tiered.remote.catalog_view import rows_inside
 from tiered.times import format_time
 
 SEGMENT_DIGITS = 20

@@ -33,7 +33,7 @@ from tiered.local.disk.files import Files, PosixFiles
 from tiered.local.disk.names import log_bases
 from tiered.local.segment.sealed import FileSource
 from tiered.model import ByteSource, TopicPartition
-from tiered.plan.known import Known
+from tiered.plan.root_lower_bounds import Known
 from tiered.program.application import STORE_DEADLINE_SECONDS, Application
 from tiered.program.stores import open_remote, store_options
 from tiered.remote.root_view import RootView

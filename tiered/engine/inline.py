@@ -57,10 +57,10 @@ from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploads import UPLOADER_FILES, PartitionUpload, PauseFile, uploader_lock
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import Row, TopicPartition
-from tiered.plan.known import Known
-from tiered.plan.lifecycle import is_own_claim
+from tiered.plan.ownership import is_own_claim
 from tiered.plan.pauses import Pause
-from tiered.remote.fence import owner_of
+from tiered.plan.root_lower_bounds import Known
+from tiered.remote.claim import owner_of
 from tiered.remote.roots import REGISTRATION_REQUESTS
 from tiered.remote.topics import TopicEntry, load_topic
 from tiered.store.aio_driver import in_thread, to_its_end

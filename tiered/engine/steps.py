@@ -42,15 +42,15 @@ from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.root import Root
 from tiered.local.disk.uploads import known_of, known_topic
 from tiered.model import ByteSource, Row, SealedIndexes, SegmentDescriptor, TopicPartition
-from tiered.plan.known import held_ids
-from tiered.plan.lifecycle import RestoredFrom, VolumeProof, is_own_claim
 from tiered.plan.lineage import need_same_records
+from tiered.plan.ownership import RestoredFrom, VolumeProof, is_own_claim
 from tiered.plan.producer_state import Snapshot as ProducerSnapshot
+from tiered.plan.root_lower_bounds import held_ids
 from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog, Rest
+from tiered.remote.catalog_view import Snapshot
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.lookup import SegmentLookup
-from tiered.remote.snapshot import Snapshot
 from tiered.remote.topics import Registrant, TopicEntry, load_topic, register_topic
 from tiered.remote.upload import UploadPlan, plan_upload, upload_segment
 from tiered.store.base import (

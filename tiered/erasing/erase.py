@@ -42,12 +42,12 @@ from tiered.format.keys import (
     segment_key,
 )
 from tiered.model import Row, TopicPartition
+from tiered.plan.catalog_edit import ReplaceIntent
 from tiered.plan.erasure import Selection
 from tiered.plan.maintenance import READ_BYTES
-from tiered.plan.rewrite import ReplaceIntent
 from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
-from tiered.remote.collect import Collected, Collector
+from tiered.remote.catalog_view import Snapshot
 from tiered.remote.conditional_put import (
     COMMIT_DEADLINE_MS,
     Cell,
@@ -60,13 +60,13 @@ from tiered.remote.conditional_put import (
     update,
 )
 from tiered.remote.fetch import SegmentGone
+from tiered.remote.gc.garbage import Collected, Collector
+from tiered.remote.gc.orphans import drop_kept, drop_named
 from tiered.remote.lookup import SegmentLookup
-from tiered.remote.past import list_snapshots
 from tiered.remote.pins import live_pins
-from tiered.remote.rewrite import Rows, SegmentOutput, Spend, Workshop, in_turn, spend_nothing
-from tiered.remote.snapshot import Snapshot
+from tiered.remote.segment_rewriter import Rows, SegmentOutput, Spend, Workshop, in_turn, spend_nothing
+from tiered.remote.snapshots import list_snapshots
 from tiered.remote.stale_root_check import need_newest
-from tiered.remote.sweep import drop_kept, drop_named
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import (
     INCAPABLE,

@@ -21,7 +21,7 @@ from tiered.model import Row, TopicPartition
 from tiered.plan.erasure import Selection
 from tiered.plan.jobs import SPAN_BYTES, SpanCutter
 from tiered.remote.fetch import SegmentGone
-from tiered.remote.rewrite import in_turn
+from tiered.remote.segment_rewriter import in_turn
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import INCAPABLE, Steps
 

@@ -38,8 +38,8 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Decision about one batch. ``partitions``: staged rows (``plan.stage``) by partition; an abort uses only their
-    ids.
+    """Decision about one batch. ``partitions``: staged rows (``plan.sink_commit``) by partition; an abort uses only
+    their ids.
 
     ``seen``: version of each partition's root before the decision. ``generation``: number of earlier aborts of the
     batch.

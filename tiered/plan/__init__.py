@@ -11,7 +11,7 @@ module         decides                                                carried ou
 ``retention``  which sealed segments may leave the disk               ``local.partition``
 ``read``       which tier serves which offsets, which bytes           ``stream``, ``remote.reader``
 ``commit``     the next root, from this one and an intent             ``remote.catalog``
-``lifecycle``  may this volume have the writer's role                 ``plan.commit``
+``ownership``  may this volume have the writer's role                 ``plan.commit``
 ``invariants`` what is true of every root, as sentences               before every PUT, after every GET, ``check``
 ``cleaning``   which log to compact, which segments, in what groups    the cleaner of a tier
 ``batch_filter`` which records and batches survive, by ``offset_map``  the cleaner of a tier

@@ -1,6 +1,6 @@
 """One change to the catalog: an intent is a pure function of the root, run again after every lost race.
 
-``intent.apply(root, stamp)`` returns the next root, or a :class:`~tiered.plan.lifecycle.Refusal` with the reason why
+``intent.apply(root, stamp)`` returns the next root, or a :class:`~tiered.plan.ownership.Refusal` with the reason why
 this root must not be changed so. If it must see rows in pages, it returns a generator that requests those pages and
 returns one of the two. Nothing here reads a clock or touches a store: time and ids come in the :class:`Stamp`, pages
 as responses to :class:`Wanted`. A new kind of change is one more frozen class with ``op`` and ``apply``;
@@ -27,7 +27,7 @@ from tiered.format.page import PageKind, Pointer
 from tiered.format.root import SEALED_LIMIT, STATE_OPEN, Commit, RoleState, Root, Sealed
 from tiered.format.rows import Rows, Trash
 from tiered.model import EpochEntry, Row
-from tiered.plan.lifecycle import Grant, Reason, Refusal, VolumeProof, decide_claim
+from tiered.plan.ownership import Grant, Reason, Refusal, VolumeProof, decide_claim
 
 MAX_APPEND_ROWS = 10_000
 """Limit of rows in one append."""

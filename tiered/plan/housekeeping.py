@@ -9,7 +9,7 @@ import numpy as np
 from tiered.format.root import STATE_DELETING, STATE_OPEN, STATE_SEALED, Root
 from tiered.format.trash import TrashEntry
 from tiered.plan.commit import Outcome, Stamp, fenced, succeed
-from tiered.plan.lifecycle import Reason, Refusal
+from tiered.plan.ownership import Reason, Refusal
 
 
 @dataclass(frozen=True, slots=True)

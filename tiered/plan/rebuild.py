@@ -18,7 +18,7 @@ from tiered.format.root import Commit, RoleState, Root, Sealed
 from tiered.format.rows import NO_TALLY, NO_TRASH, Rows
 from tiered.model import EpochEntry, Row
 from tiered.plan.commit import Stamp
-from tiered.plan.lifecycle import SPARK_VOLUME
+from tiered.plan.ownership import SPARK_VOLUME
 
 VERSION_STEP = 1 << 20
 """Distance of a new root from the newest proven version. Versions in pins and snapshots are below it."""

@@ -24,7 +24,7 @@ from tiered.plan.maintenance import MIN_MAP_BYTES, REWRITE_BYTES, ROUTINE, Actio
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
 from tiered.program.doors import chosen_partitions
 from tiered.program.wording import as_error
-from tiered.remote.deletion import tend_deletion
+from tiered.remote.gc.deletion import tend_deletion
 from tiered.remote.maintain import Done, Maintainer
 from tiered.remote.topics import TopicEntry, list_topics, load_topic_to_read
 from tiered.store.base import Capabilities, Steps, Store

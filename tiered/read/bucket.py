@@ -11,12 +11,12 @@ from tiered.arguments import StorePlace
 from tiered.errors import TieredError
 from tiered.local.disk.topics import TopicInfo
 from tiered.model import TopicPartition
-from tiered.plan.known import NOTHING_KNOWN, Known
+from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
 from tiered.remote.cache import INDEX_CACHE_BYTES, ByteCache
-from tiered.remote.past import AsOf, Past, Taken
 from tiered.remote.pins import Pin
 from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootCache, RootView
+from tiered.remote.snapshots import AsOf, Past, Taken
 from tiered.remote.topics import TopicEntry, check_entry, check_successor, list_topics, load_topic_to_read, need_open
 from tiered.store.base import Steps, Store
 from tiered.store.location import StoreLocation

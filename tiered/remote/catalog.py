@@ -46,6 +46,7 @@ from tiered.format.keys import Role
 from tiered.format.root import Root
 from tiered.format.rows import ROW_BYTES
 from tiered.model import EpochEntry, Row
+from tiered.plan.catalog_edit import TrimIntent
 from tiered.plan.commit import (
     SHAPE,
     AppendIntent,
@@ -57,11 +58,11 @@ from tiered.plan.commit import (
     create_root,
     fold,
 )
-from tiered.plan.known import NOTHING_KNOWN, Known, held_ids
-from tiered.plan.lifecycle import Reason, Refusal, VolumeProof, hold, since
+from tiered.plan.ownership import Reason, Refusal, VolumeProof, hold, since
 from tiered.plan.pages import spill
 from tiered.plan.retention import dated
-from tiered.plan.rewrite import TrimIntent
+from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known, held_ids
+from tiered.remote.claim import Claim, Persist, known_to
 from tiered.remote.conditional_put import (
     COMMIT_DEADLINE_MS,
     LOOK,
@@ -74,10 +75,9 @@ from tiered.remote.conditional_put import (
     deadline_after,
     update,
 )
-from tiered.remote.fence import Claim, Persist, known_to
-from tiered.remote.hist import copy_root, is_copied_after, may_prune, prune_history, removes_rows, store_copy
 from tiered.remote.pages import PageGone, store_pages, with_pages
 from tiered.remote.refusal import Exclusive, refusal_error
+from tiered.remote.root_history import copy_root, is_copied_after, may_prune, prune_history, removes_rows, store_copy
 from tiered.remote.root_view import RootView, root_get
 from tiered.remote.roots import root_body
 from tiered.remote.store_clock import StoreClock
@@ -128,7 +128,7 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """Ids that this process has persisted and that a root may carry (``plan.lifecycle.hold``)."""
+    """Ids that this process has persisted and that a root may carry (``plan.ownership.hold``)."""
 
     token: str = ""
     last_append: str = ""
@@ -147,7 +147,7 @@ class Rest(NamedTuple):
 
 
 class Catalog(RootView):
-    """One partition's catalog. Claims of the writer's role need ``persist`` (``remote.fence``).
+    """One partition's catalog. Claims of the writer's role need ``persist`` (``remote.claim``).
 
     ``is_empty`` checks the disk of a volume that claims without records, after its proof is stored. A concurrent first
     append finds the proof, or is found here (``local.partition.beginning``). ``root``, ``etag``: last acknowledged or
@@ -238,7 +238,7 @@ class Catalog(RootView):
     def claim(self, role: Role | str, owner: str, volume: VolumeProof | None = None) -> Steps[Claim]:
         """Claim the role for this process and fence every older claim. Create the catalog if there never was one.
 
-        Settles all doubts. ``volume`` (writers only) is judged by ``plan.lifecycle``, again on every retry. Raises
+        Settles all doubts. ``volume`` (writers only) is judged by ``plan.ownership``, again on every retry. Raises
         FencedError if the volume may not have the role, CommitUnknown if the outcome is not known: claim again;
         LockedError if a volume got its first records while it claimed without any: claim again, too.
         """

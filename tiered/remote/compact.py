@@ -26,10 +26,10 @@ from tiered.plan.batch_filter import BatchFilter, CleaningReport
 from tiered.plan.cleaning import CleaningCandidate, GroupScan, LogState, SegmentState
 from tiered.plan.maintenance import MAX_GROUP_ROWS, CompactionPlanner, RowPlanner, segment_state
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES, OffsetMap, OffsetMapBuilder
+from tiered.remote.catalog_view import Snapshot
 from tiered.remote.fetch import SegmentGone
-from tiered.remote.rewrite import Rows, SegmentOutput, Workshop, in_turn
 from tiered.remote.root_view import RootView
-from tiered.remote.snapshot import Snapshot
+from tiered.remote.segment_rewriter import Rows, SegmentOutput, Workshop, in_turn
 from tiered.store.base import NewId, Steps
 
 Commit = Callable[[Sequence[Row], Row, Cleaned | None], Steps[None]]

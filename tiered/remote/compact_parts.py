@@ -31,11 +31,11 @@ from tiered.plan.maintenance import MAX_GROUP_ROWS, segment_state
 from tiered.plan.offset_map import TxnsBefore
 from tiered.plan.survivors import KeyScan, Survivors
 from tiered.remote.catalog import Catalog
+from tiered.remote.catalog_view import Snapshot
 from tiered.remote.compact import compaction_planner, decode, feed, need_superseded, rewrite_group
 from tiered.remote.fetch import SegmentGone
-from tiered.remote.rewrite import Workshop, in_turn
 from tiered.remote.root_view import RootView
-from tiered.remote.snapshot import Snapshot
+from tiered.remote.segment_rewriter import Workshop, in_turn
 from tiered.store.base import Emit, Steps
 
 CHECKSUM_BYTES = 6

@@ -33,8 +33,8 @@ from tiered.plan.read import READ_LIMITS, ByteRange, ReadLimits, RequestSizes, S
 from tiered.plan.visibility import aborted_within, open_firsts, stable_offset
 from tiered.remote.assembly import IndexDoubtedError, SegmentScan
 from tiered.remote.cache import ByteCache
+from tiered.remote.catalog_view import Snapshot
 from tiered.remote.fetch import fetches, read_bundle
-from tiered.remote.snapshot import Snapshot
 from tiered.store.base import Get, Object, Steps
 
 LOGGER = logging.getLogger("tiered.remote")

@@ -17,7 +17,7 @@ from tiered.errors import CorruptionError, NotFoundError, OffsetOutOfRangeError
 from tiered.format.keys import Role
 from tiered.format.root import STATE_DELETING, Cleaned
 from tiered.model import Row, TopicPartition
-from tiered.plan.known import NOTHING_KNOWN, Known
+from tiered.plan.catalog_edit import ReplaceIntent
 from tiered.plan.maintenance import (
     MAX_DELETE_KEYS,
     Action,
@@ -35,22 +35,22 @@ from tiered.plan.maintenance import (
 )
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
 from tiered.plan.retention import RemoteExpiry, plan_remote_expiry
-from tiered.plan.rewrite import ReplaceIntent
+from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
 from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
-from tiered.remote.collect import Collected, Collector
+from tiered.remote.catalog_view import Snapshot
 from tiered.remote.compact import Compaction, compaction_planner, feed, need_superseded
-from tiered.remote.deletion import destroy
 from tiered.remote.fetch import SegmentGone
+from tiered.remote.gc.deletion import destroy
+from tiered.remote.gc.garbage import Collected, Collector
+from tiered.remote.gc.orphans import Swept, sweep
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.merge import merge_rows
 from tiered.remote.pages import PageGone
 from tiered.remote.pins import Pins, read_pins
 from tiered.remote.reencode import Encoding, TooLarge, reencode_row
-from tiered.remote.rewrite import Spend, Workshop, spend_nothing
-from tiered.remote.snapshot import Snapshot
+from tiered.remote.segment_rewriter import Spend, Workshop, spend_nothing
 from tiered.remote.stale_root_check import need_newest
-from tiered.remote.sweep import Swept, sweep
 from tiered.store.base import Capabilities, Now, Steps
 from tiered.times import format_time
 

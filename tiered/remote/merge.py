@@ -14,7 +14,7 @@ from tiered.format.bundle import SectionKind
 from tiered.format.keys import FLAG_ABORTED_TXNS
 from tiered.model import Row
 from tiered.remote.fetch import SegmentGone
-from tiered.remote.rewrite import SegmentOutput, Workshop, in_turn
+from tiered.remote.segment_rewriter import SegmentOutput, Workshop, in_turn
 from tiered.store.base import NewId, Steps
 
 

@@ -27,10 +27,11 @@ from tiered.config import DAY_MS
 from tiered.errors import CommitUnknown, CorruptionError, RemotePermissionError, RemoteUnavailableError, TieredError
 from tiered.format.crc import crc32c
 from tiered.format.json_schema import NUMBER, Fields
-from tiered.format.kept import DROPPED_BYTES, decode_kept, encode_dropped, is_begun
 from tiered.format.keys import is_pin_key, parse_snap_key, partition_prefix, pin_key
 from tiered.format.root import Root
+from tiered.format.user_snapshot import DROPPED_BYTES, decode_kept, encode_dropped, is_begun
 from tiered.plan.maintenance import PIN_MS
+from tiered.remote.catalog_view import Snapshot
 from tiered.remote.conditional_put import (
     Cell,
     NextBody,
@@ -40,7 +41,6 @@ from tiered.remote.conditional_put import (
     replace_once,
     stored_bytes,
 )
-from tiered.remote.snapshot import Snapshot
 from tiered.store.base import (
     Delete,
     Deleted,

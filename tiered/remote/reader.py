@@ -28,17 +28,17 @@ from tiered.format.keys import FLAG_HOLE
 from tiered.format.root import STATE_DELETING
 from tiered.format.rows import NO_ROWS, Rows
 from tiered.model import AbortedTxn, TopicPartition
-from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.plan.read import READ_LIMITS, ByteRange, CatalogRows, ReadLimits, RequestSizes, SegmentRange, segment_ranges
+from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
 from tiered.remote.assembly import IndexDoubtedError, SegmentDiffers, SegmentScan
 from tiered.remote.cache import ByteCache
+from tiered.remote.catalog_view import Snapshot
 from tiered.remote.fetch import Fetch, SegmentGone, fetches
 from tiered.remote.lookup import SegmentLookup
-from tiered.remote.past import Past
 from tiered.remote.pins import Pin
 from tiered.remote.prefetch import BUFFER_BYTES, Prefetch
 from tiered.remote.root_view import RootCache, RootView
-from tiered.remote.snapshot import Snapshot
+from tiered.remote.snapshots import Past
 from tiered.remote.topics import being_deleted
 from tiered.store.base import Emit, Steps
 

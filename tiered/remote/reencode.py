@@ -24,7 +24,7 @@ from tiered.format.keys import FLAG_ABORTED_TXNS
 from tiered.model import Row
 from tiered.remote.assembly import MAX_BATCH_BYTES
 from tiered.remote.fetch import SegmentGone
-from tiered.remote.rewrite import SegmentOutput, Workshop, in_turn
+from tiered.remote.segment_rewriter import SegmentOutput, Workshop, in_turn
 from tiered.store.base import NewId, Steps
 
 _LEGACY_MAGICS = 2  # 0 and 1

@@ -15,10 +15,10 @@ from tiered.errors import (
 from tiered.format.keys import FLAG_MAINTAINER
 from tiered.format.root import Root
 from tiered.model import Row
+from tiered.plan.catalog_edit import TrimIntent
 from tiered.plan.commit import AppendIntent, ClaimIntent, Intent
-from tiered.plan.lifecycle import Reason, Refusal
-from tiered.plan.rewrite import TrimIntent
-from tiered.remote.snapshot import Snapshot
+from tiered.plan.ownership import Reason, Refusal
+from tiered.remote.catalog_view import Snapshot
 from tiered.store.base import Steps
 
 

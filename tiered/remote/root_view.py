@@ -13,11 +13,11 @@ from tiered.format.keys import root_key, topic_key
 from tiered.format.root import Root, decode_root
 from tiered.model import Row
 from tiered.plan.invariants import check_root
-from tiered.plan.known import NOTHING_KNOWN, Known
+from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
 from tiered.remote.cache import Cache
+from tiered.remote.catalog_view import Snapshot
 from tiered.remote.pages import PageCache
 from tiered.remote.refusal import uncovered
-from tiered.remote.snapshot import Snapshot
 from tiered.store.base import Get, Missing, NotModified, Object, Steps
 
 ROOT_CACHE_BYTES = 4 * 1024 * 1024

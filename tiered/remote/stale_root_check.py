@@ -12,7 +12,7 @@ from uuid import UUID
 from tiered.errors import CorruptionError, RemotePermissionError
 from tiered.format.keys import parse_hist_key, parse_page_key, parse_segment_key, partition_prefix
 from tiered.format.root import Root
-from tiered.remote.hist import copied_commit, newest_copy
+from tiered.remote.root_history import copied_commit, newest_copy
 from tiered.remote.root_view import OLDER_HINT, RootView
 from tiered.store.base import List, Page, Steps, Together
 

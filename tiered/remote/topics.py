@@ -37,7 +37,7 @@ from tiered.errors import (
 from tiered.format.json_schema import HEX_128, INT64_MAX, TEXT, Fields, Kind, Listed
 from tiered.format.keys import TOPICS_PREFIX, parse_topic_key, partition_prefix, root_key, topic_key
 from tiered.format.root import STATE_DELETING, STATE_OPEN, STATES, Root, decode_root
-from tiered.plan.known import NOTHING_KNOWN, Known
+from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
 from tiered.remote.conditional_put import (
     COMMIT_DEADLINE_MS,
     Cell,

@@ -13,7 +13,7 @@ from tiered.model import TopicPartition
 from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
 from tiered.remote.lookup import SegmentLookup
-from tiered.remote.rewrite import Workshop
+from tiered.remote.segment_rewriter import Workshop
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import Blocking, Steps
 from tiered.store.capabilities import check_capabilities, probe

@@ -24,11 +24,11 @@ from tiered.format.keys import (
 from tiered.format.root import Root, decode_root
 from tiered.model import Row, TopicPartition
 from tiered.plan.invariants import check_root
-from tiered.remote.audit import audited
-from tiered.remote.past import survey_snapshots
+from tiered.remote.catalog_view import Snapshot
+from tiered.remote.gc.audit import audited
 from tiered.remote.pins import read_pin
 from tiered.remote.root_view import RootView, root_get, two_names
-from tiered.remote.snapshot import Snapshot
+from tiered.remote.snapshots import survey_snapshots
 from tiered.remote.upload import row_of
 from tiered.store.base import Get, Object, Steps, Together, list_all, list_versions
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tiered.errors import ConfigError, CorruptionError, NotFoundError, TieredError, UnknownTopicError
 from tiered.format.root import STATE_DELETING
 from tiered.model import TopicPartition
-from tiered.remote.fence import owner_of
+from tiered.remote.claim import owner_of
 from tiered.remote.topics import list_topics
 from tiered.repair.bench import Workbench
 from tiered.repair.disk import plan_disk

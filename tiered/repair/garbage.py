@@ -15,7 +15,7 @@ from tiered.format.trash import TRASH_LIST, TRASH_MAINTAINER, TRASH_OBJECT, TRAS
 from tiered.model import Row
 from tiered.plan.commit import Stamp
 from tiered.plan.pages import Garbage
-from tiered.remote.collect import page_key_of, trash_page
+from tiered.remote.gc.garbage import page_key_of, trash_page
 from tiered.remote.pages import PageCache, read_pages
 from tiered.repair.copies import rows_of
 from tiered.store.base import Steps

@@ -18,9 +18,9 @@ from tiered.format.root import Root
 from tiered.format.rows import Rows
 from tiered.model import Row
 from tiered.plan.invariants import check_page
+from tiered.remote.catalog_view import rows_inside
 from tiered.remote.pages import Content, PageCache, read_pages
-from tiered.remote.rewrite import hole
-from tiered.remote.snapshot import rows_inside
+from tiered.remote.segment_rewriter import hole
 from tiered.repair.copies import Copies, described, list_objects, rows_of
 from tiered.repair.plan import Action
 from tiered.repair.segments import Ground

@@ -41,10 +41,11 @@ from tiered.format.rows import NO_TRASH
 from tiered.model import EpochEntry, Row
 from tiered.plan.commit import Stamp
 from tiered.plan.invariants import check_root
-from tiered.plan.lifecycle import SPARK_VOLUME, Refusal
+from tiered.plan.ownership import SPARK_VOLUME, Refusal
 from tiered.plan.pages import spill
 from tiered.plan.rebuild import VERSION_STEP, Objects, chain, rebuilt
-from tiered.plan.stage import StageIntent
+from tiered.plan.sink_commit import StageIntent
+from tiered.remote.catalog_view import Snapshot
 from tiered.remote.conditional_put import (
     COMMIT_DEADLINE_MS,
     Cell,
@@ -55,13 +56,12 @@ from tiered.remote.conditional_put import (
     replace_once,
     stored_bytes,
 )
-from tiered.remote.hist import copy_root
 from tiered.remote.pages import store_pages
-from tiered.remote.rewrite import hole
+from tiered.remote.root_history import copy_root
 from tiered.remote.root_view import root_get
 from tiered.remote.roots import root_body
-from tiered.remote.snapshot import Snapshot
-from tiered.remote.stage import read_decision
+from tiered.remote.segment_rewriter import hole
+from tiered.remote.sink_commit import read_decision
 from tiered.remote.stale_root_check import find_newest_copy
 from tiered.repair.bench import Workbench
 from tiered.repair.copies import Copies, Listed, believed, find_copies, list_objects, rows_of, uploads_after

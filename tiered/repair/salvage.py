@@ -36,8 +36,8 @@ from tiered.plan.producer import read_producer
 from tiered.plan.producer_state import Snapshot as Producers
 from tiered.plan.side_files import NO_PRODUCERS, Follower
 from tiered.plan.visibility import open_firsts
-from tiered.remote.rewrite import SegmentOutput, Workshop
-from tiered.remote.snapshot import Snapshot
+from tiered.remote.catalog_view import Snapshot
+from tiered.remote.segment_rewriter import SegmentOutput, Workshop
 from tiered.repair.versions import Source
 from tiered.repair.whole_batches import Ranges, whole_batches
 from tiered.store.base import NewId, Steps, blocking

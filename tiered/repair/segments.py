@@ -24,8 +24,8 @@ from tiered.format.bundle import MAX_BUNDLE_BYTES
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, FLAG_STAGED, aside_key, segment_key
 from tiered.local.directory.view import LogView
 from tiered.model import Row, SealedSegment, TopicPartition
-from tiered.plan.rewrite import ReplaceIntent
-from tiered.remote.snapshot import Snapshot
+from tiered.plan.catalog_edit import ReplaceIntent
+from tiered.remote.catalog_view import Snapshot
 from tiered.remote.topics import TopicEntry
 from tiered.remote.upload import INDEX_TAGS, SEGMENT_TAGS
 from tiered.repair.aside import keep_copy

@@ -32,13 +32,13 @@ from tiered.format.coordinator_records import is_state_log
 from tiered.format.keys import check_topic_name, root_key
 from tiered.format.root import STATE_DELETING
 from tiered.model import Row, TopicPartition
-from tiered.plan.known import Known
 from tiered.plan.maintenance import WrongTimes
 from tiered.plan.retention import has_wrong_times, row_age_from_ms
-from tiered.remote.past import AsOf, Past, Taken, load_snapshot
+from tiered.plan.root_lower_bounds import Known
+from tiered.remote.catalog_view import Snapshot
 from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
-from tiered.remote.snapshot import Snapshot
+from tiered.remote.snapshots import AsOf, Past, Taken, load_snapshot
 from tiered.remote.stale_root_check import left_without_root, need_newest
 from tiered.remote.topics import TopicEntry, list_topics, load_topic
 from tiered.store.base import Now, Steps

@@ -8,7 +8,7 @@
 The ``.log`` files are byte-identical to the uploaded ones. Only the last one of a log that ends inside it
 (``restoring.plan``) is cut, between two batches. The directory is a *new volume* with an id of its own. For each
 partition it records the root version and end that it was restored from, by which the catalog knows that it may continue
-the log (``plan.lifecycle``). A directory with a past state or another name records no bucket. The final name appears
+the log (``plan.ownership``). A directory with a past state or another name records no bucket. The final name appears
 only after everything is on disk.
 """
 
@@ -77,14 +77,14 @@ from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX, write_note
 from tiered.local.segment.sealed import FileSource
 from tiered.model import Row, SealedIndexes, TopicPartition
-from tiered.plan.known import Known
+from tiered.plan.root_lower_bounds import Known
 from tiered.plan.side_files import NO_PRODUCERS, Judged
 from tiered.remote.assembly import SegmentScan
 from tiered.remote.cache import ByteCache
 from tiered.remote.lookup import SegmentLookup
-from tiered.remote.past import AsOf, Past
 from tiered.remote.pins import Pin
 from tiered.remote.root_view import RootView
+from tiered.remote.snapshots import AsOf, Past
 from tiered.restoring.plan import PartitionPlan, RestoreOptions, plan_steps
 from tiered.store.base import Blocking, Emit, Get, Object, Steps, blocking
 from tiered.store.location import StoreLocation

@@ -50,7 +50,7 @@ from tiered.errors import ConfigError
 from tiered.format.json_schema import INT64_MAX
 from tiered.format.keys import check_topic_name
 from tiered.model import TopicPartition
-from tiered.remote.past import AsOf
+from tiered.remote.snapshots import AsOf
 from tiered.spark.stream_offsets import PerPartition, StreamOffset, per_partition
 
 EARLIEST = -2

@@ -38,12 +38,12 @@ from tiered.format.keys import topic_key
 from tiered.format.root import STATE_DELETING
 from tiered.plan.read import Tier
 from tiered.read.topic import PartitionStream
+from tiered.remote.catalog_view import Snapshot
 from tiered.remote.fetch import SegmentGone
-from tiered.remote.past import AsOf, Past
 from tiered.remote.pins import SharedPin
 from tiered.remote.reader import Place, RemotePartition, SegmentReader
 from tiered.remote.root_view import RootView
-from tiered.remote.snapshot import Snapshot
+from tiered.remote.snapshots import AsOf, Past
 from tiered.remote.topics import STATE_DELETED, load_entry
 from tiered.spark.ranges import lose
 from tiered.spark.slices import Piece

@@ -33,9 +33,9 @@ from tiered.plan.read import (
     plan_tiers,
 )
 from tiered.remote.cache import ByteCache
+from tiered.remote.catalog_view import Snapshot
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.reader import SegmentReader
-from tiered.remote.snapshot import Snapshot
 from tiered.spark.options import EARLIEST, LATEST, Bound, ReadOptions
 from tiered.spark.slices import Piece, filled_segment
 from tiered.spark.subscription import Subscription, Tiers, planning_pool, refuse_deleting

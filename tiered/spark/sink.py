@@ -28,9 +28,9 @@ from pyspark.sql.types import StructType
 
 from tiered.clock import SystemClock, SystemIds
 from tiered.errors import ConfigError
-from tiered.plan.stage import once_id
-from tiered.remote.fence import owner_of
-from tiered.remote.stage import Sink
+from tiered.plan.sink_commit import once_id
+from tiered.remote.claim import owner_of
+from tiered.remote.sink_commit import Sink
 from tiered.spark.sink_commit import commit_batch
 from tiered.spark.sink_topics import SinkTopics
 from tiered.spark.staging import Job, Staged, TaskStaging

@@ -1,7 +1,8 @@
 """Driver's side of a write: staged segments -> one decision -> one CAS per touched partition.
 
 All of it may run again, after any crash, with other staged segments. A decision is made once, and a partition that has
-the batch is left alone (``remote.stage``). So a write happens exactly once, whatever rows the query gives next time.
+the batch is left alone (``remote.sink_commit``). So a write happens exactly once, whatever rows the query gives next
+time.
 
 A decision belongs to an id of the whole bucket, for all topics. A batch job with a used ``txnId`` would add nothing and
 succeed. That is an error if the earlier use had no topic in common, and a warning otherwise.
@@ -16,7 +17,7 @@ from uuid import UUID
 from tiered.errors import ConfigError, LogDestroyedError
 from tiered.format.decision import COMMITTED, Decision
 from tiered.model import Row
-from tiered.remote.stage import Landed, Sink
+from tiered.remote.sink_commit import Landed, Sink
 from tiered.spark.staging import Staged
 from tiered.store.base import Store
 from tiered.store.driver import drive

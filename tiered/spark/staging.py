@@ -44,7 +44,7 @@ from tiered.format.pure_kernels import ArrowRows, BatchFiller
 from tiered.format.segment_builder import LEADER_EPOCH, BuiltSegment, SegmentBuilder
 from tiered.local.partition.validation import RecordRules
 from tiered.model import Row
-from tiered.remote.stage import upload_staged
+from tiered.remote.sink_commit import upload_staged
 from tiered.spark.write_schema import WriteSchema, WrittenRows
 from tiered.store.base import Capabilities, Store
 from tiered.store.driver import drive

@@ -23,14 +23,14 @@ from tiered.local.directory.view import LogView
 from tiered.local.disk.uploads import known_partitions
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import AbortedTxn, TopicPartition
-from tiered.plan.known import NOTHING_KNOWN, Known
+from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
 from tiered.read.topic import PartitionStream
 from tiered.remote.cache import ByteCache
-from tiered.remote.past import Past
+from tiered.remote.catalog_view import Snapshot
 from tiered.remote.pins import Pin
 from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
-from tiered.remote.snapshot import Snapshot
+from tiered.remote.snapshots import Past
 from tiered.remote.topics import TopicEntry, check_entry, confirm_topic, list_topics, load_topic_to_read
 from tiered.spark.options import ReadOptions
 from tiered.store.base import Steps, Store

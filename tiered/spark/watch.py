@@ -8,7 +8,7 @@ from tiered.clock import Clock
 from tiered.errors import LogDestroyedError
 from tiered.format.root import STATE_DELETING
 from tiered.model import TopicPartition
-from tiered.remote.snapshot import Snapshot
+from tiered.remote.catalog_view import Snapshot
 from tiered.spark.options import ReadOptions
 from tiered.spark.ranges import pieces_between
 from tiered.spark.slices import Piece

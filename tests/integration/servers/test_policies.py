@@ -16,9 +16,9 @@ from botocore.exceptions import ClientError
 
 from tests.integration.servers.commands import BUCKET, S3Server
 from tests.unit.cli.conftest import Cli, cli
-from tests.unit.plan.access.work import ALLOWED, read, read_by_spark, samples, write, write_in_parts
+from tests.unit.plan.iam_policy.work import ALLOWED, read, read_by_spark, samples, write, write_in_parts
 from tiered.errors import RemotePermissionError
-from tiered.plan.access import ROLES, policy
+from tiered.plan.iam_policy import ROLES, policy
 
 __all__ = ["cli"]
 
@@ -51,7 +51,7 @@ def keys_of(server: S3Server, role: str, prefix: str) -> dict[str, str]:
     """Keys that the server gives to a user who may do what the role's document says."""
     whole = policy(role, f"arn:aws:s3:::{BUCKET}", prefix, leave_out=("Pin",))
     document = json.dumps(whole, separators=(",", ":"))
-    if len(document) > SESSION_CHARACTERS:  # the exact form is held by the evaluator of tests/unit/plan/access
+    if len(document) > SESSION_CHARACTERS:  # the exact form is held by the evaluator of tests/unit/plan/iam_policy
         document = shortened(whole)
     arn = f"arn:aws:iam::123456789012:role/{role}"
     with closing(connect(server, "sts", server.credentials)) as sts:

@@ -9,17 +9,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.sim.bucket import ledger
-from tiered.format import kept, page
+from tiered.format import page, user_snapshot
 from tiered.format.root import Root
 from tiered.plan.invariants import CHANGE_CHECKS, Violation, check_root
-from tiered.remote import root_view, roots, sweep_staged
+from tiered.remote import root_view, roots
+from tiered.remote.gc import sink_orphans
 
 DECODERS = (
     (root_view, "decode_root"),
     (roots, "decode_root"),
-    (sweep_staged, "decode_root"),
+    (sink_orphans, "decode_root"),
     (ledger, "decode_root"),
-    (kept, "decode_root"),
+    (user_snapshot, "decode_root"),
     (page, "_decoded"),
 )
 CHECKERS = (root_view, roots, ledger)

@@ -16,13 +16,13 @@ from tiered.errors import TieredError
 from tiered.format.keys import Role
 from tiered.format.root import Cleaned
 from tiered.model import Row, TopicPartition
-from tiered.plan.rewrite import ReplaceIntent
+from tiered.plan.catalog_edit import ReplaceIntent
 from tiered.plan.survivors import Pairs, Survivors, txns_before
 from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
 from tiered.remote.compact_parts import Group, Part, Round, inputs_of, plan_round, rewrite_part, scan_part
 from tiered.remote.lookup import SegmentLookup
-from tiered.remote.rewrite import Workshop
+from tiered.remote.segment_rewriter import Workshop
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import Emit, Steps
 

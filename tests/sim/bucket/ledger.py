@@ -19,7 +19,6 @@ from tests.sim.bucket.violation import Violated
 from tiered.config import TopicConfig
 from tiered.format.batch import decode_records, read_header
 from tiered.format.decision import Decision, decode_decision
-from tiered.format.kept import DROPPED_BYTES
 from tiered.format.keys import (
     DECISIONS_PREFIX,
     ERASURES_PREFIX,
@@ -47,10 +46,11 @@ from tiered.format.page import PageKind, Pointer, Pointers, verified_page
 from tiered.format.root import STATE_DELETING, STATE_OPEN, Root, decode_root
 from tiered.format.rows import Rows
 from tiered.format.trash import TRASH_LIST
+from tiered.format.user_snapshot import DROPPED_BYTES
 from tiered.model import Row, TopicPartition
 from tiered.plan.commit import Shape
 from tiered.plan.invariants import check_root
-from tiered.remote.hist import HIST_AGE_MS, HIST_KEPT
+from tiered.remote.root_history import HIST_AGE_MS, HIST_KEPT
 from tiered.remote.topics import STATE_DELETED, TopicEntry, decode_topic
 
 HIST_ABOVE = 40

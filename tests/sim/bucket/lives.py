@@ -30,17 +30,17 @@ from tiered.format.batch import decode_records, encode_batch
 from tiered.format.keys import join_uid
 from tiered.format.root import STATE_DELETING, STATE_OPEN
 from tiered.model import NewRecord, TopicPartition
-from tiered.plan.lifecycle import VolumeProof
 from tiered.plan.maintenance import PIN_MS, ROUTINE, Kind
+from tiered.plan.ownership import VolumeProof
 from tiered.remote.catalog import Catalog
-from tiered.remote.deletion import begin_deletion, tend_deletion
+from tiered.remote.gc.deletion import begin_deletion, tend_deletion
+from tiered.remote.gc.sink_orphans import sweep_decisions
+from tiered.remote.gc.strays import sweep_strays
 from tiered.remote.maintain import Maintainer
-from tiered.remote.past import AsOf, Past, create_snapshot, delete_snapshot, list_snapshots
 from tiered.remote.pins import BEGUN_MS, Pin
 from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
-from tiered.remote.sweep_staged import sweep_decisions
-from tiered.remote.sweep_strays import sweep_strays
+from tiered.remote.snapshots import AsOf, Past, create_snapshot, delete_snapshot, list_snapshots
 from tiered.remote.topics import STATE_DELETED, TopicEntry, list_topics, load_topic, register_topic
 from tiered.remote.upload import upload_segment
 from tiered.store.base import Steps

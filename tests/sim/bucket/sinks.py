@@ -15,7 +15,7 @@ from tiered.format.decision import COMMITTED, Decision
 from tiered.format.root import STATE_OPEN
 from tiered.model import NewRecord, Row
 from tiered.remote.roots import PartitionIds
-from tiered.remote.stage import Sink, hand_over, upload_staged
+from tiered.remote.sink_commit import Sink, hand_over, upload_staged
 from tiered.remote.topics import load_topic
 from tiered.store.base import Steps
 

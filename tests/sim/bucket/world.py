@@ -40,7 +40,7 @@ from tiered.plan.commit import SHAPE, Shape
 from tiered.remote.catalog import CommitLimits
 from tiered.remote.root_view import RootView
 from tiered.remote.roots import PartitionIds
-from tiered.remote.stage import Sink, hand_over
+from tiered.remote.sink_commit import Sink, hand_over
 from tiered.remote.topics import STATE_DELETED, STATE_OPEN, register_topic
 from tiered.store.base import Get, Head, StoreRequest
 from tiered.store.driver import drive

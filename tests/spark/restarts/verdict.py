@@ -12,7 +12,7 @@ from tiered.config import DAY_MS
 from tiered.format.keys import Role, parse_staged_key
 from tiered.reader import open_reader
 from tiered.remote.catalog import Catalog
-from tiered.remote.sweep import sweep
+from tiered.remote.gc.orphans import sweep
 from tiered.remote.topics import load_topic
 from tiered.store.base import Store, list_all
 from tiered.store.driver import drive

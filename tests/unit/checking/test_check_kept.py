@@ -27,10 +27,10 @@ from tiered.format.rows import Rows
 from tiered.format.trash import TRASH_LIST
 from tiered.model import Row
 from tiered.remote.catalog import Catalog, CommitLimits
-from tiered.remote.collect import Collector, page_key_of
-from tiered.remote.past import create_snapshot, delete_snapshot
+from tiered.remote.catalog_view import Snapshot
+from tiered.remote.gc.garbage import Collector, page_key_of
 from tiered.remote.root_view import RootView
-from tiered.remote.snapshot import Snapshot
+from tiered.remote.snapshots import create_snapshot, delete_snapshot
 from tiered.store.base import Head, Object, Outcome, Steps, StoreRequest, list_all
 from tiered.store.driver import drive
 

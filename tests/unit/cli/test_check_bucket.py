@@ -11,7 +11,7 @@ import pytest
 
 import tiered
 from tests.unit.cli.conftest import Cli
-from tests.unit.plan.access.work import write_by_spark
+from tests.unit.plan.iam_policy.work import write_by_spark
 from tiered.format.keys import parse_segment_key
 from tiered.store.base import ABSENT, Delete, Get, Object, Put, Store, list_all
 from tiered.store.driver import drive

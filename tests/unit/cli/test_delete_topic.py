@@ -14,10 +14,10 @@ from tests.unit.cli.conftest import Cli
 from tiered.clock import SystemClock
 from tiered.errors import LogDestroyedError
 from tiered.format.crc import crc32c
-from tiered.format.kept import encode_kept
 from tiered.format.keys import hist_key, root_key, snap_key
+from tiered.format.user_snapshot import encode_kept
 from tiered.plan.maintenance import ORPHAN_MS
-from tiered.remote import deletion
+from tiered.remote.gc import deletion
 from tiered.remote.topics import register_topic, update_topic
 from tiered.store.base import ABSENT, Delete, Get, Object, Put
 from tiered.store.driver import drive

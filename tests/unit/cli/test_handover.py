@@ -14,7 +14,7 @@ from tiered.errors import FencedError
 from tiered.format.decision import COMMITTED, Decision
 from tiered.format.root import Root
 from tiered.remote.root_view import RootView
-from tiered.remote.stage import Sink
+from tiered.remote.sink_commit import Sink
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.unit.cli.conftest import Cli
-from tiered.plan.access import ROLES, policy
+from tiered.plan.iam_policy import ROLES, policy
 
 KEY = "arn:aws:kms:eu-central-1:123456789012:key/1111"
 

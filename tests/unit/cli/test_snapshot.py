@@ -17,9 +17,9 @@ import tiered
 from tests.support.uploaded import COMPACTED, upload_topics
 from tests.unit.cli.conftest import Cli
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
-from tiered.format.kept import encode_begun
 from tiered.format.keys import snap_key
 from tiered.format.root import encode_root
+from tiered.format.user_snapshot import encode_begun
 from tiered.read.stream import ReadRange
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import load_topic

@@ -12,7 +12,7 @@ from tiered.format.keys import Role
 from tiered.format.root import Root
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, TopicPartition
-from tiered.plan.lifecycle import VolumeProof
+from tiered.plan.ownership import VolumeProof
 from tiered.remote.catalog import Catalog
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import SeededIds

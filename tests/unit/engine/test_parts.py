@@ -20,7 +20,7 @@ from tiered.errors import CorruptionError, FencedError, LocalIOError, RemotePerm
 from tiered.format.keys import join_uid
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, Row, TopicPartition
-from tiered.plan.lifecycle import VolumeProof
+from tiered.plan.ownership import VolumeProof
 from tiered.remote.catalog import Catalog
 from tiered.store.aio_driver import adrive
 from tiered.store.base import Delete, Get, Head, Object, Outcome, Steps, StoreRequest, UploadPart, list_unfinished

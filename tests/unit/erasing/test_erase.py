@@ -32,12 +32,12 @@ from tiered.plan.invariants import check_root
 from tiered.plan.maintenance import Kind
 from tiered.remote import catalog
 from tiered.remote.catalog import Catalog, CommitLimits
-from tiered.remote.collect import Collector
+from tiered.remote.gc.garbage import Collector
 from tiered.remote.maintain import Maintainer
-from tiered.remote.past import create_snapshot, delete_snapshot
 from tiered.remote.pins import Pin
 from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
+from tiered.remote.snapshots import create_snapshot, delete_snapshot
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import Capabilities, Get, List, Match, Object, Outcome, Page, Put, StoreRequest
 from tiered.store.driver import drive

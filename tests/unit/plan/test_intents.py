@@ -13,12 +13,12 @@ from tiered.format.root import STATE_DELETING, STATE_OPEN, STATE_SEALED, Root, d
 from tiered.format.rows import Rows
 from tiered.format.trash import TRASH_MAINTAINER
 from tiered.model import Row
+from tiered.plan.catalog_edit import TrimIntent
 from tiered.plan.commit import AppendIntent, ClaimIntent, Stamp, create_root
 from tiered.plan.invariants import check_root
-from tiered.plan.known import HELD_LIMIT, held_ids
-from tiered.plan.lifecycle import Reason, Refusal, VolumeProof, decide_claim, hold, is_own_claim, since
+from tiered.plan.ownership import Reason, Refusal, VolumeProof, decide_claim, hold, is_own_claim, since
 from tiered.plan.pages import Garbage
-from tiered.plan.rewrite import TrimIntent
+from tiered.plan.root_lower_bounds import HELD_LIMIT, held_ids
 
 
 def stamp(number: int, now_ms: int = 1_000, epoch: int = 1, role: Role = Role.WRITER) -> Stamp:

@@ -15,10 +15,10 @@ from tiered.format.root import STATE_SEALED, Cleaned, Root, Sealed
 from tiered.format.rows import Rows, Tally, Trash
 from tiered.format.trash import TRASH_LIST, TRASH_TREE, TrashEntry
 from tiered.model import EpochEntry, Row
+from tiered.plan.catalog_edit import TrimIntent
 from tiered.plan.commit import AppendIntent, ClaimIntent, Intent, Stamp, create_root
 from tiered.plan.invariants import CHANGE_CHECKS, CHECKS, check_root
-from tiered.plan.lifecycle import VolumeProof
-from tiered.plan.rewrite import TrimIntent
+from tiered.plan.ownership import VolumeProof
 
 Break = Callable[[Root], Root]
 

@@ -17,7 +17,7 @@ from tiered.errors import CorruptionError, RemoteUnavailableError, TieredError
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import Kind
 from tiered.program.upkeep import Scope, Upkeep
-from tiered.remote.deletion import begin_deletion
+from tiered.remote.gc.deletion import begin_deletion
 from tiered.remote.maintain import Done, Maintainer
 from tiered.remote.topics import load_topic
 from tiered.store.base import Store

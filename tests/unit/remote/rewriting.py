@@ -20,12 +20,12 @@ from tiered.plan.maintenance import READ_AHEAD_BYTES, CompactionPlanner
 from tiered.plan.survivors import OFFSET_BITS, Pairs, Survivors, SurvivorsBuilder, code_of, txns_before
 from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
+from tiered.remote.catalog_view import Snapshot
 from tiered.remote.compact import Compaction
 from tiered.remote.compact_parts import Part, Round, plan_round, rewrite_part, scan_part
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.merge import merge_rows
-from tiered.remote.rewrite import Workshop
-from tiered.remote.snapshot import Snapshot
+from tiered.remote.segment_rewriter import Workshop
 from tiered.remote.upload import upload_segment
 from tiered.store.base import Get, Object, Steps
 from tiered.store.driver import drive

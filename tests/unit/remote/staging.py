@@ -11,7 +11,7 @@ from tiered.format.batch import encode_batch
 from tiered.format.decision import COMMITTED, Decision
 from tiered.model import NewRecord, Row
 from tiered.remote.roots import PartitionIds, make_roots
-from tiered.remote.stage import Sink, upload_staged
+from tiered.remote.sink_commit import Sink, upload_staged
 from tiered.store.base import Store
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore

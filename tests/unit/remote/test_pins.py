@@ -18,11 +18,11 @@ from tiered.format.crc import crc32c
 from tiered.format.keys import index_key, partition_prefix, pin_key, segment_key
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import PIN_MS, Kind
+from tiered.remote.gc.orphans import Swept
 from tiered.remote.maintain import Done, Maintainer
-from tiered.remote.past import AsOf, Past
 from tiered.remote.pins import PIN_TRIES, RENEW_AGAIN_MS, RENEW_MS, Pin, SharedPin, read_pin, read_pins
 from tiered.remote.root_view import RootView
-from tiered.remote.sweep import Swept
+from tiered.remote.snapshots import AsOf, Past
 from tiered.store.base import (
     ABSENT,
     Absent,

@@ -31,10 +31,10 @@ from tiered.plan.housekeeping import StateIntent
 from tiered.plan.read import READ_LIMITS, ReadLimits
 from tiered.remote.assembly import SegmentDiffers, SegmentScan
 from tiered.remote.cache import ByteCache
-from tiered.remote.past import AsOf, Past
 from tiered.remote.prefetch import REQUESTS_AHEAD
 from tiered.remote.reader import MAX_REFRESHES
 from tiered.remote.root_view import RootView
+from tiered.remote.snapshots import AsOf, Past
 from tiered.store.base import Delete, Get, Match, Missing, Object, Outcome, Put, StoreRequest
 from tiered.store.memory import MemoryStore
 

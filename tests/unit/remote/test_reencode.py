@@ -32,7 +32,7 @@ from tiered.plan.maintenance import ROUTINE, Action, Kind
 from tiered.remote import maintain, reencode
 from tiered.remote.maintain import Done
 from tiered.remote.reencode import Encoding
-from tiered.remote.rewrite import Workshop, hole
+from tiered.remote.segment_rewriter import Workshop, hole
 from tiered.store.base import Delete, Get, Object, Put, Steps
 
 pytestmark = pytest.mark.usefixtures("both_catalogs")

@@ -28,9 +28,9 @@ from tiered.format.txn_index import decode_txns
 from tiered.model import AbortedTxn, BytesSource, EpochEntry, NewRecord, Row
 from tiered.plan.offset_map import ENTRY_BYTES
 from tiered.remote.catalog import Catalog
+from tiered.remote.catalog_view import Snapshot
 from tiered.remote.compact_parts import plan_round
-from tiered.remote.rewrite import hole, in_turn
-from tiered.remote.snapshot import Snapshot
+from tiered.remote.segment_rewriter import hole, in_turn
 from tiered.store.base import (
     AbortUpload,
     Begin,

@@ -16,7 +16,7 @@ from tiered.format.keys import FLAG_STAGED, index_key
 from tiered.model import NewRecord
 from tiered.plan.read import READ_LIMITS, ReadLimits
 from tiered.remote.cache import ByteCache
-from tiered.remote.stage import upload_staged
+from tiered.remote.sink_commit import upload_staged
 from tiered.store.base import Get, Object
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore

@@ -22,7 +22,7 @@ from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
 from tiered.model import EpochEntry, Row
 from tiered.plan.side_files import NO_PRODUCERS
 from tiered.remote.roots import PartitionIds
-from tiered.remote.stage import hand_over
+from tiered.remote.sink_commit import hand_over
 from tiered.remote.topics import register_topic
 from tiered.restoring.run import restore
 from tiered.store.base import ABSENT, Get, Object, Outcome, Put, StoreRequest

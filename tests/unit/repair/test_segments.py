@@ -16,7 +16,7 @@ from tiered.errors import ConfigError
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER
 from tiered.local.directory.view import LogView
 from tiered.model import EpochEntry
-from tiered.remote.snapshot import Snapshot
+from tiered.remote.catalog_view import Snapshot
 from tiered.repair.plan import RepairOptions
 from tiered.repair.run import apply_repair
 from tiered.repair.salvage import Remains, plan_remains

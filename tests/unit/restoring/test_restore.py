@@ -40,8 +40,8 @@ from tiered.local.disk.files import DiskSpace, PosixFiles, translate
 from tiered.model import NewRecord, Row, TopicPartition
 from tiered.plan.commit import Stamp, create_root
 from tiered.plan.maintenance import Kind
+from tiered.remote.catalog_view import Snapshot
 from tiered.remote.maintain import Maintainer
-from tiered.remote.snapshot import Snapshot
 from tiered.remote.topics import load_topic
 from tiered.repair.plan import RepairOptions
 from tiered.repair.run import apply_repair, plan_repair

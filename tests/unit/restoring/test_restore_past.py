@@ -22,8 +22,8 @@ from tiered.model import Row, TopicPartition
 from tiered.plan.maintenance import Kind
 from tiered.remote.catalog import Catalog
 from tiered.remote.maintain import Maintainer
-from tiered.remote.past import create_snapshot
 from tiered.remote.root_view import RootView
+from tiered.remote.snapshots import create_snapshot
 from tiered.remote.topics import load_topic
 from tiered.restoring.plan import RestoreOptions, choose_rows
 from tiered.restoring.run import restore

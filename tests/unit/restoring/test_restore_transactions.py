@@ -10,7 +10,7 @@ from tiered.checking.check import CheckOptions
 from tiered.checking.run import check
 from tiered.local.directory.manager import LocalLog
 from tiered.model import TopicPartition
-from tiered.plan.lifecycle import VolumeProof
+from tiered.plan.ownership import VolumeProof
 from tiered.remote.catalog import Catalog
 from tiered.remote.topics import register_topic
 from tiered.remote.upload import upload_segment

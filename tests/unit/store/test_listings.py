@@ -11,8 +11,8 @@ from tests.unit.remote.building import RemoteLog
 from tiered.checking.check import CheckOptions
 from tiered.checking.run import check
 from tiered.errors import ConfigError
-from tiered.remote.survey import list_partitions
-from tiered.remote.sweep_strays import sweep_strays
+from tiered.remote.gc.strays import sweep_strays
+from tiered.remote.list_partitions import list_partitions
 from tiered.store.aio_driver import adrive
 from tiered.store.base import ABSENT, List, Outcome, Page, Put, Steps, StoreRequest, list_all, list_page
 from tiered.store.directory import DirectoryStore

@@ -34,8 +34,8 @@ from tiered.local.disk.claims import CLAIMS_NAME, ClaimProof
 from tiered.local.disk.files import Files, SmallFile
 from tiered.local.disk.lock import UPLOADER_LOCK_NAME, DirectoryLock
 from tiered.model import TopicPartition
-from tiered.plan.known import Known, held_ids
 from tiered.plan.pauses import ALL_TOPICS, Pause
+from tiered.plan.root_lower_bounds import Known, held_ids
 
 OFFSET_CHECKPOINT_NAME = "tiered-offset-checkpoint"
 JOURNAL_NAME = "tiered-uploader.journal"

@@ -29,7 +29,7 @@ from tiered.program.erasure import (
     question,
     stays,
 )
-from tiered.remote.fence import owner_of
+from tiered.remote.claim import owner_of
 from tiered.remote.topics import TopicEntry, load_topic_to_read
 from tiered.spark.jobs.run import Receipt, Runner, Task
 from tiered.spark.stores import capabilities_of

@@ -20,7 +20,7 @@ from tiered.plan.survivors import PAIR_BYTES, SURVIVOR_BYTES
 from tiered.program.application import Application, confirm, split_topic
 from tiered.program.doors import chosen_partitions
 from tiered.program.output import columns, counted, human_bytes
-from tiered.remote.fence import owner_of
+from tiered.remote.claim import owner_of
 from tiered.remote.maintain import Maintainer
 from tiered.remote.topics import TopicEntry, list_topics, load_topic_to_read
 from tiered.spark.jobs import two_phase

@@ -17,7 +17,7 @@ from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
 from tiered.remote.compact_parts import Group, Part, Round, Scanned, plan_round, rewrite_part, scan_part
 from tiered.remote.lookup import SegmentLookup
-from tiered.remote.rewrite import Workshop
+from tiered.remote.segment_rewriter import Workshop
 from tiered.remote.topics import TopicEntry, load_topic_to_read
 from tiered.spark.jobs.run import Receipt, Task
 from tiered.spark.stores import capabilities_of

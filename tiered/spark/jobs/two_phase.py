@@ -21,14 +21,14 @@ from tiered.errors import NotFoundError
 from tiered.format.keys import Role
 from tiered.format.root import Cleaned
 from tiered.model import Row, TopicPartition
+from tiered.plan.catalog_edit import ReplaceIntent
 from tiered.plan.maintenance import Kind
 from tiered.plan.offset_map import OffsetMap, TxnsBefore
-from tiered.plan.rewrite import ReplaceIntent
 from tiered.plan.survivors import txns_before
 from tiered.remote.catalog import Catalog
+from tiered.remote.catalog_view import Snapshot
+from tiered.remote.claim import owner_of
 from tiered.remote.compact_parts import Group, Part, inputs_of
-from tiered.remote.fence import owner_of
-from tiered.remote.snapshot import Snapshot
 from tiered.remote.stale_root_check import need_newest
 from tiered.spark.jobs.rounds import PlannedRound, compacted_entry, rewrite
 from tiered.spark.jobs.run import Receipt, Runner, Task

@@ -14,7 +14,7 @@ from tiered.local.disk.claims import CLAIMS_NAME, REWRITE_BYTES, ClaimProof, Cla
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import PartitionUpload, known_partitions, known_topic
 from tiered.model import TopicPartition
-from tiered.plan.known import Known
+from tiered.plan.root_lower_bounds import Known
 
 
 def tp(number: int, topic: str = "t") -> TopicPartition:

@@ -10,9 +10,9 @@ from uuid import UUID
 from tiered.errors import RemotePermissionError, RemoteUnavailableError
 from tiered.format.keys import split_uid
 from tiered.model import Row
-from tiered.plan.lifecycle import RestoredFrom, VolumeProof
+from tiered.plan.ownership import RestoredFrom, VolumeProof
 from tiered.remote.catalog import Catalog
-from tiered.remote.fence import Claim
+from tiered.remote.claim import Claim
 from tiered.store.base import Get, Outcome, Put, PutResult, PutStatus, Steps, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore

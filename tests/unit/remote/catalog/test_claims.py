@@ -16,9 +16,9 @@ from tiered.errors import (
     OffsetGapError,
 )
 from tiered.model import EpochEntry
-from tiered.plan.lifecycle import RestoredFrom, VolumeProof
+from tiered.plan.ownership import RestoredFrom, VolumeProof
 from tiered.remote.catalog import Catalog
-from tiered.remote.fence import Claim, owner_of
+from tiered.remote.claim import Claim, owner_of
 
 
 @pytest.fixture

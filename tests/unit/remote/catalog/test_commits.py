@@ -19,8 +19,8 @@ from tiered.errors import (
 from tiered.format.keys import root_key
 from tiered.format.root import Root, encode_root
 from tiered.model import EpochEntry
-from tiered.plan.known import HELD_LIMIT
-from tiered.plan.rewrite import TrimIntent
+from tiered.plan.catalog_edit import TrimIntent
+from tiered.plan.root_lower_bounds import HELD_LIMIT
 from tiered.remote.catalog import Catalog
 from tiered.store.base import ABSENT, Blocking, Delete, NewId, Now, Put, PutResult, PutStatus, Steps, Time
 from tiered.store.driver import drive

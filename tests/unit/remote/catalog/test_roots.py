@@ -14,12 +14,12 @@ from tiered.errors import CommitUnknown, ConfigError, CorruptionError, LogDestro
 from tiered.format.crc import crc32c
 from tiered.format.keys import Role, SegmentName, root_key, segment_key, topic_key
 from tiered.format.root import Root, decode_root, encode_root
-from tiered.plan.known import NOTHING_KNOWN, Known
-from tiered.plan.lifecycle import VolumeProof
+from tiered.plan.ownership import VolumeProof
+from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
 from tiered.remote.catalog import Catalog
+from tiered.remote.list_partitions import list_partitions
 from tiered.remote.root_view import HeldRoot, RootCache, RootView
 from tiered.remote.roots import ROOTS_TOGETHER
-from tiered.remote.survey import list_partitions
 from tiered.remote.topics import (
     Registrant,
     TopicEntry,

@@ -15,10 +15,10 @@ from tiered.format.page import PageKind, Pointers
 from tiered.format.root import Root
 from tiered.format.rows import Rows
 from tiered.model import Row
+from tiered.plan.catalog_edit import ReplaceIntent
 from tiered.plan.commit import Shape
-from tiered.plan.rewrite import ReplaceIntent
 from tiered.remote.catalog import Catalog, CommitLimits
-from tiered.remote.collect import Collected, Collector
+from tiered.remote.gc.garbage import Collected, Collector
 from tiered.remote.pages import PageCache, read_pages
 from tiered.store.base import (
     ABSENT,

@@ -16,6 +16,7 @@ from tiered.format.rows import Rows, Tally, Trash
 from tiered.format.trash import TRASH_LIST, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TRASH_TREE
 from tiered.format.trash import TrashEntry as Entry
 from tiered.model import Row
+from tiered.plan.catalog_edit import ReplaceIntent, TrimIntent
 from tiered.plan.commit import (
     AppendIntent,
     ClaimIntent,
@@ -28,9 +29,8 @@ from tiered.plan.commit import (
     fold,
 )
 from tiered.plan.invariants import check_page, check_root
-from tiered.plan.lifecycle import Refusal, VolumeProof
+from tiered.plan.ownership import Refusal, VolumeProof
 from tiered.plan.pages import spill
-from tiered.plan.rewrite import ReplaceIntent, TrimIntent
 
 TOPIC_ID = UUID(int=9)
 TINY = Shape(leaf_rows=4, tail_rows=6, fan_out=3, root_leaves=5, small_leaf=2, trash_entries=9, trash_page=5)

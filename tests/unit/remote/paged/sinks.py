@@ -7,7 +7,7 @@ from tests.unit.remote.staging import stage
 from tiered.format.decision import COMMITTED, Decision
 from tiered.format.keys import root_key
 from tiered.model import TopicPartition
-from tiered.remote.stage import Sink, upload_staged
+from tiered.remote.sink_commit import Sink, upload_staged
 from tiered.remote.topics import register_topic
 from tiered.store.base import Delete, Store
 from tiered.store.driver import drive

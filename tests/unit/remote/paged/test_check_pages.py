@@ -17,9 +17,9 @@ from tiered.findings import Severity
 from tiered.format.trash import TRASH_LIST, TRASH_ROWS, TRASH_TREE
 from tiered.model import BytesSource
 from tiered.plan.housekeeping import GcFloorIntent
-from tiered.plan.lifecycle import VolumeProof
+from tiered.plan.ownership import VolumeProof
 from tiered.remote.catalog import Catalog, CommitLimits
-from tiered.remote.collect import page_key_of
+from tiered.remote.gc.garbage import page_key_of
 from tiered.store.driver import drive
 
 

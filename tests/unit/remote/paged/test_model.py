@@ -9,9 +9,9 @@ import pytest
 from tests.unit.remote.paged.model import TINY, Catalog
 from tiered.format.keys import Role
 from tiered.format.root import Root
+from tiered.plan.catalog_edit import ReplaceIntent, TrimIntent
 from tiered.plan.commit import Intent, Shape
-from tiered.plan.lifecycle import Reason
-from tiered.plan.rewrite import ReplaceIntent, TrimIntent
+from tiered.plan.ownership import Reason
 
 
 def intent_of(catalog: Catalog) -> tuple[Intent, Role]:

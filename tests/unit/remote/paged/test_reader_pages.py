@@ -17,12 +17,12 @@ from tiered.errors import CorruptionError
 from tiered.format.bundle import decode_bundle, encode_bundle
 from tiered.format.keys import FLAG_MAINTAINER, index_key, segment_key
 from tiered.model import Row
+from tiered.plan.catalog_edit import ReplaceIntent
 from tiered.plan.housekeeping import GcFloorIntent
-from tiered.plan.rewrite import ReplaceIntent
 from tiered.remote.catalog import Catalog, CommitLimits
-from tiered.remote.collect import Collector
+from tiered.remote.catalog_view import Snapshot
+from tiered.remote.gc.garbage import Collector
 from tiered.remote.reader import RemotePartition
-from tiered.remote.snapshot import Snapshot
 from tiered.store.base import ABSENT, Put, Steps
 from tiered.store.driver import drive
 from tiered.testing.clock import START_MS

@@ -9,15 +9,15 @@ from tests.unit.remote.paged.collecting import PREFIX, Place
 from tiered.checking.kept import check_kept
 from tiered.errors import CommitUnknown, ConfigError, CorruptionError, NotFoundError, RemoteUnavailableError
 from tiered.format.crc import crc32c
-from tiered.format.kept import DROPPED_BYTES, decode_kept, encode_begun, encode_dropped, encode_kept, is_begun
 from tiered.format.keys import snap_key
 from tiered.format.root import STATE_DELETING, Root, decode_root, encode_root
+from tiered.format.user_snapshot import DROPPED_BYTES, decode_kept, encode_begun, encode_dropped, encode_kept, is_begun
 from tiered.model import TopicPartition
 from tiered.plan.housekeeping import StateIntent
-from tiered.remote.past import AsOf, Past, create_snapshot, delete_snapshot, list_snapshots, load_snapshot
+from tiered.remote.gc.orphans import drop_kept, sweep
 from tiered.remote.pins import BEGUN_MS, read_pins
 from tiered.remote.root_view import RootView
-from tiered.remote.sweep import drop_kept, sweep
+from tiered.remote.snapshots import AsOf, Past, create_snapshot, delete_snapshot, list_snapshots, load_snapshot
 from tiered.store.base import (
     ABSENT,
     Delete,

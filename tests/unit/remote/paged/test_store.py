@@ -19,13 +19,13 @@ from tiered.errors import CorruptionError, FencedError, NotFoundError, RemotePer
 from tiered.format.keys import FLAG_MAINTAINER, hist_key, parse_hist_key, parse_page_key, root_key
 from tiered.format.root import Cleaned, Root, decode_root, encode_root
 from tiered.model import Row
+from tiered.plan.catalog_edit import ReplaceIntent, TrimIntent
 from tiered.plan.housekeeping import GcDoneIntent, GcFloorIntent, StateIntent
-from tiered.plan.rewrite import ReplaceIntent, TrimIntent
 from tiered.remote.catalog import Catalog, CommitLimits
-from tiered.remote.hist import HIST_AGE_MS, HIST_EVERY, HIST_KEPT
+from tiered.remote.catalog_view import Snapshot
 from tiered.remote.pages import PageCache, PageGone
+from tiered.remote.root_history import HIST_AGE_MS, HIST_EVERY, HIST_KEPT
 from tiered.remote.root_view import RootView
-from tiered.remote.snapshot import Snapshot
 from tiered.store.base import ABSENT, Delete, Get, List, Object, Page, Put, PutStatus, Steps, StoreRequest
 
 T = TypeVar("T")

@@ -1,9 +1,9 @@
 """Least permissions of each kind of program on a bucket, as IAM policy documents.
 
 The patterns are those of the product's own keys (``keys.wildcards``), and the requests those that each kind makes:
-``tests/unit/plan/access`` runs their work under these documents. A writer deletes only its probes, so its stolen key
-cannot delete history. Objects that its journal names are deleted if it may delete, otherwise by a maintainer. No role
-deletes old versions of objects.
+``tests/unit/plan/iam_policy`` runs their work under these documents. A writer deletes only its probes, so its stolen
+key cannot delete history. Objects that its journal names are deleted if it may delete, otherwise by a maintainer. No
+role deletes old versions of objects.
 """
 
 from __future__ import annotations

@@ -15,13 +15,13 @@ from tests.unit.remote.catalog.script import TOPIC_ID
 from tests.unit.remote.paged.collecting import PREFIX, TINY, Place
 from tiered.config import DAY_MS, TopicConfig
 from tiered.errors import CorruptionError, RemotePermissionError
-from tiered.format.kept import encode_kept
 from tiered.format.keys import PageName, Role, index_key, join_uid, page_key, pin_key, segment_key
 from tiered.format.root import encode_root
 from tiered.format.trash import TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TRASH_TREE
+from tiered.format.user_snapshot import encode_kept
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import PIN_MS, Kind, newest_trimmed
-from tiered.remote.collect import Collected
+from tiered.remote.gc.garbage import Collected
 from tiered.remote.maintain import ALL_GOES, Maintainer
 from tiered.remote.pages import PageCache
 from tiered.store.base import (

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.conftest import clean_environment, cli
-from tests.unit.plan.access.policed import BUCKET_ARN, KMS_ARN, PREFIX, Guard, PolicedStore
-from tiered.plan.access import policy
+from tests.unit.plan.iam_policy.policed import BUCKET_ARN, KMS_ARN, PREFIX, Guard, PolicedStore
+from tiered.plan.iam_policy import policy
 from tiered.store.base import Store
 from tiered.store.location import StoreLocation
 

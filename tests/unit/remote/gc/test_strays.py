@@ -24,10 +24,10 @@ from tiered.format.keys import (
 )
 from tiered.format.rows import Rows
 from tiered.plan.maintenance import ORPHAN_MS
-from tiered.remote.audit import audited, note_destroyed, was_destroyed
-from tiered.remote.deletion import begin_deletion, destroy, tend_deletion
+from tiered.remote.gc.audit import audited, note_destroyed, was_destroyed
+from tiered.remote.gc.deletion import begin_deletion, destroy, tend_deletion
+from tiered.remote.gc.strays import Strays, sweep_strays
 from tiered.remote.roots import PartitionIds, load_roots, make_roots
-from tiered.remote.sweep_strays import Strays, sweep_strays
 from tiered.remote.topics import STATE_DELETED, load_entry, register_topic
 from tiered.store.base import (
     ABSENT,

@@ -11,7 +11,7 @@ import pytest
 from tiered.format.keys import Role
 from tiered.format.root import Root
 from tiered.plan.commit import Stamp, create_root
-from tiered.plan.known import NOTHING_KNOWN, Known
+from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
 
 FIRST = create_root(UUID(int=7), 0, "flights", Stamp("0" * 32, 1_000, Role.WRITER, 0, "host:1"))
 

@@ -31,8 +31,8 @@ from tiered.format.rows import NO_TRASH, Rows, Trash
 from tiered.format.trash import TRASH_LIST, TRASH_MAINTAINER, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TrashEntry
 from tiered.plan.housekeeping import GcDoneIntent, GcFloorIntent
 from tiered.plan.maintenance import MAX_DELETE_KEYS, collectable
-from tiered.remote.audit import AUDITED_KEYS, write_line
 from tiered.remote.catalog import Catalog
+from tiered.remote.gc.audit import AUDITED_KEYS, write_line
 from tiered.remote.pins import drop_stale, read_pins
 from tiered.store.base import ACCESS_DENIED, Delete, Deleted, Get, Object, Steps
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tiered.format.root import RoleState, Root
-from tiered.plan.lifecycle import LOCAL_VOLUME, SPARK_VOLUME, VolumeProof, hold
+from tiered.plan.ownership import LOCAL_VOLUME, SPARK_VOLUME, VolumeProof, hold
 
 Persist = Callable[[str | None, str | None], None]
 """``persist(token, last_append)`` returns once both are fsynced. None leaves one unchanged. May raise."""

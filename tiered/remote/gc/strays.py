@@ -25,9 +25,9 @@ from tiered.errors import ConfigError, CorruptionError, RemotePermissionError
 from tiered.format.keys import PROBE_PREFIX, parse_segment_key, parse_staged_key, partition_prefix, root_key
 from tiered.format.root import Root, decode_root
 from tiered.plan.maintenance import MAX_DELETE_KEYS, ORPHAN_MS
-from tiered.remote.audit import note_destroyed, was_destroyed, write_line
+from tiered.remote.gc.audit import note_destroyed, was_destroyed, write_line
+from tiered.remote.list_partitions import list_partitions
 from tiered.remote.root_view import root_get
-from tiered.remote.survey import list_partitions
 from tiered.remote.topics import STATE_DELETED, list_topics, load_entry
 from tiered.store.base import AbortUpload, Delete, Deleted, List, Now, Object, Page, Steps, list_page, list_unfinished
 

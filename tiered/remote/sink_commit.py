@@ -6,8 +6,8 @@
     driver: GET the roots -> PUT txn/{id}/{batch}, create-only -> one CAS per touched partition
 
 ``decide`` and ``commit_staged`` may be repeated after any crash, by any process, concurrently. A decision is made once
-and adopted by later callers, and a partition's commit is settled by content (``plan.stage``). Without other committers
-a partition costs at most one GET and one CAS. A partition that the batch does not touch costs nothing.
+and adopted by later callers, and a partition's commit is settled by content (``plan.sink_commit``). Without other
+committers a partition costs at most one GET and one CAS. A partition that the batch does not touch costs nothing.
 
 The bundle goes first: it names the transaction (``format.bundle``), so that a collector can identify the ``.log``.
 """
@@ -34,9 +34,9 @@ from tiered.format.keys import FLAG_STAGED, Role, decision_key, index_key_of, sp
 from tiered.format.root import Root
 from tiered.model import Row, SealedSegment
 from tiered.plan.commit import Intent, Stamp
-from tiered.plan.lifecycle import Reason, Refusal, sink_refused
+from tiered.plan.ownership import Reason, Refusal, sink_refused
 from tiered.plan.pages import spill
-from tiered.plan.stage import HandoverIntent, StageIntent
+from tiered.plan.sink_commit import HandoverIntent, StageIntent
 from tiered.remote.catalog import CommitLimits
 from tiered.remote.conditional_put import (
     LOOK,
@@ -49,9 +49,9 @@ from tiered.remote.conditional_put import (
     deadline_after,
     update,
 )
-from tiered.remote.hist import store_copy
 from tiered.remote.pages import store_pages
 from tiered.remote.refusal import refusal_error
+from tiered.remote.root_history import store_copy
 from tiered.remote.root_view import RootView, root_get
 from tiered.remote.roots import ROOTS_TOGETHER, PartitionIds, root_body
 from tiered.remote.store_clock import StoreClock

@@ -20,9 +20,9 @@ from tiered.format.root import RoleState, Root
 from tiered.format.rows import NO_ROWS, Rows
 from tiered.model import Row
 from tiered.plan.commit import Stamp, create_root
-from tiered.remote import snapshot
+from tiered.remote import catalog_view
+from tiered.remote.catalog_view import Snapshot
 from tiered.remote.pages import PageCache
-from tiered.remote.snapshot import Snapshot
 from tiered.store.base import ABSENT, Put, Steps
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
@@ -74,7 +74,7 @@ def test_answers_are_those_of_one_list(
     rows = rows_of(shapes)
     pages = Pages()
     pinned = pages.of(root_of(rows)) if paged else Snapshot.of(root_of(rows))
-    with patch.object(snapshot, "read_pages", pages.answer):
+    with patch.object(catalog_view, "read_pages", pages.answer):
         compare(pinned, rows, offset, timestamp)
 
 
@@ -102,7 +102,7 @@ def test_what_has_no_record_has_no_time(
 ) -> None:
     """`status` showed 1969 as the oldest time of every partition in which compaction had left a hole."""
     pages = Pages()
-    monkeypatch.setattr(snapshot, "read_pages", pages.answer)
+    monkeypatch.setattr(catalog_view, "read_pages", pages.answer)
     rows = rows_of([(10, 50 * at, 0) for at in range(6)], first=0)
     rows = [row._replace(min_ts=-1 if at in holes else row.max_ts) for at, row in enumerate(rows)]
     rows = [row._replace(max_ts=-1) if row.min_ts < 0 else row for row in rows]
@@ -114,7 +114,7 @@ def test_what_has_no_record_has_no_time(
 def test_a_lookup_reads_the_pages_that_may_hold_it(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = rows_of([(10, 100 * at, 1 if at == 7 else 0) for at in range(12)], first=0)
     pages = Pages()
-    monkeypatch.setattr(snapshot, "read_pages", pages.answer)
+    monkeypatch.setattr(catalog_view, "read_pages", pages.answer)
     pinned = pages.of(root_of(rows))
     assert run(pinned.at(55)) == rows[5]
     assert run(pinned.reaching(850)) == rows[9]
@@ -124,7 +124,7 @@ def test_a_lookup_reads_the_pages_that_may_hold_it(monkeypatch: pytest.MonkeyPat
 
 
 def test_no_piece_is_larger_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "PIECE_ROWS", 3)
+    monkeypatch.setattr(catalog_view, "PIECE_ROWS", 3)
     rows = rows_of([(10, 5, 1)] * 8)
     pinned = Snapshot.of(root_of(rows))
     assert len(run(pinned.piece(0))) == len(run(pinned.flagged(1, 0))) == 3

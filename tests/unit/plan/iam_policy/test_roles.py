@@ -9,9 +9,9 @@ import pytest
 import tiered
 from tests.support.iam import decision, matches
 from tests.unit.cli.conftest import Cli
-from tests.unit.plan.access.conftest import Become
-from tests.unit.plan.access.policed import BUCKET_ARN, KMS_ARN, PREFIX, Guard, Need, PolicedStore
-from tests.unit.plan.access.work import (
+from tests.unit.plan.iam_policy.conftest import Become
+from tests.unit.plan.iam_policy.policed import BUCKET_ARN, KMS_ARN, PREFIX, Guard, Need, PolicedStore
+from tests.unit.plan.iam_policy.work import (
     ACTIONS,
     ALLOWED,
     VALUES,
@@ -26,7 +26,7 @@ from tiered.errors import CorruptionError, NotFoundError, RemotePermissionError
 from tiered.format import keys
 from tiered.format.keys import Role
 from tiered.model import TopicPartition
-from tiered.plan.access import ROLES, policy
+from tiered.plan.iam_policy import ROLES, policy
 from tiered.store.base import Outcome, StoreRequest, UploadPart
 
 DECISIONS = ("s3:ListBucket", "decision")

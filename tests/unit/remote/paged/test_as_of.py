@@ -14,9 +14,9 @@ from tiered.format.keys import index_key, segment_key, snap_key
 from tiered.format.root import STATE_DELETING
 from tiered.model import Row
 from tiered.plan.housekeeping import StateIntent
-from tiered.remote.hist import history
-from tiered.remote.past import AsOf, Past, create_snapshot, delete_snapshot, list_snapshots
+from tiered.remote.root_history import history
 from tiered.remote.root_view import RootView
+from tiered.remote.snapshots import AsOf, Past, create_snapshot, delete_snapshot, list_snapshots
 from tiered.store.base import Get, Missing, Outcome, Put, PutResult, PutStatus, StoreRequest
 
 

@@ -30,7 +30,7 @@ from tiered.plan.commit import (
     row_flaw,
     succeed,
 )
-from tiered.plan.lifecycle import Reason, Refusal
+from tiered.plan.ownership import Reason, Refusal
 from tiered.plan.pages import Garbage, NewPages, inner_pages, leaf_pages
 
 

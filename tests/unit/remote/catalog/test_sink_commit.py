@@ -22,7 +22,7 @@ from tiered.model import Row
 from tiered.remote.catalog import Catalog
 from tiered.remote.conditional_put import COMMIT_DEADLINE_MS, deadline_after
 from tiered.remote.roots import PartitionIds, make_roots
-from tiered.remote.stage import Sink, hand_over, put_decision, read_decision
+from tiered.remote.sink_commit import Sink, hand_over, put_decision, read_decision
 from tiered.store.base import Outcome, Put, PutStatus, StoreRequest
 from tiered.store.driver import drive
 from tiered.testing.clock import FakeClock

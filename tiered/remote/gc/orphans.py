@@ -29,15 +29,15 @@ from tiered.format.root import Root
 from tiered.format.rows import Rows, Trash
 from tiered.format.trash import TRASH_LIST, TRASH_OBJECT, TRASH_PAGE, TrashEntry
 from tiered.plan.maintenance import MAX_DELETE_KEYS, ORPHAN_MS
-from tiered.remote.audit import AUDITED_KEYS, is_refused_line, write_line
 from tiered.remote.catalog import Catalog
-from tiered.remote.collect import page_key_of, trash_page
+from tiered.remote.catalog_view import Snapshot
+from tiered.remote.gc.audit import AUDITED_KEYS, is_refused_line, write_line
+from tiered.remote.gc.garbage import page_key_of, trash_page
+from tiered.remote.gc.sink_orphans import dead_of, delete_staged, staged_objects
 from tiered.remote.pages import PageCache, PageGone, read_pages
-from tiered.remote.past import Taken, is_held_still, list_snapshots
 from tiered.remote.pins import drop_stale, let_go, read_pins
 from tiered.remote.root_view import RootView
-from tiered.remote.snapshot import Snapshot
-from tiered.remote.sweep_staged import dead_of, delete_staged, staged_objects
+from tiered.remote.snapshots import Taken, is_held_still, list_snapshots
 from tiered.store.base import AbortUpload, Delete, Deleted, ListEntry, Now, Steps, list_page, list_unfinished
 
 MAX_CANDIDATES = 100_000

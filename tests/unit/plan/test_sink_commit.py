@@ -14,11 +14,11 @@ from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, FLAG_STAGED, Role
 from tiered.format.root import STATE_DELETING, TXNS_LIMIT, Root, decode_root, encode_root
 from tiered.format.trash import TRASH_STAGED
 from tiered.model import EpochEntry
+from tiered.plan.catalog_edit import TrimIntent
 from tiered.plan.commit import AppendIntent, ClaimIntent, Stamp, create_root
 from tiered.plan.invariants import check_root
-from tiered.plan.lifecycle import Reason, Refusal, VolumeProof
-from tiered.plan.rewrite import TrimIntent
-from tiered.plan.stage import HandoverIntent, StageIntent, is_owner, once_id
+from tiered.plan.ownership import Reason, Refusal, VolumeProof
+from tiered.plan.sink_commit import HandoverIntent, StageIntent, is_owner, once_id
 
 TOPIC_ID = UUID(int=9)
 

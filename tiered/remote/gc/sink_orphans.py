@@ -7,9 +7,9 @@ A staged object has no claim epoch in its key. Its batch decides whether it is d
     a decision to commit, not it    another attempt at the batch was chosen: dead
     no decision                     one is made, create-only, that aborts it: dead, unless another process was first
 
-No clock decides. Only ids that a decision names can be committed (``plan.stage``), an abort names what it deletes, and
-a sink that meets an abort never commits what it names. Objects are listed first, the root is read after. The ``.log``
-is deleted before its bundle, which alone holds the transaction id.
+No clock decides. Only ids that a decision names can be committed (``plan.sink_commit``), an abort names what it
+deletes, and a sink that meets an abort never commits what it names. Objects are listed first, the root is read after.
+The ``.log`` is deleted before its bundle, which alone holds the transaction id.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from tiered.format.keys import (
 from tiered.format.root import Root, decode_root
 from tiered.model import Row
 from tiered.plan.maintenance import MAX_DELETE_KEYS, ORPHAN_MS
-from tiered.plan.stage import forgotten_up_to, is_once, passed_batch
-from tiered.remote.audit import announce_decisions
+from tiered.plan.sink_commit import forgotten_up_to, is_once, passed_batch
 from tiered.remote.catalog import Catalog
+from tiered.remote.catalog_view import Snapshot
 from tiered.remote.conditional_put import COMMIT_DEADLINE_MS, deadline_after
+from tiered.remote.gc.audit import announce_decisions
 from tiered.remote.root_view import root_get
-from tiered.remote.snapshot import Snapshot
-from tiered.remote.stage import MAX_GENERATIONS, put_decision, read_decision
+from tiered.remote.sink_commit import MAX_GENERATIONS, put_decision, read_decision
 from tiered.store.base import Delete, Deleted, Get, ListEntry, Missing, Now, Object, Steps, list_all, list_page
 
 DECISION_KEPT_MS = 30 * 24 * 3_600_000
@@ -284,8 +284,8 @@ class _Partitions:
 
         Only one-shot ids can be over, because they are never replayed. A stream that resumes after a year replays its
         last batch, and only the decision shows that the batch was decided. The partition refuses the batch for ever
-        (``plan.stage``), so it cannot be carried out any more. It was carried out if the catalog names some of it,
-        since a batch comes whole. Otherwise nothing of it may be left among the staged objects, because only the
+        (``plan.sink_commit``), so it cannot be carried out any more. It was carried out if the catalog names some of
+        it, since a batch comes whole. Otherwise nothing of it may be left among the staged objects, because only the
         decision shows that those were decided.
         """
         forgotten = is_once(decision.txn) and root.last_batch(decision.txn) < 0

@@ -20,7 +20,7 @@ from botocore.config import Config
 import tiered
 from tests.support.proxy import Fault, FaultKind, FaultProxy
 from tests.unit.cli.conftest import Cli
-from tests.unit.plan.access.work import read, samples, write
+from tests.unit.plan.iam_policy.work import read, samples, write
 from tiered.errors import TieredError
 from tiered.spark.source import TieredDataSource
 from tiered.store.base import ABSENT, Get, Put

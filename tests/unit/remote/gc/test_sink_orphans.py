@@ -18,11 +18,11 @@ from tiered.format.keys import index_key, staged_key, staged_prefix, staged_uid
 from tiered.format.root import TXNS_LIMIT
 from tiered.model import Row, TopicPartition
 from tiered.plan.maintenance import ORPHAN_MS, Kind
-from tiered.plan.stage import once_id
+from tiered.plan.sink_commit import once_id
+from tiered.remote.gc.orphans import Swept
+from tiered.remote.gc.sink_orphans import DECISION_KEPT_MS, sweep_decisions
 from tiered.remote.maintain import Maintainer
-from tiered.remote.stage import Sink, read_decision, upload_staged
-from tiered.remote.sweep import Swept
-from tiered.remote.sweep_staged import DECISION_KEPT_MS, sweep_decisions
+from tiered.remote.sink_commit import Sink, read_decision, upload_staged
 from tiered.store.base import ABSENT, Delete, Get, Head, List, Object, Outcome, Page, Put, Steps, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore

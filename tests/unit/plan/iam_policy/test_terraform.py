@@ -1,6 +1,6 @@
 """The policies of ``terraform/modules/roles`` are those that ``tiered iam-policy`` prints.
 
-``python -m tests.unit.plan.access.test_terraform`` writes them anew.
+``python -m tests.unit.plan.iam_policy.test_terraform`` writes them anew.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from tiered.plan.access import ROLES, policy
+from tiered.plan.iam_policy import ROLES, policy
 
 PLACE = Path(__file__).resolve().parents[4] / "terraform/modules/roles/policies.json"
 

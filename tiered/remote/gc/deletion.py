@@ -18,11 +18,11 @@ from tiered.errors import RemotePermissionError
 from tiered.format.keys import Role, partition_prefix
 from tiered.format.root import STATE_DELETING, Root
 from tiered.plan.housekeeping import StateIntent
-from tiered.plan.known import Known
 from tiered.plan.maintenance import MAX_DELETE_KEYS
-from tiered.remote.audit import note_destroyed
+from tiered.plan.root_lower_bounds import Known
 from tiered.remote.catalog import Catalog
-from tiered.remote.collect import Collected
+from tiered.remote.gc.audit import note_destroyed
+from tiered.remote.gc.garbage import Collected
 from tiered.remote.pins import drop_stale, read_pins
 from tiered.remote.roots import PartitionIds, load_roots
 from tiered.remote.topics import STATE_DELETED, TopicEntry, update_topic
@@ -65,7 +65,7 @@ def destroy(root: Root, grace_ms: int) -> Steps[Collected]:
     """Delete all objects of a partition whose root is marked, the root last. Does nothing before the grace, or under a
     pin.
 
-    Repeats are harmless: each lists the rest. An object that arrives later is a stray (``sweep_strays``). Raises
+    Repeats are harmless: each lists the rest. An object that arrives later is a stray (``remote.gc.strays``). Raises
     RemotePermissionError for a key that may not be deleted.
     """
     pins = yield from read_pins(root)

@@ -17,11 +17,11 @@ from tiered.format.decision import COMMITTED, Decision
 from tiered.format.keys import Role, SegmentName, pin_key, segment_key
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import ORPHAN_MS, PIN_MS
-from tiered.remote.collect import Collector
+from tiered.remote.gc.garbage import Collector
+from tiered.remote.gc.orphans import sweep
+from tiered.remote.gc.sink_orphans import DECISION_KEPT_MS, sweep_decisions
 from tiered.remote.maintain import Maintainer
-from tiered.remote.stage import Sink, upload_staged
-from tiered.remote.sweep import sweep
-from tiered.remote.sweep_staged import DECISION_KEPT_MS, sweep_decisions
+from tiered.remote.sink_commit import Sink, upload_staged
 from tiered.store.base import AbortUpload, Delete, Outcome, Put, StartUpload, StoreAround, StoreRequest
 from tiered.store.driver import drive
 

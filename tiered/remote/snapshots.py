@@ -14,8 +14,8 @@ too, but its creator may have been killed before its check. It is not readable, 
 deletes it.
 
 A name is never deleted but replaced by compare-and-swap: a late DELETE would delete a later snapshot of this name. Each
-body is unique (``format.kept``), so that a creator recognizes its own, and a late PUT changes nothing. The note of a
-deletion stays until its topic is deleted: 40 bytes.
+body is unique (``format.user_snapshot``), so that a creator recognizes its own, and a late PUT changes nothing. The
+note of a deletion stays until its topic is deleted: 40 bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ from tiered.errors import (
     RemoteUnavailableError,
 )
 from tiered.format.framed_object import MAX_OBJECT_BYTES
-from tiered.format.kept import (
+from tiered.format.keys import check_snapshot_name, hist_key, parse_hist_key, parse_snap_key, snap_key, snap_prefix
+from tiered.format.root import STATE_DELETING, Root
+from tiered.format.user_snapshot import (
     DROPPED_BYTES,
     decode_kept,
     encode_begun,
@@ -44,15 +46,13 @@ from tiered.format.kept import (
     encode_kept,
     is_begun,
 )
-from tiered.format.keys import check_snapshot_name, hist_key, parse_hist_key, parse_snap_key, snap_key, snap_prefix
-from tiered.format.root import STATE_DELETING, Root
 from tiered.plan.invariants import check_root
+from tiered.remote.catalog_view import Snapshot
 from tiered.remote.conditional_put import Cell, NextBody, deadline_after, look_at, replace_once, stored_bytes
-from tiered.remote.hist import history
 from tiered.remote.pages import PageCache
 from tiered.remote.pins import let_go
+from tiered.remote.root_history import history
 from tiered.remote.root_view import RootView, root_get
-from tiered.remote.snapshot import Snapshot
 from tiered.store.base import Head, NewId, Object, Steps, list_all
 from tiered.times import Time, format_time, parse_time
 

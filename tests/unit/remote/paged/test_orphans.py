@@ -25,10 +25,10 @@ from tiered.format.keys import (
 from tiered.format.root import STATE_DELETING, encode_root
 from tiered.model import TopicPartition
 from tiered.plan.housekeeping import StateIntent
-from tiered.plan.known import Known
 from tiered.plan.maintenance import ORPHAN_MS, PIN_MS
+from tiered.plan.root_lower_bounds import Known
+from tiered.remote.gc.orphans import Swept, sweep
 from tiered.remote.maintain import Maintainer
-from tiered.remote.sweep import Swept, sweep
 from tiered.store.base import (
     Delete,
     Get,

@@ -21,9 +21,9 @@ The proof matters because copied volumes and restored snapshots are everyday eve
 alone a copy would take ``next_offset`` as its own and acknowledge records that the log does not hold.
 
 A maintainer holds no records; its claim is always granted. All Spark sinks are one volume, ``spark``: each is
-exactly-once by its own id, so that they need no epoch among themselves (``plan.stage``). A sink may take a partition
-without any claim, and is refused where a local log owns it. A handover moves a partition, to the volume ``local`` for
-the next local log without records.
+exactly-once by its own id, so that they need no epoch among themselves (``plan.sink_commit``). A sink may take a
+partition without any claim, and is refused where a local log owns it. A handover moves a partition, to the volume
+``local`` for the next local log without records.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dataclasses import dataclass
 
 from tiered.format.keys import Role
 from tiered.format.root import STATE_OPEN, Root
-from tiered.plan.known import HELD_LIMIT, HELD_SEPARATOR, held_ids
+from tiered.plan.root_lower_bounds import HELD_LIMIT, HELD_SEPARATOR, held_ids
 
 SPARK_VOLUME = "spark"
 """Owner of a partition that sinks write."""

@@ -22,7 +22,7 @@ from tiered.format.root import STATE_OPEN, TXNS_LIMIT, Root
 from tiered.format.rows import Rows
 from tiered.model import EpochEntry, Row
 from tiered.plan.commit import Stamp, holds_any, next_version, succeed, taken, with_epoch
-from tiered.plan.lifecycle import LOCAL_VOLUME, SPARK_VOLUME, Reason, Refusal, sink_refused
+from tiered.plan.ownership import LOCAL_VOLUME, SPARK_VOLUME, Reason, Refusal, sink_refused
 
 MAX_STAGED_ROWS = 100_000
 """Limit of segments of one batch in one partition."""

@@ -1,0 +1,1 @@
+"""Garbage collection: deletes objects that no catalog names, in the role of the maintainer."""
