@@ -25,11 +25,11 @@ from tiered.errors import ConfigError, LockedError, UnknownTopicError
 from tiered.model import TopicPartition
 from tiered.plan.pauses import ALL_TOPICS, Pause
 from tiered.program.application import help_of, write_commands
+from tiered.program.error_text import as_error
 from tiered.program.limit_options import LIMIT_OPTIONS
 from tiered.program.output import complain, counted
 from tiered.program.run import EXIT_INTERRUPTED
 from tiered.program.settings import SETTINGS
-from tiered.program.wording import as_error
 from tiered.store.aio_driver import DaemonLoop
 from uploader import logs, status
 from uploader.config import Settings, resolve

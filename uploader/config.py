@@ -15,7 +15,7 @@ from tiered.engine.runner import SCAN_MS
 from tiered.engine.steps import PartSizes
 from tiered.errors import ConfigError
 from tiered.program import settings
-from tiered.program.upkeep import EVERY_MS
+from tiered.program.maintenance_loop import EVERY_MS
 from tiered.program.uploader_status import LAG_LIMIT_MS
 from tiered.sidecar.mirror import HELD_BYTES, beside
 from tiered.store.base import MIN_PART_BYTES

@@ -11,7 +11,7 @@ from tiered.clock import Clock, IdSource
 from tiered.errors import TieredError
 from tiered.metrics import Metric
 from tiered.model import TopicPartition
-from tiered.program.upkeep import Upkeep, UpkeepView
+from tiered.program.maintenance_loop import Upkeep, UpkeepView
 from tiered.remote.claim import owner_of
 from tiered.remote.maintain import Done
 from tiered.store.aio_driver import in_thread

@@ -23,7 +23,7 @@ from tiered.spark.sink import TaskStaged, WritePlan
 from tiered.spark.sink_commit import rows_in_order
 from tiered.spark.staging import Job
 from tiered.spark.stores import capabilities_of
-from tiered.spark.worker import WorkerHandler, tell_warnings
+from tiered.spark.worker_setup import WorkerHandler, tell_warnings
 from tiered.spark.write_options import WriteOptions
 from tiered.store.base import ABSENT, Delete, Outcome, Put, StoreAround, StoreRequest
 from tiered.store.directory import DirectoryStore

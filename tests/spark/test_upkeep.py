@@ -17,7 +17,7 @@ from tiered.clock import SystemClock, SystemIds
 from tiered.errors import OffsetOutOfRangeError
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.maintenance import Kind
-from tiered.program.upkeep import Scope, Upkeep
+from tiered.program.maintenance_loop import Scope, Upkeep
 from tiered.remote.maintain import Done
 from tiered.spark.schema import kafka_schema
 from tiered.spark.source import TieredDataSource

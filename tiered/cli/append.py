@@ -29,10 +29,10 @@ from tiered.program.application import (
     pass_application,
     split_topic,
 )
+from tiered.program.open_log import open_log, topic_settings
 from tiered.program.output import counted, human_duration
 from tiered.program.progress import Progress
 from tiered.program.record_input import BINARY, ByteStream, InputShape, LineSource, Recoded, read_records
-from tiered.program.tiers import open_log, topic_settings
 from tiered.times import MAX_TIME_MS, format_time
 
 CHUNK_RECORDS = 1000

@@ -14,7 +14,7 @@ from tiered.config import MAX_LONG
 from tiered.errors import ConfigError, CorruptionError, OffsetGapError, UnknownTopicError
 from tiered.format.kernels import ConsumerRecord
 from tiered.program.application import Application, Command, pass_application, split_topic
-from tiered.program.doors import chosen_partitions, open_reader, pass_over, topic_to_read
+from tiered.program.open_reader import chosen_partitions, open_reader, pass_over, topic_to_read
 from tiered.program.output import counted
 from tiered.program.record_format import compile_format, envelope_line, need_field, plain_line, terminal_line
 from tiered.read.topic import TopicReads

@@ -11,9 +11,9 @@ from tiered.errors import ConfigError
 from tiered.findings import Finding
 from tiered.program.application import Application, Command, pass_application
 from tiered.program.checking import conclude_check, reading_options, show_finding, subset_of
-from tiered.program.doors import need_directory
+from tiered.program.open_reader import need_directory
+from tiered.program.open_store import open_remote
 from tiered.program.progress import Progress
-from tiered.program.stores import open_remote
 from tiered.store.driver import drive
 
 

@@ -22,10 +22,10 @@ from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import UploadCheckpoint
 from tiered.program.application import STORE_DEADLINE_SECONDS, Application, Command, pass_application
-from tiered.program.doors import directory_error
+from tiered.program.open_reader import directory_error
+from tiered.program.open_store import location, open_remote
 from tiered.program.output import counted, human_bytes, human_duration
 from tiered.program.partition_status import lock_holders
-from tiered.program.stores import location, open_remote
 from tiered.program.versions import part_versions, product_version
 from tiered.store.base import Get, Head, List, Object, Page, Store
 from tiered.store.capabilities import check_capabilities, probe

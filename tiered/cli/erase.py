@@ -23,7 +23,6 @@ from tiered.program.application import (
     pass_application,
     split_topic,
 )
-from tiered.program.doors import chosen_partitions
 from tiered.program.erasure import (
     left_line,
     noncurrent_commands,
@@ -35,10 +34,11 @@ from tiered.program.erasure import (
     selection_options,
     stays,
 )
+from tiered.program.open_log import Tiers, open_in_bucket
+from tiered.program.open_reader import chosen_partitions
+from tiered.program.open_store import location
 from tiered.program.output import counted
 from tiered.program.progress import Progress
-from tiered.program.stores import location
-from tiered.program.tiers import Tiers, open_in_bucket
 from tiered.read.topic import TopicReads
 from tiered.remote.claim import owner_of
 from tiered.store.capabilities import probe

@@ -16,9 +16,9 @@ from tiered.program.application import (
     pass_application,
     split_topic,
 )
-from tiered.program.doors import chosen_partitions
+from tiered.program.open_log import Tiers, open_in_bucket
+from tiered.program.open_reader import chosen_partitions
 from tiered.program.output import columns, counted
-from tiered.program.tiers import Tiers, open_in_bucket
 from tiered.remote.catalog_view import Snapshot
 from tiered.remote.claim import owner_of
 from tiered.remote.reader import RemotePartition

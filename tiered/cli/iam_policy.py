@@ -9,7 +9,7 @@ import click
 from tiered.errors import ConfigError
 from tiered.plan.iam_policy import ROLES, policy
 from tiered.program.application import Application, Command, pass_application
-from tiered.program.stores import location
+from tiered.program.open_store import location
 from tiered.store.location import StoreLocation
 
 FAMILIES = {"cn-": "aws-cn", "us-gov-": "aws-us-gov"}

@@ -30,9 +30,9 @@ from tiered.program.application import (
     pass_application,
     split_topic,
 )
-from tiered.program.doors import chosen_partitions, folder, need_directory, need_topic
+from tiered.program.open_log import open_directory
+from tiered.program.open_reader import chosen_partitions, folder, need_directory, need_topic
 from tiered.program.output import Problem, columns, counted, human_bytes, human_duration
-from tiered.program.tiers import open_directory
 from tiered.times import format_time
 
 MAX_ROUNDS = 1000

@@ -27,14 +27,14 @@ from tiered.format.root import STATE_DELETING
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import ROUTINE, Action, Kind, PartitionPlan
 from tiered.program.application import Application, Command, Group, confirm, pass_application, split_topic
-from tiered.program.doors import chosen_partitions
 from tiered.program.limit_options import with_limits
+from tiered.program.maintenance_loop import EVERY_MS, Scope, Upkeep, room_for
+from tiered.program.open_log import Tiers, TopicFacts, open_tiers, tell_unreadable
+from tiered.program.open_reader import chosen_partitions
+from tiered.program.open_store import open_remote
 from tiered.program.output import columns, counted, duration_in_words, human_bytes
 from tiered.program.progress import Progress
 from tiered.program.settings import store_limits
-from tiered.program.stores import open_remote
-from tiered.program.tiers import Tiers, TopicFacts, open_tiers, tell_unreadable
-from tiered.program.upkeep import EVERY_MS, Scope, Upkeep, room_for
 from tiered.remote.claim import owner_of
 from tiered.remote.gc.audit import is_refused_line
 from tiered.remote.gc.deletion import tend_deletion

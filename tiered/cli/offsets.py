@@ -6,7 +6,7 @@ import click
 
 from tiered.errors import ConfigError
 from tiered.program.application import Application, Command, pass_application, split_topic
-from tiered.program.doors import chosen_partitions, of_each, open_reader, topic_to_read
+from tiered.program.open_reader import chosen_partitions, of_each, open_reader, topic_to_read
 from tiered.program.output import columns
 from tiered.read.topic import TopicReads
 from tiered.times import format_time, parse_time

@@ -21,10 +21,10 @@ from tiered.program.application import (
     pass_application,
     split_topic,
 )
-from tiered.program.doors import need_directory
+from tiered.program.open_log import open_tiers
+from tiered.program.open_reader import need_directory
 from tiered.program.output import columns, counted
 from tiered.program.settings import suggestion
-from tiered.program.tiers import open_tiers
 from tiered.repair.plan import RepairOptions
 from tiered.repair.run import apply_repair, plan_rejoin, plan_repair, rejoin
 from tiered.store.base import Store

@@ -10,10 +10,10 @@ from tiered.checking.check import EXIT_WARNINGS
 from tiered.config import parse_bytes
 from tiered.errors import ConfigError
 from tiered.program.application import Application, Command, pass_application, split_topic
-from tiered.program.doors import folder, refuse_file
+from tiered.program.open_reader import folder, refuse_file
+from tiered.program.open_store import open_remote
 from tiered.program.output import columns, counted, human_bytes
 from tiered.program.progress import Progress
-from tiered.program.stores import open_remote
 from tiered.restoring.plan import RestoreOptions
 from tiered.restoring.restore import RestoreReport
 from tiered.restoring.run import restore

@@ -10,10 +10,10 @@ from tiered.format.keys import FLAG_HOLE, segment_key
 from tiered.model import TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN
 from tiered.program.application import Application, Command, pass_application, split_topic
-from tiered.program.doors import chosen_partitions, of_each
+from tiered.program.open_log import Tiers, TopicFacts, open_tiers
+from tiered.program.open_reader import chosen_partitions, of_each
 from tiered.program.output import columns, human_bytes
 from tiered.program.partition_status import DiskNotes
-from tiered.program.tiers import Tiers, TopicFacts, open_tiers
 from tiered.times import format_time
 
 

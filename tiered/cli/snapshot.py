@@ -12,9 +12,9 @@ from tiered.format.keys import check_snapshot_name
 from tiered.format.root import STATE_DELETING
 from tiered.model import TopicPartition
 from tiered.program.application import Application, Command, Group, confirm, pass_application, split_topic
-from tiered.program.doors import chosen_partitions
+from tiered.program.open_log import Tiers, open_tiers, tell_unreadable
+from tiered.program.open_reader import chosen_partitions
 from tiered.program.output import Problem, columns, counted
-from tiered.program.tiers import Tiers, open_tiers, tell_unreadable
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import Taken, create_snapshot, delete_snapshot, load_snapshot, survey_snapshots
 from tiered.times import format_time

@@ -23,10 +23,10 @@ from tiered.format.keys import topic_key
 from tiered.local.directory.figures import read_report
 from tiered.local.disk.files import PosixFiles
 from tiered.program.application import Application, Command, pass_application
-from tiered.program.doors import directory_error
+from tiered.program.open_log import Tiers, as_fields, open_tiers
+from tiered.program.open_reader import directory_error
 from tiered.program.output import counted, fitted, human_bytes, human_duration
 from tiered.program.partition_status import PartitionStatus, deleting_told, gather, lock_holders
-from tiered.program.tiers import Tiers, as_fields, open_tiers
 from tiered.program.uploader_status import (
     Reason,
     UploaderStatus,

@@ -12,7 +12,7 @@ from tiered.cli.cat import ISOLATION, begin_each, last_start, print_records, ren
 from tiered.config import MAX_LONG
 from tiered.format.kernels import ConsumerRecord
 from tiered.program.application import Application, Command, Seconds, pass_application, split_topic
-from tiered.program.doors import chosen_partitions, open_reader, topic_to_read
+from tiered.program.open_reader import chosen_partitions, open_reader, topic_to_read
 from tiered.read.topic import TopicReads
 
 LAST_RECORDS = 10

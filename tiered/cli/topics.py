@@ -25,10 +25,7 @@ from tiered.program.application import (
     pass_application,
     split_topic,
 )
-from tiered.program.doors import chosen_partitions, need_topic
-from tiered.program.output import Problem, columns, counted, human_bytes, human_duration
-from tiered.program.partition_status import DiskNotes, deleting_told, partition_status
-from tiered.program.tiers import (
+from tiered.program.open_log import (
     TopicFacts,
     as_fields,
     open_in_bucket,
@@ -38,6 +35,9 @@ from tiered.program.tiers import (
     tell_unreadable,
     topic_settings,
 )
+from tiered.program.open_reader import chosen_partitions, need_topic
+from tiered.program.output import Problem, columns, counted, human_bytes, human_duration
+from tiered.program.partition_status import DiskNotes, deleting_told, partition_status
 from tiered.remote.claim import owner_of
 from tiered.remote.gc.deletion import begin_deletion
 from tiered.remote.root_view import RootView

@@ -30,9 +30,9 @@ from tiered.program.application import (
     one_partition,
     pass_application,
 )
-from tiered.program.doors import need_topic
+from tiered.program.open_log import open_directory
+from tiered.program.open_reader import need_topic
 from tiered.program.output import columns
-from tiered.program.tiers import open_directory
 from tiered.times import format_time
 
 _OPEN = frozenset({TxnState.ONGOING, TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT})

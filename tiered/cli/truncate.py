@@ -21,8 +21,8 @@ from tiered.program.application import (
     one_partition,
     pass_application,
 )
+from tiered.program.open_log import open_directory, refuse_internal
 from tiered.program.output import counted
-from tiered.program.tiers import open_directory, refuse_internal
 
 
 @click.command("truncate", cls=Command, short_help="Remove the records of a partition from an offset on.")

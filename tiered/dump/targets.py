@@ -35,7 +35,7 @@ from tiered.local.segment.sealed import FileSource
 from tiered.model import ByteSource, TopicPartition
 from tiered.plan.root_lower_bounds import Known
 from tiered.program.application import STORE_DEADLINE_SECONDS, Application
-from tiered.program.stores import open_remote, store_options
+from tiered.program.open_store import open_remote, store_options
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import load_topic
 from tiered.store.driver import drive

@@ -16,10 +16,10 @@ from typing import Any
 import click
 
 from tiered.errors import TieredError
+from tiered.program.error_text import KAFKA_OPTIONS, as_error, in_cli_words
 from tiered.program.output import Output, StdoutClosed, counted
 from tiered.program.run import EXIT_INTERRUPTED
 from tiered.program.settings import boolean
-from tiered.program.wording import KAFKA_OPTIONS, as_error, in_cli_words
 
 EXIT_TERMINATED = 143
 

@@ -24,8 +24,8 @@ from tiered.local.disk.uploads import PartitionUpload
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import Positions, TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
+from tiered.program.open_log import Tiers, TopicFacts
 from tiered.program.output import counted
-from tiered.program.tiers import Tiers, TopicFacts
 from tiered.program.uploader_status import Reason
 from tiered.remote.catalog_view import Snapshot
 from tiered.remote.upload import check_source

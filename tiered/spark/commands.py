@@ -19,9 +19,9 @@ from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
 from tiered.program.application import Application, Command, Group, destructive, pass_application, split_topic
 from tiered.program.checking import conclude_check, reading_options, show_finding, subset_of
 from tiered.program.erasure import selection_of, selection_options
+from tiered.program.open_log import refuse_internal
+from tiered.program.open_store import location, open_remote, store_options
 from tiered.program.output import human_bytes
-from tiered.program.stores import location, open_remote, store_options
-from tiered.program.tiers import refuse_internal
 from tiered.spark import lacking
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from tiered.spark.sink_topics import SinkTopics
 from tiered.spark.staging import Job, Staged, TaskStaging
 from tiered.spark.stores import capabilities_of, store_of
 from tiered.spark.trigger_pace import TriggerPace
-from tiered.spark.worker import begin_task, keep_modules
+from tiered.spark.worker_setup import begin_task, keep_modules
 from tiered.spark.write_options import WriteOptions
 from tiered.spark.write_schema import WriteSchema
 from tiered.store.base import Capabilities

@@ -14,13 +14,13 @@ from tiered.format.batch_scanner import Run, cut
 from tiered.model import Row
 from tiered.plan.visibility import Hidden
 from tiered.spark.options import ReadOptions
-from tiered.spark.pin import Batches, PinnedPiece, Sources
 from tiered.spark.ranges import offset_index_of
 from tiered.spark.schema import arrow_schema_of, column_names
 from tiered.spark.slices import Cuts, Piece, Slice, cut_slices, cuts_of, rows_to_cut, target_bytes
 from tiered.spark.stores import store_of
 from tiered.spark.subscription import planning_pool
-from tiered.spark.worker import begin_task
+from tiered.spark.task_reader import Batches, PinnedPiece, Sources
+from tiered.spark.worker_setup import begin_task
 from tiered.store.base import Store
 from tiered.store.driver import drive
 

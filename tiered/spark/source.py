@@ -29,7 +29,7 @@ from tiered.spark.sink import TieredStreamWriter, TieredWriter, WritePlan
 from tiered.spark.slice_reader import SliceReader
 from tiered.spark.stream import RefusedStreamReader, TieredStreamReader
 from tiered.spark.stream_options import StreamOptions
-from tiered.spark.worker import keep_modules
+from tiered.spark.worker_setup import keep_modules
 from tiered.spark.write_options import WriteOptions
 
 

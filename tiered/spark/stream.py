@@ -52,7 +52,7 @@ from tiered.spark.stream_offsets import (
 )
 from tiered.spark.stream_options import StreamOptions
 from tiered.spark.subscription import planning_pool
-from tiered.spark.watch import Watch
+from tiered.spark.topic_discovery import Watch
 
 OUTAGE_PATIENCE_SECONDS = 300.0
 """Time that an outage of the store is waited out before it ends the query."""

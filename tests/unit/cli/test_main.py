@@ -17,8 +17,8 @@ from tests.unit.cli.conftest import Cli
 from tiered.cli import cat, main, tail
 from tiered.errors import DiskFullError, LocalIOError, LocalPermissionError, NotFoundError
 from tiered.program import command_line
+from tiered.program.error_text import as_error
 from tiered.program.output import Output, StdoutClosed, columns, human_bytes, human_duration, printable
-from tiered.program.wording import as_error
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import pytest
 import tiered
 from tests.unit.cli.conftest import Cli
 from tiered.local.disk.lock import LOCK_NAME
-from tiered.program import doors, stores, tiers
+from tiered.program import open_log, open_reader, open_store
 
 REFUSALS = {
     "denied": (403, "AccessDenied", "no"),
@@ -250,7 +250,7 @@ CASES: list[tuple[str, str, int, str, bytes]] = [
 def test_one_sentence_and_the_exit_code(
     cli: Cli, place: Place, monkeypatch: pytest.MonkeyPatch, *, line: str, code: int, sentence: str, stdin: bytes
 ) -> None:
-    for module in (doors, stores, tiers):
+    for module in (open_reader, open_store, open_log):
         monkeypatch.setattr(module, "STORE_DEADLINE_SECONDS", 0.0)
     words = [word.strip("'").format(**place.names) for word in line.split()]
     if words and words[0] == "KEYS":

@@ -42,7 +42,7 @@ def test_append_gives_up_on_a_silent_store(cli: Cli, directory: Path, silent: st
 def test_a_hanging_request_of_a_status_leaves_the_local_part(
     cli: Cli, directory: Path, silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tiered.program.stores.STORE_DEADLINE_SECONDS", 0.4)
+    monkeypatch.setattr("tiered.program.open_store.STORE_DEADLINE_SECONDS", 0.4)
     seen = cli("status", "--log-dir", directory, "--remote", "s3://bucket", "--endpoint-url", silent)
     assert seen.code == 75
     assert "t-0   end 1" in seen.text

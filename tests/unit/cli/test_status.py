@@ -15,8 +15,8 @@ from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import uploader_lock
 from tiered.model import TopicPartition
+from tiered.program.open_log import Tiers
 from tiered.program.partition_status import DiskNotes, gather
-from tiered.program.tiers import Tiers
 from tiered.testing.clock import FakeClock
 
 

@@ -22,7 +22,7 @@ from tiered.engine.steps import INDEX_COPIES, PartSizes
 from tiered.errors import ConfigError, RemoteUnavailableError
 from tiered.plan.maintenance import REWRITE_BYTES, Action, Kind
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
-from tiered.program.upkeep import Upkeep
+from tiered.program.maintenance_loop import Upkeep
 from tiered.program.uploader_status import query, talk
 from tiered.remote.maintain import Done, Maintainer
 from tiered.store.base import (

@@ -18,7 +18,7 @@ from tiered.local.disk.uploads import PauseFile
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import Kind
 from tiered.plan.pauses import Pause
-from tiered.program.upkeep import EVERY_MS, Upkeep, UpkeepView
+from tiered.program.maintenance_loop import EVERY_MS, Upkeep, UpkeepView
 from tiered.program.uploader_status import talk
 from tiered.remote.maintain import Maintainer
 from tiered.store.location import StoreLocation

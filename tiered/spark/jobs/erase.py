@@ -19,7 +19,6 @@ from tiered.format.root import STATE_DELETING
 from tiered.model import Row, TopicPartition
 from tiered.plan.erasure import BlindSelection, Selection
 from tiered.program.application import confirm
-from tiered.program.doors import chosen_partitions
 from tiered.program.erasure import (
     left_line,
     noncurrent_commands,
@@ -29,6 +28,7 @@ from tiered.program.erasure import (
     question,
     stays,
 )
+from tiered.program.open_reader import chosen_partitions
 from tiered.remote.claim import owner_of
 from tiered.remote.topics import TopicEntry, load_topic_to_read
 from tiered.spark.jobs.run import Receipt, Runner, Task

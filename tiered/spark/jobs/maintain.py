@@ -18,7 +18,7 @@ from tiered.plan.maintenance import Kind, PartitionPlan
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
 from tiered.plan.survivors import PAIR_BYTES, SURVIVOR_BYTES
 from tiered.program.application import Application, confirm, split_topic
-from tiered.program.doors import chosen_partitions
+from tiered.program.open_reader import chosen_partitions
 from tiered.program.output import columns, counted, human_bytes
 from tiered.remote.claim import owner_of
 from tiered.remote.maintain import Maintainer

@@ -30,7 +30,7 @@ from tiered.program.application import Application
 from tiered.program.output import counted
 from tiered.program.progress import Progress
 from tiered.spark.stores import worker_store
-from tiered.spark.worker import begin_task
+from tiered.spark.worker_setup import begin_task
 from tiered.store.base import Store
 
 MASTER = "local[*,4]"

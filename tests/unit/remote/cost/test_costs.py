@@ -20,7 +20,7 @@ from tiered.model import NewRecord, TopicPartition
 from tiered.plan.erasure import Selection
 from tiered.plan.maintenance import PART_BYTES, ROUTINE, Kind
 from tiered.plan.read import READ_LIMITS, RemoteSpan
-from tiered.program.upkeep import Scope, Upkeep
+from tiered.program.maintenance_loop import Scope, Upkeep
 from tiered.remote.maintain import Done
 from tiered.remote.topics import load_topic_to_read
 from tiered.store.base import Capabilities

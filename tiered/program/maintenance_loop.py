@@ -22,8 +22,8 @@ from tiered.metrics import Metric, metric
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import MIN_MAP_BYTES, REWRITE_BYTES, ROUTINE, Action, Kind
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
-from tiered.program.doors import chosen_partitions
-from tiered.program.wording import as_error
+from tiered.program.error_text import as_error
+from tiered.program.open_reader import chosen_partitions
 from tiered.remote.gc.deletion import tend_deletion
 from tiered.remote.maintain import Done, Maintainer
 from tiered.remote.topics import TopicEntry, list_topics, load_topic_to_read

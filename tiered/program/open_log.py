@@ -19,8 +19,8 @@ from tiered.local.disk.uploads import known_partitions
 from tiered.model import TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
 from tiered.program.application import STORE_DEADLINE_SECONDS, Application
-from tiered.program.doors import need_directory, need_topic, refuse_file
-from tiered.program.stores import open_remote, store_options
+from tiered.program.open_reader import need_directory, need_topic, refuse_file
+from tiered.program.open_store import open_remote, store_options
 from tiered.remote.catalog_view import Snapshot
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry, check_entry, list_topics, load_topic_to_read

@@ -16,7 +16,7 @@ from tiered.clock import SystemClock
 from tiered.errors import CorruptionError, RemoteUnavailableError, TieredError
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import Kind
-from tiered.program.upkeep import Scope, Upkeep
+from tiered.program.maintenance_loop import Scope, Upkeep
 from tiered.remote.gc.deletion import begin_deletion
 from tiered.remote.maintain import Done, Maintainer
 from tiered.remote.topics import load_topic

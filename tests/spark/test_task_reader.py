@@ -44,11 +44,11 @@ from tiered.remote.gc.deletion import begin_deletion
 from tiered.remote.maintain import Done, Maintainer
 from tiered.remote.topics import load_topic, register_topic, update_topic
 from tiered.spark.options import ReadOptions
-from tiered.spark.pin import PinnedPiece, Sources
 from tiered.spark.schema import kafka_schema
 from tiered.spark.slice_reader import SliceReader
 from tiered.spark.slices import Piece, Slice
 from tiered.spark.source import TieredDataSource, TieredReader
+from tiered.spark.task_reader import PinnedPiece, Sources
 from tiered.store.base import ABSENT, Delete, Get, List, Match, Object, Outcome, Page, Put, Steps, StoreRequest
 from tiered.store.directory import DirectoryStore
 from tiered.store.driver import drive

@@ -45,7 +45,7 @@ def _open_remote_reader(
     app: Application, url: str, *, log_dir: Path | None = None, as_of: str | None = None, pin: bool
 ) -> tiered.Reader:
     # The stores are imported late: a command that reads a disk alone starts without them.
-    from tiered.program.stores import location, store_options  # noqa: PLC0415
+    from tiered.program.open_store import location, store_options  # noqa: PLC0415
 
     location(app)
     options = store_options(app, url)
