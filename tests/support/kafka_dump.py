@@ -17,20 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from tiered.checking.inspection import batches
-from tiered.dump.content import COORDINATORS, Content
-from tiered.dump.items import (
-    BatchItem,
-    RecordItem,
-    Tail,
-    Window,
-    codec_word,
-    log_items,
-    record_items,
-    record_sequence,
-    time_type,
-)
-from tiered.dump.small_files import base_of, first_sequence, suffix_of
-from tiered.dump.verify import sanity_error
 from tiered.errors import CorruptionError
 from tiered.format.batch import HEADER_BYTES, BatchHeader, ControlType, control_type, decode_records, read_header
 from tiered.format.batch_scanner import MIN_TAIL_BYTES, hop
@@ -42,6 +28,20 @@ from tiered.format.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot
 from tiered.format.time_index import TIME_ENTRY_BYTES, TimeIndex
 from tiered.format.txn_index import decode_txns
+from tiered.inspect.content import COORDINATORS, Content
+from tiered.inspect.items import (
+    BatchItem,
+    RecordItem,
+    Tail,
+    Window,
+    codec_word,
+    log_items,
+    record_items,
+    record_sequence,
+    time_type,
+)
+from tiered.inspect.small_files import base_of, first_sequence, suffix_of
+from tiered.inspect.verify import sanity_error
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.sealed import FileSource
 from tiered.model import AbortedTxn, ByteSource, Headers

@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from tiered.config import parse_bytes
-from tiered.dump.content import DECODERS, RECORD_DECODERS, Content
-from tiered.dump.items import Window
-from tiered.dump.run import Run, Wanted
 from tiered.errors import ConfigError
+from tiered.inspect.content import DECODERS, RECORD_DECODERS, Content
+from tiered.inspect.items import Window
+from tiered.inspect.run import Run, Wanted
 from tiered.program.application import Application, Command, pass_application
 
 

@@ -11,7 +11,7 @@ import click
 
 import tiered
 from tiered.checking.check import EXIT_WARNINGS
-from tiered.erasing.erase import Erased, ErasePlan, as_fields, erase_steps, plan_erase_steps, receipt_steps
+from tiered.erase.erase import Erased, ErasePlan, as_fields, erase_steps, plan_erase_steps, receipt_steps
 from tiered.errors import CorruptionError, LocalIOError, OffsetGapError, UnknownTopicError
 from tiered.model import TopicPartition
 from tiered.plan.erasure import Selection

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from tiered.erasing.erase import Erased, ErasePlan
+from tiered.erase.erase import Erased, ErasePlan
 from tiered.errors import ConfigError
 from tiered.plan.erasure import Selection
 from tiered.program.application import Application

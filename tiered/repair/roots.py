@@ -18,7 +18,7 @@ from functools import partial
 from typing import NamedTuple
 
 from tiered.checking.judge import judge_index
-from tiered.erasing.undone import Undone, undone_steps
+from tiered.erase.undone import Undone, undone_steps
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
 from tiered.format.crc import crc32c
 from tiered.format.decision import COMMITTED, Decision, Target

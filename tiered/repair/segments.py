@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tiered.checking.judge import Judged, judge_index, judge_log, read_index
-from tiered.erasing.undone import undone_steps
+from tiered.erase.undone import undone_steps
 from tiered.errors import ConfigError, CorruptionError, UnknownTopicError
 from tiered.format.bundle import MAX_BUNDLE_BYTES
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, FLAG_STAGED, aside_key, segment_key

@@ -19,7 +19,7 @@ from uuid import UUID
 from tiered.checking.registry import need_all_named, survey
 from tiered.clock import IdSource
 from tiered.config import TopicConfig
-from tiered.erasing.undone import Undone, undone_steps
+from tiered.erase.undone import Undone, undone_steps
 from tiered.errors import (
     ConfigError,
     CorruptionError,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.sim.bucket.lives import KEYS, PASSING
 from tests.sim.bucket.process import SteppedProcess
-from tiered.erasing.erase import erase_steps, plan_erase_steps
+from tiered.erase.erase import erase_steps, plan_erase_steps
 from tiered.errors import ConfigError, CorruptionError, FencedError, LogDestroyedError, NotFoundError
 from tiered.format.keys import partition_prefix
 from tiered.format.root import STATE_OPEN

@@ -19,7 +19,7 @@ from tiered.checking.check import CheckOptions
 from tiered.checking.run import check
 from tiered.cli.main import run as run_tiered
 from tiered.config import TopicConfig
-from tiered.erasing.erase import Eraser
+from tiered.erase.erase import Eraser
 from tiered.errors import FencedError
 from tiered.format.kernels import Record
 from tiered.format.keys import Role
@@ -250,7 +250,7 @@ def test_what_others_rewrite_again_and_again_is_an_error(
     tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(tmp_path)
-    monkeypatch.setattr("tiered.erasing.parts.MAX_LOOKS", 0)
+    monkeypatch.setattr("tiered.erase.parts.MAX_LOOKS", 0)
     done = erase(tmp_path, *KEY, "--yes")
     assert (done.code, "run the same command again" in done.err) == (2, True)
 

@@ -9,10 +9,10 @@ import pytest
 
 from tiered.checking.inspection import Expectations, LogInspection
 from tiered.checking.run import check
-from tiered.dump.verify import verify_segment
 from tiered.errors import CorruptionError
 from tiered.findings import Findings
 from tiered.format.batch import encode_batch
+from tiered.inspect.verify import verify_segment
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.sealed import FileSource
 from tiered.model import NewRecord

@@ -9,7 +9,7 @@ import pytest
 
 import tiered
 from tests.unit.cli.conftest import Cli
-from tiered.erasing.erase import erase_steps, plan_erase_steps
+from tiered.erase.erase import erase_steps, plan_erase_steps
 from tiered.model import TopicPartition
 from tiered.plan.erasure import Selection
 from tiered.remote.root_view import RootView

@@ -26,7 +26,7 @@ NOT_OF_A_DISK = (
     "tiered.transaction",
     "tiered.appending",
     "tiered.checking",
-    "tiered.erasing",
+    "tiered.erase",
     "tiered.repair",
     "tiered.restoring",
     "tiered.engine",

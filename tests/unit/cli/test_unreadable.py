@@ -40,7 +40,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> type[UnreadableFiles]:
             for module in (
                 "local.directory.manager",
                 "local.directory.view",
-                "dump.targets",
+                "inspect.targets",
                 "checking.run",
                 "restoring.run",
             ):

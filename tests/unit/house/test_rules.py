@@ -29,7 +29,7 @@ from tests.unit.house.sources import (
     walk,
 )
 
-PROGRAMS = ("tiered/program/", "tiered/cli/", "tiered/dump/", "tiered/spark/", "uploader/", "pyspark_tiered/")
+PROGRAMS = ("tiered/program/", "tiered/cli/", "tiered/inspect/", "tiered/spark/", "uploader/", "pyspark_tiered/")
 FACES = (
     "tiered/log.py",
     "tiered/topic.py",
@@ -162,7 +162,7 @@ def test_4_what_read_committed_hides_is_decided_in_one_place() -> None:
         "tiered/remote/",
         "tiered/local/segment/",
         "tiered/checking/",
-        "tiered/erasing/",
+        "tiered/erase/",
         "tiered/restoring/",
         "tiered/repair/",
         "tiered/spark/",

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tiered.checking.spread import Part
-from tiered.erasing.erase import ErasePlan, Hit, as_fields, erase_steps, receipt_steps
-from tiered.erasing.parts import cut_erase_steps, join_looks, look_steps
+from tiered.erase.erase import ErasePlan, Hit, as_fields, erase_steps, receipt_steps
+from tiered.erase.parts import cut_erase_steps, join_looks, look_steps
 from tiered.errors import UnknownTopicError
 from tiered.format.root import STATE_DELETING
 from tiered.model import Row, TopicPartition

@@ -15,7 +15,7 @@ import pytest
 import tiered
 from tests.support.proxy import FaultProxy
 from tests.unit.remote.cost.bill import Bill, Line
-from tiered.erasing.erase import erase_steps, plan_erase_steps
+from tiered.erase.erase import erase_steps, plan_erase_steps
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.erasure import Selection
 from tiered.plan.maintenance import PART_BYTES, ROUTINE, Kind

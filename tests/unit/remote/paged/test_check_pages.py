@@ -12,9 +12,9 @@ from tests.unit.checking.building import TOPIC, Scenario, scenario
 from tests.unit.remote.paged.model import TINY
 from tiered.checking.check import CheckOptions
 from tiered.checking.run import check
-from tiered.dump.small_files import small_items
 from tiered.findings import Severity
 from tiered.format.trash import TRASH_LIST, TRASH_ROWS, TRASH_TREE
+from tiered.inspect.small_files import small_items
 from tiered.model import BytesSource
 from tiered.plan.housekeeping import GcFloorIntent
 from tiered.plan.ownership import VolumeProof

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
-from tiered.erasing.erase import MAX_NOTE_BYTES, decode_note, uid_of, uid_of_key
+from tiered.erase.erase import MAX_NOTE_BYTES, decode_note, uid_of, uid_of_key
 from tiered.errors import CorruptionError, RemotePermissionError
 from tiered.format.keys import ErasureNoteKey, erasure_prefix, erasure_receipt_key, parse_erasure_note_key
 from tiered.model import Row, TopicPartition

@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from tiered.checking.inspection import Expectations, LogInspection, LogScan
-from tiered.dump.small_files import base_of, suffix_of, whole
-from tiered.dump.targets import beside, may_grow, sibling
 from tiered.findings import Findings, Severity
 from tiered.format.keys import (
     INDEX_SUFFIX,
@@ -20,6 +18,8 @@ from tiered.format.keys import (
 from tiered.format.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex
 from tiered.format.time_index import TIME_ENTRY_BYTES, TimeIndex
 from tiered.format.txn_index import TXN_ENTRY_BYTES
+from tiered.inspect.small_files import base_of, suffix_of, whole
+from tiered.inspect.targets import beside, may_grow, sibling
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.sealed import FileSource
 from tiered.model import ByteSource, SealedIndexes

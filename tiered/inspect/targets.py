@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from tiered.dump.small_files import is_known
 from tiered.errors import (
     ConfigError,
     LocalIOError,
@@ -27,6 +26,7 @@ from tiered.format.keys import (
     root_key,
     segment_key,
 )
+from tiered.inspect.small_files import is_known
 from tiered.local.directory.view import DirectoryView, PartitionFolder, folder_named
 from tiered.local.disk.checkpoints import CLEAN_SHUTDOWN_NAME
 from tiered.local.disk.files import Files, PosixFiles

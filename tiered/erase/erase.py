@@ -232,7 +232,7 @@ class Counter:
 
 @dataclass(slots=True)
 class Eraser:
-    """Erasure of one partition. :meth:`run` does all of it; ``erasing.parts`` calls the pieces on several machines."""
+    """Erasure of one partition. :meth:`run` does all of it; ``erase.parts`` calls the pieces on several machines."""
 
     tp: TopicPartition
     entry: TopicEntry

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiered.checking.spread import Part
-from tiered.erasing.erase import MAX_LOOKS, Counter, ErasePlan, Eraser, Hit, uid_of
+from tiered.erase.erase import MAX_LOOKS, Counter, ErasePlan, Eraser, Hit, uid_of
 from tiered.errors import ConfigError
 from tiered.model import Row, TopicPartition
 from tiered.plan.erasure import Selection

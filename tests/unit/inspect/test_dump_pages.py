@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from tests.unit.cli.conftest import Cli
 from tests.unit.format.catalog.building import TOPIC_ID, leaf_pages, make_root, make_rows, name, page_of
-from tiered.dump.small_files import small_items
 from tiered.errors import CorruptionError
 from tiered.format.keys import Role, page_key, parse_page_key, split_uid
 from tiered.format.page import POINTER_MAINTAINER, Content, Page, Pointer, Pointers, encode_page
 from tiered.format.root import encode_root
 from tiered.format.rows import Rows, Trash
 from tiered.format.trash import TRASH_MAINTAINER, TrashEntry
+from tiered.inspect.small_files import small_items
 from tiered.model import BytesSource, Row
 
 KINDS = ["segment", "page and all below", "rows of a leaf", "page", "page of trash"]

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tiered.checking.inspection import WINDOW_BYTES, batches
-from tiered.dump.content import Content
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, control_type, decode_records, read_header, verify_batch
 from tiered.format.codecs import MAX_DECOMPRESSED_BYTES, Codec, codec_of, decompress
@@ -18,6 +17,7 @@ from tiered.format.control import control_message
 from tiered.format.kernels import Record
 from tiered.format.keys import MAX_INT64
 from tiered.format.legacy import Message, inner_messages, read_message, verify_message
+from tiered.inspect.content import Content
 from tiered.model import ByteSource
 from tiered.plan.producer import SEQUENCES
 from tiered.times import format_time

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
-from tiered.dump.items import Entry
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.bundle import SectionKind, decode_bundle
 from tiered.format.checkpoint import (
@@ -27,6 +26,7 @@ from tiered.format.rows import Rows, Trash
 from tiered.format.time_index import TimeIndex
 from tiered.format.trash import TRASH_LIST, TRASH_MAINTAINER, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TRASH_TREE
 from tiered.format.txn_index import TXN_ENTRY_BYTES, decode_txns
+from tiered.inspect.items import Entry
 from tiered.local.disk.checkpoints import CLEAN_SHUTDOWN_NAME, META_PROPERTIES_NAME
 from tiered.local.disk.epochs import EPOCHS_NAME
 from tiered.local.disk.volume import PARTITION_METADATA_NAME

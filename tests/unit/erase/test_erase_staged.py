@@ -9,7 +9,7 @@ from tests.unit.remote.building import TOPIC_ID, RemoteLog
 from tests.unit.remote.staging import twins
 from tiered.checking.check import CheckOptions
 from tiered.checking.run import check
-from tiered.erasing.erase import erase_steps, plan_erase_steps
+from tiered.erase.erase import erase_steps, plan_erase_steps
 from tiered.format.batch import decode_records
 from tiered.format.kernels import Record
 from tiered.format.keys import FLAG_STAGED

@@ -7,21 +7,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tiered.checking.inspection import PADDING
-from tiered.dump.content import Content, layouts_for
-from tiered.dump.items import BatchItem, Item, Tail, Window, log_items
-from tiered.dump.small_files import base_of, check_name, is_log, small_items, suffix_of, whole
-from tiered.dump.targets import expanded, holding, may_grow, opened
-from tiered.dump.verify import (
-    sanity_error,
-    segment_of,
-    verify_segment,
-)
 from tiered.errors import CorruptionError, TieredError
 from tiered.findings import Findings, Severity
 from tiered.format.keys import (
     INDEX_SUFFIX,
     SEGMENT_SUFFIXES,
     TIME_INDEX_SUFFIX,
+)
+from tiered.inspect.content import Content, layouts_for
+from tiered.inspect.items import BatchItem, Item, Tail, Window, log_items
+from tiered.inspect.small_files import base_of, check_name, is_log, small_items, suffix_of, whole
+from tiered.inspect.targets import expanded, holding, may_grow, opened
+from tiered.inspect.verify import (
+    sanity_error,
+    segment_of,
+    verify_segment,
 )
 from tiered.model import ByteSource
 from tiered.program.application import Application

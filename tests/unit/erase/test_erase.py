@@ -15,7 +15,7 @@ from tests.support.remote_face import RemoteFace
 from tests.unit.remote.building import FIRST_MS, TOPIC_ID, RemoteLog, batches, records, seal
 from tests.unit.remote.recording import RecordingStore
 from tiered.config import DAY_MS, TopicConfig
-from tiered.erasing.erase import Erased, ErasePlan, erase_steps, plan_erase_steps, receipt_steps
+from tiered.erase.erase import Erased, ErasePlan, erase_steps, plan_erase_steps, receipt_steps
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.batch import decode_records, encode_batch, read_header
 from tiered.format.codecs import Codec
