@@ -16,6 +16,8 @@ and need no thread. Files have no asynchronous interface, so disk operations run
 ``close``, which end such waits. Cancelling an ``await`` leaves no task behind. A step that runs on a thread ends there,
 so a cancelled append may have landed. A log that a cancelled ``open`` has opened is closed at once. If the end
 of a block is cancelled before it began, it still runs: it closes a log, reader or appender, and aborts a transaction.
+
+Each class has a name of its own, such as ``AsyncLog``, and is exported under that of its synchronous pair.
 """
 
 from __future__ import annotations
@@ -28,11 +30,17 @@ from tiered.aio.admin import (
     rejoin,
     restore,
 )
-from tiered.aio.appender import Appender, Receipt
-from tiered.aio.log import Log, open  # noqa: A004  (the word that users expect: aio.open)
-from tiered.aio.reader import Found, Reader, open_reader
-from tiered.aio.topic import PartitionStream, Topic, TopicReads
-from tiered.aio.transaction import Transaction
+from tiered.aio.appender import AsyncAppender as Appender
+from tiered.aio.appender import AsyncReceipt as Receipt
+from tiered.aio.log import AsyncLog as Log
+from tiered.aio.log import open  # noqa: A004  (the word that users expect: aio.open)
+from tiered.aio.reader import AsyncFound as Found
+from tiered.aio.reader import AsyncReader as Reader
+from tiered.aio.reader import open_reader
+from tiered.aio.topic import AsyncPartitionStream as PartitionStream
+from tiered.aio.topic import AsyncTopic as Topic
+from tiered.aio.topic import AsyncTopicReads as TopicReads
+from tiered.aio.transaction import AsyncTransaction as Transaction
 
 Reads = TopicReads
 

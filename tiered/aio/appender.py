@@ -9,20 +9,20 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from tiered import arguments
-from tiered.aio.worker import Opening, Worker
-from tiered.appending.appender import Appender as SyncAppender
-from tiered.appending.receipt import Receipt as SyncReceipt
+from tiered.aio.worker import Opening, ThreadPools
+from tiered.appending.appender import Appender
+from tiered.appending.receipt import Receipt
 from tiered.errors import TieredError
 from tiered.model import Headers, RecordMetadata
 from tiered.times import Time
 
 
-class Receipt:
+class AsyncReceipt:
     """Result of a buffered append (``tiered.appending.receipt.Receipt`` for asyncio). ``await receipt`` works, too."""
 
     __slots__ = ("_receipt",)
 
-    def __init__(self, receipt: SyncReceipt) -> None:
+    def __init__(self, receipt: Receipt) -> None:
         self._receipt = receipt
 
     def __repr__(self) -> str:
@@ -81,10 +81,10 @@ class Receipt:
                     raise self._receipt._late(timeout_s) from None
 
 
-class Appender:
+class AsyncAppender:
     """Buffered appender (``tiered.appending.appender.Appender`` for asyncio). One task's calls keep their order."""
 
-    def __init__(self, appender: SyncAppender, worker: Worker) -> None:
+    def __init__(self, appender: Appender, worker: ThreadPools) -> None:
         self._appender = appender
         self._worker = worker
 
@@ -101,7 +101,7 @@ class Appender:
         partition: int | None = None,
         timestamp: Time | None = None,
         headers: Headers | None = None,
-    ) -> Receipt:
+    ) -> AsyncReceipt:
         """Run ``Appender.append``. It waits only while the buffer is full. A cancelled call may have landed."""
         self._worker.check_open()
         taken = self._appender._take(value, key, partition, timestamp, headers)
@@ -109,7 +109,7 @@ class Appender:
             taken = await self._worker.call_waiting(
                 self._appender.append, value, key=key, partition=partition, timestamp=timestamp, headers=headers
             )
-        return Receipt(taken)
+        return AsyncReceipt(taken)
 
     async def flush(self, *, durability: str | None = None) -> None:
         """Run ``Appender.flush``."""
@@ -124,11 +124,11 @@ class Appender:
         await self._worker.finish(leave, waits=True)
 
 
-def begin_appender(make: Callable[[], SyncAppender], worker: Worker) -> Opening[Appender]:
+def begin_appender(make: Callable[[], Appender], worker: ThreadPools) -> Opening[AsyncAppender]:
     """Return an appender that begins with its block."""
 
-    async def opening() -> Appender:
+    async def opening() -> AsyncAppender:
         worker.check_open()
-        return Appender(make(), worker)
+        return AsyncAppender(make(), worker)
 
-    return Opening(opening, Appender._leave)
+    return Opening(opening, AsyncAppender._leave)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from tiered import log as sync_log
-from tiered.aio.topic import Topic
-from tiered.aio.transaction import Transaction, begin
-from tiered.aio.worker import Opening, Worker, open_beside
+from tiered.aio.topic import AsyncTopic
+from tiered.aio.transaction import AsyncTransaction, begin
+from tiered.aio.worker import Opening, ThreadPools, open_beside
 from tiered.errors import NotFoundError
 from tiered.metrics import Metric
 from tiered.model import Positions, TopicPartition
@@ -37,30 +37,30 @@ def open(  # noqa: A001  (the word that users expect: aio.open)
     clock: Clock | None = None,
     ids: IdSource | None = None,
     **s3: Unpack[S3Keywords],
-) -> Opening[Log]:
+) -> Opening[AsyncLog]:
     """Run ``tiered.open``: ``async with aio.open(...) as log`` or ``log = await aio.open(...)``."""
 
-    async def opening() -> Log:
+    async def opening() -> AsyncLog:
         make = functools.partial(sync_log.open, path, create=create, uploader=uploader, config=config)
         log, worker, runner = await open_beside(
             "log", make, remote, deadline_seconds=deadline_seconds, clock=clock, ids=ids, s3=s3
         )
-        return Log(log, worker, runner)
+        return AsyncLog(log, worker, runner)
 
     return Opening(opening, _close)
 
 
-_OPENED: weakref.WeakSet[Log] = weakref.WeakSet()
+_OPENED: weakref.WeakSet[AsyncLog] = weakref.WeakSet()
 
 
-async def _close(log: Log, _: BaseException | None) -> None:
+async def _close(log: AsyncLog, _: BaseException | None) -> None:
     await log.close()
 
 
-class Log:
+class AsyncLog:
     """An open log (``tiered.log.Log`` for asyncio)."""
 
-    def __init__(self, log: sync_log.Log, worker: Worker, runner: AioRunner) -> None:
+    def __init__(self, log: sync_log.Log, worker: ThreadPools, runner: AioRunner) -> None:
         self._log = log
         self._worker = worker
         self._runner = runner
@@ -68,7 +68,7 @@ class Log:
         _OPENED.add(self)
 
     @classmethod
-    def opened(cls, path: str | Path) -> Log:
+    def opened(cls, path: str | Path) -> AsyncLog:
         """Return the log of ``Log.opened``. The log belongs to the event loop that opened it."""
         opened = sync_log.Log.opened(path)
         for log in list(_OPENED):
@@ -93,22 +93,22 @@ class Log:
         partitions: int | None = None,
         create: bool = False,
         config: TopicConfig | Mapping[str, object] | None = None,
-    ) -> Topic:
+    ) -> AsyncTopic:
         """Run ``Log.topic``."""
         find = functools.partial(self._log.topic, name, partitions=partitions, create=create, config=config)
         topic = await self._worker.call_alone(find)  # it may wait for the bucket, and appends need their threads
-        return Topic(topic, self._worker, self._runner)
+        return AsyncTopic(topic, self._worker, self._runner)
 
     def transaction(
         self,
         transactional_id: str,
         *,
-        topic: Topic | None = None,
+        topic: AsyncTopic | None = None,
         timeout: float = DEFAULT_TIMEOUT_S,
         durability: str = "disk",
-    ) -> Opening[Transaction]:
+    ) -> Opening[AsyncTransaction]:
         """Begin ``Log.transaction``."""
-        sync_topic = topic._topic if isinstance(topic, Topic) else topic
+        sync_topic = topic._topic if isinstance(topic, AsyncTopic) else topic
         make = functools.partial(self._log.transaction, topic=sync_topic, timeout=timeout, durability=durability)
         return begin(functools.partial(make, transactional_id), self._worker, durability)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Unpack
 
 from tiered import arguments
 from tiered import reader as sync_reader
-from tiered.aio.topic import TopicReads, one_by_one
-from tiered.aio.worker import Opening, Worker, open_beside
+from tiered.aio.topic import AsyncTopicReads, one_by_one
+from tiered.aio.worker import Opening, ThreadPools, open_beside
 from tiered.arrow.schema import arrow_table
 from tiered.format.kernels import ConsumerRecord
 from tiered.model import TopicPartition
@@ -41,24 +41,24 @@ def open_reader(
     clock: Clock | None = None,
     ids: IdSource | None = None,
     **s3: Unpack[S3Keywords],
-) -> Opening[Reader]:
+) -> Opening[AsyncReader]:
     """Run ``tiered.open_reader``."""
 
-    async def opening() -> Reader:
+    async def opening() -> AsyncReader:
         make = functools.partial(sync_reader.open_reader, log_dir=log_dir, as_of=as_of, pin=pin)
         reader, worker, runner = await open_beside(
             "reader", make, remote, deadline_seconds=deadline_seconds, clock=clock, ids=ids, s3=s3
         )
-        return Reader(reader, worker, runner)
+        return AsyncReader(reader, worker, runner)
 
     return Opening(opening, _close)
 
 
-async def _close(reader: Reader, _: BaseException | None) -> None:
+async def _close(reader: AsyncReader, _: BaseException | None) -> None:
     await reader.close()
 
 
-class Found:
+class AsyncFound:
     """Asynchronous iterator of matching records (``tiered.reader.Found`` for asyncio)."""
 
     def __init__(self, report: FindReport, records: AsyncGenerator[ConsumerRecord, None]) -> None:
@@ -69,10 +69,10 @@ class Found:
         return self._records
 
 
-class Reader:
+class AsyncReader:
     """Read-only view of one log (``tiered.reader.Reader`` for asyncio)."""
 
-    def __init__(self, reader: sync_reader.Reader, worker: Worker, runner: AioRunner) -> None:
+    def __init__(self, reader: sync_reader.Reader, worker: ThreadPools, runner: AioRunner) -> None:
         self._reader = reader
         self._worker = worker
         self._runner = runner
@@ -82,10 +82,10 @@ class Reader:
         self._worker.check_open()
         return await self._runner.run(self._reader._topics_steps(unreadable))
 
-    async def topic(self, name: str) -> TopicReads:
+    async def topic(self, name: str) -> AsyncTopicReads:
         """Run ``Reader.topic``."""
         self._worker.check_open()
-        return TopicReads(await self._runner.run(self._reader._topic_steps(name)), self._worker, self._runner)
+        return AsyncTopicReads(await self._runner.run(self._reader._topic_steps(name)), self._worker, self._runner)
 
     async def taken(self, topic: str, *, partition: int | None = None) -> dict[TopicPartition, Taken]:
         """Run ``Reader.taken``."""
@@ -112,7 +112,7 @@ class Reader:
         since: Time | None = None,
         until: Time | None = None,
         partition: int | None = None,
-    ) -> Found:
+    ) -> AsyncFound:
         """Run ``Reader.find``: ``async for record in await reader.find(...)``. ``report`` is final at the end."""
         self._worker.check_open()
         report = FindReport(topic)
@@ -120,7 +120,7 @@ class Reader:
         steps = await self._runner.run(
             self._reader._find_steps(opened, topic, report, key=key, since=since, until=until, partition=partition)
         )
-        return Found(report, one_by_one(self._runner.stream(steps, functools.partial(release_steps, opened))))
+        return AsyncFound(report, one_by_one(self._runner.stream(steps, functools.partial(release_steps, opened))))
 
     async def to_arrow(
         self,

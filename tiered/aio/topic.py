@@ -9,20 +9,19 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from tiered import arguments
-from tiered.aio.appender import Appender, begin_appender
-from tiered.aio.transaction import Transaction, begin
-from tiered.aio.worker import Opening, Worker
+from tiered.aio.appender import AsyncAppender, begin_appender
+from tiered.aio.transaction import AsyncTransaction, begin
+from tiered.aio.worker import Opening, ThreadPools
 from tiered.appending.appender import BATCH_BYTES, BUFFER_BYTES, LINGER_MS, MAX_BLOCK_MS
 from tiered.arrow.schema import COLUMNS
 from tiered.format.kernels import ConsumerRecord
 from tiered.model import Headers, Positions, RecordMetadata, TopicPartition
 from tiered.plan.read import LocalSpan, RemoteSpan
 from tiered.read.stream import ReadRange, TierBatch, TierStream, Window
-from tiered.read.topic import TopicReads as SyncTopicReads
-from tiered.read.topic import release_steps
+from tiered.read.topic import TopicReads, release_steps
 from tiered.store.aio_runner import AioRunner
 from tiered.times import Time
-from tiered.topic import Topic as SyncTopic
+from tiered.topic import Topic
 from tiered.transaction import DEFAULT_TIMEOUT_S, AppendRecord
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ RECORDS_PER_TURN = 512
 """Most records that a stream decodes before the event loop has a turn."""
 
 
-class PartitionStream:
+class AsyncPartitionStream:
     """Both tiers of one partition (``tiered.read.topic.PartitionStream`` for asyncio). One per reader."""
 
     def __init__(self, steps: TierStream, runner: AioRunner) -> None:
@@ -108,10 +107,10 @@ async def one_by_one(
                     await asyncio.sleep(0)
 
 
-class TopicReads:
+class AsyncTopicReads:
     """Read methods of a topic (``tiered.read.topic.TopicReads`` for asyncio)."""
 
-    def __init__(self, topic: SyncTopicReads, worker: Worker, runner: AioRunner) -> None:
+    def __init__(self, topic: TopicReads, worker: ThreadPools, runner: AioRunner) -> None:
         self._reads = topic
         self._worker = worker
         self._runner = runner
@@ -122,10 +121,10 @@ class TopicReads:
         """Return ``TopicReads.partitions``."""
         return self._reads.partitions
 
-    async def stream(self, partition: int) -> PartitionStream:
+    async def stream(self, partition: int) -> AsyncPartitionStream:
         """Run ``TopicReads.stream``."""
         self._worker.check_open()
-        return PartitionStream(await self._runner.run(self._reads._open_steps(partition)), self._runner)
+        return AsyncPartitionStream(await self._runner.run(self._reads._open_steps(partition)), self._runner)
 
     def read(
         self,
@@ -232,10 +231,10 @@ class TopicReads:
         return self._reads.check_partition(partition)
 
 
-class Topic(TopicReads):
+class AsyncTopic(AsyncTopicReads):
     """A topic open for appending (``tiered.topic.Topic`` for asyncio)."""
 
-    def __init__(self, topic: SyncTopic, worker: Worker, runner: AioRunner) -> None:
+    def __init__(self, topic: Topic, worker: ThreadPools, runner: AioRunner) -> None:
         super().__init__(topic, worker, runner)
         self._topic = topic
         self.config = topic.config
@@ -282,7 +281,7 @@ class Topic(TopicReads):
 
     def transaction(
         self, transactional_id: str, *, timeout: float = DEFAULT_TIMEOUT_S, durability: str = "disk"
-    ) -> Opening[Transaction]:
+    ) -> Opening[AsyncTransaction]:
         """Begin ``Topic.transaction``: ``async with topic.transaction("billing-7") as txn``."""
         make = functools.partial(self._topic.transaction, timeout=timeout, durability=durability)
         return begin(functools.partial(make, transactional_id), self._worker, durability)
@@ -295,7 +294,7 @@ class Topic(TopicReads):
         buffer_bytes: int = BUFFER_BYTES,
         max_block_ms: int = MAX_BLOCK_MS,
         durability: str = "memory",
-    ) -> Opening[Appender]:
+    ) -> Opening[AsyncAppender]:
         """Open ``Topic.appender``: ``async with topic.appender() as appender``, or await it and ``close`` it."""
         make = functools.partial(
             self._topic.appender,

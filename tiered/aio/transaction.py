@@ -5,17 +5,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 
-from tiered.aio.worker import Opening, Worker
+from tiered.aio.worker import Opening, ThreadPools
 from tiered.model import Headers, RecordMetadata
 from tiered.times import Time
-from tiered.transaction import AppendRecord
-from tiered.transaction import Transaction as SyncTransaction
+from tiered.transaction import AppendRecord, Transaction
 
 
-class Transaction:
+class AsyncTransaction:
     """A transaction (``tiered.transaction.Transaction`` for asyncio). The end of its block commits or aborts."""
 
-    def __init__(self, txn: SyncTransaction, worker: Worker, durability: str) -> None:
+    def __init__(self, txn: Transaction, worker: ThreadPools, durability: str) -> None:
         self._txn = txn
         self._worker = worker
         self._durability = durability
@@ -68,10 +67,10 @@ class Transaction:
         await self._worker.finish(leave, waits=waits, instead=self._txn._abort_after_error)
 
 
-def begin(begin: Callable[[], SyncTransaction], worker: Worker, durability: str) -> Opening[Transaction]:
+def begin(begin: Callable[[], Transaction], worker: ThreadPools, durability: str) -> Opening[AsyncTransaction]:
     """Return a transaction that begins with its block."""
 
-    async def opening() -> Transaction:
-        return Transaction(await worker.call(begin), worker, durability)
+    async def opening() -> AsyncTransaction:
+        return AsyncTransaction(await worker.call(begin), worker, durability)
 
-    return Opening(opening, Transaction._leave)
+    return Opening(opening, AsyncTransaction._leave)

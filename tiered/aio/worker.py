@@ -42,7 +42,7 @@ class SyncFace(Protocol):
 F = TypeVar("F", bound=SyncFace)
 
 
-class Worker:
+class ThreadPools:
     """Pools of threads that run blocking calls."""
 
     def __init__(self, name: str) -> None:
@@ -169,12 +169,12 @@ async def open_beside(
     clock: Clock | None,
     ids: IdSource | None,
     s3: S3Keywords,
-) -> tuple[F, Worker, AioRunner]:
+) -> tuple[F, ThreadPools, AioRunner]:
     """Open the synchronous object with ``make`` on a thread, and its bucket for the event loop, with the same options.
 
     If one cannot be opened, both are closed.
     """
-    worker = Worker(name)
+    worker = ThreadPools(name)
     try:
         begin = functools.partial(make, remote=remote, deadline_seconds=deadline_seconds, clock=clock, ids=ids, **s3)
         face = await worker.make(begin, lambda made: made.close())

@@ -13,7 +13,7 @@ import pytest
 import tiered
 from tests.unit.aio.on_the_loop import OnTheLoop
 from tiered import aio
-from tiered.aio.worker import Worker
+from tiered.aio.worker import ThreadPools
 from tiered.config import TopicConfig
 from tiered.format.batch_scanner import Run
 from tiered.local.partition.partition import PartitionLog
@@ -41,7 +41,7 @@ def url(tmp_path: Path) -> str:
 async def reading(url: str, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]  # a pair
     """A reader of the bucket whose event loop refuses to start work on a thread."""
     store = OnTheLoop(open_store(url))
-    reader = aio.Reader(tiered.open_reader(url), Worker("test"), AioRunner(store))
+    reader = aio.Reader(tiered.open_reader(url), ThreadPools("test"), AioRunner(store))
 
     def refuse(*_: object) -> None:
         raise AssertionError("a read of the bucket needs no thread")

@@ -26,6 +26,9 @@ TRANSPARENT |= {"asynccontextmanager", "abstractmethod", "override", "setter", "
 
 FACES = (tiered.aio, tiered.spark)
 
+PROMISED = {*tiered.__all__, *(getattr(getattr(tiered.aio, name), "__name__", name) for name in tiered.aio.__all__)}
+"""Public names of both faces; a class of ``tiered.aio`` by its own name."""
+
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -126,7 +129,7 @@ def is_for_users(public: Public) -> bool:
     """What ``import tiered``, ``tiered.aio`` and ``tiered.spark`` promise, whether we call it or not."""
     holder, _, name = public.name.rpartition(".")
     module = importlib.import_module(module_of(public.path))
-    return (holder or name) in (module.__all__ if module in FACES else tiered.__all__)
+    return (holder or name) in (module.__all__ if module in FACES else PROMISED)
 
 
 def is_for_others(public: Public) -> bool:
