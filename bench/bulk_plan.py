@@ -26,7 +26,7 @@ from tiered.format.rows import Rows
 from tiered.model import EpochEntry, Row, SealedIndexes, SegmentDescriptor, TopicPartition
 from tiered.plan.commit import SHAPE, Stamp, succeed
 from tiered.plan.jobs import SPAN_BYTES
-from tiered.remote.compact_parts import Part
+from tiered.remote.compact_parts import CompactionPart
 from tiered.remote.topics import register_topic
 from tiered.spark.jobs.rounds import PlannedRound
 from tiered.store.base import ABSENT, Get, Match, Object, Put, Store
@@ -135,7 +135,7 @@ def rows_of(first: int, count: int) -> Rows:
     return Rows(values)
 
 
-def plan_round_of(store: Store) -> tuple[dict[str, Any], tuple[Part, ...]]:
+def plan_round_of(store: Store) -> tuple[dict[str, Any], tuple[CompactionPart, ...]]:
     """Return the round of one log, as the driver hands it to phase 1, and its parts."""
     planned = PlannedRound.of(store, TopicPartition(TOPIC, 0), part_bytes=SPAN_BYTES, most_keys=1)
     assert planned is not None

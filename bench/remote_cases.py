@@ -39,7 +39,7 @@ from tiered.model import NewRecord, Row, SealedIndexes, SegmentDescriptor, Topic
 from tiered.plan.cleaning import LogState
 from tiered.plan.maintenance import CompactionPlanner
 from tiered.remote.cache import ByteCache
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.compact import Compaction
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.merge import merge_rows
@@ -176,7 +176,7 @@ class _Bucket:
         assert entry is not None
         snapshot = drive(self.store, RootView(entry.topic_id, 0, "t").pin())
         assert snapshot is not None
-        self.snapshot: Snapshot = snapshot
+        self.snapshot: CatalogView = snapshot
         self.rows = [*drive(self.store, snapshot.piece(0))]
         self.size = sum(row.size for row in self.rows)
         self.tp = TopicPartition("t", 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tiered.store.base import MAX_DELETE_KEYS, Delete, List, ListEntry, Page, Store
+from tiered.store.base import MAX_DELETE_KEYS, Delete, List, ListEntry, ListPage, Store
 from tiered.store.location import open_store
 
 
@@ -48,7 +48,7 @@ def _entries(store: Store) -> Iterator[ListEntry]:
     after = ""
     while True:
         page = store.execute(List("", start_after=after))
-        if not isinstance(page, Page):
+        if not isinstance(page, ListPage):
             return
         yield from page.entries
         if not page.more or not page.entries:

@@ -13,7 +13,7 @@ from tiered.metrics import Metric
 from tiered.model import TopicPartition
 from tiered.program.maintenance_loop import Upkeep, UpkeepView
 from tiered.remote.claim import owner_of
-from tiered.remote.maintain import Done
+from tiered.remote.maintain import ActionResult
 from tiered.store.aio_driver import in_thread
 from tiered.store.base import Store
 from tiered.store.limit import Slots
@@ -98,7 +98,7 @@ def as_json(view: UpkeepView) -> dict[str, Any]:
     }
 
 
-def _done(tp: TopicPartition, done: Done) -> None:
+def _done(tp: TopicPartition, done: ActionResult) -> None:
     fields = {"topic": tp.topic, "partition": tp.partition, "action": done.action.kind.value}
     sizes = {"bytes_read": done.bytes_read, "bytes_written": done.bytes_written}
     text = f"{tp} {done.action.kind} {done.action.start} to {done.action.end}"

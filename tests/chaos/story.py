@@ -22,7 +22,7 @@ from tests.chaos.weather import Weather
 from tests.integration.uploader.daemons import ROOT, environment
 from tests.support.proxy import FaultProxy
 from tiered.clock import SystemClock
-from tiered.plan.maintenance import Kind
+from tiered.plan.maintenance import MaintenanceKind
 
 STEP_SECONDS = (0.1, 1.2)
 PAUSE_SECONDS = (0.2, 6.0)
@@ -243,7 +243,9 @@ class Story:
         """What the maintainers said that they did: ``TOPIC-P KIND ...``, a line an action."""
         for log in self.folder.glob("maintainer-*.log"):
             words = [line.split() for line in log.read_text(errors="replace").splitlines()]
-            self.report.maintained.update(line[1] for line in words if len(line) > 1 and line[1] in set(Kind))
+            self.report.maintained.update(
+                line[1] for line in words if len(line) > 1 and line[1] in set(MaintenanceKind)
+            )
 
     def _read(self, log_dir: Path | None = None) -> ledger.Content:
         """Everything in the bucket, or on a disk. Offsets of a plain topic follow each other, or it is a Violation."""

@@ -50,7 +50,7 @@ from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import create_snapshot
 from tiered.repair.plan import EXIT_LEFT, RepairOptions, RepairPlan
 from tiered.repair.run import apply_repair, plan_rejoin, plan_repair, rejoin
-from tiered.store.base import ABSENT, Delete, List, Page, Put
+from tiered.store.base import ABSENT, Delete, List, ListPage, Put
 from tiered.store.driver import drive
 from tiered.store.location import open_store
 
@@ -653,7 +653,7 @@ def test_a_store_without_conditional_writes(tmp_path: Path) -> None:
     with pytest.raises(ConditionalWritesUnsupportedError):
         log.topic("t", create=True)
     page = store.execute(List(""))
-    assert isinstance(page, Page)
+    assert isinstance(page, ListPage)
     assert not [entry.key for entry in page.entries if entry.key.endswith((".log", "/root"))]
     log.close()
 

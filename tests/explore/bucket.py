@@ -20,10 +20,10 @@ from tiered.store.base import (
     Head,
     List,
     ListEntry,
+    ListPage,
     Missing,
     NotModified,
     Object,
-    Page,
     Put,
     PutResult,
     PutStatus,
@@ -106,7 +106,7 @@ class Objects:
         assert request.crc32c in {None, stored.crc32c}, "the body is not what was announced"
         return Objects({**self.held, request.key: stored}), PutResult(PutStatus.LANDED, stored.etag, stored.crc32c)
 
-    def _list(self, request: List) -> Page:
+    def _list(self, request: List) -> ListPage:
         found = sorted(
             (key for key in self.held if key.startswith(request.prefix) and key > request.start_after), key=str.encode
         )
@@ -114,7 +114,7 @@ class Objects:
             ListEntry(key, len(self.held[key].data), self.held[key].etag, PINNED_MS if "/pin/" in key else STORED_MS)
             for key in found[: request.limit]
         ]
-        return Page(tuple(entries), len(found) > request.limit, PINNED_MS)
+        return ListPage(tuple(entries), len(found) > request.limit, PINNED_MS)
 
 
 def _object(stored: Stored, data: bytes) -> Object:

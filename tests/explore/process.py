@@ -27,9 +27,9 @@ from tiered.format import root as root_format
 from tiered.format.root import Root
 from tiered.plan import invariants
 from tiered.remote import root_view
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.pages import PageCache
-from tiered.store.base import Backoff, Begin, Blocking, ListUploads, NewId, Now, Take, Time, Together, Uploads
+from tiered.store.base import Backoff, Begin, Blocking, ListUploads, NewId, Now, Take, Time, Together, UploadPage
 
 LATE_SECONDS = 100_000.0
 """What a late answer takes: longer than every deadline."""
@@ -166,7 +166,7 @@ class Runner:
                 case Blocking(call):
                     outcome = self._block(call)
                 case ListUploads():
-                    outcome = Uploads(())  # nothing here is large enough
+                    outcome = UploadPage(())  # nothing here is large enough
                 case Take(ticket):
                     (outcome,) = ticket  # type: ignore[misc]
                 case Begin(wanted):
@@ -326,7 +326,7 @@ def digest(value: Any) -> Any:
             return value
         case Root():
             return "root", value.version, value.commit.id
-        case Snapshot():
+        case CatalogView():
             return "snapshot", digest(value.root)
         case PageCache():
             return "pages", tuple(value._held)

@@ -24,7 +24,7 @@ from tiered.errors import (
 from tiered.format.batch import decode_records
 from tiered.format.keys import join_uid, parse_segment_key
 from tiered.plan.commit import SHAPE, Shape
-from tiered.plan.maintenance import Action, Kind
+from tiered.plan.maintenance import MaintenanceAction, MaintenanceKind
 from tiered.plan.root_lower_bounds import Known
 from tiered.remote.catalog import CommitLimits
 from tiered.remote.maintain import Maintainer
@@ -162,7 +162,7 @@ class Keeper:
         chosen = tuple(row for row in rows if start <= row.base and row.next <= end)
         if len(chosen) < 2:
             return
-        action = Action(Kind.MERGE, start, end, "small", rows=chosen)
+        action = MaintenanceAction(MaintenanceKind.MERGE, start, end, "small", rows=chosen)
         try:
             done = yield from self.spy(self._maintainer.run(action, TRUSTED))
         except FencedError:
@@ -173,13 +173,13 @@ class Keeper:
     def trim(self, offset: int) -> Steps[None]:
         """The log begins at ``offset``."""
         yield from self._maintainer.plan(())
-        yield from self._maintainer.run(Action(Kind.RETENTION, 0, offset, "old"), TRUSTED)
+        yield from self._maintainer.run(MaintenanceAction(MaintenanceKind.RETENTION, 0, offset, "old"), TRUSTED)
         yield Report("trimmed", (offset,))
 
     def collect(self) -> Steps[None]:
         """What is in the trash goes."""
-        yield from self._maintainer.plan((Kind.COLLECT,))
-        yield from self._maintainer.run(Action(Kind.COLLECT, 0, 0, "garbage"), TRUSTED)
+        yield from self._maintainer.plan((MaintenanceKind.COLLECT,))
+        yield from self._maintainer.run(MaintenanceAction(MaintenanceKind.COLLECT, 0, 0, "garbage"), TRUSTED)
 
     def sweep(self) -> Steps[None]:
         """Orphans go."""

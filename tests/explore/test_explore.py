@@ -21,10 +21,10 @@ from tiered.store.base import (
     Head,
     List,
     ListEntry,
+    ListPage,
     Match,
     NotModified,
     Object,
-    Page,
     Put,
     PutResult,
 )
@@ -120,12 +120,12 @@ def _translated(outcome: object, ours: dict[str, str]) -> object:
             return Object(data, ours[etag], size, STORED_MS, 0, crc)
         case PutResult(status, etag, crc):
             return PutResult(status, ours.get(etag, ""), crc)
-        case Page(entries, more, _):
-            return Page(tuple(ListEntry(each.key, each.size, ours[each.etag], STORED_MS) for each in entries), more)
+        case ListPage(entries, more, _):
+            return ListPage(tuple(ListEntry(each.key, each.size, ours[each.etag], STORED_MS) for each in entries), more)
     return outcome
 
 
 def _plain(outcome: object) -> object:
-    if isinstance(outcome, Page):
+    if isinstance(outcome, ListPage):
         return outcome.entries, outcome.more
     return type(outcome) if isinstance(outcome, NotModified) else outcome

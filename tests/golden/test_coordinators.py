@@ -28,7 +28,7 @@ from tiered.format.coordinator_records import (
 from tiered.format.kafka_struct import Layout, read_struct, write_struct
 from tiered.format.kernels import Record
 from tiered.format.wire import WireReader, WireWriter
-from tiered.plan.transactions import Step, TransactionCoordinator
+from tiered.plan.transactions import TransactionChange, TransactionCoordinator
 
 DELETED = "<DELETE>"
 
@@ -187,7 +187,7 @@ def test_the_coordinator_writes_what_the_broker_wrote(kafka_fixtures: Path) -> N
     assert sorted(counts) == [0, 1, 2, 3, 4, 5]
 
 
-def step_to(ours: TransactionCoordinator, name: str, wanted: TxnValue) -> Step | None:
+def step_to(ours: TransactionCoordinator, name: str, wanted: TxnValue) -> TransactionChange | None:
     now_ms, before = wanted.last_update_ms, ours.find(name)
     if wanted.state is TxnState.EMPTY or before is None:
         return ours.init(name, new_producer_id=wanted.producer_id, now_ms=now_ms, timeout_ms=wanted.timeout_ms)

@@ -16,7 +16,7 @@ from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
 from tiered.format.txn_index import decode_txns, encode_txns
 from tiered.model import AbortedTxn
 from tiered.plan.producer import ProducerBatch, producer_batch
-from tiered.plan.producer_state import ProducerState, Snapshot
+from tiered.plan.producer_state import ProducerSnapshot, ProducerState
 
 
 def batches_of(log: Path) -> Iterator[tuple[BatchHeader, ProducerBatch | None]]:
@@ -44,7 +44,7 @@ class Replayed:
             aborted = self.aborted[log] = []
             for header, batch in batches_of(log):
                 if epoch not in (-1, header.leader_epoch):  # a restart loads what it had just written
-                    state.load(Snapshot(header.base_offset, state.entries()), log_start=0, now_ms=MADE_MS)
+                    state.load(ProducerSnapshot(header.base_offset, state.entries()), log_start=0, now_ms=MADE_MS)
                 epoch = header.leader_epoch
                 if header.base_offset in wanted:
                     self.states[header.base_offset] = encode_snapshot(state.entries())
@@ -85,7 +85,7 @@ def recovered(logs: list[Path], snapshots: dict[int, bytes], offset: int) -> byt
     base = max(b for b in map(base_offset, logs) if b in snapshots and b < offset)
     state = ProducerState()
     entries = tuple(decode_snapshot(snapshots[base]))
-    state.load(Snapshot(base, entries), log_start=0, now_ms=MADE_MS)
+    state.load(ProducerSnapshot(base, entries), log_start=0, now_ms=MADE_MS)
     return Replayed([log for log in logs if base_offset(log) >= base], state, wanted={offset}).states[offset]
 
 
@@ -103,7 +103,7 @@ def test_the_tail_of_a_cleaned_log_continues_its_snapshot(kafka_fixtures: Path, 
         if base not in snapshots:
             continue
         state = ProducerState()
-        state.load(Snapshot(base, tuple(decode_snapshot(snapshots[base]))), log_start=0, now_ms=0)
+        state.load(ProducerSnapshot(base, tuple(decode_snapshot(snapshots[base]))), log_start=0, now_ms=0)
         replayed = Replayed([tail], state, wanted=set())
         if replayed.end in snapshots:
             assert replayed.states[replayed.end] == snapshots[replayed.end], partition
@@ -121,7 +121,7 @@ def test_the_same_entries_are_read_back(kafka_fixtures: Path) -> None:
             continue
         state = ProducerState()
         entries = tuple(decode_snapshot(path.read_bytes()))
-        state.load(Snapshot(base_offset(path), entries), log_start=0, now_ms=0)
+        state.load(ProducerSnapshot(base_offset(path), entries), log_start=0, now_ms=0)
         assert encode_snapshot(state.entries()) == path.read_bytes(), path
         assert [p for _, p in state.open_txns()] == [
             e.producer_id for e in sorted(entries, key=lambda e: e.txn_first_offset) if e.txn_first_offset >= 0

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tiered.errors import InvalidRecordError, OutOfOrderSequenceError, ProducerFencedError
 from tiered.plan.producer import SEQUENCES, Marker, Origin, ProducerBatch
-from tiered.plan.producer_state import Duplicate, ProducerState, Snapshot
+from tiered.plan.producer_state import Duplicate, ProducerSnapshot, ProducerState
 
 START = SEQUENCES - 4  # the wrap is met early
 
@@ -123,7 +123,7 @@ def step(state: ProducerState, model: Model, action: str, pid: int, *, number: i
     elif action == "stale" and epoch > 0:
         expect(ProducerFencedError, state, batch(model, pid, due, 1, txn=is_open, epoch=epoch - 1))
     elif action == "load":
-        state.load(Snapshot(model.end, state.entries()), log_start=0, now_ms=0)
+        state.load(ProducerSnapshot(model.end, state.entries()), log_start=0, now_ms=0)
         model.loads = dict.fromkeys(range(3), model.end)
 
 

@@ -21,7 +21,7 @@ from tiered.format.batch import decode_records, encode_batch
 from tiered.format.decision import COMMITTED, Decision
 from tiered.format.keys import root_key
 from tiered.model import NewRecord, TopicPartition
-from tiered.plan.maintenance import Kind
+from tiered.plan.maintenance import MaintenanceKind
 from tiered.remote.gc.sink_orphans import sweep_decisions
 from tiered.remote.maintain import Maintainer
 from tiered.remote.sink_commit import Sink, upload_staged
@@ -74,7 +74,7 @@ def maintain(process: SteppedProcess, config: TopicConfig = CONFIG) -> Steps[Non
     try:
         for number in range(PARTITIONS):
             maintainer = Maintainer(TopicPartition("t", number), TOPIC_ID, config, owner=str(process))
-            plan = yield from maintainer.plan((Kind.MERGE, Kind.COLLECT))
+            plan = yield from maintainer.plan((MaintenanceKind.MERGE, MaintenanceKind.COLLECT))
             for action in plan.actions if plan is not None else ():
                 yield from maintainer.run(action, TRUSTED)
             yield from maintainer.sweep(delete=True)

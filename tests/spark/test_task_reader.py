@@ -28,7 +28,7 @@ from tiered.errors import (
     UnknownTopicError,
 )
 from tiered.format.batch import encode_batch, read_header
-from tiered.format.batch_scanner import Run, cut
+from tiered.format.batch_scanner import BatchRun, cut
 from tiered.format.control import ControlType, marker
 from tiered.format.crc import crc32c
 from tiered.format.keys import partition_prefix
@@ -37,11 +37,11 @@ from tiered.format.rows import Rows
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import AbortedTxn, Row, TopicPartition
-from tiered.plan.maintenance import Kind
+from tiered.plan.maintenance import MaintenanceKind
 from tiered.plan.read import Tier
 from tiered.read.stream import TierStream
 from tiered.remote.gc.deletion import begin_deletion
-from tiered.remote.maintain import Done, Maintainer
+from tiered.remote.maintain import ActionResult, Maintainer
 from tiered.remote.topics import load_topic, register_topic, update_topic
 from tiered.spark.options import ReadOptions
 from tiered.spark.schema import kafka_schema
@@ -49,7 +49,7 @@ from tiered.spark.slice_reader import SliceReader
 from tiered.spark.slices import Piece, Slice
 from tiered.spark.source import TieredDataSource, TieredReader
 from tiered.spark.task_reader import PinnedPiece, Sources
-from tiered.store.base import ABSENT, Delete, Get, List, Match, Object, Outcome, Page, Put, Steps, StoreRequest
+from tiered.store.base import ABSENT, Delete, Get, List, ListPage, Match, Object, Outcome, Put, Steps, StoreRequest
 from tiered.store.directory import DirectoryStore
 from tiered.store.driver import drive
 from tiered.testing.clock import FakeClock
@@ -311,7 +311,7 @@ def test_a_partition_that_leaves_the_disk_while_it_is_read(both: tuple[Bucket, P
 
 def bases(given: list[Any]) -> list[int]:
     """The first offset of each batch, in a run or alone."""
-    found = [cut(each.data) if isinstance(each, Run) else (each[1],) for each in given]
+    found = [cut(each.data) if isinstance(each, BatchRun) else (each[1],) for each in given]
     return [read_header(batch).base_offset for some in found for batch in some]
 
 
@@ -324,7 +324,7 @@ def test_what_was_read_of_the_disk_before_it_left_is_not_read_again(
     bucket.log.add(seal(batches(60, 130)))
     read_runs = PartitionLog.read_runs
 
-    def leaving(log: PartitionLog, start: int, end: int | None = None) -> Iterator[Run]:
+    def leaving(log: PartitionLog, start: int, end: int | None = None) -> Iterator[BatchRun]:
         yield next(read_runs(log, start, end))
         raise OffsetOutOfRangeError("it left", requested=100, earliest=130, latest=130)
 
@@ -372,7 +372,7 @@ def test_batches_come_in_runs_from_the_disk_and_where_they_were_rewritten(both: 
     sources = Sources(bucket.store, str(directory))
     for piece, expected in ((local, [[40], [100, 130]]), (remote, [[0, 20, 40]])):
         given = [each for _, found in PinnedPiece(piece, sources, fail_on_data_loss=True).stretches() for each in found]
-        assert {type(each) for each in given} == {Run}
+        assert {type(each) for each in given} == {BatchRun}
         assert [bases([each]) for each in given] == expected
     sources.close()
 
@@ -531,7 +531,7 @@ NO_GRACE = TopicConfig(gc_grace_ms=0, segment_bytes=20_000, merge_min_bytes=10_0
 END = 1000
 
 
-def maintain(bucket: Bucket, *kinds: Kind) -> list[Done]:
+def maintain(bucket: Bucket, *kinds: MaintenanceKind) -> list[ActionResult]:
     """By somebody else, a second after the last one; without a grace time."""
     bucket.log.clock.advance(1)
     maintainer = Maintainer(TP, TOPIC_ID, NO_GRACE, owner="m:1")
@@ -544,7 +544,9 @@ def maintain(bucket: Bucket, *kinds: Kind) -> list[Done]:
 
 
 def collected(bucket: Bucket) -> int:
-    return sum(done.collected.objects for done in maintain(bucket, Kind.COLLECT) if done.collected is not None)
+    return sum(
+        done.collected.objects for done in maintain(bucket, MaintenanceKind.COLLECT) if done.collected is not None
+    )
 
 
 def left(bucket: Bucket, slices: list[Any]) -> set[Row]:
@@ -557,7 +559,7 @@ def left(bucket: Bucket, slices: list[Any]) -> set[Row]:
 def keys(bucket: Bucket, folder: str) -> list[str]:
     """What is there below a partition's folder."""
     page = bucket.store.execute(List(partition_prefix(TOPIC_ID, 0) + folder))
-    assert isinstance(page, Page)
+    assert isinstance(page, ListPage)
     return [entry.key for entry in page.entries]
 
 
@@ -591,7 +593,7 @@ def test_what_a_pinned_plan_names_is_not_collected_and_read_as_it_was(living: Bu
     (pin,) = keys(living, "pin/")
     said = {"version": slices[0].pieces[0].root_version, "uid": pin.rpartition("/")[2]}
     assert json.loads(got(living, pin).data) == said
-    maintain(living, Kind.MERGE)
+    maintain(living, MaintenanceKind.MERGE)
     assert collected(living) == 0
     before = keys(living, "")
     assert offsets(read(pinned, slices)) == list(range(END))
@@ -609,7 +611,7 @@ def test_a_task_renews_an_old_pin_and_one_that_expired_is_not_believed(living: B
     reader = living.reader(pin="true")
     slices = reader.partitions()
     (pin,) = keys(living, "pin/")
-    maintain(living, Kind.MERGE)
+    maintain(living, MaintenanceKind.MERGE)
     age(living, pin, hours=5.9)
     assert offsets(read(reader, slices)) == list(range(END))
     assert SystemClock().now_ms() - got(living, pin).last_modified_ms < 3_600_000

@@ -16,9 +16,9 @@ import tiered
 from tiered.clock import SystemClock, SystemIds
 from tiered.errors import OffsetOutOfRangeError
 from tiered.model import NewRecord, TopicPartition
-from tiered.plan.maintenance import Kind
+from tiered.plan.maintenance import MaintenanceKind
 from tiered.program.maintenance_loop import Scope, Upkeep
-from tiered.remote.maintain import Done
+from tiered.remote.maintain import ActionResult
 from tiered.spark.schema import kafka_schema
 from tiered.spark.source import TieredDataSource
 from tiered.store.base import list_all
@@ -57,15 +57,15 @@ class Desk:
             self.written += EACH
         self.log.sync()
 
-    def maintain(self, kind: Kind) -> None:
+    def maintain(self, kind: MaintenanceKind) -> None:
         """Until there is nothing left to do, with the objects of before gone."""
-        done: list[Done] = []
+        done: list[ActionResult] = []
         upkeep = Upkeep(
             self.store,
             owner="test",
             clock=SystemClock(),
             ids=SystemIds(),
-            scope=Scope((kind, Kind.COLLECT)),
+            scope=Scope((kind, MaintenanceKind.COLLECT)),
             on_done=lambda _, one: done.append(one),
         )
         before = self.objects()
@@ -113,7 +113,7 @@ def test_merging_under_a_plan_changes_no_row(desks: Any) -> None:
     start = stream.initialOffset()
     end = stream.latestOffset(start, ReadMaxRows(120))
     slices, batch = reader.partitions(), stream.partitions(start, end)
-    desk.maintain(Kind.MERGE)
+    desk.maintain(MaintenanceKind.MERGE)
     assert rows_of(reader, slices) == written(range(SEGMENTS * EACH))
     assert rows_of(stream, batch) == written(range(120))
     desk.write(2)
@@ -128,7 +128,7 @@ def test_compaction_under_a_plan_loses_no_newest_record(desks: Any) -> None:
     start = stream.initialOffset()
     end = stream.latestOffset(start, stream.getDefaultReadLimit())
     slices, batch = reader.partitions(), stream.partitions(start, end)
-    desk.maintain(Kind.COMPACT)
+    desk.maintain(MaintenanceKind.COMPACT)
     with tiered.open_reader(desk.url) as library:
         left = [(record.offset, record.key, record.value) for record in library.topic("t").read()]
     everything = written(range(SEGMENTS * EACH))
@@ -154,7 +154,7 @@ def test_retention_under_a_plan_fails_what_is_gone_and_nothing_else(desks: Any) 
     desk.topic.append(b"young")
     desk.log._local.partition(TP).roll()
     desk.log.sync()
-    desk.maintain(Kind.RETENTION)
+    desk.maintain(MaintenanceKind.RETENTION)
     gone = SEGMENTS * EACH
     with pytest.raises(
         OffsetOutOfRangeError, match=f"offsets 0 to {gone} are gone .* the log holds {gone} to {gone + 1}"

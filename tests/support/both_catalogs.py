@@ -13,7 +13,7 @@ from tiered.format.page import Content, PageKind, Pointer, Pointers, encode_page
 from tiered.format.root import Root
 from tiered.format.rows import NO_ROWS
 from tiered.remote import catalog_view
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.pages import PageCache
 from tiered.store.base import Get, Steps
 
@@ -29,7 +29,7 @@ class Pages:
     bounds: list[tuple[int, int]] = field(default_factory=list)
     held: dict[Pointer, Content] = field(default_factory=dict)
 
-    def of(self, root: Root, _cache: PageCache | None = None) -> Snapshot:
+    def of(self, root: Root, _cache: PageCache | None = None) -> CatalogView:
         """The catalog of ``root``, all of its rows in pages that are in no store."""
         pointers = []
         for at in range(0, len(root.rows), PAGE_ROWS):
@@ -38,7 +38,7 @@ class Pages:
             self.held[page.pointer] = page.content
             pointers.append(page.pointer)
         self.rows = max(self.rows, len(root.rows))
-        return Snapshot(replace(root, rows=NO_ROWS, leaves=Pointers.of(pointers)))
+        return CatalogView(replace(root, rows=NO_ROWS, leaves=Pointers.of(pointers)))
 
     def answer(
         self, root: Root, _kind: PageKind, pointers: Sequence[Pointer], _cache: PageCache
@@ -54,7 +54,7 @@ class Pages:
 def use_pages(patch: Callable[[object, str, object], None]) -> Pages:
     """From now on every catalog that is pinned has pages."""
     pages = Pages()
-    patch(Snapshot, "of", pages.of)
+    patch(CatalogView, "of", pages.of)
     patch(catalog_view, "read_pages", pages.answer)
     return pages
 

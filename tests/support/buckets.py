@@ -25,7 +25,7 @@ from tiered.remote.topics import TopicEntry, load_topic
 from tiered.repair.bench import Workbench
 from tiered.repair.plan import RepairOptions, RepairPlan
 from tiered.repair.run import apply_repair, plan_repair
-from tiered.store.base import ABSENT, Delete, Get, List, NewId, Object, Page, Put, Steps, Store
+from tiered.store.base import ABSENT, Delete, Get, List, ListPage, NewId, Object, Put, Steps, Store
 from tiered.store.directory import DirectoryStore
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
@@ -83,7 +83,7 @@ class Bucket:
 
     def listed(self, part: str = "") -> list[str]:
         page = self.store.execute(List(""))
-        assert isinstance(page, Page)
+        assert isinstance(page, ListPage)
         assert not page.more
         return [entry.key for entry in page.entries if part in entry.key]
 

@@ -8,7 +8,7 @@ from tiered.format.bundle import encode_bundle
 from tiered.format.keys import index_key, segment_key, topic_key
 from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
 from tiered.model import Row, SealedIndexes, SegmentDescriptor, TopicPartition
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.topics import TopicEntry, encode_topic, load_topic
 from tiered.repair.bench import Workbench
 from tiered.repair.plan import Action, RepairOptions
@@ -44,7 +44,7 @@ class Paged(Place):
         self.put(index_key(TOPIC_ID, 0, row), bundle)
         return row
 
-    def plan_root(self) -> tuple[list[Action], Snapshot | None]:
+    def plan_root(self) -> tuple[list[Action], CatalogView | None]:
         entry = self.world.run(load_topic("flights"))
         assert entry is not None
         return self.world.run(plan_root(Ground(TP, entry, RepairOptions(), None)))

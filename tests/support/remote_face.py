@@ -8,7 +8,7 @@ from uuid import UUID
 
 from tiered.clock import Clock, IdSource
 from tiered.model import AbortedTxn, Row
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.reader import HeadedBatch, RemotePartition
 from tiered.store.base import Store
 from tiered.store.runner import Runner
@@ -32,10 +32,10 @@ class RemoteFace:
         self.tp, self.topic_id = self.steps.tp, topic_id
         self.runner = Runner(store, clock, ids)
 
-    def snapshot(self) -> Snapshot | None:
+    def snapshot(self) -> CatalogView | None:
         return self.runner.run(self.steps.snapshot())
 
-    def refresh(self) -> Snapshot | None:
+    def refresh(self) -> CatalogView | None:
         return self.runner.run(self.steps.refresh())
 
     @property

@@ -23,8 +23,8 @@ from tiered.format.time_index import TIME_ENTRY_BYTES, TimeIndex
 from tiered.format.txn_index import decode_txns
 from tiered.model import ByteSource, Row, SealedIndexes, SegmentDescriptor, TopicPartition
 from tiered.plan.producer import read_producer
-from tiered.plan.producer_state import Snapshot
-from tiered.plan.side_files import Follower, Judged, judge_snapshot, judge_txn_index
+from tiered.plan.producer_state import ProducerSnapshot
+from tiered.plan.side_files import Follower, SideFileVerdict, judge_snapshot, judge_txn_index
 from tiered.store.base import Blocking, Emit, Get, Missing, Object, Steps, Together
 
 WINDOW_BYTES = 1024 * 1024
@@ -378,7 +378,7 @@ class SideFileCheck:
         *,
         expected: bool = False,
         alone: bool = False,
-    ) -> tuple[Judged, Judged]:
+    ) -> tuple[SideFileVerdict, SideFileVerdict]:
         """Judge transaction index and producer snapshot of the segment that was just read.
 
         ``alone``: offsets before the log cannot be read, so that a marker whose transaction began there hides nothing.
@@ -393,9 +393,9 @@ class SideFileCheck:
         return txns, producers
 
 
-def _decoded(snapshot: bytes | None, end_offset: int) -> Snapshot | None:
+def _decoded(snapshot: bytes | None, end_offset: int) -> ProducerSnapshot | None:
     try:
-        return None if snapshot is None else Snapshot(end_offset, tuple(decode_snapshot(snapshot)))
+        return None if snapshot is None else ProducerSnapshot(end_offset, tuple(decode_snapshot(snapshot)))
     except CorruptionError:
         return None
 

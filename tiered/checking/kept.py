@@ -27,7 +27,7 @@ from tiered.format.page import PageKind
 from tiered.format.rows import Trash
 from tiered.format.trash import TRASH_LIST
 from tiered.model import Row, TopicPartition
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.gc.garbage import page_key_of, trash_page
 from tiered.remote.pins import let_go, live_pins, read_pin
 from tiered.remote.root_view import RootView
@@ -101,7 +101,7 @@ class _Kept:
 
     def __init__(self, tp: TopicPartition, view: RootView, read_data: bool) -> None:
         self._tp, self._view, self._read_data = tp, view, read_data
-        self._newest: Snapshot | None = None
+        self._newest: CatalogView | None = None
         self.found: list[Finding] = []
 
     def add(self, where: str, code: str, message: str, severity: Severity = Severity.ERROR, position: int = -1) -> None:
@@ -129,7 +129,7 @@ class _Kept:
         """Compare the segments that only a snapshot names, not the newest catalog, with their rows."""
         name = taken.source.removeprefix("snapshot ")
         findings = Findings(snap_key(self._view.topic_id, self._view.partition, name))
-        held, newest = Snapshot.of(taken.root), (yield from self._pinned())
+        held, newest = CatalogView.of(taken.root), (yield from self._pinned())
         at = held.start_offset
         try:
             while len(rows := (yield from held.piece(at))):
@@ -170,7 +170,7 @@ class _Kept:
             except CorruptionError as damage:
                 self.unreadable(key, "garbage", damage)
 
-    def _pinned(self) -> Steps[Snapshot | None]:
+    def _pinned(self) -> Steps[CatalogView | None]:
         """Return the newest catalog, None without one that can be read."""
         if self._newest is None:
             try:
@@ -187,7 +187,7 @@ class _Kept:
             return True
 
 
-def _names(newest: Snapshot | None, row: Row) -> Steps[bool]:
+def _names(newest: CatalogView | None, row: Row) -> Steps[bool]:
     """Return True if the newest catalog names a row. It is judged there then."""
     if newest is None or not newest.start_offset <= row.base < newest.next_offset:
         return False

@@ -66,7 +66,7 @@ from tiered.local.segment.sealed import FileSource
 from tiered.model import SealedIndexes, TopicPartition
 from tiered.plan.retention import is_believed, wrong_times_text
 from tiered.plan.root_lower_bounds import Known
-from tiered.plan.side_files import Judged
+from tiered.plan.side_files import SideFileVerdict
 
 OFFSET_CHECKPOINTS = (RECOVERY_POINT_NAME, LOG_START_NAME, REPLICATION_NAME, CLEANER_NAME)
 RENAMED = {
@@ -427,11 +427,13 @@ class LocalCheck:
         expected = noted is not None and noted.producers > 0
         txns, producers = beside.compare(base, end, txn_index or b"", snapshot or None, expected=expected, alone=alone)
         if txn_index is None:
-            txns = Judged(b"")
+            txns = SideFileVerdict(b"")
         if snapshot is None:
-            producers = Judged(b"")
+            producers = SideFileVerdict(b"")
         if not snapshot and not expected:
-            producers = Judged(b"")  # a broker, a recovery and a cleaner leave fewer snapshots than there are segments
+            producers = SideFileVerdict(
+                b""
+            )  # a broker, a recovery and a cleaner leave fewer snapshots than there are segments
         for code, name, judged in (
             ("txn_index_lost", local_name(base, TXN_INDEX_SUFFIX), txns),
             ("producer_snapshot_lost", local_name(end, SNAPSHOT_SUFFIX), producers),

@@ -55,7 +55,7 @@ from tiered.plan.root_lower_bounds import NOTHING_KNOWN
 from tiered.plan.side_files import NO_PRODUCERS
 from tiered.plan.sink_commit import passed_batch
 from tiered.plan.visibility import open_firsts
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.gc.orphans import drop_named
 from tiered.remote.pins import Pin
 from tiered.remote.root_view import root_get, two_names
@@ -144,7 +144,7 @@ class RemoteCheck:
         if pinned is not None:
             yield from self._look_under_pin(pinned, reading, start, end)
 
-    def _look_under_pin(self, pinned: Snapshot, reading: Reading, start: int, end: int) -> Steps[None]:
+    def _look_under_pin(self, pinned: CatalogView, reading: Reading, start: int, end: int) -> Steps[None]:
         if not (reading.data and reading.pin and self._facts.may_pin and pinned.segments):
             yield from self.segments(pinned, start, end, reading)
             return
@@ -157,7 +157,7 @@ class RemoteCheck:
             raise
         yield from pin.drop()
 
-    def _hold(self, pin: Pin, pinned: Snapshot) -> Steps[Snapshot | None]:
+    def _hold(self, pin: Pin, pinned: CatalogView) -> Steps[CatalogView | None]:
         """Return the catalog under the pin. None without one: vanished objects are then sought in the newest root."""
         try:
             return (yield from pin.hold(pinned, partial(self._pin, Findings(self._key))))
@@ -170,7 +170,7 @@ class RemoteCheck:
             yield from self._tell(found.about(*self._tp))
             return None
 
-    def catalog(self, *, told: bool = True) -> Steps[Snapshot | None]:
+    def catalog(self, *, told: bool = True) -> Steps[CatalogView | None]:
         """Return the catalog, None if it is unusable. Report findings about the root, unless the caller opts out."""
         catalog = Findings(self._key)
         pinned = yield from self._pin(catalog)
@@ -208,7 +208,9 @@ class RemoteCheck:
         if pinned is not None and (older := newest.contradicts(pinned.root)):
             catalog.error("went_back", f"an older root was put back: {older}; see `{self._repair}`")
 
-    def segments(self, pinned: Snapshot, start: int, end: int, reading: Reading, pin: Pin | None = None) -> Steps[None]:
+    def segments(
+        self, pinned: CatalogView, start: int, end: int, reading: Reading, pin: Pin | None = None
+    ) -> Steps[None]:
         """Report on the segments whose base is in ``start`` to ``end`` (exclusive). Renew ``pin``."""
         try:
             last = yield from pinned.last()
@@ -226,7 +228,7 @@ class RemoteCheck:
                 yield from self._rows(held[first : first + ROWS_TOGETHER], reading)
             at = rows.end_offset
 
-    def _follow_up_to(self, pinned: Snapshot, start: int) -> Steps[None]:
+    def _follow_up_to(self, pinned: CatalogView, start: int) -> Steps[None]:
         """Rebuild the producers' state before ``start``, as if all earlier segments had been checked.
 
         The search begins at a segment after whose end no transaction is open, and follows at least one whole segment
@@ -265,7 +267,7 @@ class RemoteCheck:
             return None
         return (yield from self._bundle(row, found, Findings("")))
 
-    def _piece(self, pinned: Snapshot, at: int) -> Steps[Rows]:
+    def _piece(self, pinned: CatalogView, at: int) -> Steps[Rows]:
         """Return rows of the catalog; none after a lost or damaged page, which is reported."""
         try:
             return (yield from pinned.piece(at))
@@ -308,7 +310,7 @@ class RemoteCheck:
             found.add(Severity.INFO, code, f"{key} ({size_bytes} bytes): {what}")
         yield from self._tell(found.about(*self._tp))
 
-    def _pin(self, catalog: Findings) -> Steps[Snapshot | None]:
+    def _pin(self, catalog: Findings) -> Steps[CatalogView | None]:
         try:
             found = yield root_get(self._key)
         except CorruptionError as damage:
@@ -338,7 +340,7 @@ class RemoteCheck:
             return None
         for violation in check_root(root):
             catalog.error("invariant", str(violation))
-        return Snapshot.of(root)
+        return CatalogView.of(root)
 
     def _left_without_root(self, catalog: Findings) -> Steps[str]:
         """Return a sentence that proves an earlier root, ``""`` without a proof."""
@@ -622,7 +624,7 @@ def size_steps(tps: Iterable[tuple[UUID, int]], parts: int) -> Steps[int]:
         for key, found in zip(some, (yield from ask_all(map(root_get, some))), strict=True):
             if isinstance(found, Object):
                 with contextlib.suppress(TieredError):  # reported when its turn comes
-                    total += Snapshot.of(decode_root(found.data, key=key)).size_bytes // parts
+                    total += CatalogView.of(decode_root(found.data, key=key)).size_bytes // parts
     return total
 
 

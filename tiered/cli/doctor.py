@@ -27,7 +27,7 @@ from tiered.program.open_store import location, open_remote
 from tiered.program.output import counted, human_bytes, human_duration
 from tiered.program.partition_status import lock_holders
 from tiered.program.versions import part_versions, product_version
-from tiered.store.base import Get, Head, List, Object, Page, Store
+from tiered.store.base import Get, Head, List, ListPage, Object, Store
 from tiered.store.capabilities import check_capabilities, probe
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
@@ -286,7 +286,7 @@ def _versions(store: Store) -> Diagnosis:
 
 def _list(store: Store, dates: list[int], keys: list[str]) -> Diagnosis:
     page = store.execute(List(TOPICS_PREFIX, limit=1000))
-    if not isinstance(page, Page):
+    if not isinstance(page, ListPage):
         return Diagnosis("list", FAIL, f"a listing gave {page!r}", "", 1)
     dates.append(page.date_ms)
     keys += [entry.key for entry in page.entries]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tiered.cli.maintain import Wanted, maintain
-from tiered.plan.maintenance import Kind
+from tiered.plan.maintenance import MaintenanceKind
 from tiered.program.application import Application, Command, Group, pass_application
 
 _SELECTED = click.argument("selected", required=False, metavar="[TOPIC[:P]]")
@@ -30,7 +30,7 @@ def plan_command(app: Application, *, selected: str | None, orphans: bool) -> in
     Example:
       tiered gc plan --remote s3://acme-logs/prod --orphans
     """
-    return maintain(app, "gc plan", Wanted(selected, (Kind.COLLECT,), orphans=orphans), dry_run=True)
+    return maintain(app, "gc plan", Wanted(selected, (MaintenanceKind.COLLECT,), orphans=orphans), dry_run=True)
 
 
 @command.command("run", cls=Command)
@@ -50,4 +50,6 @@ def run_command(app: Application, *, selected: str | None, orphans: bool, yes: b
     Example:
       tiered gc run --remote s3://acme-logs/prod --yes
     """
-    return maintain(app, "gc run", Wanted(selected, (Kind.COLLECT,), orphans=orphans), dry_run=False, yes=yes)
+    return maintain(
+        app, "gc run", Wanted(selected, (MaintenanceKind.COLLECT,), orphans=orphans), dry_run=False, yes=yes
+    )

@@ -19,7 +19,7 @@ from tiered.program.application import (
 from tiered.program.open_log import Tiers, open_in_bucket
 from tiered.program.open_reader import chosen_partitions
 from tiered.program.output import columns, counted
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.claim import owner_of
 from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
@@ -84,7 +84,7 @@ def handover(app: Application, *, topic: str, to: str, dry_run: bool, yes: bool)
     return app.out.result("topics handover", fields, [text])
 
 
-def _pinned(tiers: Tiers, entry: TopicEntry, number: int) -> Snapshot:
+def _pinned(tiers: Tiers, entry: TopicEntry, number: int) -> CatalogView:
     pinned = tiers.run(RootView(entry.topic_id, number, entry.name).pin())
     if pinned is None:
         raise ConfigError(

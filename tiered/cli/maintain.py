@@ -25,7 +25,7 @@ from tiered.errors import (
 )
 from tiered.format.root import STATE_DELETING
 from tiered.model import TopicPartition
-from tiered.plan.maintenance import ROUTINE, Action, Kind, PartitionPlan
+from tiered.plan.maintenance import ROUTINE, MaintenanceAction, MaintenanceKind, MaintenancePlan
 from tiered.program.application import Application, Command, Group, confirm, pass_application, split_topic
 from tiered.program.limit_options import with_limits
 from tiered.program.maintenance_loop import EVERY_MS, Scope, Upkeep, room_for
@@ -41,7 +41,7 @@ from tiered.remote.gc.deletion import tend_deletion
 from tiered.remote.gc.orphans import Swept
 from tiered.remote.gc.sink_orphans import sweep_decisions
 from tiered.remote.gc.strays import Strays, sweep_strays
-from tiered.remote.maintain import Done, Maintainer
+from tiered.remote.maintain import ActionResult, Maintainer
 from tiered.store.capabilities import check_capabilities, probe
 from tiered.store.limit import Limits, Slots
 from tiered.store.threads import ThreadPool
@@ -59,14 +59,16 @@ def command() -> None:
     """Retention, merging and compaction of what is in the bucket."""
 
 
-def _only(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[Kind, ...]:
+def _only(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[MaintenanceKind, ...]:
     if value is None:
         return ROUTINE
     words = [word.strip() for word in value.split(",")]
-    unknown = [word for word in words if word not in set(Kind)]
+    unknown = [word for word in words if word not in set(MaintenanceKind)]
     if unknown:
-        raise ConfigError(f"--only {unknown[0]!r} is no kind of maintenance", hint=f"one of {', '.join(Kind)}")
-    return tuple(Kind(word) for word in words)
+        raise ConfigError(
+            f"--only {unknown[0]!r} is no kind of maintenance", hint=f"one of {', '.join(MaintenanceKind)}"
+        )
+    return tuple(MaintenanceKind(word) for word in words)
 
 
 def _every(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
@@ -101,7 +103,9 @@ _BEGIN = click.option(
 @_KINDS
 @_BEGIN
 @pass_application
-def plan_command(app: Application, *, selected: str | None, kinds: tuple[Kind, ...], begin_at: int | None) -> int:
+def plan_command(
+    app: Application, *, selected: str | None, kinds: tuple[MaintenanceKind, ...], begin_at: int | None
+) -> int:
     """Print what is to be done, why, and what it costs. Nothing is changed.
 
     \b
@@ -126,7 +130,7 @@ def run_command(
     app: Application,
     *,
     selected: str | None,
-    kinds: tuple[Kind, ...],
+    kinds: tuple[MaintenanceKind, ...],
     begin_at: int | None,
     dry_run: bool,
     yes: bool,
@@ -166,7 +170,7 @@ class Wanted:
     """
 
     selected: str | None
-    kinds: tuple[Kind, ...]
+    kinds: tuple[MaintenanceKind, ...]
     begin_at: int | None = None
     orphans: bool = False
     limits: Mapping[str, str | None] = field(default_factory=dict)
@@ -178,15 +182,15 @@ def limits_of(app: Application, flags: Mapping[str, str | None]) -> Limits:
 
 
 def maintain(app: Application, name: str, wanted: Wanted, *, dry_run: bool, yes: bool = False) -> int:
-    if wanted.begin_at is not None and Kind.RETENTION not in wanted.kinds:
+    if wanted.begin_at is not None and MaintenanceKind.RETENTION not in wanted.kinds:
         kinds = ",".join(wanted.kinds)
         raise ConfigError(
             f"--start-offset trims, and --only {kinds} leaves retention out",
-            hint=f"leave one of them out, or --only {Kind.RETENTION},{kinds}",
+            hint=f"leave one of them out, or --only {MaintenanceKind.RETENTION},{kinds}",
         )
     app.need_remote()
     limits = limits_of(app, wanted.limits)
-    done: list[Done] = []
+    done: list[ActionResult] = []
     swept: dict[TopicPartition, Swept] = {}
     failed: Failed = {}
     with open_tiers(app, with_local=False, limits=limits) as tiers:
@@ -203,7 +207,7 @@ def maintain(app: Application, name: str, wanted: Wanted, *, dry_run: bool, yes:
             what = f"Do {counted(len(work), 'action')}" + (", delete orphans?" if wanted.orphans else "?")
             confirm(app, name, what, yes=yes)
             done = _carry_out(app, tiers, work, failed, limits.memory)
-        if dry_run and Kind.COLLECT in wanted.kinds:
+        if dry_run and MaintenanceKind.COLLECT in wanted.kinds:
             _tell_pins(app, tiers, planned, failed)
         for each, plan in planned if wanted.orphans else ():
             entry = topics[plan.tp.topic].entry
@@ -230,7 +234,7 @@ def maintain(app: Application, name: str, wanted: Wanted, *, dry_run: bool, yes:
 
 
 def _tell_pins(
-    app: Application, tiers: Tiers, planned: Sequence[tuple[Maintainer, PartitionPlan]], failed: Failed
+    app: Application, tiers: Tiers, planned: Sequence[tuple[Maintainer, MaintenancePlan]], failed: Failed
 ) -> None:
     """Print holders of garbage, and expired ones, for each partition that has any."""
     for maintainer, plan in planned:
@@ -301,14 +305,14 @@ def _by_itself(tp: TopicPartition, failed: Failed) -> Iterator[None]:
 def _carry_out(
     app: Application,
     tiers: Tiers,
-    work: Sequence[tuple[Maintainer, PartitionPlan, Action]],
+    work: Sequence[tuple[Maintainer, MaintenancePlan, MaintenanceAction]],
     failed: Failed,
     memory: Slots,
-) -> list[Done]:
+) -> list[ActionResult]:
     """Run one action after the other, with a progress bar."""
     capabilities = tiers.run(probe())
     check_capabilities(capabilities, app.need_remote())
-    done: list[Done] = []
+    done: list[ActionResult] = []
     total = sum(action.bytes_read for _, _, action in work)
     with Progress(app, "maintaining", total=total, is_bytes=True) as progress:
         for maintainer, plan, action in work:
@@ -328,7 +332,7 @@ def _carry_out(
 
 def _planned(
     tiers: Tiers, topics: Mapping[str, TopicFacts], wanted: Wanted, failed: Failed
-) -> Iterator[tuple[Maintainer, PartitionPlan]]:
+) -> Iterator[tuple[Maintainer, MaintenancePlan]]:
     _, partition = split_topic(wanted.selected) if wanted.selected is not None else (None, None)
     if wanted.begin_at is not None and partition is None:
         raise ConfigError("--start-offset is for one partition", hint="name it: TOPIC:P")
@@ -345,7 +349,7 @@ def _planned(
                 yield maintainer, plan
 
 
-def _plan_of(tiers: Tiers, maintainer: Maintainer, wanted: Wanted) -> PartitionPlan | None:
+def _plan_of(tiers: Tiers, maintainer: Maintainer, wanted: Wanted) -> MaintenancePlan | None:
     if wanted.orphans:
         tiers.run(maintainer.need_newest())
     plan = tiers.run(maintainer.plan(wanted.kinds, begin_at=wanted.begin_at))
@@ -369,8 +373,8 @@ def _maintainer(facts: TopicFacts, tp: TopicPartition, owner: str, failed: Faile
 def _conclude(  # noqa: PLR0917 - private, what one run has come to
     app: Application,
     name: str,
-    plans: list[PartitionPlan],
-    done: list[Done] | None,
+    plans: list[MaintenancePlan],
+    done: list[ActionResult] | None,
     swept: dict[TopicPartition, Swept],
     strays: Strays | None,
     code: int,
@@ -421,7 +425,7 @@ def _loop(app: Application, wanted: Wanted, every_ms: int) -> int:
     name, partition = split_topic(wanted.selected) if wanted.selected is not None else (None, None)
     limits = limits_of(app, wanted.limits)
 
-    def on_done(tp: TopicPartition, done: Done) -> None:
+    def on_done(tp: TopicPartition, done: ActionResult) -> None:
         size = f"{human_bytes(done.bytes_read)} read, {human_bytes(done.bytes_written)} written"
         if app.out.json_mode:
             app.out.message("done", topic=tp.topic, partition=tp.partition, **_done_fields(done))
@@ -480,7 +484,7 @@ def _ends_by_sigterm(upkeep: Upkeep) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _table(plans: list[PartitionPlan]) -> list[str]:
+def _table(plans: list[MaintenancePlan]) -> list[str]:
     header = ["partition", "action", "from", "to", "rows in", "rows out", "read", "written", "requests", "garbage"]
     rows: list[list[object]] = []
     for plan in plans:
@@ -505,10 +509,11 @@ def _table(plans: list[PartitionPlan]) -> list[str]:
     return columns([*header, "gone from", "why"], rows) if rows else []
 
 
-def _waiting_lines(plans: Sequence[PartitionPlan]) -> list[str]:
+def _waiting_lines(plans: Sequence[MaintenancePlan]) -> list[str]:
     """Return a line for each action that will be due later."""
     return [
-        f"{plan.tp}: {each.kind} of {counted(each.rows_in, 'object' if each.kind is Kind.COLLECT else 'segment')} "
+        f"{plan.tp}: {each.kind} of "
+        f"{counted(each.rows_in, 'object' if each.kind is MaintenanceKind.COLLECT else 'segment')} "
         f"(offsets {each.start} to {each.end}) is due in {duration_in_words(each.due_ms - plan.planned_ms)}, "
         f"by {each.setting}"
         for plan in plans
@@ -516,7 +521,7 @@ def _waiting_lines(plans: Sequence[PartitionPlan]) -> list[str]:
     ]
 
 
-def _fields(plan: PartitionPlan, swept: Swept | None) -> dict[str, Any]:
+def _fields(plan: MaintenancePlan, swept: Swept | None) -> dict[str, Any]:
     orphans = {} if swept is None else {"orphans": dataclasses.asdict(swept)}
     return orphans | {
         "topic": plan.tp.topic,
@@ -538,7 +543,7 @@ def _fields(plan: PartitionPlan, swept: Swept | None) -> dict[str, Any]:
     }
 
 
-def _action_fields(action: Action) -> dict[str, Any]:
+def _action_fields(action: MaintenanceAction) -> dict[str, Any]:
     return {
         "action": action.kind.value,
         "start_offset": action.start,
@@ -555,7 +560,7 @@ def _action_fields(action: Action) -> dict[str, Any]:
     }
 
 
-def _done_fields(done: Done) -> dict[str, Any]:
+def _done_fields(done: ActionResult) -> dict[str, Any]:
     fields = _action_fields(done.action) | {"bytes_read": done.bytes_read, "bytes_written": done.bytes_written}
     if done.collected is not None:
         fields["collected"] = dataclasses.asdict(done.collected)

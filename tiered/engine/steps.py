@@ -44,11 +44,11 @@ from tiered.local.disk.uploads import known_of, known_topic
 from tiered.model import ByteSource, Row, SealedIndexes, SegmentDescriptor, TopicPartition
 from tiered.plan.lineage import need_same_records
 from tiered.plan.ownership import RestoredFrom, VolumeProof, is_own_claim
-from tiered.plan.producer_state import Snapshot as ProducerSnapshot
+from tiered.plan.producer_state import ProducerSnapshot
 from tiered.plan.root_lower_bounds import held_ids
 from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog, Rest
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.topics import Registrant, TopicEntry, load_topic, register_topic
@@ -335,12 +335,12 @@ class BucketSteps:
         return (yield from self._looked_up(tp, root, SegmentLookup.producer_snapshot))
 
     def _looked_up(
-        self, tp: TopicPartition, root: Root, ask: Callable[[SegmentLookup, Snapshot], Steps[T]]
+        self, tp: TopicPartition, root: Root, ask: Callable[[SegmentLookup, CatalogView], Steps[T]]
     ) -> Steps[T]:
         """Return the answer of the newest segment. Retry once if an object is missing or damaged."""
         for last in (False, True):
             try:
-                return (yield from ask(SegmentLookup(tp, root.topic_id, ByteCache()), Snapshot.of(root)))
+                return (yield from ask(SegmentLookup(tp, root.topic_id, ByteCache()), CatalogView.of(root)))
             except SegmentGone as gone:
                 if last:
                     raise CorruptionError(

@@ -47,7 +47,7 @@ from tiered.plan.erasure import Selection
 from tiered.plan.maintenance import READ_BYTES
 from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.conditional_put import (
     COMMIT_DEADLINE_MS,
     Cell,
@@ -288,7 +288,7 @@ class Eraser:
             spend=self.spend,
         )
 
-    def _look(self) -> Steps[tuple[Snapshot, tuple[Hit, ...]] | None]:
+    def _look(self) -> Steps[tuple[CatalogView, tuple[Hit, ...]] | None]:
         """Return all live segments with matching records, in one catalog version. Reads only unread segments."""
         seen = self.counter
         for _ in range(MAX_LOOKS):
@@ -305,7 +305,7 @@ class Eraser:
             return pinned, tuple(Hit(row, records) for row in asked if (records := seen.looked[uid_of(row)]))
         raise self._restless()
 
-    def _unread(self, pinned: Snapshot, asked: list[Row]) -> Rows:
+    def _unread(self, pinned: CatalogView, asked: list[Row]) -> Rows:
         """Return an iterator over live segments not read yet. Adds them and all known matches to ``asked``."""
         at, held, looked = pinned.start_offset, list[Row](), self.counter.looked
 
@@ -522,7 +522,7 @@ class Eraser:
             found[entry.key] = entry.size, f"held by {', '.join(held[uid])}" if uid in held else why
         return found
 
-    def _drop_live(self, pinned: Snapshot, names: dict[str, ListEntry]) -> Steps[None]:
+    def _drop_live(self, pinned: CatalogView, names: dict[str, ListEntry]) -> Steps[None]:
         at = pinned.start_offset
         while len(rows := (yield from pinned.piece(at))):
             for row in rows:

@@ -47,7 +47,7 @@ class Offsets(NamedTuple):
     next: int
 
 
-class Span(NamedTuple):
+class BatchPosition(NamedTuple):
     """One batch in a log: its position and the offsets it covers (``last_offset`` inclusive)."""
 
     position: int
@@ -56,7 +56,7 @@ class Span(NamedTuple):
     last_offset: int
 
 
-class Run(NamedTuple):
+class BatchRun(NamedTuple):
     """Consecutive verified v2 batches: offsets ``base_offset`` to ``next_offset`` (exclusive).
 
     ``total``: CRC-32C of their bytes and of all before them; -1 if not requested.
@@ -105,7 +105,7 @@ class BatchWalk:
         self._most_length = most_bytes - LOG_OVERHEAD_BYTES
         self._damage = damage
 
-    def whole(self, view: memoryview) -> Iterator[tuple[Span, memoryview]]:
+    def whole(self, view: memoryview) -> Iterator[tuple[BatchPosition, memoryview]]:
         """Yield each whole batch of a view that begins at ``position``, by declared length; stop silently at a partial
         one.
 
@@ -135,12 +135,12 @@ class BatchWalk:
                 if self._dense:
                     self._exact = exact = expected
             self.position = start + at + size
-            yield new(Span, (start + at, size, base, last)), view[at : at + size]
+            yield new(BatchPosition, (start + at, size, base, last)), view[at : at + size]
             at += size
 
     def verified(
         self, view: memoryview, stop: int, *, most_bytes: int = NO_LIMIT, latest: int = NO_LIMIT, total: int = -1
-    ) -> Run | None:
+    ) -> BatchRun | None:
         """Return the longest run of valid batches, CRCs included, at the start of a view that begins at ``position``.
 
         None: :meth:`whole` must take the first batch, or report its damage. It is partial, out of order, not a plain v2
@@ -158,7 +158,7 @@ class BatchWalk:
         self.expected = after
         if self._dense:
             self._exact = after
-        return Run(view[:used], first, after, total)
+        return BatchRun(view[:used], first, after, total)
 
     def survey(
         self,
@@ -183,7 +183,7 @@ class BatchWalk:
             pace.since, pace.largest = found.since, found.largest
         return found
 
-    def pass_by(self, span: Span) -> None:
+    def pass_by(self, span: BatchPosition) -> None:
         """Skip the batches of ``span``, which an earlier walk verified. Raises like :meth:`whole`."""
         if span.base_offset < self.expected or span.last_offset >= self._limit:
             raise self._misplaced(span.base_offset, span.last_offset)
@@ -244,13 +244,13 @@ def walk_headers(buf: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHea
 
 
 def first_of(run: memoryview) -> tuple[BatchHeader, memoryview]:
-    """Return header and bytes of the first of consecutive verified batches (``Run.data``)."""
+    """Return header and bytes of the first of consecutive verified batches (``BatchRun.data``)."""
     header = read_header(run)
     return header, run[: header.size_bytes]
 
 
 def cut(run: memoryview) -> Iterator[memoryview]:
-    """Yield each of consecutive verified batches (``Run.data``)."""
+    """Yield each of consecutive verified batches (``BatchRun.data``)."""
     at, unpack = 0, _LENGTH.unpack_from
     while at < len(run):
         behind = at + LOG_OVERHEAD_BYTES + unpack(run, at)[0]

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from tiered.format.framed_object import TableLayout, pack, unpack
-from tiered.format.json_schema import HEX_128, INT32, NUMBER, TEXT, Kind, Listed
+from tiered.format.json_schema import HEX_128, INT32, NUMBER, TEXT, ListOf, ValueType
 from tiered.format.keys import MAX_BATCH, check_txn, decision_key
 from tiered.format.rows import ROW_COLUMNS, Rows
 from tiered.model import Row
@@ -29,7 +29,7 @@ COMMITTED = "committed"
 ABORTED = "aborted"
 
 
-class Target(NamedTuple):
+class SinkTarget(NamedTuple):
     """Partition that a batch writes to."""
 
     topic_id: UUID
@@ -66,10 +66,10 @@ class Decision:
 _ROWS = TableLayout("rows", ROW_COLUMNS)
 _HEADER = {
     "txn": TEXT,
-    "batch": Kind(int, 0, MAX_BATCH),
+    "batch": ValueType(int, 0, MAX_BATCH),
     "state": TEXT,
     "generation": INT32,
-    "partitions": Listed({"topic_id": HEX_128, "partition": INT32, "seen": NUMBER, "rows": INT32}, MAX_PARTITIONS),
+    "partitions": ListOf({"topic_id": HEX_128, "partition": INT32, "seen": NUMBER, "rows": INT32}, MAX_PARTITIONS),
 }
 
 
@@ -109,7 +109,7 @@ def decode_decision(data: bytes, *, key: str) -> Decision:
     seen: dict[tuple[UUID, int], int] = {}
     listed, at = list(rows), 0
     for topic_id, partition, version, count in values["partitions"]:
-        target = Target(UUID(int=topic_id), partition)
+        target = SinkTarget(UUID(int=topic_id), partition)
         if target in partitions:
             header.refuse("partitions", f"names {topic_id:032x}-{partition} twice")
         partitions[target], seen[target] = tuple(listed[at : at + count]), version

@@ -28,7 +28,7 @@ import zstandard
 
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.crc import crc32c
-from tiered.format.json_schema import INT32_MAX, TEXT, Fields, Kind, Listed
+from tiered.format.json_schema import INT32_MAX, TEXT, JsonObject, ListOf, ValueType
 
 MAGIC = b"OLC1"
 FORMAT = 1
@@ -40,7 +40,7 @@ MAX_OBJECT_BYTES = MAX_HEADER_BYTES + MAX_RAW_BYTES + 1024
 MAX_TABLES = 16
 ZSTD_LEVEL = 3
 
-_BODY = {"codec": TEXT, "tables": Listed(None, MAX_TABLES)}
+_BODY = {"codec": TEXT, "tables": ListOf(None, MAX_TABLES)}
 BODY_FIELDS = frozenset({*_BODY, "raw_len"})
 """Fields of every header that describe the body."""
 
@@ -94,7 +94,7 @@ class Packed(NamedTuple):
 class FramedObject:
     """Decoded object. Columns are int64, and it owns them."""
 
-    header: Fields
+    header: JsonObject
     tables: dict[str, dict[str, npt.NDArray[np.int64]]]
 
 
@@ -126,7 +126,7 @@ def has_first_field(data: bytes, name: str) -> bool:
 
 def unpack(
     data: bytes,
-    layouts: Callable[[Fields], Sequence[TableLayout]],
+    layouts: Callable[[JsonObject], Sequence[TableLayout]],
     *,
     key: str,
     max_raw_bytes: int = MAX_RAW_BYTES,
@@ -158,10 +158,10 @@ def unpack(
     if header_len > min(MAX_HEADER_BYTES, end - _HEAD.size):
         _refuse(key, 8, f"header length {header_len} is larger than the object or the limit")
     body_at = _HEAD.size + header_len
-    header = Fields(data[_HEAD.size : body_at], key=key, position=_HEAD.size)
+    header = JsonObject(data[_HEAD.size : body_at], key=key, position=_HEAD.size)
     if flags:
         _refuse(key, 6, f"flags are {flags:#x} instead of 0")
-    values = header.take({**_BODY, "raw_len": Kind(int, 0, max_raw_bytes)})
+    values = header.take({**_BODY, "raw_len": ValueType(int, 0, max_raw_bytes)})
     if values["codec"] != "zstd":
         header.refuse("codec", "is not zstd")
     raw = _decompressed(memoryview(data)[body_at:end], values["raw_len"], key, body_at)
@@ -182,7 +182,7 @@ def _decompressed(body: memoryview, raw_len: int, key: str, position: int) -> by
 
 
 def _tables(
-    raw: bytes, header: Fields, described: Sequence[Any], layouts: Sequence[TableLayout]
+    raw: bytes, header: JsonObject, described: Sequence[Any], layouts: Sequence[TableLayout]
 ) -> dict[str, dict[str, npt.NDArray[np.int64]]]:
     expected = {layout.name: layout for layout in layouts}
     tables: dict[str, dict[str, npt.NDArray[np.int64]]] = {}

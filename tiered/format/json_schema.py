@@ -14,7 +14,7 @@ INT32_MAX = 2**31 - 1
 _HEX_DIGITS = frozenset("0123456789abcdef")
 
 
-class Kind(NamedTuple):
+class ValueType(NamedTuple):
     """Type and bounds of one value: an integer in ``low..high``, or a text of ``low..high`` characters."""
 
     type: type
@@ -29,26 +29,26 @@ class Kind(NamedTuple):
         return f"{self.high} lower-case hex digits" if self.is_hex else f"a string of at most {self.high} characters"
 
 
-class Listed(NamedTuple):
-    """List of at most ``limit`` entries. ``of``: a :class:`Kind` of the values, a shape whose fields each entry lists
-    in order, or None for unchecked entries.
+class ListOf(NamedTuple):
+    """List of at most ``limit`` entries. ``of``: a :class:`ValueType` of the values, a shape whose fields each entry
+    lists in order, or None for unchecked entries.
     """
 
     of: Any
     limit: int
 
 
-NUMBER = Kind(int, 0, INT64_MAX)
-INT32 = Kind(int, 0, INT32_MAX)
-TIME_MS = Kind(int, INT64_MIN, INT64_MAX)
-TEXT = Kind(str, 0, MAX_TEXT_CHARS)
-HEX_128 = Kind(str, 32, 32, is_hex=True)
+NUMBER = ValueType(int, 0, INT64_MAX)
+INT32 = ValueType(int, 0, INT32_MAX)
+TIME_MS = ValueType(int, INT64_MIN, INT64_MAX)
+TEXT = ValueType(str, 0, MAX_TEXT_CHARS)
+HEX_128 = ValueType(str, 32, 32, is_hex=True)
 
 Shape = Mapping[str, Any]
-"""Fields that an object must have, each with a :class:`Kind`, a :class:`Listed`, or the shape of an object."""
+"""Fields that an object must have, each with a :class:`ValueType`, a :class:`ListOf`, or the shape of an object."""
 
 
-class Fields:
+class JsonObject:
     """Untrusted JSON object. ``key`` and ``position`` (bytes) give its origin for errors."""
 
     def __init__(self, data: bytes, *, key: str, position: int = 0) -> None:
@@ -76,14 +76,14 @@ class Fields:
         for name, kind in shape.items():
             value: Any = values.get(name)
             of = type(value)
-            if isinstance(kind, Kind):
+            if isinstance(kind, ValueType):
                 if of is not kind.type or not kind.low <= (value if of is int else len(value)) <= kind.high:
                     self.refuse(f"{path}{name}", f"is not {kind}")
                 if kind.is_hex:
                     if not _HEX_DIGITS.issuperset(value):
                         self.refuse(f"{path}{name}", f"is not {kind}")
                     value = int(value, 16)
-            elif isinstance(kind, Listed):
+            elif isinstance(kind, ListOf):
                 if of is not list or len(value) > kind.limit:
                     self.refuse(f"{path}{name}", f"is not a list of at most {kind.limit} entries")
                 if value and kind.of is not None:
@@ -95,12 +95,12 @@ class Fields:
             found[name] = value
         return found
 
-    def _entries(self, of: Kind | Shape, entries: list[Any], path: str) -> list[Any]:
-        if isinstance(of, Kind):
+    def _entries(self, of: ValueType | Shape, entries: list[Any], path: str) -> list[Any]:
+        if isinstance(of, ValueType):
             named = {f"[{index}]": entry for index, entry in enumerate(entries)}
             return list(self.take(dict.fromkeys(named, of), named, path).values())
         found = []
-        plain = all(isinstance(kind, Kind) and not kind.is_hex for kind in of.values())
+        plain = all(isinstance(kind, ValueType) and not kind.is_hex for kind in of.values())
         for index, entry in enumerate(entries):
             if plain and _are(of.values(), entry):
                 found.append(entry)
@@ -112,7 +112,7 @@ class Fields:
         return found
 
 
-def _are(kinds: Collection[Kind], entry: Any) -> bool:
+def _are(kinds: Collection[ValueType], entry: Any) -> bool:
     """Return True if a list matches these kinds: the fast path for valid entries, without building names."""
     if type(entry) is not list or len(entry) != len(kinds):
         return False

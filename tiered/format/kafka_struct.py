@@ -32,12 +32,12 @@ _U16_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FieldType:
     """Type of the notation: ``name`` of a simple one, ``item`` of an array, ``fields`` of a struct."""
 
     name: str
     nullable: bool = False
-    item: Kind | None = None
+    item: FieldType | None = None
     fields: tuple[Field, ...] = ()
 
 
@@ -46,7 +46,7 @@ class Field:
     """One field in versions ``since`` to ``until``; ``tag`` is -1 for an untagged one."""
 
     name: str
-    kind: Kind
+    kind: FieldType
     since: int = 0
     until: int = FOREVER
     tag: int = -1
@@ -110,9 +110,9 @@ def _fields(tokens: list[str]) -> tuple[tuple[Field, ...], list[str]]:
     return tuple(fields), tokens
 
 
-def _kind(tokens: list[str]) -> tuple[Kind, list[str]]:
+def _kind(tokens: list[str]) -> tuple[FieldType, list[str]]:
     opening, tokens = tokens[0], tokens[1:]
-    item: Kind | None = None
+    item: FieldType | None = None
     fields: tuple[Field, ...] = ()
     if opening == "[":
         item, tokens = _kind(tokens)
@@ -121,7 +121,7 @@ def _kind(tokens: list[str]) -> tuple[Kind, list[str]]:
         fields, tokens = _fields(tokens)
         tokens = tokens[1:]
     nullable = bool(tokens) and tokens[0] == "?"
-    return Kind(opening, nullable, item, fields), tokens[1:] if nullable else tokens
+    return FieldType(opening, nullable, item, fields), tokens[1:] if nullable else tokens
 
 
 def read_struct(
@@ -177,7 +177,7 @@ def _read_tagged(data: bytes, what: str, field: Field, version: int) -> Any:
     return value
 
 
-def _read(reader: WireReader, kind: Kind, version: int) -> Any:
+def _read(reader: WireReader, kind: FieldType, version: int) -> Any:
     if kind.item is not None:
         item = kind.item
         found = reader.nullable_array(lambda: _read(reader, item, version), item_bytes=1)
@@ -191,7 +191,7 @@ def _read(reader: WireReader, kind: Kind, version: int) -> Any:
     return _read_simple(reader, kind)
 
 
-def _read_simple(reader: WireReader, kind: Kind) -> Any:
+def _read_simple(reader: WireReader, kind: FieldType) -> Any:
     match kind.name:
         case "i8":
             return reader.int8()
@@ -228,7 +228,7 @@ def _write_struct(
     writer.tagged(tags)
 
 
-def _tagged(kind: Kind, value: Any, version: int) -> bytes:
+def _tagged(kind: FieldType, value: Any, version: int) -> bytes:
     writer = WireWriter(flexible=True)
     if kind.fields and kind.nullable:
         writer.varint(0 if value is None else 1)
@@ -239,7 +239,7 @@ def _tagged(kind: Kind, value: Any, version: int) -> bytes:
     return writer.to_bytes()
 
 
-def _write(writer: WireWriter, kind: Kind, value: Any, version: int) -> None:
+def _write(writer: WireWriter, kind: FieldType, value: Any, version: int) -> None:
     if kind.item is not None:
         writer.length(-1 if value is None else len(value))
         for item in value or ():
@@ -253,7 +253,7 @@ def _write(writer: WireWriter, kind: Kind, value: Any, version: int) -> None:
         _write_simple(writer, kind, value)
 
 
-def _write_simple(writer: WireWriter, kind: Kind, value: Any) -> None:
+def _write_simple(writer: WireWriter, kind: FieldType, value: Any) -> None:
     match kind.name:
         case "i8":
             writer.int8(value)

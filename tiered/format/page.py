@@ -40,7 +40,7 @@ import numpy as np
 from tiered.errors import CorruptionError
 from tiered.format.crc import crc32c
 from tiered.format.framed_object import TableLayout, pack, unpack
-from tiered.format.json_schema import HEX_128, INT32, INT32_MAX, TEXT, Fields
+from tiered.format.json_schema import HEX_128, INT32, INT32_MAX, TEXT, JsonObject
 from tiered.format.keys import KNOWN_FLAGS, PageKey, PageName, Role, join_uid, page_key, parse_page_key, split_uid
 from tiered.format.rows import (
     ROW_COLUMNS,
@@ -256,7 +256,7 @@ def _decoded(data: bytes, key: str, kind: PageKind | None) -> StoredPage:
     if len(data) > MAX_PAGE_BYTES:
         raise CorruptionError(f"{key}: {len(data)} bytes are more than a page can have", path_or_key=key, position=0)
 
-    def layouts(header: Fields) -> tuple[TableLayout]:
+    def layouts(header: JsonObject) -> tuple[TableLayout]:
         told = str(header.values.get("kind"))
         if kind is None and told not in set(PageKind):
             header.refuse("kind", "is no kind of page")

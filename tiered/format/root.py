@@ -20,7 +20,7 @@ from typing import Any
 from uuid import UUID
 
 from tiered.format.framed_object import BODY_FIELDS, TableLayout, pack, unpack
-from tiered.format.json_schema import HEX_128, INT32, INT64_MAX, NUMBER, TEXT, TIME_MS, Kind, Listed, Shape
+from tiered.format.json_schema import HEX_128, INT32, INT64_MAX, NUMBER, TEXT, TIME_MS, ListOf, Shape, ValueType
 from tiered.format.keys import Role, page_key, parse_root_key, root_key
 from tiered.format.page import NO_POINTERS, POINTER_COLUMNS, Page, Pointer, Pointers
 from tiered.format.rows import (
@@ -225,7 +225,7 @@ _HEADER = {
     "name": TEXT,
     "created_ms": TIME_MS,
     "state": TEXT,
-    "version": Kind(int, 1, INT64_MAX),
+    "version": ValueType(int, 1, INT64_MAX),
     "commit": _COMMIT,
     "prev_commit_id": TEXT,
     "roles": {role.value: _ROLE for role in Role},
@@ -234,14 +234,14 @@ _HEADER = {
     "gc_floor": NUMBER,
     "added": _TALLY,
     "removed": _TALLY,
-    "sealed": Listed(_SEALED, SEALED_LIMIT * len(Role)),
-    "lineage": Listed({"epoch": INT32, "start_offset": NUMBER}, _LINEAGE_LIMIT),
-    "txns": Listed({"id": TEXT, "batch": NUMBER}, TXNS_LIMIT),
+    "sealed": ListOf(_SEALED, SEALED_LIMIT * len(Role)),
+    "lineage": ListOf({"epoch": INT32, "start_offset": NUMBER}, _LINEAGE_LIMIT),
+    "txns": ListOf({"id": TEXT, "batch": NUMBER}, TXNS_LIMIT),
     "dead": _TALLY,
 }
-_STAGED = {"txn_versions": Listed(Kind(int, 1, INT64_MAX), TXNS_LIMIT), "txns_floor": NUMBER}
+_STAGED = {"txn_versions": ListOf(ValueType(int, 1, INT64_MAX), TXNS_LIMIT), "txns_floor": NUMBER}
 _commit_values, _role_values = attrgetter(*_COMMIT), attrgetter(*_ROLE)
-_CLEANED = {"cleaned": Listed({"end_offset": NUMBER, "horizon_ms": TIME_MS}, CLEANED_LIMIT)}
+_CLEANED = {"cleaned": ListOf({"end_offset": NUMBER, "horizon_ms": TIME_MS}, CLEANED_LIMIT)}
 _OPTIONAL: dict[str, Shape] = {"cleaned": _CLEANED, "txn_versions": _STAGED}
 _KNOWN = frozenset({*_HEADER, *_CLEANED, *_STAGED, *BODY_FIELDS, *SNAPSHOT_FIELDS})
 

@@ -24,13 +24,13 @@ from tiered.plan.commit import (
     Outcome,
     Reading,
     Stamp,
-    Wanted,
+    WantedPages,
     fenced,
     holds_any,
     row_flaw,
     succeed,
 )
-from tiered.plan.ownership import Reason, Refusal
+from tiered.plan.ownership import Refusal, RefusalReason
 from tiered.plan.pages import Garbage, NewPages, inner_pages, leaf_pages
 
 
@@ -50,15 +50,15 @@ class TrimIntent:
         if refusal is not None:
             return refusal
         if root.state == STATE_DELETING:
-            return Refusal(Reason.STATE, f"{root.where} is {root.state}: it is deleted as a whole, not trimmed")
+            return Refusal(RefusalReason.STATE, f"{root.where} is {root.state}: it is deleted as a whole, not trimmed")
         if self.offset > root.next_offset:
             return Refusal(
-                Reason.OUT_OF_RANGE,
+                RefusalReason.OUT_OF_RANGE,
                 f"{root.where} ends at offset {root.next_offset}: it cannot be trimmed to {self.offset}",
             )
         # mutant trim-is-clamped
         if self.offset <= root.start_offset:
-            return Refusal(Reason.NOTHING, f"{root.where} begins at {root.start_offset} already")
+            return Refusal(RefusalReason.NOTHING, f"{root.where} begins at {root.start_offset} already")
         return _now(_trim(root, stamp, self.offset), root)
 
 
@@ -88,13 +88,13 @@ def _trim(root: Root, stamp: Stamp, offset: int) -> Reading[Outcome]:
     dead = NO_TALLY
     edge = next(iter(inner or leaves), None)
     if len(inner) and edge is not None and edge.base < offset:
-        (children,) = yield Wanted(PageKind.INNER, (edge,))
+        (children,) = yield WantedPages(PageKind.INNER, (edge,))
         first = children.first_above(offset)
         garbage.trees(children.slice(children.first_above(root.start_offset), first))
         dead += children.slice(0, first).tally
         edge = children.pointer(first)
     if edge is not None and edge.base < offset:
-        (held,) = yield Wanted(PageKind.LEAF, (edge,))
+        (held,) = yield WantedPages(PageKind.LEAF, (edge,))
         first = held.first_above(offset)
         if held.first_above(root.start_offset) < first:
             garbage.rows_of(edge, max(root.start_offset, edge.base), offset)
@@ -131,12 +131,12 @@ def _all_pages(root: Root, garbage: Garbage) -> Reading[None]:
     else:
         garbage.trees(root.inner.slice(0, len(root.inner) - 1))
         top = root.inner.pointer(-1)
-        (children,) = yield Wanted(PageKind.INNER, (top,))
+        (children,) = yield WantedPages(PageKind.INNER, (top,))
         leaves = children.slice(children.first_above(root.start_offset))
         garbage.pages([top])
     garbage.trees(leaves.slice(0, len(leaves) - 1))
     leaf = leaves.pointer(-1)
-    (held,) = yield Wanted(PageKind.LEAF, (leaf,))
+    (held,) = yield WantedPages(PageKind.LEAF, (leaf,))
     newest, low = held.row(-1), max(root.start_offset, leaf.base)
     if low < newest.base:
         garbage.rows_of(leaf, low, newest.base)
@@ -173,7 +173,7 @@ class ReplaceIntent:
             return refusal
         flaw = self._flaw(root, stamp)
         if flaw:
-            return Refusal(Reason.INVALID, f"{root.where}: {flaw}")
+            return Refusal(RefusalReason.INVALID, f"{root.where}: {flaw}")
         # mutant replace-after-trim-aborts
         if self.old[-1].next <= root.start_offset:
             return self._gone(root, "all of it is below the start")
@@ -211,7 +211,7 @@ class ReplaceIntent:
 
     def _gone(self, root: Root, why: str) -> Refusal:
         low, high = self.old[0].base, self.old[-1].next
-        return Refusal(Reason.GONE, f"{root.where}: {low}..{high} cannot be replaced: {why}", hint="plan again")
+        return Refusal(RefusalReason.GONE, f"{root.where}: {low}..{high} cannot be replaced: {why}", hint="plan again")
 
     def _swapped(self, root: Root, stamp: Stamp) -> Reading[Outcome]:
         start = root.start_offset
@@ -244,7 +244,7 @@ class ReplaceIntent:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Location:
     """Location of a replacement: ``rows`` are those of the opened leaves and, after them, of the tail.
 
     ``before`` and ``after``: the other leaves under the same pages. ``inner_at``: the range of opened inner pages.
@@ -264,7 +264,7 @@ class _Place:
     dead: Tally
 
 
-def _open_up(root: Root, old: Sequence[Row], new_rows: int, stamp: Stamp) -> Reading[_Place]:
+def _open_up(root: Root, old: Sequence[Row], new_rows: int, stamp: Stamp) -> Reading[_Location]:
     """Read the pages that hold ``old``, and a neighbour if the rest would be too small a page.
 
     The neighbour of leaves is the one before, otherwise the next. The last leaf needs none: its rows go into the root.
@@ -274,11 +274,11 @@ def _open_up(root: Root, old: Sequence[Row], new_rows: int, stamp: Stamp) -> Rea
     from_inner, to_inner = root.inner.first_above(low), _first_from(root.inner, high)
     in_root = root.leaves.first_above(low) < _first_from(root.leaves, high)
     inner = tuple(root.inner.slice(from_inner, to_inner))
-    children: tuple[Pointers, ...] = (yield Wanted(PageKind.INNER, inner)) if inner else ()
+    children: tuple[Pointers, ...] = (yield WantedPages(PageKind.INNER, inner)) if inner else ()
     beside = _joined([*children, *([root.leaves] if in_root else [])])
     first, end = beside.first_above(low), _first_from(beside, high)
     if first == end:  # all of it in the tail
-        return _Place(root.rows, _joined([]), _joined([]), (), (), (0, 0), False, True, 0, NO_TALLY)
+        return _Location(root.rows, _joined([]), _joined([]), (), (), (0, 0), False, True, 0, NO_TALLY)
     tail = _first_from(root.rows, high)
     count = int(beside.columns["rows"][first:end].sum()) + tail - len(old) + new_rows
     left = len(beside) - beside.first_above(start) - (end - first) + -(-count // shape.leaf_rows)
@@ -286,7 +286,7 @@ def _open_up(root: Root, old: Sequence[Row], new_rows: int, stamp: Stamp) -> Rea
         if to_inner < len(root.inner):
             beyond = root.inner.pointer(to_inner)
             inner, to_inner = (*inner, beyond), to_inner + 1
-            children += yield Wanted(PageKind.INNER, (beyond,))
+            children += yield WantedPages(PageKind.INNER, (beyond,))
         else:
             in_root = True
         beside = _joined([*children, *([root.leaves] if in_root else [])])
@@ -297,13 +297,13 @@ def _open_up(root: Root, old: Sequence[Row], new_rows: int, stamp: Stamp) -> Rea
     if count < shape.small_leaf and not last:
         first, end = (first - 1, end) if first else (first, min(end + 1, len(beside)))
     opened = tuple(beside.slice(first, end))
-    held: tuple[Rows, ...] = yield Wanted(PageKind.LEAF, opened)
+    held: tuple[Rows, ...] = yield WantedPages(PageKind.LEAF, opened)
     rows = NO_ROWS
     for one in held:
         rows = rows.appended(one)
     below = rows.first_above(start)
     dead, rows = dead + rows.slice(0, below).tally, rows.slice(below)
-    return _Place(
+    return _Location(
         rows.appended(root.rows.slice(0, tail)) if tail else rows,
         beside.slice(0, first),
         beside.slice(end),
@@ -317,7 +317,7 @@ def _open_up(root: Root, old: Sequence[Row], new_rows: int, stamp: Stamp) -> Rea
     )
 
 
-def _close_up(root: Root, stamp: Stamp, place: _Place, whole: Rows, pages: NewPages) -> dict[str, Any]:
+def _close_up(root: Root, stamp: Stamp, place: _Location, whole: Rows, pages: NewPages) -> dict[str, Any]:
     """Return the tables of the root with ``whole`` in place of ``place.rows``.
 
     Every leaf that it makes except the first has at least ``small_leaf`` rows, every inner page except the first

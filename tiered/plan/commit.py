@@ -3,7 +3,7 @@
 ``intent.apply(root, stamp)`` returns the next root, or a :class:`~tiered.plan.ownership.Refusal` with the reason why
 this root must not be changed so. If it must see rows in pages, it returns a generator that requests those pages and
 returns one of the two. Nothing here reads a clock or touches a store: time and ids come in the :class:`Stamp`, pages
-as responses to :class:`Wanted`. A new kind of change is one more frozen class with ``op`` and ``apply``;
+as responses to :class:`WantedPages`. A new kind of change is one more frozen class with ``op`` and ``apply``;
 ``remote.catalog`` commits any of them, several at once with :func:`fold`.
 
 :func:`succeed` does what every commit does: version + 1, a commit id of its own (so that no two bodies are equal
@@ -27,7 +27,7 @@ from tiered.format.page import PageKind, Pointer
 from tiered.format.root import SEALED_LIMIT, STATE_OPEN, Commit, RoleState, Root, Sealed
 from tiered.format.rows import Rows, Trash
 from tiered.model import EpochEntry, Row
-from tiered.plan.ownership import Grant, Reason, Refusal, VolumeProof, decide_claim
+from tiered.plan.ownership import Grant, Refusal, RefusalReason, VolumeProof, decide_claim
 
 MAX_APPEND_ROWS = 10_000
 """Limit of rows in one append."""
@@ -77,14 +77,14 @@ class Stamp:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedPages:
     """Pages that an intent must see; the response is a tuple of their contents, in the same order."""
 
     kind: PageKind
     pointers: tuple[Pointer, ...]
 
 
-Reading = Generator[Wanted, tuple[Any, ...], T]
+Reading = Generator[WantedPages, tuple[Any, ...], T]
 """Pure function that requests pages on its way to ``T``."""
 Outcome = Root | Refusal
 
@@ -169,7 +169,7 @@ def _with_unwritten(reading: Reading[T], root: Root) -> Reading[T]:
         wanted = next(reading)
         while True:
             asked = [pointer for pointer in wanted.pointers if pointer not in made]
-            got = (yield Wanted(wanted.kind, tuple(asked))) if asked else ()
+            got = (yield WantedPages(wanted.kind, tuple(asked))) if asked else ()
             found = dict(zip(asked, got, strict=True))
             answer = tuple([made[pointer] if pointer in made else found[pointer] for pointer in wanted.pointers])
             wanted = reading.send(answer)
@@ -303,26 +303,32 @@ _FLAW_HINT = "run `tiered check` to read this segment on its disk; later segment
 
 def _check_rows(root: Root, rows: Sequence[Row], stamp: Stamp) -> Refusal | None:
     if root.state != STATE_OPEN or stamp.role is not Role.WRITER:
-        return Refusal(Reason.STATE, f"{root.where} is {root.state}: role {stamp.role.value} may not append to it")
+        return Refusal(
+            RefusalReason.STATE, f"{root.where} is {root.state}: role {stamp.role.value} may not append to it"
+        )
     if not rows or len(rows) > MAX_APPEND_ROWS:
-        return Refusal(Reason.INVALID, f"{root.where}: an append has 1 to {MAX_APPEND_ROWS} rows, not {len(rows)}")
+        return Refusal(
+            RefusalReason.INVALID, f"{root.where}: an append has 1 to {MAX_APPEND_ROWS} rows, not {len(rows)}"
+        )
     if rows[0].base != root.next_offset:
-        reason = Reason.GAP if rows[0].base > root.next_offset else Reason.INVALID
+        reason = RefusalReason.GAP if rows[0].base > root.next_offset else RefusalReason.INVALID
         return Refusal(
             reason,
             f"{root.where} ends at offset {root.next_offset}, the append begins at {rows[0].base}",
-            hint="commit segments in offset order" if reason is Reason.GAP else "this range is committed already",
+            hint="commit segments in offset order"
+            if reason is RefusalReason.GAP
+            else "this range is committed already",
         )
     expected = root.next_offset
     uids = set()
     for row in rows:
         flaw = row_flaw(row, expected, stamp) or ("an upload is no hole" if row.flags & FLAG_HOLE else "")
         if flaw:
-            return Refusal(Reason.INVALID, f"{root.where}: row {row.base}..{row.next}: {flaw}", hint=_FLAW_HINT)
+            return Refusal(RefusalReason.INVALID, f"{root.where}: row {row.base}..{row.next}: {flaw}", hint=_FLAW_HINT)
         expected = row.next
         uids.add((row.id_hi, row.id_lo))
     if len(uids) < len(rows) or holds_any(root.rows, uids):
-        return Refusal(Reason.INVALID, f"{root.where}: an object id is used twice; every upload needs a new one")
+        return Refusal(RefusalReason.INVALID, f"{root.where}: an object id is used twice; every upload needs a new one")
     return None
 
 
@@ -362,7 +368,7 @@ def fenced(root: Root, stamp: Stamp) -> Refusal | None:
     held = root.roles[stamp.role.value]
     if held.epoch != stamp.epoch:
         return Refusal(
-            Reason.FENCED,
+            RefusalReason.FENCED,
             f"{root.where}: role {stamp.role.value} is at epoch {held.epoch} (claimed by {held.owner}), "
             f"this process holds epoch {stamp.epoch}",
         )

@@ -9,7 +9,7 @@ import numpy as np
 from tiered.format.root import STATE_DELETING, STATE_OPEN, STATE_SEALED, Root
 from tiered.format.trash import TrashEntry
 from tiered.plan.commit import Outcome, Stamp, fenced, succeed
-from tiered.plan.ownership import Reason, Refusal
+from tiered.plan.ownership import Refusal, RefusalReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class GcFloorIntent:
         if refusal is not None:
             return refusal
         if self.version > root.version:
-            return Refusal(Reason.INVALID, f"{root.where}: a floor of {self.version} is beyond it")
+            return Refusal(RefusalReason.INVALID, f"{root.where}: a floor of {self.version} is beyond it")
         if self.version <= root.gc_floor:
-            return Refusal(Reason.NOTHING, f"{root.where}: the floor is {root.gc_floor} already")
+            return Refusal(RefusalReason.NOTHING, f"{root.where}: the floor is {root.gc_floor} already")
         return succeed(root, stamp, self.op, gc_floor=self.version)
 
 
@@ -48,13 +48,13 @@ class GcDoneIntent:
         above = [entry for entry in self.entries if entry.removed_version > root.gc_floor]
         if above:
             return Refusal(
-                Reason.INVALID,
+                RefusalReason.INVALID,
                 f"{root.where}: an entry of version {above[0].removed_version} is above the floor {root.gc_floor}",
             )
         done = set(self.entries)
         kept = np.array([entry not in done for entry in root.trash], dtype=np.bool_)
         if kept.all():
-            return Refusal(Reason.NOTHING, f"{root.where}: none of {len(done)} entries is in the trash")
+            return Refusal(RefusalReason.NOTHING, f"{root.where}: none of {len(done)} entries is in the trash")
         return succeed(root, stamp, self.op, trash=root.trash.where(kept))
 
 
@@ -75,7 +75,7 @@ class StateIntent:
         if refusal is not None:
             return refusal
         if self.state == root.state:
-            return Refusal(Reason.NOTHING, f"{root.where} is {root.state} already")
+            return Refusal(RefusalReason.NOTHING, f"{root.where} is {root.state} already")
         if self.state not in _STEPS[root.state]:
-            return Refusal(Reason.STATE, f"{root.where} is {root.state}: it cannot become {self.state}")
+            return Refusal(RefusalReason.STATE, f"{root.where} is {root.state}: it cannot become {self.state}")
         return succeed(root, stamp, self.op, state=self.state)

@@ -25,7 +25,7 @@ TWO_PHASE_RECORDS = 50_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class SegmentSpan:
     """Segments of one partition whose base is in ``start`` to ``end`` (exclusive). Spans leave no gap."""
 
     start: int
@@ -39,7 +39,7 @@ class SpanCutter:
 
     def __init__(self, least_bytes: int = SPAN_BYTES) -> None:
         self._least_bytes = least_bytes
-        self._spans: list[Span] = []
+        self._spans: list[SegmentSpan] = []
         self._start = self._end = -1
         self._segments = self._bytes = 0
 
@@ -54,14 +54,14 @@ class SpanCutter:
             if self._bytes >= self._least_bytes or self._segments >= MAX_SPAN_SEGMENTS:
                 self._close()
 
-    def finish(self) -> list[Span]:
+    def finish(self) -> list[SegmentSpan]:
         """Return all spans, in offset order."""
         if self._start >= 0:
             self._close()
         return self._spans
 
     def _close(self) -> None:
-        self._spans.append(Span(self._start, self._end, self._segments, self._bytes))
+        self._spans.append(SegmentSpan(self._start, self._end, self._segments, self._bytes))
         self._start, self._segments, self._bytes = -1, 0, 0
 
 

@@ -63,7 +63,7 @@ MIN_MAP_BYTES = 8 * 1024 * 1024
 """Size of a compaction's map if its budget is small; it then needs more rounds."""
 
 
-class Kind(enum.StrEnum):
+class MaintenanceKind(enum.StrEnum):
     """Kinds of maintenance; the words of ``--only``."""
 
     RETENTION = "retention"
@@ -73,12 +73,12 @@ class Kind(enum.StrEnum):
     REENCODE = "reencode"
 
 
-ROUTINE: Final = (Kind.RETENTION, Kind.MERGE, Kind.COMPACT, Kind.COLLECT)
+ROUTINE: Final = (MaintenanceKind.RETENTION, MaintenanceKind.MERGE, MaintenanceKind.COMPACT, MaintenanceKind.COLLECT)
 """Kinds that run unless kinds are named. ``reencode`` is not among them, as it reads everything each time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class MaintenanceAction:
     """One change to offsets ``start`` to ``end``, and its cost. -1: unknown before it is done.
 
     ``rows_out``, ``bytes_written`` and ``requests`` are upper bounds: only a compaction itself finds what it drops; a
@@ -87,7 +87,7 @@ class Action:
     ``frees_at_ms`` or later, once collected. ``rows``: those of a merge. ``records``: those that a compaction reads.
     """
 
-    kind: Kind
+    kind: MaintenanceKind
     start: int
     end: int
     reason: str
@@ -104,10 +104,10 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class DueAction:
     """Action that becomes due at ``due_ms``, by ``setting``, if nothing else changes. ``rows_in``: rows or objects."""
 
-    kind: Kind
+    kind: MaintenanceKind
     start: int
     end: int
     rows_in: int
@@ -116,7 +116,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionPlan:
+class MaintenancePlan:
     """Actions for one partition at ``version`` of its root. ``notes``: what is not done, and why.
 
     ``waiting``: the earliest future action of each kind.
@@ -124,9 +124,9 @@ class PartitionPlan:
 
     tp: TopicPartition
     version: int
-    actions: tuple[Action, ...] = ()
+    actions: tuple[MaintenanceAction, ...] = ()
     notes: tuple[str, ...] = ()
-    waiting: tuple[Waiting, ...] = ()
+    waiting: tuple[DueAction, ...] = ()
     planned_ms: int = 0
 
 
@@ -140,12 +140,14 @@ class RowPlanner(Protocol):
 # -- retention -------------------------------------------------------------------------------------------------------
 
 
-def retention_action(expiry: RemoteExpiry, start_offset: int, *, config: TopicConfig, now_ms: int) -> Action | None:
+def retention_action(
+    expiry: RemoteExpiry, start_offset: int, *, config: TopicConfig, now_ms: int
+) -> MaintenanceAction | None:
     """Return the ``trim`` for :func:`~tiered.plan.retention.plan_remote_expiry`; None if nothing expires."""
     if expiry.start_offset <= start_offset:
         return None
-    return Action(
-        Kind.RETENTION,
+    return MaintenanceAction(
+        MaintenanceKind.RETENTION,
         start_offset,
         expiry.start_offset,
         ", ".join(expiry.reasons) or "start offset",
@@ -229,9 +231,9 @@ class MergePlanner:
         self._now_ms = now_ms
         self._at_rest = _Neighbours(self._most, self._found_group)
         self._all = _Neighbours(self._most, self._found_waiting)
-        self._found: list[Action] = []
+        self._found: list[MaintenanceAction] = []
         self._rows = 0
-        self._waiting: Waiting | None = None
+        self._waiting: DueAction | None = None
 
     def add(self, rows: Iterable[Row]) -> None:
         """Add the rows that follow those before."""
@@ -246,12 +248,12 @@ class MergePlanner:
                 else:
                     neighbours.end()
 
-    def finish(self) -> list[Action]:
+    def finish(self) -> list[MaintenanceAction]:
         """Return all merges, in offset order."""
         self._at_rest.end()
         return self._found[:MAX_MERGES]
 
-    def waiting(self) -> Waiting | None:
+    def waiting(self) -> DueAction | None:
         """Return the merge that is due next, from rows that are still too young."""
         self._all.end()
         return self._waiting
@@ -268,15 +270,17 @@ class MergePlanner:
         rests = sorted(self._rests_from_ms(row) for row in group if row.size)
         due_ms = rests[MERGE_LEAST_ROWS - 1]  # fewer old ones are not worth a merge
         if due_ms > self._now_ms and (self._waiting is None or due_ms < self._waiting.due_ms):
-            self._waiting = Waiting(Kind.MERGE, group[0].base, group[-1].next, len(group), due_ms, "merge.idle.ms")
+            self._waiting = DueAction(
+                MaintenanceKind.MERGE, group[0].base, group[-1].next, len(group), due_ms, "merge.idle.ms"
+            )
 
-    def _action(self, group: Sequence[Row]) -> Action:
+    def _action(self, group: Sequence[Row]) -> MaintenanceAction:
         size = sum(row.size for row in group)
         held = [row for row in group if row.size]
         bundles = [row for row in held if row is held[-1] or row.flags & FLAG_ABORTED_TXNS]
         puts = 1 if size <= PART_BYTES else 2 - (-size // PART_BYTES)
-        return Action(
-            Kind.MERGE,
+        return MaintenanceAction(
+            MaintenanceKind.MERGE,
             group[0].base,
             group[-1].next,
             f"{len(group)} neighbours below {self._small} bytes",
@@ -344,7 +348,7 @@ class CompactionPlanner:
         self._records += read.records
         self._gets += -(-read.size_bytes // READ_BYTES) * (1 + (read.end_offset > self._first_dirty))
 
-    def action(self) -> Action | None:
+    def action(self) -> MaintenanceAction | None:
         """Return the compaction to run, or None. Call after the last row."""
         candidate = self.candidate()
         due = self._config.compacted and candidate.eligible and candidate.cleanable_bytes > 0
@@ -355,8 +359,8 @@ class CompactionPlanner:
             if candidate.forced
             else f"{candidate.ratio:.0%} are dirty, {candidate.min_ratio:.0%} may be"
         )
-        return Action(
-            Kind.COMPACT,
+        return MaintenanceAction(
+            MaintenanceKind.COMPACT,
             self._start,
             candidate.first_uncleanable,
             reason,
@@ -423,13 +427,13 @@ class ReencodePlanner:
                 # a look at its beginning; itself; its bundle; both objects, the root and the copy of the previous root
                 self._requests += 1 - (-row.size // READ_BYTES) + 1 + (row.flags & FLAG_ABORTED_TXNS > 0) + puts + 3
 
-    def action(self) -> Action | None:
+    def action(self) -> MaintenanceAction | None:
         """Return the rewrite with its cost at most, None without segments. Call after the last row."""
         if not self._held:
             return None
         wanted = self._config.compression_type
-        return Action(
-            Kind.REENCODE,
+        return MaintenanceAction(
+            MaintenanceKind.REENCODE,
             self._start,
             self._end,
             "message formats 0 and 1" if wanted == "producer" else f"message formats 0 and 1, codecs but {wanted}",
@@ -479,7 +483,7 @@ def collectable(root: Root, *, limit: int, now_ms: int, grace_ms: int) -> Trash:
     return root.trash.where(due)
 
 
-def waiting_collection(root: Root, *, config: TopicConfig, now_ms: int) -> Waiting | None:
+def waiting_collection(root: Root, *, config: TopicConfig, now_ms: int) -> DueAction | None:
     """Return when the next garbage becomes collectable; None if some is already, or there is none."""
     kept = collectable(root, limit=root.version, now_ms=MAX_LONG, grace_ms=config.gc_grace_ms)
     if not len(kept):
@@ -488,10 +492,10 @@ def waiting_collection(root: Root, *, config: TopicConfig, now_ms: int) -> Waiti
     bases = kept.columns["base"]
     if due_ms <= now_ms:
         return None
-    return Waiting(Kind.COLLECT, int(bases.min()), int(bases.max()), len(kept), due_ms, "gc.grace.ms")
+    return DueAction(MaintenanceKind.COLLECT, int(bases.min()), int(bases.max()), len(kept), due_ms, "gc.grace.ms")
 
 
-def collection_action(root: Root, *, config: TopicConfig, now_ms: int) -> Action | None:
+def collection_action(root: Root, *, config: TopicConfig, now_ms: int) -> MaintenanceAction | None:
     """Return the collection of ``root``, None without garbage that is due. Pins, not read here, may prevent a part."""
     due = collectable(root, limit=root.version, now_ms=now_ms, grace_ms=config.gc_grace_ms)
     if not len(due):
@@ -499,8 +503,8 @@ def collection_action(root: Root, *, config: TopicConfig, now_ms: int) -> Action
     objects = int((due.kinds == TRASH_OBJECT).sum())
     pages = len(due) - objects
     beside = f" and what {pages} pages name" if pages else ""
-    return Action(
-        Kind.COLLECT,
+    return MaintenanceAction(
+        MaintenanceKind.COLLECT,
         int(due.columns["base"].min()),
         int(due.columns["base"].max()),
         f"out of the catalog for gc.grace.ms ({config.gc_grace_ms}){beside}",

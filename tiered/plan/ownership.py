@@ -41,7 +41,7 @@ LOCAL_VOLUME = "local"
 """Owner of a partition that was handed back to local logs and that none of them has claimed yet."""
 
 
-class Reason(enum.Enum):
+class RefusalReason(enum.Enum):
     """Reason for refusing an intent."""
 
     FENCED = "fenced"  # another claim owns the role, or the volume may not claim
@@ -57,7 +57,7 @@ class Reason(enum.Enum):
 class Refusal:
     """Refusal of an intent on this root; ``message`` names topic, partition and offsets."""
 
-    reason: Reason
+    reason: RefusalReason
     message: str
     hint: str = ""
 
@@ -128,11 +128,11 @@ def since(value: str, seen: str) -> str:
 def decide_claim(root: Root, role: Role, volume: VolumeProof | None) -> Grant | Refusal:
     """Decide a claim by the table above. ``volume`` is None for a maintainer only."""
     if root.state != STATE_OPEN:
-        return Refusal(Reason.STATE, f"{root.where} is {root.state}: it cannot be claimed")
+        return Refusal(RefusalReason.STATE, f"{root.where} is {root.state}: it cannot be claimed")
     if role is not Role.WRITER:
         return Grant(new_leader_epoch=False)
     if volume is None or not volume.volume_id:
-        return Refusal(Reason.INVALID, f"{root.where}: a writer's claim needs the id of its volume")
+        return Refusal(RefusalReason.INVALID, f"{root.where}: a writer's claim needs the id of its volume")
     writer = root.writer
     begun = bool(root.added.segments or root.next_offset)
     if writer.volume == SPARK_VOLUME:
@@ -153,7 +153,7 @@ def sink_refused(root: Root) -> Refusal | None:
     """Return why a Spark sink may not write here. None if sinks own the partition, or it was never claimed."""
     writer, is_open = root.writer, root.state == STATE_OPEN
     if not is_open:
-        return Refusal(Reason.STATE, f"{root.where} is {root.state}: no sink may write to it")
+        return Refusal(RefusalReason.STATE, f"{root.where} is {root.state}: no sink may write to it")
     untouched = writer.epoch == 0 and not (root.added.segments or root.next_offset)
     if writer.volume == SPARK_VOLUME or untouched:
         return None
@@ -163,7 +163,7 @@ def sink_refused(root: Root) -> Refusal | None:
     elif writer.volume == LOCAL_VOLUME:
         owner = f"local logs (handed over by {writer.owner})"
     return Refusal(
-        Reason.FENCED,
+        RefusalReason.FENCED,
         f"{root.where} belongs to {owner}: a Spark sink may not write to it",
         hint=f"`tiered topics handover {root.topic} --to spark` gives the topic to sinks, and fences its local log",
     )
@@ -206,7 +206,9 @@ def _no_joint(root: Root, volume: VolumeProof) -> Refusal | None:
     else:
         what = f"the broker's last segment begins at {below[-1] if below else 0}, below it"
         hint = "this replica is behind, or rolls at other offsets than the one that was uploaded: go on beside that one"
-    return Refusal(Reason.GAP, f"{root.where}: the bucket ends at offset {end}, {what}; nothing was claimed", hint=hint)
+    return Refusal(
+        RefusalReason.GAP, f"{root.where}: the bucket ends at offset {end}, {what}; nothing was claimed", hint=hint
+    )
 
 
 def _behind(root: Root, volume: VolumeProof) -> Refusal | None:
@@ -214,7 +216,7 @@ def _behind(root: Root, volume: VolumeProof) -> Refusal | None:
     if volume.end_offset >= root.next_offset:
         return None
     return Refusal(
-        Reason.FENCED,
+        RefusalReason.FENCED,
         f"{root.where}: volume {volume.volume_id} ends at offset {volume.end_offset}, below the committed end "
         f"{root.next_offset}: its disk has lost records",
         hint="restore it, or run `tiered repair rejoin` to let it start again at the committed end",
@@ -228,7 +230,7 @@ def _same_volume(root: Root, volume: VolumeProof) -> Grant | Refusal:
         # mutant volume-behind-is-refused
         return _behind(root, volume) or Grant(new_leader_epoch=False)
     return Refusal(
-        Reason.FENCED,
+        RefusalReason.FENCED,
         f"{root.where}: volume {volume.volume_id} does not hold the last {missing} that the catalog knows of it: "
         f"it is a copy, or an older snapshot, of the volume that {root.writer.owner} claimed",
         hint="stop the other copy, or run `tiered repair rejoin` to make this one a fresh volume; nothing was deleted",
@@ -243,13 +245,13 @@ def _other_volume(root: Root, volume: VolumeProof) -> Grant | Refusal:
         if volume.end_offset == root.next_offset:
             return Grant(new_leader_epoch=True)
         return Refusal(
-            Reason.FENCED,
+            RefusalReason.FENCED,
             f"{root.where}: volume {volume.volume_id} was restored up to offset {volume.end_offset}, "
             f"the catalog ends at {root.next_offset} since {writer.owner} wrote on",
             hint="restore again, then open the log",
         )
     return Refusal(
-        Reason.FENCED,
+        RefusalReason.FENCED,
         f"{root.where} belongs to volume {writer.volume} (claimed by {writer.owner}, epoch {writer.epoch}): "
         f"volume {volume.volume_id} holds records up to offset {volume.end_offset} and may not write it",
         hint="`tiered repair rejoin` moves the diverged tail aside and lets this volume start again",
@@ -258,7 +260,7 @@ def _other_volume(root: Root, volume: VolumeProof) -> Grant | Refusal:
 
 def _sinks_own(root: Root, volume: VolumeProof) -> Refusal:
     return Refusal(
-        Reason.FENCED,
+        RefusalReason.FENCED,
         f"{root.where} belongs to Spark sinks (since {root.writer.owner}, epoch {root.writer.epoch}): the local log "
         f"of volume {volume.volume_id} may not write it before `tiered topics handover {root.topic} --to local`",
         hint="then the next log without records goes on; `tiered repair rejoin` makes this one such a log",

@@ -35,7 +35,7 @@ DEFAULT_EXPIRATION_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedBatches:
     """Batches that may be appended now."""
 
     batches: tuple[ProducerBatch, ...]
@@ -52,7 +52,7 @@ class Duplicate:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ProducerSnapshot:
     """State up to ``offset`` (exclusive), by rising producer id: the content of a ``.snapshot`` file."""
 
     offset: int
@@ -71,7 +71,7 @@ class ProducerState:
 
     # -- append ----------------------------------------------------------------------------------------------------
 
-    def prepare(self, batches: Sequence[ProducerBatch], origin: Origin = Origin.CLIENT) -> Prepared | Duplicate:
+    def prepare(self, batches: Sequence[ProducerBatch], origin: Origin = Origin.CLIENT) -> PreparedBatches | Duplicate:
         """Check the batches of one append, in order, without changing the state.
 
         A client's set is a Duplicate if every batch of it is one. If only some are, it is out of order: reporting
@@ -94,7 +94,7 @@ class ProducerState:
             else:
                 check_data(draft, batch, origin, index)
             index += batch.offset_delta + 1
-        return Prepared(tuple(batches), self._generation)
+        return PreparedBatches(tuple(batches), self._generation)
 
     def _duplicate(self, batches: Sequence[ProducerBatch]) -> Duplicate | None:
         found: list[BatchSpan] = []
@@ -106,7 +106,7 @@ class ProducerState:
             found.append(span)
         return Duplicate(found[0].first_offset, found[-1].last_offset, found[0].timestamp)
 
-    def apply(self, prepared: Prepared, base_offsets: Sequence[int] | None = None) -> tuple[CompletedTxn, ...]:
+    def apply(self, prepared: PreparedBatches, base_offsets: Sequence[int] | None = None) -> tuple[CompletedTxn, ...]:
         """Apply batches whose bytes are written, at ``base_offsets`` (None: at their own).
 
         Returns the transactions that they ended; ``settle`` them once the index contains the aborted ones. Raises
@@ -209,11 +209,11 @@ class ProducerState:
         """Exclusive end of the log that the state covers."""
         return self._map_end
 
-    def pending_snapshot(self) -> Snapshot | None:
+    def pending_snapshot(self) -> ProducerSnapshot | None:
         """Return the snapshot to write now, None if the newest is current. Call ``snapshot_taken`` after the write."""
         if self._map_end <= self._snapshot_offset:
             return None
-        return Snapshot(self._map_end, self.entries())
+        return ProducerSnapshot(self._map_end, self.entries())
 
     def snapshot_taken(self, offset: int) -> None:
         """Note that a file of the state up to ``offset`` exists."""
@@ -223,7 +223,7 @@ class ProducerState:
         """Return every producer, by rising id."""
         return tuple(producer.to_entry(producer_id) for producer_id, producer in sorted(self._producers.items()))
 
-    def load(self, snapshot: Snapshot | None, *, log_start: int, now_ms: int) -> None:
+    def load(self, snapshot: ProducerSnapshot | None, *, log_start: int, now_ms: int) -> None:
         """Replace the state by the snapshot without its expired producers; None: empty at the start.
 
         Only the newest batch of each producer is known afterwards.

@@ -21,7 +21,7 @@ from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, enco
 from tiered.format.txn_index import TXN_ENTRY_BYTES, decode_txns, encode_txns
 from tiered.model import AbortedTxn
 from tiered.plan.producer import NO_OFFSET, ProducerBatch
-from tiered.plan.producer_state import ProducerState, Snapshot
+from tiered.plan.producer_state import ProducerSnapshot, ProducerState
 from tiered.plan.visibility import open_firsts
 
 NO_PRODUCERS = encode_snapshot(())
@@ -48,11 +48,11 @@ class Followed(NamedTuple):
 class Follower:
     """Follower of the producers of one partition over its batches, in offset order, without checking any rule."""
 
-    def __init__(self, known: Snapshot | None = None, *, whole: bool) -> None:
+    def __init__(self, known: ProducerSnapshot | None = None, *, whole: bool) -> None:
         self._state = ProducerState()
         self.restart(known, whole=whole)
 
-    def restart(self, known: Snapshot | None = None, *, whole: bool) -> None:
+    def restart(self, known: ProducerSnapshot | None = None, *, whole: bool) -> None:
         """Start over at a segment. ``whole``: ``known`` covers everything before it."""
         self._state.load(known, log_start=0, now_ms=0)  # at time 0 no producer has expired
         self._whole = whole
@@ -150,7 +150,7 @@ def producers_flaw(entries: Sequence[ProducerEntry], followed: Followed) -> str 
     return None
 
 
-class Judged(NamedTuple):
+class SideFileVerdict(NamedTuple):
     """Verdict on a side file. ``flaw`` None: the file is right, and ``data`` is its bytes.
 
     Otherwise ``data`` is derived from the log, and ``known`` says if it is complete. ``proven``: no unknown history
@@ -165,7 +165,7 @@ class Judged(NamedTuple):
 
 def judge_txn_index(
     found: bytes, base_offset: int, followed: Followed, noted_crc: int | None = None, *, all_followed: bool = False
-) -> Judged:
+) -> SideFileVerdict:
     """Judge a ``.txnindex``. ``found``: the file, empty if absent. ``noted_crc``: its CRC32C, if it was noted.
 
     ``all_followed`` as in :func:`txns_flaw`.
@@ -182,15 +182,15 @@ def judge_txn_index(
         except CorruptionError as damage:
             flaw = damage.message
     if flaw is None:
-        return Judged(found)
+        return SideFileVerdict(found)
     told = encode_txns(followed.aborted)
     known = followed.whole or not followed.orphans or crc32c(told) == noted_crc
-    return Judged(told, flaw, known, proven)
+    return SideFileVerdict(told, flaw, known, proven)
 
 
 def judge_snapshot(
     found: bytes | None, followed: Followed, noted_crc: int | None = None, *, expected: bool = False
-) -> Judged:
+) -> SideFileVerdict:
     """Judge a ``.snapshot``. ``found``: the file, None if absent. ``expected``: it should exist."""
     flaw: str | None = "it is gone"
     if found is not None:
@@ -201,8 +201,8 @@ def judge_snapshot(
     elif not followed.producers and (followed.whole or not expected):
         flaw = None
     if flaw is None:
-        return Judged(b"" if found is None or found == NO_PRODUCERS else found)
+        return SideFileVerdict(b"" if found is None or found == NO_PRODUCERS else found)
     told = encode_snapshot(followed.producers)
     known = followed.whole or crc32c(told) == noted_crc
     proven = found is not None or bool(followed.producers)
-    return Judged(told if followed.producers else b"", flaw, known, proven)
+    return SideFileVerdict(told if followed.producers else b"", flaw, known, proven)

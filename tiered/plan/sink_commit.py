@@ -22,7 +22,7 @@ from tiered.format.root import STATE_OPEN, TXNS_LIMIT, Root
 from tiered.format.rows import Rows
 from tiered.model import EpochEntry, Row
 from tiered.plan.commit import Stamp, holds_any, next_version, succeed, taken, with_epoch
-from tiered.plan.ownership import LOCAL_VOLUME, SPARK_VOLUME, Reason, Refusal, sink_refused
+from tiered.plan.ownership import LOCAL_VOLUME, SPARK_VOLUME, Refusal, RefusalReason, sink_refused
 
 MAX_STAGED_ROWS = 100_000
 """Limit of segments of one batch in one partition."""
@@ -55,7 +55,9 @@ class StageIntent:
         """Refuse with NOTHING if the batch is committed already, with FENCED if a local log owns the partition."""
         # mutant batch-commits-once
         if root.last_batch(self.txn) >= self.batch:
-            return Refusal(Reason.NOTHING, f"{root.where}: batch {self.batch} of {self.txn} is already committed")
+            return Refusal(
+                RefusalReason.NOTHING, f"{root.where}: batch {self.batch} of {self.txn} is already committed"
+            )
         # mutant sink-needs-ownership
         refusal = sink_refused(root) or self._forgotten(root) or self._flaw(root)
         if refusal is not None:
@@ -79,7 +81,7 @@ class StageIntent:
         if root.last_batch(self.txn) >= 0 or self.seen >= forgotten_up_to(root, self.txn):
             return None
         return Refusal(
-            Reason.INVALID,
+            RefusalReason.INVALID,
             f"{root.where}: batch {self.batch} of {self.txn} was decided at version {self.seen}, and may have been "
             f"committed up to version {forgotten_up_to(root, self.txn)}: its entry would have been dropped since, as "
             f"{TXNS_LIMIT} transaction ids are kept. It is not committed again",
@@ -94,7 +96,7 @@ class StageIntent:
         if not flaw and root.next_offset + sum([row.next for row in self.rows]) > MAX_INT64:
             flaw = f"no room for them after offset {root.next_offset}"
         if flaw:
-            return Refusal(Reason.INVALID, f"{root.where}: batch {self.batch} of {self.txn}: {flaw}")
+            return Refusal(RefusalReason.INVALID, f"{root.where}: batch {self.batch} of {self.txn}: {flaw}")
         return None
 
 
@@ -109,9 +111,9 @@ class HandoverIntent:
     def apply(self, root: Root, stamp: Stamp) -> Root | Refusal:
         """Refuse with NOTHING if the partition has this owner already."""
         if root.state != STATE_OPEN:
-            return Refusal(Reason.STATE, f"{root.where} is {root.state}: it cannot be handed over")
+            return Refusal(RefusalReason.STATE, f"{root.where} is {root.state}: it cannot be handed over")
         if is_owner(root, self.to):
-            return Refusal(Reason.NOTHING, f"{root.where} belongs to {self.to} already")
+            return Refusal(RefusalReason.NOTHING, f"{root.where} belongs to {self.to} already")
         changes: dict[str, Any] = {"lineage": _with_new_epoch(root)} if self.to == SPARK_VOLUME else {}
         return taken(root, stamp, self.op, Role.WRITER, volume=OWNERS[self.to], owner=stamp.owner, **changes)
 

@@ -8,9 +8,9 @@
                           +---- init ----|-+---------------- add ----------------------------+
                                          +--> PREPARE_ABORT, of a producer that is gone
 
-Each method returns a :class:`Step`: the record to append to ``__transaction_state``. ``apply`` it once the record is
-durable, and only then act on it: a decision on disk survives every crash. The markers, one for each partition of the
-transaction, are written between prepare and complete; a marker written twice does no harm.
+Each method returns a :class:`TransactionChange`: the record to append to ``__transaction_state``. ``apply`` it once the
+record is durable, and only then act on it: a decision on disk survives every crash. The markers, one for each partition
+of the transaction, are written between prepare and complete; a marker written twice does no harm.
 
 Source: Kafka's TransactionMetadata and TransactionStateManager, with transaction version 2: the end of a transaction
 raises the producer's epoch, so that a late batch of it is refused.
@@ -60,7 +60,7 @@ _AT_REST = frozenset({TxnState.EMPTY, TxnState.COMPLETE_COMMIT, TxnState.COMPLET
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TransactionChange:
     """One change of one transactional id; ``after`` None deletes it."""
 
     transactional_id: str
@@ -94,7 +94,7 @@ def check_timeout(timeout_ms: int, most_ms: int = DEFAULT_MAX_TIMEOUT_MS) -> Non
         )
 
 
-class Unfinished(NamedTuple):
+class UnfinishedTransaction(NamedTuple):
     """Transaction found at a start: ``fence`` it unless decided, then write its markers, then ``complete`` it."""
 
     transactional_id: str
@@ -129,7 +129,7 @@ class TransactionCoordinator:
         decoded = None if value is None else decode_transaction(value)
         self._put(decode_transaction_key(key), decoded)
 
-    def apply(self, step: Step) -> None:
+    def apply(self, step: TransactionChange) -> None:
         """Apply a step whose record is durable. Raises InvalidTxnStateError if another step came between."""
         if self._txns.get(step.transactional_id) != step.before:
             raise InvalidTxnStateError(f"transactional id {step.transactional_id!r} was changed by another step")
@@ -168,7 +168,7 @@ class TransactionCoordinator:
 
     def init(
         self, transactional_id: str, *, new_producer_id: int, now_ms: int, timeout_ms: int = DEFAULT_TIMEOUT_MS
-    ) -> Step:
+    ) -> TransactionChange:
         """Start an instance of a producer: its epoch fences older instances.
 
         ``new_producer_id`` is used for an unknown id and when the epochs of the old one are used up. Raises
@@ -179,7 +179,7 @@ class TransactionCoordinator:
         if before is None:
             encode_transaction_key(transactional_id)  # refuses an impossible id now, not when its record is written
             after = TxnValue(new_producer_id, 0, timeout_ms, TxnState.EMPTY, None, now_ms)
-            return Step(transactional_id, None, after)
+            return TransactionChange(transactional_id, None, after)
         if before.state not in _AT_REST:
             raise self._wrong(transactional_id, before, "cannot start again", "end its transaction first")
         exhausted = before.producer_epoch >= _LAST_CLIENT_EPOCH
@@ -193,7 +193,7 @@ class TransactionCoordinator:
             previous_producer_id=before.producer_id if exhausted else NO_ID,
             client_version=before.client_version,
         )
-        return Step(transactional_id, before, after)
+        return TransactionChange(transactional_id, before, after)
 
     def add(
         self,
@@ -204,7 +204,7 @@ class TransactionCoordinator:
         producer_epoch: int,
         now_ms: int,
         client_version: int = EPOCH_RAISING_VERSION,
-    ) -> Step | None:
+    ) -> TransactionChange | None:
         """Add partitions to the transaction before data is written to them; the first begins it. None: all are in."""
         before = self._owned(transactional_id, producer_id, producer_epoch)
         known = set(before.partitions or ()) if before.state is TxnState.ONGOING else set()
@@ -223,9 +223,11 @@ class TransactionCoordinator:
             start_ms=before.start_ms if before.state is TxnState.ONGOING else now_ms,
             client_version=client_version,
         )
-        return Step(transactional_id, before, after)
+        return TransactionChange(transactional_id, before, after)
 
-    def found(self, transactional_id: str, tp: TopicPartition, *, producer_epoch: int, now_ms: int) -> Step | None:
+    def found(
+        self, transactional_id: str, tp: TopicPartition, *, producer_epoch: int, now_ms: int
+    ) -> TransactionChange | None:
         """List ``tp``, where a transaction of the producer is open, so that it gets fenced. None: it is listed already.
 
         Epochs whose records are lost count as used. Raises InvalidTxnStateError while a decided transaction is not
@@ -244,7 +246,7 @@ class TransactionCoordinator:
             start_ms=before.start_ms if is_open else now_ms,
             client_version=EPOCH_RAISING_VERSION,
         )
-        return None if after == before else Step(transactional_id, before, after)
+        return None if after == before else TransactionChange(transactional_id, before, after)
 
     def is_later(self, transactional_id: str, producer_id: int, producer_epoch: int) -> bool:
         """Return True if the producer wrote after the id's decided transaction completed; that record may be lost."""
@@ -268,7 +270,7 @@ class TransactionCoordinator:
         producer_epoch: int,
         now_ms: int,
         new_producer_id: int = NO_ID,
-    ) -> Step | None:
+    ) -> TransactionChange | None:
         """Decide the transaction. None: it has ended this way already, and the response was lost.
 
         ``new_producer_id`` is needed when the epochs are used up (``epochs_left`` is 0): the id changes with the end.
@@ -299,7 +301,7 @@ class TransactionCoordinator:
 
     # -- the coordinator's own -------------------------------------------------------------------------------------
 
-    def fence(self, transactional_id: str, *, now_ms: int, new_producer_id: int = NO_ID) -> Step:
+    def fence(self, transactional_id: str, *, now_ms: int, new_producer_id: int = NO_ID) -> TransactionChange:
         """Abort the open transaction of a producer that is gone, too late, or replaced, and raise its epoch."""
         before = self._known(transactional_id)
         if before.state not in (TxnState.ONGOING, TxnState.PREPARE_EPOCH_FENCE):
@@ -314,7 +316,7 @@ class TransactionCoordinator:
         raises_epoch: bool,
         now_ms: int,
         new_producer_id: int,
-    ) -> Step:
+    ) -> TransactionChange:
         exhausted = raises_epoch and before.producer_epoch >= _LAST_CLIENT_EPOCH
         if exhausted and new_producer_id == NO_ID:
             raise ConfigError(f"the epochs of producer {before.producer_id} are used up: a new producer id is needed")
@@ -326,7 +328,7 @@ class TransactionCoordinator:
             last_update_ms=now_ms,
             next_producer_id=new_producer_id if exhausted else NO_ID,
         )
-        return Step(transactional_id, before, after)
+        return TransactionChange(transactional_id, before, after)
 
     def markers(self, transactional_id: str) -> tuple[TxnMarker, ...]:
         """Return the markers of a prepared transaction; the caller skips deleted partitions."""
@@ -338,7 +340,7 @@ class TransactionCoordinator:
             TxnMarker(tp, txn.producer_id, txn.producer_epoch, self.epoch, abort) for tp in txn.partitions or ()
         )
 
-    def complete(self, transactional_id: str, *, now_ms: int) -> Step:
+    def complete(self, transactional_id: str, *, now_ms: int) -> TransactionChange:
         """End a transaction whose markers are all durable."""
         before = self._known(transactional_id)
         if before.state not in PREPARED:
@@ -354,15 +356,15 @@ class TransactionCoordinator:
             previous_producer_id=before.producer_id if rotates else before.previous_producer_id,
             next_producer_id=NO_ID,
         )
-        return Step(transactional_id, before, after)
+        return TransactionChange(transactional_id, before, after)
 
-    def recover(self) -> tuple[Unfinished, ...]:
+    def recover(self) -> tuple[UnfinishedTransaction, ...]:
         """Return every transaction that is not at rest, by id, after ``replay`` of the whole log.
 
         A decided one is completed as decided, as some of its markers may be written. An open one is aborted, as its
         process is gone.
         """
-        return tuple(Unfinished(name, self._txns[name].state) for name in sorted(self._at_work))
+        return tuple(UnfinishedTransaction(name, self._txns[name].state) for name in sorted(self._at_work))
 
     def overdue(self, now_ms: int) -> list[str]:
         """Return the ids whose transaction is open for longer than its timeout: to be fenced."""
@@ -373,17 +375,17 @@ class TransactionCoordinator:
         txn = self._txns.get(transactional_id)
         return txn is not None and txn.state is TxnState.ONGOING and now_ms - txn.start_ms > txn.timeout_ms
 
-    def forget(self, now_ms: int) -> list[Step]:
+    def forget(self, now_ms: int) -> list[TransactionChange]:
         """Return tombstones for ids that were at rest for the expiration time."""
         steps = (self.forget_id(transactional_id, now_ms) for transactional_id in self._txns)
         return [step for step in steps if step is not None]
 
-    def forget_id(self, transactional_id: str, now_ms: int) -> Step | None:
+    def forget_id(self, transactional_id: str, now_ms: int) -> TransactionChange | None:
         """Return the tombstone of one id, None before its expiration."""
         txn = self._txns.get(transactional_id)
         if txn is None or txn.state not in _AT_REST or now_ms - txn.last_update_ms < self._id_expiration_ms:
             return None
-        return Step(transactional_id, txn, None)
+        return TransactionChange(transactional_id, txn, None)
 
     # -- refusals --------------------------------------------------------------------------------------------------
 

@@ -20,12 +20,12 @@ from tiered.errors import TieredError, UnknownTopicError
 from tiered.format.root import STATE_DELETING
 from tiered.metrics import Metric, metric
 from tiered.model import TopicPartition
-from tiered.plan.maintenance import MIN_MAP_BYTES, REWRITE_BYTES, ROUTINE, Action, Kind
+from tiered.plan.maintenance import MIN_MAP_BYTES, REWRITE_BYTES, ROUTINE, MaintenanceAction, MaintenanceKind
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
 from tiered.program.error_text import as_error
 from tiered.program.open_reader import chosen_partitions
 from tiered.remote.gc.deletion import tend_deletion
-from tiered.remote.maintain import Done, Maintainer
+from tiered.remote.maintain import ActionResult, Maintainer
 from tiered.remote.topics import TopicEntry, list_topics, load_topic_to_read
 from tiered.store.base import Capabilities, Steps, Store
 from tiered.store.capabilities import check_capabilities, probe
@@ -42,7 +42,7 @@ T = TypeVar("T")
 class Scope:
     """Extent of maintenance: ``topic`` None is all topics, ``partition`` None all partitions of the topic."""
 
-    kinds: tuple[Kind, ...] = ROUTINE
+    kinds: tuple[MaintenanceKind, ...] = ROUTINE
     topic: str | None = None
     partition: int | None = None
 
@@ -59,7 +59,7 @@ class UpkeepView:
     began_ms: int = 0
     ended_ms: int = 0
     doing: str = ""
-    actions: Mapping[Kind, int] = field(default_factory=dict)
+    actions: Mapping[MaintenanceKind, int] = field(default_factory=dict)
     bytes_read: int = 0
     bytes_written: int = 0
     failed: Mapping[TopicPartition, TieredError] = field(default_factory=dict)
@@ -70,7 +70,10 @@ class UpkeepView:
         """Return figures under the names of ``/metrics``."""
         return [
             metric("maintain_rounds_total", self.rounds),
-            *(metric("maintain_actions_total", self.actions.get(kind, 0), {"kind": kind.value}) for kind in Kind),
+            *(
+                metric("maintain_actions_total", self.actions.get(kind, 0), {"kind": kind.value})
+                for kind in MaintenanceKind
+            ),
             metric("maintain_read_bytes_total", self.bytes_read),
             metric("maintain_written_bytes_total", self.bytes_written),
             metric("maintain_failed_partitions", len(self.failed)),
@@ -80,7 +83,7 @@ class UpkeepView:
         ]
 
 
-OnDone = Callable[[TopicPartition, Done], None]
+OnDone = Callable[[TopicPartition, ActionResult], None]
 OnFailed = Callable[[TopicPartition | None, TieredError], None]
 IsPaused = Callable[[str], bool]
 
@@ -94,15 +97,15 @@ def _never(_topic: str) -> bool:
 
 
 @contextlib.contextmanager
-def room_for(action: Action, memory: Slots | None) -> Iterator[int]:
+def room_for(action: MaintenanceAction, memory: Slots | None) -> Iterator[int]:
     """Wait for memory, at most half of all, so that uploads continue meanwhile.
 
     Yields the bytes for a map of keys. ``memory`` None: not counted.
     """
     held, map_bytes = 0, DEDUPE_BUFFER_BYTES
-    if memory is not None and action.kind in (Kind.MERGE, Kind.COMPACT, Kind.REENCODE):
+    if memory is not None and action.kind in (MaintenanceKind.MERGE, MaintenanceKind.COMPACT, MaintenanceKind.REENCODE):
         map_bytes = max(MIN_MAP_BYTES, min(map_bytes, memory.count // 2 - REWRITE_BYTES))
-        held = REWRITE_BYTES + (map_bytes if action.kind is Kind.COMPACT else 0)
+        held = REWRITE_BYTES + (map_bytes if action.kind is MaintenanceKind.COMPACT else 0)
     with memory.turn(held) if memory is not None and held else contextlib.nullcontext():
         yield map_bytes
 
@@ -141,7 +144,7 @@ class Upkeep:
         self._news = threading.Event()  # the end, or another interval
         self._every_ms = EVERY_MS
         self._capabilities: Capabilities | None = None
-        self._counts: Counter[Kind] = Counter()
+        self._counts: Counter[MaintenanceKind] = Counter()
         self._newest: dict[tuple[UUID, int], int] = {}  # versions of roots that were proven to be newest
         self.view = UpkeepView()
 
@@ -256,7 +259,7 @@ class Upkeep:
             )
             self._on_done(tp, done)
 
-    def _run(self, maintainer: Maintainer, action: Action, capabilities: Capabilities) -> Done:
+    def _run(self, maintainer: Maintainer, action: MaintenanceAction, capabilities: Capabilities) -> ActionResult:
         with room_for(action, self._memory) as map_bytes:
             return self._drive(maintainer.run(action, capabilities, memory_bytes=map_bytes))
 

@@ -21,7 +21,7 @@ from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
 from tiered.program.application import STORE_DEADLINE_SECONDS, Application
 from tiered.program.open_reader import need_directory, need_topic, refuse_file
 from tiered.program.open_store import open_remote, store_options
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry, check_entry, list_topics, load_topic_to_read
 from tiered.store.base import Steps, Store
@@ -133,7 +133,7 @@ class Tiers:
             return {}
         return known_partitions(self.local.uploads.read(), self.local.claims.read())
 
-    def snapshot(self, facts: TopicFacts, partition: int, known: Known = NOTHING_KNOWN) -> Snapshot | None:
+    def snapshot(self, facts: TopicFacts, partition: int, known: Known = NOTHING_KNOWN) -> CatalogView | None:
         """Return the bucket's catalog of a partition, compared with the notes of the disk and the registry.
 
         None if there is none, and no note of one. Raises LogDestroyedError and CorruptionError as ``RootView.load``

@@ -27,7 +27,7 @@ from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
 from tiered.program.open_log import Tiers, TopicFacts
 from tiered.program.output import counted
 from tiered.program.uploader_status import Reason
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.upload import check_source
 from tiered.times import format_time
 
@@ -47,7 +47,7 @@ class PartitionStatus:
     local_bytes: int = 0
     active_bytes: int = 0
     fenced: bool = False
-    pinned: Snapshot | None = None
+    pinned: CatalogView | None = None
     times: tuple[int, int] | None = None
     reasons: list[Reason] = field(default_factory=list)
     unreadable: TieredError | None = None
@@ -328,7 +328,7 @@ def _active_base(positions: Positions, sealed: list[Any]) -> int:
     return int(sealed[-1].end_offset) if sealed else positions.local_start_offset
 
 
-def _start(local: Positions | None, pinned: Snapshot | None) -> int:
+def _start(local: Positions | None, pinned: CatalogView | None) -> int:
     starts = [local.start_offset] if local is not None else []
     return min([*starts, pinned.start_offset] if pinned is not None else starts, default=0)
 

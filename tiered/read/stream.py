@@ -29,7 +29,7 @@ from tiered.format.batch import (
     rebuild_batch,
     verify_batch,
 )
-from tiered.format.batch_scanner import Run, walk_headers
+from tiered.format.batch_scanner import BatchRun, walk_headers
 from tiered.format.kernels import ConsumerRecord
 from tiered.format.pure_kernels import Shown
 from tiered.model import AbortedTxn, Positions, TopicPartition
@@ -59,7 +59,7 @@ Shape = Callable[[TierBatch], Any]
 """Function from a batch to the emitted value; None emits nothing."""
 
 
-RunShape = Callable[[Tier, Run], Any]
+RunShape = Callable[[Tier, BatchRun], Any]
 """Function from a run of batches to the emitted value; None shapes each batch of the run alone."""
 
 Through = Callable[[Iterator[ConsumerRecord]], Iterator[ConsumerRecord]]
@@ -78,7 +78,7 @@ class LocalPartition(Protocol):
     def positions(self) -> Positions:
         """Return the start and end offsets of this disk."""
 
-    def read_runs(self, start_offset: int, end_offset: int | None = None) -> Iterator[Run]:
+    def read_runs(self, start_offset: int, end_offset: int | None = None) -> Iterator[BatchRun]:
         """Yield verified whole batches in runs, from the batch that holds ``start_offset``."""
 
     def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
@@ -332,7 +332,7 @@ class TierStream:
             at = behind
             return batch if shape is None else shape(batch)
 
-        def passed_run(tier: Tier, stop: int, run: Run) -> Iterator[object]:
+        def passed_run(tier: Tier, stop: int, run: BatchRun) -> Iterator[object]:
             nonlocal at
             if run_shape is not None and (at == start or run.base_offset >= at):
                 made = run_shape(tier, run)
@@ -380,7 +380,7 @@ class TierStream:
         run_shape = partial(_batches_of_run, start)
         yield from self.batches(start, end, on_trimmed=on_trimmed, shape=_alone, run_shape=run_shape)
 
-    def _read_local(self, start: int, end: int, take: Callable[[Run], Iterator[object]]) -> Steps[None]:
+    def _read_local(self, start: int, end: int, take: Callable[[BatchRun], Iterator[object]]) -> Steps[None]:
         """Emit what ``take`` makes of the runs on disk. Batches before a damaged one come before its error."""
         if self._local is None:
             return
@@ -456,7 +456,7 @@ def _alone(batch: TierBatch) -> tuple[TierBatch]:
     return (batch,)
 
 
-def _batches_of_run(start: int, tier: Tier, run: Run) -> Iterator[TierBatch] | None:
+def _batches_of_run(start: int, tier: Tier, run: BatchRun) -> Iterator[TierBatch] | None:
     """Return the run's batches from ``start`` on, None if each batch needs its own check."""
     return kernels.run_batches(run.data, TierBatch, BatchHeader, tier, start)
 
@@ -479,7 +479,7 @@ def _shown(  # noqa: PLR0917 - bound by ``records``, in the order of a read
 
 
 def _run_shown(  # noqa: PLR0917 - as ``_shown``
-    tp: TopicPartition, wanted: ReadRange, start: int, end: int | None, hidden: Hidden | None, tier: Tier, run: Run
+    tp: TopicPartition, wanted: ReadRange, start: int, end: int | None, hidden: Hidden | None, tier: Tier, run: BatchRun
 ) -> Iterator[ConsumerRecord] | None:
     """Return the visible records of a run, None if each batch needs its own check."""
     if hidden is not None and hidden.hides_any:
@@ -496,7 +496,7 @@ def _decoded(
     return chain.from_iterable(map(consumer_records, (batch.data,), (shown,)))
 
 
-def _batches_of(run: Run) -> Iterator[tuple[BatchHeader, memoryview]]:
+def _batches_of(run: BatchRun) -> Iterator[tuple[BatchHeader, memoryview]]:
     for position, header in walk_headers(run.data):
         data = run.data[position : position + header.size_bytes]
         if header.records_count < 0:  # a compressed v0 or v1 message: only its content has the first offset

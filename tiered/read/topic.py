@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tiered import arguments
 from tiered.arrow.schema import COLUMNS, RecordBatches, arrow_schema
 from tiered.errors import ConfigError, UnknownTopicError
-from tiered.format.batch_scanner import Run
+from tiered.format.batch_scanner import BatchRun
 from tiered.format.kernels import ConsumerRecord
 from tiered.model import Positions, TopicPartition
 from tiered.plan.read import LocalSpan, RemoteSpan, Tier
@@ -277,7 +277,7 @@ class TopicReads:
 
 
 def _run_decoded(
-    decoder: ArrowDecoder, hidden: Hidden | None, tier: Tier, run: Run
+    decoder: ArrowDecoder, hidden: Hidden | None, tier: Tier, run: BatchRun
 ) -> Iterator[pyarrow.RecordBatch] | None:
     """Return the record batches of a run, None if each batch needs its own check."""
     return None if hidden is not None and hidden.hides_any else decoder.add_run(run.data)

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, read_header, rebased, verify_batch
-from tiered.format.batch_scanner import MIN_TAIL_BYTES, BatchWalk, Offsets, Run, Span, walk_headers
+from tiered.format.batch_scanner import MIN_TAIL_BYTES, BatchPosition, BatchRun, BatchWalk, Offsets, walk_headers
 from tiered.format.crc import crc32c
 from tiered.format.keys import FLAG_STAGED
 from tiered.model import Row, TopicPartition
@@ -99,13 +99,13 @@ class SegmentScan:
     def feed(self, data: bytes | memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
         """Yield the batches that ``data`` completes. Raises CorruptionError with key, position and offset."""
         for found in self.runs(data):
-            if isinstance(found, Run):
+            if isinstance(found, BatchRun):
                 for position, header in walk_headers(found.data):
                     yield header, found.data[position : position + header.size_bytes]
             else:
                 yield found
 
-    def runs(self, data: bytes | memoryview) -> Iterator[tuple[BatchHeader, memoryview] | Run]:
+    def runs(self, data: bytes | memoryview) -> Iterator[tuple[BatchHeader, memoryview] | BatchRun]:
         """Yield what :meth:`feed` yields, but plain batches (v2, in order, wanted offsets) as undecoded runs."""
         view = memoryview(data)
         summing = self._begin_piece(view)
@@ -147,7 +147,7 @@ class SegmentScan:
             header, batch = rebased(batch, header, self._origin, self._row.leader_epoch)
         return header, batch
 
-    def _run(self, piece: memoryview) -> Run | None:
+    def _run(self, piece: memoryview) -> BatchRun | None:
         """Return the verified plain batches at the start of ``piece``; None if the first needs its own check.
 
         Its own check needs a batch that an index chose (the first), that is below the wanted offsets, or that is
@@ -236,7 +236,7 @@ class SegmentScan:
         what = f"a batch of {size} bytes is larger than a reader accepts ({MAX_BATCH_BYTES})"
         return self._corrupt(what, position)
 
-    def _accept(self, span: Span, batch: memoryview) -> BatchHeader | None:
+    def _accept(self, span: BatchPosition, batch: memoryview) -> BatchHeader | None:
         """Return the header of a wanted batch, None for a batch to skip."""
         if span.size > MAX_BATCH_BYTES:
             raise self._too_large(span.size, span.position)

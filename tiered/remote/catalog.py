@@ -58,7 +58,7 @@ from tiered.plan.commit import (
     create_root,
     fold,
 )
-from tiered.plan.ownership import Reason, Refusal, VolumeProof, hold, since
+from tiered.plan.ownership import Refusal, RefusalReason, VolumeProof, hold, since
 from tiered.plan.pages import spill
 from tiered.plan.retention import dated
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known, held_ids
@@ -127,7 +127,7 @@ class _Held:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _PersistedIds:
     """Ids that this process has persisted and that a root may carry (``plan.ownership.hold``)."""
 
     token: str = ""
@@ -139,7 +139,7 @@ class Rest(NamedTuple):
 
     held: _Held
     token: str
-    kept: _Kept
+    kept: _PersistedIds
     version: int
     start: int
     end: int
@@ -172,7 +172,7 @@ class Catalog(RootView):
         self._held: _Held | None = None
         self._clock = StoreClock(self.name, self._limits.max_clock_lead_ms)
         self._token = ""  # of the claim of this process
-        self._kept = _Kept()
+        self._kept = _PersistedIds()
         self._pruned_epoch = 0
         self._doubt = self._fenced = ""  # reasons why commits are forbidden until the next claim
         self._doubt_before = ""  # ``_doubt`` before the last PUT
@@ -405,7 +405,7 @@ class Catalog(RootView):
     def _results(self, intents: Sequence[Intent], folded: Folded, root: Root) -> list[Root | TieredError]:
         results: list[Root | TieredError] = []
         for intent, refusal in zip(intents, folded.refusals, strict=True):
-            if refusal is None or refusal.reason is Reason.NOTHING:
+            if refusal is None or refusal.reason is RefusalReason.NOTHING:
                 results.append(self._current())
             else:
                 results.append(self._refused(refusal, root, intent))
@@ -549,7 +549,7 @@ class Catalog(RootView):
 
     def _accepted(self, root: Root) -> None:
         writer, kept = root.writer, self._kept
-        self._kept = _Kept(since(kept.token, writer.token), since(kept.last_append, writer.last_append))
+        self._kept = _PersistedIds(since(kept.token, writer.token), since(kept.last_append, writer.last_append))
         if not self._doubt:
             self._expect_own(root)
 
@@ -612,7 +612,7 @@ class Catalog(RootView):
         if persist is not None:
             # mutant proof-is-persisted
             yield Blocking(partial(persist, token, last_append))
-        self._kept = _Kept(token, last_append)
+        self._kept = _PersistedIds(token, last_append)
 
     def _need_empty(self) -> None:
         if self._is_empty is not None and not self._is_empty():
@@ -623,7 +623,7 @@ class Catalog(RootView):
             )
 
     def _refused(self, refusal: Refusal, root: Root, intent: Intent) -> TieredError:
-        if refusal.reason is Reason.FENCED and not isinstance(intent, ClaimIntent):
+        if refusal.reason is RefusalReason.FENCED and not isinstance(intent, ClaimIntent):
             self._fenced = refusal.message
         return refusal_error(refusal, root, intent)
 

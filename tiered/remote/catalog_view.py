@@ -48,7 +48,7 @@ class _Unread(NamedTuple):
     pointer: Pointer
 
 
-class Snapshot:
+class CatalogView:
     """One version of a partition's catalog. Immutable.
 
     ``root`` is its header. Only this class reads the rows of that root. ``cache``: pages, may be shared by the
@@ -63,7 +63,7 @@ class Snapshot:
         self.next_offset = root.next_offset
 
     @classmethod
-    def of(cls, root: Root, cache: PageCache | None = None) -> Snapshot:
+    def of(cls, root: Root, cache: PageCache | None = None) -> CatalogView:
         """Return the catalog that ``root`` describes."""
         return cls(root, cache)
 

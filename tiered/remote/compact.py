@@ -26,7 +26,7 @@ from tiered.plan.batch_filter import BatchFilter, CleaningReport
 from tiered.plan.cleaning import CleaningCandidate, GroupScan, LogState, SegmentState
 from tiered.plan.maintenance import MAX_GROUP_ROWS, CompactionPlanner, RowPlanner, segment_state
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES, OffsetMap, OffsetMapBuilder
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.root_view import RootView
 from tiered.remote.segment_rewriter import Rows, SegmentOutput, Workshop, in_turn
@@ -42,7 +42,7 @@ class Compaction:
     def __init__(
         self,
         shop: Workshop,
-        snapshot: Snapshot,
+        snapshot: CatalogView,
         config: TopicConfig,
         candidate: CleaningCandidate,
         *,
@@ -198,7 +198,7 @@ def rewrite_group(
 
 
 def compaction_planner(
-    tp: TopicPartition, config: TopicConfig, snapshot: Snapshot, *, start: int, stable: int, now_ms: int
+    tp: TopicPartition, config: TopicConfig, snapshot: CatalogView, *, start: int, stable: int, now_ms: int
 ) -> CompactionPlanner:
     """Return a planner for the rows of ``snapshot`` from ``start`` on, below the last stable offset ``stable``."""
     bounds = LogState(
@@ -214,7 +214,7 @@ def compaction_planner(
     return CompactionPlanner(bounds, now_ms)
 
 
-def feed(snapshot: Snapshot, at: int, planners: Sequence[RowPlanner]) -> Steps[None]:
+def feed(snapshot: CatalogView, at: int, planners: Sequence[RowPlanner]) -> Steps[None]:
     """Give the rows from offset ``at`` on to the planners, a piece of the catalog at a time."""
     while planners and len(rows := (yield from snapshot.piece(at))):
         for planner in planners:

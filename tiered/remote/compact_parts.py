@@ -31,7 +31,7 @@ from tiered.plan.maintenance import MAX_GROUP_ROWS, segment_state
 from tiered.plan.offset_map import TxnsBefore
 from tiered.plan.survivors import KeyScan, Survivors
 from tiered.remote.catalog import Catalog
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.compact import compaction_planner, decode, feed, need_superseded, rewrite_group
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.root_view import RootView
@@ -61,7 +61,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RowGroup:
     """Adjacent rows that become one segment over ``start`` to ``end``. ``inputs``: their checksums."""
 
     start: int
@@ -75,10 +75,10 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CompactionPart:
     """Adjacent groups that one task reads."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[RowGroup, ...]
     size_bytes: int
     records: int
 
@@ -104,7 +104,7 @@ class Scanned:
 
 def plan_round(
     view: Catalog, config: TopicConfig, shop: Workshop, *, part_bytes: int
-) -> Steps[tuple[Round, list[Part]] | None]:
+) -> Steps[tuple[Round, list[CompactionPart]] | None]:
     """Plan a round over the newest root, at any dirty ratio. Return None if nothing is dirty.
 
     Return None also for a topic whose ``cleanup.policy`` lacks compact. A part has at least ``part_bytes``, except the
@@ -121,8 +121,8 @@ def plan_round(
 
 
 def _planned(
-    snapshot: Snapshot, config: TopicConfig, shop: Workshop, part_bytes: int, now_ms: int
-) -> Steps[tuple[Round, list[Part]] | None]:
+    snapshot: CatalogView, config: TopicConfig, shop: Workshop, part_bytes: int, now_ms: int
+) -> Steps[tuple[Round, list[CompactionPart]] | None]:
     start, lookup = snapshot.start_offset, shop.lookup
     stable = yield from lookup.last_stable_offset(snapshot)
     planner = compaction_planner(shop.tp, config, snapshot, start=start, stable=stable, now_ms=now_ms)
@@ -136,23 +136,23 @@ def _planned(
     return Round(shop.tp.topic, shop.tp.partition, start, *bounds, now_ms, config.delete_retention_ms, producers), parts
 
 
-def _cut(snapshot: Snapshot, config: TopicConfig, end: int, part_bytes: int) -> Steps[list[Part]]:
+def _cut(snapshot: CatalogView, config: TopicConfig, end: int, part_bytes: int) -> Steps[list[CompactionPart]]:
     """Return the groups of a cleaning of all offsets up to ``end``, in parts."""
     scan = GroupScan(first_uncleanable=end, config=config, most_segments=MAX_GROUP_ROWS)
-    waiting, groups, parts = deque[Row](), list[Group](), list[Part]()
+    waiting, groups, parts = deque[Row](), list[RowGroup](), list[CompactionPart]()
     size = records = 0
 
     def place(group: Sequence[SegmentState]) -> None:
         nonlocal groups, size, records
         rows = [waiting.popleft() for _ in group]
-        groups.append(Group(rows[0].base, rows[-1].next, _checksums(rows)))
+        groups.append(RowGroup(rows[0].base, rows[-1].next, _checksums(rows)))
         size, records = size + sum(row.size for row in rows), records + sum(row.records for row in rows)
         if size >= part_bytes:
             close()
 
     def close() -> None:
         nonlocal groups, size, records
-        parts.append(Part(tuple(groups), size, records))
+        parts.append(CompactionPart(tuple(groups), size, records))
         groups, size, records = [], 0, 0
 
     at = snapshot.start_offset
@@ -176,7 +176,7 @@ def _checksums(rows: Sequence[Row]) -> str:
     return "".join([blake2b(repr(tuple(row)).encode(), digest_size=CHECKSUM_BYTES).hexdigest() for row in rows])
 
 
-def inputs_of(snapshot: Snapshot, group: Group) -> Steps[list[Row]]:
+def inputs_of(snapshot: CatalogView, group: RowGroup) -> Steps[list[Row]]:
     """Return the rows that a group was planned over, without trimmed ones.
 
     Raises NotFoundError if the catalog has other rows.
@@ -202,7 +202,7 @@ def inputs_of(snapshot: Snapshot, group: Group) -> Steps[list[Row]]:
 def scan_part(
     view: RootView,
     shop: Workshop,
-    part: Part,
+    part: CompactionPart,
     *,
     number: int,
     first_dirty: int,
@@ -240,7 +240,7 @@ def rewrite_part(
     view: RootView,
     shop: Workshop,
     round_: Round,
-    groups: Sequence[tuple[Group, TxnsBefore]],
+    groups: Sequence[tuple[RowGroup, TxnsBefore]],
     survivors: Survivors,
     *,
     always: bool,
@@ -279,14 +279,14 @@ def rewrite_part(
     return made
 
 
-def _pinned(view: RootView, tp: TopicPartition) -> Steps[Snapshot]:
+def _pinned(view: RootView, tp: TopicPartition) -> Steps[CatalogView]:
     snapshot = yield from view.pin()
     if snapshot is None:
         raise UnknownTopicError(f"{tp} has no catalog any more: the topic was deleted", hint="see `tiered topics list`")
     return snapshot
 
 
-def _need_epoch(snapshot: Snapshot, epoch: int) -> None:
+def _need_epoch(snapshot: CatalogView, epoch: int) -> None:
     """Raise FencedError if the claim is over. A sweep may delete what is written under an old claim."""
     state = snapshot.root.roles[Role.MAINTAINER.value]
     if state.epoch != epoch:

@@ -33,7 +33,7 @@ from tiered.plan.read import READ_LIMITS, ByteRange, ReadLimits, RequestSizes, S
 from tiered.plan.visibility import aborted_within, open_firsts, stable_offset
 from tiered.remote.assembly import IndexDoubtedError, SegmentScan
 from tiered.remote.cache import ByteCache
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.fetch import fetches, read_bundle
 from tiered.store.base import Get, Object, Steps
 
@@ -139,7 +139,7 @@ class SegmentLookup:
             return ByteRange(0, row.size)
         return wanted
 
-    def offset_for_time(self, snapshot: Snapshot, timestamp: int, at: int = 0) -> Steps[tuple[int, int] | None]:
+    def offset_for_time(self, snapshot: CatalogView, timestamp: int, at: int = 0) -> Steps[tuple[int, int] | None]:
         """Return (offset, timestamp) of the first record with a timestamp of at least ``timestamp``, or None.
 
         Kafka's rule (``ListOffsets``): the first in offset order, even if timestamps are out of order, control records
@@ -155,7 +155,7 @@ class SegmentLookup:
             at = row.next
         return None
 
-    def aborted_txns(self, snapshot: Snapshot, start: int, end: int) -> Steps[list[AbortedTxn]]:
+    def aborted_txns(self, snapshot: CatalogView, start: int, end: int) -> Steps[list[AbortedTxn]]:
         """Return aborted transactions with records in offsets ``start`` to ``end``, in the order of their markers.
 
         Reads transaction indexes as Kafka does: from the segment of ``start`` on, until one says that nothing before
@@ -173,7 +173,7 @@ class SegmentLookup:
             at = rows.end_offset
         return found
 
-    def last_stable_offset(self, snapshot: Snapshot) -> Steps[int]:
+    def last_stable_offset(self, snapshot: CatalogView) -> Steps[int]:
         """Return the first offset of the oldest transaction open at the end of the remote tier, otherwise its end."""
         data = yield from self.producer_snapshot(snapshot)
         if not data:
@@ -181,7 +181,7 @@ class SegmentLookup:
         firsts = open_firsts(decode_snapshot(data)).values()
         return stable_offset(firsts, snapshot.start_offset, snapshot.next_offset)
 
-    def producer_snapshot(self, snapshot: Snapshot) -> Steps[bytes]:
+    def producer_snapshot(self, snapshot: CatalogView) -> Steps[bytes]:
         """Return the producers at the end of the remote tier, as a ``.snapshot`` file; empty if there are none.
 
         For a log that was trimmed to its end, they come from the last trimmed segment, which garbage collection spares.
@@ -198,7 +198,7 @@ class SegmentLookup:
         indexes = yield from self._trimmed(root)
         return b"" if indexes is None else indexes.producer_snapshot
 
-    def leader_epochs(self, snapshot: Snapshot) -> Steps[tuple[EpochEntry, ...]]:
+    def leader_epochs(self, snapshot: CatalogView) -> Steps[tuple[EpochEntry, ...]]:
         """Return the log's leader epochs up to the end of the remote tier, as its writer knew them; empty if unknown.
 
         The lineage of the root alone differs: it begins an epoch where a log without records continues. Only for staged

@@ -20,14 +20,14 @@ from tiered.model import Row, TopicPartition
 from tiered.plan.catalog_edit import ReplaceIntent
 from tiered.plan.maintenance import (
     MAX_DELETE_KEYS,
-    Action,
     CompactionPlanner,
-    Kind,
+    DueAction,
+    MaintenanceAction,
+    MaintenanceKind,
+    MaintenancePlan,
     MergePlanner,
-    PartitionPlan,
     ReencodePlanner,
     RowPlanner,
-    Waiting,
     WrongTimes,
     collection_action,
     retention_action,
@@ -38,7 +38,7 @@ from tiered.plan.retention import RemoteExpiry, plan_remote_expiry
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
 from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.compact import Compaction, compaction_planner, feed, need_superseded
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.gc.deletion import destroy
@@ -67,10 +67,10 @@ ALL_GOES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class ActionResult:
     """Result of one action. ``note``: why it differs from the plan."""
 
-    action: Action
+    action: MaintenanceAction
     bytes_read: int = 0
     bytes_written: int = 0
     note: str = ""
@@ -89,7 +89,7 @@ class Maintainer:
         self._catalog = Catalog(topic_id, tp.partition, tp.topic, known=known)
         self._lookup = SegmentLookup(tp, topic_id, ByteCache())
 
-    def plan(self, kinds: Collection[Kind], *, begin_at: int | None = None) -> Steps[PartitionPlan | None]:
+    def plan(self, kinds: Collection[MaintenanceKind], *, begin_at: int | None = None) -> Steps[MaintenancePlan | None]:
         """Return what is due now; None for a partition without a catalog. ``begin_at``: an operator's start offset.
 
         Raises OffsetOutOfRangeError, CorruptionError.
@@ -108,8 +108,8 @@ class Maintainer:
                 seen = snapshot.version
 
     def _planned(
-        self, snapshot: Snapshot, kinds: Collection[Kind], begin_at: int | None
-    ) -> Steps[PartitionPlan | None]:
+        self, snapshot: CatalogView, kinds: Collection[MaintenanceKind], begin_at: int | None
+    ) -> Steps[MaintenancePlan | None]:
         if begin_at is not None and begin_at > snapshot.next_offset:
             raise OffsetOutOfRangeError(
                 f"{self._tp} ends at offset {snapshot.next_offset} in the bucket, it cannot begin at {begin_at}",
@@ -120,38 +120,38 @@ class Maintainer:
         now_ms = yield from self._catalog.now_ms()
         if snapshot.root.state == STATE_DELETING:
             return self._destruction(snapshot, kinds, now_ms)
-        actions: list[Action] = []
+        actions: list[MaintenanceAction] = []
         notes = list(self._catalog.clock_notes((yield Now())))
-        waiting: list[Waiting | None] = []
+        waiting: list[DueAction | None] = []
         wrong = WrongTimes(self._config)
         start = snapshot.start_offset
-        if Kind.RETENTION in kinds or begin_at is not None:
+        if MaintenanceKind.RETENTION in kinds or begin_at is not None:
             expiry = yield from self._expiry(snapshot, now_ms, max(start, begin_at or 0), wrong)
             trim = retention_action(expiry, start, config=self._config, now_ms=now_ms)
             start = expiry.start_offset
             actions += [trim] if trim else []
             if trim and trim.end == snapshot.next_offset:
                 notes.append(ALL_GOES)
-        merges = MergePlanner(self._config, now_ms) if Kind.MERGE in kinds else None
+        merges = MergePlanner(self._config, now_ms) if MaintenanceKind.MERGE in kinds else None
         rewrites = yield from self._rewrites(snapshot, kinds, start, now_ms, merges, wrong)
         actions += rewrites
-        if merges is not None and not any(action.kind is Kind.COMPACT for action in rewrites):
+        if merges is not None and not any(action.kind is MaintenanceKind.COMPACT for action in rewrites):
             waiting.append(merges.waiting())
-        if Kind.COLLECT in kinds:
+        if MaintenanceKind.COLLECT in kinds:
             collect = collection_action(snapshot.root, config=self._config, now_ms=now_ms)
             actions += [collect] if collect else []
             waiting.append(None if collect else waiting_collection(snapshot.root, config=self._config, now_ms=now_ms))
         later = tuple(each for each in waiting if each is not None)
-        return PartitionPlan(self._tp, snapshot.version, tuple(actions), (*notes, *wrong.notes), later, now_ms)
+        return MaintenancePlan(self._tp, snapshot.version, tuple(actions), (*notes, *wrong.notes), later, now_ms)
 
     def run(
         self,
-        action: Action,
+        action: MaintenanceAction,
         capabilities: Capabilities,
         *,
         spend: Spend = spend_nothing,
         memory_bytes: int = DEDUPE_BUFFER_BYTES,
-    ) -> Steps[Done]:
+    ) -> Steps[ActionResult]:
         """Carry out one action of a plan, on the newest root.
 
         What others changed meanwhile is left alone, and noted. Raises FencedError if another maintainer has claimed the
@@ -161,18 +161,18 @@ class Maintainer:
         if root is not None and root.state == STATE_DELETING:  # needs no claim, and none is allowed
             collected = yield from destroy(root, self._config.gc_grace_ms)
             note = f"the topic is being deleted: {collected.pins} pins or snapshots hold it" if collected.held else ""
-            return Done(action, note=note, collected=collected)
-        if action.kind is Kind.COLLECT:
+            return ActionResult(action, note=note, collected=collected)
+        if action.kind is MaintenanceKind.COLLECT:
             held = yield from Collector(self._catalog, self._config.gc_grace_ms).held()
             if held is not None:
-                return Done(action, note=held.note, collected=held)
+                return ActionResult(action, note=held.note, collected=held)
         yield from self._claimed()
-        if action.kind is Kind.RETENTION:
+        if action.kind is MaintenanceKind.RETENTION:
             yield from self._catalog.trim(action.end, reason=action.reason)
-            return Done(action)
-        if action.kind is Kind.COLLECT:
+            return ActionResult(action)
+        if action.kind is MaintenanceKind.COLLECT:
             collected = yield from Collector(self._catalog, self._config.gc_grace_ms).run()
-            return Done(action, note=collected.note, collected=collected)
+            return ActionResult(action, note=collected.note, collected=collected)
         shop = Workshop(
             tp=self._tp,
             topic_id=self._catalog.topic_id,
@@ -184,11 +184,11 @@ class Maintainer:
             spend=spend,
         )
         try:
-            if action.kind is Kind.MERGE:
+            if action.kind is MaintenanceKind.MERGE:
                 merged = yield from merge_rows(shop, action.rows)
                 yield from self._replace(action, action.rows, merged, None)
-                return Done(action, action.bytes_read, merged.size + merged.idx_len)
-            if action.kind is Kind.REENCODE:
+                return ActionResult(action, action.bytes_read, merged.size + merged.idx_len)
+            if action.kind is MaintenanceKind.REENCODE:
                 return (yield from self._reencode(action, shop))
             return (yield from self._compact(action, shop, memory_bytes))
         except SegmentGone as gone:
@@ -199,7 +199,7 @@ class Maintainer:
         except CorruptionError:  # a new claim may have swept what this one stored: FencedError goes first
             yield from self._catalog.confirm()
             raise
-        return Done(action, note="others have changed it meanwhile: a later plan has what is left")
+        return ActionResult(action, note="others have changed it meanwhile: a later plan has what is left")
 
     def sweep(self, *, delete: bool) -> Steps[Swept]:
         """Find orphans of dead epochs. With ``delete`` claim the role first, to end older epochs, and delete them.
@@ -223,14 +223,14 @@ class Maintainer:
         root = self._catalog.root
         return None if root is None else (yield from read_pins(root))
 
-    def _destruction(self, snapshot: Snapshot, kinds: Collection[Kind], now_ms: int) -> PartitionPlan:
+    def _destruction(self, snapshot: CatalogView, kinds: Collection[MaintenanceKind], now_ms: int) -> MaintenancePlan:
         """Return the plan for a deleted topic: to delete everything at once, or nothing yet."""
         frees_at_ms = snapshot.root.commit.ts_ms + self._config.gc_grace_ms
         note = f"the topic was deleted, its objects go from {format_time(frees_at_ms)}"
-        if Kind.COLLECT not in kinds or now_ms < frees_at_ms:
-            return PartitionPlan(self._tp, snapshot.version, (), (note,))
-        action = Action(
-            Kind.COLLECT,
+        if MaintenanceKind.COLLECT not in kinds or now_ms < frees_at_ms:
+            return MaintenancePlan(self._tp, snapshot.version, (), (note,))
+        action = MaintenanceAction(
+            MaintenanceKind.COLLECT,
             snapshot.start_offset,
             snapshot.next_offset,
             "the topic was deleted",
@@ -240,7 +240,7 @@ class Maintainer:
             garbage_bytes=snapshot.size_bytes,
             frees_at_ms=frees_at_ms,
         )
-        return PartitionPlan(self._tp, snapshot.version, (action,), ())
+        return MaintenancePlan(self._tp, snapshot.version, (action,), ())
 
     @property
     def version(self) -> int:
@@ -258,11 +258,11 @@ class Maintainer:
         if not self._catalog.claim_epoch:
             yield from self._catalog.claim(Role.MAINTAINER, self._owner)
 
-    def _replace(self, action: Action, old: Sequence[Row], new: Row, cleaned: Cleaned | None) -> Steps[None]:
+    def _replace(self, action: MaintenanceAction, old: Sequence[Row], new: Row, cleaned: Cleaned | None) -> Steps[None]:
         intent = ReplaceIntent(tuple(old), (new,), cleaned)
         yield from self._catalog.commit(intent, reason=f"{action.kind}, {action.reason}")
 
-    def _compact(self, action: Action, shop: Workshop, memory_bytes: int) -> Steps[Done]:
+    def _compact(self, action: MaintenanceAction, shop: Workshop, memory_bytes: int) -> Steps[ActionResult]:
         """Run rounds until nothing is dirty: more than one if the keys do not fit into the map."""
         read = written = 0
         now_ms = yield from self._catalog.now_ms()
@@ -281,9 +281,9 @@ class Maintainer:
             read, written = read + report.bytes_read, written + report.bytes_written
             if not report.groups:
                 break
-        return Done(action, read, written)
+        return ActionResult(action, read, written)
 
-    def _reencode(self, action: Action, shop: Workshop) -> Steps[Done]:
+    def _reencode(self, action: MaintenanceAction, shop: Workshop) -> Steps[ActionResult]:
         """Rewrite one segment after the other, each with its own commit. Skips segments that are trimmed meanwhile."""
         encoding = Encoding.of(self._config)
         at, read, written, too_large, changed = action.start, 0, 0, 0, 0
@@ -312,9 +312,9 @@ class Maintainer:
                     break
                 at, read = row.next, read + row.size
         note = f"segments that stay as they are, because they would be larger than one may be: {too_large}"
-        return Done(action, read, written, note=note if too_large else "")
+        return ActionResult(action, read, written, note=note if too_large else "")
 
-    def _expiry(self, snapshot: Snapshot, now_ms: int, start: int, wrong: WrongTimes) -> Steps[RemoteExpiry]:
+    def _expiry(self, snapshot: CatalogView, now_ms: int, start: int, wrong: WrongTimes) -> Steps[RemoteExpiry]:
         """Return what retention removes. Reads rows only up to the first that stays.
 
         All sizes are of one root's rows, which do not overlap.
@@ -341,18 +341,18 @@ class Maintainer:
 
     def _rewrites(  # noqa: PLR0917 - private, one step of a plan
         self,
-        snapshot: Snapshot,
-        kinds: Collection[Kind],
+        snapshot: CatalogView,
+        kinds: Collection[MaintenanceKind],
         start: int,
         now_ms: int,
         merges: MergePlanner | None,
         wrong: WrongTimes,
-    ) -> Steps[list[Action]]:
+    ) -> Steps[list[MaintenanceAction]]:
         """Return compaction, otherwise merges, because compaction makes large segments anyway. Then re-encoding."""
         compaction = None
-        if Kind.COMPACT in kinds and self._config.compacted:
+        if MaintenanceKind.COMPACT in kinds and self._config.compacted:
             compaction = self._planner(snapshot, start, snapshot.next_offset, now_ms)
-        reencode = ReencodePlanner(self._config, now_ms) if Kind.REENCODE in kinds else None
+        reencode = ReencodePlanner(self._config, now_ms) if MaintenanceKind.REENCODE in kinds else None
         planners: list[RowPlanner] = [each for each in (merges, compaction, reencode) if each is not None]
         yield from feed(snapshot, start, [*planners, wrong] if planners else [])
         last = [due] if reencode is not None and (due := reencode.action()) is not None else []
@@ -363,7 +363,9 @@ class Maintainer:
             return [due, *last]
         return [*(merges.finish() if merges is not None else []), *last]
 
-    def _stable(self, snapshot: Snapshot, start: int, now_ms: int, due: Action) -> Steps[Action | None]:
+    def _stable(
+        self, snapshot: CatalogView, start: int, now_ms: int, due: MaintenanceAction
+    ) -> Steps[MaintenanceAction | None]:
         """Plan ``due`` again below the oldest open transaction. Only for a due round, because it costs a request."""
         try:
             stable = yield from self._lookup.last_stable_offset(snapshot)
@@ -376,5 +378,5 @@ class Maintainer:
         yield from feed(snapshot, start, [planner])
         return planner.action()
 
-    def _planner(self, snapshot: Snapshot, start: int, stable: int, now_ms: int) -> CompactionPlanner:
+    def _planner(self, snapshot: CatalogView, start: int, stable: int, now_ms: int) -> CompactionPlanner:
         return compaction_planner(self._tp, self._config, snapshot, start=start, stable=stable, now_ms=now_ms)

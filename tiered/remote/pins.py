@@ -26,12 +26,12 @@ from uuid import UUID
 from tiered.config import DAY_MS
 from tiered.errors import CommitUnknown, CorruptionError, RemotePermissionError, RemoteUnavailableError, TieredError
 from tiered.format.crc import crc32c
-from tiered.format.json_schema import NUMBER, Fields
+from tiered.format.json_schema import NUMBER, JsonObject
 from tiered.format.keys import is_pin_key, parse_snap_key, partition_prefix, pin_key
 from tiered.format.root import Root
 from tiered.format.user_snapshot import DROPPED_BYTES, decode_kept, encode_dropped, is_begun
 from tiered.plan.maintenance import PIN_MS
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.conditional_put import (
     Cell,
     NextBody,
@@ -76,7 +76,7 @@ PIN_TRIES = 3
 _PIN = {"version": NUMBER}
 _UID = "uid"
 
-Refresh = Callable[[], Steps[Snapshot | None]]
+Refresh = Callable[[], Steps[CatalogView | None]]
 """Reads the newest catalog."""
 
 
@@ -187,7 +187,7 @@ def read_pin(data: bytes, *, key: str) -> int:
     A version belongs to one partition: the body of another pin, copied to this key, is damage.
     """
     try:
-        fields = Fields(data, key=key)
+        fields = JsonObject(data, key=key)
         version: int = fields.take(_PIN)["version"]
         if fields.values.get(_UID) != key.rpartition("/")[2]:
             fields.refuse(_UID, "is another pin's: it was copied in place")
@@ -222,7 +222,7 @@ class Pin:
         self._renew_at = 0.0
         self._refresh: Refresh | None = None
 
-    def hold(self, snapshot: Snapshot, refresh: Refresh) -> Steps[Snapshot]:
+    def hold(self, snapshot: CatalogView, refresh: Refresh) -> Steps[CatalogView]:
         """Pin the version of ``snapshot``, or a newer one if a collector has passed it. Return what is to be read.
 
         Sends no request if this pin is held already. Raises RemotePermissionError (the role may not write ``pin/``),

@@ -23,7 +23,7 @@ from uuid import UUID
 
 from tiered.errors import CorruptionError, OffsetOutOfRangeError, TieredError
 from tiered.format.batch import BatchHeader
-from tiered.format.batch_scanner import Run, walk_headers
+from tiered.format.batch_scanner import BatchRun, walk_headers
 from tiered.format.keys import FLAG_HOLE
 from tiered.format.root import STATE_DELETING
 from tiered.format.rows import NO_ROWS, Rows
@@ -32,7 +32,7 @@ from tiered.plan.read import READ_LIMITS, ByteRange, CatalogRows, ReadLimits, Re
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
 from tiered.remote.assembly import IndexDoubtedError, SegmentDiffers, SegmentScan
 from tiered.remote.cache import ByteCache
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.fetch import Fetch, SegmentGone, fetches
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.pins import Pin
@@ -52,11 +52,11 @@ Shape = Callable[[BatchHeader, memoryview], Any]
 """Returns the value to emit for a batch; None emits nothing."""
 
 
-RunShape = Callable[[Run], Iterator[Any]]
+RunShape = Callable[[BatchRun], Iterator[Any]]
 """Returns the values to emit for a run of batches."""
 
 Pieces = Callable[[int], Steps[CatalogRows]]
-"""Returns some rows from the one with the offset on; none after the last (``Snapshot.piece``)."""
+"""Returns some rows from the one with the offset on; none after the last (``CatalogView.piece``)."""
 Keep = Callable[[], Steps[None]]
 """Runs before each read, to keep the objects protected (``Pin.keep``)."""
 
@@ -66,14 +66,14 @@ def headed(header: BatchHeader, batch: memoryview) -> HeadedBatch:
     return header, batch
 
 
-def _one_by_one(shape: Shape, run: Run) -> Iterator[Any]:
+def _one_by_one(shape: Shape, run: BatchRun) -> Iterator[Any]:
     for position, header in walk_headers(run.data):
         shaped = shape(header, run.data[position : position + header.size_bytes])
         if shaped is not None:
             yield shaped
 
 
-class Place:
+class StreamPosition:
     """Position of a stream: the offset after the last emitted batch."""
 
     __slots__ = ("at",)
@@ -160,7 +160,7 @@ class SegmentReader:
 
     def read(
         self,
-        place: Place,
+        place: StreamPosition,
         pieces: Pieces,
         end: int,
         shape: Shape = headed,
@@ -194,7 +194,9 @@ class SegmentReader:
                     whole.add(error.base_offset)  # a read from ``at`` alone would not compare the checksum
                 self.forget(error)
 
-    def _attempt(self, place: Place, reads: _Reads, ahead: Prefetch, shape: Shape, run_shape: RunShape) -> Steps[None]:
+    def _attempt(
+        self, place: StreamPosition, reads: _Reads, ahead: Prefetch, shape: Shape, run_shape: RunShape
+    ) -> Steps[None]:
         """Make one attempt. The first and the last batch of a segment may hold offsets outside its range.
 
         A segment that is read whole must have the catalog's CRC32C, which is known when its last piece comes
@@ -212,7 +214,7 @@ class SegmentReader:
                 scan = SegmentScan(self.tp, fetch.key, current.row, position=position, start=start, end=end)
             for found in scan.runs(data):
                 place.at = scan.next_offset
-                if isinstance(found, Run):
+                if isinstance(found, BatchRun):
                     for taken in run_shape(found):
                         yield Emit(taken)
                 else:
@@ -270,19 +272,19 @@ class RemotePartition:
             limits=limits,
         )
         self._lock = threading.Lock()
-        self._snapshot: Snapshot | None = None
+        self._snapshot: CatalogView | None = None
         self._loaded = False
 
     # -- the catalog ---------------------------------------------------------------------------------------------
 
-    def snapshot(self) -> Steps[Snapshot | None]:
+    def snapshot(self) -> Steps[CatalogView | None]:
         """Return the pinned catalog, loaded on first use; None if nothing was ever committed for this partition.
 
         Raises RemoteUnavailableError, RemotePermissionError, CorruptionError, LogDestroyedError: unknown is not empty.
         """
         return self._snapshot if self._loaded else (yield from self.refresh())
 
-    def refresh(self) -> Steps[Snapshot | None]:
+    def refresh(self) -> Steps[CatalogView | None]:
         """Pin the newest root (one conditional GET). Raises as :meth:`snapshot`; also if the root is older or gone."""
         if self._past is not None:
             self._snapshot = yield from self._past.pin()
@@ -299,7 +301,7 @@ class RemotePartition:
                 self._snapshot, self._loaded = snapshot, True
                 return snapshot
 
-    def hold(self) -> Steps[Snapshot | None]:
+    def hold(self) -> Steps[CatalogView | None]:
         """Return the pinned catalog, protected in the bucket from now on by the ``pin``. Raises as ``Pin.hold``."""
         snapshot = yield from self.snapshot()
         if snapshot is not None and self._pin is not None:
@@ -335,7 +337,7 @@ class RemotePartition:
         if not earliest <= start_offset <= latest:
             raise self._out_of_range(start_offset, earliest, latest)
         end = latest if end_offset is None else min(end_offset, latest)
-        place = Place(start_offset)
+        place = StreamPosition(start_offset)
         refreshes, read_at = 0, start_offset
         while snapshot is not None and place.at < end:
             try:
@@ -348,7 +350,7 @@ class RemotePartition:
                 snapshot = yield from self._after_loss(gone, place.at, refreshes)
 
     def piece(self, offset: int) -> Steps[Rows]:
-        """Return some rows from the one with ``offset`` on; empty after the last (``Snapshot.piece``)."""
+        """Return some rows from the one with ``offset`` on; empty after the last (``CatalogView.piece``)."""
         return (yield from self._settled(lambda pinned: pinned.piece(offset), NO_ROWS))
 
     def offset_for_time(self, timestamp: int, at: int = 0) -> Steps[tuple[int, int] | None]:
@@ -374,7 +376,7 @@ class RemotePartition:
 
     # -- trouble -------------------------------------------------------------------------------------------------
 
-    def _after_loss(self, gone: SegmentGone, at: int | None, refreshes: int) -> Steps[Snapshot]:
+    def _after_loss(self, gone: SegmentGone, at: int | None, refreshes: int) -> Steps[CatalogView]:
         """Return the snapshot to continue with after an object of the old one was missing.
 
         A stream is at offset ``at``, which may have been trimmed; a lookup (None) starts again. Raises PageGone for a
@@ -401,7 +403,7 @@ class RemotePartition:
             )
         return snapshot
 
-    def _settled(self, lookup: Callable[[Snapshot], Steps[T]], without_root: T) -> Steps[T]:
+    def _settled(self, lookup: Callable[[CatalogView], Steps[T]], without_root: T) -> Steps[T]:
         """Run a lookup with the two second chances of a read."""
         snapshot = yield from self.snapshot()
         repeated = False

@@ -17,24 +17,24 @@ from tiered.format.root import Root
 from tiered.model import Row
 from tiered.plan.catalog_edit import TrimIntent
 from tiered.plan.commit import AppendIntent, ClaimIntent, Intent
-from tiered.plan.ownership import Reason, Refusal
-from tiered.remote.catalog_view import Snapshot
+from tiered.plan.ownership import Refusal, RefusalReason
+from tiered.remote.catalog_view import CatalogView
 from tiered.store.base import Steps
 
 
 def refusal_error(refusal: Refusal, root: Root, intent: Intent) -> TieredError:
     """Return the error for an intent that was refused before anything was sent."""
-    if refusal.reason is Reason.FENCED:
+    if refusal.reason is RefusalReason.FENCED:
         return FencedError(refusal.message, hint=refusal.hint)
-    if refusal.reason is Reason.GAP and isinstance(intent, AppendIntent):
+    if refusal.reason is RefusalReason.GAP and isinstance(intent, AppendIntent):
         return OffsetGapError(refusal.message, start=root.next_offset, end=intent.rows[0].base, hint=refusal.hint)
-    if refusal.reason is Reason.GAP and isinstance(intent, ClaimIntent) and intent.volume is not None:
+    if refusal.reason is RefusalReason.GAP and isinstance(intent, ClaimIntent) and intent.volume is not None:
         joints, end = intent.volume.joints or (), root.next_offset
         following = min((at for at in joints if at > end), default=end)
         return OffsetGapError(refusal.message, start=end, end=following, hint=refusal.hint)
-    if refusal.reason is Reason.GONE:
+    if refusal.reason is RefusalReason.GONE:
         return NotFoundError(refusal.message, hint=refusal.hint)
-    if refusal.reason is Reason.OUT_OF_RANGE and isinstance(intent, TrimIntent):
+    if refusal.reason is RefusalReason.OUT_OF_RANGE and isinstance(intent, TrimIntent):
         return OffsetOutOfRangeError(
             refusal.message,
             requested=intent.offset,
@@ -45,7 +45,7 @@ def refusal_error(refusal: Refusal, root: Root, intent: Intent) -> TieredError:
     return ConfigError(refusal.message, hint=refusal.hint)
 
 
-def uncovered(snapshot: Snapshot, row: Row) -> Steps[str]:
+def uncovered(snapshot: CatalogView, row: Row) -> Steps[str]:
     """Return why the catalog lacks the range of a committed row, ``""`` if it has the range or it was trimmed.
 
     A maintainer may have replaced the row by others over the same range; a writer's row stays as it was.

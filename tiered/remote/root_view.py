@@ -15,7 +15,7 @@ from tiered.model import Row
 from tiered.plan.invariants import check_root
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
 from tiered.remote.cache import Cache
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.pages import PageCache
 from tiered.remote.refusal import uncovered
 from tiered.store.base import Get, Missing, NotModified, Object, Steps
@@ -87,7 +87,7 @@ class RootView:
         self.pages = PageCache()
         self._roots = roots
         self._earlier: HeldRoot | None = None  # read by another view: makes the first GET conditional
-        self._pinned: Snapshot | None = None
+        self._pinned: CatalogView | None = None
         self._pinned_of: Root | None = None
         self._sent = b""  # the bytes of ``root`` between its PUT and the next GET
 
@@ -99,7 +99,7 @@ class RootView:
         """
         return (yield from self._asked(self.request()))
 
-    def pin(self) -> Steps[Snapshot | None]:
+    def pin(self) -> Steps[CatalogView | None]:
         """Load the newest root as a snapshot. Returns and raises as :meth:`load`."""
         return self._pin((yield from self._asked(self.request())))
 
@@ -111,13 +111,13 @@ class RootView:
             return root_get(self.key, self._earlier.etag)
         return root_get(self.key, self.etag or None)
 
-    def pin_received(self, got: object) -> Snapshot | None:
+    def pin_received(self, got: object) -> CatalogView | None:
         """Return the snapshot in the store's answer to :meth:`request`."""
         return self._pin(self._received(got))
 
-    def _pin(self, root: Root | None) -> Snapshot | None:
+    def _pin(self, root: Root | None) -> CatalogView | None:
         if root is not None and self._pinned_of is not root:
-            self._pinned, self._pinned_of = Snapshot.of(root, self.pages), root
+            self._pinned, self._pinned_of = CatalogView.of(root, self.pages), root
         return self._pinned if root is not None else None
 
     def read_back(self, rows: Sequence[Row] = ()) -> Steps[Root]:
@@ -131,7 +131,7 @@ class RootView:
             raise self._destroyed()
         if rows and root.rows.ends_with(rows):
             return root
-        snapshot = Snapshot(root, self.pages)
+        snapshot = CatalogView(root, self.pages)
         for row in rows:
             flaw = yield from uncovered(snapshot, row)
             if flaw:

@@ -34,7 +34,7 @@ from tiered.format.keys import FLAG_STAGED, Role, decision_key, index_key_of, sp
 from tiered.format.root import Root
 from tiered.model import Row, SealedSegment
 from tiered.plan.commit import Intent, Stamp
-from tiered.plan.ownership import Reason, Refusal, sink_refused
+from tiered.plan.ownership import Refusal, RefusalReason, sink_refused
 from tiered.plan.pages import spill
 from tiered.plan.sink_commit import HandoverIntent, StageIntent
 from tiered.remote.catalog import CommitLimits
@@ -387,7 +387,7 @@ def _swap_root(
         if isinstance(planned, Root):
             planned = yield from store_pages(planned, deadline)
             return NextBody(root_body(planned), planned)
-        if planned.reason is Reason.NOTHING:
+        if planned.reason is RefusalReason.NOTHING:
             return None
         if was_read:
             raise refusal_error(planned, seen.value, intent)

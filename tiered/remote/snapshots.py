@@ -47,7 +47,7 @@ from tiered.format.user_snapshot import (
     is_begun,
 )
 from tiered.plan.invariants import check_root
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.conditional_put import Cell, NextBody, deadline_after, look_at, replace_once, stored_bytes
 from tiered.remote.pages import PageCache
 from tiered.remote.pins import let_go
@@ -137,9 +137,9 @@ class Past:
         self._lock = threading.Lock()
         self._found: Taken | None = None
 
-    def pin(self) -> Steps[Snapshot]:
+    def pin(self) -> Steps[CatalogView]:
         """Return the catalog of that version. Raises as :meth:`take`."""
-        return Snapshot.of((yield from self.take()).root, self._pages)
+        return CatalogView.of((yield from self.take()).root, self._pages)
 
     def take(self) -> Steps[Taken]:
         """Return the version to read. Raises NotFoundError if it was not kept, or was collected since."""
@@ -360,16 +360,18 @@ def delete_snapshot(view: RootView, name: str) -> Steps[None]:
         yield from _swap(view, key, encode_dropped((yield NewId())), place.etag)
 
 
-class _Place(NamedTuple):
+class _NamedObject(NamedTuple):
     """Object under the name of a snapshot. ``held``: it is a snapshot; ``etag``: empty without an object."""
 
     held: bool
     etag: str
 
 
-def _place(key: str) -> Steps[_Place]:
+def _place(key: str) -> Steps[_NamedObject]:
     found = yield Head(key)
-    return _Place(found.size != DROPPED_BYTES, found.etag) if isinstance(found, Object) else _Place(False, "")
+    return (
+        _NamedObject(found.size != DROPPED_BYTES, found.etag) if isinstance(found, Object) else _NamedObject(False, "")
+    )
 
 
 def _swap(view: RootView, key: str, body: bytes, etag: str) -> Steps[str | None]:

@@ -14,7 +14,7 @@ from tiered.format.keys import parse_hist_key, parse_page_key, parse_segment_key
 from tiered.format.root import Root
 from tiered.remote.root_history import copied_commit, newest_copy
 from tiered.remote.root_view import OLDER_HINT, RootView
-from tiered.store.base import List, Page, Steps, Together
+from tiered.store.base import List, ListPage, Steps, Together
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def left_without_root(topic_id: UUID, partition: int) -> Steps[str]:
     """
     prefix = partition_prefix(topic_id, partition)
     lists = [List(prefix + folder, limit=1) for folder in ("hist/", "p/", "s/m", "s/w")]
-    pages: list[Page] = yield Together(tuple(lists))
+    pages: list[ListPage] = yield Together(tuple(lists))
     for page in pages:
         for entry in page.entries:
             named = parse_segment_key(entry.key) or parse_page_key(entry.key)

@@ -34,7 +34,7 @@ from tiered.errors import (
     TieredError,
     UnknownTopicError,
 )
-from tiered.format.json_schema import HEX_128, INT64_MAX, TEXT, Fields, Kind, Listed
+from tiered.format.json_schema import HEX_128, INT64_MAX, TEXT, JsonObject, ListOf, ValueType
 from tiered.format.keys import TOPICS_PREFIX, parse_topic_key, partition_prefix, root_key, topic_key
 from tiered.format.root import STATE_DELETING, STATE_OPEN, STATES, Root, decode_root
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
@@ -71,13 +71,13 @@ GETS_AT_ONCE = 16
 _ENTRY = {
     "topic": TEXT,
     "topic_id": HEX_128,
-    "partitions": Kind(int, 1, MAX_PARTITIONS),
+    "partitions": ValueType(int, 1, MAX_PARTITIONS),
     "state": TEXT,
-    "version": Kind(int, 1, INT64_MAX),
-    "changes": Listed({"id": TEXT}, CHANGES_KEPT),
-    "format": Kind(int, 1, INT64_MAX),
+    "version": ValueType(int, 1, INT64_MAX),
+    "changes": ListOf({"id": TEXT}, CHANGES_KEPT),
+    "format": ValueType(int, 1, INT64_MAX),
 }
-_OPTION = Kind(str, 0, MAX_CONFIG_CHARS)
+_OPTION = ValueType(str, 0, MAX_CONFIG_CHARS)
 
 STATE_DELETED = "deleted"
 """State of an entry whose topic has no object any more. It counts as no entry, and the next topic replaces it."""
@@ -463,7 +463,7 @@ def decode_topic(data: bytes, *, key: str) -> TopicEntry:
 def _decoded(data: bytes, key: str) -> TopicEntry:
     if len(data) > MAX_ENTRY_BYTES:
         raise CorruptionError(f"{key}: {len(data)} bytes are too many for a topic entry", path_or_key=key, position=0)
-    fields = Fields(data, key=key)
+    fields = JsonObject(data, key=key)
     newer = fields.values.get("format")
     if type(newer) is int and newer > FORMAT:  # checked before any other field
         raise ConfigError(

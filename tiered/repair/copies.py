@@ -24,7 +24,7 @@ from tiered.format.keys import (
 from tiered.format.root import Root, decode_root
 from tiered.model import Row, TopicPartition
 from tiered.plan.invariants import check_root
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.gc.audit import audited
 from tiered.remote.pins import read_pin
 from tiered.remote.root_view import RootView, root_get, two_names
@@ -85,7 +85,7 @@ def believed(data: bytes, key: str, topic_id: UUID, tp: TopicPartition) -> Root 
 def rows_of(root: Root, at: int = 0) -> Steps[list[Row]]:
     """Return all rows from offset ``at`` on. Raises CorruptionError if a page is missing or damaged."""
     rows: list[Row] = []
-    pinned = Snapshot.of(root)
+    pinned = CatalogView.of(root)
     while len(piece := (yield from pinned.piece(at))):
         rows += list(piece)
         at = piece.end_offset

@@ -22,7 +22,7 @@ from tiered.checking.judge import judge_index, judge_log
 from tiered.errors import ConfigError, CorruptionError
 from tiered.findings import Finding
 from tiered.format.batch import read_header
-from tiered.format.batch_scanner import NO_LIMIT, Offsets, Span
+from tiered.format.batch_scanner import NO_LIMIT, BatchPosition, Offsets
 from tiered.format.checkpoint import encode_epochs
 from tiered.format.keys import (
     FLAG_HOLE,
@@ -46,7 +46,7 @@ from tiered.local.segment.seal import SEAL_SUFFIX, noted_size
 from tiered.local.segment.sealed import SEGMENT_SUFFIXES
 from tiered.model import EpochEntry, TopicPartition
 from tiered.plan.producer import NO_OFFSET, read_producer
-from tiered.plan.producer_state import Snapshot
+from tiered.plan.producer_state import ProducerSnapshot
 from tiered.plan.side_files import Follower
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry
@@ -68,7 +68,7 @@ class Damage(NamedTuple):
 
     base: int
     end: int
-    spans: tuple[Span, ...]
+    spans: tuple[BatchPosition, ...]
     lost: Ranges
 
 
@@ -179,11 +179,13 @@ def _rewritten(disk: Disk, folder: Path, each: Damage, write: Callable[[bytes], 
 
 def _follower(disk: Disk, folder: Path, base: int) -> Follower:
     """Return the producers where a segment begins: from the newest whole snapshot, and the batches after it."""
-    known: Snapshot | None = None
+    known: ProducerSnapshot | None = None
     for offset in sorted(snapshot_offsets(disk.files, folder), reverse=True):
         with contextlib.suppress(CorruptionError):
             if offset <= base:
-                known = Snapshot(offset, tuple(decode_snapshot(disk.files.read(folder / snapshot_name(offset)))))
+                known = ProducerSnapshot(
+                    offset, tuple(decode_snapshot(disk.files.read(folder / snapshot_name(offset))))
+                )
                 break
     follower = Follower(known, whole=True)
     for first in [each for each in log_bases(disk.files, folder) if each < base]:

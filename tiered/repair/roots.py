@@ -21,7 +21,7 @@ from tiered.checking.judge import judge_index
 from tiered.erase.undone import Undone, undone_steps
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
 from tiered.format.crc import crc32c
-from tiered.format.decision import COMMITTED, Decision, Target
+from tiered.format.decision import COMMITTED, Decision, SinkTarget
 from tiered.format.framed_object import MAX_OBJECT_BYTES
 from tiered.format.keys import (
     DECISIONS_PREFIX,
@@ -45,7 +45,7 @@ from tiered.plan.ownership import SPARK_VOLUME, Refusal
 from tiered.plan.pages import spill
 from tiered.plan.rebuild import VERSION_STEP, Objects, chain, rebuilt
 from tiered.plan.sink_commit import StageIntent
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.conditional_put import (
     COMMIT_DEADLINE_MS,
     Cell,
@@ -106,7 +106,7 @@ class Base(NamedTuple):
         return rows[-1].next if rows else self.copy.next_offset
 
 
-def plan_root(ground: Ground) -> Steps[tuple[list[Action], Snapshot | None]]:
+def plan_root(ground: Ground) -> Steps[tuple[list[Action], CatalogView | None]]:
     """Return the actions for a root, and the catalog after them; None if there will be none.
 
     Raises CorruptionError where two roots are possible, NotFoundError and ConfigError for a version to go back to.
@@ -129,14 +129,14 @@ def plan_root(ground: Ground) -> Steps[tuple[list[Action], Snapshot | None]]:
     return (yield from _planned(ground, there, why, base))
 
 
-def _with_pages(ground: Ground, there: There) -> Steps[tuple[list[Action], Snapshot | None]]:
+def _with_pages(ground: Ground, there: There) -> Steps[tuple[list[Action], CatalogView | None]]:
     """Return the actions for pages of a whole root, and the catalog after them."""
     root = there.root
     if root is None:
         return [], None
     pages = yield from read_all_pages(ground, root)
     if not pages.lost:
-        return pages.actions, Snapshot.of(root, pages.cache)
+        return pages.actions, CatalogView.of(root, pages.cache)
     copies = yield from find_copies(ground.entry.topic_id, ground.tp, root)
     rows = yield from fill(root, pages, copies)
     first = pages.lost[0]
@@ -150,7 +150,7 @@ def _with_pages(ground: Ground, there: There) -> Steps[tuple[list[Action], Snaps
     return (yield from _planned(ground, there, why, base))
 
 
-def plan_shorter(ground: Ground) -> Steps[tuple[list[Action], Snapshot | None]]:
+def plan_shorter(ground: Ground) -> Steps[tuple[list[Action], CatalogView | None]]:
     """Return the action that goes back to the newest copy all of whose objects exist, none without one.
 
     A root that names missing later objects belongs to a bucket that was copied while it was written. Nothing exists
@@ -282,7 +282,7 @@ def _decided(ground: Ground, copy: Root) -> Steps[tuple[Root, list[Row], tuple[s
 
     Raises CorruptionError for several, whose order is not proven, unless the loss of their order is accepted.
     """
-    target = Target(copy.topic_id, copy.partition)
+    target = SinkTarget(copy.topic_id, copy.partition)
     waiting: list[Decision] = []
     for entry in (yield from list_all(DECISIONS_PREFIX)):
         parsed = parse_decision_key(entry.key)
@@ -370,7 +370,7 @@ def _go_back(ground: Ground, there: There) -> Steps[Base]:
 # -- the new root ----------------------------------------------------------------------------------------------------
 
 
-def _planned(ground: Ground, there: There, why: str, base: Base) -> Steps[tuple[list[Action], Snapshot | None]]:
+def _planned(ground: Ground, there: There, why: str, base: Base) -> Steps[tuple[list[Action], CatalogView | None]]:
     """Return the action that writes the new root, and the catalog that it is."""
     topic_id, tp = ground.entry.topic_id, ground.tp
     copy, rows = base.copy, [*base.rows, *base.since]
@@ -409,7 +409,7 @@ def _planned(ground: Ground, there: There, why: str, base: Base) -> Steps[tuple[
         remedy += then if gone else "makes a hole of the gap, after which uploads follow"
         return [replace(action, remedy=remedy, lost=base.lost, act=None)], None
     action = replace(action, lost=gone)
-    pinned = Snapshot.of(root)
+    pinned = CatalogView.of(root)
     actions = [action]
     for row in base.holes:
         actions += yield from plan_hole(ground, pinned, row)

@@ -23,7 +23,7 @@ from uuid import UUID
 from tiered.checking.judge import judge_index, own_row
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, empty_batch, encode_marker, read_header, rebased, verify_batch
-from tiered.format.batch_scanner import Offsets, Span
+from tiered.format.batch_scanner import BatchPosition, Offsets
 from tiered.format.bundle import Bundle
 from tiered.format.control import ControlType
 from tiered.format.keys import FLAG_HOLE, FLAG_STAGED
@@ -33,10 +33,10 @@ from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.scan import LogFile
 from tiered.model import Row, TopicPartition
 from tiered.plan.producer import read_producer
-from tiered.plan.producer_state import Snapshot as Producers
+from tiered.plan.producer_state import ProducerSnapshot as Producers
 from tiered.plan.side_files import NO_PRODUCERS, Follower
 from tiered.plan.visibility import open_firsts
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.segment_rewriter import SegmentOutput, Workshop
 from tiered.repair.versions import Source
 from tiered.repair.whole_batches import Ranges, whole_batches
@@ -61,7 +61,7 @@ class Remains(NamedTuple):
         return bool(self.row.flags & FLAG_STAGED)
 
 
-def _fetched(one: Remains, pinned: Snapshot, path: Path) -> Steps[tuple[tuple[Span, ...], Ranges]]:
+def _fetched(one: Remains, pinned: CatalogView, path: Path) -> Steps[tuple[tuple[BatchPosition, ...], Ranges]]:
     """Fetch the ``.log`` into a file; return the batches of it that are whole, and the offsets that are lost.
 
     An object of another size, or with right batches but another checksum, holds another segment: all offsets are lost.
@@ -75,7 +75,7 @@ def _fetched(one: Remains, pinned: Snapshot, path: Path) -> Steps[tuple[tuple[Sp
         below = [each.epoch for each in pinned.root.lineage if each.start_offset <= offset]
         return below[-1] if below and not one.staged else -1
 
-    def find() -> tuple[tuple[Span, ...], Ranges]:
+    def find() -> tuple[tuple[BatchPosition, ...], Ranges]:
         with LogFile(PosixFiles(), path) as log:
             offsets, dense = Offsets(own.base, own.next), row.records == row.next - row.base
             return whole_batches(log, offsets, epoch_at, dense=dense, sealed=log.size())
@@ -88,7 +88,7 @@ def _fetched(one: Remains, pinned: Snapshot, path: Path) -> Steps[tuple[tuple[Sp
     return spans, tuple([(start + moved, end + moved) for start, end in lost])
 
 
-def row_before(pinned: Snapshot, row: Row) -> Steps[Row | None]:
+def row_before(pinned: CatalogView, row: Row) -> Steps[Row | None]:
     """Return the row before ``row`` that has objects; None at the start of the log."""
     at = row.base
     while at > pinned.start_offset:
@@ -99,7 +99,7 @@ def row_before(pinned: Snapshot, row: Row) -> Steps[Row | None]:
     return None
 
 
-def follower_at(one: Remains, pinned: Snapshot) -> Steps[Follower]:
+def follower_at(one: Remains, pinned: CatalogView) -> Steps[Follower]:
     """Return a follower that knows the producers where the row begins, if the bundle before it has them."""
     before = yield from row_before(pinned, one.row)
     if before is None:
@@ -133,7 +133,9 @@ class Rewrite:
         self._ended = decode_txns(known.txn_index) if known is not None else None
         self._open = open_firsts(decode_snapshot(known.producer_snapshot or NO_PRODUCERS)) if known is not None else {}
 
-    def batches(self, log: LogFile, spans: Sequence[Span], end: int, staged: Row | None = None) -> Iterator[Batch]:
+    def batches(
+        self, log: LogFile, spans: Sequence[BatchPosition], end: int, staged: Row | None = None
+    ) -> Iterator[Batch]:
         """Yield each batch up to offset ``end``, with its header.
 
         ``staged``: the row of a sink, whose batches begin at offset 0.
@@ -197,7 +199,7 @@ class Rewrite:
         )
 
 
-def plan_remains(one: Remains, pinned: Snapshot, *, accepted: bool) -> Steps[tuple[Ranges, tuple[str, ...]]]:
+def plan_remains(one: Remains, pinned: CatalogView, *, accepted: bool) -> Steps[tuple[Ranges, tuple[str, ...]]]:
     """Return the ranges of offsets that the ``.log`` does not hold any more.
 
     If the loss is ``accepted``, return a sentence for each transaction that counts as aborted, too.
@@ -210,7 +212,7 @@ def plan_remains(one: Remains, pinned: Snapshot, *, accepted: bool) -> Steps[tup
     return lost, ()
 
 
-def _rewritten(one: Remains, pinned: Snapshot, output: SegmentOutput | None) -> Steps[tuple[Rewrite, Ranges]]:
+def _rewritten(one: Remains, pinned: CatalogView, output: SegmentOutput | None) -> Steps[tuple[Rewrite, Ranges]]:
     """Write each batch of the new segment, if there is an output. Return the lost ranges, too."""
     row, bundle = one.row, None if one.staged else one.bundle
 
@@ -230,7 +232,7 @@ def _rewritten(one: Remains, pinned: Snapshot, output: SegmentOutput | None) -> 
     return made, lost
 
 
-def write_remains(one: Remains, shop: Workshop, pinned: Snapshot, lost: Ranges) -> Steps[Row]:
+def write_remains(one: Remains, shop: Workshop, pinned: CatalogView, lost: Ranges) -> Steps[Row]:
     """Write the new segment. Raises CorruptionError if the ``.log`` does not read as it was planned."""
     row = one.row
     output = SegmentOutput(shop, [row], (yield NewId()))

@@ -25,7 +25,7 @@ from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, FLAG_STAGED, aside_ke
 from tiered.local.directory.view import LogView
 from tiered.model import Row, SealedSegment, TopicPartition
 from tiered.plan.catalog_edit import ReplaceIntent
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.topics import TopicEntry
 from tiered.remote.upload import INDEX_TAGS, SEGMENT_TAGS
 from tiered.repair.aside import keep_copy
@@ -52,7 +52,7 @@ class Ground:
         return f"tiered repair {self.tp.topic}:{self.tp.partition}"
 
 
-def plan_segments(ground: Ground, pinned: Snapshot) -> Steps[list[Action]]:
+def plan_segments(ground: Ground, pinned: CatalogView) -> Steps[list[Action]]:
     """Return the actions for all segments that the catalog names. Reads only."""
     actions: list[Action] = []
     at, known = pinned.start_offset, pinned.start_offset == 0
@@ -66,7 +66,7 @@ def plan_segments(ground: Ground, pinned: Snapshot) -> Steps[list[Action]]:
     return actions
 
 
-def _plan_row(ground: Ground, pinned: Snapshot, row: Row, *, known: bool) -> Steps[tuple[list[Action], bool]]:
+def _plan_row(ground: Ground, pinned: CatalogView, row: Row, *, known: bool) -> Steps[tuple[list[Action], bool]]:
     """Return the actions for one row, and whether its bundle will name the producers at its end.
 
     ``known``: the bundle before it names the producers where it begins, or will after the actions before.
@@ -167,7 +167,7 @@ def _rebuilt_index(ground: Ground, row: Row, index: Judged, *, known: bool) -> A
     return Action(ground.tp, index.key, index.problem, "make the index from the .log, as a new segment", act=act)
 
 
-def plan_hole(ground: Ground, pinned: Snapshot, row: Row) -> Steps[list[Action]]:
+def plan_hole(ground: Ground, pinned: CatalogView, row: Row) -> Steps[list[Action]]:
     """Return the action that gives a hole of a new root the markers of transactions that may end in it."""
     key = segment_key(ground.entry.topic_id, ground.tp.partition, row)
     nothing = Judged(key, "no object holds these offsets")
@@ -175,7 +175,7 @@ def plan_hole(ground: Ground, pinned: Snapshot, row: Row) -> Steps[list[Action]]
 
 
 def _replaced_log(
-    ground: Ground, pinned: Snapshot, row: Row, log: Judged, index: Judged, *, known: bool
+    ground: Ground, pinned: CatalogView, row: Row, log: Judged, index: Judged, *, known: bool
 ) -> Steps[Action]:
     """Return the action for a ``.log`` whose bytes no copy holds: local segments for a rewritten one, or a hole."""
     run = (yield from blocking(partial(find_run, ground, ground.view, row))) if row.flags & FLAG_MAINTAINER else ()
@@ -190,7 +190,7 @@ def _replaced_log(
     return Action(ground.tp, log.key, log.problem, remedy, undone=sentences, act=act)
 
 
-def _lost(ground: Ground, pinned: Snapshot, row: Row, log: Judged, index: Judged, *, known: bool) -> Steps[Action]:
+def _lost(ground: Ground, pinned: CatalogView, row: Row, log: Judged, index: Judged, *, known: bool) -> Steps[Action]:
     """Return the action for offsets that no copy holds: a hole, if the operator accepts the loss."""
     one = Remains(ground.entry.topic_id, ground.tp, row, Source(log.key, log.size), index.bundle)
     lost, notes = yield from plan_remains(one, pinned, accepted=ground.options.accept_loss)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tiered.errors import CorruptionError
-from tiered.format.batch_scanner import Offsets, Span
+from tiered.format.batch_scanner import BatchPosition, Offsets
 from tiered.local.recovery.order import salvage
 from tiered.local.segment.scan import LogFile
 
@@ -21,7 +21,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 def whole_batches(
     log: LogFile, offsets: Offsets, epoch_at: Callable[[int], int], *, dense: bool, sealed: int
-) -> tuple[tuple[Span, ...], Ranges]:
+) -> tuple[tuple[BatchPosition, ...], Ranges]:
     """Return the whole batches of a ``.log`` in a range of offsets, and the ranges that are lost.
 
     ``epoch_at``: leader epoch of an offset, -1 if it is not known. ``dense``: each offset had a record.
@@ -33,7 +33,7 @@ def whole_batches(
         found = list(salvage(log, 0, size, offsets))
     elif dense:
         found = _in_their_place(found, offsets)
-    spans, lost, at, position = list[Span](), list[tuple[int, int]](), offsets.base, 0
+    spans, lost, at, position = list[BatchPosition](), list[tuple[int, int]](), offsets.base, 0
     for span in found:
         epoch = epoch_at(span.base_offset)
         if not at <= span.base_offset <= span.last_offset < offsets.next:
@@ -49,9 +49,9 @@ def whole_batches(
     return tuple(spans), tuple(lost)
 
 
-def _intact(log: LogFile, size: int) -> list[Span]:
+def _intact(log: LogFile, size: int) -> list[BatchPosition]:
     """Return all batches if each has its CRC and they fill the file."""
-    spans: list[Span] = []
+    spans: list[BatchPosition] = []
     try:
         for span, view in log.batches(0, size):
             if not log.is_intact(view):
@@ -62,7 +62,7 @@ def _intact(log: LogFile, size: int) -> list[Span]:
     return spans if spans and spans[-1].position + spans[-1].size == size else []
 
 
-def _in_their_place(spans: Sequence[Span], offsets: Offsets) -> list[Span]:
+def _in_their_place(spans: Sequence[BatchPosition], offsets: Offsets) -> list[BatchPosition]:
     """Return the batches that follow each other from the start, or up to the end.
 
     A batch whose base offset rotted is between both.

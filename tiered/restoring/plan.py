@@ -35,7 +35,7 @@ from tiered.model import Row, TopicPartition
 from tiered.plan.maintenance import WrongTimes
 from tiered.plan.retention import has_wrong_times, row_age_from_ms
 from tiered.plan.root_lower_bounds import Known
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import AsOf, Past, Taken, load_snapshot
@@ -89,7 +89,7 @@ class PartitionPlan:
     tp: TopicPartition
     entry: TopicEntry
     source: TopicEntry
-    pinned: Snapshot | None
+    pinned: CatalogView | None
     rows: tuple[Row, ...]
     before: Row | None = None
     end: int | None = None
@@ -119,7 +119,7 @@ class PartitionPlan:
 
 
 def choose_rows(
-    pinned: Snapshot,
+    pinned: CatalogView,
     *,
     newest_bytes: int | None = None,
     since_ms: int | None = None,
@@ -240,7 +240,7 @@ class _Partition:
         view = RootView(self.source.topic_id, self.tp.partition, self.source.name, Known(made=True))
         past = Past(view, self.as_of) if self.as_of is not None else None
         taken: Taken | None = None
-        pinned: Snapshot | None = None
+        pinned: CatalogView | None = None
         try:
             if past is None:
                 yield from need_newest(view, must_list=False)  # under an old root the disk reassigns offsets
@@ -298,7 +298,9 @@ class _Partition:
         root = yield from view.load()
         return root is None or (self.as_of.time_ms is not None and root.created_ms > self.as_of.time_ms)
 
-    def _until(self, pinned: Snapshot, remote: RemotePartition, until_ms: int, wrong: WrongTimes) -> Steps[int | None]:
+    def _until(
+        self, pinned: CatalogView, remote: RemotePartition, until_ms: int, wrong: WrongTimes
+    ) -> Steps[int | None]:
         """Return the first offset written at ``until_ms`` or later, None if there is none.
 
         A segment with wrong timestamps counts, whole, as written at the time of its append.
@@ -317,7 +319,7 @@ class _Partition:
             at = rows.end_offset
         return None
 
-    def _end(self, pinned: Snapshot, past: Past | None, wrong: WrongTimes) -> Steps[int | None]:
+    def _end(self, pinned: CatalogView, past: Past | None, wrong: WrongTimes) -> Steps[int | None]:
         """Return the offset, between two batches, where the log is to end; None for the end of ``pinned``."""
         options, number = self.options, self.tp.partition
         known = Known(made=True)
@@ -347,7 +349,7 @@ class _Partition:
         return max(min(bases), pinned.start_offset)
 
 
-def _held_before(pinned: Snapshot, rows: Sequence[Row]) -> Steps[Row | None]:
+def _held_before(pinned: CatalogView, rows: Sequence[Row]) -> Steps[Row | None]:
     """Return the segment whose bundle has the producers before the last row, which will be cut.
 
     That is the row before it, or the one before a hole, which has no producers. None if that row is restored anyway.

@@ -78,7 +78,7 @@ from tiered.local.segment.seal import SEAL_SUFFIX, write_note
 from tiered.local.segment.sealed import FileSource
 from tiered.model import Row, SealedIndexes, TopicPartition
 from tiered.plan.root_lower_bounds import Known
-from tiered.plan.side_files import NO_PRODUCERS, Judged
+from tiered.plan.side_files import NO_PRODUCERS, SideFileVerdict
 from tiered.remote.assembly import SegmentScan
 from tiered.remote.cache import ByteCache
 from tiered.remote.lookup import SegmentLookup
@@ -556,7 +556,7 @@ class _Segment:
         txns, producers = self.beside.compare(row.base, row.next, txn_index, snapshot, expected=lost)
         notes: list[str] = []
         if not txns.known and not lost:
-            txns = Judged(txn_index)  # earlier segments are not restored: trust the bundle
+            txns = SideFileVerdict(txn_index)  # earlier segments are not restored: trust the bundle
         if txns.flaw is not None or (lost and row.flags & FLAG_ABORTED_TXNS):
             notes.append(
                 f"{self.tp}: the transaction index of segment {row.base} was rebuilt from its .log"

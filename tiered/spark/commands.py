@@ -14,7 +14,7 @@ from tiered.checking.remote import Reading
 from tiered.config import parse_bytes
 from tiered.errors import ConfigError
 from tiered.plan.jobs import SPAN_BYTES, TWO_PHASE_BYTES
-from tiered.plan.maintenance import ROUTINE, Kind
+from tiered.plan.maintenance import ROUTINE, MaintenanceKind
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
 from tiered.program.application import Application, Command, Group, destructive, pass_application, split_topic
 from tiered.program.checking import conclude_check, reading_options, show_finding, subset_of
@@ -101,12 +101,14 @@ def _size_option(name: str, default: int, text: str, to: str | None = None) -> C
 _TASK_BYTES = _size_option("--task-bytes", SPAN_BYTES, "bytes that one task reads; a lost task is repeated as a whole")
 
 
-def _only(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[Kind, ...]:
+def _only(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[MaintenanceKind, ...]:
     words = [word.strip() for word in value.split(",")] if value is not None else list(ROUTINE)
-    unknown = [word for word in words if word not in set(Kind)]
+    unknown = [word for word in words if word not in set(MaintenanceKind)]
     if unknown:
-        raise ConfigError(f"--only {unknown[0]!r} is not a kind of maintenance", hint=f"one of {', '.join(Kind)}")
-    return tuple(Kind(word) for word in words)
+        raise ConfigError(
+            f"--only {unknown[0]!r} is not a kind of maintenance", hint=f"one of {', '.join(MaintenanceKind)}"
+        )
+    return tuple(MaintenanceKind(word) for word in words)
 
 
 @_verb("maintain", speculative=False)
@@ -134,7 +136,7 @@ def maintain(
     runner: Runner,
     *,
     selected: str | None,
-    kinds: tuple[Kind, ...],
+    kinds: tuple[MaintenanceKind, ...],
     task_bytes: int,
     memory_bytes: int,
     two_phase_bytes: int,

@@ -33,7 +33,7 @@ from tiered.plan.read import (
     plan_tiers,
 )
 from tiered.remote.cache import ByteCache
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.reader import SegmentReader
 from tiered.spark.options import EARLIEST, LATEST, Bound, ReadOptions
@@ -209,7 +209,7 @@ def _piece(tiers: Tiers, tier: Tier, start: int, end: int, aborted: tuple[Aborte
     return Piece(tiers.tp, tiers.topic_id, tier, start, end, size, (), hidden, version)
 
 
-def _rows_between(pinned: Snapshot, start: int, end: int) -> Steps[tuple[Row, ...]]:
+def _rows_between(pinned: CatalogView, start: int, end: int) -> Steps[tuple[Row, ...]]:
     found: list[Row] = []
     at = start
     while at < end and len(rows := (yield from pinned.piece(at))):
@@ -249,7 +249,7 @@ def offset_within(tiers: Tiers, start: int, end: int, size_bytes: int) -> int:
     return end
 
 
-def _filled(tiers: Tiers, pinned: Snapshot, start: int, end: int, left: int) -> Steps[tuple[int, int]]:
+def _filled(tiers: Tiers, pinned: CatalogView, start: int, end: int, left: int) -> Steps[tuple[int, int]]:
     """Return the offset up to which segments from ``start`` on have ``left`` bytes, and the rest at ``end``."""
     at = start
     while at < end and len(rows := (yield from pinned.piece(at))):

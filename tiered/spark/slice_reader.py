@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from tiered.arrow import ArrowDecoder
 from tiered.format.batch import read_header
-from tiered.format.batch_scanner import Run, cut
+from tiered.format.batch_scanner import BatchRun, cut
 from tiered.model import Row
 from tiered.plan.visibility import Hidden
 from tiered.spark.options import ReadOptions
@@ -96,7 +96,7 @@ class SliceReader:
 def _decoded(decoder: ArrowDecoder, hidden: Hidden, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Decode batches without those that ``read_committed`` hides."""
     for found in batches:
-        if not isinstance(found, Run):
+        if not isinstance(found, BatchRun):
             if not hidden.hides(found[0]):
                 yield from decoder.add(*found)
         elif not hidden.hides_any:

@@ -26,7 +26,7 @@ from tiered.model import AbortedTxn, TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
 from tiered.read.topic import PartitionStream
 from tiered.remote.cache import ByteCache
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.pins import Pin
 from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
@@ -69,7 +69,7 @@ class Tiers:
     pin: Pin | None = None
 
     @property
-    def pinned(self) -> Snapshot | None:
+    def pinned(self) -> CatalogView | None:
         """Return the pinned catalog."""
         return self.runner.run(self.remote.snapshot()) if self.remote is not None else None
 
@@ -254,7 +254,7 @@ def _check_partitions(wanted: Iterable[TopicPartition], topics: dict[str, Chosen
 
 
 def aborted_windows(
-    pinned: Snapshot, start: int, end: int, count: int = PLANNING_THREADS
+    pinned: CatalogView, start: int, end: int, count: int = PLANNING_THREADS
 ) -> Steps[list[tuple[int, int]]]:
     """Cut ``start`` to ``end`` into at most ``count`` windows with about as many transaction indexes each."""
     bases: list[int] = []

@@ -33,15 +33,15 @@ from tiered.errors import (
     UnknownTopicError,
 )
 from tiered.format.batch import BatchHeader
-from tiered.format.batch_scanner import Run
+from tiered.format.batch_scanner import BatchRun
 from tiered.format.keys import topic_key
 from tiered.format.root import STATE_DELETING
 from tiered.plan.read import Tier
 from tiered.read.topic import PartitionStream
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.pins import SharedPin
-from tiered.remote.reader import Place, RemotePartition, SegmentReader
+from tiered.remote.reader import RemotePartition, SegmentReader, StreamPosition
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import AsOf, Past
 from tiered.remote.topics import STATE_DELETED, load_entry
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from tiered.local.directory.manager import LocalLog
     from tiered.local.partition.partition import PartitionLog
 
-Batches = Iterator[tuple[BatchHeader, bytes | memoryview] | Run]
+Batches = Iterator[tuple[BatchHeader, bytes | memoryview] | BatchRun]
 
 __all__ = ["Batches", "PinnedPiece", "Sources"]
 
@@ -158,11 +158,13 @@ class PinnedPiece:
             raise NotFoundError(f"{piece.tp}: a remote piece without a store", hint="option path is missing")
         reader = SegmentReader(piece.tp, UUID(piece.topic_id))
         keep = self._pin.keep if self._pin is not None else None
-        steps = reader.read(Place(self._at), piece.rows_from, piece.end, run_shape=lambda run: iter((run,)), keep=keep)
+        steps = reader.read(
+            StreamPosition(self._at), piece.rows_from, piece.end, run_shape=lambda run: iter((run,)), keep=keep
+        )
         try:
             for found in drive_stream(self._sources.store, steps):
                 yield found
-                self._at = max(self._at, (found if isinstance(found, Run) else found[0]).next_offset)
+                self._at = max(self._at, (found if isinstance(found, BatchRun) else found[0]).next_offset)
         except SegmentGone as gone:
             self._gone = gone
             return
@@ -216,7 +218,7 @@ class PinnedPiece:
             return None
         return PartitionStream.of(piece.tp, local=local, remote=remote, runner=self._runner)
 
-    def _still_there(self, pinned: Snapshot | None) -> bool:
+    def _still_there(self, pinned: CatalogView | None) -> bool:
         """Return False if the topic is being deleted. Raises CorruptionError for a root that went back."""
         version = pinned.version if pinned is not None else 0
         if version < self._piece.root_version:
@@ -234,8 +236,8 @@ class PinnedPiece:
         known = stream.latest()
         try:
             for found in self._runner.stream(stream.steps.batches(self._at, end, run_shape=_uncut)):
-                yield found if isinstance(found, Run) else (found.header, found.data)
-                self._at = max(self._at, (found if isinstance(found, Run) else found.header).next_offset)
+                yield found if isinstance(found, BatchRun) else (found.header, found.data)
+                self._at = max(self._at, (found if isinstance(found, BatchRun) else found.header).next_offset)
         except OffsetGapError as gap:
             if self._fail:
                 raise
@@ -268,5 +270,5 @@ class PinnedPiece:
         self._at = self._missing_until = until
 
 
-def _uncut(_: Tier, run: Run) -> Run:
+def _uncut(_: Tier, run: BatchRun) -> BatchRun:
     return run

@@ -8,7 +8,7 @@ from tiered.clock import Clock
 from tiered.errors import LogDestroyedError
 from tiered.format.root import STATE_DELETING
 from tiered.model import TopicPartition
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.spark.options import ReadOptions
 from tiered.spark.ranges import pieces_between
 from tiered.spark.slices import Piece
@@ -27,7 +27,7 @@ class Watch:
         self._read = options
         self._clock = clock
         self._looked: float | None = None
-        self._stable: dict[TopicPartition, tuple[Snapshot, int]] = {}
+        self._stable: dict[TopicPartition, tuple[CatalogView, int]] = {}
         self.subscription = Subscription(options, store)
 
     def close(self) -> None:
@@ -103,7 +103,7 @@ class Watch:
         end = min(latest, self._last_stable(tp, tiers, pinned)) if self._read.read_committed else latest
         return Extent(tiers.topic_id, tiers.stream.earliest(), latest, end)
 
-    def _last_stable(self, tp: TopicPartition, tiers: Tiers, pinned: Snapshot | None) -> int:
+    def _last_stable(self, tp: TopicPartition, tiers: Tiers, pinned: CatalogView | None) -> int:
         """Return the end of read_committed, looked up once for each version of a catalog."""
         before = self._stable.get(tp)
         if tiers.local is None and before is not None and before[0] is pinned:

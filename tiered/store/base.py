@@ -39,7 +39,7 @@ LIST_KEYS = 1000
 """Keys of one page of a listing, S3's limit."""
 
 MAX_PAGE_UPLOADS = 1000
-"""Uploads of one page of :class:`Uploads`, S3's limit."""
+"""Uploads of one page of :class:`UploadPage`, S3's limit."""
 
 MIN_PART_BYTES = 5 * 1024 * 1024
 """Smallest part of a multipart upload except the last, S3's limit."""
@@ -178,7 +178,7 @@ class AbortUpload:
 
 @dataclass(frozen=True, slots=True)
 class ListUploads:
-    """Multipart uploads, neither completed nor aborted, of keys that begin with ``prefix``; gives :class:`Uploads`.
+    """Multipart uploads, neither completed nor aborted, of keys that begin with ``prefix``; gives :class:`UploadPage`.
 
     ``after``: the marker of the previous page. For a sweep alone, never on a hot path. ``everywhere`` lists the whole
     bucket, for a server that takes ``prefix`` for a whole key.
@@ -371,7 +371,7 @@ class ListEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ListPage:
     """One page of a listing; ``more``: ask again with ``start_after`` the last key."""
 
     entries: tuple[ListEntry, ...]
@@ -389,7 +389,7 @@ class UnfinishedUpload:
 
 
 @dataclass(frozen=True, slots=True)
-class Uploads:
+class UploadPage:
     """One page of unfinished multipart uploads; ``after`` is the marker of the next page, None after the last.
 
     ``by_key``: this server takes a prefix for a whole key, so that the page does not cover the keys below it.
@@ -401,7 +401,7 @@ class Uploads:
     by_key: bool = False
 
     @classmethod
-    def page_of(cls, found: Iterable[UnfinishedUpload], after: tuple[str, str], date_ms: int) -> Uploads:
+    def page_of(cls, found: Iterable[UnfinishedUpload], after: tuple[str, str], date_ms: int) -> UploadPage:
         """Return the page after ``after``, for a store that has all uploads in memory; ordered by key and id."""
         behind = sorted(
             (each for each in found if (each.key, each.upload_id) > after), key=lambda x: (x.key, x.upload_id)
@@ -463,10 +463,10 @@ Outcome = (
     | NotModified
     | PutResult
     | Deleted
-    | Page
+    | ListPage
     | UploadStarted
     | PartStored
-    | Uploads
+    | UploadPage
     | Versions
     | Time
     | str
@@ -488,7 +488,7 @@ def list_unfinished(prefix: str) -> Steps[tuple[list[UnfinishedUpload], int]]:
     """Return all unfinished multipart uploads below ``prefix``, and the store's clock at the last page."""
     found: list[UnfinishedUpload] = []
     after: tuple[str, str] | None = ("", "")
-    page, everywhere = Uploads(()), False
+    page, everywhere = UploadPage(()), False
     while after is not None:
         page = yield ListUploads(prefix, after, everywhere)
         if page.by_key:
@@ -504,13 +504,13 @@ def list_unfinished(prefix: str) -> Steps[tuple[list[UnfinishedUpload], int]]:
     return found, page.date_ms
 
 
-def list_page(prefix: str, after: str = "", limit: int = LIST_KEYS) -> Steps[Page]:
+def list_page(prefix: str, after: str = "", limit: int = LIST_KEYS) -> Steps[ListPage]:
     """Return a page of the keys after ``after``. Raises ConfigError for a listing that does not advance."""
     request = List(prefix, start_after=after, limit=limit)
     return advanced(request, (yield request))
 
 
-def advanced(request: List, page: Page) -> Page:
+def advanced(request: List, page: ListPage) -> ListPage:
     """Return ``page`` without keys outside the ``request``. Raises ConfigError if the page does not advance."""
     entries = tuple([entry for entry in page.entries if entry.key > request.start_after])
     if page.more and not entries:

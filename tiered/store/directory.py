@@ -40,13 +40,13 @@ from tiered.store.base import (
     Head,
     List,
     ListEntry,
+    ListPage,
     ListUploads,
     ListVersions,
     Missing,
     NotModified,
     Object,
     Outcome,
-    Page,
     PartStored,
     Put,
     PutResult,
@@ -54,8 +54,8 @@ from tiered.store.base import (
     StartUpload,
     StoreRequest,
     UnfinishedUpload,
+    UploadPage,
     UploadPart,
-    Uploads,
     UploadStarted,
     Versions,
 )
@@ -286,7 +286,7 @@ class DirectoryStore:
             sync_dir(folder)  # otherwise a power cut could bring a deleted object back for ever
         return Deleted(tuple(failed))
 
-    def _list(self, request: List) -> Page:
+    def _list(self, request: List) -> ListPage:
         self._require_root()
         entries: list[ListEntry] = []
         keys = walk_keys(self._root, request.prefix, request.start_after)
@@ -295,8 +295,8 @@ class DirectoryStore:
             if info is not None:
                 entries.append(ListEntry(key, info.size, info.etag, info.modified_ms))
             if len(entries) == request.limit:
-                return Page(tuple(entries), next(keys, None) is not None, self._clock.now_ms())
-        return Page(tuple(entries), False, self._clock.now_ms())
+                return ListPage(tuple(entries), next(keys, None) is not None, self._clock.now_ms())
+        return ListPage(tuple(entries), False, self._clock.now_ms())
 
     def _start_upload(self, request: StartUpload) -> UploadStarted:
         upload_id = self._ids.uid()
@@ -314,7 +314,7 @@ class DirectoryStore:
         sync_dir(folder.parent)
         return UploadStarted(upload_id)
 
-    def _list_uploads(self, request: ListUploads) -> Uploads:
+    def _list_uploads(self, request: ListUploads) -> UploadPage:
         self._require_root()
         found = []
         for folder in self._files.uploads():
@@ -325,7 +325,7 @@ class DirectoryStore:
                 continue  # begun, completed or aborted at this moment
             if key.startswith(request.prefix):
                 found.append(UnfinishedUpload(key, folder.name, started_ms))
-        return Uploads.page_of(found, request.after, self._clock.now_ms())
+        return UploadPage.page_of(found, request.after, self._clock.now_ms())
 
     def _upload_part(self, request: UploadPart) -> PartStored:
         folder = self._known_upload(request.upload_id, request.key)

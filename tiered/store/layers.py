@@ -25,13 +25,13 @@ class Sleep:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TurnRequest:
     """Wait until a turn is given."""
 
     given: Future[None]
 
 
-Attempt = Generator[StoreRequest | Sleep | Turn, Any, Outcome]
+Attempt = Generator[StoreRequest | Sleep | TurnRequest, Any, Outcome]
 
 
 class Layer(Protocol):
@@ -72,7 +72,7 @@ class LayeredStore:
                 try:
                     if isinstance(asked, Sleep):
                         self.layer.clock.sleep(asked.seconds)
-                    elif isinstance(asked, Turn):
+                    elif isinstance(asked, TurnRequest):
                         asked.given.result()
                     else:
                         answer = self.inner.execute(asked)
@@ -117,7 +117,7 @@ class AioLayeredStore:
                 try:
                     if isinstance(asked, Sleep):
                         await self._sleep(asked.seconds)
-                    elif isinstance(asked, Turn):
+                    elif isinstance(asked, TurnRequest):
                         if not asked.given.done():
                             await self._wrap(asked.given)
                     else:

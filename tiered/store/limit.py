@@ -29,7 +29,7 @@ from tiered.store.base import (
     UploadPart,
     sent_bytes,
 )
-from tiered.store.layers import AioLayeredStore, AioSleep, Attempt, LayeredStore, Sleep, Turn
+from tiered.store.layers import AioLayeredStore, AioSleep, Attempt, LayeredStore, Sleep, TurnRequest
 from tiered.store.slowdown import Paces, Slowed
 
 BURST_SECONDS = 1.0
@@ -217,7 +217,7 @@ class Limits:
             if is_streamed(request):
                 turn = Future()
                 self.slots.ask(turn)
-                yield Turn(turn)
+                yield TurnRequest(turn)
             seconds = self.before(request)
             if seconds > 0:
                 try:

@@ -24,6 +24,7 @@ from tiered.store.base import (
     Head,
     List,
     ListEntry,
+    ListPage,
     ListUploads,
     ListVersions,
     Missing,
@@ -31,7 +32,6 @@ from tiered.store.base import (
     Object,
     ObjectVersion,
     Outcome,
-    Page,
     PartStored,
     Put,
     PutResult,
@@ -39,8 +39,8 @@ from tiered.store.base import (
     StartUpload,
     StoreRequest,
     UnfinishedUpload,
+    UploadPage,
     UploadPart,
-    Uploads,
     UploadStarted,
     Versions,
 )
@@ -239,7 +239,7 @@ class MemoryStore:
             self._bucket.versions.setdefault(full_key, []).append(stored)
         return PutResult(PutStatus.LANDED, stored.etag, crc)
 
-    def _list(self, request: List) -> Page:
+    def _list(self, request: List) -> ListPage:
         prefix, after = self._prefix + request.prefix, self._prefix + request.start_after
         found = [
             key
@@ -253,16 +253,16 @@ class MemoryStore:
             entries.append(
                 ListEntry(key[len(self._prefix) :], len(stored.data), stored.etag, stored.modified_ms),
             )
-        return Page(tuple(entries), len(found) > request.limit, self._clock.now_ms())
+        return ListPage(tuple(entries), len(found) > request.limit, self._clock.now_ms())
 
-    def _list_uploads(self, request: ListUploads) -> Uploads:
+    def _list_uploads(self, request: ListUploads) -> UploadPage:
         prefix, cut = self._prefix + request.prefix, len(self._prefix)
         found = [
             UnfinishedUpload(upload.key[cut:], upload_id, upload.started_ms)
             for upload_id, upload in self._bucket.uploads.items()
             if upload.key.startswith(prefix)
         ]
-        return Uploads.page_of(found, request.after, self._clock.now_ms())
+        return UploadPage.page_of(found, request.after, self._clock.now_ms())
 
     def _upload_part(self, request: UploadPart, data: bytes, crc: int) -> PartStored:
         upload = self._bucket.uploads.get(request.upload_id)

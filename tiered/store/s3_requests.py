@@ -30,12 +30,12 @@ from tiered.store.base import (
     Head,
     List,
     ListEntry,
+    ListPage,
     ListUploads,
     ListVersions,
     Object,
     ObjectVersion,
     Outcome,
-    Page,
     PartStored,
     Put,
     PutResult,
@@ -43,8 +43,8 @@ from tiered.store.base import (
     StartUpload,
     StoreRequest,
     UnfinishedUpload,
+    UploadPage,
     UploadPart,
-    Uploads,
     UploadStarted,
     Versions,
 )
@@ -491,17 +491,17 @@ def _archive_of(response: dict[str, Any]) -> str:
     return kind if kind in ARCHIVES else str(response.get("ArchiveStatus", ""))
 
 
-def _page(target: S3Target, response: dict[str, Any]) -> Page:
+def _page(target: S3Target, response: dict[str, Any]) -> ListPage:
     root = len(target.full_key("x")) - 1
     entries = tuple(
         ListEntry(item["Key"][root:], item["Size"], item["ETag"], _ms(item.get("LastModified")))
         for item in response.get("Contents", ())
         if len(item["Key"]) > root
     )
-    return Page(entries, bool(response.get("IsTruncated")), _date_ms(response))
+    return ListPage(entries, bool(response.get("IsTruncated")), _date_ms(response))
 
 
-def _uploads(target: S3Target, request: ListUploads, response: dict[str, Any]) -> Uploads:
+def _uploads(target: S3Target, request: ListUploads, response: dict[str, Any]) -> UploadPage:
     """Return the page, keys without our prefix. The marker is the store's: it may be a foreign key."""
     root, prefix = len(target.full_key("x")) - 1, _uploads_prefix(target, request)
     entries = tuple(
@@ -514,7 +514,7 @@ def _uploads(target: S3Target, request: ListUploads, response: dict[str, Any]) -
         response.get("IsTruncated")
     )  # without a marker the next page would be the first: list_unfinished raises
     by_key = not request.everywhere and _lists_uploads_by_key(response)
-    return Uploads(entries, marker if more else None, _date_ms(response), by_key)
+    return UploadPage(entries, marker if more else None, _date_ms(response), by_key)
 
 
 def _versions(target: S3Target, request: ListVersions, response: dict[str, Any]) -> Versions:

@@ -39,12 +39,12 @@ from tiered.store.base import (
     Get,
     Head,
     List,
+    ListPage,
     Match,
     Missing,
     NotModified,
     Object,
     Outcome,
-    Page,
     PartStored,
     Put,
     PutResult,
@@ -159,8 +159,8 @@ def found(outcome: Outcome) -> Object:
     raise AssertionError(f"{outcome!r} is not an object")
 
 
-def paged(outcome: Outcome) -> Page:
-    if isinstance(outcome, Page):
+def paged(outcome: Outcome) -> ListPage:
+    if isinstance(outcome, ListPage):
         return outcome
     raise AssertionError(f"{outcome!r} is not a page")
 

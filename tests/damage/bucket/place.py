@@ -20,7 +20,7 @@ from tiered.local.directory.directories import LocalTier
 from tiered.local.disk.files import PosixFiles
 from tiered.log import Log
 from tiered.model import TopicPartition
-from tiered.store.base import ABSENT, Delete, Get, List, ListEntry, Object, Outcome, Page, Put, StoreRequest
+from tiered.store.base import ABSENT, Delete, Get, List, ListEntry, ListPage, Object, Outcome, Put, StoreRequest
 from tiered.store.memory import MemoryStore
 from tiered.store.retry import RetryingStore
 from tiered.testing.clock import START_MS, FakeClock, SeededIds
@@ -91,7 +91,7 @@ def value(tp: TopicPartition, offset: int) -> bytes:
 def listed(store: MemoryStore) -> tuple[ListEntry, ...]:
     """All of it."""
     page = store.execute(List(""))
-    assert isinstance(page, Page)
+    assert isinstance(page, ListPage)
     assert not page.more
     return tuple(page.entries)
 

@@ -12,7 +12,7 @@ from tiered.format.root import Root
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, Row, TopicPartition
 from tiered.remote.catalog import Catalog
-from tiered.store.base import Get, List, Missing, Object, Page, Store
+from tiered.store.base import Get, List, ListPage, Missing, Object, Store
 from tiered.store.driver import drive
 from tiered.store.location import open_store
 
@@ -53,7 +53,7 @@ def keys_of(store: Store) -> set[str]:
     after = ""
     while True:
         page = store.execute(List("", start_after=after))
-        assert isinstance(page, Page)
+        assert isinstance(page, ListPage)
         found |= {entry.key for entry in page.entries}
         if not page.more:
             return found

@@ -20,7 +20,7 @@ from tiered.plan.catalog_edit import ReplaceIntent
 from tiered.plan.survivors import Pairs, Survivors, txns_before
 from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
-from tiered.remote.compact_parts import Group, Part, Round, inputs_of, plan_round, rewrite_part, scan_part
+from tiered.remote.compact_parts import CompactionPart, Round, RowGroup, inputs_of, plan_round, rewrite_part, scan_part
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.segment_rewriter import Workshop
 from tiered.remote.topics import TopicEntry
@@ -71,7 +71,7 @@ def _phase_2(
     catalog: Catalog,
     shop: Workshop,
     round_: Round,
-    parts: list[Part],
+    parts: list[CompactionPart],
     effects: list[dict[str, list[int]]],
     live: list[bytes],
 ) -> Steps[int]:
@@ -83,7 +83,7 @@ def _phase_2(
         survivors = Survivors(bitmap, part.start, part.end, key="bits", latest_offset=round_.first_uncleanable - 1)
         snapshot = yield from catalog.pin()
         assert snapshot is not None
-        left: list[tuple[Group, list[Row]]] = []
+        left: list[tuple[RowGroup, list[Row]]] = []
         for group in part.groups:
             rows = yield from inputs_of(snapshot, group)
             left += [(group, rows)] if rows else []

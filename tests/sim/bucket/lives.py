@@ -30,7 +30,7 @@ from tiered.format.batch import decode_records, encode_batch
 from tiered.format.keys import join_uid
 from tiered.format.root import STATE_DELETING, STATE_OPEN
 from tiered.model import NewRecord, TopicPartition
-from tiered.plan.maintenance import PIN_MS, ROUTINE, Kind
+from tiered.plan.maintenance import PIN_MS, ROUTINE, MaintenanceKind
 from tiered.plan.ownership import VolumeProof
 from tiered.remote.catalog import Catalog
 from tiered.remote.gc.deletion import begin_deletion, tend_deletion
@@ -291,18 +291,18 @@ def _maintain(world: World, process: SteppedProcess, entry: TopicEntry, tp: Topi
         log.may_begin_at = max(log.may_begin_at, begin_at)
     kinds = ROUTINE if not trims or rng.random() < 0.7 else (rng.choice(ROUTINE),)
     if world.rewrites and log.end % len(REENCODED) == 1:
-        kinds = (*kinds, Kind.REENCODE)
+        kinds = (*kinds, MaintenanceKind.REENCODE)
     plan = yield from maintainer.plan(kinds, begin_at=begin_at)
     counted_ms = process.clock.counted_ms
     now_ms = counted_ms()
     for action in plan.actions if plan is not None else ():
         assert plan is not None
-        if action.kind is Kind.RETENTION:
+        if action.kind is MaintenanceKind.RETENTION:
             ledger.planned_trim(log, plan.version, action.end, now_ms)
         # The date of an answer is as old as its way back took, and a process may stand still meanwhile.
         ledger.at_work[str(process)] = now_ms if process.clock.is_right() else asked_ms, counted_ms
         world.note(process, f"{action.kind} {tp} {action.start} {action.end}")
-        if world.rewrites and action.kind is Kind.COMPACT and action.end % 3 == 1:
+        if world.rewrites and action.kind is MaintenanceKind.COMPACT and action.end % 3 == 1:
             try:
                 world.counts["groups of parts"] += yield from compact_in_parts(process, entry, tp, config)
                 world.counts["compact in parts"] += 1

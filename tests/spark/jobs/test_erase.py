@@ -25,7 +25,7 @@ from tiered.format.kernels import Record
 from tiered.format.keys import Role
 from tiered.model import TopicPartition
 from tiered.plan.erasure import BlindSelection, Selection
-from tiered.plan.maintenance import Kind
+from tiered.plan.maintenance import MaintenanceKind
 from tiered.remote.catalog import Catalog
 from tiered.remote.maintain import Maintainer
 from tiered.remote.topics import TopicEntry, load_topic
@@ -188,7 +188,7 @@ def merge(place: Path, partition: int) -> None:
     store, entry = open_store(bucket(place)), entry_of(place)
     config = TopicConfig.from_properties(entry.config)
     maintainer = Maintainer(TopicPartition("users", partition), entry.topic_id, config, owner="other")
-    plan = drive(store, maintainer.plan((Kind.MERGE,)))
+    plan = drive(store, maintainer.plan((MaintenanceKind.MERGE,)))
     assert plan is not None
     assert plan.actions
     for action in plan.actions:

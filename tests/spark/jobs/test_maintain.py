@@ -20,7 +20,7 @@ from tiered.format.kernels import Record
 from tiered.format.keys import Role, root_key
 from tiered.model import TopicPartition
 from tiered.plan.jobs import bundled
-from tiered.plan.maintenance import Kind
+from tiered.plan.maintenance import MaintenanceKind
 from tiered.remote.catalog import Catalog
 from tiered.remote.maintain import Maintainer
 from tiered.remote.topics import load_topic
@@ -38,7 +38,12 @@ SETTINGS = {
     "small": {"merge.min.bytes": "10000", "merge.target.bytes": "100000"},
     "old": {"retention.ms": "1000"},
 }
-KINDS = {"compact": Kind.COMPACT, "merge": Kind.MERGE, "retention": Kind.RETENTION, "reencode": Kind.REENCODE}
+KINDS = {
+    "compact": MaintenanceKind.COMPACT,
+    "merge": MaintenanceKind.MERGE,
+    "retention": MaintenanceKind.RETENTION,
+    "reencode": MaintenanceKind.REENCODE,
+}
 
 
 def only(kind: str, folder: Path, *more: str) -> Result:
@@ -58,7 +63,7 @@ def content(url: str, topic: str) -> list[list[Record]]:
         return [list(reader.topic(topic).read(partition=partition)) for partition in range(2)]
 
 
-def by_the_library(url: str, kind: Kind) -> None:
+def by_the_library(url: str, kind: MaintenanceKind) -> None:
     """As ``tiered maintain run --only`` does it."""
     store = open_store(url)
     for topic in SETTINGS:
@@ -125,7 +130,7 @@ def test_nothing_is_done_under_an_older_root_that_was_put_back(
     key = root_key(entry.topic_id, 0)
     older = store.execute(Get(key))
     trimmer = Maintainer(TopicPartition(topic, 0), entry.topic_id, TopicConfig(), owner="test")
-    plan = drive(store, trimmer.plan((Kind.RETENTION,), begin_at=20))
+    plan = drive(store, trimmer.plan((MaintenanceKind.RETENTION,), begin_at=20))
     assert plan is not None
     drive(store, trimmer.run(plan.actions[0], drive(store, probe())))
     newer = store.execute(Get(key))

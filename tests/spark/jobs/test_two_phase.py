@@ -23,7 +23,7 @@ from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, FencedError
 from tiered.format.kernels import ConsumerRecord
 from tiered.model import NewRecord, TopicPartition
-from tiered.plan.maintenance import Action, Kind
+from tiered.plan.maintenance import MaintenanceAction, MaintenanceKind
 from tiered.remote.maintain import Maintainer
 from tiered.remote.topics import load_topic, update_topic
 from tiered.spark.jobs import two_phase
@@ -68,7 +68,7 @@ def by_the_library(url: str) -> None:
     assert entry is not None
     config = TopicConfig.from_properties(entry.config)
     maintainer = Maintainer(TopicPartition(TOPIC, 0), entry.topic_id, config, owner="test")
-    plan = drive(store, maintainer.plan((Kind.COMPACT,)))
+    plan = drive(store, maintainer.plan((MaintenanceKind.COMPACT,)))
     for action in plan.actions if plan is not None else ():
         drive(store, maintainer.run(action, drive(store, probe())))
 
@@ -212,7 +212,7 @@ def merges(folder: Path) -> None:
     """Another maintainer makes one segment of two, in the middle of the log."""
     store, url = open_store(bucket(folder)), bucket(folder)
     found = rows(url, TOPIC, 0)[4:6]
-    action = Action(Kind.MERGE, found[0].base, found[-1].next, "test", rows=tuple(found))
+    action = MaintenanceAction(MaintenanceKind.MERGE, found[0].base, found[-1].next, "test", rows=tuple(found))
     assert drive(store, maintainer_of(store).run(action, drive(store, probe()))).note == ""
 
 

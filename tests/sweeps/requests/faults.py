@@ -11,11 +11,11 @@ from tiered.store.base import (
     Get,
     Head,
     List,
+    ListPage,
     Match,
     Missing,
     Object,
     Outcome,
-    Page,
     Put,
     PutResult,
     PutStatus,
@@ -120,7 +120,7 @@ def _stale(request: StoreRequest, apply: Callable[[], Outcome], store: FailingSt
     if isinstance(request, Get) and request.key in store.older:
         return store.older[request.key]
     outcome = apply()
-    if isinstance(outcome, Page) and isinstance(request, List):
+    if isinstance(outcome, ListPage) and isinstance(request, List):
         return replace(outcome, entries=outcome.entries[:-1])
     return outcome
 

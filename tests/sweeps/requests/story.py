@@ -36,7 +36,7 @@ from tiered.reader import Reader
 from tiered.remote.catalog import Catalog
 from tiered.remote.topics import decode_topic
 from tiered.restoring.run import restore
-from tiered.store.base import Get, List, Object, Page
+from tiered.store.base import Get, List, ListPage, Object
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 from tiered.store.metrics import StoreMetrics
@@ -254,7 +254,7 @@ class Story:
                 f"{e.id_hi:016x}{e.id_lo:016x}" for e in root.trash
             }
         page = self.store.inner.execute(List(""))
-        assert isinstance(page, Page)
+        assert isinstance(page, ListPage)
         for entry in page.entries:
             parsed = parse_segment_key(entry.key)
             if parsed is not None and parsed.name.uid not in named and entry.key not in findings:

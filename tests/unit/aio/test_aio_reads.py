@@ -15,7 +15,7 @@ from tests.unit.aio.on_the_loop import OnTheLoop
 from tiered import aio
 from tiered.aio.worker import ThreadPools
 from tiered.config import TopicConfig
-from tiered.format.batch_scanner import Run
+from tiered.format.batch_scanner import BatchRun
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import NewRecord
 from tiered.store.aio_runner import AioRunner
@@ -69,12 +69,12 @@ async def test_the_disk_is_looked_at_and_read_on_threads(tmp_path: Path, monkeyp
     threads: list[int] = []
     read_runs = PartitionLog.read_runs
 
-    def told(reading: Iterator[Run]) -> Iterator[Run]:
+    def told(reading: Iterator[BatchRun]) -> Iterator[BatchRun]:
         for run in reading:
             threads.append(threading.get_ident())
             yield run
 
-    def begun(log: PartitionLog, *offsets: int) -> Iterator[Run]:
+    def begun(log: PartitionLog, *offsets: int) -> Iterator[BatchRun]:
         threads.append(threading.get_ident())
         return told(read_runs(log, *offsets))
 

@@ -18,7 +18,7 @@ from tiered.format.root import Root, decode_root
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.topics import read_topics
 from tiered.model import NewRecord, Row
-from tiered.store.base import ABSENT, Delete, Get, List, Object, Page, Put, PutResult, PutStatus
+from tiered.store.base import ABSENT, Delete, Get, List, ListPage, Object, Put, PutResult, PutStatus
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import START_MS
 
@@ -119,7 +119,7 @@ def _template(partitions: int, unsealed: int) -> _Template:
         for i in range(unsealed):
             topic.append_many([record(RECORDS + i)], partition=0)
     page = MemoryStore(name).execute(List(""))
-    assert isinstance(page, Page)
+    assert isinstance(page, ListPage)
     assert not page.more
     objects = {}
     for entry in page.entries:

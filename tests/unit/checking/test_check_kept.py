@@ -27,7 +27,7 @@ from tiered.format.rows import Rows
 from tiered.format.trash import TRASH_LIST
 from tiered.model import Row
 from tiered.remote.catalog import Catalog, CommitLimits
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.gc.garbage import Collector, page_key_of
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import create_snapshot, delete_snapshot
@@ -171,9 +171,9 @@ def test_all_that_a_snapshot_has_lost_is_named(log: Scenario) -> None:
 def test_behind_a_page_that_is_lost_nothing_is_looked_at(log: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     """What precedes it is named, too."""
     snapshot, rows = held(log, 4)
-    whole = Snapshot.piece
+    whole = CatalogView.piece
 
-    def piece(self: Snapshot, at: int) -> Steps[Rows]:
+    def piece(self: CatalogView, at: int) -> Steps[Rows]:
         found = yield from whole(self, at)
         if self.start_offset:
             return found
@@ -181,7 +181,7 @@ def test_behind_a_page_that_is_lost_nothing_is_looked_at(log: Scenario, monkeypa
             raise CorruptionError("the page with these rows is gone", offset=at)
         return found.slice(0, 2)
 
-    monkeypatch.setattr(Snapshot, "piece", piece)
+    monkeypatch.setattr(CatalogView, "piece", piece)
     lost = [segment_key(log.root().topic_id, 0, rows[number]) for number in (1, 3)]
     for key in lost:
         log.delete(key)

@@ -26,12 +26,12 @@ from tiered.format.rows import Rows
 from tiered.local.directory.manager import LocalLog
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import TopicPartition
-from tiered.plan.maintenance import Kind
+from tiered.plan.maintenance import MaintenanceKind
 from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream
 from tiered.remote.maintain import Maintainer
 from tiered.restoring.run import restore
-from tiered.store.base import ABSENT, Get, List, Object, Outcome, Page, Put, Store, StoreRequest
+from tiered.store.base import ABSENT, Get, List, ListPage, Object, Outcome, Put, Store, StoreRequest
 from tiered.store.directory_paths import object_path
 from tiered.store.driver import drive
 from tiered.store.location import open_store
@@ -341,7 +341,7 @@ def test_an_object_that_the_store_cannot_read_is_a_finding(log: Scenario, damage
 
 def _keys(store: Store) -> list[str]:
     page = store.execute(List(""))
-    assert isinstance(page, Page)
+    assert isinstance(page, ListPage)
     assert not page.more
     return [entry.key for entry in page.entries]
 
@@ -432,7 +432,7 @@ class Watched:
             raise RemotePermissionError("AccessDenied", operation="PutObject", resource=self.refuses)
         if isinstance(request, Get) and request.key.endswith(".log"):
             page = self.inner.execute(List(request.key.partition("/s/")[0] + "/pin/"))
-            assert isinstance(page, Page)
+            assert isinstance(page, ListPage)
             self.pins.append(len(page.entries))
         return self.inner.execute(request)
 
@@ -448,7 +448,7 @@ def test_what_is_read_is_pinned_until_it_was_read(log: Scenario) -> None:
     assert (codes(report), report.data_bytes_read > 0, set(store.pins)) == (set(), True, {1})
     assert len(store.puts) == 1
     listed = log.store.execute(List(store.puts[0].rpartition("/")[0]))
-    assert isinstance(listed, Page)
+    assert isinstance(listed, ListPage)
     assert listed.entries == ()
     assert totals[0][1] == totals[-1][0] == totals[-1][1] == report.remote_bytes  # the bar knows its end at once
 
@@ -475,7 +475,7 @@ def test_a_pin_ends_with_the_check_however_that_ends(log: Scenario, damaged: boo
         check(None, store, CheckOptions(read_data=True))
     assert store.puts
     listed = log.store.execute(List(store.puts[0].rpartition("/")[0]))
-    assert isinstance(listed, Page)
+    assert isinstance(listed, ListPage)
     assert listed.entries == ()
 
 
@@ -503,7 +503,7 @@ def test_a_collection_beside_the_check_takes_nothing_that_is_to_be_read(log: Sce
                 config = TopicConfig.from_properties({"retention.bytes": 1, "gc.grace.ms": 0})
                 maintainer = Maintainer(tp, log.root().topic_id, config, owner="m")
                 for _ in range(2):
-                    plan = drive(self.inner, maintainer.plan((Kind.RETENTION, Kind.COLLECT)))
+                    plan = drive(self.inner, maintainer.plan((MaintenanceKind.RETENTION, MaintenanceKind.COLLECT)))
                     assert plan is not None
                     for action in plan.actions:
                         done = drive(self.inner, maintainer.run(action, TRUSTED))

@@ -25,7 +25,7 @@ from tiered.format.control import ControlType, marker
 from tiered.format.keys import index_key
 from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
 from tiered.model import NewRecord, Row, TopicPartition
-from tiered.plan.jobs import Span, SpanCutter
+from tiered.plan.jobs import SegmentSpan, SpanCutter
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import register_topic
 from tiered.store.base import ABSENT, Delete, Get, Object, Outcome, Put, Store, StoreAround, StoreRequest, list_all
@@ -162,7 +162,7 @@ def test_spans_leave_no_gap() -> None:
     cutter = SpanCutter(100)
     row = Row(0, 10, -1, -1, 60, 0, 0, 0, 0, 1, 10, 0, 0)
     cutter.add(row._replace(base=at, next=at + 10) for at in range(0, 50, 10))
-    assert cutter.finish() == [Span(0, 20, 2, 120), Span(20, 40, 2, 120), Span(40, 50, 1, 60)]
+    assert cutter.finish() == [SegmentSpan(0, 20, 2, 120), SegmentSpan(20, 40, 2, 120), SegmentSpan(40, 50, 1, 60)]
     assert SpanCutter(1).finish() == []
 
 

@@ -14,7 +14,7 @@ from tiered.checking.run import check
 from tiered.config import DAY_MS, TopicConfig
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, Row, TopicPartition
-from tiered.plan.maintenance import ROUTINE, Action, Kind
+from tiered.plan.maintenance import ROUTINE, MaintenanceAction, MaintenanceKind
 from tiered.remote.maintain import Maintainer
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import load_topic
@@ -58,7 +58,9 @@ class World(NamedTuple):
         config = TopicConfig.from_properties({**SETTINGS, **settings})
         return Maintainer(TP, self.topic_id, config, owner="test")
 
-    def planned(self, clock: FakeClock | None = None, **settings: int) -> tuple[tuple[Action, ...], tuple[str, ...]]:
+    def planned(
+        self, clock: FakeClock | None = None, **settings: int
+    ) -> tuple[tuple[MaintenanceAction, ...], tuple[str, ...]]:
         """Actions and notes of a plan, by this clock."""
         plan = drive(self.store, self.maintainer(**settings).plan(ROUTINE), clock=clock or self.clock)
         assert plan is not None
@@ -97,7 +99,10 @@ def test_rows_have_the_times_of_their_appends_however_late_they_are_uploaded(wor
 
 def test_it_expires_when_it_was_appended_long_enough_ago_and_takes_no_good_segment_along(world: World) -> None:
     (trim,), notes = world.planned()
-    assert (trim.kind, trim.end) == (Kind.RETENTION, 2)  # ten days later the last segment is kept for its producers
+    assert (trim.kind, trim.end) == (
+        MaintenanceKind.RETENTION,
+        2,
+    )  # ten days later the last segment is kept for its producers
     assert notes[0].startswith("timestamps of the segment with offsets 0 to 1 are not used: the largest is")
     actions, _ = world.planned(retention_ms=30 * DAY_MS)
     assert actions == ()
@@ -110,7 +115,7 @@ def test_a_merge_keeps_the_append_time(world: World) -> None:
         log.sync()
     world.clock.advance(2 * HOUR_S)
     maintainer = world.maintainer(retention_ms=-1)
-    plan = drive(world.store, maintainer.plan((Kind.MERGE,)), clock=world.clock)
+    plan = drive(world.store, maintainer.plan((MaintenanceKind.MERGE,)), clock=world.clock)
     assert plan is not None
     (merge,) = plan.actions
     last_ms = world.rows[-1].appended_ms

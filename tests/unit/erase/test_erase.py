@@ -29,7 +29,7 @@ from tiered.model import Row, TopicPartition
 from tiered.plan.commit import SHAPE
 from tiered.plan.erasure import Selection
 from tiered.plan.invariants import check_root
-from tiered.plan.maintenance import Kind
+from tiered.plan.maintenance import MaintenanceKind
 from tiered.remote import catalog
 from tiered.remote.catalog import Catalog, CommitLimits
 from tiered.remote.gc.garbage import Collector
@@ -39,7 +39,7 @@ from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import create_snapshot, delete_snapshot
 from tiered.remote.topics import TopicEntry
-from tiered.store.base import Capabilities, Get, List, Match, Object, Outcome, Page, Put, StoreRequest
+from tiered.store.base import Capabilities, Get, List, ListPage, Match, Object, Outcome, Put, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 from tiered.store.unique_upload import put_unique
@@ -105,13 +105,13 @@ class Bucket:
 
     def objects(self, folder: str = "s/") -> set[str]:
         page = self.store.inner.execute(List(partition_prefix(TOPIC_ID, 0) + folder))
-        assert isinstance(page, Page)
+        assert isinstance(page, ListPage)
         return {entry.key for entry in page.entries}
 
     def holding(self, key: bytes) -> set[str]:
         """Every object of the bucket in which the key stands, whatever it is called, compressed or not."""
         page = self.store.inner.execute(List(""))
-        assert isinstance(page, Page)
+        assert isinstance(page, ListPage)
         found = set()
         for entry in page.entries:
             data = self.data(entry.key)
@@ -144,7 +144,7 @@ def test_nothing_is_erased_under_an_older_root_that_was_put_back(now: bool) -> N
     key = root_key(TOPIC_ID, 0)
     older = bucket.data(key)
     maintainer = Maintainer(TP, TOPIC_ID, TopicConfig(), owner="m:1")
-    (trim,) = bucket.run(maintainer.plan((Kind.RETENTION,), begin_at=100)).actions
+    (trim,) = bucket.run(maintainer.plan((MaintenanceKind.RETENTION,), begin_at=100)).actions
     bucket.run(maintainer.run(trim, TRUSTED))
     newer = bucket.store.inner.execute(Get(key))
     assert isinstance(newer, Object)
@@ -236,7 +236,7 @@ def test_what_waits_for_its_grace_is_named_and_later_nothing_is_left(bucket: Buc
     assert b"key-3" not in json.dumps(receipt).encode()
     bucket.clock.advance(DAY_MS / 1000 + 1)
     maintainer = Maintainer(TP, TOPIC_ID, TopicConfig(), owner="m:2")
-    plan = bucket.run(maintainer.plan((Kind.COLLECT,)))
+    plan = bucket.run(maintainer.plan((MaintenanceKind.COLLECT,)))
     bucket.run(maintainer.run(plan.actions[0], TRUSTED))
     again = bucket.erase()
     assert (again.records, again.left) == (0, ())
@@ -251,7 +251,7 @@ def test_what_waits_for_its_grace_is_named_and_later_nothing_is_left(bucket: Buc
 def test_now_deletes_the_old_objects_and_nothing_else(bucket: Bucket) -> None:
     """What others have left in the trash keeps its grace."""
     maintainer = Maintainer(TP, TOPIC_ID, TopicConfig(), owner="m:2")
-    trim = bucket.run(maintainer.plan((Kind.RETENTION,), begin_at=100)).actions[0]
+    trim = bucket.run(maintainer.plan((MaintenanceKind.RETENTION,), begin_at=100)).actions[0]
     bucket.run(maintainer.run(trim, TRUSTED))
     trimmed = {key for key in bucket.objects() if f"/{0:020d}-" in key}
     done = bucket.erase(now=True)
@@ -269,7 +269,7 @@ def test_now_deletes_what_stands_in_pages_of_the_trash(entries: int, monkeypatch
     monkeypatch.setattr(catalog, "CommitLimits", lambda: limits)
     bucket = Bucket()
     maintainer = Maintainer(TP, TOPIC_ID, TopicConfig(), owner="m:2")
-    trim = bucket.run(maintainer.plan((Kind.RETENTION,), begin_at=100)).actions[0]
+    trim = bucket.run(maintainer.plan((MaintenanceKind.RETENTION,), begin_at=100)).actions[0]
     bucket.run(maintainer.run(trim, TRUSTED))
     trimmed = {key for key in bucket.objects() if f"/{0:020d}-" in key}
     done = bucket.erase(now=True)
@@ -279,7 +279,7 @@ def test_now_deletes_what_stands_in_pages_of_the_trash(entries: int, monkeypatch
     assert bucket.holding(b"key-3") == {key for key in trimmed if key.endswith(".log")}
     assert {each.key for each in done.left} == bucket.holding(b"key-3")
     bucket.clock.advance(2 * 86_400)
-    plan = bucket.run(maintainer.plan((Kind.COLLECT,)))
+    plan = bucket.run(maintainer.plan((MaintenanceKind.COLLECT,)))
     bucket.run(Maintainer(TP, TOPIC_ID, TopicConfig(), owner="m:3").run(plan.actions[0], TRUSTED))
     assert (bucket.holding(b"key-3"), len(bucket.log.root.trash), bucket.objects()) == (
         set(),
@@ -334,7 +334,7 @@ def test_a_reader_with_a_pin_reads_to_its_end_and_now_is_refused_naming_it(bucke
     bucket.erase()
     maintainer = Maintainer(TP, TOPIC_ID, TopicConfig(gc_grace_ms=0), owner="m:2")
     bucket.clock.advance(1)
-    for action in bucket.run(maintainer.plan((Kind.COLLECT,))).actions:
+    for action in bucket.run(maintainer.plan((MaintenanceKind.COLLECT,))).actions:
         bucket.run(maintainer.run(action, TRUSTED))
     found += list(going)
     assert [record.offset for record in found] == list(range(500))
@@ -419,7 +419,7 @@ def test_what_others_rewrite_meanwhile_is_looked_at_again(bucket: Bucket) -> Non
     plan = bucket.plan()
     config = TopicConfig(segment_bytes=50_000, merge_min_bytes=50_000)
     maintainer = Maintainer(TP, TOPIC_ID, config, owner="m:2")
-    (merge,) = bucket.run(maintainer.plan((Kind.MERGE,))).actions
+    (merge,) = bucket.run(maintainer.plan((MaintenanceKind.MERGE,))).actions
     bucket.run(maintainer.run(merge, TRUSTED))
     bucket.run(erase_steps(plan, KEY, "m:1", JOB))
     assert len(bucket.rows) == 1

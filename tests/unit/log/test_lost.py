@@ -28,7 +28,7 @@ from tiered.remote.topics import decode_topic, encode_topic
 from tiered.repair.run import plan_rejoin, rejoin
 from tiered.restoring.plan import RestoreOptions
 from tiered.restoring.run import restore
-from tiered.store.base import ABSENT, Delete, Get, List, ListEntry, Object, Page, Put
+from tiered.store.base import ABSENT, Delete, Get, List, ListEntry, ListPage, Object, Put
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation, open_store
 from tiered.store.memory import MemoryStore
@@ -55,7 +55,7 @@ class Bucket:
 
     def objects(self) -> tuple[ListEntry, ...]:
         page = self.store.execute(List(""))
-        assert isinstance(page, Page)
+        assert isinstance(page, ListPage)
         return page.entries
 
     def lose(self, key: str) -> None:

@@ -16,7 +16,7 @@ from tiered.model import Row
 from tiered.plan.catalog_edit import TrimIntent
 from tiered.plan.commit import AppendIntent, ClaimIntent, Stamp, create_root
 from tiered.plan.invariants import check_root
-from tiered.plan.ownership import Reason, Refusal, VolumeProof, decide_claim, hold, is_own_claim, since
+from tiered.plan.ownership import Refusal, RefusalReason, VolumeProof, decide_claim, hold, is_own_claim, since
 from tiered.plan.pages import Garbage
 from tiered.plan.root_lower_bounds import HELD_LIMIT, held_ids
 
@@ -58,7 +58,7 @@ def test_random_appends_and_trims_agree_with_a_list_of_rows(seed: int) -> None:
             offset = rng.randrange(first - 2, end + 2)
             after = TrimIntent(offset).apply(root, mark)
             if isinstance(after, Refusal):
-                assert after.reason is (Reason.OUT_OF_RANGE if offset > end else Reason.NOTHING)
+                assert after.reason is (RefusalReason.OUT_OF_RANGE if offset > end else RefusalReason.NOTHING)
                 continue
             first = offset
             live = [one for one in live if one.next > offset]
@@ -86,7 +86,7 @@ def test_a_log_that_is_sealed_takes_no_claim_and_no_append() -> None:
         ClaimIntent(Role.MAINTAINER, "gc").apply(root, stamp(2)),
     ):
         assert isinstance(refusal, Refusal)
-        assert refusal.reason is Reason.STATE
+        assert refusal.reason is RefusalReason.STATE
 
 
 def test_nothing_is_trimmed_of_a_log_that_is_destroyed() -> None:
@@ -95,14 +95,14 @@ def test_nothing_is_trimmed_of_a_log_that_is_destroyed() -> None:
     for state, refused in ((STATE_OPEN, False), (STATE_SEALED, False), (STATE_DELETING, True)):
         found = TrimIntent(5).apply(dataclasses.replace(full, state=state), stamp(3))
         assert isinstance(found, Refusal) is refused
-        assert not isinstance(found, Refusal) or found.reason is Reason.STATE
+        assert not isinstance(found, Refusal) or found.reason is RefusalReason.STATE
 
 
 def test_a_stamp_of_another_epoch_is_fenced_whatever_the_intent() -> None:
     for intent in (AppendIntent((row(0, 5, 1),), "a"), TrimIntent(0)):
         refusal = intent.apply(claimed(), stamp(2, epoch=2))
         assert isinstance(refusal, Refusal)
-        assert refusal.reason is Reason.FENCED
+        assert refusal.reason is RefusalReason.FENCED
         assert "t-0" in refusal.message
 
 

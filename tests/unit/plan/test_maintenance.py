@@ -19,11 +19,11 @@ from tiered.plan.cleaning import CleaningCandidate, GroupScan, LogState, Segment
 from tiered.plan.commit import MAX_APPEND_ROWS, Stamp, create_root
 from tiered.plan.maintenance import (
     MAX_GROUP_ROWS,
-    Action,
     CompactionPlanner,
-    Kind,
+    DueAction,
+    MaintenanceAction,
+    MaintenanceKind,
     MergePlanner,
-    Waiting,
     WrongTimes,
     collectable,
     collection_action,
@@ -181,21 +181,21 @@ def test_a_plan_names_the_segments_whose_timestamps_are_not_used() -> None:
 # -- merging ---------------------------------------------------------------------------------------------------------
 
 
-def merges(rows: list[Row], config: TopicConfig | None = None, *, each: int = 3) -> list[Action]:
+def merges(rows: list[Row], config: TopicConfig | None = None, *, each: int = 3) -> list[MaintenanceAction]:
     planner = MergePlanner(config or TopicConfig(segment_bytes=10_000), NOW)
     for at in range(0, len(rows), each):
         planner.add(rows[at : at + each])
     return planner.finish()
 
 
-def ranges(found: list[Action]) -> list[tuple[int, int]]:
+def ranges(found: list[MaintenanceAction]) -> list[tuple[int, int]]:
     return [(action.start, action.end) for action in found]
 
 
 def test_four_small_neighbours_become_one_and_three_do_not() -> None:
     assert merges([row(at) for at in range(3)]) == []
     (found,) = merges([row(at) for at in range(4)])
-    assert (found.kind, found.start, found.end, found.rows_in, found.rows_out) == (Kind.MERGE, 0, 400, 4, 1)
+    assert (found.kind, found.start, found.end, found.rows_in, found.rows_out) == (MaintenanceKind.MERGE, 0, 400, 4, 1)
     assert (found.bytes_read, found.bytes_written, found.garbage_objects) == (4000, 4000, 8)
     assert [merged.base for merged in found.rows] == [0, 100, 200, 300]
 
@@ -231,7 +231,7 @@ def test_a_merge_that_waits_is_told_with_the_time_at_which_it_is_due() -> None:
     planner.add(rows)
     due_ms = NOW - 120_000 + 3 + HOUR  # four rows are worth a merge
     assert planner.finish() == []
-    assert planner.waiting() == Waiting(Kind.MERGE, 0, 600, 6, due_ms, "merge.idle.ms")
+    assert planner.waiting() == DueAction(MaintenanceKind.MERGE, 0, 600, 6, due_ms, "merge.idle.ms")
 
 
 def test_nothing_waits_where_there_is_nothing_to_merge() -> None:
@@ -260,7 +260,7 @@ def test_bug_4_offsets_that_one_index_cannot_hold_are_not_merged() -> None:
 # -- compaction, collection ------------------------------------------------------------------------------------------
 
 
-def compaction(rows: list[Row], config: TopicConfig, *, cleaned: int | None = None) -> Action | None:
+def compaction(rows: list[Row], config: TopicConfig, *, cleaned: int | None = None) -> MaintenanceAction | None:
     end = rows[-1].next
     planner = CompactionPlanner(LogState(TopicPartition("t", 0), config, (), 0, end, end, end, cleaned), NOW)
     planner.add(rows)
@@ -389,7 +389,7 @@ def test_collection_is_due_when_the_grace_is_over() -> None:
     )
     found = collection_action(root, config=TopicConfig(), now_ms=NOW)
     assert found is not None
-    assert (found.kind, found.garbage_objects) == (Kind.COLLECT, 2)
+    assert (found.kind, found.garbage_objects) == (MaintenanceKind.COLLECT, 2)
     for other in (dataclasses.replace(root, version=4), dataclasses.replace(root, trash=NO_TRASH)):
         assert collection_action(other, config=TopicConfig(), now_ms=NOW) is None
 

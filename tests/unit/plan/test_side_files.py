@@ -10,7 +10,7 @@ from tiered.format.crc import crc32c
 from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
 from tiered.format.txn_index import encode_txns
 from tiered.model import AbortedTxn
-from tiered.plan.side_files import Followed, Judged, judge_snapshot, judge_txn_index, producers_flaw, txns_flaw
+from tiered.plan.side_files import Followed, SideFileVerdict, judge_snapshot, judge_txn_index, producers_flaw, txns_flaw
 
 BEFORE, WITHIN = AbortedTxn(1, 5, 12, 5), AbortedTxn(2, 20, 25, 20)
 
@@ -95,7 +95,7 @@ def test_producers_that_cannot_be(entries: list[ProducerEntry], told: Followed, 
 @pytest.mark.parametrize("damage", [b"", b"ragged", encode_txns([WITHIN])[:-1], encode_txns([WITHIN]) + b"\0"])
 def test_a_transaction_index_is_told_by_the_log_as_far_as_it_is_known(damage: bytes) -> None:
     right = encode_txns([WITHIN])
-    assert judge_txn_index(right, 20, followed(WITHIN)) == Judged(right)
+    assert judge_txn_index(right, 20, followed(WITHIN)) == SideFileVerdict(right)
     for told, noted, known in (
         (followed(WITHIN), None, True),
         (followed(WITHIN, whole=False), None, True),
@@ -119,7 +119,7 @@ def test_only_what_nobody_knows_leaves_a_transaction_index_unproven() -> None:
 def test_a_snapshot_is_told_by_the_log_as_far_as_it_is_known(damage: bytes | None) -> None:
     open_now = [producer(1, 7)]
     right = encode_snapshot(open_now)
-    assert judge_snapshot(right, followed(producers=open_now)) == Judged(right)
+    assert judge_snapshot(right, followed(producers=open_now)) == SideFileVerdict(right)
     for whole, noted, known in (
         (True, None, True),
         (False, None, False),
@@ -131,7 +131,7 @@ def test_a_snapshot_is_told_by_the_log_as_far_as_it_is_known(damage: bytes | Non
 
 
 def test_a_snapshot_that_is_gone_where_nobody_wrote() -> None:
-    assert judge_snapshot(None, followed()) == Judged(b"")
-    assert judge_snapshot(None, followed(whole=False)) == Judged(b"")
-    gone = Judged(b"", "it is gone", known=False, proven=False)
+    assert judge_snapshot(None, followed()) == SideFileVerdict(b"")
+    assert judge_snapshot(None, followed(whole=False)) == SideFileVerdict(b"")
+    gone = SideFileVerdict(b"", "it is gone", known=False, proven=False)
     assert judge_snapshot(None, followed(whole=False), expected=True) == gone

@@ -17,7 +17,7 @@ from tiered.model import EpochEntry
 from tiered.plan.catalog_edit import TrimIntent
 from tiered.plan.commit import AppendIntent, ClaimIntent, Stamp, create_root
 from tiered.plan.invariants import check_root
-from tiered.plan.ownership import Reason, Refusal, VolumeProof
+from tiered.plan.ownership import Refusal, RefusalReason, VolumeProof
 from tiered.plan.sink_commit import HandoverIntent, StageIntent, is_owner, once_id
 
 TOPIC_ID = UUID(int=9)
@@ -71,20 +71,20 @@ def test_what_is_committed_is_not_committed_again_whoever_owns_the_partition_now
     root = applied(empty(), StageIntent("q", 4, (staged(3, 1, batch=4),)))
     for batch in (3, 4):
         again = refused(root, StageIntent("q", batch, (staged(3, 9, batch=batch),)))
-        assert (again.reason, "already committed" in again.message) == (Reason.NOTHING, True)
+        assert (again.reason, "already committed" in again.message) == (RefusalReason.NOTHING, True)
     local = applied(root, HandoverIntent("local"), 3)
-    assert refused(local, StageIntent("q", 4, (staged(3, 1, batch=4),))).reason is Reason.NOTHING
-    assert refused(local, StageIntent("q", 5, (staged(3, 1, batch=5),))).reason is Reason.FENCED
+    assert refused(local, StageIntent("q", 4, (staged(3, 1, batch=4),))).reason is RefusalReason.NOTHING
+    assert refused(local, StageIntent("q", 5, (staged(3, 1, batch=5),))).reason is RefusalReason.FENCED
 
 
 def test_a_local_log_and_sinks_keep_each_other_out_until_a_handover() -> None:
     root = owned()
     refusal = refused(root, StageIntent("q", 0, (staged(3, 1),)))
-    assert refusal.reason is Reason.FENCED
+    assert refusal.reason is RefusalReason.FENCED
     assert "tiered topics handover t --to spark" in refusal.hint
     spark = applied(root, HandoverIntent("spark"))
     assert (spark.writer.epoch, spark.lineage[-1].epoch, is_owner(spark, "spark")) == (2, 1, True)
-    assert refused(spark, HandoverIntent("spark")).reason is Reason.NOTHING
+    assert refused(spark, HandoverIntent("spark")).reason is RefusalReason.NOTHING
     assert isinstance(AppendIntent((), "a").apply(spark, stamp(3, epoch=1)), Refusal)  # the log's claim is fenced
     for empty_log in (True, False):
         claim = ClaimIntent(Role.WRITER, "h", VolumeProof("v1", empty_log, 9, "tok"), "tok2").apply(spark, stamp(3))
@@ -115,8 +115,8 @@ def test_a_rebuilt_catalog_and_one_that_is_being_deleted_take_no_sink() -> None:
     rebuilt = dataclasses.replace(empty(), next_offset=50, start_offset=50)
     assert "rebuilt" in refused(rebuilt, intent).message
     deleting = dataclasses.replace(empty(), state=STATE_DELETING)
-    assert refused(deleting, intent).reason is Reason.STATE
-    assert refused(deleting, HandoverIntent("spark")).reason is Reason.STATE
+    assert refused(deleting, intent).reason is RefusalReason.STATE
+    assert refused(deleting, HandoverIntent("spark")).reason is RefusalReason.STATE
 
 
 BROKEN: list[Mapping[str, int]] = [
@@ -131,12 +131,12 @@ BROKEN: list[Mapping[str, int]] = [
 def test_rows_that_no_task_of_the_batch_staged_are_refused(broken: Mapping[str, int]) -> None:
     rows = (staged(3, 1), staged(3, 2, **broken))
     refusal = refused(empty(), StageIntent("q", 0, rows))
-    assert refusal.reason is Reason.INVALID
+    assert refusal.reason is RefusalReason.INVALID
     assert "staged segment 1" in refusal.message
 
 
 def test_other_flaws_of_a_batch() -> None:
-    assert refused(empty(), StageIntent("q", 0, ())).reason is Reason.INVALID
+    assert refused(empty(), StageIntent("q", 0, ())).reason is RefusalReason.INVALID
     assert "twice" in refused(empty(), StageIntent("q", 0, (staged(3, 1), staged(4, 1)))).message
     root = applied(empty(), StageIntent("q", 0, (staged(3, 1),)))
     forgot = dataclasses.replace(root, txns=(), txn_versions=())
@@ -178,7 +178,7 @@ def test_random_sinks_keep_every_invariant_and_each_batch_once() -> None:
             root = trimmed
         intent = StageIntent(txn, batch, rows)
         if done.get(txn, -1) >= batch:
-            assert refused(root, intent).reason is Reason.NOTHING
+            assert refused(root, intent).reason is RefusalReason.NOTHING
             continue
         root = applied(root, intent, 1000 + step)
         done[txn], end = batch, end + sum(row.next for row in rows)
@@ -199,7 +199,7 @@ def test_writes_do_not_make_a_stream_forgotten() -> None:
     # Decided before all of these, and committed now: what became of the stream's last batch is known.
     stood_still = StageIntent("stream", 6, (staged(1, 7, "stream", 6),), seen=2)
     assert applied(root, stood_still, 9000).last_batch("stream") == 6
-    assert refused(root, dataclasses.replace(stood_still, batch=5)).reason is Reason.NOTHING
+    assert refused(root, dataclasses.replace(stood_still, batch=5)).reason is RefusalReason.NOTHING
     # One of the writes that are forgotten, tried again: it is refused, as is one that never came.
     for number in (0, 9 * TXNS_LIMIT, 10**6):
         late = StageIntent(once(number), 0, (staged(1, 8, once(number)),), seen=2)
@@ -234,7 +234,7 @@ def test_random_writes_and_streams_are_committed_once_or_refused() -> None:
                 assert key not in committed, key
                 committed.add(key)
                 root = outcome
-            elif outcome.reason is Reason.NOTHING:
+            elif outcome.reason is RefusalReason.NOTHING:
                 assert root.last_batch(intent.txn) >= intent.batch
             else:
                 assert "may have been committed" in outcome.message

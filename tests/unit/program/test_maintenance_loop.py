@@ -15,10 +15,10 @@ from tests.support.uploaded import RETAINED, upload_topics
 from tiered.clock import SystemClock
 from tiered.errors import CorruptionError, RemoteUnavailableError, TieredError
 from tiered.model import TopicPartition
-from tiered.plan.maintenance import Kind
+from tiered.plan.maintenance import MaintenanceKind
 from tiered.program.maintenance_loop import Scope, Upkeep
 from tiered.remote.gc.deletion import begin_deletion
-from tiered.remote.maintain import Done, Maintainer
+from tiered.remote.maintain import ActionResult, Maintainer
 from tiered.remote.topics import load_topic
 from tiered.store.base import Store
 from tiered.store.driver import drive
@@ -45,11 +45,11 @@ class Told:
     """What the rounds told, and what happens when they do."""
 
     def __init__(self) -> None:
-        self.done: list[tuple[TopicPartition, Kind]] = []
+        self.done: list[tuple[TopicPartition, MaintenanceKind]] = []
         self.failed: list[tuple[TopicPartition | None, type[TieredError]]] = []
         self.then: Callable[[], object] = lambda: None
 
-    def on_done(self, tp: TopicPartition, done: Done) -> None:
+    def on_done(self, tp: TopicPartition, done: ActionResult) -> None:
         self.done.append((tp, done.action.kind))
         self.then()
 
@@ -103,9 +103,13 @@ def test_one_partition_keeps_no_other_from_its_turn(
     told = Told()
     upkeep = upkeep_of(store, told)
     upkeep.turn()
-    assert told.done == [(C, Kind.RETENTION)]
+    assert told.done == [(C, MaintenanceKind.RETENTION)]
     assert told.failed == [(A, CorruptionError), (B, TieredError)]
-    assert (upkeep.view.rounds, set(upkeep.view.failed), dict(upkeep.view.actions)) == (1, {A, B}, {Kind.RETENTION: 1})
+    assert (upkeep.view.rounds, set(upkeep.view.failed), dict(upkeep.view.actions)) == (
+        1,
+        {A, B},
+        {MaintenanceKind.RETENTION: 1},
+    )
     monkeypatch.undo()
     upkeep.turn()
     assert (upkeep.view.rounds, set(upkeep.view.failed)) == (2, {A})  # what is well again is not told for ever
@@ -122,7 +126,7 @@ def test_an_older_root_that_was_put_back_is_left_alone_round_after_round(store: 
     told = Told()
     upkeep = upkeep_of(store, told)
     upkeep.turn()
-    assert told.done == [(A, Kind.RETENTION), (B, Kind.RETENTION), (C, Kind.RETENTION)]
+    assert told.done == [(A, MaintenanceKind.RETENTION), (B, MaintenanceKind.RETENTION), (C, MaintenanceKind.RETENTION)]
     root.write_bytes(older)
     for rounds in (2, 3, 4):
         upkeep.turn()
@@ -167,7 +171,7 @@ def test_a_damaged_partition_of_a_deleted_topic_keeps_no_other_from_its_destruct
     )
     upkeep.turn()
     destroyed, damaged, other = (TopicPartition("d", number) for number in range(3))
-    assert told.done == [(destroyed, Kind.COLLECT), (other, Kind.COLLECT)]
+    assert told.done == [(destroyed, MaintenanceKind.COLLECT), (other, MaintenanceKind.COLLECT)]
     assert told.failed == [(destroyed, CorruptionError), (damaged, CorruptionError)]  # the name is not free yet
     left = {path.name for path in (tmp_path / "store").glob("??/*") if any(path.rglob("*.obj"))}
     assert left & {f"{entry.topic_id.hex}-{number}" for number in range(3)} == {f"{entry.topic_id.hex}-1"}
@@ -180,13 +184,13 @@ def test_an_entry_that_cannot_be_read_keeps_no_other_topic_from_its_turn(store: 
     told = Told()
     upkeep = upkeep_of(store, told)
     upkeep.turn()
-    assert told.done == [(A, Kind.RETENTION), (C, Kind.RETENTION)]
+    assert told.done == [(A, MaintenanceKind.RETENTION), (C, MaintenanceKind.RETENTION)]
     assert told.failed == [(None, CorruptionError)]
     assert (upkeep.view.rounds, type(upkeep.view.trouble)) == (1, CorruptionError)
     assert [each.value for each in upkeep.view.metrics() if each.name.endswith("maintain_failing")] == [1]
     path.write_bytes(whole)
     upkeep.turn()
-    assert (told.done[2:], upkeep.view.rounds, upkeep.view.trouble) == ([(B, Kind.RETENTION)], 2, None)
+    assert (told.done[2:], upkeep.view.rounds, upkeep.view.trouble) == ([(B, MaintenanceKind.RETENTION)], 2, None)
 
 
 def test_the_end_comes_between_two_actions(store: Store) -> None:
@@ -194,7 +198,7 @@ def test_the_end_comes_between_two_actions(store: Store) -> None:
     upkeep = upkeep_of(store, told, clock)
     told.then = upkeep.end
     upkeep.run(1000)
-    assert told.done == [(A, Kind.RETENTION)]
+    assert told.done == [(A, MaintenanceKind.RETENTION)]
     assert (upkeep.view.rounds, upkeep.view.doing, clock.rests) == (0, "", [1.0])
 
 
@@ -251,8 +255,8 @@ def test_a_pause_that_comes_during_an_action_keeps_the_next_one_back(
 def test_a_scope_is_kept(store: Store) -> None:
     told = Told()
     upkeep_of(store, told, topic="b", partition=0).turn()
-    upkeep_of(store, told, kinds=(Kind.MERGE,)).turn()
-    assert told.done == [(B, Kind.RETENTION)]
+    upkeep_of(store, told, kinds=(MaintenanceKind.MERGE,)).turn()
+    assert told.done == [(B, MaintenanceKind.RETENTION)]
 
 
 def test_a_store_that_is_down_is_asked_again_in_the_next_round(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

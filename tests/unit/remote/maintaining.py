@@ -14,9 +14,9 @@ from tiered.format.keys import partition_prefix
 from tiered.format.root import Root
 from tiered.model import TopicPartition
 from tiered.plan.invariants import check_root
-from tiered.plan.maintenance import ROUTINE, Action, Kind, PartitionPlan
-from tiered.remote.maintain import Done, Maintainer
-from tiered.store.base import List, Outcome, Page, StoreRequest
+from tiered.plan.maintenance import ROUTINE, MaintenanceAction, MaintenanceKind, MaintenancePlan
+from tiered.remote.maintain import ActionResult, Maintainer
+from tiered.store.base import List, ListPage, Outcome, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import FakeClock
@@ -37,14 +37,14 @@ class Bucket:
         tp = TopicPartition(self.log.topic, 0)
         return Maintainer(tp, TOPIC_ID, config or TopicConfig(), owner=owner)
 
-    def plan(self, maintainer: Maintainer, *kinds: Kind, begin_at: int | None = None) -> PartitionPlan:
+    def plan(self, maintainer: Maintainer, *kinds: MaintenanceKind, begin_at: int | None = None) -> MaintenancePlan:
         plan = drive(
             self.store, maintainer.plan(kinds or ROUTINE, begin_at=begin_at), clock=self.clock, ids=self.log.ids
         )
         assert plan is not None
         return plan
 
-    def run(self, maintainer: Maintainer, action: Action) -> Done:
+    def run(self, maintainer: Maintainer, action: MaintenanceAction) -> ActionResult:
         return drive(self.store, maintainer.run(action, TRUSTED), clock=self.clock, ids=self.log.ids)
 
     def face(self) -> RemoteFace:
@@ -60,7 +60,7 @@ class Bucket:
     def objects(self, folder: str) -> set[str]:
         """Keys below a folder of the partition."""
         page = self.store.inner.execute(List(partition_prefix(TOPIC_ID, 0) + folder))
-        assert isinstance(page, Page)
+        assert isinstance(page, ListPage)
         return {entry.key for entry in page.entries}
 
     @property

@@ -20,9 +20,9 @@ from tiered.plan.maintenance import READ_AHEAD_BYTES, CompactionPlanner
 from tiered.plan.survivors import OFFSET_BITS, Pairs, Survivors, SurvivorsBuilder, code_of, txns_before
 from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.compact import Compaction
-from tiered.remote.compact_parts import Part, Round, plan_round, rewrite_part, scan_part
+from tiered.remote.compact_parts import CompactionPart, Round, plan_round, rewrite_part, scan_part
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.merge import merge_rows
 from tiered.remote.segment_rewriter import Workshop
@@ -105,7 +105,7 @@ class Rewriter:
         """One round; None: nothing is dirty."""
         root = self.log.root
         assert root is not None
-        snapshot, shop = Snapshot.of(root), self.shop()
+        snapshot, shop = CatalogView.of(root), self.shop()
         stable = drive(self.log.store, shop.lookup.last_stable_offset(snapshot))
         end = root.next_offset
         bounds = LogState(self.tp, self.config, (), root.start_offset, end, stable, end, self.cleaned)
@@ -179,7 +179,7 @@ class Rewriter:
         return decode_bundle(found.data)
 
 
-def bitmaps(round_: Round, parts: list[Part], pairs: list[tuple[int, int, int]]) -> list[bytes]:
+def bitmaps(round_: Round, parts: list[CompactionPart], pairs: list[tuple[int, int, int]]) -> list[bytes]:
     """What the shuffle between the phases makes of all pairs: the survivors of each part."""
     newest: dict[tuple[int, int], int] = {}
     for high, low, code in pairs:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.remote.building import batches
 from tiered.errors import CorruptionError
 from tiered.format.batch import read_header
-from tiered.format.batch_scanner import Run
+from tiered.format.batch_scanner import BatchRun
 from tiered.format.codecs import Codec, compress
 from tiered.format.crc import crc32c
 from tiered.model import Row, TopicPartition
@@ -62,8 +62,8 @@ def test_what_no_batch_sums_is_missed_by_the_sum_of_all_wherever_it_is_cut(
 def test_the_batch_that_holds_the_first_wanted_offset_comes_by_itself_and_the_rest_as_a_run_to_the_end() -> None:
     reader = scan(15, 35)
     alone, run = reader.runs(DATA)
-    assert not isinstance(alone, Run)
-    assert isinstance(run, Run)
+    assert not isinstance(alone, BatchRun)
+    assert isinstance(run, BatchRun)
     assert (alone[0].base_offset, bytes(alone[1])) == (10, PARTS[1])
     assert (bytes(run.data), run.base_offset, run.next_offset) == (b"".join(PARTS[2:4]), 20, 40)
     assert (reader.done, reader.next_offset) == (True, 40)
@@ -76,7 +76,7 @@ def test_a_run_ends_before_damage_which_is_told_after_it() -> None:
     reader = SegmentScan(TP, "key.log", row()._replace(size=len(DATA) + 1), position=0, start=0, end=60)
     found = reader.runs(bytes(data))
     run = next(found)
-    assert isinstance(run, Run)
+    assert isinstance(run, BatchRun)
     assert (bytes(run.data), run.next_offset, reader.next_offset) == (b"".join(PARTS[:2]), 20, 20)
     with pytest.raises(CorruptionError) as error:
         next(found)

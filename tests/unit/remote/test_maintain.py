@@ -13,7 +13,7 @@ from tests.unit.remote.maintaining import Bucket, Cut, cut_after, offsets
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, FencedError
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
-from tiered.plan.maintenance import Kind
+from tiered.plan.maintenance import MaintenanceKind
 from tiered.remote.maintain import ALL_GOES
 from tiered.store.base import Delete, Get, Head, List, Outcome, Put, StoreRequest
 from tiered.store.driver import drive
@@ -46,7 +46,7 @@ def test_a_merge_is_one_commit_and_costs_what_its_plan_says(bucket: Bucket) -> N
     assert (bucket.root.commit.op, bucket.root.commit.role, len(bucket.root.trash)) == ("replace", "m", 5)
     assert bucket.root.commit.owner == "m:1: merge, 5 neighbours below 16777216 bytes"
     assert offsets(bucket.face(), 10) == list(range(10, 500))
-    assert bucket.plan(maintainer, Kind.MERGE).actions == ()
+    assert bucket.plan(maintainer, MaintenanceKind.MERGE).actions == ()
 
 
 def test_the_price_of_a_merge_that_is_sent_in_parts() -> None:
@@ -54,7 +54,7 @@ def test_the_price_of_a_merge_that_is_sent_in_parts() -> None:
     for at in range(0, 400, 100):
         bucket.log.add(seal(batches(at, at + 100, each=20, size=100_000)))
     maintainer = bucket.maintainer()
-    (action,) = bucket.plan(maintainer, Kind.MERGE).actions
+    (action,) = bucket.plan(maintainer, MaintenanceKind.MERGE).actions
     bucket.run(maintainer, bucket.plan(maintainer, begin_at=10).actions[0])
     bucket.store.forget()
     bucket.run(maintainer, action)
@@ -133,7 +133,7 @@ def test_a_plan_beside_a_maintainer_that_collects_leaves_it_to_a_later_plan(buck
         return carry_out()
 
     bucket.store.answer = collected
-    assert bucket.plan(bucket.maintainer(COMPACT), Kind.COMPACT).actions == ()
+    assert bucket.plan(bucket.maintainer(COMPACT), MaintenanceKind.COMPACT).actions == ()
 
 
 def test_a_compaction_that_was_cut_short_is_taken_up_again(bucket: Bucket) -> None:
@@ -166,16 +166,16 @@ def test_a_compaction_that_was_cut_short_is_taken_up_again(bucket: Bucket) -> No
 def test_the_newest_row_goes_by_a_start_offset_alone_and_that_is_said(bucket: Bucket) -> None:
     """Its bundle alone tells who wrote: without it a fresh volume takes a producer's retry twice."""
     for config in (TopicConfig(retention_ms=1000), TopicConfig(retention_bytes=0)):
-        plan = bucket.plan(bucket.maintainer(config), Kind.RETENTION)
+        plan = bucket.plan(bucket.maintainer(config), MaintenanceKind.RETENTION)
         assert [(action.start, action.end, action.rows_in) for action in plan.actions] == [(0, 400, 4)]
         assert plan.notes == ()
     maintainer = bucket.maintainer(TopicConfig(retention_ms=1000))
     bucket.run(maintainer, plan.actions[0])
     assert bucket.ranges == [(400, 500)]
-    assert bucket.plan(maintainer, Kind.RETENTION).actions == ()
-    plan = bucket.plan(maintainer, Kind.RETENTION, begin_at=499)
+    assert bucket.plan(maintainer, MaintenanceKind.RETENTION).actions == ()
+    plan = bucket.plan(maintainer, MaintenanceKind.RETENTION, begin_at=499)
     assert ([action.end for action in plan.actions], plan.notes) == ([499], ())
-    plan = bucket.plan(maintainer, Kind.RETENTION, begin_at=500)
+    plan = bucket.plan(maintainer, MaintenanceKind.RETENTION, begin_at=500)
     assert ([action.end for action in plan.actions], plan.notes) == ([500], (ALL_GOES,))
 
 
@@ -189,17 +189,17 @@ def test_of_a_log_that_was_trimmed_to_its_end_the_newest_segment_stays_until_the
     rows, maintainer = list(bucket.root.rows), bucket.maintainer(TopicConfig(gc_grace_ms=0))
     bucket.run(maintainer, bucket.plan(maintainer, begin_at=500).actions[0])
     bucket.clock.advance(1)
-    (collect,) = bucket.plan(maintainer, Kind.COLLECT).actions
+    (collect,) = bucket.plan(maintainer, MaintenanceKind.COLLECT).actions
     collected = bucket.run(maintainer, collect).collected
     assert collected is not None
     assert (collected.objects, collected.entries, len(bucket.root.trash)) == (8, 4, 1)
-    assert bucket.plan(maintainer, Kind.COLLECT).actions == ()
+    assert bucket.plan(maintainer, MaintenanceKind.COLLECT).actions == ()
     newest = {bucket.log.log_key(rows[-1]), bucket.log.idx_key(rows[-1])}
     assert bucket.objects("s/") == newest
     assert decode_snapshot(bucket.face().producer_snapshot()) == [who]
     bucket.log.add(seal(batches(500, 510), snapshot=encode_snapshot([who._replace(last_offset=509)])))
     bucket.clock.advance(1)
-    (collect,) = bucket.plan(maintainer, Kind.COLLECT).actions
+    (collect,) = bucket.plan(maintainer, MaintenanceKind.COLLECT).actions
     bucket.run(maintainer, collect)
     assert not newest & bucket.objects("s/")
     assert [one.last_offset for one in decode_snapshot(bucket.face().producer_snapshot())] == [509]

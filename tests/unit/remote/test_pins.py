@@ -17,9 +17,9 @@ from tiered.format.batch import decode_records
 from tiered.format.crc import crc32c
 from tiered.format.keys import index_key, partition_prefix, pin_key, segment_key
 from tiered.model import TopicPartition
-from tiered.plan.maintenance import PIN_MS, Kind
+from tiered.plan.maintenance import PIN_MS, MaintenanceKind
 from tiered.remote.gc.orphans import Swept
-from tiered.remote.maintain import Done, Maintainer
+from tiered.remote.maintain import ActionResult, Maintainer
 from tiered.remote.pins import PIN_TRIES, RENEW_AGAIN_MS, RENEW_MS, Pin, SharedPin, read_pin, read_pins
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import AsOf, Past
@@ -30,9 +30,9 @@ from tiered.store.base import (
     Deleted,
     Get,
     List,
+    ListPage,
     Match,
     Outcome,
-    Page,
     Put,
     StoreRequest,
 )
@@ -64,7 +64,7 @@ class Bucket:
             self.store, self.log.topic, TOPIC_ID, 0, clock=self.clock, ids=self.log.ids, pin=pin, past=past
         )
 
-    def maintain(self, *kinds: Kind, begin_at: int | None = None) -> list[Done]:
+    def maintain(self, *kinds: MaintenanceKind, begin_at: int | None = None) -> list[ActionResult]:
         """By somebody else: what its plan says is done."""
         maintainer = Maintainer(TopicPartition(self.log.topic, 0), TOPIC_ID, NO_GRACE, owner="m:1")
         plan = drive(self.store, maintainer.plan(kinds, begin_at=begin_at), clock=self.clock, ids=self.log.ids)
@@ -77,13 +77,15 @@ class Bucket:
     def live(self, begin_at: int) -> int:
         """Trim, merge, collection at once; the objects that were collected."""
         assert self.maintain(begin_at=begin_at)
-        self.maintain(Kind.MERGE)
+        self.maintain(MaintenanceKind.MERGE)
         return self.collect()
 
     def collect(self) -> int:
         """A second later (a root's time is ahead of a clock that stands still); the objects that went."""
         self.clock.advance(1)
-        return sum(done.collected.objects for done in self.maintain(Kind.COLLECT) if done.collected is not None)
+        return sum(
+            done.collected.objects for done in self.maintain(MaintenanceKind.COLLECT) if done.collected is not None
+        )
 
     def sweep(self, *, delete: bool) -> Swept:
         """By somebody else."""
@@ -93,7 +95,7 @@ class Bucket:
     def keys(self, kind: str = "s/") -> set[str]:
         """What is there below a partition's folder."""
         page = self.store.inner.execute(List(partition_prefix(TOPIC_ID, 0) + kind))
-        assert isinstance(page, Page)
+        assert isinstance(page, ListPage)
         return {entry.key for entry in page.entries}
 
     @property
@@ -191,7 +193,7 @@ def test_a_reader_that_slept_too_long_pins_the_newest_version_and_finds_what_was
     reading = face.read_batches(0)
     read = offsets(iter([next(reading)]))
     (old,) = bucket.keys("pin/")
-    bucket.maintain(Kind.MERGE)
+    bucket.maintain(MaintenanceKind.MERGE)
     bucket.clock.advance(PIN_MS / 1000 + 1)
     assert bucket.collect() > 0
     assert read + offsets(reading) == list(range(END))

@@ -28,9 +28,9 @@ from tiered.format.rows import Rows
 from tiered.format.segment_stats import SegmentStats
 from tiered.format.txn_index import decode_txns
 from tiered.model import AbortedTxn, NewRecord, Row, TimestampType
-from tiered.plan.maintenance import ROUTINE, Action, Kind
+from tiered.plan.maintenance import ROUTINE, MaintenanceAction, MaintenanceKind
 from tiered.remote import maintain, reencode
-from tiered.remote.maintain import Done
+from tiered.remote.maintain import ActionResult
 from tiered.remote.reencode import Encoding
 from tiered.remote.segment_rewriter import Workshop, hole
 from tiered.store.base import Delete, Get, Object, Put, Steps
@@ -186,9 +186,9 @@ def segment_of(parts: Sequence[bytes], **what: Any) -> MemorySegment:
     return dataclasses.replace(made, descriptor=counted)
 
 
-def reencoded(bucket: Bucket, config: TopicConfig, owner: str = "m:1") -> Done:
+def reencoded(bucket: Bucket, config: TopicConfig, owner: str = "m:1") -> ActionResult:
     maintainer = bucket.maintainer(config, owner)
-    (action,) = bucket.plan(maintainer, Kind.REENCODE).actions
+    (action,) = bucket.plan(maintainer, MaintenanceKind.REENCODE).actions
     return bucket.run(maintainer, action)
 
 
@@ -219,7 +219,7 @@ def test_holes_and_what_others_append_or_trim_meanwhile(monkeypatch: pytest.Monk
     bucket = Bucket()
     maintainer = bucket.maintainer(ZSTD)
     first = bucket.root.rows.row(1)
-    trim = Action(Kind.RETENTION, 0, first.next, "test")
+    trim = MaintenanceAction(MaintenanceKind.RETENTION, 0, first.next, "test")
     steps, done = reencode.reencode_row, list[int]()
 
     def raced(shop: Workshop, row: Row, encoding: Encoding) -> Steps[Row | None]:
@@ -231,7 +231,7 @@ def test_holes_and_what_others_append_or_trim_meanwhile(monkeypatch: pytest.Monk
         return made
 
     monkeypatch.setattr(maintain, "reencode_row", raced)
-    (action,) = bucket.plan(maintainer, Kind.REENCODE).actions
+    (action,) = bucket.plan(maintainer, MaintenanceKind.REENCODE).actions
     assert (action.start, action.end, action.rows_in) == (0, 500, 5)
     assert bucket.run(maintainer, action).note == ""
     assert done == [0, 200, 300, 400]  # the first was trimmed before its commit, the second before its turn
@@ -280,10 +280,10 @@ def test_what_would_be_too_large_stays_and_is_said(monkeypatch: pytest.MonkeyPat
 
 def test_only_who_asks_for_it_by_name_gets_it() -> None:
     bucket = Bucket()
-    assert {action.kind for action in bucket.plan(bucket.maintainer(ZSTD)).actions} == {Kind.MERGE}
-    assert set(ROUTINE) == set(Kind) - {Kind.REENCODE}
-    actions = bucket.plan(bucket.maintainer(ZSTD), *Kind).actions
-    assert [action.kind for action in actions] == [Kind.MERGE, Kind.REENCODE]
+    assert {action.kind for action in bucket.plan(bucket.maintainer(ZSTD)).actions} == {MaintenanceKind.MERGE}
+    assert set(ROUTINE) == set(MaintenanceKind) - {MaintenanceKind.REENCODE}
+    actions = bucket.plan(bucket.maintainer(ZSTD), *MaintenanceKind).actions
+    assert [action.kind for action in actions] == [MaintenanceKind.MERGE, MaintenanceKind.REENCODE]
     for action in actions:
         bucket.run(bucket.maintainer(ZSTD, str(action.kind)), action)
     assert (bucket.ranges, codecs(bucket)) == ([(0, 500)], {(2, Codec.ZSTD)})
@@ -292,8 +292,8 @@ def test_only_who_asks_for_it_by_name_gets_it() -> None:
 def test_the_price_is_what_the_plan_says() -> None:
     bucket = Bucket()
     maintainer = bucket.maintainer(ZSTD)
-    bucket.run(maintainer, Action(Kind.RETENTION, 0, 10, "the claim, and history that is pruned"))
-    (action,) = bucket.plan(maintainer, Kind.REENCODE).actions
+    bucket.run(maintainer, MaintenanceAction(MaintenanceKind.RETENTION, 0, 10, "the claim, and history that is pruned"))
+    (action,) = bucket.plan(maintainer, MaintenanceKind.REENCODE).actions
     bucket.store.forget()
     bucket.run(maintainer, action)
     asked = [

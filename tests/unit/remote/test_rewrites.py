@@ -28,7 +28,7 @@ from tiered.format.txn_index import decode_txns
 from tiered.model import AbortedTxn, BytesSource, EpochEntry, NewRecord, Row
 from tiered.plan.offset_map import ENTRY_BYTES
 from tiered.remote.catalog import Catalog
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.compact_parts import plan_round
 from tiered.remote.segment_rewriter import hole, in_turn
 from tiered.store.base import (
@@ -392,9 +392,9 @@ def test_who_stops_early_leaves_nothing_under_way(log: RemoteLog) -> None:
 class StoodStill(Catalog):
     """First of all it gives what was newest a while ago."""
 
-    held: Snapshot | None = None
+    held: CatalogView | None = None
 
-    def pin(self) -> Steps[Snapshot | None]:
+    def pin(self) -> Steps[CatalogView | None]:
         held, self.held = self.held, None
         return held if held is not None else (yield from super().pin())
 
@@ -407,7 +407,7 @@ def test_a_round_over_what_is_gone_is_planned_anew_or_names_the_loss(
     log.add(seal(batches(0, 20)))
     root, shop, view = log.root, rewriter.shop(), StoodStill(TOPIC_ID, log.partition, log.topic)
     assert root is not None
-    view.held = Snapshot.of(root)
+    view.held = CatalogView.of(root)
     key = log.idx_key(list(root.rows)[-1])
     log.store.execute(Delete((key, *([root.key] if destroyed else []))))
     expected = NotFoundError if destroyed else CorruptionError

@@ -16,7 +16,7 @@ from tiered.errors import ConfigError
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER
 from tiered.local.directory.view import LogView
 from tiered.model import EpochEntry
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.repair.plan import RepairOptions
 from tiered.repair.run import apply_repair
 from tiered.repair.salvage import Remains, plan_remains
@@ -90,7 +90,7 @@ def test_a_disk_that_diverged_gives_nothing(plain: Bucket) -> None:
         run = find_run(Ground(TP, plain.entry, RepairOptions(), view), view, row)
         one = Remains(plain.entry.topic_id, TP, row, Source(plain.log_key(row), row.size, run=run))
         for lineage, lost in ((plain.root.lineage, ()), ((EpochEntry(7, 0),), ((row.base, row.next),))):
-            pinned = Snapshot.of(dataclasses.replace(plain.root, lineage=lineage))
+            pinned = CatalogView.of(dataclasses.replace(plain.root, lineage=lineage))
             assert drive(plain.store, plan_remains(one, pinned, accepted=False)) == (lost, ())
 
 

@@ -39,8 +39,8 @@ from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import DiskSpace, PosixFiles, translate
 from tiered.model import NewRecord, Row, TopicPartition
 from tiered.plan.commit import Stamp, create_root
-from tiered.plan.maintenance import Kind
-from tiered.remote.catalog_view import Snapshot
+from tiered.plan.maintenance import MaintenanceKind
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.maintain import Maintainer
 from tiered.remote.topics import load_topic
 from tiered.repair.plan import RepairOptions
@@ -447,11 +447,11 @@ def test_what_leaves_offsets_out(log: Scenario) -> None:
     entry = drive(log.store, load_topic(TOPIC))
     assert entry is not None
     root, rows = log.root(), tuple(log.rows())
-    plan = PartitionPlan(TP, entry, entry, Snapshot.of(root), rows)
+    plan = PartitionPlan(TP, entry, entry, CatalogView.of(root), rows)
     assert not leaves_out(plan)
     for changed in ({"flags": FLAG_HOLE}, {"flags": FLAG_MAINTAINER}, {"records": rows[0].records - 1}):
         assert leaves_out(replace(plan, rows=(rows[0]._replace(**changed), *rows[1:])))
-    assert leaves_out(replace(plan, pinned=Snapshot.of(replace(root, cleaned=(Cleaned(10, START_MS),)))))
+    assert leaves_out(replace(plan, pinned=CatalogView.of(replace(root, cleaned=(Cleaned(10, START_MS),)))))
 
 
 def numbered(sequence: int, count: int) -> bytes:
@@ -474,7 +474,7 @@ def test_a_retry_is_known_after_a_trim_to_the_very_end(tmp_path: Path, fresh: bo
     entry = drive(store, load_topic(TOPIC))
     assert entry is not None
     config = TopicConfig.from_properties(entry.config)
-    for kind, begin_at in ((Kind.RETENTION, 5), (Kind.COLLECT, None)):
+    for kind, begin_at in ((MaintenanceKind.RETENTION, 5), (MaintenanceKind.COLLECT, None)):
         maintainer = Maintainer(TP, entry.topic_id, config, owner="m")
         plan = drive(store, maintainer.plan((kind,), begin_at=begin_at))
         assert plan is not None
@@ -519,7 +519,7 @@ def test_chosen_rows_are_the_newest_and_contiguous(
 ) -> None:
     rows = [_row(i * 10, i * 10 + 10, size, max_ts) for i, (size, max_ts) in enumerate(shapes)]
     stamp = Stamp("0" * 32, 0, Role.WRITER, 1, "test")
-    pinned = Snapshot.of(replace(create_root(UUID(int=1), 0, TOPIC, stamp), rows=Rows.from_rows(rows)))
+    pinned = CatalogView.of(replace(create_root(UUID(int=1), 0, TOPIC, stamp), rows=Rows.from_rows(rows)))
     chosen = drive(MemoryStore(), choose_rows(pinned, newest_bytes=newest_bytes, since_ms=since_ms))
     assert list(chosen) == rows[len(rows) - len(chosen) :]
     if since_ms is not None:

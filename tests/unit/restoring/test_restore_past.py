@@ -19,7 +19,7 @@ from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import UploadCheckpoint
 from tiered.model import Row, TopicPartition
-from tiered.plan.maintenance import Kind
+from tiered.plan.maintenance import MaintenanceKind
 from tiered.remote.catalog import Catalog
 from tiered.remote.maintain import Maintainer
 from tiered.remote.root_view import RootView
@@ -325,7 +325,7 @@ def compacted(store: MemoryStore) -> list[Row]:
     entry = drive(store, load_topic(TOPIC))
     assert entry is not None
     maintainer = Maintainer(TP, entry.topic_id, entry.settings, owner="m:1")
-    plan = drive(store, maintainer.plan([Kind.COMPACT]))
+    plan = drive(store, maintainer.plan([MaintenanceKind.COMPACT]))
     assert plan is not None
     for action in plan.actions:
         drive(store, maintainer.run(action, drive(store, probe())))

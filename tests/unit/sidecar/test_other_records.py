@@ -19,7 +19,7 @@ from tiered.engine.steps import BucketSteps, PartSizes
 from tiered.errors import OffsetGapError
 from tiered.model import EpochEntry, TopicPartition
 from tiered.plan.lineage import epoch_at, need_same_records
-from tiered.plan.maintenance import Kind
+from tiered.plan.maintenance import MaintenanceKind
 from tiered.remote.maintain import Maintainer
 from tiered.remote.topics import load_topic
 from tiered.sidecar.directory import BrokerDirectory
@@ -169,7 +169,7 @@ def test_of_a_log_that_was_trimmed_to_its_end_the_last_segment_tells(broker: Bro
         entry = drive(store, load_topic("t"))
         assert entry is not None
         maintainer = Maintainer(T, entry.topic_id, TopicConfig(), owner="o")
-        plan = drive(store, maintainer.plan((Kind.RETENTION,), begin_at=end))
+        plan = drive(store, maintainer.plan((MaintenanceKind.RETENTION,), begin_at=end))
         assert plan is not None
         drive(store, maintainer.run(plan.actions[0], drive(store, probe())))
     assert read(url, "t") == {}

@@ -9,7 +9,7 @@ import pytest
 from tests.support.proxy import Fault, FaultKind, FaultProxy
 from tiered.errors import RemoteUnavailableError
 from tiered.store.aio_s3 import AioS3Store
-from tiered.store.base import ABSENT, Get, List, Missing, Object, Page, Put, PutResult, PutStatus, StoreRequest
+from tiered.store.base import ABSENT, Get, List, ListPage, Missing, Object, Put, PutResult, PutStatus, StoreRequest
 from tiered.store.location import StoreLocation
 from tiered.store.s3 import LEND_BYTES
 from tiered.testing.moto import CREDENTIALS, locked_moto, make_bucket
@@ -28,7 +28,7 @@ LARGE = 2 * LEND_BYTES
 CUT = [
     (Get("absent"), Missing),
     (Get("there"), Object),
-    (List(""), Page),
+    (List(""), ListPage),
     (Get("large", 0, LARGE, lend=True), Object),
 ]
 NAMES = ["absent", "there", "list", "lent"]

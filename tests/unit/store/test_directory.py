@@ -29,10 +29,10 @@ from tiered.store.base import (
     Get,
     Head,
     List,
+    ListPage,
     Match,
     Missing,
     Object,
-    Page,
     PartStored,
     Put,
     PutResult,
@@ -64,7 +64,7 @@ def put(store: DirectoryStore, key: str, body: bytes) -> PutResult:
 
 def keys(store: DirectoryStore, prefix: str = "", start_after: str = "", limit: int = 1000) -> list[str]:
     page = store.execute(List(prefix, start_after, limit))
-    assert isinstance(page, Page)
+    assert isinstance(page, ListPage)
     return [entry.key for entry in page.entries]
 
 
@@ -226,7 +226,7 @@ def test_damage_is_listed_and_in_the_way(store: DirectoryStore, damage: str) -> 
 def test_damage_is_replaced_by_whom_it_was_listed_to(store: DirectoryStore, damage: str) -> None:
     path = hurt_object(store, damage)
     page = store.execute(List("a/k"))
-    assert isinstance(page, Page)
+    assert isinstance(page, ListPage)
     (listed,) = page.entries
     assert listed.size == path.stat().st_size  # of a whole object it is the size of the body
     hurt_again = path.read_bytes() + b"?"
@@ -234,7 +234,7 @@ def test_damage_is_replaced_by_whom_it_was_listed_to(store: DirectoryStore, dama
     replaced = store.execute(Put("a/k", b"anew", Match(listed.etag)))
     assert replaced == PutResult(PutStatus.LOST)  # another damage than the one that was seen
     page = store.execute(List("a/k"))
-    assert isinstance(page, Page)
+    assert isinstance(page, ListPage)
     landed = store.execute(Put("a/k", b"anew", Match(page.entries[0].etag)))
     assert isinstance(landed, PutResult)
     assert landed.status is PutStatus.LANDED

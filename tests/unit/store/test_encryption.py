@@ -14,7 +14,7 @@ from tiered.format.keys import index_key
 from tiered.local.directory.directories import LocalTier
 from tiered.log import Log
 from tiered.model import BytesSource, TopicPartition
-from tiered.plan.maintenance import Kind
+from tiered.plan.maintenance import MaintenanceKind
 from tiered.remote.maintain import Maintainer
 from tiered.remote.topics import load_topic
 from tiered.repair.run import apply_repair, plan_repair
@@ -68,7 +68,7 @@ def test_no_object_of_a_log_is_made_without_its_key(tmp_path: Path) -> None:
     entry = drive(store, load_topic("t"))
     assert entry is not None
     maintainer = Maintainer(TP, entry.topic_id, settings, owner="m")
-    plan = drive(store, maintainer.plan((Kind.MERGE,)))
+    plan = drive(store, maintainer.plan((MaintenanceKind.MERGE,)))
     assert plan is not None
     for action in plan.actions:
         drive(store, maintainer.run(action, TRUSTED))

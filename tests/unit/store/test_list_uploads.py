@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tiered.errors import ConfigError
-from tiered.store.base import ListUploads, Outcome, StoreRequest, Uploads, list_unfinished
+from tiered.store.base import ListUploads, Outcome, StoreRequest, UploadPage, list_unfinished
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 from tiered.store.s3_requests import S3Target, call_for, outcome_of
@@ -84,7 +84,7 @@ def test_a_page_of_uploads_that_does_not_advance_is_an_error() -> None:
 
         def execute(self, request: StoreRequest) -> Outcome:
             assert isinstance(request, ListUploads)
-            return Uploads((), self.pages.pop(0))
+            return UploadPage((), self.pages.pop(0))
 
     for pages in ([("a", "1"), ("a", "2"), ("a", "2")], [("b", "1"), ("a", "1")], [("", "")]):
         store = Stuck(pages)
@@ -96,5 +96,5 @@ def test_a_page_of_uploads_that_does_not_advance_is_an_error() -> None:
 def test_a_page_that_says_there_is_more_and_not_where_has_a_marker_that_does_not_advance() -> None:
     request = ListUploads("a3/t/")
     found = outcome_of(TARGET, request, {"Bucket": "bucket", "IsTruncated": True, "ResponseMetadata": {}})
-    assert isinstance(found, Uploads)
+    assert isinstance(found, UploadPage)
     assert found.after == request.after

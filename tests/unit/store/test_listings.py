@@ -14,7 +14,7 @@ from tiered.errors import ConfigError
 from tiered.remote.gc.strays import sweep_strays
 from tiered.remote.list_partitions import list_partitions
 from tiered.store.aio_driver import adrive
-from tiered.store.base import ABSENT, List, Outcome, Page, Put, Steps, StoreRequest, list_all, list_page
+from tiered.store.base import ABSENT, List, ListPage, Outcome, Put, Steps, StoreRequest, list_all, list_page
 from tiered.store.directory import DirectoryStore
 from tiered.store.driver import drive
 from tiered.store.location import ThreadedAioStore
@@ -64,7 +64,7 @@ def test_pages_of_our_own_stores_advance(kind: str, tmp_path: Path) -> None:
     for number in range(10):
         store.execute(Put(f"a/{number}", b"v", ABSENT))
 
-    def pages() -> Steps[list[Page]]:
+    def pages() -> Steps[list[ListPage]]:
         found = [(yield from list_page("a/", limit=3))]
         while found[-1].more:
             found.append((yield from list_page("a/", found[-1].entries[-1].key, 3)))

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.proxy import Fault, FaultKind, FaultProxy
 from tiered.errors import ConfigError, RemotePermissionError
-from tiered.store.base import ABSENT, AioStore, Delete, Deleted, List, Outcome, Page, Put, Store, StoreRequest
+from tiered.store.base import ABSENT, AioStore, Delete, Deleted, List, ListPage, Outcome, Put, Store, StoreRequest
 from tiered.store.capabilities import probe
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
@@ -51,7 +51,7 @@ def store(request: pytest.FixtureRequest, proxy: FaultProxy) -> Iterator[Store]:
 
 def keys_of(store: Store, prefix: str = "") -> list[str]:
     page = store.execute(List(prefix))
-    assert isinstance(page, Page)
+    assert isinstance(page, ListPage)
     return [entry.key for entry in page.entries]
 
 

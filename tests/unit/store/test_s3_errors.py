@@ -28,11 +28,11 @@ from tiered.store.base import (
     Get,
     Head,
     List,
+    ListPage,
     Match,
     Missing,
     NotModified,
     Object,
-    Page,
     PartStored,
     Put,
     PutResult,
@@ -276,7 +276,7 @@ def test_answers_that_are_outcomes(client: Store, script: Script) -> None:
     script.answer = Answer(304)
     assert client.execute(Get("k", if_none_match='"e"')) == NotModified()
     script.answer = Answer(200, body=b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>")
-    assert client.execute(List("")) == Page((), more=False)
+    assert client.execute(List("")) == ListPage((), more=False)
     script.answer = Answer(
         200,
         body=b"<DeleteResult><Error><Key>prod/b</Key><Code>AccessDenied</Code></Error>"

@@ -14,11 +14,11 @@ from tiered.store.base import (
     Capabilities,
     Get,
     List,
+    ListPage,
     Match,
     Missing,
     Object,
     Outcome,
-    Page,
     Put,
     PutResult,
     PutStatus,
@@ -281,7 +281,7 @@ def test_probe_with_any_one_request_failing() -> None:
             retrying = RetryingStore(store, clock=FakeClock(), ids=SeededIds())
             assert drive(retrying, probe(), clock=FakeClock(), ids=SeededIds()) == GOOD, (kind, nth)
             page = store.execute(List(""))
-            assert isinstance(page, Page)
+            assert isinstance(page, ListPage)
             assert page.entries == (), (kind, nth)
 
 

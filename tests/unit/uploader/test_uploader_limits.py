@@ -20,11 +20,11 @@ from tiered.engine.reports import Step, StepKind
 from tiered.engine.runner import STEP_SECONDS
 from tiered.engine.steps import INDEX_COPIES, PartSizes
 from tiered.errors import ConfigError, RemoteUnavailableError
-from tiered.plan.maintenance import REWRITE_BYTES, Action, Kind
+from tiered.plan.maintenance import REWRITE_BYTES, MaintenanceAction, MaintenanceKind
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
 from tiered.program.maintenance_loop import Upkeep
 from tiered.program.uploader_status import query, talk
-from tiered.remote.maintain import Done, Maintainer
+from tiered.remote.maintain import ActionResult, Maintainer
 from tiered.store.base import (
     MIN_PART_BYTES,
     AioStore,
@@ -224,16 +224,16 @@ def test_an_action_of_maintenance_holds_half_of_the_memory_at_most(
     assert Settings().memory == MEMORY_BYTES
     budget, seen = Slots(memory), list[tuple[int, int]]()
 
-    def run(_: Maintainer, action: Action, __: Any, *, memory_bytes: int) -> Any:
+    def run(_: Maintainer, action: MaintenanceAction, __: Any, *, memory_bytes: int) -> Any:
         seen.append((budget.taken, memory_bytes))
         yield from ()
-        return Done(action)
+        return ActionResult(action)
 
     monkeypatch.setattr(Maintainer, "run", run)
     upkeep = Upkeep(MemoryStore(), owner="m", clock=FakeClock(), ids=SeededIds(), memory=budget)
     maintainer = Maintainer(T0, UUID(int=1), TopicConfig(), owner="m")
-    for kind in (Kind.COMPACT, Kind.MERGE, Kind.RETENTION):
-        upkeep._run(maintainer, Action(kind, 0, 1, "test"), TRUSTED)
+    for kind in (MaintenanceKind.COMPACT, MaintenanceKind.MERGE, MaintenanceKind.RETENTION):
+        upkeep._run(maintainer, MaintenanceAction(kind, 0, 1, "test"), TRUSTED)
     assert seen == [(REWRITE_BYTES + map_bytes, map_bytes), (REWRITE_BYTES, map_bytes), (0, DEDUPE_BUFFER_BYTES)]
     assert REWRITE_BYTES + map_bytes <= max(memory // 2, MIN_MEMORY_BYTES)
     assert budget.taken == 0

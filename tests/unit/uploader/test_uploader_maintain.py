@@ -16,7 +16,7 @@ from tiered.errors import CorruptionError, RemoteUnavailableError
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import PauseFile
 from tiered.model import TopicPartition
-from tiered.plan.maintenance import Kind
+from tiered.plan.maintenance import MaintenanceKind
 from tiered.plan.pauses import Pause
 from tiered.program.maintenance_loop import EVERY_MS, Upkeep, UpkeepView
 from tiered.program.uploader_status import talk
@@ -152,7 +152,7 @@ def test_its_settings_come_from_everywhere() -> None:
 
 def test_what_it_does_and_what_fails_is_told() -> None:
     failed = {T0: CorruptionError("broken", path_or_key="k", hint="mend it")}
-    view = UpkeepView(3, 1000, 2000, "", {Kind.MERGE: 2}, 10, 20, failed, RemoteUnavailableError("down"))
+    view = UpkeepView(3, 1000, 2000, "", {MaintenanceKind.MERGE: 2}, 10, 20, failed, RemoteUnavailableError("down"))
     report = {"now_ms": 62_000, "store": {"slowed": []}}
     assert list(talk({**report, "maintenance": as_json(view)})) == [
         "maintenance rests; rounds: 3, the last 1m00s ago; 2 merge",

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from tiered.errors import CorruptionError, NotFoundError, TieredError
-from tiered.format.batch_scanner import Span
+from tiered.format.batch_scanner import BatchPosition
 from tiered.format.keys import CLEANED_SUFFIX, LOG_SUFFIX, local_name
 from tiered.format.producer_snapshot import ProducerEntry
 from tiered.local.disk.files import Files
@@ -182,7 +182,7 @@ class CleaningRound:
     def _cleaned(self, segment: SegmentState, kept: BatchFilter) -> Iterator[CleanedRun]:
         """Yield the rest of a segment, piece by piece. Each is valid until the next step."""
         gone = self._superseded(segment)
-        spans = {at: Span(at, run.size, run.base_offset, run.next_offset - 1) for at, run in gone.items()}
+        spans = {at: BatchPosition(at, run.size, run.base_offset, run.next_offset - 1) for at, run in gone.items()}
         for log, span, batches, verified in self._stretches(segment, 0, known=spans):
             try:
                 if not batches:
@@ -224,8 +224,8 @@ class CleaningRound:
         start_offset: int,
         size_bytes: int | None = None,
         *,
-        known: Mapping[int, Span] = MappingProxyType({}),
-    ) -> Iterator[tuple[LogFile, Span, memoryview, bool]]:
+        known: Mapping[int, BatchPosition] = MappingProxyType({}),
+    ) -> Iterator[tuple[LogFile, BatchPosition, memoryview, bool]]:
         """Yield batches of a segment that end at or above ``start_offset``, in its first ``size_bytes`` (None: all).
 
         See :meth:`LogFile.stretches`. The view is valid until the next step.
@@ -270,7 +270,7 @@ class CleaningRound:
         return CleaningStoppedError(f"{self._writer.tp} is not cleaned any further: {why}")
 
 
-def _at(log: LogFile, span: Span, error: CorruptionError, in_run: bool) -> CorruptionError:
+def _at(log: LogFile, span: BatchPosition, error: CorruptionError, in_run: bool) -> CorruptionError:
     """Return ``error`` with its place in ``log``: that of a batch in a run, or of the only batch."""
     if in_run:
         return log.damage(span.position + error.position, error.message, error.offset)

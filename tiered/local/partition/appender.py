@@ -32,7 +32,7 @@ from tiered.local.partition.validation import RecordRules
 from tiered.local.segment.active import BatchFacts, BatchTuple
 from tiered.model import NewRecord, PackedBatch, RecordMetadata
 from tiered.plan.producer import Origin, ProducerBatch, ProducerStamp, read_producer
-from tiered.plan.producer_state import Duplicate, Prepared
+from tiered.plan.producer_state import Duplicate, PreparedBatches
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class Appender:
         end: int,
         now_ms: int,
         *,
-        answer: Prepared | None = None,
+        answer: PreparedBatches | None = None,
         bases: Sequence[int] | None = None,
         reserved: bool = False,
     ) -> bool:
@@ -289,7 +289,7 @@ class Appender:
         elif isinstance(error, LocalIOError):
             self._condition.go_offline(error)
 
-    def _settle_producers(self, answer: Prepared | None, bases: Sequence[int] | None) -> None:
+    def _settle_producers(self, answer: PreparedBatches | None, bases: Sequence[int] | None) -> None:
         """The bytes are written. If the transaction index cannot be, what is stable stays where it was."""
         state = self._producers.state
         completed = () if answer is None or state is None else state.apply(answer, bases)

@@ -11,7 +11,7 @@ from uuid import UUID
 from tiered.clock import Clock
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, ForkedLogError
-from tiered.format.batch_scanner import Run
+from tiered.format.batch_scanner import BatchRun
 from tiered.local.disk.files import Files
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.local.partition.foreign import ForeignPartition
@@ -172,7 +172,7 @@ class PartitionLog:
             buffer_bytes=self._buffer_bytes,
         )
 
-    def read_runs(self, start_offset: int, end_offset: int | None = None) -> Iterator[Run]:
+    def read_runs(self, start_offset: int, end_offset: int | None = None) -> Iterator[BatchRun]:
         """As :meth:`read_batches`, by runs of as many verified batches as were read at once.
 
         Errors come at the first step.

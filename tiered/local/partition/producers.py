@@ -26,9 +26,9 @@ from tiered.local.segment.side_files import UNKNOWN_SNAPSHOT, SnapshotFacts
 from tiered.plan.producer import Origin, ProducerBatch, read_producer
 from tiered.plan.producer_state import (
     Duplicate,
-    Prepared,
+    PreparedBatches,
+    ProducerSnapshot,
     ProducerState,
-    Snapshot,
     loadable,
     out_of_range,
     points_of_rebuild,
@@ -108,13 +108,13 @@ class PartitionProducers:
         floor = min(start, segments.first_base - 1) if tiered else start
         self._replay_all(segments.all, floor=floor, whole=not tiered or segments.first_base == 0, afresh=afresh)
 
-    def prepare(self, batches: Sequence[ProducerBatch], origin: Origin) -> Prepared | Duplicate | None:
+    def prepare(self, batches: Sequence[ProducerBatch], origin: Origin) -> PreparedBatches | Duplicate | None:
         """As ``ProducerState.prepare``; None without a batch. Afterwards the next recovery will look for producers."""
         if not batches:
             return None
         state = self._fresh() if self.state is None else self.state
         answer = state.prepare(batches, origin)
-        if isinstance(answer, Prepared):
+        if isinstance(answer, PreparedBatches):
             if not self._on_disk:
                 self._begin(self._segments.end)
             self.state = state
@@ -124,7 +124,7 @@ class PartitionProducers:
         """Of a log without producers so far."""
         start = self._segments.log_start
         state = ProducerState(start)
-        state.load(Snapshot(self._segments.end), log_start=start, now_ms=0)
+        state.load(ProducerSnapshot(self._segments.end), log_start=start, now_ms=0)
         return state
 
     def _begin(self, end: int) -> None:
@@ -186,7 +186,7 @@ class PartitionProducers:
             return facts
         return facts._replace(unwritten=(self._directory / snapshot_name(pending.offset), data))
 
-    def _write(self, state: ProducerState, pending: Snapshot, data: bytes) -> bool:
+    def _write(self, state: ProducerState, pending: ProducerSnapshot, data: bytes) -> bool:
         """Whether it is there."""
         path = self._directory / snapshot_name(pending.offset)
         try:
@@ -286,11 +286,11 @@ class PartitionProducers:
             for offset in stray(snapshot_offsets(self._files, self._directory), bases):
                 self._files.unlink(self._directory / snapshot_name(offset))
 
-    def _newest(self, offsets: Iterable[int]) -> Snapshot | None:
+    def _newest(self, offsets: Iterable[int]) -> ProducerSnapshot | None:
         for offset in offsets:
             path = self._directory / snapshot_name(offset)
             try:
-                return Snapshot(offset, tuple(decode_snapshot(self._files.read(path))))
+                return ProducerSnapshot(offset, tuple(decode_snapshot(self._files.read(path))))
             except NotFoundError:
                 continue
             except CorruptionError as error:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from tiered.errors import CorruptionError
 from tiered.format.batch import HEADER_BYTES
-from tiered.format.batch_scanner import NO_LIMIT, Offsets, Span
+from tiered.format.batch_scanner import NO_LIMIT, BatchPosition, Offsets
 from tiered.format.pure_kernels import Survey
 from tiered.local.segment.scan import LogFile
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
@@ -58,7 +58,7 @@ class BatchOrder:
         """Mark ``position`` as damaged, if it is the first."""
         self.damage = self.damage or (position, self.expected)
 
-    def fits(self, span: Span, first: int) -> bool:
+    def fits(self, span: BatchPosition, first: int) -> bool:
         """Return True if a batch is good; it then counts, and perhaps the one before it no longer does.
 
         ``first``: its first offset, which the span of a compressed v0/v1 message does not know.
@@ -79,7 +79,7 @@ class BatchOrder:
         self.expected = last + 1
         return True
 
-    def overflows(self, span: Span, first: int) -> bool:
+    def overflows(self, span: BatchPosition, first: int) -> bool:
         """Return True if it may be good but for its distance from the segment's base, as old brokers left some."""
         last = span.last_offset
         return self._is_far(last) and last < self._offsets.next and not self._is_hole(first)
@@ -95,7 +95,7 @@ class BatchOrder:
         return self.dense or self.expected < self._promised <= base
 
 
-def salvage(log: LogFile, position: int, size_bytes: int, offsets: Offsets) -> Iterator[Span]:
+def salvage(log: LogFile, position: int, size_bytes: int, offsets: Offsets) -> Iterator[BatchPosition]:
     """Yield v2 batches from ``position`` on, at any byte, in ``offsets`` and with a right CRC; ascending.
 
     A batch inside the value of a record counts, too: the question is whether bytes were written here.
@@ -119,7 +119,7 @@ def salvage(log: LogFile, position: int, size_bytes: int, offsets: Offsets) -> I
         position += at
 
 
-def _whole(log: LogFile, position: int, size_bytes: int, offsets: Offsets) -> Span | None:
+def _whole(log: LogFile, position: int, size_bytes: int, offsets: Offsets) -> BatchPosition | None:
     try:
         header = log.header_at(position, size_bytes)
         if not offsets.base <= header.base_offset <= header.last_offset < offsets.next:
@@ -131,4 +131,4 @@ def _whole(log: LogFile, position: int, size_bytes: int, offsets: Offsets) -> Sp
         return None
     if not log.is_intact(memoryview(data)):
         return None
-    return Span(position, header.size_bytes, header.base_offset, header.last_offset)
+    return BatchPosition(position, header.size_bytes, header.base_offset, header.last_offset)

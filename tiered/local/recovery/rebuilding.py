@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tiered.errors import CorruptionError
-from tiered.format.batch_scanner import BatchWalk, Span, hop
+from tiered.format.batch_scanner import BatchPosition, BatchWalk, hop
 from tiered.format.header import BatchHeader
 from tiered.format.keys import TXN_INDEX_SUFFIX, txn_index_name
 from tiered.format.offset_index import IndexPace
@@ -100,7 +100,7 @@ class Rebuilding:
         self._pace = IndexPace(interval_bytes, indexes.last_time)
         self._known_epoch = epoch
 
-    def add(self, span: Span, header: BatchHeader, *, intact: bool) -> None:
+    def add(self, span: BatchPosition, header: BatchHeader, *, intact: bool) -> None:
         """Add the next good batch. ``intact``: so are all before it, so that its epoch counts."""
         if self._pace.take(span.size, span.last_offset, header.max_timestamp):
             self.indexes.append(span.last_offset, span.position, *self._pace.largest)

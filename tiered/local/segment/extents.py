@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from tiered.errors import NotFoundError, OffsetOutOfRangeError
-from tiered.format.batch_scanner import NO_LIMIT, BatchWalk, Offsets, Span
+from tiered.format.batch_scanner import NO_LIMIT, BatchPosition, BatchWalk, Offsets
 from tiered.local.segment.indexes import SegmentIndexes
 from tiered.local.segment.scan import BUFFER_BYTES, LogFile
 from tiered.local.segment.sealed import SealedLocalSegment
@@ -49,7 +49,7 @@ class Extent(NamedTuple):
         """Return the whole of a sealed segment."""
         return cls(sealed.base_offset, sealed.end_offset, sealed.size_bytes, None, sealed, sealed.reach)
 
-    def walk(self, log: LogFile, position: int, *, dense: bool) -> Iterator[tuple[Span, memoryview]]:
+    def walk(self, log: LogFile, position: int, *, dense: bool) -> Iterator[tuple[BatchPosition, memoryview]]:
         """Yield its batches from ``position`` on: all in their place, or CorruptionError (``LogFile.segment``)."""
         reach = self.end_offset if dense else self.reach
         return log.segment(position, self.size_bytes, self.offsets, dense=dense, reach=reach)

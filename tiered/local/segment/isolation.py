@@ -21,7 +21,7 @@ from tiered.local.segment.extents import Extent, View
 from tiered.local.segment.reading import read_batches
 from tiered.model import AbortedTxn
 from tiered.plan.producer import read_producer
-from tiered.plan.producer_state import ProducerState, Snapshot
+from tiered.plan.producer_state import ProducerSnapshot, ProducerState
 from tiered.plan.visibility import OpenTxn, aborted_within, open_firsts, stable_offset
 
 _logger = logging.getLogger("tiered.local")
@@ -99,7 +99,7 @@ def open_txns(files: Files, directory: Path, view: View) -> list[OpenTxn]:
     return producers.describe_open_txns()
 
 
-def _newest_snapshot(files: Files, directory: Path, view: View) -> Snapshot:
+def _newest_snapshot(files: Files, directory: Path, view: View) -> ProducerSnapshot:
     """Return where to begin, and the producers there. A damaged snapshot is skipped for the next older one."""
     parsed = ((name, parse_local_name(name)) for name in files.names(directory))
     found = ((file.base, name) for name, file in parsed if file and file.suffix == SNAPSHOT_SUFFIX and not file.work)
@@ -107,7 +107,7 @@ def _newest_snapshot(files: Files, directory: Path, view: View) -> Snapshot:
         if not view.start_offset <= offset <= view.end_offset:
             continue
         try:
-            return Snapshot(offset, tuple(decode_snapshot(files.read(directory / name))))
+            return ProducerSnapshot(offset, tuple(decode_snapshot(files.read(directory / name))))
         except (CorruptionError, NotFoundError) as error:
             _logger.warning("%s is passed over: %s", directory / name, error)
-    return Snapshot(view.start_offset)
+    return ProducerSnapshot(view.start_offset)

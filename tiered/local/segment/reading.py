@@ -12,7 +12,7 @@ from typing import TypeVar
 from tiered.clock import Clock
 from tiered.errors import CorruptionError, LogDestroyedError, NotFoundError, OffsetOutOfRangeError
 from tiered.format.batch import decode_records
-from tiered.format.batch_scanner import Run, Span, walk_headers
+from tiered.format.batch_scanner import BatchPosition, BatchRun, walk_headers
 from tiered.format.header import read_header
 from tiered.local.disk.files import Files
 from tiered.local.segment.extents import Extent, View, out_of_range
@@ -67,7 +67,7 @@ def _batches(  # noqa: PLR0917 - the private half of read_batches, in its order
 
 def read_runs(
     files: Files, view: View, start_offset: int, end_offset: int, *, buffer_bytes: int = BUFFER_BYTES
-) -> Iterator[Run]:
+) -> Iterator[BatchRun]:
     """Yield runs of verified batches, as :func:`read_batches`: as many as the buffer holds, or one unusual batch.
 
     The bytes of a run do not change while it is referenced. OffsetOutOfRangeError at the first step.
@@ -79,7 +79,7 @@ def read_runs(
 
 def _runs(  # noqa: PLR0917 - as _batches
     files: Files, view: View, start: int, end: int, verify: bool, buffer_bytes: int
-) -> Iterator[Run]:
+) -> Iterator[BatchRun]:
     wanted = start
     for extent in view.extents_from(start):
         if wanted >= end or extent.base_offset >= end:
@@ -96,7 +96,7 @@ def _runs(  # noqa: PLR0917 - as _batches
 
 def _runs_of(  # noqa: PLR0917 - as _batches
     log: LogFile, view: View, extent: Extent, wanted: int, end: int, verify: bool, buffer_bytes: int
-) -> Iterator[Run]:
+) -> Iterator[BatchRun]:
     walk = log.walk(extent.seek(log, wanted), extent.offsets, dense=view.dense)
     beyond = False
     for piece in extent.pieces(log, walk, dense=view.dense, buffer_bytes=buffer_bytes):
@@ -120,14 +120,14 @@ def _runs_of(  # noqa: PLR0917 - as _batches
                     continue
                 if verify:
                     log.verify(span, batch)
-                run = Run(batch, first, span.last_offset + 1)
+                run = BatchRun(batch, first, span.last_offset + 1)
             yield run
             wanted = run.next_offset
             if wanted >= end:
                 return
 
 
-def _first_offset(log: LogFile, one: tuple[Span, memoryview]) -> int:
+def _first_offset(log: LogFile, one: tuple[BatchPosition, memoryview]) -> int:
     """Return that of a whole batch. A compressed message of v0 or v1 has it only inside."""
     span, batch = one
     wrapped = read_header(batch).records_count < 0
@@ -255,12 +255,12 @@ def read_steadily(
 
 def read_runs_steadily(
     files: Files, view: Callable[[], View], start_offset: int, end_offset: int | None, *, buffer_bytes: int
-) -> Iterator[Run]:
+) -> Iterator[BatchRun]:
     """Read as :func:`read_runs` to the first view's end."""
     first = view()
     end = first.end_offset if end_offset is None else min(end_offset, first.end_offset)
 
-    def runs(over: View, start: int) -> Iterator[Run]:
+    def runs(over: View, start: int) -> Iterator[BatchRun]:
         return read_runs(files, over, start, end, buffer_bytes=buffer_bytes)
 
     return _continued(runs, view, first, runs(first, start_offset), start_offset, behind=attrgetter("next_offset"))

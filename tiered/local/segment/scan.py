@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from tiered.errors import CorruptionError
 from tiered.format.batch import HEADER_BYTES, BatchHeader, read_header, verify_batch
-from tiered.format.batch_scanner import MIN_TAIL_BYTES, NO_LIMIT, BatchWalk, Offsets, Span
+from tiered.format.batch_scanner import MIN_TAIL_BYTES, NO_LIMIT, BatchPosition, BatchWalk, Offsets
 from tiered.format.buffers import BufferPool
 from tiered.format.pure_kernels import Block
 from tiered.local.disk.files import Files
@@ -49,7 +49,7 @@ class _Buffers:
         return memoryview(self._only)[:size_bytes]
 
 
-def _passed(walk: BatchWalk, known: Mapping[int, Span]) -> Iterator[tuple[Span, memoryview, bool]]:
+def _passed(walk: BatchWalk, known: Mapping[int, BatchPosition]) -> Iterator[tuple[BatchPosition, memoryview, bool]]:
     while (span := known.get(walk.position)) is not None:
         walk.pass_by(span)
         yield span, NO_BYTES, True
@@ -90,7 +90,7 @@ class LogFile:
 
     def segment(
         self, position: int, size_bytes: int, offsets: Offsets, *, dense: bool = False, reach: int = -1
-    ) -> Iterator[tuple[Span, memoryview]]:
+    ) -> Iterator[tuple[BatchPosition, memoryview]]:
         """Yield each batch from ``position`` (a batch's start) to the end of a segment of ``size_bytes`` that is whole.
 
         Works as :meth:`batches`, but raises CorruptionError, with position and base offset, for a misplaced batch:
@@ -110,8 +110,8 @@ class LogFile:
         *,
         buffer_bytes: int = BUFFER_BYTES,
         at_once: bool = True,
-        known: Mapping[int, Span] = MappingProxyType({}),
-    ) -> Iterator[tuple[Span, memoryview, bool]]:
+        known: Mapping[int, BatchPosition] = MappingProxyType({}),
+    ) -> Iterator[tuple[BatchPosition, memoryview, bool]]:
         """Yield the batches that reach ``start_offset``, as :meth:`segment`; ``at_once``: as many as the buffer holds.
 
         ``known``: verified stretches by their positions: they are given without their bytes. True: these are v2 batches
@@ -125,7 +125,7 @@ class LogFile:
                 at = walk.position
                 run = walk.verified(rest, NO_LIMIT) if at_once and walk.expected >= start_offset else None
                 if run is not None:
-                    yield Span(at, len(run.data), run.base_offset, run.next_offset - 1), run.data, True
+                    yield BatchPosition(at, len(run.data), run.base_offset, run.next_offset - 1), run.data, True
                     continue
                 one = next(walk.whole(rest), None)
                 if one is None:
@@ -140,7 +140,7 @@ class LogFile:
 
     def batches(
         self, position: int, end: int, *, buffer_bytes: int = BUFFER_BYTES
-    ) -> Iterator[tuple[Span, memoryview]]:
+    ) -> Iterator[tuple[BatchPosition, memoryview]]:
         """Yield each whole batch from ``position`` (a batch's start) to ``end``, by declared length.
 
         CRCs are not checked. The view is valid until the next step; ``buffer_bytes`` are read at a time. Stops quietly
@@ -154,7 +154,7 @@ class LogFile:
 
     def _through(
         self, walk: BatchWalk, end: int, reach: int = -1, *, buffer_bytes: int = BUFFER_BYTES
-    ) -> Iterator[tuple[Span, memoryview]]:
+    ) -> Iterator[tuple[BatchPosition, memoryview]]:
         for piece in self.pieces(walk, end, reach=reach, buffer_bytes=buffer_bytes):
             yield from walk.whole(piece)
 
@@ -233,7 +233,7 @@ class LogFile:
         except CorruptionError as error:
             raise self.damage(position, error.message) from None
 
-    def verify(self, span: Span, view: memoryview) -> BatchHeader:
+    def verify(self, span: BatchPosition, view: memoryview) -> BatchHeader:
         """Return the header of a batch whose CRC is right. Raises CorruptionError with path, position and offset."""
         try:
             return verify_batch(view)

@@ -29,7 +29,7 @@ from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX, measure, read_note
 from tiered.local.segment.side_files import Place, lacks_producers, load_side_files, load_txn_index
 from tiered.model import AbortedTxn, EpochEntry, SealedIndexes, SegmentDescriptor, TopicPartition
-from tiered.plan.producer_state import Snapshot
+from tiered.plan.producer_state import ProducerSnapshot
 
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SEAL_SUFFIX)
 
@@ -211,7 +211,7 @@ class SealedLocalSegment:
         """Return True if :meth:`indexes` needs the producers at the end of the bucket: no file here shows them."""
         return lacks_producers(self._files, self._place(), self._noted())
 
-    def indexes(self, before: Snapshot | None = None) -> SealedIndexes:
+    def indexes(self, before: ProducerSnapshot | None = None) -> SealedIndexes:
         """Return the index files for the disk, transaction index and producer snapshot if there are any.
 
         Lost or damaged ones are rebuilt from the log. Raises CorruptionError where that is impossible. ``before``: the

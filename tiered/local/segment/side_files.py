@@ -39,8 +39,8 @@ from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
 from tiered.local.segment.scan import LogFile
 from tiered.model import AbortedTxn, TopicPartition
 from tiered.plan.producer import read_producer
-from tiered.plan.producer_state import Snapshot
-from tiered.plan.side_files import NO_PRODUCERS, Followed, Follower, Judged, judge_snapshot, judge_txn_index
+from tiered.plan.producer_state import ProducerSnapshot
+from tiered.plan.side_files import NO_PRODUCERS, Followed, Follower, SideFileVerdict, judge_snapshot, judge_txn_index
 
 LOGGER = logging.getLogger("tiered.local")
 
@@ -88,7 +88,7 @@ class Place(NamedTuple):
 
 
 def load_side_files(
-    files: Files, place: Place, noted: SegmentStats | None, before: Snapshot | None = None
+    files: Files, place: Place, noted: SegmentStats | None, before: ProducerSnapshot | None = None
 ) -> SideFiles:
     """Return both files of a segment, as they must be. ``before``: the producers at the end of the bucket.
 
@@ -144,7 +144,9 @@ def load_growing_txns(files: Files, directory: Path, base_offset: int) -> list[A
 class _Beside:
     """Files beside a segment. The log is read once, and only if the files are not as noted."""
 
-    def __init__(self, files: Files, place: Place, noted: SegmentStats | None, before: Snapshot | None = None) -> None:
+    def __init__(
+        self, files: Files, place: Place, noted: SegmentStats | None, before: ProducerSnapshot | None = None
+    ) -> None:
         self._files = files
         self._place = place
         self._noted = noted
@@ -191,7 +193,7 @@ class _Beside:
             told = told._replace(whole=True)
         return self._settled(name, judge_snapshot(found, told, noted_crc, expected=expected))
 
-    def _settled(self, name: str, judged: Judged) -> bytes:
+    def _settled(self, name: str, judged: SideFileVerdict) -> bytes:
         path, base = self._place.directory / name, self._place.base_offset
         if judged.flaw is not None and not judged.known:
             raise CorruptionError(
@@ -260,7 +262,7 @@ def replay(  # noqa: PLR0917 - the segment and its surroundings
     bases: Sequence[int],
     size_bytes: int = -1,
     *,
-    before: Snapshot | None = None,
+    before: ProducerSnapshot | None = None,
 ) -> Followed:
     """Return the transactions and producers in the batches of the segment at ``base_offset``, now the file ``log``.
 
@@ -294,10 +296,10 @@ def _follow(  # noqa: PLR0917 - as replay
                 follower.see(read_producer(header, view))
 
 
-def _newest_snapshot(files: Files, directory: Path, least: int, greatest: int) -> Snapshot | None:
+def _newest_snapshot(files: Files, directory: Path, least: int, greatest: int) -> ProducerSnapshot | None:
     for offset in _between(snapshot_offsets(files, directory), least, greatest):
         try:
-            return Snapshot(offset, tuple(decode_snapshot(files.read(directory / snapshot_name(offset)))))
+            return ProducerSnapshot(offset, tuple(decode_snapshot(files.read(directory / snapshot_name(offset)))))
         except (CorruptionError, NotFoundError) as error:
             LOGGER.warning("snapshot_passed_over offset=%d directory=%s error=%s", offset, directory, error)
     return None

@@ -44,7 +44,7 @@ from tiered.local.transactions.markers import Leftover, Markers, find_leftovers
 from tiered.local.transactions.producer_ids import LEAST_ID, ProducerIds
 from tiered.local.transactions.state_log import Host, StateLog
 from tiered.model import TopicPartition
-from tiered.plan.transactions import DEFAULT_TIMEOUT_MS, Step, TransactionCoordinator
+from tiered.plan.transactions import DEFAULT_TIMEOUT_MS, TransactionChange, TransactionCoordinator
 
 LOGGER = logging.getLogger("tiered.local")
 
@@ -326,7 +326,7 @@ class Transactions:
         if step is not None:
             self._record(coordinator, step)
 
-    def _decide(self, coordinator: TransactionCoordinator, step: Step) -> None:
+    def _decide(self, coordinator: TransactionCoordinator, step: TransactionChange) -> None:
         """Write the record of a decision, on disk when this returns."""
         try:
             self._log.append(step, durable=True)
@@ -338,7 +338,7 @@ class Transactions:
         with self._lock:
             coordinator.apply(step)
 
-    def _record(self, coordinator: TransactionCoordinator, step: Step) -> TxnValue:
+    def _record(self, coordinator: TransactionCoordinator, step: TransactionChange) -> TxnValue:
         """Write a record that a recovery can do without."""
         self._log.append(step)
         with self._lock:

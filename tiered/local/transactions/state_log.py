@@ -13,7 +13,7 @@ from tiered.local.disk.topics import TopicInfo
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.writer import PartitionWriter
 from tiered.model import TopicPartition
-from tiered.plan.transactions import Step, TransactionCoordinator
+from tiered.plan.transactions import TransactionChange, TransactionCoordinator
 
 STATE_CONFIG = TopicConfig(cleanup_policy="compact", segment_bytes=104_857_600, seal_ms=UNLIMITED)
 """Kafka's ``transaction.state.log.segment.bytes``; no upload waits for a seal."""
@@ -74,7 +74,7 @@ class StateLog:
         replay_state(logs, coordinator.replay)
         return coordinator
 
-    def append(self, step: Step, *, durable: bool = False) -> None:
+    def append(self, step: TransactionChange, *, durable: bool = False) -> None:
         """Append the record of one step. Raises LocalIOError (it may be there), DiskFullError (it is not)."""
         info = self._host.topics().get(TRANSACTION_STATE_TOPIC)
         if info is None:

@@ -30,7 +30,7 @@ from tiered.format.rows import Rows, Trash
 from tiered.format.trash import TRASH_LIST, TRASH_OBJECT, TRASH_PAGE, TrashEntry
 from tiered.plan.maintenance import MAX_DELETE_KEYS, ORPHAN_MS
 from tiered.remote.catalog import Catalog
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.gc.audit import AUDITED_KEYS, is_refused_line, write_line
 from tiered.remote.gc.garbage import page_key_of, trash_page
 from tiered.remote.gc.sink_orphans import dead_of, delete_staged, staged_objects
@@ -87,7 +87,7 @@ def sweep(catalog: Catalog, *, delete: bool, grace_ms: int = ORPHAN_MS) -> Steps
             _drop_young_epochs(root, candidates)
             if candidates:
                 # mutant orphan-is-not-named
-                yield from drop_named(Snapshot.of(root), candidates)
+                yield from drop_named(CatalogView.of(root), candidates)
                 for taken in (yield from list_snapshots(catalog)):  # they may be of a lost catalog before this one
                     yield from drop_kept(catalog, taken, candidates)
             dead = [entry for _, entries in candidates.values() for entry in entries]
@@ -146,7 +146,7 @@ def _sweep_staged(catalog: Catalog, found: Swept, grace_ms: int, *, delete: bool
         if root is None or not listed:
             continue
         # mutant staged-is-not-named
-        yield from drop_named(Snapshot.of(root), listed)
+        yield from drop_named(CatalogView.of(root), listed)
         for taken in (yield from list_snapshots(catalog)):
             yield from drop_kept(catalog, taken, listed)
         if delete and listed:
@@ -214,7 +214,7 @@ def _drop_young_epochs(root: Root, candidates: _Candidates) -> None:
             del candidates[uid]
 
 
-def drop_named(pinned: Snapshot, candidates: dict[str, T]) -> Steps[None]:
+def drop_named(pinned: CatalogView, candidates: dict[str, T]) -> Steps[None]:
     """Drop candidates, by uid, that a catalog names: in its root, pages, trash and all that this names.
 
     Raises CorruptionError for a page that cannot be read, because its contents are unknown.
@@ -242,7 +242,7 @@ def drop_kept(view: RootView, taken: Taken, candidates: dict[str, T]) -> Steps[N
     deleted since it was listed, whose objects may be collected.
     """
     try:
-        yield from drop_named(Snapshot.of(taken.root), candidates)
+        yield from drop_named(CatalogView.of(taken.root), candidates)
     except CorruptionError as damage:
         free = isinstance(damage, PageGone) and (taken.begun or not (yield from is_held_still(view, taken)))
         if not free:

@@ -42,7 +42,7 @@ from tiered.model import Row
 from tiered.plan.maintenance import MAX_DELETE_KEYS, ORPHAN_MS
 from tiered.plan.sink_commit import forgotten_up_to, is_once, passed_batch
 from tiered.remote.catalog import Catalog
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.conditional_put import COMMIT_DEADLINE_MS, deadline_after
 from tiered.remote.gc.audit import announce_decisions
 from tiered.remote.root_view import root_get
@@ -199,13 +199,13 @@ def sweep_decisions(*, delete: bool) -> Steps[OldDecisions]:
       aborted;
     * unreadable ones, because it is unknown what they name;
     * ones that a partition has forgotten, except of a one-shot write without waiting objects
-      (:meth:`_Partitions.is_over`).
+      (:meth:`_DecidedPartitions.is_over`).
 
     Raises:
         RemotePermissionError, RemoteUnavailableError: the audit line cannot be stored. Nothing was deleted.
     """
     found = OldDecisions()
-    partitions = _Partitions()
+    partitions = _DecidedPartitions()
     by_id: dict[str, list[tuple[DecisionKey, ListEntry]]] = {}
     after, more, date_ms = "", True, 0
     while more:
@@ -250,7 +250,7 @@ def _newest_committed(listed: Sequence[tuple[DecisionKey, ListEntry]], found: Ol
     return -1
 
 
-def _is_passed(parsed: DecisionKey, partitions: _Partitions, later: int) -> Steps[bool]:
+def _is_passed(parsed: DecisionKey, partitions: _DecidedPartitions, later: int) -> Steps[bool]:
     """Return True if each named partition has committed this batch or a later one, is gone, or expects no more."""
     found = yield from read_decision(decision_key(*parsed))
     if found is None:
@@ -266,7 +266,7 @@ def _is_passed(parsed: DecisionKey, partitions: _Partitions, later: int) -> Step
     return True
 
 
-class _Partitions:
+class _DecidedPartitions:
     """State of the partitions that decisions name. Each is read once."""
 
     def __init__(self) -> None:
@@ -301,7 +301,7 @@ class _Partitions:
 
 def _named_staged(root: Root) -> Steps[set[tuple[int, int]]]:
     found: set[tuple[int, int]] = set()
-    pinned, at = Snapshot.of(root), 0
+    pinned, at = CatalogView.of(root), 0
     while len(rows := (yield from pinned.flagged(FLAG_STAGED, at))):
         found.update((row.id_hi, row.id_lo) for row in rows)
         at = rows.end_offset

@@ -29,7 +29,18 @@ from tiered.remote.gc.audit import note_destroyed, was_destroyed, write_line
 from tiered.remote.list_partitions import list_partitions
 from tiered.remote.root_view import root_get
 from tiered.remote.topics import STATE_DELETED, list_topics, load_entry
-from tiered.store.base import AbortUpload, Delete, Deleted, List, Now, Object, Page, Steps, list_page, list_unfinished
+from tiered.store.base import (
+    AbortUpload,
+    Delete,
+    Deleted,
+    List,
+    ListPage,
+    Now,
+    Object,
+    Steps,
+    list_page,
+    list_unfinished,
+)
 
 
 @dataclass(slots=True)
@@ -141,7 +152,7 @@ def _sweep_unregistered(topic_id: UUID, partitions: Sequence[int], found: Strays
     size_bytes = 0
     for partition in partitions:
         key = root_key(topic_id, partition)
-        page: Page = yield List(partition_prefix(topic_id, partition), limit=2)
+        page: ListPage = yield List(partition_prefix(topic_id, partition), limit=2)
         date_ms = page.date_ms or (yield Now()).now_ms
         alone = [entry.key for entry in page.entries] == [key]
         if not alone or date_ms - page.entries[0].last_modified_ms < ORPHAN_MS:

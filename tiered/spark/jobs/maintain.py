@@ -14,7 +14,7 @@ from tiered.errors import CorruptionError, FencedError, LogDestroyedError, Unkno
 from tiered.format.root import STATE_DELETING
 from tiered.model import TopicPartition
 from tiered.plan.jobs import TWO_PHASE_RECORDS, bundled
-from tiered.plan.maintenance import Kind, PartitionPlan
+from tiered.plan.maintenance import MaintenanceKind, MaintenancePlan
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
 from tiered.plan.survivors import PAIR_BYTES, SURVIVOR_BYTES
 from tiered.program.application import Application, confirm, split_topic
@@ -46,7 +46,7 @@ class Wanted:
     """Partitions and kinds of maintenance, and the size from which a compaction is done in two phases."""
 
     selected: str | None
-    kinds: tuple[Kind, ...]
+    kinds: tuple[MaintenanceKind, ...]
     task_bytes: int
     two_phase_bytes: int
     memory_bytes: int = DEDUPE_BUFFER_BYTES
@@ -56,7 +56,7 @@ class Wanted:
 class Due:
     """Due maintenance of one partition. ``in_two_phases``: its compaction is too large for one task."""
 
-    plan: PartitionPlan
+    plan: MaintenancePlan
     in_two_phases: bool
 
     def total(self, name: str) -> int:
@@ -64,10 +64,10 @@ class Due:
         return sum(max(getattr(action, name), 0) for action in self.plan.actions)
 
     @property
-    def of_one_task(self) -> list[Kind]:
+    def of_one_task(self) -> list[MaintenanceKind]:
         """Return the kinds of actions that one task does."""
         found = dict.fromkeys(action.kind for action in self.plan.actions)
-        return [kind for kind in found if not (self.in_two_phases and kind is Kind.COMPACT)]
+        return [kind for kind in found if not (self.in_two_phases and kind is MaintenanceKind.COMPACT)]
 
 
 def maintain(runner: Runner, wanted: Wanted, *, dry_run: bool, yes: bool) -> int:
@@ -94,9 +94,9 @@ def _due(store: Store, wanted: Wanted) -> list[Due]:
     return [Due(plan, _is_large(plan, wanted.two_phase_bytes)) for plan in found]
 
 
-def _is_large(plan: PartitionPlan, two_phase_bytes: int) -> bool:
+def _is_large(plan: MaintenancePlan, two_phase_bytes: int) -> bool:
     return any(
-        action.kind is Kind.COMPACT
+        action.kind is MaintenanceKind.COMPACT
         and (action.bytes_written > two_phase_bytes or action.records > TWO_PHASE_RECORDS)  # both are upper bounds
         for action in plan.actions
     )
@@ -150,7 +150,7 @@ def _maintained(store: Store, each: Sequence[Any], task: Task, capabilities: Cap
         return {**found, "note": "the topic was deleted meanwhile"}
     maintainer = _maintainer(entry, partition)
     try:
-        plan = drive(store, maintainer.plan([Kind(word) for word in words]))
+        plan = drive(store, maintainer.plan([MaintenanceKind(word) for word in words]))
         if plan is not None and plan.actions:
             drive(store, maintainer.need_newest(sweeps=False))  # a commit to an older root would hide its age
         for action in plan.actions if plan is not None else ():
@@ -175,7 +175,7 @@ def _maintained(store: Store, each: Sequence[Any], task: Task, capabilities: Cap
 
 
 def _in_two_phases(runner: Runner, due: Due, wanted: Wanted) -> dict[str, Any]:
-    tp, why = due.plan.tp, next(action.reason for action in due.plan.actions if action.kind is Kind.COMPACT)
+    tp, why = due.plan.tp, next(action.reason for action in due.plan.actions if action.kind is MaintenanceKind.COMPACT)
     found: dict[str, Any] = {"topic": tp.topic, "partition": tp.partition, "actions": []}
     sizes = {"part_bytes": wanted.task_bytes, "memory_bytes": wanted.memory_bytes}
     try:

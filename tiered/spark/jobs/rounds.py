@@ -15,7 +15,7 @@ from tiered.plan.offset_map import TxnsBefore
 from tiered.plan.survivors import Pairs, Survivors
 from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
-from tiered.remote.compact_parts import Group, Part, Round, Scanned, plan_round, rewrite_part, scan_part
+from tiered.remote.compact_parts import CompactionPart, Round, RowGroup, Scanned, plan_round, rewrite_part, scan_part
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.segment_rewriter import Workshop
 from tiered.remote.topics import TopicEntry, load_topic_to_read
@@ -30,7 +30,7 @@ class PlannedRound:
     """Round and its parts. ``most_keys``: most keys that a task of phase 1 holds at once."""
 
     round: Round
-    parts: tuple[Part, ...]
+    parts: tuple[CompactionPart, ...]
     most_keys: int
 
     @classmethod
@@ -46,15 +46,17 @@ class PlannedRound:
         return {"round": dataclasses.asdict(self.round), "parts": parts, "most_keys": self.most_keys}
 
 
-def part_as_json(part: Part) -> dict[str, Any]:
+def part_as_json(part: CompactionPart) -> dict[str, Any]:
     """Return all fields, for :func:`part_of_json`."""
     groups = [dataclasses.astuple(group) for group in part.groups]
     return {"groups": groups, "size_bytes": part.size_bytes, "records": part.records}
 
 
-def part_of_json(fields: Mapping[str, Any]) -> Part:
+def part_of_json(fields: Mapping[str, Any]) -> CompactionPart:
     """Return the part from the fields of :func:`part_as_json`."""
-    return Part(tuple([Group(*group) for group in fields["groups"]]), fields["size_bytes"], fields["records"])
+    return CompactionPart(
+        tuple([RowGroup(*group) for group in fields["groups"]]), fields["size_bytes"], fields["records"]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ def compacted_entry(store: Store, topic: str) -> TopicEntry:
 # -- in a worker -----------------------------------------------------------------------------------------------------
 
 
-def scan(store: Store, facts: Mapping[str, Any], number: int, part: Part) -> Generator[Pairs, None, Scanned]:
+def scan(store: Store, facts: Mapping[str, Any], number: int, part: CompactionPart) -> Generator[Pairs, None, Scanned]:
     """Do phase 1 of one part: yield its pairs, piece by piece; return its other results."""
     round_ = Round(**facts["round"])
     bench = bench_of(store, compacted_entry(store, round_.topic), round_.partition)
@@ -119,7 +121,7 @@ def rewrite(store: Store, task: Task, bitmap: bytes) -> Receipt:
     name = f"the bitmap of part {task['part']}"
     survivors = Survivors(bitmap, task["start"], task["end"], key=name, latest_offset=round_.first_uncleanable - 1)
     groups = [
-        (Group(*group), TxnsBefore(group[0], frozenset(committed), frozenset(aborted)))
+        (RowGroup(*group), TxnsBefore(group[0], frozenset(committed), frozenset(aborted)))
         for group, committed, aborted in task["groups"]
     ]
     try:

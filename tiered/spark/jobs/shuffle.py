@@ -30,7 +30,7 @@ from pyspark.sql.types import StructType
 from tiered.config import S3_WORDS, S3Keywords
 from tiered.errors import CorruptionError, NotFoundError
 from tiered.plan.survivors import OFFSET_BITS, PAIR_BYTES, SurvivorsBuilder, code_of
-from tiered.remote.compact_parts import Part, Scanned
+from tiered.remote.compact_parts import CompactionPart, Scanned
 from tiered.spark.jobs.rounds import PlannedRound, part_of_json, scan
 from tiered.spark.jobs.run import Receipt, Runner, Task, receipts_of
 from tiered.spark.stores import worker_store
@@ -51,7 +51,7 @@ class KeyPartition(InputPartition):
     """One part, with its number."""
 
     number: int
-    part: Part
+    part: CompactionPart
 
 
 class KeySource(DataSource):
@@ -100,7 +100,7 @@ class KeyReader(DataSourceReader):
             note = {"changed": changed.message}
         yield _batch([None], [None], [number << OFFSET_BITS], [json.dumps(note)])
 
-    def _pairs(self, number: int, part: Part) -> Generator[pa.RecordBatch, None, Scanned]:
+    def _pairs(self, number: int, part: CompactionPart) -> Generator[pa.RecordBatch, None, Scanned]:
         pairs = scan(worker_store(self._url, **self._s3), self._facts, number, part)
         while True:
             try:

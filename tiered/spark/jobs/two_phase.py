@@ -22,13 +22,13 @@ from tiered.format.keys import Role
 from tiered.format.root import Cleaned
 from tiered.model import Row, TopicPartition
 from tiered.plan.catalog_edit import ReplaceIntent
-from tiered.plan.maintenance import Kind
+from tiered.plan.maintenance import MaintenanceKind
 from tiered.plan.offset_map import OffsetMap, TxnsBefore
 from tiered.plan.survivors import txns_before
 from tiered.remote.catalog import Catalog
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.claim import owner_of
-from tiered.remote.compact_parts import Group, Part, inputs_of
+from tiered.remote.compact_parts import CompactionPart, RowGroup, inputs_of
 from tiered.remote.stale_root_check import need_newest
 from tiered.spark.jobs.rounds import PlannedRound, compacted_entry, rewrite
 from tiered.spark.jobs.run import Receipt, Runner, Task
@@ -77,7 +77,7 @@ def _round(runner: Runner, planned: PlannedRound, why: str) -> dict[str, Any]:
         done = Rewriting(runner, planned, shuffled, notes, why).carry_out()
     rows = sum(group.rows for part in planned.parts for group in part.groups)
     bounds = {"start": planned.round.start, "end": planned.round.first_uncleanable}
-    return {"kind": Kind.COMPACT.value, **bounds, "note": "", "rows_in": rows, **dataclasses.asdict(done)}
+    return {"kind": MaintenanceKind.COMPACT.value, **bounds, "note": "", "rows_in": rows, **dataclasses.asdict(done)}
 
 
 def rewrite_part_of(store: Store, task: Task, live: bytes) -> Receipt:
@@ -143,7 +143,7 @@ class Rewriting:
         if rows:
             self._rewrite([number], [self._task(number, part, [part.groups[-1]], always=True)], [[rows]])
 
-    def _task(self, number: int, part: Part, groups: Sequence[Group], *, always: bool) -> Task:
+    def _task(self, number: int, part: CompactionPart, groups: Sequence[RowGroup], *, always: bool) -> Task:
         listed = [(dataclasses.astuple(group), *_listed(self._before[group])) for group in groups]
         return {
             "round": dataclasses.asdict(self._planned.round),
@@ -170,7 +170,7 @@ class Rewriting:
                 if made is not None:
                     self._take(rows, Row(*made))
 
-    def _inputs(self, snapshot: Snapshot, group: Group) -> list[Row]:
+    def _inputs(self, snapshot: CatalogView, group: RowGroup) -> list[Row]:
         """Return the rows that a group is to replace, none if a trim took them. Raises NotFoundError."""
         return drive(self._runner.store, inputs_of(snapshot, group))
 
@@ -185,7 +185,7 @@ class Rewriting:
     def _commit(self, old: Sequence[Row], row: Row, cleaned: Cleaned | None) -> None:
         intent = ReplaceIntent(tuple(old), (row,), cleaned)
         try:
-            drive(self._runner.store, self._catalog.commit(intent, reason=f"{Kind.COMPACT}, {self._why}"))
+            drive(self._runner.store, self._catalog.commit(intent, reason=f"{MaintenanceKind.COMPACT}, {self._why}"))
         except NotFoundError as gone:
             root = self._catalog.root
             if gone.__class__ is not NotFoundError or root is None or root.start_offset < row.next:
@@ -195,7 +195,7 @@ class Rewriting:
         root = self._pinned().root
         return any(entry.end_offset >= self._planned.round.first_uncleanable for entry in root.cleaned)
 
-    def _pinned(self) -> Snapshot:
+    def _pinned(self) -> CatalogView:
         snapshot = drive(self._runner.store, self._catalog.pin())
         if snapshot is None:
             raise NotFoundError(f"{self._planned.round.topic} has no catalog any more", hint="plan again")

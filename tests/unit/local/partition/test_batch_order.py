@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tiered.format.batch_scanner import NO_LIMIT, Offsets, Span
+from tiered.format.batch_scanner import NO_LIMIT, BatchPosition, Offsets
 from tiered.local.recovery.order import BatchOrder
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
@@ -14,7 +14,7 @@ Ranges = list[tuple[int, int]]
 
 def judged(order: BatchOrder, ranges: Ranges) -> list[bool]:
     """Whether each batch, of (first, last offset), fits; they stand one behind the other, ``SIZE`` bytes each."""
-    return [order.fits(Span(at * SIZE, SIZE, first, last), first) for at, (first, last) in enumerate(ranges)]
+    return [order.fits(BatchPosition(at * SIZE, SIZE, first, last), first) for at, (first, last) in enumerate(ranges)]
 
 
 @pytest.mark.parametrize("dense", [True, False])
@@ -53,7 +53,7 @@ def test_a_batch_too_far_from_the_base_for_an_index() -> None:
     last = 5 + MAX_RELATIVE_OFFSET
     assert judged(order, [(5, 5), (last, last)]) == [True, True]
     order = BatchOrder(Offsets(5, NO_LIMIT), dense=False)
-    far = Span(SIZE, SIZE, last + 1, last + 1)
+    far = BatchPosition(SIZE, SIZE, last + 1, last + 1)
     assert judged(order, [(5, 5)]) == [True]
     assert (order.overflows(far, last + 1), order.fits(far, last + 1)) == (True, False)
     assert (order.expected, order.damage) == (6, (SIZE, 6))

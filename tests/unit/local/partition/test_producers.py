@@ -23,7 +23,7 @@ from tiered.format.batch import encode_batch, read_header
 from tiered.format.codecs import Codec
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 from tiered.model import AbortedTxn, NewRecord
-from tiered.plan.producer_state import DEFAULT_EXPIRATION_MS, Snapshot
+from tiered.plan.producer_state import DEFAULT_EXPIRATION_MS, ProducerSnapshot
 from tiered.testing.clock import START_MS
 from tiered.testing.disk import PowerCut, on_nth
 
@@ -273,10 +273,10 @@ def test_case_58_a_damaged_snapshot_file_is_deleted_and_the_older_one_loaded(tmp
     newest.write_bytes(damage(newer))
     producers = bench.writer.producers
     found = producers._newest([2, 1])
-    assert found == Snapshot(1, (ProducerEntry(7, 0, 4, 0, 0, START_MS),))
+    assert found == ProducerSnapshot(1, (ProducerEntry(7, 0, 4, 0, 0, START_MS),))
     assert bench.snapshots == [1]
     newest.write_bytes(newer)
-    assert producers._newest([2, 1]) == Snapshot(2, tuple(decode_snapshot(newer)))
+    assert producers._newest([2, 1]) == ProducerSnapshot(2, tuple(decode_snapshot(newer)))
     assert bench.snapshots == [1, 2]
 
 

@@ -14,7 +14,7 @@ from tests.unit.local.bench import batch
 from tests.unit.local.partition.old_batches import message, wrapper
 from tiered.errors import CorruptionError, OffsetOutOfRangeError
 from tiered.format.batch import decode_records, encode_batch
-from tiered.format.batch_scanner import Offsets, Run, walk_headers
+from tiered.format.batch_scanner import BatchRun, Offsets, walk_headers
 from tiered.format.codecs import Codec
 from tiered.format.keys import log_name
 from tiered.format.pure_kernels import Block
@@ -46,7 +46,7 @@ def log(tmp_path: Path) -> Iterator[PartitionLog]:
         yield partition
 
 
-def split(runs: list[Run]) -> list[bytes]:
+def split(runs: list[BatchRun]) -> list[bytes]:
     """The batches of runs."""
     return [bytes(run.data[at : at + h.size_bytes]) for run in runs for at, h in walk_headers(run.data)]
 
@@ -119,7 +119,7 @@ def test_what_is_before_a_damage_comes_before_its_error(log: PartitionLog, at: i
         if place >= 0:
             data[place + headers[at].size_bytes - 1] ^= 1
             extent.segment.path.write_bytes(data)
-    found: list[Run] = []
+    found: list[BatchRun] = []
     with pytest.raises(CorruptionError, match="CRC mismatch") as error:
         found.extend(log.read_runs(0))  # extend keeps what came before an error
     assert error.value.offset == headers[at].base_offset

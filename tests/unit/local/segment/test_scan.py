@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.local.bench import batch
 from tiered.errors import CorruptionError
-from tiered.format.batch_scanner import Offsets, Span
+from tiered.format.batch_scanner import BatchPosition, Offsets
 from tiered.format.keys import log_name
 from tiered.format.segment_stats import SegmentStats
 from tiered.local.disk.files import PosixFiles
@@ -126,7 +126,7 @@ def test_stretches_are_the_batches_of_a_segment_as_many_at_once_as_fit(tmp_path:
 def test_a_known_stretch_is_given_without_its_bytes(tmp_path: Path) -> None:
     path, size = written(tmp_path, 0, 1, 2, 3, 4)
     each = size // 5
-    known = {0: Span(0, 2 * each, 0, 1), 4 * each: Span(4 * each, each, 4, 4)}
+    known = {0: BatchPosition(0, 2 * each, 0, 1), 4 * each: BatchPosition(4 * each, each, 4, 4)}
     with LogFile(PosixFiles(), path) as log:
         found = list(log.stretches(0, size, Offsets(0, 5), 0, buffer_bytes=2 * each, known=known))
     assert [(span.base_offset, span.last_offset, len(view)) for span, view, _ in found] == [
@@ -140,6 +140,6 @@ def test_a_known_stretch_is_given_without_its_bytes(tmp_path: Path) -> None:
 def test_a_known_stretch_that_stands_elsewhere_is_damage(tmp_path: Path, span: tuple[int, int]) -> None:
     path, size = written(tmp_path, 0, 1)
     each = size // 2
-    known = {each: Span(each, each, *span)}
+    known = {each: BatchPosition(each, each, *span)}
     with LogFile(PosixFiles(), path) as log, pytest.raises(CorruptionError, match="stands where"):
         list(log.stretches(0, size, Offsets(0, 2), 0, buffer_bytes=each, known=known))

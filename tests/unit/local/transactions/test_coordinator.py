@@ -11,7 +11,7 @@ from tests.unit.plan.producers.building import Log, data, marker
 from tiered.errors import ConfigError, InvalidTxnStateError, ProducerFencedError
 from tiered.format.coordinator_records import TxnState, TxnValue
 from tiered.model import AbortedTxn, NewRecord, TopicPartition
-from tiered.plan.transactions import Step, TransactionCoordinator, TxnMarker, Unfinished
+from tiered.plan.transactions import TransactionChange, TransactionCoordinator, TxnMarker, UnfinishedTransaction
 
 ID = "orders-writer"
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
@@ -25,7 +25,7 @@ class Directory:
         self.records: list[NewRecord] = []
         self.now_ms = 1000
 
-    def do(self, step: Step | None) -> TxnValue | None:
+    def do(self, step: TransactionChange | None) -> TxnValue | None:
         assert step is not None
         self.records.append(step.record)
         self.coordinator.apply(step)
@@ -172,7 +172,7 @@ def test_what_a_start_after_a_crash_must_do(state: TxnState) -> None:
     if state in (TxnState.DEAD, TxnState.EMPTY, TxnState.COMPLETE_COMMIT, TxnState.COMPLETE_ABORT):
         assert unfinished == ()
         return
-    assert unfinished == (Unfinished(ID, state),)
+    assert unfinished == (UnfinishedTransaction(ID, state),)
     assert unfinished[0].is_decided is (state is not TxnState.ONGOING)
     if not unfinished[0].is_decided:
         again.apply(again.fence(ID, now_ms=9))
@@ -200,7 +200,7 @@ def with_epoch(epoch: int) -> Directory:
     directory = at(TxnState.EMPTY)
     txn = directory.coordinator.find(ID)
     assert txn is not None
-    directory.do(Step(ID, txn, TxnValue(5, epoch, 60_000, TxnState.EMPTY, None, 1000)))
+    directory.do(TransactionChange(ID, txn, TxnValue(5, epoch, 60_000, TxnState.EMPTY, None, 1000)))
     return directory
 
 
@@ -295,9 +295,9 @@ def test_a_fencing_that_an_older_coordinator_left_is_an_abort() -> None:
     d = at(TxnState.ONGOING)
     txn = d.coordinator.find(ID)
     assert txn is not None
-    d.do(Step(ID, txn, TxnValue(0, 0, 60_000, TxnState.PREPARE_EPOCH_FENCE, (A0,), 1000, 1000)))
+    d.do(TransactionChange(ID, txn, TxnValue(0, 0, 60_000, TxnState.PREPARE_EPOCH_FENCE, (A0,), 1000, 1000)))
     assert [u.is_decided for u in d.coordinator.recover()] == [False]
     d.do(d.coordinator.fence(ID, now_ms=1000))
     assert d.coordinator.state(ID) is TxnState.PREPARE_ABORT
-    d.do(Step(ID, d.coordinator.find(ID), TxnValue(0, 0, 60_000, TxnState.DEAD)))
+    d.do(TransactionChange(ID, d.coordinator.find(ID), TxnValue(0, 0, 60_000, TxnState.DEAD)))
     assert d.coordinator.find(ID) is None

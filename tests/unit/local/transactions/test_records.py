@@ -25,7 +25,7 @@ from tiered.format.coordinator_records import (
     encode_transaction_key,
     record_as_json,
 )
-from tiered.format.kafka_struct import Field, Kind, Layout, fields_of, read_struct
+from tiered.format.kafka_struct import Field, FieldType, Layout, fields_of, read_struct
 from tiered.format.kernels import Record
 from tiered.format.wire import MAX_TAGGED_FIELDS, WireReader, WireWriter
 from tiered.model import TopicPartition
@@ -71,7 +71,7 @@ def struct_of(fields: tuple[Field, ...], version: int) -> st.SearchStrategy[dict
     return st.fixed_dictionaries(plain, optional=tagged)
 
 
-def kind_of(kind: Kind, version: int) -> st.SearchStrategy[Any]:
+def kind_of(kind: FieldType, version: int) -> st.SearchStrategy[Any]:
     if kind.item is not None:
         found: st.SearchStrategy[Any] = st.lists(kind_of(kind.item, version), max_size=2)
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tiered.plan.producer import SEQUENCES, Marker, Origin, ProducerBatch
-from tiered.plan.producer_state import Duplicate, Prepared, ProducerState
+from tiered.plan.producer_state import Duplicate, PreparedBatches, ProducerState
 from tiered.plan.visibility import CompletedTxn
 
 PID = 7
@@ -30,7 +30,7 @@ class Log:
         self.end = end
         self.completed: list[CompletedTxn] = []
 
-    def append(self, *batches: ProducerBatch, origin: Origin = Origin.CLIENT) -> Prepared | Duplicate:
+    def append(self, *batches: ProducerBatch, origin: Origin = Origin.CLIENT) -> PreparedBatches | Duplicate:
         answer = self.state.prepare(batches, origin)
         if isinstance(answer, Duplicate):
             return answer
@@ -43,7 +43,7 @@ class Log:
         self.state.settle(completed, self.end)
         return answer
 
-    def mark(self, batch: ProducerBatch) -> Prepared | Duplicate:
+    def mark(self, batch: ProducerBatch) -> PreparedBatches | Duplicate:
         return self.append(batch, origin=Origin.COORDINATOR)
 
     def plain(self, count: int) -> None:

@@ -15,7 +15,7 @@ from tiered.format.kernels import Record
 from tiered.format.producer_snapshot import ProducerEntry
 from tiered.model import NewRecord
 from tiered.plan.producer import SEQUENCES, BatchSpan, Marker, Origin, Producer, follows, producer_batch
-from tiered.plan.producer_state import Duplicate, Prepared, ProducerState, Snapshot
+from tiered.plan.producer_state import Duplicate, PreparedBatches, ProducerSnapshot, ProducerState
 
 LAST = SEQUENCES - 1
 
@@ -103,7 +103,7 @@ def test_only_five_batches_are_known_and_one_after_a_load() -> None:
     producer = log.state.producer(PID)
     assert producer is not None
     assert [span.last_sequence for span in producer.batches] == [2, 3, 4, 5, 6]
-    log.state.load(Snapshot(7, log.state.entries()), log_start=0, now_ms=1000)
+    log.state.load(ProducerSnapshot(7, log.state.entries()), log_start=0, now_ms=1000)
     assert log.append(data(6)) == Duplicate(6, 6, 1000)
     with pytest.raises(OutOfOrderSequenceError):
         log.append(data(5))
@@ -139,7 +139,7 @@ def test_what_was_checked_before_another_append_is_not_applied() -> None:
     log = Log()
     first = log.state.prepare([data(0)])
     log.append(data(0))
-    assert isinstance(first, Prepared)
+    assert isinstance(first, PreparedBatches)
     with pytest.raises(ConfigError, match="has changed"):
         log.state.apply(first, [1])
     changes: list[Callable[[ProducerState], object]] = [
@@ -150,11 +150,11 @@ def test_what_was_checked_before_another_append_is_not_applied() -> None:
     for change in changes:
         stale = log.state.prepare([data(1)])
         change(log.state)
-        assert isinstance(stale, Prepared)
+        assert isinstance(stale, PreparedBatches)
         with pytest.raises(ConfigError, match="has changed"):
             log.state.apply(stale, [1])
     now = log.state.prepare([data(1)])
-    assert isinstance(now, Prepared)
+    assert isinstance(now, PreparedBatches)
     with pytest.raises(ConfigError, match="2 offsets for 1 batches"):
         log.state.apply(now, [1, 2])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.plan.producers.building import Log, data, marker
-from tiered.plan.producer_state import ProducerState, Snapshot, loadable, out_of_range, points_of_rebuild, stray
+from tiered.plan.producer_state import ProducerSnapshot, ProducerState, loadable, out_of_range, points_of_rebuild, stray
 
 
 def test_case_57_a_snapshot_is_written_once() -> None:
@@ -13,12 +13,12 @@ def test_case_57_a_snapshot_is_written_once() -> None:
     assert log.state.pending_snapshot() is None
     log.append(data(0))
     pending = log.state.pending_snapshot()
-    assert pending == Snapshot(1, log.state.entries())
+    assert pending == ProducerSnapshot(1, log.state.entries())
     assert log.state.pending_snapshot() == pending  # until it is on disk
     log.state.snapshot_taken(1)
     assert log.state.pending_snapshot() is None
     log.plain(1)
-    assert log.state.pending_snapshot() == Snapshot(2, log.state.entries())
+    assert log.state.pending_snapshot() == ProducerSnapshot(2, log.state.entries())
 
 
 def test_case_57_and_58_which_to_delete_and_which_to_try() -> None:
@@ -58,7 +58,7 @@ def test_a_truncation_needs_a_reload_unless_it_cuts_nothing() -> None:
     assert log.state.is_current(2, 6)
     assert not log.state.is_current(2, 5)
     entries = log.state.entries()
-    log.state.load(Snapshot(4, entries[:0]), log_start=2, now_ms=1000)
+    log.state.load(ProducerSnapshot(4, entries[:0]), log_start=2, now_ms=1000)
     assert (len(log.state), log.state.map_end_offset, log.state.first_unstable_offset) == (0, 4, None)
     assert log.state.pending_snapshot() is None
 
@@ -76,7 +76,7 @@ def test_a_load_leaves_expired_producers_behind_and_keeps_open_transactions() ->
     log.append(data(0, pid=2, ts=0, txn=True))
     log.append(data(0, pid=3, ts=500))
     state = ProducerState(expiration_ms=1000)
-    state.load(Snapshot(3, log.state.entries()), log_start=0, now_ms=1000)
+    state.load(ProducerSnapshot(3, log.state.entries()), log_start=0, now_ms=1000)
     assert [e.producer_id for e in state.entries()] == [2, 3]
     assert list(state.open_txns()) == [(1, 2)]
 
@@ -86,7 +86,7 @@ def test_open_transactions_are_ordered_by_offset_whatever_their_ids() -> None:
     for pid in (9, 3, 5):
         log.append(data(0, pid=pid, txn=True))
     again = ProducerState()
-    again.load(Snapshot(3, log.state.entries()), log_start=0, now_ms=1000)
+    again.load(ProducerSnapshot(3, log.state.entries()), log_start=0, now_ms=1000)
     assert list(again.open_txns()) == [(0, 9), (1, 3), (2, 5)]
     assert again.first_unstable_offset == 0
     txn = again.replay(marker(pid=9, base=3))

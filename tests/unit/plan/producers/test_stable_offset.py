@@ -8,7 +8,7 @@ from tests.unit.plan.producers.building import PID, Log, data, marker
 from tiered.errors import InvalidTxnStateError, ProducerFencedError
 from tiered.model import AbortedTxn
 from tiered.plan.producer import Origin, ProducerBatch
-from tiered.plan.producer_state import Prepared, ProducerState, Snapshot
+from tiered.plan.producer_state import PreparedBatches, ProducerSnapshot, ProducerState
 
 
 @pytest.mark.parametrize("reload", [False, True])
@@ -20,7 +20,7 @@ def test_case_52_an_older_coordinator_is_fenced(reload: bool, empty: bool) -> No
             log.append(data(0, txn=True), origin=Origin.COORDINATOR)
         log.mark(marker(coordinator=coordinator))
     if reload:
-        log.state.load(Snapshot(log.end, log.state.entries()), log_start=0, now_ms=2000)
+        log.state.load(ProducerSnapshot(log.end, log.state.entries()), log_start=0, now_ms=2000)
     with pytest.raises(ProducerFencedError, match="coordinator epoch 1, 2 was seen"):
         log.mark(marker(coordinator=1))
 
@@ -107,7 +107,7 @@ def test_case_54_the_start_of_the_log_raises_the_first_unstable_offset() -> None
     assert log.state.last_stable_offset(10) == 5
     log.state.raise_log_start(3)  # never back
     assert log.state.first_unstable_offset == 5
-    log.state.load(Snapshot(10, log.state.entries()), log_start=8, now_ms=1000)
+    log.state.load(ProducerSnapshot(10, log.state.entries()), log_start=8, now_ms=1000)
     assert log.state.first_unstable_offset == 8
     log.mark(marker(abort=True))
     assert log.completed[0].index_entry == AbortedTxn(PID, 0, 10, 11)
@@ -126,7 +126,7 @@ def test_case_56_an_index_that_cannot_be_written_holds_the_stable_offset() -> No
     log = Log()
     log.append(data(0, 3, txn=True))
     answer = log.state.prepare([marker(abort=True)], Origin.COORDINATOR)
-    assert isinstance(answer, Prepared)
+    assert isinstance(answer, PreparedBatches)
     (completed,) = log.state.apply(answer, [3])
     assert completed.index_entry == AbortedTxn(PID, 0, 3, 4)
     # The write fails here: nobody settles.

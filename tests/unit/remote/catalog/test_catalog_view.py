@@ -21,7 +21,7 @@ from tiered.format.rows import NO_ROWS, Rows
 from tiered.model import Row
 from tiered.plan.commit import Stamp, create_root
 from tiered.remote import catalog_view
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.pages import PageCache
 from tiered.store.base import ABSENT, Put, Steps
 from tiered.store.driver import drive
@@ -49,7 +49,7 @@ def run(steps: Steps[T]) -> T:
     return drive(MemoryStore(), steps)
 
 
-def everything(pinned: Snapshot, start: int = 0) -> list[Row]:
+def everything(pinned: CatalogView, start: int = 0) -> list[Row]:
     found: list[Row] = []
     at = start
     while len(rows := run(pinned.piece(at))):
@@ -58,7 +58,7 @@ def everything(pinned: Snapshot, start: int = 0) -> list[Row]:
     return found
 
 
-def flagged(pinned: Snapshot, flags: int, start: int) -> list[Row]:
+def flagged(pinned: CatalogView, flags: int, start: int) -> list[Row]:
     found: list[Row] = []
     at = start
     while len(rows := run(pinned.flagged(flags, at))):
@@ -73,12 +73,12 @@ def test_answers_are_those_of_one_list(
 ) -> None:
     rows = rows_of(shapes)
     pages = Pages()
-    pinned = pages.of(root_of(rows)) if paged else Snapshot.of(root_of(rows))
+    pinned = pages.of(root_of(rows)) if paged else CatalogView.of(root_of(rows))
     with patch.object(catalog_view, "read_pages", pages.answer):
         compare(pinned, rows, offset, timestamp)
 
 
-def compare(pinned: Snapshot, rows: list[Row], offset: int, timestamp: int) -> None:
+def compare(pinned: CatalogView, rows: list[Row], offset: int, timestamp: int) -> None:
     behind = [row for row in rows if row.next > offset]
     assert everything(pinned) == rows
     assert everything(pinned, offset) == behind
@@ -106,7 +106,7 @@ def test_what_has_no_record_has_no_time(
     rows = rows_of([(10, 50 * at, 0) for at in range(6)], first=0)
     rows = [row._replace(min_ts=-1 if at in holes else row.max_ts) for at, row in enumerate(rows)]
     rows = [row._replace(max_ts=-1) if row.min_ts < 0 else row for row in rows]
-    pinned = pages.of(root_of(rows)) if paged else Snapshot.of(root_of(rows))
+    pinned = pages.of(root_of(rows)) if paged else CatalogView.of(root_of(rows))
     assert run(pinned.times()) == expected
     assert pages.read <= 1
 
@@ -126,7 +126,7 @@ def test_a_lookup_reads_the_pages_that_may_hold_it(monkeypatch: pytest.MonkeyPat
 def test_no_piece_is_larger_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog_view, "PIECE_ROWS", 3)
     rows = rows_of([(10, 5, 1)] * 8)
-    pinned = Snapshot.of(root_of(rows))
+    pinned = CatalogView.of(root_of(rows))
     assert len(run(pinned.piece(0))) == len(run(pinned.flagged(1, 0))) == 3
     assert everything(pinned) == flagged(pinned, 1, 0) == rows
 
@@ -139,9 +139,9 @@ def test_a_page_that_is_named_as_another_kind_is_refused_also_from_memory() -> N
     store = MemoryStore()
     store.execute(Put(page.key, page.body, ABSENT))
     cache = PageCache()
-    leaf = Snapshot.of(replace(root, rows=NO_ROWS, leaves=Pointers.of([page.pointer])), cache)
+    leaf = CatalogView.of(replace(root, rows=NO_ROWS, leaves=Pointers.of([page.pointer])), cache)
     assert drive(store, leaf.at(3)) == rows[0]
-    twisted = Snapshot.of(replace(root, rows=NO_ROWS, inner=Pointers.of([page.pointer])), cache)
+    twisted = CatalogView.of(replace(root, rows=NO_ROWS, inner=Pointers.of([page.pointer])), cache)
     with pytest.raises(CorruptionError, match=page.key):
         drive(store, twisted.at(3))
 

@@ -18,10 +18,10 @@ from tests.unit.remote.cost.bill import Bill, Line
 from tiered.erase.erase import erase_steps, plan_erase_steps
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.erasure import Selection
-from tiered.plan.maintenance import PART_BYTES, ROUTINE, Kind
+from tiered.plan.maintenance import PART_BYTES, ROUTINE, MaintenanceKind
 from tiered.plan.read import READ_LIMITS, RemoteSpan
 from tiered.program.maintenance_loop import Scope, Upkeep
-from tiered.remote.maintain import Done
+from tiered.remote.maintain import ActionResult
 from tiered.remote.topics import load_topic_to_read
 from tiered.store.base import Capabilities
 from tiered.store.driver import drive
@@ -52,7 +52,7 @@ class Desk:
         self.bill = Bill(self.log.request_counts)
         metrics = StoreMetrics()
         self.upkeep_bill = Bill(metrics)
-        self.done: list[Done] = []
+        self.done: list[ActionResult] = []
         self.store = open_store(self.url, StoreOptions(clock=self.clock, metrics=metrics))
 
     def segments(self, count: int, *, batches: int = 1, keys: int = 1000) -> int:
@@ -66,7 +66,7 @@ class Desk:
             partition.roll()
         return sum(segment.size_bytes for segment in partition.sealed_segments(0)[before:])
 
-    def upkeep(self, *kinds: Kind) -> Upkeep:
+    def upkeep(self, *kinds: MaintenanceKind) -> Upkeep:
         """A maintainer that has looked once: the store is probed only then."""
         upkeep = Upkeep(
             self.store,
@@ -263,7 +263,7 @@ def with_a_round_and_a_claim(**requests: int) -> dict[str, int]:
 @pytest.mark.parametrize("rows", [4, 8, 16])
 def test_a_merge_reads_and_writes_its_bytes_once(desk: Desk, rows: int) -> None:
     """A GET a row and one of the last index; two PUTs of the new segment, one of the root."""
-    upkeep = desk.upkeep(Kind.MERGE)
+    upkeep = desk.upkeep(MaintenanceKind.MERGE)
     size = desk.segments(rows)
     desk.log.sync()
     upkeep.turn()
@@ -280,7 +280,7 @@ def test_a_merge_reads_and_writes_its_bytes_once(desk: Desk, rows: int) -> None:
 def test_what_a_merge_writes_beyond_a_part_goes_in_parts(tmp_path: Path) -> None:
     desk = Desk(tmp_path, **{"segment.bytes": 40 * MIB})
     try:
-        upkeep = desk.upkeep(Kind.MERGE)
+        upkeep = desk.upkeep(MaintenanceKind.MERGE)
         size = desk.segments(4, batches=160)
         assert PART_BYTES < size < 2 * PART_BYTES
         desk.log.sync()
@@ -296,7 +296,7 @@ def test_a_compaction_reads_its_bytes_twice(tmp_path: Path, rows: int) -> None:
     """Once for the map of keys, once to write what stays: two GETs a row, of the indexes what a segment needs."""
     desk = Desk(tmp_path, **{"cleanup.policy": "compact"})
     try:
-        upkeep = desk.upkeep(Kind.COMPACT)
+        upkeep = desk.upkeep(MaintenanceKind.COMPACT)
         size = desk.segments(rows, batches=4)
         desk.log.sync()
         upkeep.turn()
@@ -309,7 +309,7 @@ def test_a_compaction_reads_its_bytes_twice(tmp_path: Path, rows: int) -> None:
 
 def test_a_collection_lists_the_pins_and_deletes_a_thousand_keys_a_request(desk: Desk) -> None:
     """Its claim, floor, what is done and two audit lines, before and after, are a PUT each."""
-    upkeep = desk.upkeep(Kind.MERGE, Kind.COLLECT)
+    upkeep = desk.upkeep(MaintenanceKind.MERGE, MaintenanceKind.COLLECT)
     desk.segments(8)
     desk.log.sync()
     upkeep.turn()

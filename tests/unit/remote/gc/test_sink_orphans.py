@@ -17,13 +17,13 @@ from tiered.format.decision import ABORTED, COMMITTED, Decision
 from tiered.format.keys import index_key, staged_key, staged_prefix, staged_uid
 from tiered.format.root import TXNS_LIMIT
 from tiered.model import Row, TopicPartition
-from tiered.plan.maintenance import ORPHAN_MS, Kind
+from tiered.plan.maintenance import ORPHAN_MS, MaintenanceKind
 from tiered.plan.sink_commit import once_id
 from tiered.remote.gc.orphans import Swept
 from tiered.remote.gc.sink_orphans import DECISION_KEPT_MS, sweep_decisions
 from tiered.remote.maintain import Maintainer
 from tiered.remote.sink_commit import Sink, read_decision, upload_staged
-from tiered.store.base import ABSENT, Delete, Get, Head, List, Object, Outcome, Page, Put, Steps, StoreRequest
+from tiered.store.base import ABSENT, Delete, Get, Head, List, ListPage, Object, Outcome, Put, Steps, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 
@@ -66,7 +66,7 @@ def commit(log: RemoteLog, decision: Decision) -> None:
 
 def staged_keys(log: RemoteLog) -> set[str]:
     page = log.store.execute(List(staged_prefix(TOPIC_ID, 0)))
-    assert isinstance(page, Page)
+    assert isinstance(page, ListPage)
     return {entry.key for entry in page.entries}
 
 
@@ -192,7 +192,7 @@ def test_what_nobody_can_tell_stays(log: RemoteLog) -> None:
 
 def decisions(log: RemoteLog) -> list[str]:
     page = log.store.execute(List("txn/"))
-    assert isinstance(page, Page)
+    assert isinstance(page, ListPage)
     return [entry.key for entry in page.entries]
 
 
@@ -306,7 +306,7 @@ def test_a_forgotten_decision_goes_whose_segments_were_merged_away(log: RemoteLo
     config = TopicConfig(gc_grace_ms=GRACE_MS, merge_min_bytes=1 << 20)
     maintainer = Maintainer(TopicPartition(log.topic, 0), TOPIC_ID, config, owner="merge:1")
     wait(log, 2 * DECISION_KEPT_MS)
-    for kinds, gone in (((Kind.MERGE,), []), ((Kind.COLLECT,), [f"txn/{ONCE}/0"])):
+    for kinds, gone in (((MaintenanceKind.MERGE,), []), ((MaintenanceKind.COLLECT,), [f"txn/{ONCE}/0"])):
         plan = run(log, maintainer.plan(kinds))
         assert plan is not None
         for action in plan.actions:

@@ -23,7 +23,7 @@ from tiered.remote.pages import PageCache, read_pages
 from tiered.store.base import (
     ABSENT,
     List,
-    Page,
+    ListPage,
     Put,
 )
 from tiered.store.memory import MemoryStore
@@ -95,7 +95,7 @@ class Place:
         after = ""
         while True:
             page = self.store.inner.execute(List(PREFIX, start_after=after))
-            assert isinstance(page, Page)
+            assert isinstance(page, ListPage)
             found |= {entry.key for entry in page.entries}
             if not page.more:
                 break

@@ -10,7 +10,7 @@ from tiered.config import TopicConfig
 from tiered.format.batch import encode_batch
 from tiered.format.rows import Rows
 from tiered.model import NewRecord, Row, TopicPartition
-from tiered.plan.maintenance import Kind, PartitionPlan
+from tiered.plan.maintenance import MaintenanceKind, MaintenancePlan
 from tiered.remote.maintain import Maintainer
 from tiered.store.base import Get, Object
 from tiered.store.driver import drive
@@ -31,8 +31,8 @@ def key_of(offset: int) -> int:
     return 0 if offset % 100 > 90 else offset * 7 % 60
 
 
-def plan_of(log: RemoteLog, maintainer: Maintainer) -> PartitionPlan:
-    plan = drive(log.store, maintainer.plan((Kind.COMPACT,)), clock=log.clock, ids=log.ids)
+def plan_of(log: RemoteLog, maintainer: Maintainer) -> MaintenancePlan:
+    plan = drive(log.store, maintainer.plan((MaintenanceKind.COMPACT,)), clock=log.clock, ids=log.ids)
     assert plan is not None
     return plan
 

@@ -20,7 +20,7 @@ from tiered.format.root import encode_root
 from tiered.format.trash import TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TRASH_TREE
 from tiered.format.user_snapshot import encode_kept
 from tiered.model import TopicPartition
-from tiered.plan.maintenance import PIN_MS, Kind, newest_trimmed
+from tiered.plan.maintenance import PIN_MS, MaintenanceKind, newest_trimmed
 from tiered.remote.gc.garbage import Collected
 from tiered.remote.maintain import ALL_GOES, Maintainer
 from tiered.remote.pages import PageCache
@@ -29,10 +29,10 @@ from tiered.store.base import (
     Deleted,
     Get,
     List,
+    ListPage,
     Match,
     Object,
     Outcome,
-    Page,
     Put,
     StoreRequest,
 )
@@ -70,10 +70,10 @@ def test_a_plan_whose_pages_were_collected_meanwhile_is_made_of_the_newest_root(
         return execute(request)
 
     place.store.execute = standing_still  # type: ignore[method-assign]
-    plan = place.world.run(planner_of().plan([Kind.RETENTION]))
+    plan = place.world.run(planner_of().plan([MaintenanceKind.RETENTION]))
     assert plan is not None
     assert (plan.version, next(trims, None)) == (place.root.version, None)
-    assert [(each.kind, each.start) for each in plan.actions] == [(Kind.RETENTION, place.root.start_offset)]
+    assert [(each.kind, each.start) for each in plan.actions] == [(MaintenanceKind.RETENTION, place.root.start_offset)]
 
 
 def test_a_plan_says_that_a_page_is_lost(place: Place) -> None:
@@ -82,7 +82,7 @@ def test_a_plan_says_that_a_page_is_lost(place: Place) -> None:
     place.store.execute(Delete(tuple(lost)))
     place.store.forget()
     with pytest.raises(CorruptionError, match=r"its page .* is gone"):
-        place.world.run(planner_of().plan([Kind.RETENTION]))
+        place.world.run(planner_of().plan([MaintenanceKind.RETENTION]))
     asked = [request.key for request in place.store.requests if isinstance(request, Get)]
     assert [key.endswith("/root") for key in asked] == [True, False, True, False]
 
@@ -182,7 +182,7 @@ def test_what_a_snapshot_holds_costs_neither_a_version_nor_a_line_a_round(place:
 
     def turn() -> Collected:
         maintainer = planner_of()
-        plan = place.world.run(maintainer.plan([Kind.COLLECT]))
+        plan = place.world.run(maintainer.plan([MaintenanceKind.COLLECT]))
         assert plan is not None
         (action,) = plan.actions
         collected = place.world.run(maintainer.run(action, TRUSTED)).collected
@@ -191,7 +191,7 @@ def test_what_a_snapshot_holds_costs_neither_a_version_nor_a_line_a_round(place:
 
     def lines() -> int:
         page = place.store.inner.execute(List("jobs/gc/"))
-        assert isinstance(page, Page)
+        assert isinstance(page, ListPage)
         return len(page.entries)
 
     first = turn()
@@ -342,7 +342,7 @@ def test_a_trim_to_the_end_leaves_the_objects_of_the_newest_row_until_the_next_a
         place.collect()
     newest = place.rows()[-1]
     maintainer = Maintainer(TopicPartition("flights", 0), TOPIC_ID, TopicConfig(), owner="m:1")
-    plan = place.world.run(maintainer.plan((Kind.RETENTION,), begin_at=place.end))
+    plan = place.world.run(maintainer.plan((MaintenanceKind.RETENTION,), begin_at=place.end))
     assert plan is not None
     assert plan.notes == (ALL_GOES,)
     place.trim(place.end)

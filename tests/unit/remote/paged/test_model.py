@@ -11,7 +11,7 @@ from tiered.format.keys import Role
 from tiered.format.root import Root
 from tiered.plan.catalog_edit import ReplaceIntent, TrimIntent
 from tiered.plan.commit import Intent, Shape
-from tiered.plan.ownership import Reason
+from tiered.plan.ownership import RefusalReason
 
 
 def intent_of(catalog: Catalog) -> tuple[Intent, Role]:
@@ -36,7 +36,7 @@ def test_the_catalog_is_the_list(seed: int) -> None:
             catalog.apply(intent)
         else:
             assert isinstance(intent, TrimIntent), refusal
-            assert refusal.reason is Reason.NOTHING
+            assert refusal.reason is RefusalReason.NOTHING
         catalog.check()
 
 
@@ -63,7 +63,7 @@ def test_intents_that_lost_a_race_are_planned_again_on_the_newer_root(seed: int)
         if refusal is None:
             catalog.apply(intent)
             landed += 1
-        elif refusal.reason is Reason.GONE:
+        elif refusal.reason is RefusalReason.GONE:
             assert isinstance(intent, ReplaceIntent)
         catalog.check()
     assert landed > 40
@@ -84,7 +84,7 @@ def test_a_replacement_of_what_is_gone_is_refused_and_changes_nothing() -> None:
             catalog.apply(first)
         refusal = catalog.do(second, Role.MAINTAINER)
         assert refusal is not None
-        assert refusal.reason is Reason.GONE
+        assert refusal.reason is RefusalReason.GONE
         catalog.check()
     late = catalog.replacement()
     assert late is not None
@@ -93,7 +93,7 @@ def test_a_replacement_of_what_is_gone_is_refused_and_changes_nothing() -> None:
     catalog.apply(trim)
     refusal = catalog.do(late, Role.MAINTAINER)
     assert refusal is not None
-    assert refusal.reason is Reason.GONE
+    assert refusal.reason is RefusalReason.GONE
     catalog.check()
 
 

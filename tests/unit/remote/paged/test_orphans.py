@@ -34,11 +34,11 @@ from tiered.store.base import (
     Get,
     Head,
     List,
+    ListPage,
     ListUploads,
     Match,
     Object,
     Outcome,
-    Page,
     Put,
     StartUpload,
     StoreAround,
@@ -272,5 +272,5 @@ def test_a_sweep_that_is_cut_short_has_left_an_audit_line(place: Place, ended_by
 
 def keys_below(place: Place, prefix: str) -> list[str]:
     page = place.store.inner.execute(List(prefix))
-    assert isinstance(page, Page)
+    assert isinstance(page, ListPage)
     return [entry.key for entry in page.entries]

@@ -20,7 +20,7 @@ from tiered.model import Row
 from tiered.plan.catalog_edit import ReplaceIntent
 from tiered.plan.housekeeping import GcFloorIntent
 from tiered.remote.catalog import Catalog, CommitLimits
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.gc.garbage import Collector
 from tiered.remote.reader import RemotePartition
 from tiered.store.base import ABSENT, Put, Steps
@@ -56,7 +56,7 @@ def race(monkeypatch: pytest.MonkeyPatch) -> Race:
     found = Race()
     inner = RemotePartition.refresh
 
-    def refresh(self: RemotePartition) -> Steps[Snapshot | None]:
+    def refresh(self: RemotePartition) -> Steps[CatalogView | None]:
         snapshot = yield from inner(self)
         found.after(snapshot.version if snapshot is not None else 0)
         return snapshot

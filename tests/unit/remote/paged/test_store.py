@@ -22,11 +22,11 @@ from tiered.model import Row
 from tiered.plan.catalog_edit import ReplaceIntent, TrimIntent
 from tiered.plan.housekeeping import GcDoneIntent, GcFloorIntent, StateIntent
 from tiered.remote.catalog import Catalog, CommitLimits
-from tiered.remote.catalog_view import Snapshot
+from tiered.remote.catalog_view import CatalogView
 from tiered.remote.pages import PageCache, PageGone
 from tiered.remote.root_history import HIST_AGE_MS, HIST_EVERY, HIST_KEPT
 from tiered.remote.root_view import RootView
-from tiered.store.base import ABSENT, Delete, Get, List, Object, Page, Put, PutStatus, Steps, StoreRequest
+from tiered.store.base import ABSENT, Delete, Get, List, ListPage, Object, Put, PutStatus, Steps, StoreRequest
 
 T = TypeVar("T")
 GOLDEN = Path(__file__).parents[3] / "golden/data/root-of-2500-rows.olc1"
@@ -78,13 +78,13 @@ def view(world: World) -> RootView:
     return RootView(TOPIC_ID, 0, "flights")
 
 
-def pinned(world: World) -> Snapshot:
+def pinned(world: World) -> CatalogView:
     found = world.run(view(world).pin())
     assert found is not None
     return found
 
 
-def rows_of(world: World, snapshot: Snapshot) -> list[Row]:
+def rows_of(world: World, snapshot: CatalogView) -> list[Row]:
     found: list[Row] = []
     at = 0
     while len(rows := world.run(snapshot.piece(at))):
@@ -224,7 +224,7 @@ def test_the_cache_is_bounded(world: World, desk: Desk) -> None:
     fill(desk, 100)
     snapshot = pinned(world)
     cache = PageCache(3000)
-    bounded = Snapshot.of(snapshot.root, cache)
+    bounded = CatalogView.of(snapshot.root, cache)
     assert rows_of(world, bounded) == rows_of(world, snapshot)
     assert 0 < cache.size_bytes <= 3000
     assert counted(world, bounded.at(995))[1] == 0
@@ -387,7 +387,7 @@ def test_a_log_is_sealed_then_deleted_and_never_opened(world: World, desk: Desk)
 
 def copies(world: World) -> list[int]:
     found = world.store.inner.execute(List(pinned(world).root.key.removesuffix("root") + "hist/"))
-    assert isinstance(found, Page)
+    assert isinstance(found, ListPage)
     return [version for entry in found.entries if (version := parse_hist_key(entry.key)) is not None]
 
 
@@ -464,9 +464,9 @@ def test_the_root_of_the_release_before_pages_spills(world: World) -> None:
     world.run(catalog.claim("m", "gc:2"))
     root = world.run(catalog.trim(40))
     assert (len(root.leaves), len(root.rows)) == (2, 2496 - 2048)
-    snapshot = Snapshot.of(root)
+    snapshot = CatalogView.of(root)
     assert rows_of(world, snapshot) == [row for row in golden.rows if row.next > 40]
-    assert counted(world, Snapshot.of(root).at(15_000))[1] == 1
+    assert counted(world, CatalogView.of(root).at(15_000))[1] == 1
 
 
 @pytest.mark.parametrize("rows", [0, 600, 1_087, 3_000])
