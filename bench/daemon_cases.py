@@ -18,7 +18,7 @@ from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord
 from tiered.store.location import StoreLocation
 from uploader.config import Settings
-from uploader.service import Place, Service, serve
+from uploader.service import Service, ServicePlace, serve
 
 MANY = 5_000
 FEW = 1_000
@@ -52,7 +52,7 @@ def _per_commit(partitions: int) -> _Cost:
                 log.partition(tp).append([NewRecord(b"x" * 200)])
         gc.collect()
         remote = StoreLocation.parse(f"memory://bench-{partitions}-{os.getpid()}")
-        service = Service(Place(path, remote), Settings(http=None))
+        service = Service(ServicePlace(path, remote), Settings(http=None))
         logging.disable(logging.WARNING)
         cpu, wall = time.process_time(), time.monotonic()
         try:

@@ -53,7 +53,7 @@ from tiered.store.location import StoreLocation
 from tiered.store.s3 import S3Store
 from tiered.store.s3_requests import S3Target
 from uploader.config import Settings
-from uploader.service import Place, Service, serve
+from uploader.service import Service, ServicePlace, serve
 
 MB = 1e6
 UPLOAD_BYTES = 48 * 1024 * 1024
@@ -268,7 +268,7 @@ def _log(path: Path, partitions: int, segments: int, value_bytes: int) -> int:
 
 def _drained(path: Path, remote: str) -> Service:
     """The daemon, until everything is in the bucket."""
-    service = Service(Place(path, StoreLocation.parse(remote)), Settings(http=None))
+    service = Service(ServicePlace(path, StoreLocation.parse(remote)), Settings(http=None))
     logging.disable(logging.WARNING)
     try:
         ending = asyncio.run(serve(service, oneshot=DrainMode.ALL))

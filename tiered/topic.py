@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from tiered import arguments
-from tiered.appending.appender import BATCH_BYTES, BUFFER_BYTES, LINGER_MS, MAX_BLOCK_MS, Appender, Limits
+from tiered.appending.appender import BATCH_BYTES, BUFFER_BYTES, LINGER_MS, MAX_BLOCK_MS, Appender, AppenderLimits
 from tiered.appending.thread import AppenderThread
 from tiered.errors import ConfigError, InvalidRecordError, TieredError
 from tiered.format import kernels
@@ -208,7 +208,7 @@ class Topic(TopicReads):
 
         Raises ConfigError, ForkedLogError.
         """
-        limits = Limits.of(linger_ms, max_bytes, buffer_bytes, max_block_ms, durability)
+        limits = AppenderLimits.of(linger_ms, max_bytes, buffer_bytes, max_block_ms, durability)
         most = min(limits.max_bytes, self.config.max_message_bytes, self.config.segment_bytes)
         return Appender(self, self._appenders, limits._replace(max_bytes=most))
 

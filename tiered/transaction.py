@@ -59,7 +59,7 @@ def checked_timeout_ms(transactional_id: object, timeout_s: object) -> int:
     return timeout_ms
 
 
-class Target(Protocol):
+class TransactionTarget(Protocol):
     """Methods of a topic that a transaction calls."""
 
     @property
@@ -96,8 +96,8 @@ class Transaction:
         coordinator: Transactions,
         producer: TxnProducer,
         *,
-        default: Target | None,
-        find: Callable[[str], Target],
+        default: TransactionTarget | None,
+        find: Callable[[str], TransactionTarget],
         wait: Callable[[Mapping[TopicPartition, PartitionLog]], None],
     ) -> None:
         self.transactional_id = producer.transactional_id
@@ -223,7 +223,7 @@ class Transaction:
         except TieredError as error:
             _logger.warning("transaction %r could not be aborted now: %s", self.transactional_id, error)
 
-    def _append(self, target: Target, partition: int, records: list[NewRecord]) -> RecordMetadata:
+    def _append(self, target: TransactionTarget, partition: int, records: list[NewRecord]) -> RecordMetadata:
         tp, log = TopicPartition(target.name, partition), target.log(partition)
         with self._locked():
             self._check_usable()
@@ -264,7 +264,7 @@ class Transaction:
         self._coordinator.check_process()  # a fork may have copied the lock while another thread held it
         return self._lock
 
-    def _target(self, topic: str | None) -> Target:
+    def _target(self, topic: str | None) -> TransactionTarget:
         topic = arguments.text_or_none("topic", topic)
         if topic is not None and (self._default is None or topic != self._default.name):
             return self._find(topic)

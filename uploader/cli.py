@@ -33,7 +33,7 @@ from tiered.program.settings import SETTINGS
 from tiered.store.aio_driver import DaemonLoop
 from uploader import logs, status
 from uploader.config import Settings, resolve
-from uploader.service import Place, Service, Signals, serve
+from uploader.service import Service, ServicePlace, Signals, serve
 from uploader.telemetry import Notify
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -78,14 +78,14 @@ def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
     return add
 
 
-def _place(settings: Settings) -> Place:
+def _place(settings: Settings) -> ServicePlace:
     """Return log directory and store. Raises ConfigError for a store of this process, whose objects end with it."""
     directory, store = settings.place()
     if store.scheme == "memory":
         raise ConfigError(
             f"{store.url} is of one process: what is uploaded there is gone when it ends", hint="file:///dir for a try"
         )
-    return Place(directory, store)
+    return ServicePlace(directory, store)
 
 
 def _settings(flags: dict[str, Any], config_path: str | None) -> Settings:
@@ -94,7 +94,7 @@ def _settings(flags: dict[str, Any], config_path: str | None) -> Settings:
     return resolve(flags, os.environ, at_home("--config", Path(config_path)) if config_path else None)
 
 
-class Command(click.Command):
+class UploaderCommand(click.Command):
     """A command whose help exists also without docstrings in memory (``python -OO``)."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -105,7 +105,7 @@ class Command(click.Command):
 class Program(click.Group):
     """The daemon's commands, each with the whole first sentence of its help."""
 
-    command_class = Command
+    command_class = UploaderCommand
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -21,7 +21,7 @@ from tiered.store.aio_driver import DaemonLoop
 from tiered.store.location import StoreLocation
 from tiered.store.options import StoreOptions
 from uploader.config import Settings
-from uploader.service import Place, Service
+from uploader.service import Service, ServicePlace
 
 START_SECONDS = 30.0
 """Seconds that ``attach`` waits for the lock and the journal. It never waits for the store."""
@@ -60,7 +60,7 @@ class Uploader:
                 "limits are given twice: to the log and to its uploader",
                 hint="leave them out of the uploader's settings: LogConfig(limits=...) holds for both together",
             )
-        return AttachedUploader(Service(Place(Path(directory), location), self._settings, options=options))
+        return AttachedUploader(Service(ServicePlace(Path(directory), location), self._settings, options=options))
 
 
 class AttachedUploader:

@@ -74,7 +74,7 @@ class Metrics:
         build = Gauge("tiered_build_info", "1; the labels say what runs.", ["version", "python"], registry=registry)
         build.labels(__version__, platform.python_version()).set(1)
         registry.register(_Disk(self))
-        registry.register(_Partitions(views, by_partition=by_partition))
+        registry.register(_PartitionMetrics(views, by_partition=by_partition))
         registry.register(_Requests(store, clock or SystemClock()))
         registry.register(
             _Figures(limits, "What uploads and maintenance share: their memory, what the store slows down.")
@@ -109,7 +109,7 @@ class _Disk(Collector):
         yield family
 
 
-class _Partitions(Collector):
+class _PartitionMetrics(Collector):
     def __init__(self, views: Views, *, by_partition: bool) -> None:
         self._views = views
         self._by_partition = by_partition

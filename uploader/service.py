@@ -46,7 +46,7 @@ from uploader.config import Settings
 from uploader.health import HealthServer, Probes
 from uploader.metrics import Metrics
 from uploader.telemetry import Notify, Telemetry
-from uploader.upkeep import Beside
+from uploader.upkeep import MaintenanceThread
 
 PROGRAM = "tiered-uploader"
 RATE_SHARES = 4
@@ -56,7 +56,7 @@ CHECK_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServicePlace:
     """Directory and store of a service."""
 
     directory: Path
@@ -68,7 +68,7 @@ class Service:
 
     def __init__(
         self,
-        place: Place,
+        place: ServicePlace,
         settings: Settings,
         *,
         clock: Clock | None = None,
@@ -106,7 +106,7 @@ class Service:
             limits=self._limits.metrics,
             clock=self._clock,
         )
-        self._maintenance: Beside | None = None
+        self._maintenance: MaintenanceThread | None = None
         self._notify = notify or Notify("")
         self._telemetry = Telemetry(self._metrics, self._clock, notify=self._notify, each_tick=self._look_around)
         self._trouble = ""
@@ -118,7 +118,7 @@ class Service:
         self._listening: asyncio.Task[None] | None = None  # at another address
         self.http_port = 0
 
-    def _directory_of(self, place: Place, settings: Settings) -> LogDirectory:
+    def _directory_of(self, place: ServicePlace, settings: Settings) -> LogDirectory:
         if settings.sidecar is None:
             return LogDirectory(place.directory, clock=self._clock, ids=self._ids)
         return BrokerDirectory(
@@ -250,11 +250,11 @@ class Service:
                     await self._listen(listens)
         self._listening = None
 
-    def _maintain(self) -> Beside:
+    def _maintain(self) -> MaintenanceThread:
         """Start maintenance. Its store is separate, as the uploads' belongs to this event loop; limits are shared."""
         store = self._place.store.open(replace(self._options, notice_outages=False))
         pauses = PauseFile(self._directory.path, self._directory.files)  # its own: its memory is for one thread
-        return Beside(
+        return MaintenanceThread(
             store,
             every_ms=self.settings.maintain_every,
             clock=self._clock,

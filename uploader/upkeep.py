@@ -11,7 +11,7 @@ from tiered.clock import Clock, IdSource
 from tiered.errors import TieredError
 from tiered.metrics import Metric
 from tiered.model import TopicPartition
-from tiered.program.maintenance_loop import Upkeep, UpkeepView
+from tiered.program.maintenance_loop import MaintenanceLoop, UpkeepView
 from tiered.remote.claim import owner_of
 from tiered.remote.maintain import ActionResult
 from tiered.store.aio_driver import in_thread
@@ -24,7 +24,7 @@ LAST_ACTION_SECONDS = 5.0
 """Seconds that the end waits for the current action. Its lost objects are orphans of a dead epoch."""
 
 
-class Beside:
+class MaintenanceThread:
     """Maintenance on one thread, from ``__init__`` to :meth:`close`."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Beside:
     ) -> None:
         self._store = store
         owner = owner_of(PROGRAM)
-        self._upkeep = Upkeep(
+        self._upkeep = MaintenanceLoop(
             store,
             owner=owner,
             clock=clock,

@@ -12,7 +12,7 @@ from tiered.errors import ConfigError
 from tiered.model import TopicPartition
 from tiered.spark.options import ReadOptions
 from tiered.spark.stream_offsets import (
-    Extent,
+    AvailableOffsets,
     Range,
     StreamOffset,
     batch_ranges,
@@ -43,7 +43,7 @@ def test_json_brings_an_offset_back_and_its_keys_are_sorted(offset: StreamOffset
 def test_an_initial_offset_is_kafkas_json_and_an_end_says_more_under_a_reserved_key() -> None:
     initial = StreamOffset({P1: 7, P0: 20, TopicPartition("flights", 10): 1}, {})
     assert json.dumps(initial.to_json()) == '{"flights": {"0": 20, "1": 7, "10": 1}}'
-    end = end_of(initial, {P0: Range(20, 25)}, {P0: Extent(ID, 0, 25, 25)})
+    end = end_of(initial, {P0: Range(20, 25)}, {P0: AvailableOffsets(ID, 0, 25, 25)})
     assert json.dumps(end.to_json()) == (
         '{"@": {"start": {"flights": {"0": 20, "1": 7, "10": 1}}, "topic_ids": {"flights": "' + ID + '"}}, '
         '"flights": {"0": 25}}'
@@ -72,14 +72,18 @@ def at(offsets: dict[TopicPartition, int], topic_id: str = ID) -> StreamOffset:
 
 def test_without_news_the_end_is_the_start_itself() -> None:
     start = StreamOffset({P0: 5}, {"flights": ID}, {P0: 2})
-    extents = {P0: Extent(ID, 0, 5, 5)}
+    extents = {P0: AvailableOffsets(ID, 0, 5, 5)}
     ranges, losses = lag(start, extents)
     assert (ranges, losses) == ({P0: Range(5, 5)}, [])
     assert end_of(start, ranges, extents) is start
 
 
 def test_partitions_that_are_new_are_read_from_their_start() -> None:
-    extents = {P0: Extent(ID, 0, 9, 9), P1: Extent(ID, 0, 4, 4), W0: Extent(OTHER, 0, 2, 2)}
+    extents = {
+        P0: AvailableOffsets(ID, 0, 9, 9),
+        P1: AvailableOffsets(ID, 0, 4, 4),
+        W0: AvailableOffsets(OTHER, 0, 2, 2),
+    }
     start = at({P0: 5})
     ranges, losses = lag(start, extents)
     assert (ranges, losses) == ({P0: Range(5, 9), P1: Range(0, 4), W0: Range(0, 2)}, [])
@@ -91,15 +95,15 @@ def test_partitions_that_are_new_are_read_from_their_start() -> None:
 @pytest.mark.parametrize(
     ("start", "extent", "found", "told"),
     [
-        (at({P0: 5}), Extent(ID, 8, 9, 9), Range(8, 9), ("offsets 5 to 8 are gone", 3)),
-        (at({P0: 5}), Extent(ID, 9, 9, 9), Range(9, 9), ("offsets 5 to 9 are gone", 4)),
-        (at({}), Extent(ID, 3, 9, 9), Range(3, 9), ("offsets 0 to 3 are gone", 3)),
-        (at({P0: 12}), Extent(ID, 0, 9, 9), Range(9, 9), ("the stream is at offset 12", 0)),
-        (at({P0: 5}, OTHER), Extent(ID, 0, 9, 9), Range(0, 9), ("the topic was made again", 0)),
+        (at({P0: 5}), AvailableOffsets(ID, 8, 9, 9), Range(8, 9), ("offsets 5 to 8 are gone", 3)),
+        (at({P0: 5}), AvailableOffsets(ID, 9, 9, 9), Range(9, 9), ("offsets 5 to 9 are gone", 4)),
+        (at({}), AvailableOffsets(ID, 3, 9, 9), Range(3, 9), ("offsets 0 to 3 are gone", 3)),
+        (at({P0: 12}), AvailableOffsets(ID, 0, 9, 9), Range(9, 9), ("the stream is at offset 12", 0)),
+        (at({P0: 5}, OTHER), AvailableOffsets(ID, 0, 9, 9), Range(0, 9), ("the topic was made again", 0)),
     ],
 )
 def test_what_is_gone_is_told_and_passed_over(
-    start: StreamOffset, extent: Extent, found: Range, told: tuple[str, int]
+    start: StreamOffset, extent: AvailableOffsets, found: Range, told: tuple[str, int]
 ) -> None:
     ranges, (loss,) = lag(start, {P0: extent})
     assert ranges == {P0: found}
@@ -108,13 +112,13 @@ def test_what_is_gone_is_told_and_passed_over(
 
 
 def test_a_partition_that_is_gone_is_told_and_left_out() -> None:
-    ranges, (loss,) = lag(at({P0: 5, P1: 3}), {P0: Extent(ID, 0, 5, 5)})
+    ranges, (loss,) = lag(at({P0: 5, P1: 3}), {P0: AvailableOffsets(ID, 0, 5, 5)})
     assert ranges == {P0: Range(5, 5)}
     assert "flights-1: the stream is at offset 3, and the partition is deleted" in loss.what
 
 
 def test_what_read_committed_may_not_see_yet_is_no_loss() -> None:
-    ranges, losses = lag(at({P0: 5}), {P0: Extent(ID, 0, 9, 3)})
+    ranges, losses = lag(at({P0: 5}), {P0: AvailableOffsets(ID, 0, 9, 3)})
     assert (ranges, losses) == ({P0: Range(5, 5)}, [])
 
 

@@ -17,7 +17,7 @@ from tiered.clock import SystemClock, SystemIds
 from tiered.errors import OffsetOutOfRangeError
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.maintenance import MaintenanceKind
-from tiered.program.maintenance_loop import Scope, Upkeep
+from tiered.program.maintenance_loop import MaintenanceLoop, Scope
 from tiered.remote.maintain import ActionResult
 from tiered.spark.schema import kafka_schema
 from tiered.spark.source import TieredDataSource
@@ -60,7 +60,7 @@ class Desk:
     def maintain(self, kind: MaintenanceKind) -> None:
         """Until there is nothing left to do, with the objects of before gone."""
         done: list[ActionResult] = []
-        upkeep = Upkeep(
+        upkeep = MaintenanceLoop(
             self.store,
             owner="test",
             clock=SystemClock(),

@@ -31,9 +31,9 @@ from tiered.format.txn_index import decode_txns
 from tiered.inspect.content import COORDINATORS, Content
 from tiered.inspect.items import (
     BatchItem,
+    BatchWindow,
     RecordItem,
     Tail,
-    Window,
     codec_word,
     log_items,
     record_items,
@@ -91,7 +91,7 @@ class _Run:
         self._data = "--print-data-log" in flags or self._layouts is not None
         self._content = Content(deep=self._data or "--deep-iteration" in flags, data=self._data)
         self._metadata = "--skip-record-metadata" not in flags
-        self._window = Window(max_bytes=max_bytes)
+        self._window = BatchWindow(max_bytes=max_bytes)
         self._sanity = "--index-sanity-check" in flags
         self._shows_indexes = "--verify-index-only" not in flags
 

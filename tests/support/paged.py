@@ -11,7 +11,7 @@ from tiered.model import Row, SealedIndexes, SegmentDescriptor, TopicPartition
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.topics import TopicEntry, encode_topic, load_topic
 from tiered.repair.bench import Workbench
-from tiered.repair.plan import Action, RepairOptions
+from tiered.repair.plan import RepairAction, RepairOptions
 from tiered.repair.roots import plan_root
 from tiered.repair.segments import Ground
 from tiered.store.base import Delete
@@ -44,12 +44,12 @@ class Paged(Place):
         self.put(index_key(TOPIC_ID, 0, row), bundle)
         return row
 
-    def plan_root(self) -> tuple[list[Action], CatalogView | None]:
+    def plan_root(self) -> tuple[list[RepairAction], CatalogView | None]:
         entry = self.world.run(load_topic("flights"))
         assert entry is not None
         return self.world.run(plan_root(Ground(TP, entry, RepairOptions(), None)))
 
-    def repair(self) -> list[Action]:
+    def repair(self) -> list[RepairAction]:
         actions, _ = self.plan_root()
         for action in actions:
             assert action.act is not None

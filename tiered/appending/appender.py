@@ -61,7 +61,7 @@ APPENDER_DURABILITIES = ("memory", "disk")
 _logger = logging.getLogger("tiered")
 
 
-class Limits(NamedTuple):
+class AppenderLimits(NamedTuple):
     """Checked arguments of ``Topic.appender``."""
 
     linger_ms: int = LINGER_MS
@@ -73,7 +73,7 @@ class Limits(NamedTuple):
     @classmethod
     def of(
         cls, linger_ms: object, max_bytes: object, buffer_bytes: object, max_block_ms: object, durability: object
-    ) -> Limits:
+    ) -> AppenderLimits:
         """Check the keyword arguments of ``Topic.appender``. Raises ConfigError."""
         if durability == "remote":
             hint = 'appender.flush(durability="remote") waits for the bucket, for all records at once'
@@ -91,7 +91,7 @@ class Limits(NamedTuple):
         return found
 
 
-class Target(Protocol):
+class AppendTarget(Protocol):
     """Methods of a topic that an appender calls."""
 
     @property
@@ -139,7 +139,7 @@ class Appender(Accumulator[Receipt]):
     fail with AppendHaltedError and are not written, until ``flush`` raises the reason.
     """
 
-    def __init__(self, topic: Target, thread: AppenderThread, limits: Limits) -> None:
+    def __init__(self, topic: AppendTarget, thread: AppenderThread, limits: AppenderLimits) -> None:
         super().__init__(
             topic.partitions,
             record_bytes=RECORD_OVERHEAD_BYTES,

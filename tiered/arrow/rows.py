@@ -40,7 +40,7 @@ CHUNK_ROWS = 65_536
 """Rows that are checked and encoded at once."""
 
 
-class Rows(NamedTuple):
+class RowSlice(NamedTuple):
     """Consecutive rows of a call, from row ``first``. ``partitions``: the target of each row, -1: any."""
 
     first: int
@@ -60,12 +60,12 @@ class ArrowRows:
         self._table = self._as_table(data)
         self._check_schema(self._table.schema)
 
-    def checked(self, now_ms: int) -> list[Rows]:
+    def checked(self, now_ms: int) -> list[RowSlice]:
         """Return all rows in chunks, which share the caller's memory where the layouts agree.
 
         Raises ConfigError, InvalidRecordError, InvalidTimestampError, UnknownTopicError with the first bad row.
         """
-        found: list[Rows] = []
+        found: list[RowSlice] = []
         first = 0
         for batch in self._table.to_batches(max_chunksize=CHUNK_ROWS):
             if batch.num_rows:
@@ -121,7 +121,7 @@ class ArrowRows:
             return False
         return [kind.value_type.field(at).name for at in range(kind.value_type.num_fields)] == ["key", "value"]
 
-    def _rows(self, batch: pa.RecordBatch, first: int, now_ms: int) -> Rows:
+    def _rows(self, batch: pa.RecordBatch, first: int, now_ms: int) -> RowSlice:
         arrow = self._arrow
         headers, given = self._column(batch, "headers"), self._column(batch, "partition")
         inner = arrow.struct([("key", arrow.string()), ("value", arrow.binary())])
@@ -140,7 +140,7 @@ class ArrowRows:
         check_columns(self._config, records, now_ms, first)
         _check_header_names(records, first)
         self._check_sizes(records, first)
-        return Rows(first, records, self._places(given, records, first))
+        return RowSlice(first, records, self._places(given, records, first))
 
     def _check_sizes(self, records: RecordColumns, first: int) -> None:
         """Raise RecordTooLargeError for a row that fits into no batch. Only large rows are encoded to find out."""
@@ -224,7 +224,7 @@ def check_columns(config: TopicConfig, records: RecordColumns, now_ms: int, firs
         )
 
 
-def pieces(rows: Rows, keyless: int, room: int) -> Iterator[tuple[int, RecordColumns]]:
+def pieces(rows: RowSlice, keyless: int, room: int) -> Iterator[tuple[int, RecordColumns]]:
     """Yield (partition, records) in order, each run small enough for a batch of ``room`` bytes (at least one row).
 
     ``keyless``: the partition for rows with neither a partition nor a key.

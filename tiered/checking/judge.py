@@ -19,7 +19,7 @@ from tiered.plan.maintenance import READ_BYTES
 from tiered.store.base import Blocking, Get, Head, Object, Steps
 
 
-class Judged(NamedTuple):
+class ObjectVerdict(NamedTuple):
     """An object of a row. ``problem`` is ``""`` if it is right. ``etag`` and ``size`` are of the stored object."""
 
     key: str
@@ -34,12 +34,12 @@ def own_row(row: Row) -> Row:
     return row._replace(base=0, next=row.next - row.base) if row.flags & FLAG_STAGED else row
 
 
-def judge_log(topic_id: UUID, tp: TopicPartition, row: Row, *, read_data: bool) -> Steps[Judged]:
+def judge_log(topic_id: UUID, tp: TopicPartition, row: Row, *, read_data: bool) -> Steps[ObjectVerdict]:
     """Compare a ``.log`` with the size and the checksum of its row; with ``read_data`` by its bytes."""
     key = segment_key(topic_id, tp.partition, row)
     head = yield Head(key)
     if not isinstance(head, Object):
-        return Judged(key, "the .log is missing")
+        return ObjectVerdict(key, "the .log is missing")
     problem = ""
     if head.size != row.size:
         problem = f"the .log has {head.size} bytes, the catalog says {row.size}"
@@ -47,17 +47,17 @@ def judge_log(topic_id: UUID, tp: TopicPartition, row: Row, *, read_data: bool) 
         problem = f"the .log has CRC32C {head.crc32c:#010x}, the catalog says {row.crc:#010x}"
     elif (read_data or head.crc32c is None) and (yield from sum_of(key, row.size)) != row.crc:
         problem = f"the bytes of the .log do not have CRC32C {row.crc:#010x}, which the catalog says"
-    return Judged(key, problem, head.etag, head.size)
+    return ObjectVerdict(key, problem, head.etag, head.size)
 
 
-def judge_index(topic_id: UUID, tp: TopicPartition, row: Row) -> Steps[Judged]:
+def judge_index(topic_id: UUID, tp: TopicPartition, row: Row) -> Steps[ObjectVerdict]:
     """Compare an index bundle with its row."""
     key = index_key(topic_id, tp.partition, row)
     got = yield Get(key, 0, MAX_BUNDLE_BYTES)
     if not isinstance(got, Object):
-        return Judged(key, "the .idx is missing")
+        return ObjectVerdict(key, "the .idx is missing")
     bundle, problem = read_index(bytes(got.data), topic_id, tp, row, key)
-    return Judged(key, problem, got.etag, got.size, bundle)
+    return ObjectVerdict(key, problem, got.etag, got.size, bundle)
 
 
 def read_index(data: bytes, topic_id: UUID, tp: TopicPartition, row: Row, key: str) -> tuple[Bundle | None, str]:

@@ -39,7 +39,7 @@ KINDS = {"snap/": "snapshot", "pin/": "pin", "hist/": "hist"}
 """Folders of a partition, with the code of a finding about an object in each."""
 
 
-class Beside(NamedTuple):
+class RootCopy(NamedTuple):
     """An object beside the root. ``taken``: the root in a snapshot or a copy. ``flaw``: why it cannot be read."""
 
     key: str
@@ -56,7 +56,7 @@ def decode_beside(view: RootView, data: bytes, *, key: str) -> Taken | None:
     return decode_taken(view, data, key=key)
 
 
-def read_beside(view: RootView, folder: str, *, newest: bool = False) -> Steps[list[Beside]]:
+def read_beside(view: RootView, folder: str, *, newest: bool = False) -> Steps[list[RootCopy]]:
     """Read the objects in a folder of a partition, or the ``newest`` by its key."""
     if folder == "pin/":
         keys = yield from live_pins(view.topic_id, view.partition)
@@ -64,22 +64,22 @@ def read_beside(view: RootView, folder: str, *, newest: bool = False) -> Steps[l
         listed = yield from list_all(partition_prefix(view.topic_id, view.partition) + folder)
         parse = parse_hist_key if folder == "hist/" else parse_snap_key
         keys = [entry.key for entry in listed if parse(entry.key) is not None]
-    found: list[Beside] = []
+    found: list[RootCopy] = []
     for key in keys[-1:] if newest else keys:
         etag = ""
         try:
             got = yield Get(key, max_bytes=MAX_OBJECT_BYTES)
             if isinstance(got, Object):
                 etag = got.etag
-                found.append(Beside(key, etag, decode_beside(view, bytes(got.data), key=key)))
+                found.append(RootCopy(key, etag, decode_beside(view, bytes(got.data), key=key)))
         except (CorruptionError, ConfigError) as flaw:
-            found.append(Beside(key, etag, flaw=flaw))
+            found.append(RootCopy(key, etag, flaw=flaw))
     return found
 
 
 def check_kept(tp: TopicPartition, view: RootView, *, read_data: bool) -> Steps[list[Finding]]:
     """Return what is wrong with snapshots, pins, copies and pages of garbage of a partition."""
-    kept = _Kept(tp, view, read_data)
+    kept = _KeptCheck(tp, view, read_data)
     for folder, code in KINDS.items():
         try:
             found = yield from read_beside(view, folder, newest=folder == "hist/" and not read_data)
@@ -96,7 +96,7 @@ def check_kept(tp: TopicPartition, view: RootView, *, read_data: bool) -> Steps[
     return kept.found
 
 
-class _Kept:
+class _KeptCheck:
     """One partition. ``found``: findings so far."""
 
     def __init__(self, tp: TopicPartition, view: RootView, read_data: bool) -> None:

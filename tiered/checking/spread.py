@@ -37,7 +37,7 @@ EVERYTHING = Reading(data=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CheckPart:
     """Segments of one partition whose base is in ``start`` to ``end`` (exclusive); one part has the root, too.
 
     ``state``: of the topic, by the registry. ``topic_id`` as 32 hex digits.
@@ -61,21 +61,21 @@ class Part:
 
 def cut_steps(
     url: str, topics: tuple[str, ...] = (), *, least_bytes: int = SPAN_BYTES
-) -> Steps[tuple[CheckReport, list[Part]]]:
+) -> Steps[tuple[CheckReport, list[CheckPart]]]:
     """Return the report on the registry, and the parts to check. Emit the findings; list the bucket.
 
     Raises UnknownTopicError for a named topic that does not exist.
     """
     run = CheckRun(CheckOptions(topics=topics, read_data=True))
-    parts: list[Part] = []
+    parts: list[CheckPart] = []
     for entry in (yield from run.registry(url, LocalFacts())):
         for number in range(entry.partitions):
-            whole = Part(entry.name, entry.topic_id.hex, number, state=entry.state)
+            whole = CheckPart(entry.name, entry.topic_id.hex, number, state=entry.state)
             parts += yield from _cut(whole, least_bytes)
     return run.report(LocalFacts(), RemoteFacts()), parts
 
 
-def _cut(whole: Part, least_bytes: int) -> Steps[list[Part]]:
+def _cut(whole: CheckPart, least_bytes: int) -> Steps[list[CheckPart]]:
     """Cut a partition. The last part is open: later appends, and an unreadable page, belong to it."""
     pinned = yield from _check(whole, RemoteFacts(), _silent).catalog(told=False)
     cutter = SpanCutter(least_bytes)
@@ -101,7 +101,7 @@ def _cut(whole: Part, least_bytes: int) -> Steps[list[Part]]:
     return parts or [whole]
 
 
-def part_steps(part: Part, reading: Reading = EVERYTHING, *, orphans: bool = False) -> Steps[CheckReport]:
+def part_steps(part: CheckPart, reading: Reading = EVERYTHING, *, orphans: bool = False) -> Steps[CheckReport]:
     """Check the segments of a part on the newest root, the bytes of those that ``reading`` chooses. Emit what is found.
 
     The part that has the root checks what its partition keeps beside it, too; with ``orphans`` it lists them.
@@ -148,7 +148,7 @@ def _finding(fields: Mapping[str, Any]) -> Finding:
     return Finding(**known | {"severity": Severity(fields["severity"])})
 
 
-def _check(part: Part, facts: RemoteFacts, tell: Any) -> RemoteCheck:
+def _check(part: CheckPart, facts: RemoteFacts, tell: Any) -> RemoteCheck:
     return RemoteCheck(TopicPartition(part.topic, part.partition), part.entry, facts, None, tell)
 
 

@@ -9,8 +9,8 @@ import click
 from tiered.config import parse_bytes
 from tiered.errors import ConfigError
 from tiered.inspect.content import DECODERS, RECORD_DECODERS, Content
-from tiered.inspect.items import Window
-from tiered.inspect.run import Run, Wanted
+from tiered.inspect.items import BatchWindow
+from tiered.inspect.run import DumpOptions, DumpRun
 from tiered.program.application import Application, Command, pass_application
 
 
@@ -54,13 +54,13 @@ def command(app: Application, *, names: tuple[str, ...], listed: str | None, **o
         raise ConfigError("missing argument 'NAME...'", hint="name a file, a folder, or topic-partition with --log-dir")
     wanted = _wanted(options)
     app.out.begin("dump-segment", files=0, findings=0)
-    run = Run(app, wanted)
+    run = DumpRun(app, wanted)
     for name in wanted_names:
         run.dump(name, is_only=len(wanted_names) == 1)
     return run.finish()
 
 
-def _wanted(options: dict[str, Any]) -> Wanted:
+def _wanted(options: dict[str, Any]) -> DumpOptions:
     decoder = str(options["decoder"])
     for flag, name in (("offsets_decoder", "offsets"), ("transaction_log_decoder", "transactions")):
         if options[flag]:
@@ -70,14 +70,14 @@ def _wanted(options: dict[str, Any]) -> Wanted:
     chosen = decoder in ("offsets", "transactions")
     data = bool(options["records"]) or chosen or options["key_decoder"] != "auto" or options["value_decoder"] != "auto"
     max_bytes = options["max_bytes"]
-    return Wanted(
+    return DumpOptions(
         Content(
             deep=data or bool(options["deep"]),
             data=data,
             key=options["key_decoder"],
             value=options["value_decoder"],
         ),
-        Window(options["offset"], options["max_batches"], None if max_bytes is None else parse_bytes(max_bytes)),
+        BatchWindow(options["offset"], options["max_batches"], None if max_bytes is None else parse_bytes(max_bytes)),
         decoder,
         verify=bool(options["verify"] or options["verify_only"]),
         verify_only=bool(options["verify_only"]),

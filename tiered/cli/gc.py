@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tiered.cli.maintain import Wanted, maintain
+from tiered.cli.maintain import MaintainScope, maintain
 from tiered.plan.maintenance import MaintenanceKind
 from tiered.program.application import Application, Command, Group, pass_application
 
@@ -30,7 +30,7 @@ def plan_command(app: Application, *, selected: str | None, orphans: bool) -> in
     Example:
       tiered gc plan --remote s3://acme-logs/prod --orphans
     """
-    return maintain(app, "gc plan", Wanted(selected, (MaintenanceKind.COLLECT,), orphans=orphans), dry_run=True)
+    return maintain(app, "gc plan", MaintainScope(selected, (MaintenanceKind.COLLECT,), orphans=orphans), dry_run=True)
 
 
 @command.command("run", cls=Command)
@@ -51,5 +51,5 @@ def run_command(app: Application, *, selected: str | None, orphans: bool, yes: b
       tiered gc run --remote s3://acme-logs/prod --yes
     """
     return maintain(
-        app, "gc run", Wanted(selected, (MaintenanceKind.COLLECT,), orphans=orphans), dry_run=False, yes=yes
+        app, "gc run", MaintainScope(selected, (MaintenanceKind.COLLECT,), orphans=orphans), dry_run=False, yes=yes
     )

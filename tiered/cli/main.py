@@ -25,7 +25,7 @@ from tiered.program.application import Group
 from tiered.program.command_line import run_command
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """A command of the list: its module and its line in the help."""
 
     module: str
@@ -33,55 +33,55 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
-    "append": Entry("tiered.cli.append", "Append records from standard input."),
-    "cat": Entry("tiered.cli.cat", "Print records: what is on S3 first, then what is on this disk."),
-    "tail": Entry("tiered.cli.tail", "Print the last records of a topic."),
-    "topics": Entry("tiered.cli.topics", "List, create, describe, alter, delete and hand over topics."),
-    "offsets": Entry(
+    "append": CommandEntry("tiered.cli.append", "Append records from standard input."),
+    "cat": CommandEntry("tiered.cli.cat", "Print records: what is on S3 first, then what is on this disk."),
+    "tail": CommandEntry("tiered.cli.tail", "Print the last records of a topic."),
+    "topics": CommandEntry("tiered.cli.topics", "List, create, describe, alter, delete and hand over topics."),
+    "offsets": CommandEntry(
         "tiered.cli.offsets",
         "Print offsets: the earliest, the latest (where the next record goes), and the first at or after a time.",
     ),
-    "status": Entry("tiered.cli.status", "Say whether the records are safe, and where every partition stands."),
-    "segments": Entry("tiered.cli.segments", "List segments: offsets, sizes, times, and which tier holds them."),
-    "dump-segment": Entry(
+    "status": CommandEntry("tiered.cli.status", "Say whether the records are safe, and where every partition stands."),
+    "segments": CommandEntry("tiered.cli.segments", "List segments: offsets, sizes, times, and which tier holds them."),
+    "dump-segment": CommandEntry(
         "tiered.cli.dump_segment",
         "Print batches, records, index entries, snapshots and checkpoints; works on any Kafka log directory.",
     ),
-    "doctor": Entry(
+    "doctor": CommandEntry(
         "tiered.cli.doctor",
         "Check the program, the settings, the log directory and the store, and say what to change.",
     ),
-    "iam-policy": Entry(
+    "iam-policy": CommandEntry(
         "tiered.cli.iam_policy",
         "Print the policy for one kind of program: exactly the keys of --remote, and no action that it does without.",
     ),
-    "check": Entry(
+    "check": CommandEntry(
         "tiered.cli.check",
         "Verify a log: every local byte, the catalog's invariants, every object and index of the bucket.",
     ),
-    "restore": Entry(
+    "restore": CommandEntry(
         "tiered.cli.restore",
         "Build a log directory from the bucket alone, ready to be opened for writing.",
     ),
-    "repair": Entry("tiered.cli.repair", "Repair a log. What is replaced is kept."),
-    "maintain": Entry("tiered.cli.maintain", "Retention, merging and compaction of what is in the bucket."),
-    "gc": Entry("tiered.cli.gc", "Delete what the catalog names no more, once nobody can need it."),
-    "erase": Entry("tiered.cli.erase", "Take the records of some keys out of the bucket, for good."),
-    "spark": Entry(
+    "repair": CommandEntry("tiered.cli.repair", "Repair a log. What is replaced is kept."),
+    "maintain": CommandEntry("tiered.cli.maintain", "Retention, merging and compaction of what is in the bucket."),
+    "gc": CommandEntry("tiered.cli.gc", "Delete what the catalog names no more, once nobody can need it."),
+    "erase": CommandEntry("tiered.cli.erase", "Take the records of some keys out of the bucket, for good."),
+    "spark": CommandEntry(
         "tiered.cli.spark",
         "Maintenance, checks, erasures and exports of a bucket on Spark, for what outgrows one machine.",
     ),
-    "snapshot": Entry(
+    "snapshot": CommandEntry(
         "tiered.cli.snapshot",
         "Keep a version of the bucket readable: nothing that it names is collected.",
     ),
-    "local": Entry("tiered.cli.local", "Background tasks and log directories of this machine."),
-    "transactions": Entry(
+    "local": CommandEntry("tiered.cli.local", "Background tasks and log directories of this machine."),
+    "transactions": CommandEntry(
         "tiered.cli.transactions",
         "Transactions of a log directory: by id, by partition, and those that hang.",
     ),
-    "truncate": Entry("tiered.cli.truncate", "Remove the records of a partition from an offset on."),
-    "config": Entry("tiered.cli.config", "Settings of the command line."),
+    "truncate": CommandEntry("tiered.cli.truncate", "Remove the records of a partition from an offset on."),
+    "config": CommandEntry("tiered.cli.config", "Settings of the command line."),
 }
 """Commands by name. A command's module is imported only when the command is used."""
 

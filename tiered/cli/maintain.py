@@ -28,7 +28,7 @@ from tiered.model import TopicPartition
 from tiered.plan.maintenance import ROUTINE, MaintenanceAction, MaintenanceKind, MaintenancePlan
 from tiered.program.application import Application, Command, Group, confirm, pass_application, split_topic
 from tiered.program.limit_options import with_limits
-from tiered.program.maintenance_loop import EVERY_MS, Scope, Upkeep, room_for
+from tiered.program.maintenance_loop import EVERY_MS, MaintenanceLoop, Scope, room_for
 from tiered.program.open_log import Tiers, TopicFacts, open_tiers, tell_unreadable
 from tiered.program.open_reader import chosen_partitions
 from tiered.program.open_store import open_remote
@@ -113,7 +113,7 @@ def plan_command(
       tiered maintain plan --remote s3://acme-logs/prod
       tiered maintain plan flights:0 --remote s3://acme-logs/prod --only retention --json
     """
-    return maintain(app, "maintain plan", Wanted(selected, kinds, begin_at), dry_run=True)
+    return maintain(app, "maintain plan", MaintainScope(selected, kinds, begin_at), dry_run=True)
 
 
 @command.command("run", cls=Command)
@@ -156,14 +156,16 @@ def run_command(
                 f"{wrong} is for one run, --loop for many" if wrong else "--loop never asks before it acts",
                 hint="leave one of them out" if wrong else "pass --yes; `tiered maintain plan` prints what is due now",
             )
-        return _loop(app, Wanted(selected, kinds, limits=limits), EVERY_MS if every is None else every)
+        return _loop(app, MaintainScope(selected, kinds, limits=limits), EVERY_MS if every is None else every)
     if every is not None:
         raise ConfigError("--every is for --loop", hint="pass --loop, too")
-    return maintain(app, "maintain run", Wanted(selected, kinds, begin_at, limits=limits), dry_run=dry_run, yes=yes)
+    return maintain(
+        app, "maintain run", MaintainScope(selected, kinds, begin_at, limits=limits), dry_run=dry_run, yes=yes
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class MaintainScope:
     """Partitions and kinds of maintenance. ``orphans``: also objects that no root ever named.
 
     ``limits``: those of the command line. The environment and the file may have others.
@@ -181,7 +183,7 @@ def limits_of(app: Application, flags: Mapping[str, str | None]) -> Limits:
     return Limits.of(store_limits(flags, os.environ, app.config), clock=app.clock)
 
 
-def maintain(app: Application, name: str, wanted: Wanted, *, dry_run: bool, yes: bool = False) -> int:
+def maintain(app: Application, name: str, wanted: MaintainScope, *, dry_run: bool, yes: bool = False) -> int:
     if wanted.begin_at is not None and MaintenanceKind.RETENTION not in wanted.kinds:
         kinds = ",".join(wanted.kinds)
         raise ConfigError(
@@ -331,7 +333,7 @@ def _carry_out(
 
 
 def _planned(
-    tiers: Tiers, topics: Mapping[str, TopicFacts], wanted: Wanted, failed: Failed
+    tiers: Tiers, topics: Mapping[str, TopicFacts], wanted: MaintainScope, failed: Failed
 ) -> Iterator[tuple[Maintainer, MaintenancePlan]]:
     _, partition = split_topic(wanted.selected) if wanted.selected is not None else (None, None)
     if wanted.begin_at is not None and partition is None:
@@ -349,7 +351,7 @@ def _planned(
                 yield maintainer, plan
 
 
-def _plan_of(tiers: Tiers, maintainer: Maintainer, wanted: Wanted) -> MaintenancePlan | None:
+def _plan_of(tiers: Tiers, maintainer: Maintainer, wanted: MaintainScope) -> MaintenancePlan | None:
     if wanted.orphans:
         tiers.run(maintainer.need_newest())
     plan = tiers.run(maintainer.plan(wanted.kinds, begin_at=wanted.begin_at))
@@ -420,7 +422,7 @@ def _conclude(  # noqa: PLR0917 - private, what one run has come to
     return app.out.result(name, fields, text, code or (EXIT_WARNINGS if incomplete else 0))
 
 
-def _loop(app: Application, wanted: Wanted, every_ms: int) -> int:
+def _loop(app: Application, wanted: MaintainScope, every_ms: int) -> int:
     """Run rounds on a separate thread: a signal handler must not need a lock that its own thread holds."""
     name, partition = split_topic(wanted.selected) if wanted.selected is not None else (None, None)
     limits = limits_of(app, wanted.limits)
@@ -438,7 +440,7 @@ def _loop(app: Application, wanted: Wanted, every_ms: int) -> int:
 
     app.out.begin("maintain run", rounds=0, actions=0)
     store = open_remote(app, limits)
-    upkeep = Upkeep(
+    upkeep = MaintenanceLoop(
         store,
         owner=owner_of(PROGRAM),
         clock=app.clock,
@@ -466,7 +468,7 @@ def _loop(app: Application, wanted: Wanted, every_ms: int) -> int:
 
 
 @contextlib.contextmanager
-def _ends_by_sigterm(upkeep: Upkeep) -> Iterator[None]:
+def _ends_by_sigterm(upkeep: MaintenanceLoop) -> Iterator[None]:
     """End between two actions at the first SIGTERM, at once at the second."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -28,7 +28,7 @@ from tiered.program.open_reader import directory_error
 from tiered.program.output import counted, fitted, human_bytes, human_duration
 from tiered.program.partition_status import PartitionStatus, deleting_told, gather, lock_holders
 from tiered.program.uploader_status import (
-    Reason,
+    UnsafeReason,
     UploaderStatus,
     late,
     look_at_uploader,
@@ -127,18 +127,18 @@ class Seen:
                 raise
             self.entries, self.unreachable = gather(Tiers(tiers.local, None), topic=self.topic), cause
 
-    def reasons(self) -> list[Reason]:
+    def reasons(self) -> list[UnsafeReason]:
         """Return why the log is not safe, each reason once, though disk and uploader may both report it."""
         found = [reason for entry in self.entries for reason in entry.named_reasons]
         found += [
-            Reason("damaged", f"{topic_key(name)} cannot be read: {error}", topic=name)
+            UnsafeReason("damaged", f"{topic_key(name)} cannot be read: {error}", topic=name)
             for name, error in self.unreadable.items()
         ]
         if self.directory is not None:
             found += self.directory["reasons"]
             found += self._of_uploads()
         if self.lost is not None:
-            found.append(Reason("directory_gone", f"{self.lost.message}; {self.lost.hint}"))
+            found.append(UnsafeReason("directory_gone", f"{self.lost.message}; {self.lost.hint}"))
         if self.unreachable is not None:
             found.append(_why_unreachable(self.unreachable))
         known = set()
@@ -149,13 +149,13 @@ class Seen:
             known.add(key)
         return found
 
-    def _of_uploads(self) -> Iterator[Reason]:
+    def _of_uploads(self) -> Iterator[UnsafeReason]:
         waiting = sum(entry.only_here for entry in self.entries if not (entry.fenced or entry.deleting))
         if not self.is_tiered and not self.uploader.running:
             return
         yield from self.uploader.reasons
         if waiting and not self.uploader.running:
-            yield Reason(
+            yield UnsafeReason(
                 "stopped", "no uploader runs", unblocks="`tiered-uploader run`, or `tiered-uploader sync --wait`"
             )
         if self.uploader.document is None and self.uploader.running:  # its own report has the lag
@@ -195,7 +195,7 @@ class Seen:
             notes += talk(self.uploader.document)
         return notes
 
-    def fields(self, reasons: list[Reason], first: str, notes: list[str]) -> dict[str, Any]:
+    def fields(self, reasons: list[UnsafeReason], first: str, notes: list[str]) -> dict[str, Any]:
         """Return the object for ``--json``."""
         waits, document = self.uploader.waits(), self.uploader.document
         partitions = []
@@ -229,7 +229,7 @@ class Seen:
             "notes": notes,
         }
 
-    def lines(self, reasons: list[Reason], notes: list[str]) -> Iterator[str]:
+    def lines(self, reasons: list[UnsafeReason], notes: list[str]) -> Iterator[str]:
         """Yield the text below the first line."""
         now_ms, waits = self.app.clock.now_ms(), self.uploader.waits()
         for entry in self.entries:
@@ -243,10 +243,10 @@ class Seen:
         yield from (f"problem: {reason}" for reason in reasons)
 
 
-def _why_unreachable(cause: TieredError) -> Reason:
+def _why_unreachable(cause: TieredError) -> UnsafeReason:
     if isinstance(cause, RemoteUnavailableError):  # it is tried again later, there is nothing to correct
-        return Reason("bucket", f"the bucket cannot be reached: {cause.message}")
-    return Reason("bucket", f"the bucket cannot be read: {cause.message}", unblocks=cause.hint)
+        return UnsafeReason("bucket", f"the bucket cannot be reached: {cause.message}")
+    return UnsafeReason("bucket", f"the bucket cannot be read: {cause.message}", unblocks=cause.hint)
 
 
 def _lines(status: PartitionStatus, now_ms: int, *, local: bool) -> list[str]:
@@ -288,8 +288,8 @@ def _directory(directory: Path) -> dict[str, Any]:
     reasons = []
     if space is not None and space.free < (reserve := LogConfig().reserve_bytes(space.total)):
         text = f"the disk has {human_bytes(space.free)} left, less than the reserve of {human_bytes(reserve)}"
-        reasons.append(Reason("disk_low", text))
-    reasons += [Reason("problem", text) for text in read_report(directory, PosixFiles()).problems]
+        reasons.append(UnsafeReason("disk_low", text))
+    reasons += [UnsafeReason("problem", text) for text in read_report(directory, PosixFiles()).problems]
     holders = {
         role: {"pid": holder.pid, "host": holder.host, "program": holder.program, "since_ms": holder.since_ms}
         for role, holder in lock_holders(directory).items()

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tiered.checking.spread import Part
+from tiered.checking.spread import CheckPart
 from tiered.erase.erase import MAX_LOOKS, Counter, ErasePlan, Eraser, Hit, uid_of
 from tiered.errors import ConfigError
 from tiered.model import Row, TopicPartition
@@ -31,7 +31,7 @@ class CutPartition:
     """Partition at one catalog version: an :class:`ErasePlan` without hits, and the parts to look at."""
 
     plan: ErasePlan
-    parts: tuple[Part, ...]
+    parts: tuple[CheckPart, ...]
 
 
 def cut_erase_steps(
@@ -51,7 +51,7 @@ def cut_erase_steps(
     while at < pinned.next_offset and len(piece := (yield from pinned.piece(at))):
         cutter.add(row for row in piece if selection.may_be_in(row))
         at = piece.end_offset
-    whole = Part(tp.topic, entry.topic_id.hex, tp.partition, with_root=False)
+    whole = CheckPart(tp.topic, entry.topic_id.hex, tp.partition, with_root=False)
     parts = tuple(
         dataclasses.replace(whole, start=span.start, end=span.end, segments=span.segments, size_bytes=span.size_bytes)
         for span in cutter.finish()
@@ -61,7 +61,7 @@ def cut_erase_steps(
     return CutPartition(plan, parts)
 
 
-def look_steps(part: Part, selection: Selection) -> Steps[dict[str, Any]]:
+def look_steps(part: CheckPart, selection: Selection) -> Steps[dict[str, Any]]:
     """Read the segments of a part. Return as JSON the matching records of each, and the rows with matches.
 
     If another maintainer replaces a segment meanwhile, its replacement is read.
@@ -87,7 +87,7 @@ def look_steps(part: Part, selection: Selection) -> Steps[dict[str, Any]]:
     )
 
 
-def _rows(eraser: Eraser, part: Part) -> Steps[list[Row]]:
+def _rows(eraser: Eraser, part: CheckPart) -> Steps[list[Row]]:
     """Return the part's rows in the newest catalog that may hold matching records."""
     pinned = yield from eraser.catalog.pin()
     rows = list[Row]()

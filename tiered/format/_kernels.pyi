@@ -6,10 +6,10 @@ from tiered.format.accumulator import AccumulatedRecord as AccumulatedRecord
 from tiered.format.accumulator import Accumulator as Accumulator
 from tiered.format.pure_kernels import (
     ArrowColumns,
-    ArrowRows,
     BatchFiller,
     Buffer,
     Elements,
+    EncoderRows,
     Kept,
     KeptRun,
     Put,
@@ -98,7 +98,7 @@ def arrow_columns(
 ) -> ArrowColumns | None: ...
 def arrow_rows(
     count: int, values: Elements, keys: Elements, timestamps: Buffer, headers: tuple[Buffer, Elements, Elements] | None
-) -> ArrowRows | None: ...
+) -> EncoderRows | None: ...
 @overload
 def batch_filler(room: int, lend: Literal[False] = False) -> BatchFiller[bytes] | None: ...
 @overload

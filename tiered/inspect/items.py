@@ -39,7 +39,7 @@ class Item(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FileEntry:
     """Entry of a small file."""
 
     kind: str
@@ -175,7 +175,7 @@ class Tail:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class BatchWindow:
     """Limits on batches: from the one with ``offset``, at most ``max_batches`` and ``max_bytes``. None: no limit."""
 
     offset: int | None = None
@@ -188,7 +188,7 @@ class Window:
         return self.offset or 0
 
 
-def log_items(name: str, source: ByteSource, window: Window, content: Content) -> Iterator[Item]:
+def log_items(name: str, source: ByteSource, window: BatchWindow, content: Content) -> Iterator[Item]:
     """Yield batches, the records of batches with a matching CRC, and the bytes after the last batch.
 
     Raises CorruptionError with the position where no batch can begin, or in a record.

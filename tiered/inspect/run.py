@@ -15,7 +15,7 @@ from tiered.format.keys import (
     TIME_INDEX_SUFFIX,
 )
 from tiered.inspect.content import Content, layouts_for
-from tiered.inspect.items import BatchItem, Item, Tail, Window, log_items
+from tiered.inspect.items import BatchItem, BatchWindow, Item, Tail, log_items
 from tiered.inspect.small_files import base_of, check_name, is_log, small_items, suffix_of, whole
 from tiered.inspect.targets import expanded, holding, may_grow, opened
 from tiered.inspect.verify import (
@@ -32,21 +32,21 @@ _INDEXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DumpOptions:
     """Options of a run. ``decoder``: of whole records; ``content`` has no layouts yet: the topic decides them."""
 
     content: Content
-    window: Window
+    window: BatchWindow
     decoder: str = "auto"
     verify: bool = False
     verify_only: bool = False
     sanity: bool = False
 
 
-class Run:
+class DumpRun:
     """Dump of one command's files. Not thread-safe."""
 
-    def __init__(self, app: Application, wanted: Wanted) -> None:
+    def __init__(self, app: Application, wanted: DumpOptions) -> None:
         self._app = app
         self._wanted = wanted
         self._verified: set[str] = set()

@@ -26,7 +26,7 @@ from tiered.format.rows import Rows, Trash
 from tiered.format.time_index import TimeIndex
 from tiered.format.trash import TRASH_LIST, TRASH_MAINTAINER, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TRASH_TREE
 from tiered.format.txn_index import TXN_ENTRY_BYTES, decode_txns
-from tiered.inspect.items import Entry
+from tiered.inspect.items import FileEntry
 from tiered.local.disk.checkpoints import CLEAN_SHUTDOWN_NAME, META_PROPERTIES_NAME
 from tiered.local.disk.epochs import EPOCHS_NAME
 from tiered.local.disk.volume import PARTITION_METADATA_NAME
@@ -49,7 +49,7 @@ _TRASH_WORDS = {
     TRASH_LIST: "page of trash",
 }
 
-Dumper = Callable[[str, bytes], Iterable[Entry]]
+Dumper = Callable[[str, bytes], Iterable[FileEntry]]
 
 
 def is_log(name: str) -> bool:
@@ -94,7 +94,7 @@ def base_of(name: str) -> int:
     return int(digits)
 
 
-def small_items(name: str, source: ByteSource, *, start: int = 0) -> Iterator[Entry]:
+def small_items(name: str, source: ByteSource, *, start: int = 0) -> Iterator[FileEntry]:
     """Yield the items of a file, whose kind its name decides. Index entries before ``start`` are left out.
 
     Raises ConfigError for a name that is no file of a log, CorruptionError with the place of the damage.
@@ -128,20 +128,20 @@ def whole(name: str, source: ByteSource) -> bytes:
     return source.read_at(0, source.size)
 
 
-def _offset_index(name: str, data: bytes) -> Iterator[Entry]:
+def _offset_index(name: str, data: bytes) -> Iterator[FileEntry]:
     for offset, position in OffsetIndex.from_bytes(data, base_of(name), drop_padding=True):
         fields = {"offset": offset, "position": position}
-        yield Entry("index_entry", fields, f"offset {offset} position {position}")
+        yield FileEntry("index_entry", fields, f"offset {offset} position {position}")
 
 
-def _time_index(name: str, data: bytes) -> Iterator[Entry]:
+def _time_index(name: str, data: bytes) -> Iterator[FileEntry]:
     for timestamp, offset in TimeIndex.from_bytes(data, base_of(name), drop_padding=True):
         text = f"timestamp {timestamp} ({format_time(timestamp)}) offset {offset}"
         fields = {"timestamp": timestamp, "offset": offset}
-        yield Entry("time_index_entry", fields, text)
+        yield FileEntry("time_index_entry", fields, text)
 
 
-def _txn_index(name: str, data: bytes) -> Iterator[Entry]:
+def _txn_index(name: str, data: bytes) -> Iterator[FileEntry]:
     """Yield each entry separately, so that a wrong one does not hide the others."""
     damage: CorruptionError | None = None
     try:
@@ -157,7 +157,7 @@ def _txn_index(name: str, data: bytes) -> Iterator[Entry]:
             f"aborted producer {txn.producer_id} offsets {txn.first_offset}..{txn.last_offset}"
             f" last stable offset {txn.last_stable_offset}"
         )
-        yield Entry("aborted_txn", {"version": 0, **txn._asdict()}, text)
+        yield FileEntry("aborted_txn", {"version": 0, **txn._asdict()}, text)
     if damage is not None:
         raise damage
     torn = len(data) % TXN_ENTRY_BYTES
@@ -166,11 +166,11 @@ def _txn_index(name: str, data: bytes) -> Iterator[Entry]:
         raise CorruptionError(message, path_or_key=name, position=len(data) - torn)
 
 
-def _snapshot(_name: str, data: bytes) -> Iterator[Entry]:
+def _snapshot(_name: str, data: bytes) -> Iterator[FileEntry]:
     for entry in decode_snapshot(data):
         text = " ".join(f"{name} {value}" for name, value in entry._asdict().items())
         fields = {**entry._asdict(), "first_sequence": first_sequence(entry)}
-        yield Entry("producer", fields, text)
+        yield FileEntry("producer", fields, text)
 
 
 def first_sequence(entry: ProducerEntry) -> int:
@@ -178,7 +178,7 @@ def first_sequence(entry: ProducerEntry) -> int:
     return -1 if entry.last_offset < 0 else (entry.last_sequence - entry.offset_delta) % SEQUENCES
 
 
-def _bundle(name: str, data: bytes) -> Iterator[Entry]:
+def _bundle(name: str, data: bytes) -> Iterator[FileEntry]:
     bundle = decode_bundle(data, key=name)
     descriptor = bundle.descriptor
     fields = {
@@ -194,12 +194,12 @@ def _bundle(name: str, data: bytes) -> Iterator[Entry]:
         "leader_epoch": descriptor.leader_epoch,
         "claim_epoch": bundle.claim_epoch,
     }
-    yield Entry("descriptor", fields, " ".join(f"{key} {value}" for key, value in fields.items()))
+    yield FileEntry("descriptor", fields, " ".join(f"{key} {value}" for key, value in fields.items()))
     for section in bundle.sections:
         known = section.kind in list(SectionKind)
         kind = SectionKind(section.kind).name.lower() if known else f"unknown({section.kind})"
         place = {"section": kind, "position": section.position, "length": section.length, "crc32c": section.crc}
-        yield Entry("section", place, f"section {kind} position {section.position} length {section.length}")
+        yield FileEntry("section", place, f"section {kind} position {section.position} length {section.length}")
     base = f"{descriptor.base_offset:020d}"
     indexes = bundle.indexes
     yield from _offset_index(base, indexes.offset_index)
@@ -208,20 +208,20 @@ def _bundle(name: str, data: bytes) -> Iterator[Entry]:
     if indexes.producer_snapshot:
         yield from _snapshot(base, indexes.producer_snapshot)
     for epoch in indexes.leader_epochs:
-        yield Entry("leader_epoch", epoch._asdict(), f"leader epoch {epoch.epoch} from offset {epoch.start_offset}")
+        yield FileEntry("leader_epoch", epoch._asdict(), f"leader epoch {epoch.epoch} from offset {epoch.start_offset}")
 
 
-def _seal(name: str, data: bytes) -> Iterator[Entry]:
+def _seal(name: str, data: bytes) -> Iterator[FileEntry]:
     try:
         fields = json.loads(data.decode())
     except (ValueError, RecursionError):
         raise CorruptionError(f"{name} is not JSON", path_or_key=name, position=0) from None
     if not isinstance(fields, dict):
         raise CorruptionError(f"{name} is not a JSON object", path_or_key=name, position=0)
-    yield Entry("seal", fields, " ".join(f"{key} {value}" for key, value in fields.items()))
+    yield FileEntry("seal", fields, " ".join(f"{key} {value}" for key, value in fields.items()))
 
 
-def _root(name: str, data: bytes) -> Iterator[Entry]:
+def _root(name: str, data: bytes) -> Iterator[FileEntry]:
     root = decode_root(data, key=name)
     rows = rows_inside(root)
     fields = {
@@ -240,14 +240,14 @@ def _root(name: str, data: bytes) -> Iterator[Entry]:
         "lineage": [list(entry) for entry in root.lineage],
         "trash": len(root.trash),
     }
-    yield Entry("root", fields, " ".join(f"{key} {value}" for key, value in fields.items()))
+    yield FileEntry("root", fields, " ".join(f"{key} {value}" for key, value in fields.items()))
     for kind, pointers in (("inner_page", root.inner), ("leaf_page", root.leaves)):
         yield from _pointers(kind, pointers, root.page_key)
     yield from _rows(rows)
     yield from _trash(root.trash)
 
 
-def _page(name: str, data: bytes) -> Iterator[Entry]:
+def _page(name: str, data: bytes) -> Iterator[FileEntry]:
     """Yield a catalog page: rows, pointers or trash. Pointers of an inner page name leaves."""
     page = decode_stored_page(data, key=name)
     fields = {
@@ -259,7 +259,7 @@ def _page(name: str, data: bytes) -> Iterator[Entry]:
         "uid": page.name.uid,
         "entries": len(page.content),
     }
-    yield Entry("page", fields, f"{page.kind.value} page " + _words({**fields, "kind": None}))
+    yield FileEntry("page", fields, f"{page.kind.value} page " + _words({**fields, "kind": None}))
     match page.content:
         case Rows() as rows:
             yield from _rows(rows)
@@ -269,14 +269,14 @@ def _page(name: str, data: bytes) -> Iterator[Entry]:
             yield from _trash(trash)
 
 
-def _rows(rows: Rows) -> Iterator[Entry]:
+def _rows(rows: Rows) -> Iterator[FileEntry]:
     for row in rows:
         values = {column: value for column, value in row._asdict().items() if column != "reserved"}
         values["uid"] = join_uid(values.pop("id_hi"), values.pop("id_lo"))
-        yield Entry("row", values, _words(values))
+        yield FileEntry("row", values, _words(values))
 
 
-def _pointers(kind: str, pointers: Pointers, key_of: Callable[[Pointer], str]) -> Iterator[Entry]:
+def _pointers(kind: str, pointers: Pointers, key_of: Callable[[Pointer], str]) -> Iterator[FileEntry]:
     shown = ("base", "next", "min_ts", "max_ts", "size", "records", "rows", "page_len", "crc", "row_flags")
     for pointer in pointers:
         values = {
@@ -285,10 +285,10 @@ def _pointers(kind: str, pointers: Pointers, key_of: Callable[[Pointer], str]) -
             "leader_epoch": pointer.leader_epoch,
             "sum": join_uid(pointer.sum_hi, pointer.sum_lo),
         }
-        yield Entry(kind, values, _words(values))
+        yield FileEntry(kind, values, _words(values))
 
 
-def _trash(trash: Trash) -> Iterator[Entry]:
+def _trash(trash: Trash) -> Iterator[FileEntry]:
     for entry in trash:
         values = {
             "what": _TRASH_WORDS.get(entry.what, str(entry.what)),
@@ -300,34 +300,34 @@ def _trash(trash: Trash) -> Iterator[Entry]:
             "removed_version": entry.removed_version,
             "removed_ms": entry.removed_ms,
         }
-        yield Entry("trash", values, "trash " + _words(values))
+        yield FileEntry("trash", values, "trash " + _words(values))
 
 
 def _words(values: Mapping[str, object]) -> str:
     return " ".join(f"{key} {value}" for key, value in values.items() if value is not None)
 
 
-def _epochs(_name: str, data: bytes) -> Iterator[Entry]:
+def _epochs(_name: str, data: bytes) -> Iterator[FileEntry]:
     for epoch in decode_epochs(data.decode()):
-        yield Entry("leader_epoch", epoch._asdict(), f"leader epoch {epoch.epoch} from offset {epoch.start_offset}")
+        yield FileEntry("leader_epoch", epoch._asdict(), f"leader epoch {epoch.epoch} from offset {epoch.start_offset}")
 
 
-def _offsets(_name: str, data: bytes) -> Iterator[Entry]:
+def _offsets(_name: str, data: bytes) -> Iterator[FileEntry]:
     for tp, offset in decode_offsets(data.decode()).items():
         fields = {"topic": tp.topic, "partition": tp.partition, "offset": offset}
-        yield Entry("checkpoint", fields, f"{tp} {offset}")
+        yield FileEntry("checkpoint", fields, f"{tp} {offset}")
 
 
-def _partition_metadata(_name: str, data: bytes) -> Iterator[Entry]:
+def _partition_metadata(_name: str, data: bytes) -> Iterator[FileEntry]:
     topic_id = decode_partition_metadata(data.decode())
-    yield Entry(
+    yield FileEntry(
         "partition_metadata",
         {"topic_id": str(topic_id), "kafka_topic_id": encode_uuid(topic_id)},
         f"topic id {topic_id} ({encode_uuid(topic_id)})",
     )
 
 
-def _meta_properties(_name: str, data: bytes) -> Iterator[Entry]:
+def _meta_properties(_name: str, data: bytes) -> Iterator[FileEntry]:
     meta = decode_meta_properties(data.decode())
     fields = {
         "version": meta.version,
@@ -335,12 +335,12 @@ def _meta_properties(_name: str, data: bytes) -> Iterator[Entry]:
         "cluster_id": meta.cluster_id,
         "directory_id": None if meta.directory_id is None else str(meta.directory_id),
     }
-    yield Entry("meta_properties", fields, " ".join(f"{key} {value}" for key, value in fields.items()))
+    yield FileEntry("meta_properties", fields, " ".join(f"{key} {value}" for key, value in fields.items()))
 
 
-def _clean_shutdown(_name: str, data: bytes) -> Iterator[Entry]:
+def _clean_shutdown(_name: str, data: bytes) -> Iterator[FileEntry]:
     epoch = decode_clean_shutdown(data.decode())
-    yield Entry("clean_shutdown", {"broker_epoch": epoch}, f"clean shutdown, broker epoch {epoch}")
+    yield FileEntry("clean_shutdown", {"broker_epoch": epoch}, f"clean shutdown, broker epoch {epoch}")
 
 
 _BY_SUFFIX: dict[str, Dumper] = {

@@ -110,7 +110,7 @@ def room_for(action: MaintenanceAction, memory: Slots | None) -> Iterator[int]:
         yield map_bytes
 
 
-class Upkeep:
+class MaintenanceLoop:
     """Rounds of maintenance. ``run`` and ``turn`` belong to one thread, ``end`` and ``view`` to any.
 
     ``on_failed`` gets None for a whole round. ``is_paused`` is asked for each topic before each action. A paused topic

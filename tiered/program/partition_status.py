@@ -26,7 +26,7 @@ from tiered.model import Positions, TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
 from tiered.program.open_log import Tiers, TopicFacts
 from tiered.program.output import counted
-from tiered.program.uploader_status import Reason
+from tiered.program.uploader_status import UnsafeReason
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.upload import check_source
 from tiered.times import format_time
@@ -49,7 +49,7 @@ class PartitionStatus:
     fenced: bool = False
     pinned: CatalogView | None = None
     times: tuple[int, int] | None = None
-    reasons: list[Reason] = field(default_factory=list)
+    reasons: list[UnsafeReason] = field(default_factory=list)
     unreadable: TieredError | None = None
     lost: TieredError | None = None
     elsewhere: str = ""
@@ -62,13 +62,13 @@ class PartitionStatus:
         return [reason.text for reason in self.reasons]
 
     @property
-    def named_reasons(self) -> list[Reason]:
+    def named_reasons(self) -> list[UnsafeReason]:
         """Return the reasons, each with the name of the partition in its text."""
         return [dataclasses.replace(reason, text=f"{self.tp}: {reason.text}") for reason in self.reasons]
 
     def trouble(self, code: str, text: str) -> None:
         """Add a reason why this partition is not safe."""
-        self.reasons.append(Reason(code, text, topic=self.tp.topic, partition=self.tp.partition))
+        self.reasons.append(UnsafeReason(code, text, topic=self.tp.topic, partition=self.tp.partition))
 
     @property
     def end_offset(self) -> int:

@@ -54,7 +54,7 @@ _DAMAGE = frozenset({"corruption", "offset_gap", "log_destroyed"})
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class UnsafeReason:
     """One reason why a log is not safe. An unknown ``since_ms`` is -1, an unknown ``topic`` empty."""
 
     code: str
@@ -88,7 +88,7 @@ class UploaderStatus:
 
     running: str = ""
     document: Mapping[str, Any] | None = None
-    reasons: Sequence[Reason] = ()
+    reasons: Sequence[UnsafeReason] = ()
     pauses: Mapping[str, Pause] = field(default_factory=dict)
 
     @property
@@ -116,7 +116,7 @@ def look_at_uploader(directory: Path, clock: Clock) -> UploaderStatus:
         return UploaderStatus(
             running,
             None,
-            [*paused, Reason("hangs", f"{running}: {error.message}", clock.now_ms(), error.hint), *_noted(lock)],
+            [*paused, UnsafeReason("hangs", f"{running}: {error.message}", clock.now_ms(), error.hint), *_noted(lock)],
             pauses,
         )
     if document is None:
@@ -129,12 +129,12 @@ def _ask(lock: DirectoryLock) -> dict[str, Any] | None:
     return query(host.strip("[]"), int(port)) if host and port.isdigit() else None
 
 
-def _noted(lock: DirectoryLock) -> Iterator[Reason]:
+def _noted(lock: DirectoryLock) -> Iterator[UnsafeReason]:
     """Yield the problem that the uploader noted beside its lock."""
     try:
         told = json.loads(lock.note().get("trouble", "null"))
         if told is not None:
-            yield Reason(
+            yield UnsafeReason(
                 str(told["code"]),
                 str(told["text"]),
                 int(told["since_ms"]),
@@ -146,22 +146,24 @@ def _noted(lock: DirectoryLock) -> Iterator[Reason]:
         return
 
 
-def _paused(pauses: Mapping[str, Pause]) -> Iterator[Reason]:
+def _paused(pauses: Mapping[str, Pause]) -> Iterator[UnsafeReason]:
     for topic, pause in sorted(pauses.items()):
         why = f" ({pause.reason})" if pause.reason else ""
         command = f"`tiered-uploader resume {topic}`" if topic else "`tiered-uploader resume`"
-        yield Reason("paused", f"uploads of {topic or 'all topics'} are paused{why}", pause.since_ms, command, topic)
+        yield UnsafeReason(
+            "paused", f"uploads of {topic or 'all topics'} are paused{why}", pause.since_ms, command, topic
+        )
 
 
-def reasons_of(document: Mapping[str, Any]) -> list[Reason]:
+def reasons_of(document: Mapping[str, Any]) -> list[UnsafeReason]:
     """Return why the uploader of this report does not upload records. Pauses come from their file."""
     found = [
-        Reason("damaged", each["reason"], -1, each["unblocks"], each["topic"], each["partition"])
+        UnsafeReason("damaged", each["reason"], -1, each["unblocks"], each["topic"], each["partition"])
         for each in document["out_of_service"]
     ]
     if (unread := document["unread"]) is not None:
         found.append(
-            Reason("unreadable", f"the log directory cannot be read: {unread['reason']}", -1, unread["unblocks"])
+            UnsafeReason("unreadable", f"the log directory cannot be read: {unread['reason']}", -1, unread["unblocks"])
         )
     limit = document["lag_limit_seconds"]
     for line in document["partitions"]:
@@ -171,29 +173,31 @@ def reasons_of(document: Mapping[str, Any]) -> list[Reason]:
             found.append(late(line["topic"], line["partition"], int(1000 * line["lag_seconds"]), document["now_ms"]))
     if (request := document["store"]["oldest_request"])["overdue"]:
         since_ms = document["now_ms"] - int(1000 * request["seconds"])
-        found.append(Reason("silent", f"a request ({request['op']}) has no answer", since_ms, "an answer of the store"))
+        found.append(
+            UnsafeReason("silent", f"a request ({request['op']}) has no answer", since_ms, "an answer of the store")
+        )
     disk = document.get("disk")
     if disk is not None and disk["used_percent"] >= disk["warn_percent"]:
         text = f"the disk is {disk['used_percent']} % full, {human_bytes(disk['free_bytes'])} are free"
         hint = "a larger disk, or local.retention.ms or .bytes once the data is in the bucket"
-        found.append(Reason("disk_low", text, -1, hint))
+        found.append(UnsafeReason("disk_low", text, -1, hint))
     return found
 
 
-def late(topic: str, partition: int, lag_ms: int, now_ms: int) -> Reason:
+def late(topic: str, partition: int, lag_ms: int, now_ms: int) -> UnsafeReason:
     """Return the reason for a partition whose oldest sealed record waits longer than the limit."""
     text = f"{topic}-{partition}: the oldest sealed record waits for {human_duration(lag_ms)}"
-    return Reason("behind", text, now_ms - lag_ms, "a faster store, or more --uploads", topic, partition)
+    return UnsafeReason("behind", text, now_ms - lag_ms, "a faster store, or more --uploads", topic, partition)
 
 
-def _of_wait(line: Mapping[str, Any]) -> Reason | None:
+def _of_wait(line: Mapping[str, Any]) -> UnsafeReason | None:
     waiting = line["waiting"]
     if waiting is None or waiting["code"] in _WORK or waiting["code"] == "paused":
         return None
     code = waiting["code"]
     code = "damaged" if code in _DAMAGE else _OF_WAITS.get(code, "failed")
     name = f"{line['topic']}-{line['partition']}"
-    return Reason(
+    return UnsafeReason(
         code, f"{name}: {waiting['reason']}", waiting["since_ms"], waiting["unblocks"], line["topic"], line["partition"]
     )
 
@@ -257,7 +261,7 @@ def talk(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"maintenance failed: {name}{each['reason']}" + (f"; {each['unblocks']}" if each["unblocks"] else "")
 
 
-def verdict(reasons: Sequence[Reason], only_here: int, records: str) -> str:
+def verdict(reasons: Sequence[UnsafeReason], only_here: int, records: str) -> str:
     """Return the first line of ``status``: ``safe``, or the worst reason. ``records``: the number in words."""
     if not reasons:
         return "safe"
@@ -269,7 +273,7 @@ def verdict(reasons: Sequence[Reason], only_here: int, records: str) -> str:
     return f"NOT SAFE: {CODES[first.code]}{since}{only}{text}{more}"
 
 
-def worst(reasons: Sequence[Reason]) -> Reason:
+def worst(reasons: Sequence[UnsafeReason]) -> UnsafeReason:
     """Return the reason that the first line names."""
     order = list(CODES)
     return min(reasons, key=lambda reason: order.index(reason.code))

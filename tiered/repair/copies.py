@@ -50,7 +50,7 @@ class Copies(NamedTuple):
     forked: tuple[Root, Root] | None
 
 
-class Listed(NamedTuple):
+class PartitionObjects(NamedTuple):
     """Objects of a partition: sizes of those of its segments, and the newest epoch of each role in any key."""
 
     sizes: dict[str, int]
@@ -136,7 +136,7 @@ def _noted(topic_id: UUID, tp: TopicPartition, newest: Root) -> Steps[int]:
     return max(versions)
 
 
-def list_objects(topic_id: UUID, partition: int) -> Steps[Listed]:
+def list_objects(topic_id: UUID, partition: int) -> Steps[PartitionObjects]:
     """List the objects of a partition's segments and pages."""
     prefix = partition_prefix(topic_id, partition)
     segments = yield from list_all(prefix + "s/")
@@ -145,7 +145,7 @@ def list_objects(topic_id: UUID, partition: int) -> Steps[Listed]:
         parsed = parse_segment_key(entry.key) or parse_page_key(entry.key)
         if parsed is not None:
             epochs[parsed.name.role] = max(epochs[parsed.name.role], parsed.name.epoch)
-    return Listed({entry.key: entry.size for entry in segments}, epochs)
+    return PartitionObjects({entry.key: entry.size for entry in segments}, epochs)
 
 
 def uploads_after(copy: Root, sizes: Mapping[str, int], *, skip_damaged: bool) -> Steps[list[Row]]:

@@ -57,8 +57,8 @@ from tiered.model import TopicPartition
 from tiered.remote.topics import TopicEntry, load_topic
 from tiered.repair.bench import Workbench
 from tiered.repair.disk_segments import plan_damage, rebuild_epochs
-from tiered.repair.log_dir import Disk
-from tiered.repair.plan import NO_PARTITION, Act, Action, RepairOptions
+from tiered.repair.log_dir import RepairDirectory
+from tiered.repair.plan import NO_PARTITION, Act, RepairAction, RepairOptions
 from tiered.repair.rejoin import plan_rejoin_steps, rejoin_steps
 from tiered.store.base import Steps, blocking
 
@@ -90,7 +90,7 @@ def plan_disk(
     *,
     remote: bool,
     files: Files | None = None,
-) -> Steps[list[Action]]:
+) -> Steps[list[RepairAction]]:
     """Find what is wrong with a log directory, and plan its repair. ``remote``: there is a bucket to ask.
 
     Reads without the lock. Raises NotFoundError for a directory that is not there, NewerFormatError.
@@ -98,8 +98,8 @@ def plan_disk(
     files = files or PosixFiles()
     if not files.is_directory(directory):
         raise NotFoundError(f"the log directory {directory} does not exist", hint="correct the path")
-    disk = Disk(directory, files)
-    actions: list[Action] = yield from blocking(partial(_small_files, disk))
+    disk = RepairDirectory(directory, files)
+    actions: list[RepairAction] = yield from blocking(partial(_small_files, disk))
     try:
         topics = yield from blocking(partial(expected_topics, directory, files))
     except NewerFormatError:
@@ -116,7 +116,7 @@ def plan_disk(
                 "set it aside: the next open aborts the transactions that are open",
                 partial(_forget, disk, tp),
             )
-            actions.append(Action(tp, path, several[0].message, remedy, act=disk.act(act)))
+            actions.append(RepairAction(tp, path, several[0].message, remedy, act=disk.act(act)))
         elif any(one.code == "partition_gone" for one in several):
             actions.append((yield from _gone(disk, tp, options)))
         else:
@@ -125,7 +125,7 @@ def plan_disk(
 
 
 def _errors(
-    disk: Disk, topics: Mapping[str, TopicInfo], selected: Sequence[str | TopicPartition]
+    disk: RepairDirectory, topics: Mapping[str, TopicInfo], selected: Sequence[str | TopicPartition]
 ) -> dict[TopicPartition, list[Finding]]:
     """Return what ``check`` finds wrong with the selected partitions, and with the log of transactions."""
     names = {each if isinstance(each, str) else each.topic for each in selected}
@@ -144,7 +144,7 @@ def _errors(
 # -- small files -----------------------------------------------------------------------------------------------------
 
 
-def _small_files(disk: Disk) -> list[Action]:
+def _small_files(disk: RepairDirectory) -> list[RepairAction]:
     directory, files = disk.directory, disk.files
     reads: dict[str, Callable[[], object]] = {
         name: partial(_read_offsets, disk, name)
@@ -154,7 +154,7 @@ def _small_files(disk: Disk) -> list[Action]:
     reads[CLAIMS_NAME] = Claims(directory, files).read
     reads[META_PROPERTIES_NAME] = partial(read_volume, directory, files)
     reads[PRODUCER_IDS_NAME] = ProducerIds([directory], files, SystemIds()).any_given
-    actions: list[Action] = []
+    actions: list[RepairAction] = []
     for name, read in reads.items():
         try:
             read()
@@ -165,17 +165,17 @@ def _small_files(disk: Disk) -> list[Action]:
     return actions
 
 
-def _read_offsets(disk: Disk, name: str) -> None:
+def _read_offsets(disk: RepairDirectory, name: str) -> None:
     path = disk.directory / name
     if disk.files.state(path) is not None:
         decode_offsets(disk.files.read(path).decode())
 
 
-def _set_aside(disk: Disk, tp: TopicPartition, path: Path, problem: str, after: str) -> Action:
-    return Action(tp, str(path), problem, f"set it aside: {after}", act=disk.act(partial(disk.move, [path])))
+def _set_aside(disk: RepairDirectory, tp: TopicPartition, path: Path, problem: str, after: str) -> RepairAction:
+    return RepairAction(tp, str(path), problem, f"set it aside: {after}", act=disk.act(partial(disk.move, [path])))
 
 
-def _topics_file(disk: Disk, problem: str, *, remote: bool) -> Steps[Action]:
+def _topics_file(disk: RepairDirectory, problem: str, *, remote: bool) -> Steps[RepairAction]:
     """Return the action that writes the topics of the directories, with the settings of the bucket.
 
     A topic without an id is left out: the next open takes it from its directories.
@@ -201,22 +201,22 @@ def _topics_file(disk: Disk, problem: str, *, remote: bool) -> Steps[Action]:
         disk.move([path], now_ms)
         write_topics(disk.directory, disk.files, found)
 
-    return Action(NO_PARTITION, str(path), problem, remedy, notes=tuple(notes), act=disk.act(write))
+    return RepairAction(NO_PARTITION, str(path), problem, remedy, notes=tuple(notes), act=disk.act(write))
 
 
 # -- a partition -----------------------------------------------------------------------------------------------------
 
 
 def _partition(
-    disk: Disk,
+    disk: RepairDirectory,
     tp: TopicPartition,
     topics: Mapping[str, TopicInfo],
     found: Sequence[Finding],
     options: RepairOptions,
     *,
     remote: bool,
-) -> Steps[list[Action]]:
-    actions: list[Action] = []
+) -> Steps[list[RepairAction]]:
+    actions: list[RepairAction] = []
     logs = [one for one in found if one.code.startswith("log_")]
     for one in found:
         if logs and one.where.endswith(LOG_SUFFIX):
@@ -228,9 +228,11 @@ def _partition(
             actions.append(_set_aside(disk, tp, path, one.message, after))
         elif one.code == "leader_epochs":
             act = disk.act(partial(rebuild_epochs, disk, tp))
-            actions.append(Action(tp, str(folder / EPOCHS_NAME), one.message, "write it from the batches", act=act))
+            actions.append(
+                RepairAction(tp, str(folder / EPOCHS_NAME), one.message, "write it from the batches", act=act)
+            )
         else:
-            actions.append(Action(tp, one.where, one.message, "put it back from a copy"))
+            actions.append(RepairAction(tp, one.where, one.message, "put it back from a copy"))
     if logs:
         entry: TopicEntry | None = (yield from load_topic(tp.topic)) if remote else None
         info = topics.get(tp.topic)
@@ -239,7 +241,7 @@ def _partition(
     return actions
 
 
-def _gone(disk: Disk, tp: TopicPartition, options: RepairOptions) -> Steps[Action]:
+def _gone(disk: RepairDirectory, tp: TopicPartition, options: RepairOptions) -> Steps[RepairAction]:
     """Return the action for a partition whose directory is gone: it goes on at the bucket's end, or empty."""
     uploads = yield from blocking(UploadCheckpoint(disk.directory, disk.files).read)
     end = (yield from blocking(partial(find_gone, disk.directory, disk.files, uploads)))[tp]
@@ -256,15 +258,15 @@ def _gone(disk: Disk, tp: TopicPartition, options: RepairOptions) -> Steps[Actio
         )
     else:
         act = partial(_rejoin, disk, tp) if tiered else disk.act(partial(_accept_gone, disk, tp, end))
-    return Action(tp, str(disk.directory / partition_dir(tp)), problem, remedy, lost, act=act)
+    return RepairAction(tp, str(disk.directory / partition_dir(tp)), problem, remedy, lost, act=act)
 
 
-def _rejoin(disk: Disk, tp: TopicPartition, _: Workbench) -> Steps[None]:
+def _rejoin(disk: RepairDirectory, tp: TopicPartition, _: Workbench) -> Steps[None]:
     plan = yield from plan_rejoin_steps(disk.directory, [tp], SystemClock())
     yield from rejoin_steps(plan, SystemClock(), disk.files)
 
 
-def _accept_gone(disk: Disk, tp: TopicPartition, end: int, _: int) -> None:
+def _accept_gone(disk: RepairDirectory, tp: TopicPartition, end: int, _: int) -> None:
     now = find_gone(disk.directory, disk.files, UploadCheckpoint(disk.directory, disk.files).read()).get(tp)
     if now != end:
         raise ConfigError(f"{tp} reached offset {now} by now, not {end}", hint="plan the repair again")
@@ -275,7 +277,7 @@ def _accept_gone(disk: Disk, tp: TopicPartition, end: int, _: int) -> None:
     ensure_topic_id(path, disk.files, expected_topics(disk.directory, disk.files)[tp.topic].topic_id)
 
 
-def _forget(disk: Disk, tp: TopicPartition, now_ms: int) -> None:
+def _forget(disk: RepairDirectory, tp: TopicPartition, now_ms: int) -> None:
     """Set a partition of the log of transactions aside."""
     path = disk.directory / partition_dir(tp)
     disk.files.unlink(disk.directory / CLEAN_SHUTDOWN_NAME)  # only an open after a crash looks for transactions

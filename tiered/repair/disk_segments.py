@@ -50,8 +50,8 @@ from tiered.plan.producer_state import ProducerSnapshot
 from tiered.plan.side_files import Follower
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry
-from tiered.repair.log_dir import Disk
-from tiered.repair.plan import Action, RepairOptions
+from tiered.repair.log_dir import RepairDirectory
+from tiered.repair.plan import RepairAction, RepairOptions
 from tiered.repair.salvage import Rewrite
 from tiered.repair.whole_batches import Ranges, whole_batches
 from tiered.store.base import Steps, blocking
@@ -63,7 +63,7 @@ BETWEEN = ("log_order", "log_gap")
 """Codes of findings that blame the segment before, if they name no position in this one."""
 
 
-class Damage(NamedTuple):
+class DamagedLog(NamedTuple):
     """A ``.log`` of the offsets ``base`` to ``end``: its whole batches, and the ranges between them that are lost."""
 
     base: int
@@ -73,8 +73,12 @@ class Damage(NamedTuple):
 
 
 def plan_damage(
-    disk: Disk, tp: TopicPartition, found: Sequence[Finding], options: RepairOptions, entry: TopicEntry | None
-) -> Steps[list[Action]]:
+    disk: RepairDirectory,
+    tp: TopicPartition,
+    found: Sequence[Finding],
+    options: RepairOptions,
+    entry: TopicEntry | None,
+) -> Steps[list[RepairAction]]:
     """Return the actions for damaged segments of a partition. ``entry``: the topic in the bucket, if there is one."""
     folder = disk.directory / partition_dir(tp)
     bases = yield from blocking(partial(log_bases, disk.files, folder))
@@ -89,23 +93,23 @@ def plan_damage(
         ends[bases[-1]] = yield from blocking(partial(_clean_end, disk, tp, bases[-1]))
     held = (yield from _held_end(tp, bases[0], entry)) if entry is not None else bases[0]
     aside = max([end for end in ends.values() if end <= held], default=-1)
-    actions: list[Action] = []
+    actions: list[RepairAction] = []
     for base, end in sorted(ends.items()):
         path = str(folder / log_name(base))
         if end < 0:
             remedy = "open the log for writing: it cuts what no flush promised; then run the repair again"
-            actions.append(Action(tp, path, problems[base], remedy))
+            actions.append(RepairAction(tp, path, problems[base], remedy))
         elif end <= held:
             remedy = f"set the segments below offset {aside} aside: the bucket holds their records"
             act = disk.act(partial(_drop_below, disk, tp, aside))
-            actions.append(Action(tp, path, problems[base], remedy, act=act))
+            actions.append(RepairAction(tp, path, problems[base], remedy, act=act))
         else:
             offsets = Offsets(base, end)
             actions.append((yield from blocking(partial(_lost, disk, tp, offsets, problems[base], options))))
     return actions
 
 
-def _clean_end(disk: Disk, tp: TopicPartition, base: int) -> int:
+def _clean_end(disk: RepairDirectory, tp: TopicPartition, base: int) -> int:
     """Return where a log ends whose last segment is damaged; -1 after a crash: the next open has to judge it."""
     if disk.files.state(disk.directory / CLEAN_SHUTDOWN_NAME) is None:
         return -1
@@ -131,7 +135,7 @@ def _held_end(tp: TopicPartition, start: int, entry: TopicEntry) -> Steps[int]:
     return at
 
 
-def _drop_below(disk: Disk, tp: TopicPartition, end: int, now_ms: int) -> None:
+def _drop_below(disk: RepairDirectory, tp: TopicPartition, end: int, now_ms: int) -> None:
     """Set aside the files of all segments that begin below ``end``, the newest last: the rest has no gap."""
     folder = disk.directory / partition_dir(tp)
     for base in sorted({each.base for each in local_files(disk.files, folder) if each.base < end and not each.work}):
@@ -141,29 +145,31 @@ def _drop_below(disk: Disk, tp: TopicPartition, end: int, now_ms: int) -> None:
 # -- a hole ----------------------------------------------------------------------------------------------------------
 
 
-def _lost(disk: Disk, tp: TopicPartition, offsets: Offsets, problem: str, options: RepairOptions) -> Action:
+def _lost(
+    disk: RepairDirectory, tp: TopicPartition, offsets: Offsets, problem: str, options: RepairOptions
+) -> RepairAction:
     """Return the action for offsets that no bucket holds: a hole, if the operator accepts the loss."""
     folder = disk.directory / partition_dir(tp)
     path, each = str(folder / log_name(offsets.base)), _judged(disk, folder, *offsets)
     words = ", ".join([f"{first} to {last}" for first, last in each.lost])
     if not options.accept_loss:
         remedy = f"no bucket holds offsets {words}: `{disk.command(tp)} --accept-loss` makes a hole of them"
-        return Action(tp, path, problem, remedy, lost=each.lost)
+        return RepairAction(tp, path, problem, remedy, lost=each.lost)
     notes = tuple(_rewritten(disk, folder, each, lambda _: None).notes)
     remedy = f"keep the batches that are whole, and make a hole of offsets {words}"
-    return Action(tp, path, problem, remedy, each.lost, (), notes, disk.act(partial(_write, disk, folder, each)))
+    return RepairAction(tp, path, problem, remedy, each.lost, (), notes, disk.act(partial(_write, disk, folder, each)))
 
 
-def _judged(disk: Disk, folder: Path, base: int, end: int) -> Damage:
+def _judged(disk: RepairDirectory, folder: Path, base: int, end: int) -> DamagedLog:
     path, epochs = folder / log_name(base), LeaderEpochs(folder, disk.files, read_only=True)
     dense = disk.files.state(folder / SPARSE_NAME) is None
     sealed = noted_size(disk.files, path.with_suffix(SEAL_SUFFIX))
     with LogFile(disk.files, path) as log:
         spans, lost = whole_batches(log, Offsets(base, end), epochs.epoch_at, dense=dense, sealed=sealed)
-    return Damage(base, end, spans, lost) if lost else Damage(base, end, (), ((base, end),))
+    return DamagedLog(base, end, spans, lost) if lost else DamagedLog(base, end, (), ((base, end),))
 
 
-def _rewritten(disk: Disk, folder: Path, each: Damage, write: Callable[[bytes], object]) -> Rewrite:
+def _rewritten(disk: RepairDirectory, folder: Path, each: DamagedLog, write: Callable[[bytes], object]) -> Rewrite:
     """Hand each batch of the new ``.log`` to ``write``."""
     epochs, path = LeaderEpochs(folder, disk.files, read_only=True), folder / log_name(each.base)
 
@@ -177,7 +183,7 @@ def _rewritten(disk: Disk, folder: Path, each: Damage, write: Callable[[bytes], 
     return made
 
 
-def _follower(disk: Disk, folder: Path, base: int) -> Follower:
+def _follower(disk: RepairDirectory, folder: Path, base: int) -> Follower:
     """Return the producers where a segment begins: from the newest whole snapshot, and the batches after it."""
     known: ProducerSnapshot | None = None
     for offset in sorted(snapshot_offsets(disk.files, folder), reverse=True):
@@ -194,7 +200,7 @@ def _follower(disk: Disk, folder: Path, base: int) -> Follower:
     return follower
 
 
-def _follow(disk: Disk, folder: Path, follower: Follower, base: int, offsets: Offsets) -> None:
+def _follow(disk: RepairDirectory, folder: Path, follower: Follower, base: int, offsets: Offsets) -> None:
     """Show the batches of a ``.log`` in a range of offsets to a follower."""
     with LogFile(disk.files, folder / log_name(base)) as log:
         for span in salvage(log, 0, log.size(), Offsets(base, offsets.next)):
@@ -203,7 +209,7 @@ def _follow(disk: Disk, folder: Path, follower: Follower, base: int, offsets: Of
                 follower.see(read_producer(read_header(data), data))
 
 
-def _write(disk: Disk, folder: Path, each: Damage, now_ms: int) -> None:
+def _write(disk: RepairDirectory, folder: Path, each: DamagedLog, now_ms: int) -> None:
     files, path = disk.files, folder / log_name(each.base)
     if _judged(disk, folder, each.base, each.end) != each:
         raise ConfigError(f"{path} has changed", hint="plan the repair again")
@@ -229,7 +235,7 @@ def _write(disk: Disk, folder: Path, each: Damage, now_ms: int) -> None:
     _derive(disk, folder, each.base, follower, snapshots)
 
 
-def _derived(disk: Disk, folder: Path, base: int, snapshots: Collection[int]) -> list[Path]:
+def _derived(disk: RepairDirectory, folder: Path, base: int, snapshots: Collection[int]) -> list[Path]:
     """Return the files that change once a segment is written again: those beside it, and later producers."""
     later = [each for each in log_bases(disk.files, folder) if each > base]
     beside = [folder / local_name(base, suffix) for suffix in SEGMENT_SUFFIXES if suffix != LOG_SUFFIX]
@@ -237,7 +243,7 @@ def _derived(disk: Disk, folder: Path, base: int, snapshots: Collection[int]) ->
     return [*beside, *txns, *[folder / snapshot_name(each) for each in snapshots]]
 
 
-def _derive(disk: Disk, folder: Path, base: int, follower: Follower, snapshots: Collection[int]) -> None:
+def _derive(disk: RepairDirectory, folder: Path, base: int, follower: Follower, snapshots: Collection[int]) -> None:
     """Write the files that are derived from the segments from ``base`` on. ``follower`` has seen the first of them."""
     files, bases = disk.files, [each for each in log_bases(disk.files, folder) if each >= base]
     with LogFile(files, folder / log_name(base)) as log:
@@ -252,7 +258,7 @@ def _derive(disk: Disk, folder: Path, base: int, follower: Follower, snapshots: 
             files.replace(folder / snapshot_name(end), encode_snapshot(followed.producers))
 
 
-def rebuild_epochs(disk: Disk, tp: TopicPartition, now_ms: int) -> None:
+def rebuild_epochs(disk: RepairDirectory, tp: TopicPartition, now_ms: int) -> None:
     """Write ``leader-epoch-checkpoint`` from the batches of the segments."""
     folder = disk.directory / partition_dir(tp)
     entries: tuple[EpochEntry, ...] = ()

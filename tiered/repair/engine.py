@@ -12,7 +12,7 @@ from tiered.remote.topics import list_topics
 from tiered.repair.bench import Workbench
 from tiered.repair.disk import plan_disk
 from tiered.repair.kept import plan_decisions, plan_kept
-from tiered.repair.plan import Action, RepairOptions, RepairPlan
+from tiered.repair.plan import RepairAction, RepairOptions, RepairPlan
 from tiered.repair.registry import find_unregistered, plan_entry
 from tiered.repair.roots import plan_root, plan_shorter
 from tiered.repair.segments import Ground, plan_segments
@@ -28,7 +28,7 @@ def plan_repair_steps(
     either, UnknownTopicError, NotFoundError, CorruptionError where two states are possible and the operator must
     choose. Among several partitions, such a partition is an action without a remedy, and the others go on.
     """
-    actions: list[Action] = []
+    actions: list[RepairAction] = []
     if not remote and options.log_dir is None:
         raise ConfigError("there is neither a bucket nor a log directory to repair", hint="name one")
     if remote:
@@ -38,9 +38,9 @@ def plan_repair_steps(
     return RepairPlan(options, tuple(actions))
 
 
-def _plan_bucket(selected: Sequence[str | TopicPartition], options: RepairOptions) -> Steps[list[Action]]:
+def _plan_bucket(selected: Sequence[str | TopicPartition], options: RepairOptions) -> Steps[list[RepairAction]]:
     bench = Workbench(options.from_dir, "")
-    actions: list[Action] = []
+    actions: list[RepairAction] = []
     try:
         names = selected or (yield from _all_topics())
         alone = len(names) == 1 and isinstance(names[0], TopicPartition)
@@ -61,18 +61,18 @@ def _all_topics() -> Steps[list[str]]:
     return sorted({*unreadable, *(entry.name for entry in entries), *(yield from find_unregistered())})
 
 
-def _or_refused(steps: Steps[list[Action]], tp: TopicPartition) -> Steps[list[Action]]:
+def _or_refused(steps: Steps[list[RepairAction]], tp: TopicPartition) -> Steps[list[RepairAction]]:
     """Return the actions of ``steps``, or one without a remedy that says why they are refused."""
     try:
         return (yield from steps)
     except (CorruptionError, ConfigError, NotFoundError) as refused:
         where = refused.path_or_key if isinstance(refused, CorruptionError) else str(tp)
-        return [Action(tp, where, refused.message, refused.hint or "nothing was changed")]
+        return [RepairAction(tp, where, refused.message, refused.hint or "nothing was changed")]
 
 
 def _plan_topic(
     selected: str | TopicPartition, options: RepairOptions, bench: Workbench, *, alone: bool
-) -> Steps[list[Action]]:
+) -> Steps[list[RepairAction]]:
     name = selected if isinstance(selected, str) else selected.topic
     entry, actions = yield from plan_entry(name)
     if isinstance(selected, TopicPartition) and selected.partition >= entry.partitions:
@@ -87,7 +87,7 @@ def _plan_topic(
     return actions
 
 
-def _plan_partition(ground: Ground) -> Steps[list[Action]]:
+def _plan_partition(ground: Ground) -> Steps[list[RepairAction]]:
     roots, pinned = yield from plan_root(ground)
     segments = (yield from plan_segments(ground, pinned)) if pinned is not None else []
     if not roots and any(each.lost for each in segments):

@@ -20,30 +20,30 @@ from tiered.remote.root_view import RootView
 from tiered.remote.topics import list_topics
 from tiered.repair.aside import keep_copy
 from tiered.repair.bench import Workbench
-from tiered.repair.plan import NO_PARTITION, Action
+from tiered.repair.plan import NO_PARTITION, RepairAction
 from tiered.repair.segments import Ground
 from tiered.repair.versions import Stored, restored
 from tiered.store.base import Delete, Head, NewId, Object, Steps
 
 
-def plan_kept(ground: Ground) -> Steps[list[Action]]:
+def plan_kept(ground: Ground) -> Steps[list[RepairAction]]:
     """Return the actions for copies, snapshots and pins of one partition. Raises ConfigError for a newer release's."""
     topic_id, tp = ground.entry.topic_id, ground.tp
     view = RootView(topic_id, tp.partition, tp.topic)
-    actions: list[Action] = []
+    actions: list[RepairAction] = []
     for folder, what in KINDS.items():
         for each in (yield from read_beside(view, folder)):
             if each.flaw is not None and not isinstance(each.flaw, CorruptionError):
                 raise each.flaw
             if each.flaw is not None:
                 remedy, act = "delete it: no version of it is whole", partial(_delete, ground, each.key)
-                without = Action(tp, each.key, f"the {what} is damaged: {each.flaw.message}", remedy, act=act)
+                without = RepairAction(tp, each.key, f"the {what} is damaged: {each.flaw.message}", remedy, act=act)
                 stored = Stored(topic_id, tp.partition, each.key, 0, 0, each.etag)
                 actions.append((yield from _version_or(without, stored, partial(decode_beside, view, key=each.key))))
     return actions
 
 
-def _version_or(without: Action, stored: Stored, decode: Callable[[bytes], object]) -> Steps[Action]:
+def _version_or(without: RepairAction, stored: Stored, decode: Callable[[bytes], object]) -> Steps[RepairAction]:
     """Return the action that puts a version back, or ``without`` if there is none."""
 
     def fits(data: bytes) -> bool:
@@ -62,12 +62,12 @@ def _delete(ground: Ground, key: str, _: Workbench) -> Steps[None]:
         yield Delete((key,))
 
 
-def plan_decisions() -> Steps[list[Action]]:
+def plan_decisions() -> Steps[list[RepairAction]]:
     """Return the actions for damaged decisions of sinks. They belong to no partition.
 
     A copy of a replaced decision is stored below ``aside/`` of the first topic.
     """
-    actions: list[Action] = []
+    actions: list[RepairAction] = []
     entries = yield from list_topics({})
     topic_id = entries[0].topic_id if entries else UUID(int=0)
     for found in (yield from check_decisions()):
@@ -78,6 +78,6 @@ def plan_decisions() -> Steps[list[Action]]:
         remedy = "put it back from a backup; its sink can commit no later batch before that"
         head = yield Head(key)
         stored = Stored(topic_id, 0, key, 0, 0, head.etag if isinstance(head, Object) else "")
-        without = Action(NO_PARTITION, key, problem, remedy)
+        without = RepairAction(NO_PARTITION, key, problem, remedy)
         actions.append((yield from _version_or(without, stored, partial(decode_decision, key=key))))
     return actions

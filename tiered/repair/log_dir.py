@@ -20,7 +20,7 @@ from tiered.repair.plan import Act
 from tiered.store.base import Now, Steps, blocking
 
 
-class Disk(NamedTuple):
+class RepairDirectory(NamedTuple):
     """A log directory. Replaced files are copied to ``{log_dir}.aside-{ms}``."""
 
     directory: Path

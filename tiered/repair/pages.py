@@ -22,7 +22,7 @@ from tiered.remote.catalog_view import rows_inside
 from tiered.remote.pages import Content, PageCache, read_pages
 from tiered.remote.segment_rewriter import hole
 from tiered.repair.copies import Copies, described, list_objects, rows_of
-from tiered.repair.plan import Action
+from tiered.repair.plan import RepairAction
 from tiered.repair.segments import Ground
 from tiered.repair.versions import Stored, restored
 from tiered.store.base import Head, NewId, Object, Steps
@@ -39,7 +39,7 @@ class Pages(NamedTuple):
     ``lost``: pointers of the others. ``rows``: of the pages that can be read, above the start.
     """
 
-    actions: list[Action]
+    actions: list[RepairAction]
     cache: PageCache
     lost: list[Pointer]
     rows: list[Row]

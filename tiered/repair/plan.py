@@ -44,7 +44,7 @@ class RepairOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class RepairAction:
     """One thing that is wrong. ``where`` is its key or path.
 
     ``lost``: ranges of offsets that no copy holds. ``undone``: erasures whose records come back, a sentence each.
@@ -80,10 +80,10 @@ class RepairPlan:
     """All problems, in the order of their repair. Empty if there is none."""
 
     options: RepairOptions
-    actions: tuple[Action, ...]
+    actions: tuple[RepairAction, ...]
 
     @property
-    def left(self) -> tuple[Action, ...]:
+    def left(self) -> tuple[RepairAction, ...]:
         """Return the actions that this repair does not carry out."""
         return tuple(action for action in self.actions if action.act is None)
 

@@ -28,12 +28,12 @@ from tiered.remote.topics import (
     list_topics,
 )
 from tiered.repair.bench import Workbench
-from tiered.repair.plan import Action
+from tiered.repair.plan import RepairAction
 from tiered.repair.versions import Stored, put_back
 from tiered.store.base import Get, NewId, Object, Steps, list_page, list_versions
 
 
-class Entry(NamedTuple):
+class RegistryObject(NamedTuple):
     """Object under a registry key. ``entry`` is None if it cannot be read; ``problem`` is ``""`` if it is right."""
 
     entry: TopicEntry | None
@@ -46,7 +46,7 @@ def find_unregistered() -> Steps[list[str]]:
     return sorted({one.topic for one in (yield from _unnamed("")) if one.topic and one.in_use})
 
 
-def plan_entry(topic: str) -> Steps[tuple[TopicEntry, list[Action]]]:
+def plan_entry(topic: str) -> Steps[tuple[TopicEntry, list[RepairAction]]]:
     """Return the entry of a topic, and the action that writes it, if it is not right.
 
     Raises UnknownTopicError if neither an entry nor a root is of this topic, CorruptionError if several topic ids are.
@@ -65,29 +65,29 @@ def plan_entry(topic: str) -> Steps[tuple[TopicEntry, list[Action]]]:
     entry = TopicEntry(topic, chosen.topic_id, count, config, version=number, changes=((yield NewId()),))
     notes = () if known is not None else (f"the settings are lost: `tiered topics alter {topic}` sets them again",)
     remedy = f"write it from the roots: {count} partitions of topic id {chosen.topic_id}"
-    action = Action(
+    action = RepairAction(
         TopicPartition(topic, -1), topic_key(topic), there.problem, remedy, notes=notes,
         act=partial(_put_entry, entry, there.etag),
     )  # fmt: skip
     return entry, [action]
 
 
-def _look(topic: str) -> Steps[Entry]:
+def _look(topic: str) -> Steps[RegistryObject]:
     key = topic_key(topic)
     got = yield Get(key, 0, MAX_ENTRY_BYTES + 1)
     if not isinstance(got, Object):
-        return Entry(None, "the registry entry is missing", "")
+        return RegistryObject(None, "the registry entry is missing", "")
     entry: TopicEntry | None = None
     try:
         entry = decode_topic(got.data, key=key)
         if entry.state == STATE_DELETED:
             raise UnknownTopicError(f"topic {topic} was deleted")
-        return Entry((yield from confirm_topic(entry)), "", got.etag)
+        return RegistryObject((yield from confirm_topic(entry)), "", got.etag)
     except CorruptionError as damage:
-        return Entry(entry, damage.message, got.etag)
+        return RegistryObject(entry, damage.message, got.etag)
 
 
-def _compared(there: Entry, entry: TopicEntry) -> Steps[Entry]:
+def _compared(there: RegistryObject, entry: TopicEntry) -> Steps[RegistryObject]:
     """Return ``there``, with a problem if another topic id of this name is in use and its own holds nothing."""
     prefix = partition_prefix(entry.topic_id, 0)
     if (yield from list_page(prefix, limit=1)).entries:
@@ -105,7 +105,7 @@ def _unnamed(topic: str) -> Steps[list[Unnamed]]:
     return [one for one in (yield from find_unnamed(listed, entries, {})) if not one.destroyed]
 
 
-def _chosen(topic: str, unnamed: list[Unnamed], there: Entry) -> Unnamed:
+def _chosen(topic: str, unnamed: list[Unnamed], there: RegistryObject) -> Unnamed:
     found = [one for one in unnamed if one.topic == topic]
     used = [one for one in found if one.in_use] or found
     if not used and not there.etag:

@@ -34,7 +34,7 @@ from tiered.local.disk.files import Files, is_another_disk
 from tiered.local.disk.topics import TOPICS_NAME
 from tiered.local.disk.uploads import UploadCheckpoint
 from tiered.model import TopicPartition
-from tiered.repair.log_dir import Disk
+from tiered.repair.log_dir import RepairDirectory
 from tiered.store.base import Steps, blocking
 
 _IDENTITY = (META_PROPERTIES_NAME, TOPICS_NAME)
@@ -96,7 +96,7 @@ def _planned(directory: Path, selected: Collection[TopicPartition], clock: Clock
 def _rejoin(plan: RejoinPlan, clock: Clock, files: Files) -> None:
     if not files.is_directory(plan.directory):
         raise NotFoundError(f"there is no log directory {plan.directory}")
-    disk, gone = Disk(plan.directory, files), {aside.tp for aside in plan.partitions}
+    disk, gone = RepairDirectory(plan.directory, files), {aside.tp for aside in plan.partitions}
     with disk.locked(clock):
         # Without this point an open after a crash does not take the directory that has moved for a lost one.
         disk.forget_offsets(gone, RECOVERY_POINT_NAME)

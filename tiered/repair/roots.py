@@ -64,10 +64,10 @@ from tiered.remote.segment_rewriter import hole
 from tiered.remote.sink_commit import read_decision
 from tiered.remote.stale_root_check import find_newest_copy
 from tiered.repair.bench import Workbench
-from tiered.repair.copies import Copies, Listed, believed, find_copies, list_objects, rows_of, uploads_after
+from tiered.repair.copies import Copies, PartitionObjects, believed, find_copies, list_objects, rows_of, uploads_after
 from tiered.repair.garbage import left_behind
 from tiered.repair.pages import fill, read_all_pages
-from tiered.repair.plan import Action
+from tiered.repair.plan import RepairAction
 from tiered.repair.segments import Ground, plan_hole
 from tiered.store.base import ABSENT, NewId, Now, Object, Put, Steps, list_all
 
@@ -106,7 +106,7 @@ class Base(NamedTuple):
         return rows[-1].next if rows else self.copy.next_offset
 
 
-def plan_root(ground: Ground) -> Steps[tuple[list[Action], CatalogView | None]]:
+def plan_root(ground: Ground) -> Steps[tuple[list[RepairAction], CatalogView | None]]:
     """Return the actions for a root, and the catalog after them; None if there will be none.
 
     Raises CorruptionError where two roots are possible, NotFoundError and ConfigError for a version to go back to.
@@ -125,11 +125,11 @@ def plan_root(ground: Ground) -> Steps[tuple[list[Action], CatalogView | None]]:
     base = yield from _base(ground, there, copies)
     if base is None:
         remedy = "no copy of the root is kept: what a log directory holds can be uploaded to a new prefix"
-        return [Action(tp, root_key(topic_id, tp.partition), why, remedy)], None
+        return [RepairAction(tp, root_key(topic_id, tp.partition), why, remedy)], None
     return (yield from _planned(ground, there, why, base))
 
 
-def _with_pages(ground: Ground, there: There) -> Steps[tuple[list[Action], CatalogView | None]]:
+def _with_pages(ground: Ground, there: There) -> Steps[tuple[list[RepairAction], CatalogView | None]]:
     """Return the actions for pages of a whole root, and the catalog after them."""
     root = there.root
     if root is None:
@@ -145,12 +145,12 @@ def _with_pages(ground: Ground, there: There) -> Steps[tuple[list[Action], Catal
         versions = ", ".join([str(version) for version in copies.roots if version < root.version][:5])
         remedy = f"no version, copy or bundle proves what they named: `{ground.command} --from-version V` goes on from"
         remedy += f" an older copy ({versions or 'none is kept'})"
-        return [Action(ground.tp, root.page_key(first), why, remedy)], None
+        return [RepairAction(ground.tp, root.page_key(first), why, remedy)], None
     base = Base(root, "itself", rows, [], [], seen=copies.seen, copied_ms=root.commit.ts_ms)
     return (yield from _planned(ground, there, why, base))
 
 
-def plan_shorter(ground: Ground) -> Steps[tuple[list[Action], CatalogView | None]]:
+def plan_shorter(ground: Ground) -> Steps[tuple[list[RepairAction], CatalogView | None]]:
     """Return the action that goes back to the newest copy all of whose objects exist, none without one.
 
     A root that names missing later objects belongs to a bucket that was copied while it was written. Nothing exists
@@ -256,7 +256,7 @@ def _need_all_of(ground: Ground, there: There, base: Base) -> Steps[None]:
             raise _two_ends(ground, there.root, base.copy)
 
 
-def _with_since(ground: Ground, copy: Root, where: str, rows: list[Row], listed: Listed) -> Steps[Base]:
+def _with_since(ground: Ground, copy: Root, where: str, rows: list[Row], listed: PartitionObjects) -> Steps[Base]:
     """Return a copy with the rows after its end: uploads of the writer, or batches of sinks."""
     copied_ms = copy.commit.ts_ms
     if copy.writer.volume == SPARK_VOLUME:
@@ -370,7 +370,9 @@ def _go_back(ground: Ground, there: There) -> Steps[Base]:
 # -- the new root ----------------------------------------------------------------------------------------------------
 
 
-def _planned(ground: Ground, there: There, why: str, base: Base) -> Steps[tuple[list[Action], CatalogView | None]]:
+def _planned(
+    ground: Ground, there: There, why: str, base: Base
+) -> Steps[tuple[list[RepairAction], CatalogView | None]]:
     """Return the action that writes the new root, and the catalog that it is."""
     topic_id, tp = ground.entry.topic_id, ground.tp
     copy, rows = base.copy, [*base.rows, *base.since]
@@ -400,7 +402,7 @@ def _planned(ground: Ground, there: There, why: str, base: Base) -> Steps[tuple[
     again = f"run `tiered erase {tp.topic}:{tp.partition}` again"
     notes = (*base.notes, "a disk that wrote it goes on after `tiered repair rejoin`")
     undo = tuple([each.sentence(tp, topic_id, again) for each in undone])
-    action = Action(tp, root.key, why, remedy, (), undo, notes, partial(_put_root, ground, root, there))
+    action = RepairAction(tp, root.key, why, remedy, (), undo, notes, partial(_put_root, ground, root, there))
     gone = base.lost[len(base.holes) :]
     if base.lost and not ground.options.accept_loss:
         words = ", ".join([f"{start} to {end}" for start, end in base.lost])

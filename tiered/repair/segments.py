@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tiered.checking.judge import Judged, judge_index, judge_log, read_index
+from tiered.checking.judge import ObjectVerdict, judge_index, judge_log, read_index
 from tiered.erase.undone import undone_steps
 from tiered.errors import ConfigError, CorruptionError, UnknownTopicError
 from tiered.format.bundle import MAX_BUNDLE_BYTES
@@ -30,7 +30,7 @@ from tiered.remote.topics import TopicEntry
 from tiered.remote.upload import INDEX_TAGS, SEGMENT_TAGS
 from tiered.repair.aside import keep_copy
 from tiered.repair.bench import Workbench
-from tiered.repair.plan import Act, Action, RepairOptions
+from tiered.repair.plan import Act, RepairAction, RepairOptions
 from tiered.repair.salvage import Remains, plan_remains, write_remains
 from tiered.repair.versions import Source, Stored, find_whole_version, put_action, put_source, restored
 from tiered.repair.whole_batches import Ranges
@@ -52,9 +52,9 @@ class Ground:
         return f"tiered repair {self.tp.topic}:{self.tp.partition}"
 
 
-def plan_segments(ground: Ground, pinned: CatalogView) -> Steps[list[Action]]:
+def plan_segments(ground: Ground, pinned: CatalogView) -> Steps[list[RepairAction]]:
     """Return the actions for all segments that the catalog names. Reads only."""
-    actions: list[Action] = []
+    actions: list[RepairAction] = []
     at, known = pinned.start_offset, pinned.start_offset == 0
     while len(piece := (yield from pinned.piece(at))):
         for row in piece:
@@ -66,7 +66,7 @@ def plan_segments(ground: Ground, pinned: CatalogView) -> Steps[list[Action]]:
     return actions
 
 
-def _plan_row(ground: Ground, pinned: CatalogView, row: Row, *, known: bool) -> Steps[tuple[list[Action], bool]]:
+def _plan_row(ground: Ground, pinned: CatalogView, row: Row, *, known: bool) -> Steps[tuple[list[RepairAction], bool]]:
     """Return the actions for one row, and whether its bundle will name the producers at its end.
 
     ``known``: the bundle before it names the producers where it begins, or will after the actions before.
@@ -74,7 +74,7 @@ def _plan_row(ground: Ground, pinned: CatalogView, row: Row, *, known: bool) -> 
     topic_id, tp = ground.entry.topic_id, ground.tp
     log = yield from judge_log(topic_id, tp, row, read_data=True)
     index = yield from judge_index(topic_id, tp, row)
-    actions: list[Action] = []
+    actions: list[RepairAction] = []
     if log.problem:
         right = yield from _right_log(ground, row, log)
         if right is None:
@@ -87,14 +87,14 @@ def _plan_row(ground: Ground, pinned: CatalogView, row: Row, *, known: bool) -> 
     return actions, not index.problem or actions[-1].act is not None
 
 
-def _stored(ground: Ground, each: Judged, row: Row) -> Stored:
+def _stored(ground: Ground, each: ObjectVerdict, row: Row) -> Stored:
     return Stored(ground.entry.topic_id, ground.tp.partition, each.key, row.size, row.crc, each.etag)
 
 
 # -- the bytes come back ---------------------------------------------------------------------------------------------
 
 
-def _right_log(ground: Ground, row: Row, log: Judged) -> Steps[Action | None]:
+def _right_log(ground: Ground, row: Row, log: ObjectVerdict) -> Steps[RepairAction | None]:
     """Return the action that puts the right bytes of a ``.log`` under its key, None if they are not found."""
     stored = _stored(ground, log, row)
     version = yield from find_whole_version(log.key, row.size, row.crc)
@@ -104,7 +104,7 @@ def _right_log(ground: Ground, row: Row, log: Judged) -> Steps[Action | None]:
     if not run or (yield from Source(log.key, row.size, run=run).copy(len)) != row.crc:
         return None
     remedy = f"put offsets {row.base} to {row.next} back from {ground.options.from_dir}"
-    return Action(ground.tp, log.key, log.problem, remedy, act=partial(_put_local, ground, row, stored))
+    return RepairAction(ground.tp, log.key, log.problem, remedy, act=partial(_put_local, ground, row, stored))
 
 
 def find_run(ground: Ground, view: LogView | None, row: Row) -> tuple[SealedSegment, ...]:
@@ -144,7 +144,7 @@ def _put_local(ground: Ground, row: Row, stored: Stored, bench: Workbench) -> St
     yield from put_source(stored, (yield from _run_again(ground, row, bench)), SEGMENT_TAGS)
 
 
-def _restored_index(ground: Ground, row: Row, index: Judged) -> Steps[Action | None]:
+def _restored_index(ground: Ground, row: Row, index: ObjectVerdict) -> Steps[RepairAction | None]:
     """Return the action that puts a version of the ``.idx`` back, None if none fits the row."""
 
     def fits(data: bytes) -> bool:
@@ -158,25 +158,25 @@ def _restored_index(ground: Ground, row: Row, index: Judged) -> Steps[Action | N
 # -- a new segment takes the place of the row ------------------------------------------------------------------------
 
 
-def _rebuilt_index(ground: Ground, row: Row, index: Judged, *, known: bool) -> Action:
+def _rebuilt_index(ground: Ground, row: Row, index: ObjectVerdict, *, known: bool) -> RepairAction:
     """Return the action that makes an index from the ``.log``."""
     if not known and not row.flags & FLAG_STAGED and not ground.options.accept_loss:
         remedy = f"no segment before it names its producers: `{ground.command} --accept-loss` goes on without them"
-        return Action(ground.tp, index.key, index.problem, remedy)
+        return RepairAction(ground.tp, index.key, index.problem, remedy)
     act = _replace(ground, row, _damaged(index), (), "repaired")
-    return Action(ground.tp, index.key, index.problem, "make the index from the .log, as a new segment", act=act)
+    return RepairAction(ground.tp, index.key, index.problem, "make the index from the .log, as a new segment", act=act)
 
 
-def plan_hole(ground: Ground, pinned: CatalogView, row: Row) -> Steps[list[Action]]:
+def plan_hole(ground: Ground, pinned: CatalogView, row: Row) -> Steps[list[RepairAction]]:
     """Return the action that gives a hole of a new root the markers of transactions that may end in it."""
     key = segment_key(ground.entry.topic_id, ground.tp.partition, row)
-    nothing = Judged(key, "no object holds these offsets")
+    nothing = ObjectVerdict(key, "no object holds these offsets")
     return [(yield from _lost(ground, pinned, row, nothing, nothing, known=True))]
 
 
 def _replaced_log(
-    ground: Ground, pinned: CatalogView, row: Row, log: Judged, index: Judged, *, known: bool
-) -> Steps[Action]:
+    ground: Ground, pinned: CatalogView, row: Row, log: ObjectVerdict, index: ObjectVerdict, *, known: bool
+) -> Steps[RepairAction]:
     """Return the action for a ``.log`` whose bytes no copy holds: local segments for a rewritten one, or a hole."""
     run = (yield from blocking(partial(find_run, ground, ground.view, row))) if row.flags & FLAG_MAINTAINER else ()
     one = Remains(ground.entry.topic_id, ground.tp, row, Source(log.key, row.size, run=run))
@@ -187,10 +187,12 @@ def _replaced_log(
     sentences = tuple([each.sentence(ground.tp, ground.entry.topic_id, again) for each in undone])
     remedy = f"write the local segments of offsets {row.base} to {row.next} as a new segment"
     act = _replace(ground, row, _damaged(log, index), (), "repaired from a log directory", from_run=True)
-    return Action(ground.tp, log.key, log.problem, remedy, undone=sentences, act=act)
+    return RepairAction(ground.tp, log.key, log.problem, remedy, undone=sentences, act=act)
 
 
-def _lost(ground: Ground, pinned: CatalogView, row: Row, log: Judged, index: Judged, *, known: bool) -> Steps[Action]:
+def _lost(
+    ground: Ground, pinned: CatalogView, row: Row, log: ObjectVerdict, index: ObjectVerdict, *, known: bool
+) -> Steps[RepairAction]:
     """Return the action for offsets that no copy holds: a hole, if the operator accepts the loss."""
     one = Remains(ground.entry.topic_id, ground.tp, row, Source(log.key, log.size), index.bundle)
     lost, notes = yield from plan_remains(one, pinned, accepted=ground.options.accept_loss)
@@ -200,17 +202,17 @@ def _lost(ground: Ground, pinned: CatalogView, row: Row, log: Judged, index: Jud
         remedy = f"no copy holds offsets {words}: `{ground.command} --accept-loss` makes a hole of them"
         if row.flags & FLAG_MAINTAINER:
             remedy += "; within the grace `--to-version` goes back before the rewrite that made this segment"
-        return Action(ground.tp, log.key, log.problem, remedy, lost=lost)
+        return RepairAction(ground.tp, log.key, log.problem, remedy, lost=lost)
     if lost and not known and index.bundle is None and not one.staged:
         notes = (*notes, f"no segment before offset {row.base} names its producers: they are unknown")
     remedy, reason = f"keep the batches that are whole, and make a hole of offsets {words}", f"lost offsets {words}"
     if not lost:  # the batches are whole, and the row or the bundle is not about them
         remedy, reason = "write its batches as a new segment", "repaired"
     act = _replace(ground, row, _damaged(log, index), lost, reason)
-    return Action(ground.tp, log.key, log.problem, remedy, lost=lost, notes=notes, act=act)
+    return RepairAction(ground.tp, log.key, log.problem, remedy, lost=lost, notes=notes, act=act)
 
 
-def _damaged(*judged: Judged) -> tuple[str, ...]:
+def _damaged(*judged: ObjectVerdict) -> tuple[str, ...]:
     """Return the keys of damaged objects that are there."""
     return tuple([each.key for each in judged if each.etag and each.problem])
 

@@ -26,7 +26,7 @@ from tiered.model import SealedSegment, TopicPartition
 from tiered.plan.maintenance import READ_BYTES
 from tiered.remote.conditional_put import conditional_put, deadline_after
 from tiered.repair.aside import keep_copy
-from tiered.repair.plan import Action
+from tiered.repair.plan import RepairAction
 from tiered.store.base import ABSENT, Body, Get, Match, NewId, Object, Put, Steps, blocking, list_versions
 from tiered.store.unique_upload import Tags
 
@@ -74,7 +74,7 @@ class Source(NamedTuple):
 
 def restored(  # noqa: PLR0917 - an object, and the test of a version
     tp: TopicPartition, stored: Stored, problem: str, fits: Fits, max_bytes: int, tags: Tags = ()
-) -> Steps[tuple[Action, bytes] | None]:
+) -> Steps[tuple[RepairAction, bytes] | None]:
     """Return the action that puts the newest version of a small object back whose bytes fit, and these bytes.
 
     ``stored``: the object; its size and checksum are taken from the version. Returns None without such a version.
@@ -89,13 +89,13 @@ def restored(  # noqa: PLR0917 - an object, and the test of a version
     return None
 
 
-def put_action(tp: TopicPartition, stored: Stored, problem: str, version: str, tags: Tags) -> Action:
+def put_action(tp: TopicPartition, stored: Stored, problem: str, version: str, tags: Tags) -> RepairAction:
     """Return the action that makes an older version the newest."""
 
     def act(_: object) -> Steps[None]:
         yield from put_source(stored, Source(stored.key, stored.size, version), tags)
 
-    return Action(tp, stored.key, problem, f"put version {version} back", act=act)
+    return RepairAction(tp, stored.key, problem, f"put version {version} back", act=act)
 
 
 def find_whole_version(key: str, size: int, crc: int) -> Steps[str]:

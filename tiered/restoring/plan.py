@@ -76,7 +76,7 @@ class RestoreOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionPlan:
+class PartitionRestore:
     """Restore of one partition. ``rows`` are contiguous and reach ``end_offset``. ``pinned`` None: never uploaded.
 
     ``tp`` and ``entry`` are names in the directory, ``source`` is the topic in the bucket. ``end``: where the log ends
@@ -150,13 +150,13 @@ def choose_rows(
 
 def plan_steps(
     url: str, options: RestoreOptions, ids: IdSource
-) -> Steps[tuple[tuple[PartitionPlan, ...], tuple[str, ...]]]:
+) -> Steps[tuple[tuple[PartitionRestore, ...], tuple[str, ...]]]:
     """Return a plan for each partition, and notes on skipped topics. Reads only.
 
     Raises UnknownTopicError, NotFoundError, ConfigError, OffsetOutOfRangeError, CorruptionError.
     """
     _check_options(options)
-    plans: list[PartitionPlan] = []
+    plans: list[PartitionRestore] = []
     notes: list[str] = []
     as_of = None if options.as_of is None else AsOf.of(options.as_of, now_ms=(yield Now()).now_ms)
     listed = yield from survey(notes)  # before the registry is read, which then names all that was listed
@@ -234,7 +234,7 @@ class _Partition:
     options: RestoreOptions
     as_of: AsOf | None
 
-    def plan(self, *, selected: bool) -> Steps[PartitionPlan]:
+    def plan(self, *, selected: bool) -> Steps[PartitionRestore]:
         """Plan one partition. ``selected`` False: fetch no records; the log begins at the catalog's end."""
         options = self.options
         view = RootView(self.source.topic_id, self.tp.partition, self.source.name, Known(made=True))
@@ -253,7 +253,7 @@ class _Partition:
         if pinned is None and past is None:
             yield from self._need_untouched()
         if pinned is None or not selected:
-            return PartitionPlan(self.tp, self.entry, self.source, pinned, (), taken=taken)
+            return PartitionRestore(self.tp, self.entry, self.source, pinned, (), taken=taken)
         wrong = WrongTimes(self.source.known_settings)
         end = yield from self._end(pinned, past, wrong)
         rows: tuple[Row, ...] = ()
@@ -275,7 +275,7 @@ class _Partition:
             topic_id, since_ms = self.source.topic_id, taken.root.commit.ts_ms
             undone = yield from undone_steps(topic_id, self.tp.partition, rows, rows, since_ms)
         notes = tuple(f"{self.tp}: {note}" for note in wrong.notes)
-        return PartitionPlan(
+        return PartitionRestore(
             self.tp, self.entry, self.source, pinned, rows, before, end, taken, undone=undone, notes=notes
         )
 

@@ -85,7 +85,7 @@ from tiered.remote.lookup import SegmentLookup
 from tiered.remote.pins import Pin
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import AsOf, Past
-from tiered.restoring.plan import PartitionPlan, RestoreOptions, plan_steps
+from tiered.restoring.plan import PartitionRestore, RestoreOptions, plan_steps
 from tiered.store.base import Blocking, Emit, Get, Object, Steps, blocking
 from tiered.store.location import StoreLocation
 
@@ -107,7 +107,7 @@ class RestoreReport:
     """Result of a restore, or with ``dry_run`` its plan. ``notes``: rebuilt indexes, skipped topics."""
 
     directory: Path
-    plans: tuple[PartitionPlan, ...]
+    plans: tuple[PartitionRestore, ...]
     volume_id: str = ""
     notes: tuple[str, ...] = ()
     skipped: bool = False
@@ -155,7 +155,7 @@ def restore_steps(
     return RestoreReport(directory, tuple(build.plans), volume_id=volume_id, notes=(*notes, *build.notes))
 
 
-def leaves_out(plan: PartitionPlan) -> bool:
+def leaves_out(plan: PartitionRestore) -> bool:
     """Return True if offsets may have no record. The directory then gets the file ``SPARSE_NAME``.
 
     Settings do not show it: data was lost and given up, or the topic was compacted before its settings changed.
@@ -169,7 +169,7 @@ def _is_taken(directory: Path, files: Files) -> bool:
     return bool(files.names(directory)) if files.is_directory(directory) else files.state(directory) is not None
 
 
-def _need_space(directory: Path, plans: Sequence[PartitionPlan], files: Files) -> None:
+def _need_space(directory: Path, plans: Sequence[PartitionRestore], files: Files) -> None:
     place = directory.parent
     while not files.is_directory(place):
         place = place.parent
@@ -188,7 +188,7 @@ class _Build:
     def __init__(
         self,
         directory: Path,
-        plans: Sequence[PartitionPlan],
+        plans: Sequence[PartitionRestore],
         *,
         apart: bool,
         clock: Clock,
@@ -284,7 +284,7 @@ class _Build:
                 if aborted:
                     self.plans[number] = replace(plan, end=plan.end_offset + aborted, aborted=aborted)
 
-    def _partition(self, plan: PartitionPlan) -> Steps[None]:
+    def _partition(self, plan: PartitionRestore) -> Steps[None]:
         path = self._temporary / partition_dir(plan.tp)
         yield Blocking(partial(self._begin, plan, path))
         beside = SideFileCheck()
@@ -305,13 +305,13 @@ class _Build:
             producers = yield from lookup.producer_snapshot(plan.pinned)  # the log was trimmed to its end
         yield Blocking(partial(self._end, plan, path, producers))
 
-    def _begin(self, plan: PartitionPlan, path: Path) -> None:
+    def _begin(self, plan: PartitionRestore, path: Path) -> None:
         self._files.make_directory(path)
         if leaves_out(plan):
             self._files.replace(path / SPARSE_NAME, b"")
         self._files.replace(path / "partition.metadata", encode_partition_metadata(plan.entry.topic_id).encode())
 
-    def _end(self, plan: PartitionPlan, path: Path, producers: bytes) -> None:
+    def _end(self, plan: PartitionRestore, path: Path, producers: bytes) -> None:
         files = self._files
         if files.state(path / snapshot_name(plan.end_offset)) is None:
             # No producers are known. Without a snapshot the first open would read the whole log to learn that.

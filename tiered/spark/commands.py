@@ -25,7 +25,7 @@ from tiered.program.output import human_bytes
 from tiered.spark import lacking
 
 if TYPE_CHECKING:
-    from tiered.spark.jobs.run import Runner
+    from tiered.spark.jobs.run import JobRunner
 
 PROGRAM = "tiered spark"
 F = TypeVar("F", bound=Callable[..., Any])
@@ -55,14 +55,14 @@ def _verb(name: str, *, speculative: bool) -> Callable[[Callable[..., int]], cli
         def call(app: Application, *, master: str | None, settings: tuple[str, ...], **options: Any) -> int:
             try:
                 # Heavy, and not installed without the extra ``spark``.
-                from tiered.spark.jobs.run import Runner, SparkOptions  # noqa: PLC0415
+                from tiered.spark.jobs.run import JobRunner, SparkOptions  # noqa: PLC0415
             except ImportError as error:
                 raise lacking(f"{PROGRAM} {name}", error) from error
             spark = SparkOptions(master, pairs("--conf", settings))
             url = location(app).url
             store = open_remote(app)
             try:
-                with Runner(app, store, url, store_options(app, url), spark, speculative=speculative) as runner:
+                with JobRunner(app, store, url, store_options(app, url), spark, speculative=speculative) as runner:
                     return function(runner, **options)
             finally:
                 store.close()
@@ -133,7 +133,7 @@ def _only(_context: click.Context, _parameter: click.Parameter, value: str | Non
 )
 @destructive
 def maintain(
-    runner: Runner,
+    runner: JobRunner,
     *,
     selected: str | None,
     kinds: tuple[MaintenanceKind, ...],
@@ -154,11 +154,11 @@ def maintain(
       tiered spark maintain positions --only compact --remote s3://acme-logs/prod --memory 2GiB --yes
       tiered spark maintain flights --only reencode --remote s3://acme-logs/prod --yes
     """
-    from tiered.spark.jobs.maintain import Wanted, maintain  # noqa: PLC0415
+    from tiered.spark.jobs.maintain import JobScope, maintain  # noqa: PLC0415
 
     if selected is not None:
         refuse_internal(split_topic(selected)[0])
-    wanted = Wanted(selected, kinds, task_bytes, two_phase_bytes, memory_bytes)
+    wanted = JobScope(selected, kinds, task_bytes, two_phase_bytes, memory_bytes)
     return maintain(runner, wanted, dry_run=dry_run, yes=yes)
 
 
@@ -167,7 +167,7 @@ def maintain(
 @reading_options("read every byte: the default on Spark, unless --read-data-subset is given")
 @_TASK_BYTES
 def check(
-    runner: Runner,
+    runner: JobRunner,
     *,
     topics: tuple[str, ...],
     read_data: bool,
@@ -204,7 +204,9 @@ def check(
 @click.option("--now", is_flag=True, help="delete the old objects without gc.grace.ms; refused under pins, snapshots")
 @_TASK_BYTES
 @destructive
-def erase(runner: Runner, *, selected: str, now: bool, task_bytes: int, dry_run: bool, yes: bool, **asked: Any) -> int:
+def erase(
+    runner: JobRunner, *, selected: str, now: bool, task_bytes: int, dry_run: bool, yes: bool, **asked: Any
+) -> int:
     """Delete the records of some keys from a topic for good, as `tiered erase` does on one machine.
 
     All tasks look for the keys. Then one task for each partition rewrites the segments with matching records, and
@@ -241,7 +243,7 @@ def erase(runner: Runner, *, selected: str, now: bool, task_bytes: int, dry_run:
     "--batch-bytes", callback=_bytes, default="10GiB", show_default=True, metavar="SIZE", help="of one commit"
 )
 def export(
-    runner: Runner,
+    runner: JobRunner,
     *,
     topics: tuple[str, ...],
     kind: str,
@@ -267,11 +269,11 @@ def export(
       tiered spark export flights --format delta --to s3a://acme-lake/flights \\
         --checkpoint s3a://acme-lake/checkpoints/flights --remote s3://acme-logs/prod
     """
-    from tiered.spark.jobs.export import Target, export  # noqa: PLC0415
+    from tiered.spark.jobs.export import ExportTarget, export  # noqa: PLC0415
 
     for topic in topics:
         refuse_internal(topic)
-    target = Target(kind, _absolute(checkpoint), _absolute(to) if to else None, table, pairs("--option", options))
+    target = ExportTarget(kind, _absolute(checkpoint), _absolute(to) if to else None, table, pairs("--option", options))
     read = {
         "isolation.level": isolation,
         "includeHeaders": str(headers).lower(),

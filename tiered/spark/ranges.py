@@ -38,7 +38,7 @@ from tiered.remote.fetch import SegmentGone
 from tiered.remote.reader import SegmentReader
 from tiered.spark.options import EARLIEST, LATEST, Bound, ReadOptions
 from tiered.spark.slices import Piece, filled_segment
-from tiered.spark.subscription import Subscription, Tiers, planning_pool, refuse_deleting
+from tiered.spark.subscription import PinnedPartition, Subscription, planning_pool, refuse_deleting
 from tiered.store.base import Steps, Store
 
 _logger = logging.getLogger("tiered.spark")
@@ -93,7 +93,7 @@ def _list(tps: Sequence[TopicPartition]) -> str:
     return ", ".join(str(tp) for tp in tps[:5]) + (f" and {len(tps) - 5} more" if len(tps) > 5 else "")
 
 
-def _pieces_of(tiers: Tiers, options: ReadOptions, pool: Executor) -> list[Piece]:
+def _pieces_of(tiers: PinnedPartition, options: ReadOptions, pool: Executor) -> list[Piece]:
     """Return the wanted range of one partition, tier by tier."""
     if tiers.local is None and tiers.remote is None:
         return []
@@ -116,7 +116,7 @@ def _pieces_of(tiers: Tiers, options: ReadOptions, pool: Executor) -> list[Piece
     return [replace(piece, pin=pin) for piece in pieces_between(tiers, start, end, options, pool)]
 
 
-def pieces_between(tiers: Tiers, start: int, end: int, options: ReadOptions, pool: Executor) -> list[Piece]:
+def pieces_between(tiers: PinnedPartition, start: int, end: int, options: ReadOptions, pool: Executor) -> list[Piece]:
     """Return pieces of one pinned partition for offsets ``start`` to ``end`` (exclusive), tier by tier.
 
     ``pool`` fetches index bundles. Raises OffsetOutOfRangeError and OffsetGapError (data loss).
@@ -169,7 +169,7 @@ def _tier_ranges(tp: TopicPartition, start: int, end: int, spans: Spans, *, fail
             lose(gap.message, start - gap.start, requested=gap.start, held=(gap.start, gap.end), fail=False)
 
 
-def start_of(tiers: Tiers, options: ReadOptions, earliest: int, latest: int) -> int:
+def start_of(tiers: PinnedPartition, options: ReadOptions, earliest: int, latest: int) -> int:
     """Return the first offset that the options choose in a partition with ``earliest`` to ``latest``.
 
     Raises ConfigError if no record is as late as the wanted time.
@@ -188,7 +188,7 @@ def start_of(tiers: Tiers, options: ReadOptions, earliest: int, latest: int) -> 
     return {EARLIEST: earliest, LATEST: latest}.get(offset, offset)
 
 
-def _end(tiers: Tiers, options: ReadOptions, latest: int) -> int:
+def _end(tiers: PinnedPartition, options: ReadOptions, latest: int) -> int:
     bound = options.end
     timestamp = bound.timestamp if bound.timestamps is None else bound.timestamps[tiers.tp]
     if timestamp is not None:
@@ -198,7 +198,7 @@ def _end(tiers: Tiers, options: ReadOptions, latest: int) -> int:
     return latest if offset == LATEST else offset
 
 
-def _piece(tiers: Tiers, tier: Tier, start: int, end: int, aborted: tuple[AbortedTxn, ...]) -> Piece:
+def _piece(tiers: PinnedPartition, tier: Tier, start: int, end: int, aborted: tuple[AbortedTxn, ...]) -> Piece:
     hidden = tuple(txn for txn in aborted if txn.last_offset >= start and txn.first_offset < end)
     pinned = tiers.pinned
     if tier is Tier.REMOTE and pinned is not None:
@@ -230,7 +230,7 @@ def offset_index_of(
     return OffsetIndex.from_bytes(data, row.base)
 
 
-def offset_within(tiers: Tiers, start: int, end: int, size_bytes: int) -> int:
+def offset_within(tiers: PinnedPartition, start: int, end: int, size_bytes: int) -> int:
     """Return the offset, at most ``end``, up to which the log has ``size_bytes`` from ``start``, by its indexes.
 
     Between two entries of an index, and on disk, records count as equally large.
@@ -249,7 +249,7 @@ def offset_within(tiers: Tiers, start: int, end: int, size_bytes: int) -> int:
     return end
 
 
-def _filled(tiers: Tiers, pinned: CatalogView, start: int, end: int, left: int) -> Steps[tuple[int, int]]:
+def _filled(tiers: PinnedPartition, pinned: CatalogView, start: int, end: int, left: int) -> Steps[tuple[int, int]]:
     """Return the offset up to which segments from ``start`` on have ``left`` bytes, and the rest at ``end``."""
     at = start
     while at < end and len(rows := (yield from pinned.piece(at))):
@@ -266,7 +266,7 @@ def _filled(tiers: Tiers, pinned: CatalogView, start: int, end: int, left: int) 
     return at, left
 
 
-def _local_bytes(tiers: Tiers, start: int, end: int) -> int:
+def _local_bytes(tiers: PinnedPartition, start: int, end: int) -> int:
     """Estimate the bytes from the sealed segments. An active one counts like their average, without any as 0."""
     if tiers.local is None:
         return 0

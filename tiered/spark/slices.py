@@ -99,7 +99,7 @@ class Slice(InputPartition):
         return sum(piece.size_bytes for piece in self.pieces)
 
 
-class _Part(NamedTuple):
+class _SlicePart(NamedTuple):
     """Part of a piece inside one segment (``row``; None in the local tier)."""
 
     piece: Piece
@@ -177,7 +177,7 @@ def cut_slices(
     pieces = [piece for piece in pieces if piece.start < piece.end]
     target = target_bytes(pieces, slice_bytes, min_partitions)
     parts = (part for piece in pieces for part in _parts(piece, target, max_records, cuts or {}))
-    groups: list[list[_Part]] = []
+    groups: list[list[_SlicePart]] = []
     for group in _join(parts, target, max_records):
         if len(groups) == max_slices:
             raise ConfigError(
@@ -197,15 +197,15 @@ def _share(segment: SegmentRange) -> int:
     return row.size * (segment.end - segment.start) // (row.next - row.base)
 
 
-def _parts(piece: Piece, target: int, max_records: int | None, cuts: Cuts) -> Iterator[_Part]:
+def _parts(piece: Piece, target: int, max_records: int | None, cuts: Cuts) -> Iterator[_SlicePart]:
     """Yield the piece in parts of at most one segment each, with large segments cut further."""
     if piece.tier is Tier.LOCAL:
-        whole = _Part(piece, piece.start, piece.end, piece.size_bytes, None)
+        whole = _SlicePart(piece, piece.start, piece.end, piece.size_bytes, None)
         yield from _evenly(whole, _count(whole, target, max_records))
         return
     for segment in piece.segments_from(piece.start):
         share = _share(segment)
-        whole = _Part(piece, segment.start, segment.end, share, segment.row)
+        whole = _SlicePart(piece, segment.start, segment.end, share, segment.row)
         at = cuts.get((piece.tp, segment.row.base)) if share > target else None
         if at is None:
             yield from _evenly(whole, _count(whole, target, max_records))
@@ -214,13 +214,13 @@ def _parts(piece: Piece, target: int, max_records: int | None, cuts: Cuts) -> It
                 yield from _evenly(part, _count(part, part.size_bytes or 1, max_records))
 
 
-def _count(part: _Part, target: int, max_records: int | None) -> int:
+def _count(part: _SlicePart, target: int, max_records: int | None) -> int:
     """Return the number of parts to cut these bytes and offsets into."""
     by_offsets = -(-(part.end - part.start) // max_records) if max_records else 1
     return max(1, -(-part.size_bytes // target), by_offsets)
 
 
-def _evenly(part: _Part, count: int) -> Iterable[_Part]:
+def _evenly(part: _SlicePart, count: int) -> Iterable[_SlicePart]:
     span = part.end - part.start
     count = min(count, span)
     if count <= 1:
@@ -228,7 +228,7 @@ def _evenly(part: _Part, count: int) -> Iterable[_Part]:
     return _cut_at(part, (part.start + span * at // count for at in range(1, count)))
 
 
-def _cut_at(part: _Part, cuts: Iterable[int]) -> Iterator[_Part]:
+def _cut_at(part: _SlicePart, cuts: Iterable[int]) -> Iterator[_SlicePart]:
     """Cut the part at those of ``cuts``, in order, that are inside."""
     span = part.end - part.start
     inside = (cut for cut in cuts if part.start < cut < part.end)
@@ -239,9 +239,9 @@ def _cut_at(part: _Part, cuts: Iterable[int]) -> Iterator[_Part]:
 # -- parts -> groups -------------------------------------------------------------------------------------------------
 
 
-def _join(parts: Iterable[_Part], target: int, max_records: int | None) -> Iterator[list[_Part]]:
+def _join(parts: Iterable[_SlicePart], target: int, max_records: int | None) -> Iterator[list[_SlicePart]]:
     """Join neighbours as long as they stay within the limits."""
-    group: list[_Part] = []
+    group: list[_SlicePart] = []
     size = offsets = 0
     for part in parts:
         span = part.end - part.start
@@ -256,7 +256,7 @@ def _join(parts: Iterable[_Part], target: int, max_records: int | None) -> Itera
         yield group
 
 
-def _spread(groups: Sequence[list[_Part]], wanted: int) -> Iterator[list[_Part]]:
+def _spread(groups: Sequence[list[_SlicePart]], wanted: int) -> Iterator[list[_SlicePart]]:
     """Cut groups, the widest first, until there are ``wanted`` in all, or one per offset."""
     widths = [sum(part.end - part.start for part in group) for group in groups]
     counts = [1] * len(groups)
@@ -275,12 +275,12 @@ def _spread(groups: Sequence[list[_Part]], wanted: int) -> Iterator[list[_Part]]
         yield from [group] if count == 1 else _divide(group, width, count)
 
 
-def _divide(group: Iterable[_Part], width: int, count: int) -> Iterator[list[_Part]]:
+def _divide(group: Iterable[_SlicePart], width: int, count: int) -> Iterator[list[_SlicePart]]:
     """Cut a group of ``width`` offsets into ``count`` groups with as many offsets each, one more or less."""
     edges = (width * at // count for at in range(1, count))
     edge = next(edges, width)
     passed = 0
-    current: list[_Part] = []
+    current: list[_SlicePart] = []
     for part in group:
         rest = part
         while passed + rest.end - rest.start > edge:
@@ -295,7 +295,7 @@ def _divide(group: Iterable[_Part], width: int, count: int) -> Iterator[list[_Pa
 # -- groups -> slices ------------------------------------------------------------------------------------------------
 
 
-def _slices(groups: Iterable[Sequence[_Part]]) -> list[Slice]:
+def _slices(groups: Iterable[Sequence[_SlicePart]]) -> list[Slice]:
     """Make slices of groups. Adjacent parts of one piece become one piece again."""
     sweeps: dict[int, _Sweep] = {}  # by the identity of the piece: its value is all of its rows
     slices = []
@@ -314,7 +314,7 @@ def _slices(groups: Iterable[Sequence[_Part]]) -> list[Slice]:
     return slices
 
 
-def _rows(parts: Iterable[_Part]) -> tuple[Row, ...]:
+def _rows(parts: Iterable[_SlicePart]) -> tuple[Row, ...]:
     rows: list[Row] = []
     for part in parts:
         if part.row is not None and (not rows or rows[-1] is not part.row):

@@ -40,7 +40,7 @@ from tiered.format.column_encoder import (
 )
 from tiered.format.header import HEADER_BYTES, Buffer
 from tiered.format.key_hashes import partitions_of, rows_by_partition
-from tiered.format.pure_kernels import ArrowRows, BatchFiller
+from tiered.format.pure_kernels import BatchFiller, EncoderRows
 from tiered.format.segment_builder import LEADER_EPOCH, BuiltSegment, SegmentBuilder
 from tiered.local.partition.validation import RecordRules
 from tiered.model import Row
@@ -132,7 +132,7 @@ class TaskStaging:
         self._limits = limits
         self._clock = clock or SystemClock()
         self._ids = ids
-        self._parts: dict[tuple[str, int], _Part] = {}
+        self._parts: dict[tuple[str, int], _StagedPart] = {}
         self._turns: dict[str, int] = {}
         self._pool = ThreadPool(limits.uploads_at_once, "tiered-sink")
         self._sending: deque[tuple[int, Future[Staged]]] = deque()
@@ -209,20 +209,20 @@ class TaskStaging:
             self._turns[topic.name] = turn + 1
         return turn % topic.partitions
 
-    def _part(self, topic: SinkTopic, partition: int) -> _Part:
+    def _part(self, topic: SinkTopic, partition: int) -> _StagedPart:
         part = self._parts.get((topic.name, partition))
         if part is None:
-            part = self._parts[topic.name, partition] = _Part(topic, partition)
+            part = self._parts[topic.name, partition] = _StagedPart(topic, partition)
             part.filler = kernels.batch_filler(self._room(part), lend=True)
         return part
 
-    def _room(self, part: _Part) -> int:
+    def _room(self, part: _StagedPart) -> int:
         """Return the most bytes of records in one batch."""
         return min(self._limits.batch_bytes, part.rules.max_bytes) - HEADER_BYTES
 
     # -- batches and segments ----------------------------------------------------------------------------------------
 
-    def _fill(self, part: _Part, source: ArrowRows, order: Buffer | None, rows: int) -> None:
+    def _fill(self, part: _StagedPart, source: EncoderRows, order: Buffer | None, rows: int) -> None:
         """Write rows straight into batches; the last one waits for more. ``order``: row numbers, None: all ``rows``."""
         filler, at, end = part.filler, 0, rows if order is None else len(order) // INT64_BYTES
         if filler is None:
@@ -230,12 +230,12 @@ class TaskStaging:
         while (at := filler.add(source, order, at)) < end:
             self._end_batch(part)
 
-    def _flush(self, part: _Part) -> None:
+    def _flush(self, part: _StagedPart) -> None:
         """Encode all rows that fill no batch yet as one batch."""
         self._end_batch(part)
         self._encode(part, everything=True)
 
-    def _end_batch(self, part: _Part) -> None:
+    def _end_batch(self, part: _StagedPart) -> None:
         """Encode the rows that the compiled kernels have collected as one batch."""
         filler = part.filler
         if filler is None or not filler.count:
@@ -243,7 +243,7 @@ class TaskStaging:
         count, times = filler.count, (filler.least, filler.greatest)
         self._append(part, partial(encode_filled, filler), count, times)
 
-    def _encode(self, part: _Part, *, everything: bool = False) -> None:
+    def _encode(self, part: _StagedPart, *, everything: bool = False) -> None:
         """Encode pending rows that fill a batch, or all of them."""
         room = self._room(part)
         if part.pending_bytes < room and not (everything and part.pending):
@@ -260,7 +260,7 @@ class TaskStaging:
             start = end
 
     def _append(
-        self, part: _Part, encode: Callable[..., bytes | memoryview], records: int, times: tuple[int, int]
+        self, part: _StagedPart, encode: Callable[..., bytes | memoryview], records: int, times: tuple[int, int]
     ) -> None:
         """Append one batch. ``times``: least and greatest timestamp of the rows."""
         rules = part.rules
@@ -297,7 +297,7 @@ class TaskStaging:
             self._flush(largest)
             self._close(largest)
 
-    def _close(self, part: _Part) -> None:
+    def _close(self, part: _StagedPart) -> None:
         if part.builder is None:
             return
         built, part.builder = part.builder.build(), None
@@ -318,7 +318,7 @@ class TaskStaging:
 
 
 @dataclass(slots=True)
-class _Part:
+class _StagedPart:
     """A task's data of one partition: rows that fill no batch yet, and the segment that is being built."""
 
     topic: SinkTopic
@@ -352,7 +352,7 @@ class _Part:
 
 
 def _partitions(topic: SinkTopic, rows: WrittenRows, keyless: int) -> Int64s:
-    """Return the partition of each record, by the rule of ``ArrowRows.by_partition``."""
+    """Return the partition of each record, by the rule of ``EncoderRows.by_partition``."""
     records, count = rows.records, topic.partitions
     chosen = np.full(len(records), keyless, np.int64)
     if records.keys.null_count < len(records) and count > 1:

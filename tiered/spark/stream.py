@@ -40,7 +40,7 @@ from tiered.remote.fetch import SegmentGone
 from tiered.spark.ranges import check_named, lose, offset_within, start_of
 from tiered.spark.slice_reader import SliceReader
 from tiered.spark.stream_offsets import (
-    Extent,
+    AvailableOffsets,
     Loss,
     Range,
     StreamOffset,
@@ -79,7 +79,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ids: IdSource = ids or SystemIds()
         self._watch: Watch | None = None
         self._initial: StreamOffset | None = None
-        self._target: Mapping[TopicPartition, Extent] | None = None
+        self._target: Mapping[TopicPartition, AvailableOffsets] | None = None
         self._newest: StreamOffset | None = None
         self._last_batch: float | None = None
 
@@ -166,7 +166,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._watch = Watch(self._options.read, self._slices.store(), self._clock)
         return self._watch
 
-    def _look(self) -> Mapping[TopicPartition, Extent]:
+    def _look(self) -> Mapping[TopicPartition, AvailableOffsets]:
         return self._watching().extents()
 
     def _begin(self) -> StreamOffset:
@@ -175,7 +175,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         watch = self._watching()
         check_named(read.start, watch.subscription, "starting")
 
-        def start(item: tuple[TopicPartition, Extent]) -> tuple[TopicPartition, int]:
+        def start(item: tuple[TopicPartition, AvailableOffsets]) -> tuple[TopicPartition, int]:
             tp, extent = item
             return tp, start_of(watch.subscription.tiers(tp), read, extent.earliest, extent.end)
 
@@ -255,7 +255,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._clock.sleep(min(left, backoff_seconds(attempt, self._ids.random())))
 
 
-def _topic_ids(extents: Mapping[TopicPartition, Extent]) -> dict[str, str]:
+def _topic_ids(extents: Mapping[TopicPartition, AvailableOffsets]) -> dict[str, str]:
     return {tp.topic: extent.topic_id for tp, extent in extents.items()}
 
 

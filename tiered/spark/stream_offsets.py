@@ -31,7 +31,7 @@ _EXAMPLE = 'for example {"flights": {"0": 23, "1": 5}}'
 PerPartition = Mapping[TopicPartition, int]
 
 
-class Extent(NamedTuple):
+class AvailableOffsets(NamedTuple):
     """Offsets of a partition: ``earliest`` to ``latest``, of which those below ``end`` may be read."""
 
     topic_id: str
@@ -122,7 +122,7 @@ def per_partition(topics: Mapping[str, Any]) -> dict[TopicPartition, int]:
 
 
 def lag(
-    start: StreamOffset, extents: Mapping[TopicPartition, Extent]
+    start: StreamOffset, extents: Mapping[TopicPartition, AvailableOffsets]
 ) -> tuple[dict[TopicPartition, Range], list[Loss]]:
     """Return the unread range of each partition for a stream at ``start``, and its losses.
 
@@ -180,7 +180,7 @@ def proportional(weights: PerPartition, amount: int) -> dict[TopicPartition, int
 
 
 def end_of(
-    start: StreamOffset, ranges: Mapping[TopicPartition, Range], extents: Mapping[TopicPartition, Extent]
+    start: StreamOffset, ranges: Mapping[TopicPartition, Range], extents: Mapping[TopicPartition, AvailableOffsets]
 ) -> StreamOffset:
     """Return the end of a batch that reads ``ranges``, or ``start`` without new records. The first keeps its start."""
     offsets = {tp: found.end for tp, found in ranges.items()}

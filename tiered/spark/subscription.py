@@ -56,7 +56,7 @@ class ChosenTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class Tiers:
+class PinnedPartition:
     """One pinned partition."""
 
     tp: TopicPartition
@@ -108,7 +108,7 @@ class Subscription:
         self._local = LogView.open(Path(options.local_dir), clock=SystemClock()) if options.local_dir else None
         self._known: Mapping[TopicPartition, Known] = {}
         self._on_disk: Mapping[TopicPartition, PartitionLog] = {}
-        self._opened: dict[TopicPartition, Tiers] = {}
+        self._opened: dict[TopicPartition, PinnedPartition] = {}
         self._cache = ByteCache()
         self.topics: Mapping[str, ChosenTopic] = {}
         self.partitions: list[TopicPartition] = []
@@ -135,17 +135,17 @@ class Subscription:
         }
         self._known, self._on_disk, self.topics, self.partitions = known, on_disk, topics, wanted
 
-    def tiers(self, tp: TopicPartition) -> Tiers:
+    def tiers(self, tp: TopicPartition) -> PinnedPartition:
         """Return both tiers of one of :attr:`partitions`, with one cache for all. Sends no request.
 
-        Its root is pinned at its first use, and again by ``Tiers.stream.refresh``.
+        Its root is pinned at its first use, and again by ``PinnedPartition.stream.refresh``.
         """
         opened = self._opened.get(tp)
         if opened is None:
             opened = self._opened[tp] = self._open(tp, self.topics[tp.topic])
         return opened
 
-    def _open(self, tp: TopicPartition, topic: ChosenTopic) -> Tiers:
+    def _open(self, tp: TopicPartition, topic: ChosenTopic) -> PinnedPartition:
         store, as_of, on_disk = self._store, self._options.as_of, self._on_disk.get(tp)
         remote = pin = None
         if store is not None and topic.registered:
@@ -161,7 +161,7 @@ class Subscription:
             check(tp, UUID(topic.topic_id))
         runner = Runner(store)
         stream = PartitionStream.of(tp, local=on_disk, remote=remote, runner=runner)
-        return Tiers(tp, topic.topic_id, on_disk, remote, stream, runner, self._cache, pin)
+        return PinnedPartition(tp, topic.topic_id, on_disk, remote, stream, runner, self._cache, pin)
 
     def close(self) -> None:
         """Close the directory."""

@@ -12,8 +12,8 @@ from tiered.remote.catalog_view import CatalogView
 from tiered.spark.options import ReadOptions
 from tiered.spark.ranges import pieces_between
 from tiered.spark.slices import Piece
-from tiered.spark.stream_offsets import Extent, Loss, Range
-from tiered.spark.subscription import Subscription, Tiers, planning_pool, refuse_deleting
+from tiered.spark.stream_offsets import AvailableOffsets, Loss, Range
+from tiered.spark.subscription import PinnedPartition, Subscription, planning_pool, refuse_deleting
 from tiered.store.base import Store
 
 REGISTRY_AGE_SECONDS = 10.0
@@ -39,7 +39,7 @@ class Watch:
         if self._looked is None:
             self._look()
 
-    def extents(self) -> dict[TopicPartition, Extent]:
+    def extents(self) -> dict[TopicPartition, AvailableOffsets]:
         """Return the offsets of each partition now, by a conditional GET each.
 
         Raises UnknownTopicError, CorruptionError, LogDestroyedError, and the errors of the tiers.
@@ -77,11 +77,11 @@ class Watch:
         self.subscription.look()
         self._looked = self._clock.monotonic()
 
-    def _each(self, *, again: bool = False) -> dict[TopicPartition, Extent] | None:
+    def _each(self, *, again: bool = False) -> dict[TopicPartition, AvailableOffsets] | None:
         """Return all extents, None if a root's topic is being deleted, unless the registry was read ``again``."""
         with planning_pool("roots") as pool:
             found = list(pool.map(self._extent, self.subscription.partitions))
-        extents: dict[TopicPartition, Extent] = {}
+        extents: dict[TopicPartition, AvailableOffsets] = {}
         for tp, extent in zip(self.subscription.partitions, found, strict=True):
             if extent is not None:
                 extents[tp] = extent
@@ -91,19 +91,19 @@ class Watch:
                 return None
         return extents
 
-    def _extent(self, tp: TopicPartition) -> Extent | None:
+    def _extent(self, tp: TopicPartition) -> AvailableOffsets | None:
         tiers = self.subscription.tiers(tp)
         tiers.stream.refresh()
         pinned = tiers.pinned
         if pinned is not None and pinned.root.state == STATE_DELETING:
             return None
         if tiers.local is None and tiers.remote is None:
-            return Extent(tiers.topic_id, 0, 0, 0)
+            return AvailableOffsets(tiers.topic_id, 0, 0, 0)
         latest = tiers.stream.latest()
         end = min(latest, self._last_stable(tp, tiers, pinned)) if self._read.read_committed else latest
-        return Extent(tiers.topic_id, tiers.stream.earliest(), latest, end)
+        return AvailableOffsets(tiers.topic_id, tiers.stream.earliest(), latest, end)
 
-    def _last_stable(self, tp: TopicPartition, tiers: Tiers, pinned: CatalogView | None) -> int:
+    def _last_stable(self, tp: TopicPartition, tiers: PinnedPartition, pinned: CatalogView | None) -> int:
         """Return the end of read_committed, looked up once for each version of a catalog."""
         before = self._stable.get(tp)
         if tiers.local is None and before is not None and before[0] is pinned:

@@ -28,10 +28,10 @@ from tiered.model import NO_TIMESTAMP, AbortedTxn, EpochEntry, NewRecord
 SEQUENCES = 2**31
 WINDOW = 5
 
-__all__ = ["ModelBatch", "ModelLog", "ModelProducer", "Stamp"]
+__all__ = ["ModelBatch", "ModelLog", "ModelProducer", "ModelStamp"]
 
 
-class Stamp(NamedTuple):
+class ModelStamp(NamedTuple):
     """Producer fields of a batch. ``sequence`` is that of the first record, -1 in a marker."""
 
     producer_id: int
@@ -65,7 +65,7 @@ class ModelProducer:
     timestamp: int = -1
     txn_first_offset: int = -1
 
-    def repeated(self, stamp: Stamp, count: int) -> Written | None:
+    def repeated(self, stamp: ModelStamp, count: int) -> Written | None:
         """Return the earlier batch that a batch of ``count`` records with ``stamp`` repeats, if any."""
         for written in self.window:
             same_length = written.last_offset - written.first_offset + 1 == count
@@ -73,7 +73,7 @@ class ModelProducer:
                 return written
         return None
 
-    def check(self, stamp: Stamp, transactional: bool) -> None:
+    def check(self, stamp: ModelStamp, transactional: bool) -> None:
         """Raise the error that refuses a client's next batch."""
         if stamp.epoch < self.epoch:
             raise ProducerFencedError("an old epoch")
@@ -85,7 +85,7 @@ class ModelProducer:
         if self.txn_first_offset >= 0 and not transactional:
             raise InvalidTxnStateError("its transaction is open")
 
-    def append(self, stamp: Stamp, base: int, last: int, timestamp: int, transactional: bool) -> None:
+    def append(self, stamp: ModelStamp, base: int, last: int, timestamp: int, transactional: bool) -> None:
         """Apply a data batch that was written."""
         self._enter(stamp.epoch)
         self.window = [*self.window, Written(stamp.sequence, base, last, timestamp)][-WINDOW:]
@@ -131,7 +131,7 @@ class ModelBatch(NamedTuple):
     records: tuple[Record, ...]
     timestamp: int
     epoch: int = 0
-    stamp: Stamp | None = None
+    stamp: ModelStamp | None = None
     transactional: bool = False
     kind: ControlType | None = None
     coordinator: int = -1
@@ -168,7 +168,7 @@ class ModelLog:
         records: Sequence[NewRecord],
         now_ms: int,
         *,
-        stamp: Stamp | None = None,
+        stamp: ModelStamp | None = None,
         transactional: bool = False,
         fill_times: bool = True,
     ) -> int:
@@ -204,7 +204,7 @@ class ModelLog:
         if config.compacted and any(record.key is None for record in records):
             raise InvalidRecordError("a record has no key")
 
-    def append_marker(self, stamp: Stamp, kind: ControlType, coordinator: int, timestamp: int, now_ms: int) -> int:
+    def append_marker(self, stamp: ModelStamp, kind: ControlType, coordinator: int, timestamp: int, now_ms: int) -> int:
         """Append the end of a transaction, as a coordinator does. Return its offset. Raises ProducerFencedError."""
         known = self.producers.get(stamp.producer_id, ModelProducer())
         if stamp.epoch < known.epoch or coordinator < known.coordinator:

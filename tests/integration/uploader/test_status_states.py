@@ -20,7 +20,7 @@ from tiered.store.location import StoreLocation
 from tiered.testing.clock import FakeClock
 from tiered.testing.moto import locked_moto
 from uploader.config import Settings
-from uploader.service import Place, Service
+from uploader.service import Service, ServicePlace
 
 KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "eu-central-1"}
 
@@ -72,7 +72,7 @@ def test_without_a_server_of_status_the_note_beside_the_lock_says_it(
 ) -> None:
     """As for ``--http off`` and for an uploader inside an application."""
     clock = FakeClock()
-    service = Service(Place(directory, StoreLocation.parse(url)), Settings(http=None), clock=clock)
+    service = Service(ServicePlace(directory, StoreLocation.parse(url)), Settings(http=None), clock=clock)
     service._directory.acquire()
     try:
         views = seen_views(service._directory, clock.now_ms())
@@ -141,7 +141,7 @@ def test_offline(directory: Path) -> None:
 
 def test_an_uploader_that_hangs(directory: Path, url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        held = Service(Place(directory, StoreLocation.parse(url)), Settings(http=None))._directory
+        held = Service(ServicePlace(directory, StoreLocation.parse(url)), Settings(http=None))._directory
         held.acquire()
         held.tell_http(f"127.0.0.1:{silent.getsockname()[1]}")
         try:
@@ -163,7 +163,7 @@ def test_the_directory_is_gone(directory: Path, url: str) -> None:
 def test_the_disk_is_low(directory: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     space = DiskSpace(9 * 2**30, 100 * 2**30)
     monkeypatch.setattr(PosixFiles, "space", lambda *_: space)
-    service = Service(Place(directory, StoreLocation.parse(url)), Settings(http=("127.0.0.1", 0), scan=20))
+    service = Service(ServicePlace(directory, StoreLocation.parse(url)), Settings(http=("127.0.0.1", 0), scan=20))
 
     async def story() -> None:
         started = asyncio.Event()

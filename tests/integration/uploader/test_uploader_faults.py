@@ -15,7 +15,7 @@ from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
 from tiered.testing.faults import Fault, FaultKind, FaultStore
 from uploader.config import Settings
-from uploader.service import Place, Service
+from uploader.service import Service, ServicePlace
 
 SETTINGS = Settings(http=None, commit_wait=1, scan=50)
 
@@ -26,7 +26,7 @@ async def test_a_refusal_is_said_at_once_and_the_corrected_policy_drains_unaided
     name = f"refusal-{tmp_path.name}"
     make_log(tmp_path / "log", records=100)
     refused = FaultStore(MemoryStore(name), [Fault(FaultKind.PERMISSION, "put", "*/s/*.log", times=-1)])
-    once = await Service(Place(tmp_path / "log", location(name, ThreadedAioStore(refused))), SETTINGS).run(
+    once = await Service(ServicePlace(tmp_path / "log", location(name, ThreadedAioStore(refused))), SETTINGS).run(
         oneshot=DrainMode.ALL
     )
     assert (once.code, "only on this disk" in once.reason) == (12, True)
@@ -42,7 +42,7 @@ async def test_a_refusal_is_said_at_once_and_the_corrected_policy_drains_unaided
         return None
 
     corrected = FaultStore(MemoryStore(name), choose=choose)
-    service = Service(Place(tmp_path / "log", location(name, ThreadedAioStore(corrected))), SETTINGS)
+    service = Service(ServicePlace(tmp_path / "log", location(name, ThreadedAioStore(corrected))), SETTINGS)
     run = asyncio.create_task(service.run())
     async with asyncio.timeout(20):
         while not service.views() or min(view.uploaded_offset for view in service.views()) < 46:
@@ -59,7 +59,7 @@ async def test_a_drain_that_can_send_nothing_more_ends_at_once(tmp_path: Path) -
     make_log(tmp_path / "log", records=50, partitions=1)
     refused = FaultStore(MemoryStore(name), [Fault(FaultKind.PERMISSION, "put", "*/s/*.log", times=-1)])
     settings = Settings(http=None, commit_wait=1, scan=60_000)
-    service = Service(Place(tmp_path / "log", location(name, ThreadedAioStore(refused))), settings)
+    service = Service(ServicePlace(tmp_path / "log", location(name, ThreadedAioStore(refused))), settings)
     run = asyncio.create_task(service.run())
     async with asyncio.timeout(30):
         while not any(view.waiting and view.waiting.code == "permission" for view in service.views()):

@@ -18,7 +18,7 @@ from tiered.store.base import MIN_PART_BYTES
 from tiered.store.location import StoreLocation
 from tiered.testing.moto import CREDENTIALS, locked_moto, make_bucket
 from uploader.config import Settings
-from uploader.service import Place, Service
+from uploader.service import Service, ServicePlace
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 async def test_one_shot_over_http(tmp_path: Path, endpoint: str) -> None:
     make_log(tmp_path / "log")
-    place = Place(tmp_path / "log", StoreLocation.parse("s3://logs/prod", endpoint_url=endpoint))
+    place = ServicePlace(tmp_path / "log", StoreLocation.parse("s3://logs/prod", endpoint_url=endpoint))
     ending = await Service(place, Settings(http=None)).run(oneshot=DrainMode.ALL)
     assert ending.code == 0, ending.reason
     assert judge("s3://logs/prod", tmp_path / "log", [T0, T1], endpoint=endpoint) == 10
@@ -43,7 +43,7 @@ async def test_multipart_over_http(tmp_path: Path, endpoint: str) -> None:
         log.create_topic("t", 1)
         for _ in range(12):
             log.partition(T0).append_batches(encode_batch([NewRecord(b"v" * 1_000_000, timestamp=1)]))
-    place = Place(tmp_path / "log", StoreLocation.parse("s3://logs/parts", endpoint_url=endpoint))
+    place = ServicePlace(tmp_path / "log", StoreLocation.parse("s3://logs/parts", endpoint_url=endpoint))
     settings = Settings(http=None, multipart_above=MIN_PART_BYTES, part_size=MIN_PART_BYTES)
     ending = await Service(place, settings).run(oneshot=DrainMode.ALL)
     assert ending.code == 0, ending.reason
@@ -62,7 +62,7 @@ async def test_a_part_that_is_refused_is_sent_again_alone(
     settings = Settings(http=None, multipart_above=MIN_PART_BYTES, part_size=MIN_PART_BYTES)
     with FaultProxy(endpoint) as proxy:
         remote = f"s3://logs/refused-{status}"
-        place = Place(tmp_path / "log", StoreLocation.parse(remote, endpoint_url=proxy.url))
+        place = ServicePlace(tmp_path / "log", StoreLocation.parse(remote, endpoint_url=proxy.url))
         fault = Fault(FaultKind.ERROR, method="PUT", query="partNumber=2", times=3, status=status, code=code)
         proxy.add(fault)
         service = Service(place, settings, ids=Hasty())

@@ -9,7 +9,7 @@ from tiered.format.batch import encode_batch
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, marker
 from tiered.model import NewRecord
-from tiered.testing.model import SEQUENCES, ModelProducer, Stamp
+from tiered.testing.model import SEQUENCES, ModelProducer, ModelStamp
 
 IDEMPOTENT = (1, 2, 3)
 TRANSACTIONAL = (11, 12, 13, 14)
@@ -31,7 +31,7 @@ def send(world: World, subject: Subject, pid: int) -> None:
     stamp = choose_stamp(world, pid, known)
     if known.window and dice.random() < 0.12:  # once more what it sent before
         written = dice.choice([known.window[0], dice.choice(known.window)])
-        stamp = Stamp(pid, known.epoch, written.sequence)
+        stamp = ModelStamp(pid, known.epoch, written.sequence)
         made = records(world, subject, written.last_offset - written.first_offset + 1, timeless=False)
     data = encode(made, stamp, transactional, dice.choice(list(Codec)))
     expected = outcome(lambda: model.append(made, now, stamp=stamp, transactional=transactional, fill_times=False))
@@ -43,23 +43,23 @@ def send(world: World, subject: Subject, pid: int) -> None:
     same(found, expected, f"append of {stamp} to {subject.name}")
 
 
-def choose_stamp(world: World, pid: int, known: ModelProducer) -> Stamp:
+def choose_stamp(world: World, pid: int, known: ModelProducer) -> ModelStamp:
     """The stamp that is due, or a wrong one."""
     dice = world.dice
     if known.epoch < 0:
-        return Stamp(pid, dice.choice([0, 0, 3]), dice.choice([0, 0, 7, SEQUENCES - 3]))
+        return ModelStamp(pid, dice.choice([0, 0, 3]), dice.choice([0, 0, 7, SEQUENCES - 3]))
     due = (known.window[-1].last_sequence + 1) % SEQUENCES if known.window else 0
     kind = dice.random()
     if kind < 0.75:
-        return Stamp(pid, known.epoch, due)
+        return ModelStamp(pid, known.epoch, due)
     if kind < 0.83:
-        return Stamp(pid, known.epoch, (due + dice.choice([1, -1, 5])) % SEQUENCES)
+        return ModelStamp(pid, known.epoch, (due + dice.choice([1, -1, 5])) % SEQUENCES)
     if kind < 0.88 and known.epoch > 0:
-        return Stamp(pid, known.epoch - 1, due)
-    return Stamp(pid, known.epoch + 1, dice.choice([0, 0, 0, 1, due]))
+        return ModelStamp(pid, known.epoch - 1, due)
+    return ModelStamp(pid, known.epoch + 1, dice.choice([0, 0, 0, 1, due]))
 
 
-def encode(made: list[NewRecord], stamp: Stamp, transactional: bool, codec: Codec) -> bytes:
+def encode(made: list[NewRecord], stamp: ModelStamp, transactional: bool, codec: Codec) -> bytes:
     """As a client sends it."""
     return encode_batch(
         made,
@@ -81,7 +81,7 @@ def end_transaction(world: World, subject: Subject) -> None:
     subject.coordinator += dice.random() < 0.1
     coordinator = max(subject.coordinator - (dice.random() < 0.05), 0)
     kind = dice.choice([ControlType.COMMIT, ControlType.ABORT])
-    stamp = Stamp(pid, epoch)
+    stamp = ModelStamp(pid, epoch)
     data = encode_batch(
         [marker(kind, coordinator, now)], producer_id=pid, producer_epoch=epoch, transactional=True, control=True
     )

@@ -12,7 +12,7 @@ from tiered.local.transactions.coordinator import TxnProducer
 from tiered.local.transactions.producer_ids import LEAST_ID
 from tiered.model import TopicPartition
 from tiered.plan.producer import ProducerStamp
-from tiered.testing.model import Stamp
+from tiered.testing.model import ModelStamp
 
 NAMES = ("invoices", "audit")
 STATE = TopicPartition(TRANSACTION_STATE_TOPIC, 0)
@@ -31,7 +31,7 @@ def transact(world: World, subject: Subject) -> None:
         sequence = 0
         for _ in range(dice.choice([1, 1, 2])):
             made = records(world, one, dice.choice([1, 2, 4]))
-            stamp = Stamp(producer.producer_id, producer.producer_epoch, sequence)
+            stamp = ModelStamp(producer.producer_id, producer.producer_epoch, sequence)
             expected = outcome(lambda: one.model.append(made, now, stamp=stamp, transactional=True))  # noqa: B023 - called now
             found = outcome(
                 lambda: world.partition(one).append_as_producer(made, ProducerStamp(*stamp)).offset  # noqa: B023 - called now
@@ -46,7 +46,7 @@ def transact(world: World, subject: Subject) -> None:
 def end(world: World, producer: TxnProducer, written: list[Subject], *, commit: bool) -> None:
     """The decision; each partition gets its marker under the next epoch, and all of it is on disk."""
     now = world.clock.now_ms()
-    marked = Stamp(producer.producer_id, producer.producer_epoch + 1)
+    marked = ModelStamp(producer.producer_id, producer.producer_epoch + 1)
     kind = ControlType.COMMIT if commit else ControlType.ABORT
     world.say(f"transaction {kind.name} of {marked} in {', '.join(one.name for one in written)}")
     world.logs.transactions.end(producer, commit=commit)
@@ -71,7 +71,7 @@ def tidy(world: World, subject: Subject) -> None:
             control=True,
         )
         world.say(f"{subject.name}: a cut left {pid} open at {known.txn_first_offset}")
-        subject.model.append_marker(Stamp(pid, known.epoch), ControlType.ABORT, 0, now, now)
+        subject.model.append_marker(ModelStamp(pid, known.epoch), ControlType.ABORT, 0, now, now)
         world.partition(subject).append_as_coordinator(data)
         world.partition(subject).flush()
         subject.model.flush()

@@ -14,7 +14,7 @@ from tiered.local.partition.partition import PartitionLog
 from tiered.model import AbortedTxn
 from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream
-from tiered.testing.model import ModelBatch, ModelLog, ModelProducer, Stamp
+from tiered.testing.model import ModelBatch, ModelLog, ModelProducer, ModelStamp
 
 
 def same(actual: Any, expected: Any, what: str) -> None:
@@ -27,7 +27,7 @@ def as_model(header: BatchHeader, records: list[Record]) -> ModelBatch:
     """A batch of the log as the model has it."""
     stamp = None
     if header.producer_id >= 0:
-        stamp = Stamp(header.producer_id, header.producer_epoch, header.base_sequence)
+        stamp = ModelStamp(header.producer_id, header.producer_epoch, header.base_sequence)
     kind, coordinator = None, -1
     if header.is_control:
         kind = control_type(records[0]) if records else ControlType.UNKNOWN

@@ -18,7 +18,7 @@ from tiered.program.command_line import run_command
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import load_topic
 from tiered.spark.commands import PROGRAM, jobs
-from tiered.spark.jobs.run import Runner, Task, TaskCall, Work
+from tiered.spark.jobs.run import JobRunner, Task, TaskCall, Work
 from tiered.store.driver import drive
 from tiered.store.location import open_store
 from tiered.testing.clock import START_MS
@@ -105,9 +105,9 @@ def shape(found: list[Row]) -> list[tuple[int, int, int, int, int, int]]:
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tasks of a verb one after the other in this process: what a worker calls, without a session."""
 
-    def collect(self: Runner, title: str, work: Work, tasks: Sequence[Task]) -> list[tuple[int, str]]:
+    def collect(self: JobRunner, title: str, work: Work, tasks: Sequence[Task]) -> list[tuple[int, str]]:
         del title
         call = TaskCall(work, self.url, self.s3)
         return [(number, call(json.dumps(task))) for number, task in enumerate(tasks)]
 
-    monkeypatch.setattr(Runner, "_collect", collect)
+    monkeypatch.setattr(JobRunner, "_collect", collect)

@@ -7,7 +7,7 @@ import itertools
 from bench.bulk_plan import SEGMENT_BYTES, SEGMENT_RECORDS, SEGMENTS, make_catalog, plan_round_of
 from tiered.plan.jobs import SPAN_BYTES, TWO_PHASE_BYTES
 from tiered.plan.maintenance import MaintenanceKind
-from tiered.spark.jobs.maintain import Wanted, _due
+from tiered.spark.jobs.maintain import JobScope, _due
 from tiered.store.memory import MemoryStore
 
 
@@ -15,7 +15,7 @@ def test_every_log_is_planned_in_two_phases_and_every_row_is_counted() -> None:
     store, partitions = MemoryStore(), 100
     make_catalog(store, partitions=partitions, segments=SEGMENTS // partitions)
     rows = SEGMENTS // partitions
-    due = _due(store, Wanted(None, (MaintenanceKind.COMPACT,), SPAN_BYTES, TWO_PHASE_BYTES))
+    due = _due(store, JobScope(None, (MaintenanceKind.COMPACT,), SPAN_BYTES, TWO_PHASE_BYTES))
     found = [
         (each.plan.tp.partition, each.in_two_phases, *map(each.total, ("rows_in", "records", "bytes_written")))
         for each in due

@@ -30,7 +30,7 @@ from tiered.remote.catalog import Catalog
 from tiered.remote.maintain import Maintainer
 from tiered.remote.topics import TopicEntry, load_topic
 from tiered.spark.jobs import erase as erasing
-from tiered.spark.jobs.run import Receipt, Runner, Task, Work
+from tiered.spark.jobs.run import JobRunner, Receipt, Task, Work
 from tiered.store.base import Get, Object, Store, list_all
 from tiered.store.capabilities import probe
 from tiered.store.driver import drive
@@ -117,14 +117,14 @@ def test_a_job_leaves_what_one_machine_leaves(now: tuple[str, ...], tmp_path: Pa
 
 def test_spark_and_the_bucket_see_hashes_alone(tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path)
-    collect, seen = Runner._collect, list[str]()
+    collect, seen = JobRunner._collect, list[str]()
 
-    def noted(self: Runner, title: str, work: Work, tasks: Any) -> Any:
+    def noted(self: JobRunner, title: str, work: Work, tasks: Any) -> Any:
         rows = collect(self, title, work, tasks)
         seen.extend([*map(json.dumps, tasks), *(receipt for _, receipt in rows)])
         return rows
 
-    monkeypatch.setattr(Runner, "_collect", noted)
+    monkeypatch.setattr(JobRunner, "_collect", noted)
     for line in (("--key", "key-3"), ("--key-prefix", "key-4"), ("--hex", "--key", b"key-5".hex())):
         assert erase(tmp_path, "users", *line, "--now", "--yes").code == 0
     store = open_store(bucket(tmp_path))

@@ -12,7 +12,7 @@ import pytest
 
 import tiered
 from tests.spark.jobs.building import inline, records, run
-from tiered.spark.jobs.run import Runner, TaskCall, Work
+from tiered.spark.jobs.run import JobRunner, TaskCall, Work
 from tiered.testing.moto import CREDENTIALS, make_bucket
 
 __all__ = ["inline"]
@@ -58,14 +58,14 @@ def options(endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[st
 def test_every_verb_but_the_export_without_a_secret(
     options: tuple[str, ...], inline: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    collect, seen = Runner._collect, list[str]()
+    collect, seen = JobRunner._collect, list[str]()
 
-    def noted(self: Runner, title: str, work: Work, tasks: Any) -> Any:
+    def noted(self: JobRunner, title: str, work: Work, tasks: Any) -> Any:
         rows = collect(self, title, work, tasks)
         seen.extend([repr(TaskCall(work, self.url, self.s3)), *map(json.dumps, tasks), *(text for _, text in rows)])
         return rows
 
-    monkeypatch.setattr(Runner, "_collect", noted)
+    monkeypatch.setattr(JobRunner, "_collect", noted)
     checked = run("check", *options, "--task-bytes", "4KiB")
     assert (checked.code, checked.summary["errors"], checked.summary["remote_segments"] > 3) == (0, 0, True), (
         checked.err

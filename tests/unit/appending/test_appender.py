@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tiered
-from tiered.appending.appender import MAX_BLOCK_MS, RECORD_OVERHEAD_BYTES, Appender, Limits
+from tiered.appending.appender import MAX_BLOCK_MS, RECORD_OVERHEAD_BYTES, Appender, AppenderLimits
 from tiered.appending.thread import IDLE_SECONDS, AppenderThread
 from tiered.errors import (
     AppendHaltedError,
@@ -106,7 +106,7 @@ class Bench:
         self.topic._logs = self.failing  # type: ignore[assignment]  # they have all that a partition has
 
     def appender(self, **limits: Any) -> Appender:
-        return Appender(self.topic, self.thread, Limits(**limits))
+        return Appender(self.topic, self.thread, AppenderLimits(**limits))
 
     def values(self, partition: int = 0) -> list[bytes | None]:
         return [record.value for record in self.topic.read(partition)]
@@ -150,7 +150,7 @@ def test_the_same_records_and_refusals_as_single_appends(
     """Keys, values and headers of any kind; no key, a late time and a batch that is too large are refused."""
     ours, theirs = (log.topic(f"t{next(names)}", partitions=2, create=True, config=CONFIG) for _ in range(2))
     thread = AppenderThread(FakeClock(), Held())
-    appender = Appender(ours, thread, Limits(max_bytes=max_bytes, durability=durability))
+    appender = Appender(ours, thread, AppenderLimits(max_bytes=max_bytes, durability=durability))
     receipts, expected = [], []
     for spec in specs:
         if spec == "flush":
@@ -273,7 +273,7 @@ def test_the_thread_starts_with_the_first_record_and_ends_when_idle(log: tiered.
     clock, workers = FakeClock(), ThreadWorkers()
     thread = AppenderThread(clock, workers)
     topic = log.topic("t", create=True)
-    appender = Appender(topic, thread, Limits())
+    appender = Appender(topic, thread, AppenderLimits())
     assert workers.join(0.0)
     for offset in range(3):
         assert appender.append(b"v").result(None).offset == offset
@@ -283,7 +283,7 @@ def test_the_thread_starts_with_the_first_record_and_ends_when_idle(log: tiered.
 
 def test_where_no_thread_can_be_started_the_caller_writes(log: tiered.Log) -> None:
     thread = AppenderThread(FakeClock(), Held(RuntimeError("can't start new thread at interpreter shutdown")))
-    appender = Appender(log.topic("t", create=True), thread, Limits())
+    appender = Appender(log.topic("t", create=True), thread, AppenderLimits())
     assert [appender.append(b"v").offset for _ in range(2)] == [0, 1]
 
 
@@ -451,7 +451,7 @@ def test_a_refused_record_fails_alone_and_a_failure_behind_it_keeps_the_rest_out
 
 def test_flush_tells_of_a_refused_record_once(bench: Bench) -> None:
     topic = bench.log.topic("keyed", create=True, config={"cleanup.policy": "compact", "max.message.bytes": 200})
-    appender = Appender(topic, bench.thread, Limits())
+    appender = Appender(topic, bench.thread, AppenderLimits())
     receipts = [appender.append(b"v", key=b"k"), appender.append(b"v"), appender.append(b"x" * 300, key=b"k")]
     last = appender.append(b"w", key=b"k")
     with pytest.raises(InvalidRecordError, match="record 0 has no key, and the topic is compacted"):

@@ -23,7 +23,7 @@ from tiered.store.location import StoreLocation
 from tiered.store.options import StoreOptions
 from uploader.component import AttachedUploader
 from uploader.config import Settings
-from uploader.service import Place, Service
+from uploader.service import Service, ServicePlace
 
 SETTINGS = Settings(http=None, commit_wait=1, scan=100)
 SECONDS = 60.0
@@ -136,13 +136,13 @@ class Component:
     """``tiered.open(..., uploader=Uploader())``."""
 
     def run(self, disk: Path, bucket: str) -> None:
-        place = Place(disk, location(bucket))
+        place = ServicePlace(disk, location(bucket))
         with _open(disk, raw_store(bucket)) as log:
             log._attach(_Attach(place), place.store)
             log.sync(SECONDS)
 
     def die(self, disk: Path, death: Death) -> None:
-        place = Place(disk, location("dying", DyingAioStore(death)))
+        place = ServicePlace(disk, location("dying", DyingAioStore(death)))
         log = _open(disk, death.inner)
         attach = _Attach(place)
         log._attach(attach, place.store)
@@ -155,7 +155,7 @@ class Component:
 
 
 class _Attach:
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ServicePlace) -> None:
         self._place = place
         self.attached: AttachedUploader | None = None
 
@@ -168,7 +168,7 @@ class Daemon:
     """``tiered-uploader run``, ended by SIGTERM."""
 
     def run(self, disk: Path, bucket: str) -> None:
-        service = Service(Place(disk, location(bucket)), SETTINGS)
+        service = Service(ServicePlace(disk, location(bucket)), SETTINGS)
 
         async def until_drained() -> int:
             work = asyncio.create_task(service.run(started=lambda: asyncio.get_running_loop().call_soon(service.drain)))
@@ -177,7 +177,7 @@ class Daemon:
         assert asyncio.run(until_drained()) == 0
 
     def die(self, disk: Path, death: Death) -> None:
-        service = Service(Place(disk, location("dying", DyingAioStore(death))), SETTINGS)
+        service = Service(ServicePlace(disk, location("dying", DyingAioStore(death))), SETTINGS)
         _seal(disk)
         asyncio.run(_until_dead(service.run(), death))
 
@@ -186,11 +186,11 @@ class OneShot:
     """``tiered-uploader sync --wait``."""
 
     def run(self, disk: Path, bucket: str) -> None:
-        ending = asyncio.run(Service(Place(disk, location(bucket)), SETTINGS).run(oneshot=DrainMode.ALL))
+        ending = asyncio.run(Service(ServicePlace(disk, location(bucket)), SETTINGS).run(oneshot=DrainMode.ALL))
         assert ending.code == 0, ending.reason
 
     def die(self, disk: Path, death: Death) -> None:
-        service = Service(Place(disk, location("dying", DyingAioStore(death))), SETTINGS)
+        service = Service(ServicePlace(disk, location("dying", DyingAioStore(death))), SETTINGS)
         asyncio.run(_until_dead(service.run(oneshot=DrainMode.ALL), death))
 
 

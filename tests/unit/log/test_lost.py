@@ -34,7 +34,7 @@ from tiered.store.location import StoreLocation, open_store
 from tiered.store.memory import MemoryStore
 from uploader import Uploader
 from uploader.config import Settings
-from uploader.service import Place, Service, serve
+from uploader.service import Service, ServicePlace, serve
 
 TP = TopicPartition("t", 0)
 
@@ -82,7 +82,7 @@ def bucket(tmp_path: Path) -> Iterator[Bucket]:
 
 
 def daemon(directory: Path, url: str) -> int:
-    service = Service(Place(directory, StoreLocation.parse(url)), Settings(http=None, scan=20))
+    service = Service(ServicePlace(directory, StoreLocation.parse(url)), Settings(http=None, scan=20))
     try:
         return asyncio.run(serve(service, oneshot=DrainMode.ALL, timeout_ms=60_000)).code
     except TieredError as error:

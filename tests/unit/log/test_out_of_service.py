@@ -25,7 +25,7 @@ from tiered.model import TopicPartition
 from tiered.store.location import StoreLocation
 from tiered.testing.disk import UnreadableFiles
 from uploader.config import Settings
-from uploader.service import Place, Service, serve
+from uploader.service import Service, ServicePlace, serve
 
 BROKEN = TopicPartition("a", 1)
 DAMAGE = [b"\xff\xfe\xff", b"version: 0\ntopic_id: garbage\n", b"", b"version: 7\n"]
@@ -103,7 +103,7 @@ def test_readers_and_asyncio(damaged: Path) -> None:
 
 def daemon(damaged: Path) -> tuple[Service, Exit]:
     settings = Settings(http=None, scan=20)
-    service = Service(Place(damaged / "log", StoreLocation.parse(f"file://{damaged / 'store'}")), settings)
+    service = Service(ServicePlace(damaged / "log", StoreLocation.parse(f"file://{damaged / 'store'}")), settings)
     return service, asyncio.run(serve(service, oneshot=DrainMode.ALL, timeout_ms=60_000))
 
 

@@ -22,7 +22,7 @@ from tiered.store.location import StoreLocation, open_store
 from tiered.store.options import StoreOptions
 from tiered.testing.disk import FaultyFiles
 from uploader import Settings, Uploader
-from uploader.service import Place, Service, serve
+from uploader.service import Service, ServicePlace, serve
 
 TPS = [TopicPartition("t", p) for p in range(4)]
 
@@ -155,7 +155,7 @@ def test_a_one_shot_uploader_serves_each_directory(tmp_path: Path, url: str) -> 
     with tiered.open(paths(tmp_path)) as log:
         put(log, "x")
     for path in paths(tmp_path):
-        service = Service(Place(path, StoreLocation.parse(url)), Settings(http=None))
+        service = Service(ServicePlace(path, StoreLocation.parse(url)), Settings(http=None))
         assert asyncio.run(serve(service, oneshot=DrainMode.ALL)).code == 0
         assert set(service.committed) == {TPS[int(found.name[-1])] for found in path.glob("t-*")}
     assert remote_values(url) == [[b"x%d" % p] for p in range(4)]

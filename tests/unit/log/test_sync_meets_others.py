@@ -25,7 +25,7 @@ from tiered.restoring.run import restore
 from tiered.store.location import StoreLocation, open_store
 from uploader import Uploader
 from uploader.config import Settings
-from uploader.service import Place, Service
+from uploader.service import Service, ServicePlace
 
 TP = TopicPartition("t", 0)
 
@@ -104,7 +104,7 @@ def test_a_restored_log_that_a_daemon_claimed_first_starts_a_new_leader_epoch(tm
     store.close()
 
     async def claim() -> None:
-        service = Service(Place(tmp_path / "second", StoreLocation.parse(url)), Settings(http=None, scan=50))
+        service = Service(ServicePlace(tmp_path / "second", StoreLocation.parse(url)), Settings(http=None, scan=50))
         running = asyncio.create_task(service.run())
         while not any(view.phase == "claimed" for view in service.views()):
             await asyncio.sleep(0.05)
@@ -189,7 +189,7 @@ def test_a_one_shot_run_with_nothing_to_send_looks_whether_the_bucket_is_the_sam
         log.sync(timeout=30)
 
     def once(url: str) -> int:
-        service = Service(Place(tmp_path / "log", StoreLocation.parse(url)), Settings(http=None))
+        service = Service(ServicePlace(tmp_path / "log", StoreLocation.parse(url)), Settings(http=None))
         return asyncio.run(service.run(oneshot=DrainMode.ALL, timeout_ms=20_000)).code
 
     assert once(store_url(tmp_path)) == 0

@@ -16,7 +16,7 @@ from tiered.clock import SystemClock
 from tiered.errors import CorruptionError, RemoteUnavailableError, TieredError
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import MaintenanceKind
-from tiered.program.maintenance_loop import Scope, Upkeep
+from tiered.program.maintenance_loop import MaintenanceLoop, Scope
 from tiered.remote.gc.deletion import begin_deletion
 from tiered.remote.maintain import ActionResult, Maintainer
 from tiered.remote.topics import load_topic
@@ -65,8 +65,8 @@ def store(tmp_path: Path) -> Store:
     return place.open(StoreOptions(clock=FakeClock()))
 
 
-def upkeep_of(store: Store, told: Told, clock: FakeClock | None = None, **scope: Any) -> Upkeep:
-    return Upkeep(
+def upkeep_of(store: Store, told: Told, clock: FakeClock | None = None, **scope: Any) -> MaintenanceLoop:
+    return MaintenanceLoop(
         store,
         owner="m",
         clock=clock or FakeClock(),
@@ -166,7 +166,7 @@ def test_a_damaged_partition_of_a_deleted_topic_keeps_no_other_from_its_destruct
     (root,) = (tmp_path / "store").glob(f"??/{entry.topic_id.hex}-1/root.obj")
     root.write_bytes(root.read_bytes()[:-1])
     told = Told()
-    upkeep = Upkeep(
+    upkeep = MaintenanceLoop(
         store, owner="m", clock=SystemClock(), ids=SeededIds(), on_done=told.on_done, on_failed=told.on_failed
     )
     upkeep.turn()
@@ -211,7 +211,7 @@ def test_a_paused_topic_is_not_looked_at_and_that_is_told(store: Store, monkeypa
         return plan(self, *args)
 
     monkeypatch.setattr(Maintainer, "plan", seen)
-    upkeep = Upkeep(
+    upkeep = MaintenanceLoop(
         store,
         owner="m",
         clock=FakeClock(),
@@ -239,7 +239,7 @@ def test_a_pause_that_comes_during_an_action_keeps_the_next_one_back(
 
     monkeypatch.setattr(Maintainer, "plan", twice)
     told.then = lambda: paused.add("a")
-    upkeep = Upkeep(
+    upkeep = MaintenanceLoop(
         store,
         owner="m",
         clock=FakeClock(),

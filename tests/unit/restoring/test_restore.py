@@ -45,7 +45,7 @@ from tiered.remote.maintain import Maintainer
 from tiered.remote.topics import load_topic
 from tiered.repair.plan import RepairOptions
 from tiered.repair.run import apply_repair, plan_repair
-from tiered.restoring.plan import PartitionPlan, RestoreOptions, choose_rows
+from tiered.restoring.plan import PartitionRestore, RestoreOptions, choose_rows
 from tiered.restoring.restore import leaves_out
 from tiered.restoring.run import restore
 from tiered.store.capabilities import probe
@@ -447,7 +447,7 @@ def test_what_leaves_offsets_out(log: Scenario) -> None:
     entry = drive(log.store, load_topic(TOPIC))
     assert entry is not None
     root, rows = log.root(), tuple(log.rows())
-    plan = PartitionPlan(TP, entry, entry, CatalogView.of(root), rows)
+    plan = PartitionRestore(TP, entry, entry, CatalogView.of(root), rows)
     assert not leaves_out(plan)
     for changed in ({"flags": FLAG_HOLE}, {"flags": FLAG_MAINTAINER}, {"records": rows[0].records - 1}):
         assert leaves_out(replace(plan, rows=(rows[0]._replace(**changed), *rows[1:])))

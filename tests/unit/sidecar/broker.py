@@ -27,7 +27,7 @@ from tiered.model import EpochEntry, TopicPartition
 from tiered.sidecar.mirror import HELD_BYTES, Mirror, beside
 from tiered.store.location import StoreLocation
 from uploader.config import Settings
-from uploader.service import Place, Service
+from uploader.service import Service, ServicePlace
 
 FILES = PosixFiles()
 SIDE = (".index", ".timeindex", ".txnindex")
@@ -151,7 +151,7 @@ class Broker:
 def sidecar(broker: Path, url: str, *, mirror: Path | None = None, **settings: object) -> Exit:
     """``tiered-uploader sync --no-wait --sidecar``."""
     found = Settings(http=None, sidecar=broker, **settings)  # type: ignore[arg-type]  # per test
-    place = Place(mirror or broker.with_name(f"{broker.name}-tiered"), StoreLocation.parse(url))
+    place = ServicePlace(mirror or broker.with_name(f"{broker.name}-tiered"), StoreLocation.parse(url))
     return asyncio.run(Service(place, found).run(oneshot=DrainMode.SEALED))
 
 

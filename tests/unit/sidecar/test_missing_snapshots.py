@@ -20,14 +20,14 @@ from tiered.model import TopicPartition
 from tiered.sidecar.mirror import beside
 from tiered.store.location import StoreLocation
 from uploader.config import Settings
-from uploader.service import Place, Service
+from uploader.service import Service, ServicePlace
 
 T = TopicPartition("t", 0)
 
 
 def log_dir(broker: Path, url: str) -> Exit:
     """``tiered-uploader sync --no-wait --log-dir`` of the broker's own directory."""
-    place = Place(broker, StoreLocation.parse(url))
+    place = ServicePlace(broker, StoreLocation.parse(url))
     return asyncio.run(Service(place, Settings(http=None)).run(oneshot=DrainMode.SEALED))
 
 

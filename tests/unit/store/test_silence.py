@@ -33,7 +33,7 @@ from tiered.store.metrics import (
 )
 from tiered.testing.clock import FakeClock
 from uploader.config import Settings
-from uploader.service import Place, Service
+from uploader.service import Service, ServicePlace
 
 
 class Hanging(StoreAround):
@@ -196,7 +196,9 @@ def test_who_follows_a_running_uploader_is_shown_how_far_it_is(tmp_path: Path) -
 def test_a_sync_of_its_own_shows_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_log(tmp_path / "log", records=7, partitions=1)
     clock, said = FakeClock(), list[str]()
-    service = Service(Place(tmp_path / "log", StoreLocation.parse("memory://x")), Settings(http=None), clock=clock)
+    service = Service(
+        ServicePlace(tmp_path / "log", StoreLocation.parse("memory://x")), Settings(http=None), clock=clock
+    )
     views = seen_views(service._directory, clock.now_ms())
     monkeypatch.setattr(service, "views", lambda: views)
     service._progress = said.append

@@ -22,7 +22,7 @@ from tiered.engine.steps import INDEX_COPIES, PartSizes
 from tiered.errors import ConfigError, RemoteUnavailableError
 from tiered.plan.maintenance import REWRITE_BYTES, MaintenanceAction, MaintenanceKind
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
-from tiered.program.maintenance_loop import Upkeep
+from tiered.program.maintenance_loop import MaintenanceLoop
 from tiered.program.uploader_status import query, talk
 from tiered.remote.maintain import ActionResult, Maintainer
 from tiered.store.base import (
@@ -43,7 +43,7 @@ from tiered.store.options import DEFAULTS, StoreOptions
 from tiered.store.sources import PIECE_BYTES
 from tiered.testing.clock import FakeClock, SeededIds
 from uploader.config import Settings, resolve
-from uploader.service import Place, Service
+from uploader.service import Service, ServicePlace
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,9 @@ class Busy(MemoryStore):
 def service_on(path: Path, store: Store, **changes: Any) -> tuple[Service, Location]:
     make_log(path / "log", records=30, partitions=1)
     location = Location("memory", "limits", store=store)
-    return Service(Place(path / "log", location), Settings(http=None, scan=20, commit_wait=1, **changes)), location
+    return Service(
+        ServicePlace(path / "log", location), Settings(http=None, scan=20, commit_wait=1, **changes)
+    ), location
 
 
 def drained(service: Service) -> int:
@@ -122,7 +124,7 @@ def test_a_store_that_asks_to_slow_down_is_heard(tmp_path: Path, caplog: pytest.
 def test_sighup_changes_both_rates(tmp_path: Path) -> None:
     clock = FakeClock()
     make_log(tmp_path / "log", records=1, partitions=1)
-    place = Place(tmp_path / "log", StoreLocation.parse("memory://x"))
+    place = ServicePlace(tmp_path / "log", StoreLocation.parse("memory://x"))
     service = Service(place, Settings(http=None, requests_per_second=5), clock=clock)
     wanted = replace(service.settings, requests_per_second=7, bytes_per_second=1000)
     assert service.reload(wanted) == []
@@ -137,7 +139,9 @@ def test_sighup_changes_both_rates(tmp_path: Path) -> None:
 def test_the_table_says_which_prefix_is_slowed_and_that_nobody_need_act(tmp_path: Path) -> None:
     clock = FakeClock()
     make_log(tmp_path / "log", records=1, partitions=1)
-    service = Service(Place(tmp_path / "log", StoreLocation.parse("memory://x")), Settings(http=None), clock=clock)
+    service = Service(
+        ServicePlace(tmp_path / "log", StoreLocation.parse("memory://x")), Settings(http=None), clock=clock
+    )
     for _ in range(20):
         service._limits.before(Get("a3/t/root"))
     service._limits.after(Get("a3/t/root"), RemoteUnavailableError("503", slow_down=True))
@@ -158,7 +162,7 @@ def test_an_upload_has_the_time_that_a_low_rate_takes(
     """One that is cancelled has been charged: what is cancelled again and again would use up the rate for nothing."""
     make_log(tmp_path / "log", records=1, partitions=1)
     settings = Settings(http=None, bytes_per_second=rate, uploads=uploads)
-    service = Service(Place(tmp_path / "log", StoreLocation.parse("memory://x")), settings)
+    service = Service(ServicePlace(tmp_path / "log", StoreLocation.parse("memory://x")), settings)
     assert service._timing().seconds_of(Step(StepKind.UPLOAD, "t", T0, size_bytes=67_000_000)) == seconds
     assert service._timing().seconds_of(Step(StepKind.CLAIM, "t", T0)) == STEP_SECONDS
 
@@ -230,7 +234,7 @@ def test_an_action_of_maintenance_holds_half_of_the_memory_at_most(
         return ActionResult(action)
 
     monkeypatch.setattr(Maintainer, "run", run)
-    upkeep = Upkeep(MemoryStore(), owner="m", clock=FakeClock(), ids=SeededIds(), memory=budget)
+    upkeep = MaintenanceLoop(MemoryStore(), owner="m", clock=FakeClock(), ids=SeededIds(), memory=budget)
     maintainer = Maintainer(T0, UUID(int=1), TopicConfig(), owner="m")
     for kind in (MaintenanceKind.COMPACT, MaintenanceKind.MERGE, MaintenanceKind.RETENTION):
         upkeep._run(maintainer, MaintenanceAction(kind, 0, 1, "test"), TRUSTED)

@@ -18,12 +18,12 @@ from tiered.local.disk.uploads import PauseFile
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import MaintenanceKind
 from tiered.plan.pauses import Pause
-from tiered.program.maintenance_loop import EVERY_MS, Upkeep, UpkeepView
+from tiered.program.maintenance_loop import EVERY_MS, MaintenanceLoop, UpkeepView
 from tiered.program.uploader_status import talk
 from tiered.remote.maintain import Maintainer
 from tiered.store.location import StoreLocation
 from uploader.config import Settings, resolve
-from uploader.service import Place, Service
+from uploader.service import Service, ServicePlace
 from uploader.telemetry import Telemetry
 from uploader.upkeep import as_json
 
@@ -32,7 +32,7 @@ T0 = TopicPartition("t", 0)
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path) -> ServicePlace:
     """Forty records in the bucket, of which retention takes the beginning, and ten more on the disk."""
     url = f"file://{tmp_path / 'store'}"
     with tiered.open(tmp_path / "log", remote=url) as log:
@@ -43,7 +43,7 @@ def place(tmp_path: Path) -> Place:
     with tiered.open(tmp_path / "log") as log:
         for _ in range(10):
             log.topic("t").append(b"y" * 100)
-    return Place(tmp_path / "log", StoreLocation.parse(url))
+    return ServicePlace(tmp_path / "log", StoreLocation.parse(url))
 
 
 class Held:
@@ -73,7 +73,7 @@ class Held:
         monkeypatch.setattr(Telemetry, "ended", heard)
 
 
-def test_uploads_go_on_while_an_action_takes_its_time(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uploads_go_on_while_an_action_takes_its_time(place: ServicePlace, monkeypatch: pytest.MonkeyPatch) -> None:
     held = Held(monkeypatch)
     service = Service(place, Settings(http=None, scan=20, seal_idle=1, commit_wait=1, maintain=True))
 
@@ -103,15 +103,15 @@ def test_uploads_go_on_while_an_action_takes_its_time(place: Place, monkeypatch:
     assert (records[0].offset > 0, records[-1].offset) == (True, 49)
 
 
-def test_a_pause_of_the_directory_pauses_its_maintenance(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pause_of_the_directory_pauses_its_maintenance(place: ServicePlace, monkeypatch: pytest.MonkeyPatch) -> None:
     PauseFile(place.directory, PosixFiles()).write({"t": Pause(1)})
-    turn, ended = Upkeep.turn, threading.Event()
+    turn, ended = MaintenanceLoop.turn, threading.Event()
 
-    def told_turn(upkeep: Upkeep) -> None:
+    def told_turn(upkeep: MaintenanceLoop) -> None:
         turn(upkeep)
         ended.set()
 
-    monkeypatch.setattr(Upkeep, "turn", told_turn)
+    monkeypatch.setattr(MaintenanceLoop, "turn", told_turn)
     service = Service(place, Settings(http=None, scan=20, maintain=True))
 
     async def story() -> dict[str, Any]:
@@ -127,7 +127,7 @@ def test_a_pause_of_the_directory_pauses_its_maintenance(place: Place, monkeypat
     assert "maintenance of t is paused; unblocked by `tiered-uploader resume`" in list(talk(told))
 
 
-def test_it_is_off_by_default(place: Place) -> None:
+def test_it_is_off_by_default(place: ServicePlace) -> None:
     service = Service(place, Settings(http=None, scan=20))
     assert (Settings().maintain, Settings().maintain_every) == (False, EVERY_MS)
 

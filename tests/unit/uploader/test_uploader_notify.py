@@ -25,7 +25,7 @@ from uploader.component import Uploader
 from uploader.config import Settings
 from uploader.health import HealthServer, Probes
 from uploader.metrics import Metrics
-from uploader.service import Place, Service
+from uploader.service import Service, ServicePlace
 from uploader.telemetry import STOP_SPARE_MS, Notify
 
 SECONDS = 30
@@ -71,7 +71,7 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager
 
 def service_on(path: Path) -> Service:
     make_log(path / "log", records=5, partitions=1)
-    place = Place(path / "log", StoreLocation.parse(f"file://{path / 'store'}"))
+    place = ServicePlace(path / "log", StoreLocation.parse(f"file://{path / 'store'}"))
     return Service(place, Settings(http=None, scan=20, drain_timeout=40_000), notify=Notify())
 
 
@@ -182,7 +182,7 @@ def test_an_uploader_inside_an_application_says_nothing_in_its_name(tmp_path: Pa
 
 def test_a_disk_that_fills_up_is_told_with_what_helps(tmp_path: Path) -> None:
     make_log(tmp_path / "log", records=1, partitions=1)
-    place = Place(tmp_path / "log", StoreLocation.parse("memory://x"))
+    place = ServicePlace(tmp_path / "log", StoreLocation.parse("memory://x"))
     service = Service(place, Settings(http=None), clock=FakeClock())
     assert "disk" not in service.status()  # before the first look
     service._telemetry.disk(3 << 30, 79)

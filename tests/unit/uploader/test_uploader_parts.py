@@ -23,14 +23,14 @@ from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import JOURNAL_NAME, OFFSET_CHECKPOINT_NAME
 from tiered.model import NewRecord, TopicPartition
 from tiered.program.settings import parse_http
-from tiered.program.uploader_status import Reason, reasons_of, verdict
+from tiered.program.uploader_status import UnsafeReason, reasons_of, verdict
 from tiered.store.location import StoreLocation
 from tiered.testing.clock import FakeClock
 from tiered.testing.disk import FaultyFiles
 from uploader import status
 from uploader.config import Settings, resolve
 from uploader.health import HealthServer, Probes
-from uploader.service import Place, Service
+from uploader.service import Service, ServicePlace
 
 FILES = PosixFiles()
 
@@ -185,7 +185,7 @@ async def test_a_directory_that_cannot_be_read_is_not_ready(tmp_path: Path) -> N
         log.create_topic("t", 1, topic_id=topic_id())
         log.partition(tp(0)).append([NewRecord(b"v")])
         log.partition(tp(0)).roll()
-    place = Place(path, StoreLocation.parse(f"file://{tmp_path / 'store'}"))
+    place = ServicePlace(path, StoreLocation.parse(f"file://{tmp_path / 'store'}"))
     service = Service(place, Settings(http=None, scan=10))
     running = asyncio.create_task(service.run())
     checkpoint = path / OFFSET_CHECKPOINT_NAME
@@ -317,7 +317,7 @@ def test_work_that_takes_longer_than_the_limit_is_behind() -> None:
 
 def test_the_first_line_names_the_worst() -> None:
     assert verdict([], 0, "0 records") == "safe"
-    low, refused = Reason("disk_low", "it is full"), Reason("refused", "t-0: 403", 0)
+    low, refused = UnsafeReason("disk_low", "it is full"), UnsafeReason("refused", "t-0: 403", 0)
     assert verdict([low], 0, "0 records") == "NOT SAFE: the disk is nearly full: it is full"
     assert verdict([low, refused], 2, "2 records") == (
         "NOT SAFE: uploads are refused since 1970-01-01T00:00:00Z, 2 records on this disk only: t-0: 403"

@@ -37,8 +37,8 @@ from tiered.local.directory.notes import DirectoryNotes, SealNotes
 from tiered.local.directory.registry import LeavingDirectories, TopicRegistry
 from tiered.local.directory.service import DirectoryService
 from tiered.local.directory.tasks import EVERY_TICK, InlineWorkers, Task, Tasks, Workers, run_all
-from tiered.local.directory.upkeep import Upkeep
-from tiered.local.directory.view import Survey, check_usable, left_the_disk, no_partition
+from tiered.local.directory.upkeep import BackgroundTasks
+from tiered.local.directory.view import ReadOnlyDirectory, check_usable, left_the_disk, no_partition
 from tiered.local.disk.checkpoints import (
     META_PROPERTIES_NAME,
     NO_BROKER_EPOCH,
@@ -119,7 +119,7 @@ class LocalLog:
         )
         self.cleaner = LogCleaner(around, self.roster)
         self._workers = workers or InlineWorkers()
-        self._upkeep = Upkeep(
+        self._upkeep = BackgroundTasks(
             around,
             self.roster,
             seal_requests=self.seal_requests,
@@ -133,7 +133,9 @@ class LocalLog:
         self.transactions = Transactions(self, ProducerIds((directory,), files, ids), clock)
         # Asked for late: several directories share one coordinator.
         self.tasks.add(Task("transactions", EVERY_TICK, lambda ms: self.transactions.tick(ms)))  # noqa: PLW0108
-        self._survey = Survey(directory, files, clock, uploads=self.uploads, buffer_bytes=config.read_buffer_bytes)
+        self._survey = ReadOnlyDirectory(
+            directory, files, clock, uploads=self.uploads, buffer_bytes=config.read_buffer_bytes
+        )
         self._volume_id = NO_ID
         self.was_clean = False
         self._broker_epoch = NO_BROKER_EPOCH

@@ -110,7 +110,7 @@ class TaskStatus:
 
 
 @dataclass(slots=True)
-class Done:
+class TaskResult:
     """Result of one run. ``error`` is the first of those that some of its partitions raised: the run has failed."""
 
     partitions: int = 0
@@ -118,7 +118,7 @@ class Done:
     failed: int = 0
     error: TieredError | None = None
 
-    def add(self, other: Done) -> None:
+    def add(self, other: TaskResult) -> None:
         """Add a part of the same run."""
         self.partitions += other.partitions
         self.bytes += other.bytes
@@ -128,14 +128,14 @@ class Done:
 
 @dataclass(slots=True)
 class Task:
-    """A task. ``run`` gets the wall clock in ms. Its errors, raised or in :class:`Done`, are reported at its end.
+    """A task. ``run`` gets the wall clock in ms. Its errors, raised or in :class:`TaskResult`, are reported at its end.
 
     ``workers``: 0 runs in the thread that ticks, n at the same time on n workers.
     """
 
     name: str
     period_ms: int
-    run: Callable[[int], Done | None]
+    run: Callable[[int], TaskResult | None]
     workers: int = 0
 
 
@@ -227,9 +227,9 @@ class Tasks:
             if self._status[task.name].running:
                 return
         self._begin(task, now_ms)
-        began, total, left = self._clock.monotonic(), Done(), [task.workers]
+        began, total, left = self._clock.monotonic(), TaskResult(), [task.workers]
 
-        def ended(done: Done) -> None:
+        def ended(done: TaskResult) -> None:
             with self._noting:
                 total.add(done)
                 left[0] -= 1
@@ -241,7 +241,7 @@ class Tasks:
             try:
                 self._workers.start(task.name, lambda: ended(self._outcome(task, now_ms)))
             except RuntimeError as error:  # no more threads can be made
-                ended(Done(failed=1, error=_wrapped(task.name, error)))
+                ended(TaskResult(failed=1, error=_wrapped(task.name, error)))
         if not left[0] and total.error is not None:  # the work ran in this thread
             raise total.error
 
@@ -251,16 +251,16 @@ class Tasks:
             self._wait_ms[task.name] = self._period(task)
             self._status[task.name] = replace(self._status[task.name], running=True)
 
-    def _outcome(self, task: Task, now_ms: int) -> Done:
+    def _outcome(self, task: Task, now_ms: int) -> TaskResult:
         """Run the task. Any error ends this run of it and nothing else."""
         try:
-            return task.run(now_ms) or Done()
+            return task.run(now_ms) or TaskResult()
         except TieredError as error:
-            return Done(failed=1, error=error)
+            return TaskResult(failed=1, error=error)
         except Exception as error:  # noqa: BLE001 - a fault of one task must not end the thread of all
-            return Done(failed=1, error=_wrapped(task.name, error))
+            return TaskResult(failed=1, error=_wrapped(task.name, error))
 
-    def _end(self, task: Task, now_ms: int, began: float, done: Done) -> None:
+    def _end(self, task: Task, now_ms: int, began: float, done: TaskResult) -> None:
         problem = ""
         if done.error is not None:
             problem = done.error.message[:MAX_ERROR_CHARS] or type(done.error).__name__
@@ -289,24 +289,24 @@ class Tasks:
         return task.period_ms * (1 - JITTER * self._ids.random()) if task.period_ms else 0
 
 
-def run_all(work: Iterable[Callable[[], int | None]]) -> Done:
+def run_all(work: Iterable[Callable[[], int | None]]) -> TaskResult:
     """Run every piece of work, one partition each: it returns its bytes, or None if there was nothing to do.
 
     A failure of one does not stop the others.
     """
-    done = Done()
+    done = TaskResult()
     for one in work:
         try:
             size = one()
         except TieredError as error:
             LOGGER.warning("tick_failed error=%s", error)
-            done.add(Done(failed=1, error=error))
+            done.add(TaskResult(failed=1, error=error))
             continue
         except Exception as error:  # noqa: BLE001 - nor does a fault of ours in one partition
-            done.add(Done(failed=1, error=_wrapped("upkeep", error)))
+            done.add(TaskResult(failed=1, error=_wrapped("upkeep", error)))
             continue
         if size is not None:
-            done.add(Done(partitions=1, bytes=size))
+            done.add(TaskResult(partitions=1, bytes=size))
     return done
 
 

@@ -30,7 +30,7 @@ from tiered.format.coordinator_records import is_state_log
 from tiered.local.cleaning.cleaner import LogCleaner
 from tiered.local.directory.notes import DirectoryNotes
 from tiered.local.directory.registry import LeavingDirectories
-from tiered.local.directory.tasks import EVERY_TICK, Done, Task, Tasks, Workers, run_all
+from tiered.local.directory.tasks import EVERY_TICK, Task, TaskResult, Tasks, Workers, run_all
 from tiered.local.disk.uploads import SealRequest
 from tiered.local.partition.roster import Roster
 from tiered.local.partition.surroundings import Surroundings
@@ -38,7 +38,7 @@ from tiered.local.partition.writer import PartitionWriter
 from tiered.model import TopicPartition
 
 
-class Upkeep:
+class BackgroundTasks:
     """The tasks of one directory."""
 
     def __init__(
@@ -83,17 +83,17 @@ class Upkeep:
                 ),
                 Task("cleaning", config.cleaner_backoff_ms, self._clean, workers=config.cleaner_threads),
                 Task("recovery-point-checkpoint", every, lambda _: self._write_points(notes, note_status)),
-                Task("log-start-checkpoint", every, lambda _: Done(partitions=notes.write_starts())),
+                Task("log-start-checkpoint", every, lambda _: TaskResult(partitions=notes.write_starts())),
             ),
             workers=workers,
             initial_ms=config.initial_task_delay_ms,
             failed=around.failed,
         )
 
-    def _write_points(self, notes: DirectoryNotes, note_status: Callable[[], None]) -> Done:
+    def _write_points(self, notes: DirectoryNotes, note_status: Callable[[], None]) -> TaskResult:
         written = notes.write_points()
         note_status()
-        return Done(partitions=written)
+        return TaskResult(partitions=written)
 
     def refresh_uploads(self) -> None:
         """Pass each partition its part of ``tiered-offset-checkpoint``; one ``stat`` while nothing changed."""
@@ -105,33 +105,33 @@ class Upkeep:
             if upload is not None and writer.upload != upload:
                 writer.set_uploaded(upload)
 
-    def _each(self, timer: Callable[[PartitionWriter], Callable[[int], int | None]]) -> Callable[[int], Done]:
+    def _each(self, timer: Callable[[PartitionWriter], Callable[[int], int | None]]) -> Callable[[int], TaskResult]:
         """Return a task that calls one timer of each awake partition. A failure of one does not stop the others."""
 
-        def run(now_ms: int) -> Done:
+        def run(now_ms: int) -> TaskResult:
             return run_all(partial(timer(writer), now_ms) for writer in self._roster.awake())
 
         return run
 
-    def _seal_idle(self, now_ms: int) -> Done:
+    def _seal_idle(self, now_ms: int) -> TaskResult:
         with self._sealing_many():
             return self._each(lambda writer: writer.roller.seal_idle)(now_ms)
 
-    def _wake_some(self, _: int) -> Done:
+    def _wake_some(self, _: int) -> TaskResult:
         return run_all(partial(self._wake, tp) for tp in self._roster.next_to_wake())
 
     def _wake(self, tp: TopicPartition) -> int | None:
         return None if self._roster.find(tp) is None else 0
 
-    def _look_at_uploads(self, _: int) -> Done:
+    def _look_at_uploads(self, _: int) -> TaskResult:
         done = run_all((self.refresh_uploads,))
         done.add(self._obey_seal_request())
         return done
 
-    def _obey_seal_request(self) -> Done:
+    def _obey_seal_request(self) -> TaskResult:
         request = self._seal_requests.pending()
         if request is None:
-            return Done()
+            return TaskResult()
         request_id, wanted = request
         broken = self._roster.broken  # reported at the open
         names = [tp for tp in self._roster.names() if _is_wanted(tp, wanted) and tp not in broken]
@@ -147,13 +147,13 @@ class Upkeep:
             return None
         return 0 if writer.roller.roll() else None
 
-    def _delete(self, now_ms: int) -> Done:
+    def _delete(self, now_ms: int) -> TaskResult:
         files = (partial(writer.retention.empty_trash, now_ms) for writer in self._roster.awake())
         return run_all((*files, partial(self._leaving.remove_due, now_ms)))
 
-    def _clean(self, now_ms: int) -> Done:
+    def _clean(self, now_ms: int) -> TaskResult:
         made = self._cleaner.run(now_ms)
-        return Done(made.rounds, made.bytes, made.failed, made.error)
+        return TaskResult(made.rounds, made.bytes, made.failed, made.error)
 
 
 def _is_wanted(tp: TopicPartition, wanted: Collection[TopicPartition] | None) -> bool:

@@ -146,7 +146,7 @@ def _is_of_a_log(files: Files, path: Path, folder: PartitionFolder | StrangeFold
         return isinstance(folder, PartitionFolder)
 
 
-class Survey:
+class ReadOnlyDirectory:
     """A directory that another process writes, as partitions to read. Thread-safe.
 
     Each look reads everything again; known partitions stay from one to the next.
@@ -357,7 +357,9 @@ class LogView:
     def __init__(self, directory: Path, files: Files, clock: Clock) -> None:
         self.directory = directory
         self.claims, self.uploads = Claims(directory, files), UploadCheckpoint(directory, files)
-        self._survey = Survey(directory, files, clock, uploads=self.uploads, buffer_bytes=LogConfig().read_buffer_bytes)
+        self._survey = ReadOnlyDirectory(
+            directory, files, clock, uploads=self.uploads, buffer_bytes=LogConfig().read_buffer_bytes
+        )
         self._pid = os.getpid()
         self._closed = False
 
@@ -395,12 +397,12 @@ class LogView:
         return self._survey.held(tp)
 
     def check_absent(self, tp: TopicPartition, topic_id: UUID) -> None:
-        """Call ``Survey.check_absent``."""
+        """Call ``ReadOnlyDirectory.check_absent``."""
         self._check_open()
         self._survey.check_absent(tp, topic_id)
 
     def check_gone(self, tp: TopicPartition, topic_id: UUID) -> None:
-        """Call ``Survey.check_gone``."""
+        """Call ``ReadOnlyDirectory.check_gone``."""
         self._check_open()
         self._survey.check_gone(tp, topic_id)
 

@@ -23,7 +23,7 @@ from tiered.local.segment.indexes import SegmentIndexes, load_growing
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX, read_note
 from tiered.local.segment.sealed import SealedLocalSegment
-from tiered.local.segment.side_files import Place, abort_markers, load_growing_txns, load_txn_index
+from tiered.local.segment.side_files import SegmentPlace, abort_markers, load_growing_txns, load_txn_index
 from tiered.model import AbortedTxn, TopicPartition
 
 REINDEX_BYTES = 4 * 1024 * 1024
@@ -78,7 +78,7 @@ class GrowingSegment:
         state = files.state(self.path)
         noted = None if state is None else read_note(files, self.path.with_suffix(SEAL_SUFFIX), state.size)
         if noted is not None:
-            return load_txn_index(files, Place(self._tp, directory, self.path, base, self.end_offset), noted)
+            return load_txn_index(files, SegmentPlace(self._tp, directory, self.path, base, self.end_offset), noted)
         size, index = self.size_bytes, files.state(directory / txn_index_name(base))
         if self._txns is not None and self._txns[:2] == (size, index):
             return self._txns[2]
@@ -92,7 +92,9 @@ class GrowingSegment:
         newest = max(snapshot_offsets(files, directory), default=0)
         late = set() if is_damaged else {marker for marker in missing if marker[1] >= newest}
         if is_damaged or missing != late:
-            told = load_txn_index(files, Place(self._tp, directory, self.path, base, self.end_offset, size), None)
+            told = load_txn_index(
+                files, SegmentPlace(self._tp, directory, self.path, base, self.end_offset, size), None
+            )
             found = [txn for txn in told if (txn.producer_id, txn.last_offset) not in late]
         self._txns = (size, index, found)
         return found

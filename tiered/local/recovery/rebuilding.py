@@ -30,7 +30,7 @@ from tiered.local.disk.names import tells_of_producers
 from tiered.local.recovery.order import BatchOrder
 from tiered.local.segment.indexes import SegmentIndexes, load_growing
 from tiered.local.segment.scan import LogFile
-from tiered.local.segment.side_files import Place, abort_markers, settle_txn_index
+from tiered.local.segment.side_files import SegmentPlace, abort_markers, settle_txn_index
 from tiered.model import EpochEntry
 
 LOGGER = logging.getLogger("tiered.local")
@@ -141,7 +141,7 @@ class Rebuilding:
         return self._pace.largest
 
 
-def rebuild_txn_index(files: Files, place: Place) -> None:
+def rebuild_txn_index(files: Files, place: SegmentPlace) -> None:
     """Replace the ``.txnindex`` of a sealed segment if it contradicts the log."""
     try:
         settle_txn_index(files, place, None)

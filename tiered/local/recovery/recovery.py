@@ -42,7 +42,7 @@ from tiered.local.segment.indexes import (
 from tiered.local.segment.replacement import settle_leftovers, split_overflowed
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX
-from tiered.local.segment.side_files import Place
+from tiered.local.segment.side_files import SegmentPlace
 from tiered.model import TopicPartition
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
@@ -372,7 +372,7 @@ class Recovery:
             if segment.base_offset in self._transactional:
                 base, end = segment.base_offset, segment.end_offset
                 log = self._directory / log_name(base)
-                rebuild_txn_index(self._files, Place(self._tp, self._directory, log, base, end))
+                rebuild_txn_index(self._files, SegmentPlace(self._tp, self._directory, log, base, end))
         tail.aborted = None if tail.base_offset in self._transactional else []
 
     def _cut(self, segment: FoundSegment, position: int, offset: int, recovery_point: int, limit: int) -> bool:

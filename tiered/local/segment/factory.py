@@ -21,7 +21,7 @@ from tiered.local.segment.indexes import SegmentIndexes
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX, read_note
 from tiered.local.segment.sealed import SEGMENT_SUFFIXES, SealedLocalSegment
-from tiered.local.segment.side_files import Place, abort_markers, settle_txn_index, store_txn_index
+from tiered.local.segment.side_files import SegmentPlace, abort_markers, settle_txn_index, store_txn_index
 from tiered.model import AbortedTxn, TopicPartition
 from tiered.plan.roll import jitter_ms
 
@@ -139,7 +139,7 @@ class SegmentFactory:
             if not noted and known is None and not self._may_have_aborts(tail, path):
                 known = []
             if known is None:
-                place = Place(self.tp, self.directory, active.path, tail.base_offset, tail.end_offset)
+                place = SegmentPlace(self.tp, self.directory, active.path, tail.base_offset, tail.end_offset)
                 active.settle_aborted(settle_txn_index(self._files, place, stats, whole=self.starts_inside))
             else:
                 active.settle_aborted(store_txn_index(self._files, path, encode_txns(known)))

@@ -27,7 +27,7 @@ from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.segment.indexes import SegmentIndexes, load_indexes, lost_end
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX, measure, read_note
-from tiered.local.segment.side_files import Place, lacks_producers, load_side_files, load_txn_index
+from tiered.local.segment.side_files import SegmentPlace, lacks_producers, load_side_files, load_txn_index
 from tiered.model import AbortedTxn, EpochEntry, SealedIndexes, SegmentDescriptor, TopicPartition
 from tiered.plan.producer_state import ProducerSnapshot
 
@@ -239,8 +239,8 @@ class SealedLocalSegment:
             self._aborted = load_txn_index(self._files, self._place(), self._noted())
         return self._aborted
 
-    def _place(self) -> Place:
-        return Place(self.tp, self.directory, self.path, self.base_offset, self.end_offset)
+    def _place(self) -> SegmentPlace:
+        return SegmentPlace(self.tp, self.directory, self.path, self.base_offset, self.end_offset)
 
     def rename_away(self) -> list[Path]:
         """Give each file of the segment the suffix ``.deleted``, the ``.log`` first; return the new names."""

@@ -73,7 +73,7 @@ class SideFiles:
     producer_snapshot: bytes
 
 
-class Place(NamedTuple):
+class SegmentPlace(NamedTuple):
     """A segment on the disk; ``log`` is its ``.log``, which may be on its way out under another name.
 
     ``size_bytes``: the part of a growing one to read; -1: all of it.
@@ -88,7 +88,7 @@ class Place(NamedTuple):
 
 
 def load_side_files(
-    files: Files, place: Place, noted: SegmentStats | None, before: ProducerSnapshot | None = None
+    files: Files, place: SegmentPlace, noted: SegmentStats | None, before: ProducerSnapshot | None = None
 ) -> SideFiles:
     """Return both files of a segment, as they must be. ``before``: the producers at the end of the bucket.
 
@@ -99,7 +99,7 @@ def load_side_files(
     return SideFiles(beside.txn_index(), beside.producer_snapshot())
 
 
-def lacks_producers(files: Files, place: Place, noted: SegmentStats | None) -> bool:
+def lacks_producers(files: Files, place: SegmentPlace, noted: SegmentStats | None) -> bool:
     """Return True if only a bucket may know the producers before the segment, and no file at its end holds them."""
     if noted is not None and noted.producers >= 0:
         return False
@@ -113,12 +113,12 @@ def lacks_producers(files: Files, place: Place, noted: SegmentStats | None) -> b
     return known is None and _was_uploaded(files, place)
 
 
-def load_txn_index(files: Files, place: Place, noted: SegmentStats | None) -> list[AbortedTxn]:
+def load_txn_index(files: Files, place: SegmentPlace, noted: SegmentStats | None) -> list[AbortedTxn]:
     """Return the aborted transactions whose markers the segment holds. Raises as :func:`load_side_files`."""
     return decode_txns(_Beside(files, place, noted).txn_index(), place.base_offset)
 
 
-def settle_txn_index(files: Files, place: Place, noted: SegmentStats | None, *, whole: bool = False) -> bytes:
+def settle_txn_index(files: Files, place: SegmentPlace, noted: SegmentStats | None, *, whole: bool = False) -> bytes:
     """Return the transaction index, encoded; rewrite its file if it differs. Raises as :func:`load_side_files`.
 
     Call it only while no other thread reads or writes the segment. ``whole``: records before the first segment are
@@ -145,7 +145,7 @@ class _Beside:
     """Files beside a segment. The log is read once, and only if the files are not as noted."""
 
     def __init__(
-        self, files: Files, place: Place, noted: SegmentStats | None, before: ProducerSnapshot | None = None
+        self, files: Files, place: SegmentPlace, noted: SegmentStats | None, before: ProducerSnapshot | None = None
     ) -> None:
         self._files = files
         self._place = place
@@ -219,7 +219,7 @@ class _Beside:
         return self._told
 
 
-def _was_uploaded(files: Files, place: Place) -> bool:
+def _was_uploaded(files: Files, place: SegmentPlace) -> bool:
     """Return True if a bucket may hold records before the first segment, unless the log begins there."""
     noted = UploadCheckpoint(place.directory.parent, files).read()
     upload = noted.get(place.tp, PartitionUpload(0))

@@ -7,14 +7,14 @@ from typing import Any
 
 from tiered.checking.check import CheckReport
 from tiered.checking.remote import Reading
-from tiered.checking.spread import EVERYTHING, Part, cut_steps, joined, part_steps, report_as_json, report_of_json
-from tiered.spark.jobs.run import Receipt, Runner, Task
+from tiered.checking.spread import EVERYTHING, CheckPart, cut_steps, joined, part_steps, report_as_json, report_of_json
+from tiered.spark.jobs.run import JobRunner, Receipt, Task
 from tiered.store.base import Store
 from tiered.store.runner import Runner as StepRunner
 
 
 def check(
-    runner: Runner, topics: tuple[str, ...], task_bytes: int, reading: Reading = EVERYTHING, *, orphans: bool = False
+    runner: JobRunner, topics: tuple[str, ...], task_bytes: int, reading: Reading = EVERYTHING, *, orphans: bool = False
 ) -> CheckReport:
     """Check all parts and return one report. Raises UnknownTopicError."""
     registry, parts = StepRunner(runner.store).run(cut_steps(runner.url, topics, least_bytes=task_bytes), take=_ignore)
@@ -27,7 +27,7 @@ def check_part(store: Store, task: Task) -> Receipt:
     """Check one part, in a worker."""
     asked = task["reading"]
     reading = Reading(asked["data"], tuple(asked["subset"]) if asked["subset"] else None, asked["pin"])
-    steps = part_steps(Part(**task["part"]), reading, orphans=task["orphans"])
+    steps = part_steps(CheckPart(**task["part"]), reading, orphans=task["orphans"])
     return report_as_json(StepRunner(store).run(steps, take=_ignore))
 
 

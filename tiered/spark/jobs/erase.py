@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from tiered.checking.spread import Part
+from tiered.checking.spread import CheckPart
 from tiered.erase.erase import ErasePlan, Hit, as_fields, erase_steps, receipt_steps
 from tiered.erase.parts import cut_erase_steps, join_looks, look_steps
 from tiered.errors import UnknownTopicError
@@ -31,7 +31,7 @@ from tiered.program.erasure import (
 from tiered.program.open_reader import chosen_partitions
 from tiered.remote.claim import owner_of
 from tiered.remote.topics import TopicEntry, load_topic_to_read
-from tiered.spark.jobs.run import Receipt, Runner, Task
+from tiered.spark.jobs.run import JobRunner, Receipt, Task
 from tiered.spark.stores import capabilities_of
 from tiered.spark.subscription import planning_pool
 from tiered.store.base import Store
@@ -42,7 +42,7 @@ EXIT_LEFT = 3
 
 
 def erase(
-    runner: Runner,
+    runner: JobRunner,
     topic: str,
     partition: int | None,
     selection: Selection,
@@ -78,7 +78,7 @@ def erase(
 
 
 def _looked(
-    runner: Runner, entry: TopicEntry, numbers: Sequence[int], blind: BlindSelection, *, now: bool, task_bytes: int
+    runner: JobRunner, entry: TopicEntry, numbers: Sequence[int], blind: BlindSelection, *, now: bool, task_bytes: int
 ) -> list[ErasePlan]:
     """Look at all parts of all partitions that have a catalog, and return their plans."""
 
@@ -121,7 +121,7 @@ def _entry(store: Store, topic: str) -> TopicEntry:
 
 
 def look_at_part(store: Store, task: Task) -> Receipt:
-    return drive(store, look_steps(Part(**task["part"]), BlindSelection.of_json(task["selection"])))
+    return drive(store, look_steps(CheckPart(**task["part"]), BlindSelection.of_json(task["selection"])))
 
 
 def erase_partition(store: Store, task: Task) -> Receipt:
@@ -151,7 +151,7 @@ def erase_partition(store: Store, task: Task) -> Receipt:
 # -- the driver ------------------------------------------------------------------------------------------------------
 
 
-def _conclude(runner: Runner, topic: str, job_id: str, receipts: Sequence[Receipt]) -> int:
+def _conclude(runner: JobRunner, topic: str, job_id: str, receipts: Sequence[Receipt]) -> int:
     app, partitions = runner.app, [{"topic": topic, **each["erased"]} for each in receipts]
     left = [(one["partition"], each) for one in partitions for each in one["left"]]
     for number, each in left:

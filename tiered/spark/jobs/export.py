@@ -11,14 +11,14 @@ from typing import Any
 
 from tiered.errors import ConfigError
 from tiered.spark import register
-from tiered.spark.jobs.run import Runner
+from tiered.spark.jobs.run import JobRunner
 
 KEPT_BATCHES = ("spark.sql.streaming.numRecentProgressUpdates", "100000")
 """Batches whose number of rows Spark keeps. Its default is 100."""
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ExportTarget:
     """Destination of records. ``kind``: the format; ``path`` or ``table``: the place; ``options``: the format's."""
 
     kind: str
@@ -28,7 +28,7 @@ class Target:
     options: Mapping[str, str] = field(default_factory=dict)
 
 
-def export(runner: Runner, topics: tuple[str, ...], target: Target, read: Mapping[str, str]) -> dict[str, Any]:
+def export(runner: JobRunner, topics: tuple[str, ...], target: ExportTarget, read: Mapping[str, str]) -> dict[str, Any]:
     """Write the records since the checkpoint. Return how many there were. Raises ConfigError, JobFailedError."""
     if (target.path is None) == (target.table is None):
         raise ConfigError("an export goes to one place", hint="pass --to URL, or --table NAME")

@@ -24,7 +24,7 @@ from tiered.remote.claim import owner_of
 from tiered.remote.maintain import Maintainer
 from tiered.remote.topics import TopicEntry, list_topics, load_topic_to_read
 from tiered.spark.jobs import two_phase
-from tiered.spark.jobs.run import Receipt, Runner, Task
+from tiered.spark.jobs.run import JobRunner, Receipt, Task
 from tiered.spark.stores import capabilities_of
 from tiered.spark.subscription import planning_pool
 from tiered.store.base import Capabilities, Store
@@ -42,7 +42,7 @@ _ALONE = (CorruptionError, FencedError, LogDestroyedError)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class JobScope:
     """Partitions and kinds of maintenance, and the size from which a compaction is done in two phases."""
 
     selected: str | None
@@ -70,7 +70,7 @@ class Due:
         return [kind for kind in found if not (self.in_two_phases and kind is MaintenanceKind.COMPACT)]
 
 
-def maintain(runner: Runner, wanted: Wanted, *, dry_run: bool, yes: bool) -> int:
+def maintain(runner: JobRunner, wanted: JobScope, *, dry_run: bool, yes: bool) -> int:
     """Plan, ask, do it, and print what was done. Return the exit code. Raises UnknownTopicError."""
     app = runner.app
     due = _due(runner.store, wanted)
@@ -86,7 +86,7 @@ def maintain(runner: Runner, wanted: Wanted, *, dry_run: bool, yes: bool) -> int
     return _conclude(app, done)
 
 
-def _due(store: Store, wanted: Wanted) -> list[Due]:
+def _due(store: Store, wanted: JobScope) -> list[Due]:
     partitions = list(_partitions(store, wanted.selected))
     with planning_pool("maintenance") as pool:
         plans = pool.map(lambda each: drive(store, _maintainer(*each).plan(wanted.kinds)), partitions)
@@ -121,7 +121,7 @@ def _maintainer(entry: TopicEntry, partition: int) -> Maintainer:
     return Maintainer(tp, entry.topic_id, entry.settings, owner=owner, known=entry.known)
 
 
-def _tasks(due: Sequence[Due], wanted: Wanted) -> list[Task]:
+def _tasks(due: Sequence[Due], wanted: JobScope) -> list[Task]:
     mine = [each for each in due if each.of_one_task]
     sizes = [each.total("bytes_read") for each in mine]
     return [
@@ -174,7 +174,7 @@ def _maintained(store: Store, each: Sequence[Any], task: Task, capabilities: Cap
 # -- the driver ------------------------------------------------------------------------------------------------------
 
 
-def _in_two_phases(runner: Runner, due: Due, wanted: Wanted) -> dict[str, Any]:
+def _in_two_phases(runner: JobRunner, due: Due, wanted: JobScope) -> dict[str, Any]:
     tp, why = due.plan.tp, next(action.reason for action in due.plan.actions if action.kind is MaintenanceKind.COMPACT)
     found: dict[str, Any] = {"topic": tp.topic, "partition": tp.partition, "actions": []}
     sizes = {"part_bytes": wanted.task_bytes, "memory_bytes": wanted.memory_bytes}

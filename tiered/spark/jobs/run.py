@@ -91,7 +91,7 @@ class TaskCall:
         return json.dumps(receipt)
 
 
-class Runner:
+class JobRunner:
     """Runner of one command's tasks. Its Spark session begins at the first use.
 
     Args:
@@ -109,7 +109,7 @@ class Runner:
         self._own = False
         self._group = f"tieredlog-{app.ids.uid()[:12]}"
 
-    def __enter__(self) -> Runner:
+    def __enter__(self) -> JobRunner:
         return self
 
     def __exit__(self, *_: object) -> None:

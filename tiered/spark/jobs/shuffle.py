@@ -32,7 +32,7 @@ from tiered.errors import CorruptionError, NotFoundError
 from tiered.plan.survivors import OFFSET_BITS, PAIR_BYTES, SurvivorsBuilder, code_of
 from tiered.remote.compact_parts import CompactionPart, Scanned
 from tiered.spark.jobs.rounds import PlannedRound, part_of_json, scan
-from tiered.spark.jobs.run import Receipt, Runner, Task, receipts_of
+from tiered.spark.jobs.run import JobRunner, Receipt, Task, receipts_of
 from tiered.spark.stores import worker_store
 
 KEYS_SOURCE = "tiered_keys"
@@ -118,7 +118,7 @@ def _batch(high: Any, low: Any, codes: Any, notes: Any) -> pa.RecordBatch:
 class Shuffled:
     """Survivors of one round, for as long as the block lasts."""
 
-    def __init__(self, runner: Runner, planned: PlannedRound) -> None:
+    def __init__(self, runner: JobRunner, planned: PlannedRound) -> None:
         self._runner = runner
         self._planned = planned
         self._live: DataFrame | None = None
@@ -178,7 +178,7 @@ class Shuffled:
         return self._runner.waited(title, query, total=len(tasks))
 
 
-def survivors(runner: Runner, planned: PlannedRound) -> DataFrame:
+def survivors(runner: JobRunner, planned: PlannedRound) -> DataFrame:
     """Return a frame of ``number`` and ``live``, a partition for each part."""
     session, parts = runner.session, planned.parts
     session.dataSource.register(KeySource)

@@ -31,7 +31,7 @@ from tiered.remote.claim import owner_of
 from tiered.remote.compact_parts import CompactionPart, RowGroup, inputs_of
 from tiered.remote.stale_root_check import need_newest
 from tiered.spark.jobs.rounds import PlannedRound, compacted_entry, rewrite
-from tiered.spark.jobs.run import Receipt, Runner, Task
+from tiered.spark.jobs.run import JobRunner, Receipt, Task
 from tiered.spark.jobs.shuffle import Shuffled, bitmap_of, note_of
 from tiered.store.base import Store
 from tiered.store.driver import drive
@@ -44,7 +44,7 @@ MAX_ROUNDS = 8
 
 
 @dataclass(slots=True)
-class Done:
+class RoundResult:
     """Result of a round."""
 
     groups: int = 0
@@ -55,7 +55,7 @@ class Done:
 
 
 def compact(
-    runner: Runner, tp: TopicPartition, why: str, *, part_bytes: int, memory_bytes: int
+    runner: JobRunner, tp: TopicPartition, why: str, *, part_bytes: int, memory_bytes: int
 ) -> tuple[list[dict[str, Any]], str]:
     """Compact one log. Return what was done, and a note if others have changed the log in every round."""
     most_keys = OffsetMap(memory_bytes).capacity
@@ -69,7 +69,7 @@ def compact(
     return [], f"others changed it during {MAX_ROUNDS} rounds: the next run does the rest"
 
 
-def _round(runner: Runner, planned: PlannedRound, why: str) -> dict[str, Any]:
+def _round(runner: JobRunner, planned: PlannedRound, why: str) -> dict[str, Any]:
     """Run one round. Raises FencedError, NotFoundError if others changed its rows."""
     name = f"{planned.round.topic}-{planned.round.partition}"
     with Shuffled(runner, planned) as shuffled:
@@ -95,7 +95,7 @@ class Rewriting:
     """Phase 2 of a round, and its commits, under a claim of its own. ``notes``: of phase 1, one per part."""
 
     def __init__(
-        self, runner: Runner, planned: PlannedRound, shuffled: Shuffled, notes: Sequence[dict[str, Any]], why: str
+        self, runner: JobRunner, planned: PlannedRound, shuffled: Shuffled, notes: Sequence[dict[str, Any]], why: str
     ) -> None:
         self._runner = runner
         self._planned = planned
@@ -109,9 +109,11 @@ class Rewriting:
         drive(runner.store, need_newest(self._catalog, must_list=False))  # a commit to an older root would hide its age
         self._epoch = drive(runner.store, self._catalog.claim(Role.MAINTAINER, owner_of("tiered spark maintain"))).epoch
         self._waiting: tuple[list[Row], Row] | None = None  # not committed yet, because the last one has the clean end
-        self._done = Done(pairs=sum(note["pairs"] for note in notes), survivors=sum(n["survivors"] for n in notes))
+        self._done = RoundResult(
+            pairs=sum(note["pairs"] for note in notes), survivors=sum(n["survivors"] for n in notes)
+        )
 
-    def carry_out(self) -> Done:
+    def carry_out(self) -> RoundResult:
         """Do all waves. Raises FencedError, NotFoundError if others changed the round's rows."""
         round_, parts = self._planned.round, self._planned.parts
         for first in range(0, len(parts), WAVE_PARTS):

@@ -20,7 +20,7 @@ from tiered.local.disk.uploads import PartitionUpload
 from tiered.model import NewRecord, TopicPartition
 from tiered.repair.bench import Workbench
 from tiered.repair.disk import plan_disk
-from tiered.repair.plan import EXIT_LEFT, Action, RepairOptions
+from tiered.repair.plan import EXIT_LEFT, RepairAction, RepairOptions
 from tiered.repair.run import apply_repair, plan_rejoin, plan_repair, rejoin
 from tiered.store.runner import Runner
 from tiered.testing.clock import FakeClock
@@ -128,7 +128,7 @@ def test_the_loss_is_accepted(directory: Path) -> None:
     assert plan_repair(None, [], RepairOptions(log_dir=directory, accept_loss=True)).actions == ()
 
 
-def accepted(directory: Path, files: Mortal) -> Action:
+def accepted(directory: Path, files: Mortal) -> RepairAction:
     options = RepairOptions(log_dir=directory, accept_loss=True)
     (action,) = Runner().run(plan_disk(directory, [], options, remote=False, files=files))
     return action

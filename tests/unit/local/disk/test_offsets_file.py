@@ -11,7 +11,7 @@ import tiered
 from tiered.clock import SystemClock
 from tiered.config import LogConfig
 from tiered.errors import CorruptionError, NewerFormatError
-from tiered.local.directory.view import Survey
+from tiered.local.directory.view import ReadOnlyDirectory
 from tiered.local.disk.checkpoints import LOG_START_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import UploadCheckpoint
@@ -85,7 +85,7 @@ def test_a_look_at_many_partitions_reads_each_checkpoint_once(
         PosixFiles().replace(tmp_path / NAME, b"0\n1\nt 0 ?\n")
     files, buffer_bytes = Reading(), LogConfig().read_buffer_bytes
     uploads = UploadCheckpoint(tmp_path, files)
-    survey = Survey(tmp_path, files, SystemClock(), uploads=uploads, buffer_bytes=buffer_bytes)
+    survey = ReadOnlyDirectory(tmp_path, files, SystemClock(), uploads=uploads, buffer_bytes=buffer_bytes)
     survey.look()
     logs = [survey.find(TopicPartition("t", partition)) for partition in range(20)]
     flushed = [log.positions().flushed_offset for log in logs if log is not None]

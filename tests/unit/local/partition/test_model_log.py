@@ -14,7 +14,7 @@ from tiered.format.batch import encode_batch
 from tiered.format.control import ControlType
 from tiered.model import AbortedTxn, NewRecord
 from tiered.testing.clock import START_MS
-from tiered.testing.model import ModelLog, Stamp
+from tiered.testing.model import ModelLog, ModelStamp
 
 
 @pytest.mark.parametrize(("end", "complaint"), [(1, "promised 2"), (4, "middle of a call"), (6, "appended 5")])
@@ -65,16 +65,16 @@ def test_a_bad_time_is_told_before_a_missing_key(tmp_path: Path) -> None:
 def test_a_producer_of_the_model_is_refused_as_kafka_does() -> None:
     model = ModelLog()
     one = [NewRecord(b"v", b"k", START_MS)]
-    assert [model.append(one, START_MS, stamp=Stamp(7, 0, sequence)) for sequence in (0, 1, 0)] == [0, 1, 0]
+    assert [model.append(one, START_MS, stamp=ModelStamp(7, 0, sequence)) for sequence in (0, 1, 0)] == [0, 1, 0]
     with pytest.raises(OutOfOrderSequenceError):
-        model.append(one, START_MS, stamp=Stamp(7, 0, 3))
-    assert model.append(one, START_MS, stamp=Stamp(7, 1, 0), transactional=True) == 2
+        model.append(one, START_MS, stamp=ModelStamp(7, 0, 3))
+    assert model.append(one, START_MS, stamp=ModelStamp(7, 1, 0), transactional=True) == 2
     assert (model.stable_offset(), model.read_committed(0)) == (2, model.read(0, 2))
-    assert model.append_marker(Stamp(7, 1), ControlType.ABORT, 0, START_MS, START_MS) == 3
+    assert model.append_marker(ModelStamp(7, 1), ControlType.ABORT, 0, START_MS, START_MS) == 3
     assert (model.stable_offset(), model.aborted) == (4, [AbortedTxn(7, 2, 3, 4)])
     assert model.read_committed(0) == model.read(0, 2)
     with pytest.raises(ProducerFencedError):
-        model.append(one, START_MS, stamp=Stamp(7, 0, 2))
+        model.append(one, START_MS, stamp=ModelStamp(7, 0, 2))
 
 
 def test_a_round_of_the_model_keeps_the_newest_and_what_must_stay() -> None:

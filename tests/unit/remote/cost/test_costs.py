@@ -20,7 +20,7 @@ from tiered.model import NewRecord, TopicPartition
 from tiered.plan.erasure import Selection
 from tiered.plan.maintenance import PART_BYTES, ROUTINE, MaintenanceKind
 from tiered.plan.read import READ_LIMITS, RemoteSpan
-from tiered.program.maintenance_loop import Scope, Upkeep
+from tiered.program.maintenance_loop import MaintenanceLoop, Scope
 from tiered.remote.maintain import ActionResult
 from tiered.remote.topics import load_topic_to_read
 from tiered.store.base import Capabilities
@@ -66,9 +66,9 @@ class Desk:
             partition.roll()
         return sum(segment.size_bytes for segment in partition.sealed_segments(0)[before:])
 
-    def upkeep(self, *kinds: MaintenanceKind) -> Upkeep:
+    def upkeep(self, *kinds: MaintenanceKind) -> MaintenanceLoop:
         """A maintainer that has looked once: the store is probed only then."""
-        upkeep = Upkeep(
+        upkeep = MaintenanceLoop(
             self.store,
             owner="test",
             clock=self.clock,
