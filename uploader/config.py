@@ -10,7 +10,7 @@ from typing import Any
 from tiered.arguments import at_home
 from tiered.config import MEMORY_BYTES, S3_WORDS, StoreLimits
 from tiered.engine.drain import DrainMode
-from tiered.engine.limits import COMMIT_WAIT_MS, DRAIN_MS, SEAL_IDLE_MS, UPLOADS, Limits
+from tiered.engine.limits import COMMIT_WAIT_MS, DRAIN_MS, SEAL_IDLE_MS, UPLOADS, EngineLimits
 from tiered.engine.runner import SCAN_MS
 from tiered.engine.steps import PartSizes
 from tiered.errors import ConfigError
@@ -56,9 +56,9 @@ class Settings:
     maintain_every: int = EVERY_MS
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> EngineLimits:
         """Return the limits for the uploader's rules."""
-        return Limits(uploads=self.uploads, commit_wait_ms=self.commit_wait, seal_idle_ms=self.seal_idle)
+        return EngineLimits(uploads=self.uploads, commit_wait_ms=self.commit_wait, seal_idle_ms=self.seal_idle)
 
     @property
     def store_limits(self) -> StoreLimits:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from tests.unit.remote.building import MemorySegment, seal
 from tiered.config import TopicConfig
-from tiered.engine.disk import Extent, Granted
+from tiered.engine.disk import Granted, LogExtent
 from tiered.engine.journal import Entry
 from tiered.engine.partition import SegmentRef
 from tiered.errors import TieredError
@@ -87,8 +87,8 @@ class Machine:
     def leader_epochs(self, _: TopicPartition) -> tuple[EpochEntry, ...]:
         return self.disk.epochs
 
-    def extent(self, _: TopicPartition, *, exact: bool) -> Extent:
-        return Extent(self.disk.start, self.disk.end)
+    def extent(self, _: TopicPartition, *, exact: bool) -> LogExtent:
+        return LogExtent(self.disk.start, self.disk.end)
 
     def uploads(self) -> Mapping[TopicPartition, PartitionUpload]:
         return {TP: self.disk.upload} if self.disk.upload is not None else {}

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig
-from tiered.engine.disk import Extent, Granted
+from tiered.engine.disk import Granted, LogExtent
 from tiered.engine.partition import SegmentRef
 from tiered.engine.scanner import Look, Scanner, living
 from tiered.errors import FencedError, LockedError, TieredError, UnknownTopicError
@@ -155,7 +155,7 @@ class LogDirectory:
         """Return the leader epochs of a partition."""
         return self._scanner.leader_epochs(tp)
 
-    def extent(self, tp: TopicPartition, *, exact: bool) -> Extent:
+    def extent(self, tp: TopicPartition, *, exact: bool) -> LogExtent:
         """Return the bounds of the local log now. ``exact`` reads the active segment, if the log has no writer.
 
         The result never comes from the last scan: a log that got its first records since must not look empty.
@@ -166,8 +166,8 @@ class LogDirectory:
                 positions = log.partition(tp).positions()
             finally:
                 log.close()
-            return Extent(positions.local_start_offset, positions.end_offset)
-        return Extent(*self._scanner.extent(tp))
+            return LogExtent(positions.local_start_offset, positions.end_offset)
+        return LogExtent(*self._scanner.extent(tp))
 
     def seal(self) -> bool:
         """Roll every active segment. Return True if the writer was asked to, False if it was done here."""

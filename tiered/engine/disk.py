@@ -22,7 +22,7 @@ from tiered.model import EpochEntry, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class LogExtent:
     """First and end offset of a local log. If not exact, the end is a lower bound from the files.
 
     ``joints``: the only offsets at which a log without records can go on; None: at any.
@@ -86,7 +86,7 @@ class Disk(Protocol):
     def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
         """Return the leader epochs of a partition."""
 
-    def extent(self, tp: TopicPartition, *, exact: bool) -> Extent:
+    def extent(self, tp: TopicPartition, *, exact: bool) -> LogExtent:
         """Return the bounds of the local log now."""
 
     def uploads(self) -> Mapping[TopicPartition, PartitionUpload]:
@@ -124,11 +124,11 @@ class OpenDisk:
     def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
         return tuple(self._local.partition(tp).leader_epochs())
 
-    def extent(self, tp: TopicPartition, *, exact: bool) -> Extent:
+    def extent(self, tp: TopicPartition, *, exact: bool) -> LogExtent:
         """Return the bounds of the local log now, always exact."""
         del exact
         positions = self._local.partition(tp).positions()
-        return Extent(positions.local_start_offset, positions.end_offset)
+        return LogExtent(positions.local_start_offset, positions.end_offset)
 
     def uploads(self) -> Mapping[TopicPartition, PartitionUpload]:
         return self._local.uploads.read()

@@ -20,7 +20,7 @@ from typing import TypeVar
 from tiered.engine import outcome, rules, status
 from tiered.engine.bucket import StepBucket
 from tiered.engine.failure import Dice, Failure, FailureKind
-from tiered.engine.limits import Limits
+from tiered.engine.limits import EngineLimits
 from tiered.engine.partition import Partition, PartitionSeen, Phase
 from tiered.engine.queue import UploadQueue
 from tiered.engine.reports import Level, Listener, Report, Step, StepKind
@@ -48,7 +48,7 @@ class Engine:
         now_ms: Callable[[], int],
         monotonic: Callable[[], float],
         dice: Dice,
-        limits: Limits,
+        limits: EngineLimits,
         listener: Listener,
         note: Note,
         lazy: bool = False,
@@ -153,7 +153,7 @@ class Engine:
             outcome.ask_again(p, now_ms)
         self.poke()
 
-    def go_by(self, limits: Limits) -> None:
+    def go_by(self, limits: EngineLimits) -> None:
         """Apply new limits."""
         self.limits = limits
         self.queue.fill_soon()

@@ -32,7 +32,7 @@ from tiered.engine.bucket import StepBucket
 from tiered.engine.disk import OpenDisk
 from tiered.engine.engine import Engine
 from tiered.engine.journal import Journal
-from tiered.engine.limits import Limits
+from tiered.engine.limits import EngineLimits
 from tiered.engine.partition import NONE_MS, PAUSED_HINT, Partition, PartitionSeen, Phase, SegmentRef
 from tiered.engine.reports import Report, Step, StepKind
 from tiered.engine.steps import BucketSteps, PartSizes
@@ -77,7 +77,7 @@ ADOPT_FIRST_POLL_S = 0.02
 ADOPT_POLL_S = 0.2
 NOTE_EVERY_S = 1.0
 """Interval in seconds of checkpoint writes during a sync: the file names every partition."""
-LIMITS = Limits(commit_wait_ms=1 << 40, seal_idle_ms=NONE_MS)
+LIMITS = EngineLimits(commit_wait_ms=1 << 40, seal_idle_ms=NONE_MS)
 """Limits of a run: it commits when nothing more is under way, as no reader follows meanwhile."""
 TOGETHER = LIMITS.claims
 """Concurrent claims and uploads of a run. The limits bound the uploads further."""

@@ -20,7 +20,7 @@ SEAL_IDLE_MS = 600_000
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class EngineLimits:
     """Limits of the engine. ``uploads`` run at once; one partition has over a quarter of them only if no other waits.
 
     ``seal_idle_ms``: an active segment whose first record is older than this is sealed by the uploader if ``.lock`` is

@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tiered.engine.limits import Limits
+from tiered.engine.limits import EngineLimits
 from tiered.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class UploadQueue:
     A partition that has its share, a quarter of them, gets another slot only while no other partition waits.
     """
 
-    def __init__(self, limits: Callable[[], Limits]) -> None:
+    def __init__(self, limits: Callable[[], EngineLimits]) -> None:
         self._limits = limits
         self.running = 0
         self._waiting: dict[TopicPartition, tuple[bool, int, Worker]] = {}

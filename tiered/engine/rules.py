@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tiered.engine.limits import Limits
+from tiered.engine.limits import EngineLimits
 from tiered.engine.partition import NONE_MS, Partition, Phase, Work
 from tiered.model import Row
 
@@ -43,7 +43,7 @@ def upload_due(p: Partition, wanted: Wanted) -> Work | None:
     return work if wanted(p, work.segment.base) else None
 
 
-def rows_due(p: Partition, limits: Limits, now_ms: int) -> tuple[Row, ...]:
+def rows_due(p: Partition, limits: EngineLimits, now_ms: int) -> tuple[Row, ...]:
     """Return the rows to commit now: the stored prefix, once it is full, old enough, or no upload is under way."""
     most = 1 if p.one_by_one else limits.commit_segments
     prefix = p.prefix()[:most]
@@ -52,7 +52,7 @@ def rows_due(p: Partition, limits: Limits, now_ms: int) -> tuple[Row, ...]:
     return tuple([work.row for work in prefix if work.row is not None])
 
 
-def commit_at_ms(p: Partition, limits: Limits) -> int:
+def commit_at_ms(p: Partition, limits: EngineLimits) -> int:
     """Return when the stored prefix is to be committed: at once if nothing else is under way; -1: it is empty."""
     first = p.works.get(p.committed)
     if first is None or first.row is None:
@@ -65,7 +65,7 @@ def settle_due(p: Partition, now_ms: int) -> bool:
     return p.phase is Phase.CLAIMED and not p.settled and p.settle_at_ms <= now_ms
 
 
-def next_ms(p: Partition, limits: Limits) -> int:
+def next_ms(p: Partition, limits: EngineLimits) -> int:
     """Return when the passing of time alone makes something due; -1: never."""
     times = [commit_at_ms(p, limits), NONE_MS if p.settled else p.settle_at_ms]
     return min((at_ms for at_ms in times if at_ms != NONE_MS), default=NONE_MS)

@@ -20,7 +20,7 @@ from tiered.engine.disk import Granted
 from tiered.engine.drain import DrainMode, DrainRequested
 from tiered.engine.ending import Ending
 from tiered.engine.engine import Engine
-from tiered.engine.limits import Limits
+from tiered.engine.limits import EngineLimits
 from tiered.engine.reports import DaemonListener, Exit, Level, Report, Step, StepKind
 from tiered.engine.scanner import Look
 from tiered.engine.sealing import Sealer
@@ -77,7 +77,7 @@ class DirectoryRun:
         *,
         clock: Clock,
         ids: IdSource,
-        limits: Limits,
+        limits: EngineLimits,
         listener: DaemonListener,
         timing: Timing | None = None,
         lazy: bool = False,
@@ -123,7 +123,7 @@ class DirectoryRun:
         self.timing = timing
         self.engine.seconds_of = timing.seconds_of
 
-    def go_by(self, limits: Limits) -> None:
+    def go_by(self, limits: EngineLimits) -> None:
         """Apply new limits."""
         self.engine.go_by(limits)
         self._ending.look_again()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tiered.clock import Clock, IdSource
 from tiered.engine.directory import LogDirectory
-from tiered.engine.disk import Extent, Granted
+from tiered.engine.disk import Granted, LogExtent
 from tiered.engine.scanner import Look
 from tiered.errors import TieredError
 from tiered.model import TopicPartition
@@ -67,7 +67,7 @@ class BrokerDirectory(LogDirectory):
     def tell_owner(self, tp: TopicPartition, error: TieredError) -> None:
         self._mirror.tell_owner(tp, error)
 
-    def extent(self, tp: TopicPartition, *, exact: bool) -> Extent:
+    def extent(self, tp: TopicPartition, *, exact: bool) -> LogExtent:
         """Return the exact extent, even without ``exact``: the last file is empty.
 
         A partition that was never claimed has no records yet. A new directory beside an old broker thus continues at
@@ -79,7 +79,7 @@ class BrokerDirectory(LogDirectory):
         if self._mirror.begun(tp):
             return found
         start = self._mirror.start(tp, found.local_start_offset)
-        return Extent(start, start, self._mirror.joints(tp))
+        return LogExtent(start, start, self._mirror.joints(tp))
 
     def seal(self) -> bool:
         """Return False: the broker rolls its own segments, and none is active here."""

@@ -13,7 +13,7 @@ from tiered.engine.bucket import Bucket
 from tiered.engine.directory import LogDirectory
 from tiered.engine.drain import DrainMode, DrainRequested
 from tiered.engine.journal import Journal
-from tiered.engine.limits import Limits
+from tiered.engine.limits import EngineLimits
 from tiered.engine.runner import DirectoryRun, Timing
 from tiered.engine.steps import PartSizes
 from tiered.errors import LockedError, NotFoundError, TieredError
@@ -103,7 +103,7 @@ class Daemon:
                     directory,
                     clock=clock,
                     ids=ids,
-                    limits=Limits(),
+                    limits=EngineLimits(),
                     listener=told,
                     timing=timing,
                     lazy=oneshot,

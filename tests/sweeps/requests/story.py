@@ -21,7 +21,7 @@ from tiered.engine.directory import LogDirectory
 from tiered.engine.drain import DrainMode, DrainRequested
 from tiered.engine.inline import Tiering
 from tiered.engine.journal import Journal
-from tiered.engine.limits import Limits
+from tiered.engine.limits import EngineLimits
 from tiered.engine.runner import DirectoryRun
 from tiered.errors import TieredError
 from tiered.findings import Severity
@@ -147,7 +147,9 @@ class Story:
             store = AioRetryingStore(raw, clock=clock, ids=ids, deadline_seconds=RETRY_SECONDS)
             bucket = Bucket(store, directory, journal, clock=clock, ids=ids, owner="daemon", sizes=SIZES)
             told = Told(Metrics(StoreMetrics(), list), clock, notify=Notify(""))
-            runner = DirectoryRun(bucket, directory, clock=clock, ids=ids, limits=Limits(), listener=told, lazy=True)
+            runner = DirectoryRun(
+                bucket, directory, clock=clock, ids=ids, limits=EngineLimits(), listener=told, lazy=True
+            )
             first = DrainRequested(DrainMode.ALL, runner.now_ms() + 120_000, oneshot=True)
             ending = await runner.run(first=first)
             if ending.code == 0:

@@ -16,7 +16,7 @@ from tiered.engine.disk import Granted
 from tiered.engine.drain import DrainMode, DrainRequested
 from tiered.engine.ending import Ending
 from tiered.engine.engine import Engine
-from tiered.engine.limits import Limits
+from tiered.engine.limits import EngineLimits
 from tiered.engine.partition import PartitionSeen, SegmentRef
 from tiered.engine.reports import Exit, Report, Step, StepKind
 from tiered.engine.sealing import Sealer
@@ -134,7 +134,9 @@ class AnsweredBucket(StepBucket):
 class Desk:
     """An engine, its open calls, what it reported and noted. Each method runs the loop until nothing more happens."""
 
-    def __init__(self, *, limits: Limits | None = None, partitions: int = 1, lazy: bool = False, seed: int = 1) -> None:
+    def __init__(
+        self, *, limits: EngineLimits | None = None, partitions: int = 1, lazy: bool = False, seed: int = 1
+    ) -> None:
         self.clock = FakeClock()
         self.loop = VirtualLoop(self.clock)
         self.rng = random.Random(seed)
@@ -145,9 +147,9 @@ class Desk:
         self.seals: list[asyncio.Future[bool]] = []
         self.partitions = partitions
         OPENED.append(self)
-        self.loop.run(self._begin(limits or Limits(), lazy=lazy))
+        self.loop.run(self._begin(limits or EngineLimits(), lazy=lazy))
 
-    async def _begin(self, limits: Limits, *, lazy: bool) -> None:
+    async def _begin(self, limits: EngineLimits, *, lazy: bool) -> None:
         self.engine = Engine(
             AnsweredBucket(self),
             now_ms=self.clock.now_ms,

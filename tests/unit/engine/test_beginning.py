@@ -12,7 +12,7 @@ import pytest
 from tiered.config import TopicConfig
 from tiered.engine.bucket import Bucket
 from tiered.engine.directory import LogDirectory
-from tiered.engine.disk import Extent
+from tiered.engine.disk import LogExtent
 from tiered.engine.inline import Tiering
 from tiered.engine.journal import Journal
 from tiered.engine.steps import PartSizes
@@ -97,7 +97,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 async def test_records_that_came_since_the_last_scan_are_not_taken_for_none(world: World) -> None:
     assert append(world.fresh) == 0
-    assert world.directory.extent(TP, exact=False) == Extent(0, 1)
+    assert world.directory.extent(TP, exact=False) == LogExtent(0, 1)
     with pytest.raises(FencedError, match="holds records"):
         await world.bucket.drive(world.bucket.steps.claim(TP))
     assert world.owners_volume()

@@ -8,7 +8,7 @@ from tests.unit.engine.desk import DENIED, DOWN, WRONG, Desk, segment, tp
 from tests.unit.engine.world import World
 from tiered.engine.drain import DrainMode
 from tiered.engine.failure import FATAL_ATTEMPTS, RECHECK_FATAL_MS
-from tiered.engine.limits import Limits
+from tiered.engine.limits import EngineLimits
 from tiered.engine.reports import StepKind
 from tiered.errors import CommitUnknown, CorruptionError, FencedError, TieredError
 
@@ -104,7 +104,7 @@ def test_a_drain_that_runs_out_of_time_says_what_stays_local() -> None:
 
 
 def test_an_idle_tail_is_sealed_only_when_nobody_writes() -> None:
-    desk = Desk(limits=Limits(seal_idle_ms=1_000)).claimed()
+    desk = Desk(limits=EngineLimits(seal_idle_ms=1_000)).claimed()
     desk.writer("process 1")
     desk.see(end=5, active_bytes=100, active_since_ms=desk.now_ms)
     desk.do(desk.sealer.look_again)
@@ -120,7 +120,7 @@ def test_an_idle_tail_is_sealed_only_when_nobody_writes() -> None:
 )
 def test_the_tail_of_a_writer_that_died_is_sealed_by_its_own_seal_ms(seal_ms: int, idle_ms: int, due_ms: int) -> None:
     """A record of a topic with seal.ms of one second need not wait for --seal-idle, ten minutes by default."""
-    desk = Desk(limits=Limits(seal_idle_ms=idle_ms)).claimed()
+    desk = Desk(limits=EngineLimits(seal_idle_ms=idle_ms)).claimed()
     desk.see(end=5, active_bytes=100, active_since_ms=desk.now_ms, seal_ms=seal_ms)
     desk.do(desk.sealer.look_again)
     if due_ms < 0:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.engine.desk import DOWN, Desk
 from tests.unit.engine.world import World
-from tiered.engine.limits import Limits
+from tiered.engine.limits import EngineLimits
 from tiered.plan.backoff import BACKOFF_MAX_SECONDS
 
 PARTITIONS, SEGMENTS = 20, 250
@@ -31,7 +31,7 @@ def sizes(world: Desk) -> dict[str, int]:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_thousands_of_segments_wait_for_hours_at_the_cost_of_their_names(seed: int) -> None:
-    world = World(seed, partitions=PARTITIONS, limits=Limits(uploads=4))
+    world = World(seed, partitions=PARTITIONS, limits=EngineLimits(uploads=4))
     world.fault_rate = 0.0
     world.scan()
     while world.open:  # all are claimed

@@ -12,7 +12,7 @@ from tests.unit.engine.desk import Call, Desk, segment, topic_id, tp
 from tests.unit.engine.world import World
 from tiered.clock import SystemClock
 from tiered.engine.drain import DrainMode
-from tiered.engine.limits import Limits
+from tiered.engine.limits import EngineLimits
 from tiered.engine.reports import StepKind
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import PAUSE_NAME, PauseFile
@@ -22,7 +22,7 @@ PAUSE = Pause(5, "the bucket moves")
 
 
 def test_no_upload_begins_and_what_is_stored_is_committed() -> None:
-    desk = Desk(limits=Limits(uploads=1)).claimed()
+    desk = Desk(limits=EngineLimits(uploads=1)).claimed()
     (first,) = desk.seal(0, 10)
     desk.pause({"t": PAUSE})
     desk.store(first, later_ms=1_000)
@@ -142,7 +142,7 @@ class Pausing(World):
 
 @pytest.mark.parametrize("seed", range(40))
 def test_pauses_at_any_moment_lose_nothing(seed: int) -> None:
-    world = Pausing(seed, partitions=1 + seed % 4, limits=Limits(uploads=1 + seed % 4))
+    world = Pausing(seed, partitions=1 + seed % 4, limits=EngineLimits(uploads=1 + seed % 4))
     for _ in range(150):
         world.step()
     world.paused = False

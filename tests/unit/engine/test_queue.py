@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.engine.desk import DOWN, Call, Desk
-from tiered.engine.limits import Limits
+from tiered.engine.limits import EngineLimits
 from tiered.engine.partition import Partition
 from tiered.engine.reports import StepKind
 from tiered.engine.worker import Worker
 
 
 def test_the_oldest_byte_goes_first_and_nobody_takes_more_than_a_quarter_while_another_waits() -> None:
-    desk = Desk(limits=Limits(uploads=4), partitions=3).claimed()
+    desk = Desk(limits=EngineLimits(uploads=4), partitions=3).claimed()
     under_way = desk.seal(0, 10, 20, 30, 40, 50, at=0, first_ms=5)
     assert len(under_way) == 4
     desk.seal(0, 10, at=1, first_ms=3)
@@ -24,7 +24,7 @@ def test_the_oldest_byte_goes_first_and_nobody_takes_more_than_a_quarter_while_a
 
 
 def test_a_thousand_partitions_share_the_slots_by_age() -> None:
-    desk = Desk(limits=Limits(uploads=4, claims=2_000), partitions=300).claimed()
+    desk = Desk(limits=EngineLimits(uploads=4, claims=2_000), partitions=300).claimed()
     for number in range(300):
         desk.seal(0, 10, at=number, first_ms=1_000 - number)
     order: list[int] = []
@@ -38,7 +38,7 @@ def test_a_thousand_partitions_share_the_slots_by_age() -> None:
 
 def test_a_backlog_of_one_partition_starves_no_other() -> None:
     """Its thousand segments are older than all that comes; still each new one of the others is sent at once."""
-    desk = Desk(limits=Limits(uploads=4), partitions=4).claimed()
+    desk = Desk(limits=EngineLimits(uploads=4), partitions=4).claimed()
     under_way = desk.seal(*range(0, 10_000, 10), at=0, first_ms=1)
     assert len(under_way) == 4  # nobody else waits
     waited = []
@@ -58,9 +58,9 @@ def test_a_backlog_of_one_partition_starves_no_other() -> None:
 
 
 def test_more_slots_are_given_out_at_once() -> None:
-    desk = Desk(limits=Limits(uploads=1)).claimed()
+    desk = Desk(limits=EngineLimits(uploads=1)).claimed()
     assert len(desk.seal(0, 10, 20)) == 1
-    desk.do(desk.engine.go_by, Limits(uploads=3))
+    desk.do(desk.engine.go_by, EngineLimits(uploads=3))
     assert len(desk.uploads) == 3
 
 
@@ -75,7 +75,7 @@ def work_for(partitions: int, monkeypatch: pytest.MonkeyPatch) -> float:
         return bool(has_work(self, p))
 
     monkeypatch.setattr("tiered.engine.engine.Engine.has_work", counted)
-    desk = Desk(partitions=partitions, limits=Limits(uploads=4, claims=16)).claimed()
+    desk = Desk(partitions=partitions, limits=EngineLimits(uploads=4, claims=16)).claimed()
     for number in range(partitions):
         desk.seal(0, at=number, first_ms=number)
     turns, committed = 0, 0
@@ -97,7 +97,7 @@ def test_a_commit_costs_the_same_work_however_many_partitions_are_held(monkeypat
 
 
 def test_what_waits_for_a_slot_is_an_entry_and_no_task() -> None:
-    desk = Desk(limits=Limits(uploads=1)).claimed()
+    desk = Desk(limits=EngineLimits(uploads=1)).claimed()
     desk.seal(*range(0, 600, 10))
     (worker,) = desk.engine._workers.values()
     assert isinstance(worker, Worker)

@@ -7,11 +7,11 @@ import pytest
 from tests.unit.engine.desk import row, segment, topic_id, tp
 from tiered.engine import rules
 from tiered.engine.failure import Failure, FailureKind
-from tiered.engine.limits import Limits
+from tiered.engine.limits import EngineLimits
 from tiered.engine.partition import NONE_MS, Partition, Phase, RefusedCommit, Work
 from tiered.plan.pauses import Pause
 
-LIMITS = Limits(commit_wait_ms=250, commit_segments=2)
+LIMITS = EngineLimits(commit_wait_ms=250, commit_segments=2)
 REFUSED = Failure(FailureKind.FATAL, "config", "because")
 
 

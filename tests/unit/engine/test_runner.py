@@ -13,7 +13,7 @@ from tiered.engine.bucket import Bucket
 from tiered.engine.directory import LogDirectory
 from tiered.engine.drain import DrainMode
 from tiered.engine.journal import Journal
-from tiered.engine.limits import Limits
+from tiered.engine.limits import EngineLimits
 from tiered.engine.runner import DirectoryRun
 from tiered.local.directory.manager import LocalLog
 from tiered.store.location import ThreadedAioStore
@@ -35,7 +35,7 @@ def runner_of(path: Path) -> DirectoryRun:
     store = ThreadedAioStore(MemoryStore())
     bucket = Bucket(store, directory, journal, clock=clock, ids=ids, owner="d", sizes=SIZES)
     told = Told(Metrics(StoreMetrics(), list), clock, notify=Notify(""))
-    return DirectoryRun(bucket, directory, clock=clock, ids=ids, limits=Limits(), listener=told)
+    return DirectoryRun(bucket, directory, clock=clock, ids=ids, limits=EngineLimits(), listener=told)
 
 
 async def test_the_time_follows_the_wall_forward_until_a_deadline_counts(tmp_path: Path) -> None:

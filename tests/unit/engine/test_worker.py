@@ -11,7 +11,7 @@ from tests.unit.engine.desk import DENIED, DOWN, Desk, Dice, row, topic_id, tp
 from tests.unit.engine.world import World
 from tiered.engine.disk import Granted
 from tiered.engine.failure import RECHECK_PERMISSION_MS, retry_delay_ms
-from tiered.engine.limits import Limits
+from tiered.engine.limits import EngineLimits
 from tiered.engine.reports import Level, StepKind
 from tiered.errors import CommitUnknown, ConfigError, CorruptionError, FencedError
 from tiered.local.disk.uploads import PartitionUpload
@@ -22,7 +22,9 @@ CAP_MS = int(BACKOFF_MAX_SECONDS * 1000)
 
 @pytest.mark.parametrize("seed", range(100))
 def test_random_orders_keep_every_invariant(seed: int) -> None:
-    world = World(seed, partitions=1 + seed % 5, limits=Limits(uploads=1 + seed % 4, commit_segments=1 + seed % 7))
+    world = World(
+        seed, partitions=1 + seed % 5, limits=EngineLimits(uploads=1 + seed % 4, commit_segments=1 + seed % 7)
+    )
     steal_at = world.rng.randrange(50, 150) if seed % 3 == 0 else -1
     for step in range(200):
         if step == steal_at:
@@ -64,7 +66,7 @@ def test_a_commit_waits_250_ms_for_company() -> None:
 
 
 def test_a_commit_holds_at_most_64_segments() -> None:
-    desk = Desk(limits=Limits(uploads=200)).claimed()
+    desk = Desk(limits=EngineLimits(uploads=200)).claimed()
     uploads = desk.seal(*range(0, 1000, 10))
     assert len(uploads) == 64  # no further ahead of the committed end
     for upload in uploads:
@@ -76,7 +78,7 @@ def test_a_commit_holds_at_most_64_segments() -> None:
 
 
 def test_uploads_go_on_while_a_commit_is_under_way() -> None:
-    desk = Desk(limits=Limits(uploads=2)).claimed()
+    desk = Desk(limits=EngineLimits(uploads=2)).claimed()
     first, second = desk.seal(0, 10, 20, 30)
     desk.store(first)
     desk.turn(250)
@@ -328,7 +330,7 @@ def test_what_stands_before_a_refused_segment_is_committed() -> None:
 
 
 def test_a_partition_that_is_gone_frees_its_slots() -> None:
-    desk = Desk(limits=Limits(uploads=1), partitions=2).claimed()
+    desk = Desk(limits=EngineLimits(uploads=1), partitions=2).claimed()
     (upload,) = desk.seal(0)
     desk.do(desk.engine.forget, tp(0))
     assert upload.cancelled
@@ -376,6 +378,6 @@ def test_backoff_is_bounded_and_jittered() -> None:
 
 def test_limits_are_checked() -> None:
     with pytest.raises(ConfigError, match="uploads is 0"):
-        Limits(uploads=0)
+        EngineLimits(uploads=0)
     with pytest.raises(ConfigError, match="at most 64"):
-        Limits(commit_segments=65)
+        EngineLimits(commit_segments=65)

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.unit.engine.desk import Call, CommittedRoot, Desk, row, topic_id, tp
 from tiered.engine.disk import Granted
-from tiered.engine.limits import Limits
+from tiered.engine.limits import EngineLimits
 from tiered.engine.partition import PartitionSeen, SegmentRef
 from tiered.engine.reports import StepKind
 from tiered.errors import (
@@ -38,7 +38,7 @@ class Truth:
 class World(Desk):
     """Answers the engine's calls in a seeded order, and checks each against the truth as it begins."""
 
-    def __init__(self, seed: int, *, partitions: int = 4, limits: Limits | None = None) -> None:
+    def __init__(self, seed: int, *, partitions: int = 4, limits: EngineLimits | None = None) -> None:
         self.truths = {tp(n): Truth() for n in range(partitions)}
         self.disk: dict[TopicPartition, list[SegmentRef]] = {each: [] for each in self.truths}
         self.fenced: set[TopicPartition] = set()

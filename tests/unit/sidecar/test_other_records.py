@@ -13,7 +13,7 @@ import pytest
 from tests.unit.sidecar.broker import Broker, read, sidecar, values
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import TopicConfig
-from tiered.engine.disk import Extent
+from tiered.engine.disk import LogExtent
 from tiered.engine.journal import Journal
 from tiered.engine.steps import BucketSteps, PartSizes
 from tiered.errors import OffsetGapError
@@ -53,7 +53,7 @@ class Watched(BrokerDirectory):
         super().__init__(broker, beside(broker), clock=SystemClock(), ids=SystemIds())
         self._then = [lambda: None, then]
 
-    def extent(self, tp: TopicPartition, *, exact: bool) -> Extent:
+    def extent(self, tp: TopicPartition, *, exact: bool) -> LogExtent:
         if self._then:
             self._then.pop(0)()
         return super().extent(tp, exact=exact)
