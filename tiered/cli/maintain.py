@@ -40,7 +40,7 @@ from tiered.remote.gc.audit import is_refused_line
 from tiered.remote.gc.deletion import tend_deletion
 from tiered.remote.gc.orphans import Swept
 from tiered.remote.gc.sink_orphans import sweep_decisions
-from tiered.remote.gc.strays import Strays, sweep_strays
+from tiered.remote.gc.strays import sweep_strays
 from tiered.remote.maintain import ActionResult, Maintainer
 from tiered.store.capabilities import check_capabilities, probe
 from tiered.store.limit import Limits, Slots
@@ -218,7 +218,7 @@ def maintain(app: Application, name: str, wanted: MaintainScope, *, dry_run: boo
             with _by_itself(plan.tp, failed):
                 swept[plan.tp] = tiers.run(each.sweep(delete=not dry_run))
         damaged: list[CorruptionError] = []
-        strays: Strays | None = None
+        strays: Swept | None = None
         if wanted.orphans and topic is None:
             damaged = _sweep_decisions(app, tiers, delete=not dry_run)
             if unreadable:
@@ -259,7 +259,7 @@ def _tell_pins(
             )
 
 
-def _sweep_strays(app: Application, tiers: Tiers, *, delete: bool) -> Strays | None:
+def _sweep_strays(app: Application, tiers: Tiers, *, delete: bool) -> Swept | None:
     """Delete objects that belong to no topic. Returns None, with a warning, without permission to list."""
     try:
         found = tiers.run(sweep_strays(delete=delete))
@@ -378,7 +378,7 @@ def _conclude(  # noqa: PLR0917 - private, what one run has come to
     plans: list[MaintenancePlan],
     done: list[ActionResult] | None,
     swept: dict[TopicPartition, Swept],
-    strays: Strays | None,
+    strays: Swept | None,
     code: int,
 ) -> int:
     for plan in plans:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from tiered.format.keys import parse_partition_key, partition_prefix
-from tiered.store.base import Steps, list_page
+from tiered.store.base import Listing, Steps
 
 _LAST = "~"
 """Character above all that our keys contain after a partition's prefix."""
@@ -18,19 +18,17 @@ _LAST = "~"
 def list_partitions() -> Steps[set[tuple[UUID, int]]]:
     """Return (topic id, partition) of all prefixes that hold an object."""
     found: set[tuple[UUID, int]] = set()
-    after = ""
-    while True:
-        page = yield from list_page("", after)
-        for entry in page.entries:
+    listing = Listing("")
+    while listing.more:
+        for entry in (yield from listing.page()):
             owner = parse_partition_key(entry.key)
             if owner is not None:
                 found.add(owner)
-        if not page.more or not page.entries:
-            return found
-        behind = _behind(page.entries[-1].key)
+        behind = _behind(listing.after)
         if not behind:
-            return found
-        after = behind
+            break
+        listing.after = behind
+    return found
 
 
 def _behind(key: str) -> str:

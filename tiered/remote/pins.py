@@ -45,6 +45,7 @@ from tiered.store.base import (
     Delete,
     Deleted,
     Get,
+    Listing,
     Match,
     NewId,
     Now,
@@ -53,7 +54,6 @@ from tiered.store.base import (
     PutStatus,
     Steps,
     Time,
-    list_page,
 )
 
 LOGGER = logging.getLogger("tiered.remote")
@@ -111,14 +111,12 @@ def read_pins(root: Root) -> Steps[Pins]:
     date_ms = readers = 0
     # mutant snapshots-are-listed
     for kind in ("pin/", "snap/"):
-        after, more = "", True
-        while more:
-            page = yield from list_page(prefix + kind, after)
-            date_ms = page.date_ms or (yield Now()).now_ms
-            for entry in page.entries:
+        listing = Listing(prefix + kind)
+        while listing.more:
+            for entry in (yield from listing.page()):
                 if not (is_pin_key(entry.key) if kind == "pin/" else parse_snap_key(entry.key)):
                     continue  # a foreign key
-                if kind == "pin/" and date_ms - entry.last_modified_ms > PIN_MS:
+                if kind == "pin/" and listing.age_ms(entry) > PIN_MS:
                     expired.append(entry.key)
                     continue
                 if kind == "snap/" and entry.size == DROPPED_BYTES:
@@ -128,10 +126,9 @@ def read_pins(root: Root) -> Steps[Pins]:
                 if isinstance(got, Object) and version is not None:
                     versions.append(version)
                     readers += kind == "pin/"
-                    if kind == "snap/" and is_begun(got.data) and date_ms - entry.last_modified_ms > BEGUN_MS:
+                    if kind == "snap/" and is_begun(got.data) and listing.age_ms(entry) > BEGUN_MS:
                         stale.append((entry.key, got.etag))
-            more = page.more and bool(page.entries)
-            after = page.entries[-1].key if page.entries else ""
+        date_ms = listing.date_ms
     return Pins(min(versions, default=None), len(versions), tuple(expired), date_ms, readers, tuple(stale))
 
 
@@ -156,15 +153,10 @@ def drop_stale(pins: Pins) -> Steps[None]:
 
 def live_pins(topic_id: UUID, partition: int) -> Steps[list[str]]:
     """Return the keys of the pins that have not expired."""
-    after, more, found = "", True, list[str]()
-    while more:
-        page = yield from list_page(partition_prefix(topic_id, partition) + "pin/", after)
-        date_ms = page.date_ms or (yield Now()).now_ms
-        found += [
-            entry.key for entry in page.entries if is_pin_key(entry.key) and date_ms - entry.last_modified_ms <= PIN_MS
-        ]
-        more = page.more and bool(page.entries)
-        after = page.entries[-1].key if page.entries else ""
+    listing, found = Listing(partition_prefix(topic_id, partition) + "pin/"), list[str]()
+    while listing.more:
+        entries = yield from listing.page()
+        found += [entry.key for entry in entries if is_pin_key(entry.key) and listing.age_ms(entry) <= PIN_MS]
     return found
 
 

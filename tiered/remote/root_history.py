@@ -25,12 +25,11 @@ from tiered.format.root import STATE_DELETING, Root, decode_root, encode_root
 from tiered.remote.conditional_put import Cell, Deadline, NextBody, Planned, Tagged, look_at, update
 from tiered.store.base import (
     ABSENT,
-    MAX_DELETE_KEYS,
-    Delete,
     Get,
     Object,
     Put,
     Steps,
+    delete_keys,
     list_all,
 )
 
@@ -139,8 +138,7 @@ def prune_history(root: Root) -> Steps[None]:
         copies = sorted((entry for entry in listed if parse_hist_key(entry.key) is not None), key=lambda one: one.key)
         newest_ms = max((entry.last_modified_ms for entry in copies), default=0)
         old = [one.key for one in copies[:-HIST_KEPT] if one.last_modified_ms < newest_ms - HIST_AGE_MS]
-        for at in range(0, len(old), MAX_DELETE_KEYS):
-            yield Delete(tuple(old[at : at + MAX_DELETE_KEYS]))
+        yield from delete_keys(old)
     except TieredError as error:
         LOGGER.warning("hist_not_pruned key=%s error=%s", root.key, error.message)
 

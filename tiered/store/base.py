@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
@@ -542,14 +542,46 @@ def list_versions(key: str) -> Steps[list[ObjectVersion]]:
     return found
 
 
+class Listing:
+    """Listing of the keys after ``after`` that begin with ``prefix``, in order, one page at a time.
+
+    ``more``: there may be another page. ``date_ms``: the store's clock at the last page.
+    """
+
+    def __init__(self, prefix: str, after: str = "") -> None:
+        self.prefix, self.after = prefix, after
+        self.more = True
+        self.date_ms = 0
+
+    def page(self) -> Steps[tuple[ListEntry, ...]]:
+        """Return the next page. Raises as :func:`list_page`."""
+        page = yield from list_page(self.prefix, self.after)
+        self.date_ms = page.date_ms or (yield Now()).now_ms
+        self.more = page.more and bool(page.entries)
+        self.after = page.entries[-1].key if page.entries else self.after
+        return page.entries
+
+    def age_ms(self, entry: ListEntry) -> int:
+        """Return the age of an entry of the last page, by the store's clock."""
+        return self.date_ms - entry.last_modified_ms
+
+
 def list_all(prefix: str, after: str = "") -> Steps[list[ListEntry]]:
     """Return every key after ``after`` that begins with ``prefix``, in order. For small listings only."""
     found: list[ListEntry] = []
-    while True:
-        page = yield from list_page(prefix, found[-1].key if found else after)
-        found += page.entries
-        if not page.more or not page.entries:
-            return found
+    listing = Listing(prefix, after)
+    while listing.more:
+        found += yield from listing.page()
+    return found
+
+
+def delete_keys(keys: Sequence[str]) -> Steps[list[tuple[str, str]]]:
+    """Delete keys, as few requests as possible. Return the keys that the store refused, with its reasons."""
+    failed: list[tuple[str, str]] = []
+    for at in range(0, len(keys), MAX_DELETE_KEYS):
+        outcome: Deleted = yield Delete(tuple(keys[at : at + MAX_DELETE_KEYS]))
+        failed += outcome.failed
+    return failed
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from tiered.errors import RemotePermissionError
 from tiered.format.keys import Role, partition_prefix
 from tiered.format.root import STATE_DELETING, Root
 from tiered.plan.housekeeping import StateIntent
-from tiered.plan.maintenance import MAX_DELETE_KEYS
 from tiered.plan.root_lower_bounds import Known
 from tiered.remote.catalog import Catalog
 from tiered.remote.gc.audit import note_destroyed
@@ -26,7 +25,7 @@ from tiered.remote.gc.garbage import Collected
 from tiered.remote.pins import drop_stale, read_pins
 from tiered.remote.roots import PartitionIds, load_roots
 from tiered.remote.topics import STATE_DELETED, TopicEntry, update_topic
-from tiered.store.base import Delete, Deleted, Steps, list_page
+from tiered.store.base import Listing, Steps, delete_keys
 
 
 def begin_deletion(entry: TopicEntry, owner: str) -> Steps[TopicEntry]:
@@ -76,24 +75,18 @@ def destroy(root: Root, grace_ms: int) -> Steps[Collected]:
     if root.state != STATE_DELETING or pins.count or not due:
         return Collected(pins=pins.count, held=1)
     yield from note_destroyed(root.topic_id, root.partition, {"topic": root.topic, "root_version": root.version})
-    prefix, after, objects = partition_prefix(root.topic_id, root.partition), "", 0
-    while True:
-        page = yield from list_page(prefix, after)
+    listing, objects = Listing(partition_prefix(root.topic_id, root.partition)), 0
+    while listing.more:
         # mutant root-goes-last
-        keys = [entry.key for entry in page.entries if entry.key != root.key]
-        for at in range(0, len(keys), MAX_DELETE_KEYS):
-            yield from _delete(keys[at : at + MAX_DELETE_KEYS])
+        keys = [entry.key for entry in (yield from listing.page()) if entry.key != root.key]
+        yield from _delete(keys)
         objects += len(keys)
-        if not page.more or not page.entries:
-            break
-        after = page.entries[-1].key
     yield from _delete([root.key])  # last: while it exists, the deletion can be repeated
     return Collected(entries=1, objects=objects + 1)
 
 
 def _delete(keys: list[str]) -> Steps[None]:
-    outcome: Deleted = yield Delete(tuple(keys))
-    for key, why in outcome.failed:
+    for key, why in (yield from delete_keys(keys)):
         raise RemotePermissionError(
             f"{key} was not deleted: {why}", hint="the maintainer's role needs s3:DeleteObject on this prefix"
         )

@@ -38,7 +38,7 @@ from tiered.remote.pages import PageCache, PageGone, read_pages
 from tiered.remote.pins import drop_stale, let_go, read_pins
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import Taken, is_held_still, list_snapshots
-from tiered.store.base import AbortUpload, Delete, Deleted, ListEntry, Now, Steps, list_page, list_unfinished
+from tiered.store.base import AbortUpload, ListEntry, Listing, Now, Steps, delete_keys, list_unfinished
 
 MAX_CANDIDATES = 100_000
 """Keys that are compared with the catalog at a time: the catalog is read once for so many."""
@@ -48,10 +48,10 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Swept:
-    """Result of a sweep. ``strange``: number of foreign keys, which are left alone.
+    """Result of a sweep: the first ``MAX_DELETE_KEYS`` keys, and the totals of all.
 
-    ``uploads``: dead multipart uploads, by key and id; ``unlisted``: why they are unknown. ``readers``: number of pins
-    because of which nothing was deleted.
+    ``strange``: number of foreign keys, which are left alone. ``uploads``: dead multipart uploads, by key and id.
+    ``unlisted``: why they are unknown. ``readers``: number of pins because of which nothing was deleted.
     """
 
     orphans: list[str] = field(default_factory=list)
@@ -78,9 +78,9 @@ def sweep(catalog: Catalog, *, delete: bool, grace_ms: int = ORPHAN_MS) -> Steps
     """
     found = Swept()
     for folder in ("s/", "p/"):
-        after, more = "", True
-        while more:
-            candidates, after, more = yield from _candidates(catalog, folder, after, found)
+        listing = Listing(partition_prefix(catalog.topic_id, catalog.partition) + folder)
+        while listing.more:
+            candidates = yield from _candidates(catalog, listing, found)
             root = yield from catalog.load()  # after the listing, so that it names all that was listed and committed
             if root is None:
                 return found
@@ -96,10 +96,7 @@ def sweep(catalog: Catalog, *, delete: bool, grace_ms: int = ORPHAN_MS) -> Steps
                 found.readers = (yield from read_pins(root)).readers
             if delete and dead and not found.readers:
                 yield from _announce(root, found, orphans=len(dead), size_bytes=sum(entry.size for entry in dead))
-            for at in range(0, len(dead) if delete and not found.readers else 0, MAX_DELETE_KEYS):
-                keys = tuple([entry.key for entry in dead[at : at + MAX_DELETE_KEYS]])
-                outcome: Deleted = yield Delete(keys)
-                found.failed += outcome.failed
+                found.failed += yield from delete_keys([entry.key for entry in dead])
     yield from _sweep_staged(catalog, found, grace_ms, delete=delete)
     if delete and catalog.root is not None:
         yield from _drop_unheld(catalog.root, found)
@@ -123,9 +120,7 @@ def _drop_unheld(root: Root, found: Swept) -> Steps[None]:
     yield from drop_stale(pins)
     if pins.expired:
         yield from _announce(root, found, orphans=0, pins=len(pins.expired))
-    for at in range(0, len(pins.expired), MAX_DELETE_KEYS):
-        outcome: Deleted = yield Delete(pins.expired[at : at + MAX_DELETE_KEYS])
-        found.failed += outcome.failed
+        found.failed += yield from delete_keys(pins.expired)
 
 
 def _announce(root: Root, found: Swept, **counts: int) -> Steps[None]:
@@ -137,10 +132,9 @@ def _announce(root: Root, found: Swept, **counts: int) -> Steps[None]:
 
 def _sweep_staged(catalog: Catalog, found: Swept, grace_ms: int, *, delete: bool) -> Steps[None]:
     """Find, and with ``delete`` delete, staged objects of sinks that can never be committed."""
-    after, more = "", True
-    while more:
-        listed, after, strange = yield from staged_objects(catalog, after, MAX_CANDIDATES, grace_ms)
-        more = bool(after)
+    listing = Listing(staged_prefix(catalog.topic_id, catalog.partition))
+    while listing.more:
+        listed, strange = yield from staged_objects(listing, MAX_CANDIDATES, grace_ms)
         found.strange += strange
         root = yield from catalog.load()
         if root is None or not listed:
@@ -186,24 +180,18 @@ _Name = SegmentName | PageName
 _Candidates = dict[str, tuple[_Name, list[ListEntry]]]
 
 
-def _candidates(catalog: Catalog, folder: str, after: str, found: Swept) -> Steps[tuple[_Candidates, str, bool]]:
-    """Return keys that are old enough, by uid, the key to continue after, and True if there are more."""
-    prefix = partition_prefix(catalog.topic_id, catalog.partition) + folder
+def _candidates(catalog: Catalog, listing: Listing, found: Swept) -> Steps[_Candidates]:
+    """Return keys that are old enough, by uid, about ``MAX_CANDIDATES`` of them."""
     candidates: _Candidates = {}
     staged = staged_prefix(catalog.topic_id, catalog.partition)
-    while len(candidates) < MAX_CANDIDATES:
-        page = yield from list_page(prefix, after)
-        date_ms = page.date_ms or (yield Now()).now_ms
-        for entry in page.entries:
+    while listing.more and len(candidates) < MAX_CANDIDATES:
+        for entry in (yield from listing.page()):
             parsed = parse_segment_key(entry.key) or parse_page_key(entry.key)
             if parsed is None:
                 found.strange += not entry.key.startswith(staged)  # those have a turn of their own
-            elif date_ms - entry.last_modified_ms >= ORPHAN_MS:
+            elif listing.age_ms(entry) >= ORPHAN_MS:
                 candidates.setdefault(parsed.name.uid, (parsed.name, []))[1].append(entry)
-        after = page.entries[-1].key if page.entries else ""
-        if not page.more or not page.entries:
-            return candidates, "", False
-    return candidates, after, True
+    return candidates
 
 
 def _drop_young_epochs(root: Root, candidates: _Candidates) -> None:

@@ -39,15 +39,14 @@ from tiered.format.keys import (
 )
 from tiered.format.root import Root, decode_root
 from tiered.model import Row
-from tiered.plan.maintenance import MAX_DELETE_KEYS, ORPHAN_MS
+from tiered.plan.maintenance import ORPHAN_MS
 from tiered.plan.sink_commit import forgotten_up_to, is_once, passed_batch
-from tiered.remote.catalog import Catalog
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.conditional_put import COMMIT_DEADLINE_MS, deadline_after
 from tiered.remote.gc.audit import announce_decisions
 from tiered.remote.root_view import root_get
 from tiered.remote.sink_commit import MAX_GENERATIONS, put_decision, read_decision
-from tiered.store.base import Delete, Deleted, Get, ListEntry, Missing, Now, Object, Steps, list_all, list_page
+from tiered.store.base import Get, ListEntry, Listing, Missing, Object, Steps, delete_keys, list_all
 
 DECISION_KEPT_MS = 30 * 24 * 3_600_000
 """Least time that the newest decision of a transaction id is kept, during which the id adds nothing twice."""
@@ -57,24 +56,19 @@ Listed = dict[str, list[ListEntry]]
 """Staged objects by uid, the ``.idx`` and the ``.log``."""
 
 
-def staged_objects(catalog: Catalog, after: str, most: int, grace_ms: int) -> Steps[tuple[Listed, str, int]]:
-    """Return staged objects older than the grace, the key to continue after (``""`` at the end), and foreign keys."""
+def staged_objects(listing: Listing, most: int, grace_ms: int) -> Steps[tuple[Listed, int]]:
+    """Return staged objects older than the grace, about ``most`` of them, and the number of foreign keys."""
     found: Listed = {}
     strange = 0
-    while len(found) < most:
-        page = yield from list_page(staged_prefix(catalog.topic_id, catalog.partition), after)
-        date_ms = page.date_ms or (yield Now()).now_ms
-        for entry in page.entries:
+    while listing.more and len(found) < most:
+        for entry in (yield from listing.page()):
             parsed = parse_staged_key(entry.key)
             if parsed is None:
                 strange += 1
             # mutant staged-objects-have-grace
-            elif date_ms - entry.last_modified_ms >= grace_ms:
+            elif listing.age_ms(entry) >= grace_ms:
                 found.setdefault(parsed.uid, []).append(entry)
-        after = page.entries[-1].key if page.entries else ""
-        if not page.more or not page.entries:
-            return found, "", strange
-    return found, after, strange
+    return found, strange
 
 
 def dead_of(root: Root, unnamed: Listed, *, abort: bool) -> Steps[list[ListEntry]]:
@@ -108,14 +102,9 @@ def dead_of(root: Root, unnamed: Listed, *, abort: bool) -> Steps[list[ListEntry
 
 def delete_staged(entries: Sequence[ListEntry]) -> Steps[list[tuple[str, str]]]:
     """Delete objects, each ``.log`` before its bundle. Return the refused keys with reasons."""
-    failed: list[tuple[str, str]] = []
-    for suffix in (".log", ".idx"):  # the bundle last: it alone holds the transaction id
-        keys = [entry.key for entry in entries if entry.key.endswith(suffix)]
-        for at in range(0, len(keys), MAX_DELETE_KEYS):
-            outcome: Deleted = yield Delete(tuple(keys[at : at + MAX_DELETE_KEYS]))
-            failed += outcome.failed
-        if failed:
-            return failed
+    failed = yield from delete_keys([entry.key for entry in entries if entry.key.endswith(".log")])
+    if not failed:  # the bundle last: it alone holds the transaction id
+        failed = yield from delete_keys([entry.key for entry in entries if entry.key.endswith(".idx")])
     return failed
 
 
@@ -207,21 +196,17 @@ def sweep_decisions(*, delete: bool) -> Steps[OldDecisions]:
     found = OldDecisions()
     partitions = _DecidedPartitions()
     by_id: dict[str, list[tuple[DecisionKey, ListEntry]]] = {}
-    after, more, date_ms = "", True, 0
-    while more:
-        page = yield from list_page(DECISIONS_PREFIX, after)
-        date_ms = page.date_ms or (yield Now()).now_ms
-        for entry in page.entries:
+    listing = Listing(DECISIONS_PREFIX)
+    while listing.more:
+        for entry in (yield from listing.page()):
             parsed = parse_decision_key(entry.key)
             if parsed is not None:
                 by_id.setdefault(parsed.txn, []).append((parsed, entry))
-        after, more = (page.entries[-1].key if page.entries else ""), page.more and bool(page.entries)
     for listed in by_id.values():
         listed.sort(key=lambda each: (each[0].batch, each[0].generation))
         later = yield from _newest_committed(listed, found)
         for parsed, entry in listed:
-            age_ms = date_ms - entry.last_modified_ms
-            due = age_ms >= (ORPHAN_MS if parsed.batch < later else DECISION_KEPT_MS)
+            due = listing.age_ms(entry) >= (ORPHAN_MS if parsed.batch < later else DECISION_KEPT_MS)
             try:
                 due = due and (yield from _is_passed(parsed, partitions, later))
             except CorruptionError as damage:
@@ -232,9 +217,7 @@ def sweep_decisions(*, delete: bool) -> Steps[OldDecisions]:
                 found.kept += 1
     if delete and found.keys:
         yield from announce_decisions(found.keys)
-    for at in range(0, len(found.keys) if delete else 0, MAX_DELETE_KEYS):
-        outcome: Deleted = yield Delete(tuple(found.keys[at : at + MAX_DELETE_KEYS]))
-        found.failed += outcome.failed
+        found.failed += yield from delete_keys(found.keys)
     return found
 
 

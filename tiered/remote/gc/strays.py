@@ -18,47 +18,32 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from uuid import UUID
 
 from tiered.errors import ConfigError, CorruptionError, RemotePermissionError
 from tiered.format.keys import PROBE_PREFIX, parse_segment_key, parse_staged_key, partition_prefix, root_key
 from tiered.format.root import Root, decode_root
-from tiered.plan.maintenance import MAX_DELETE_KEYS, ORPHAN_MS
+from tiered.plan.maintenance import ORPHAN_MS
 from tiered.remote.gc.audit import note_destroyed, was_destroyed, write_line
+from tiered.remote.gc.orphans import Swept
 from tiered.remote.list_partitions import list_partitions
 from tiered.remote.root_view import root_get
 from tiered.remote.topics import STATE_DELETED, list_topics, load_entry
 from tiered.store.base import (
     AbortUpload,
-    Delete,
-    Deleted,
     List,
+    ListEntry,
+    Listing,
     ListPage,
     Now,
     Object,
     Steps,
-    list_page,
+    delete_keys,
     list_unfinished,
 )
 
 
-@dataclass(slots=True)
-class Strays:
-    """Result of a sweep: the first ``MAX_DELETE_KEYS`` keys, and the totals of all.
-
-    ``uploads``: unfinished ones, by key and id, below destroyed partitions; ``unlisted``: why they are unknown.
-    """
-
-    keys: list[str] = field(default_factory=list)
-    count: int = 0
-    size_bytes: int = 0
-    failed: list[tuple[str, str]] = field(default_factory=list)
-    uploads: list[tuple[str, str]] = field(default_factory=list)
-    unlisted: str = ""
-
-
-def sweep_strays(*, delete: bool) -> Steps[Strays]:
+def sweep_strays(*, delete: bool) -> Steps[Swept]:
     """Find the strays of the whole bucket; with ``delete`` delete them.
 
     Raises CorruptionError for an unreadable registry entry: its topic is unknown then, and nothing is deleted.
@@ -69,7 +54,7 @@ def sweep_strays(*, delete: bool) -> Steps[Strays]:
     for topic_id, partition in sorted(listed, key=lambda owner: (owner[0].hex, owner[1])):
         if topic_id not in named:
             groups[topic_id].append(partition)
-    found = Strays()
+    found = Swept()
     for topic_id, partitions in groups.items():
         waiting: list[int] = []
         for partition in partitions:
@@ -87,22 +72,20 @@ def sweep_strays(*, delete: bool) -> Steps[Strays]:
     return found
 
 
-def _sweep_probes(found: Strays, *, delete: bool) -> Steps[None]:
+def _sweep_probes(found: Swept, *, delete: bool) -> Steps[None]:
     """Delete the objects of probes that were cut short, or whose role must not delete them."""
-    after: str | None = PROBE_PREFIX
-    while after is not None:
-        page = yield from list_page("", after)  # the maintainer's role may list "", and not each prefix below
-        date_ms = page.date_ms or (yield Now()).now_ms
-        below = [entry for entry in page.entries if entry.key.startswith(PROBE_PREFIX)]
-        old = [entry for entry in below if date_ms - entry.last_modified_ms >= ORPHAN_MS]
-        keys = [entry.key for entry in old]
-        _take(found, keys, sum(entry.size for entry in old))
+    listing = Listing("", PROBE_PREFIX)  # the maintainer's role may list "", and not each prefix below
+    while listing.more:
+        below = [entry for entry in (yield from listing.page()) if entry.key.startswith(PROBE_PREFIX)]
+        old = [entry for entry in below if listing.age_ms(entry) >= ORPHAN_MS]
+        found.take(old)
         if delete:
-            yield from _delete(keys, found)
-        after = below[-1].key if page.more and len(below) == len(page.entries) and below else None
+            found.failed += yield from delete_keys([entry.key for entry in old])
+        if not listing.after.startswith(PROBE_PREFIX):
+            return
 
 
-def _sweep_uploads(found: Strays, *, abort: bool) -> Steps[None]:
+def _sweep_uploads(found: Swept, *, abort: bool) -> Steps[None]:
     """Find, and with ``abort`` abort, old unfinished multipart uploads below destroyed partitions.
 
     Listings of objects do not show them. Without a lifecycle rule the bucket keeps their parts for ever.
@@ -123,33 +106,28 @@ def _sweep_uploads(found: Strays, *, abort: bool) -> Steps[None]:
         yield AbortUpload(key, upload_id)
 
 
-def _sweep_destroyed(topic_id: UUID, partition: int, found: Strays, *, delete: bool) -> Steps[None]:
+def _sweep_destroyed(topic_id: UUID, partition: int, found: Swept, *, delete: bool) -> Steps[None]:
     """Find, and with ``delete`` delete, old objects below a destroyed partition, its root last."""
-    after, last = "", root_key(topic_id, partition)
+    last = root_key(topic_id, partition)
     noted = rooted = False
-    while True:
-        page = yield from list_page(partition_prefix(topic_id, partition), after)
-        date_ms = page.date_ms or (yield Now()).now_ms
-        old = [entry for entry in page.entries if date_ms - entry.last_modified_ms >= ORPHAN_MS]
+    listing = Listing(partition_prefix(topic_id, partition))
+    while listing.more:
+        old = [entry for entry in (yield from listing.page()) if listing.age_ms(entry) >= ORPHAN_MS]
         rooted = rooted or any(entry.key == last for entry in old)
-        keys = [entry.key for entry in old if entry.key != last]
-        _take(found, [entry.key for entry in old], sum(entry.size for entry in old))
+        found.take(old)
         if delete and old and not noted:
             yield from note_destroyed(topic_id, partition, {"strays": len(old)})
             noted = True
         if delete:
-            yield from _delete(keys, found)
-        if not page.more or not page.entries:
-            break
-        after = page.entries[-1].key
+            found.failed += yield from delete_keys([entry.key for entry in old if entry.key != last])
     if delete and rooted:
-        yield from _delete([last], found)  # the root last, as in ``destroy``
+        found.failed += yield from delete_keys([last])  # the root last, as in ``destroy``
 
 
-def _sweep_unregistered(topic_id: UUID, partitions: Sequence[int], found: Strays, *, delete: bool) -> Steps[None]:
+def _sweep_unregistered(topic_id: UUID, partitions: Sequence[int], found: Swept, *, delete: bool) -> Steps[None]:
     """Find roots that no entry will vouch for. Takes them only if that is proven of every partition of the topic id."""
     roots: list[Root] = []
-    size_bytes = 0
+    found_here: list[ListEntry] = []
     for partition in partitions:
         key = root_key(topic_id, partition)
         page: ListPage = yield List(partition_prefix(topic_id, partition), limit=2)
@@ -157,7 +135,7 @@ def _sweep_unregistered(topic_id: UUID, partitions: Sequence[int], found: Strays
         alone = [entry.key for entry in page.entries] == [key]
         if not alone or date_ms - page.entries[0].last_modified_ms < ORPHAN_MS:
             return
-        size_bytes += page.entries[0].size
+        found_here += page.entries
         got = yield root_get(key)
         try:
             root = decode_root(got.data, key=key) if isinstance(got, Object) else None
@@ -168,11 +146,11 @@ def _sweep_unregistered(topic_id: UUID, partitions: Sequence[int], found: Strays
         roots.append(root)
     if len({root.topic for root in roots}) > 1 or not (yield from _is_taken(roots[0].topic, topic_id)):
         return
-    keys = [root_key(topic_id, partition) for partition in partitions]
-    _take(found, keys, size_bytes)
+    found.take(found_here)
     if delete:
-        yield from write_line(roots[0], {"strays": len(keys), "why": "a registration that did not end"}, must=True)
-        yield from _delete(keys, found)
+        why = "a registration that did not end"
+        yield from write_line(roots[0], {"strays": len(found_here), "why": why}, must=True)
+        found.failed += yield from delete_keys([entry.key for entry in found_here])
 
 
 def _is_taken(name: str, topic_id: UUID) -> Steps[bool]:
@@ -183,15 +161,3 @@ def _is_taken(name: str, topic_id: UUID) -> Steps[bool]:
     """
     entry = yield from load_entry(name)
     return entry is not None and (entry.topic_id == topic_id) == (entry.state == STATE_DELETED)
-
-
-def _take(found: Strays, keys: Sequence[str], size_bytes: int) -> None:
-    found.count += len(keys)
-    found.size_bytes += size_bytes
-    found.keys += keys[: MAX_DELETE_KEYS - len(found.keys)]
-
-
-def _delete(keys: Sequence[str], found: Strays) -> Steps[None]:
-    for at in range(0, len(keys), MAX_DELETE_KEYS):
-        outcome: Deleted = yield Delete(tuple(keys[at : at + MAX_DELETE_KEYS]))
-        found.failed += outcome.failed

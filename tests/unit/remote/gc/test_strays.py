@@ -26,7 +26,8 @@ from tiered.format.rows import Rows
 from tiered.plan.maintenance import ORPHAN_MS
 from tiered.remote.gc.audit import audited, note_destroyed, was_destroyed
 from tiered.remote.gc.deletion import begin_deletion, destroy, tend_deletion
-from tiered.remote.gc.strays import Strays, sweep_strays
+from tiered.remote.gc.orphans import Swept
+from tiered.remote.gc.strays import sweep_strays
 from tiered.remote.roots import PartitionIds, load_roots, make_roots
 from tiered.remote.topics import STATE_DELETED, load_entry, register_topic
 from tiered.store.base import (
@@ -71,12 +72,12 @@ def test_what_a_probe_left_goes_a_day_later(log: RemoteLog) -> None:
     left = [probe_key("a" * 32), probe_key("b" * 32)]
     for key in left:
         log.store.execute(Put(key, b"left", ABSENT))
-    assert run(log, sweep_strays(delete=True)).keys == []
+    assert run(log, sweep_strays(delete=True)).orphans == []
     log.clock.sleep(DAY_S)
     young = probe_key("c" * 32)
     log.store.execute(Put(young, b"of a process that is at it", ABSENT))
-    assert run(log, sweep_strays(delete=False)).keys == left
-    assert run(log, sweep_strays(delete=True)).keys == left
+    assert run(log, sweep_strays(delete=False)).orphans == left
+    assert run(log, sweep_strays(delete=True)).orphans == left
     assert [key for key in everything(log) if key.startswith("probe/")] == [young]
 
 
@@ -120,7 +121,7 @@ def late(log: RemoteLog) -> str:
     return key
 
 
-def swept(log: RemoteLog, *, delete: bool = True) -> Strays:
+def swept(log: RemoteLog, *, delete: bool = True) -> Swept:
     return run(log, sweep_strays(delete=delete))
 
 
@@ -128,12 +129,12 @@ def test_what_came_after_the_destruction_goes_after_a_day(log: RemoteLog) -> Non
     destroyed(log)
     key = late(log)
     log.clock.advance(DAY_S - 1)
-    assert swept(log) == Strays()
+    assert swept(log) == Swept()
     assert below(log) == [key]
     log.clock.advance(1)
-    assert swept(log, delete=False) == Strays([key], 1, 4)
+    assert swept(log, delete=False) == Swept([key], 1, 4)
     assert below(log) == [key]
-    assert swept(log) == Strays([key], 1, 4)
+    assert swept(log) == Swept([key], 1, 4)
     assert below(log) == []
 
 
@@ -213,7 +214,7 @@ def test_what_an_entry_names_stays_whatever_a_line_says(log: RemoteLog) -> None:
     late(log)
     before = below(log)
     log.clock.advance(2 * DAY_S)
-    assert swept(log) == Strays()
+    assert swept(log) == Swept()
     assert below(log) == before
 
 
@@ -222,7 +223,7 @@ def test_a_lost_entry_makes_no_strays(log: RemoteLog) -> None:
     before = below(log)
     run(log, _delete(topic_key(log.topic)))
     log.clock.advance(2 * DAY_S)
-    assert swept(log) == Strays()
+    assert swept(log) == Swept()
     assert below(log) == before
 
 
@@ -251,7 +252,7 @@ def unended(log: RemoteLog) -> RemoteLog:
 def test_the_roots_of_a_registration_that_lost_its_name_go(unended: RemoteLog) -> None:
     roots = [root_key(OTHER, 0), root_key(OTHER, 1)]
     found = swept(unended)
-    assert (found.keys, found.count, found.failed) == (roots, 2, [])
+    assert (found.orphans, found.count, found.failed) == (roots, 2, [])
     assert below(unended, OTHER) == []
     assert len(below(unended)) == 2
     lines = [key for key in everything(unended) if key.startswith(gc_audit_prefix(OTHER, 0))]
@@ -279,7 +280,7 @@ def test_a_name_that_is_free_may_still_be_theirs(unended: RemoteLog) -> None:
     entry = run(unended, load_entry(unended.topic))
     assert entry is not None
     assert entry.state == STATE_DELETED
-    assert swept(unended) == Strays()
+    assert swept(unended) == Swept()
     again = run(unended, register_topic(unended.topic, OTHER, 2, {}))
     assert again.topic_id == OTHER
     assert len(below(unended, OTHER)) == 2
@@ -287,7 +288,7 @@ def test_a_name_that_is_free_may_still_be_theirs(unended: RemoteLog) -> None:
 
 def test_a_name_without_an_entry_may_still_be_theirs(unended: RemoteLog) -> None:
     run(unended, _delete(topic_key(unended.topic)))
-    assert swept(unended) == Strays()
+    assert swept(unended) == Swept()
     assert len(below(unended, OTHER)) == 2
 
 
@@ -309,13 +310,13 @@ def test_one_root_keeps_all_of_its_topic(unended: RemoteLog, root: Callable[[Rem
     root(unended)
     before = below(unended, OTHER)
     unended.clock.advance(2 * DAY_S)
-    assert swept(unended) == Strays()
+    assert swept(unended) == Swept()
     assert below(unended, OTHER) == before
 
 
 def test_a_young_root_keeps_all_of_its_topic(unended: RemoteLog) -> None:
     run(unended, make_roots(PartitionIds(unended.topic, OTHER), [2], "late"))
-    assert swept(unended) == Strays()
+    assert swept(unended) == Swept()
     assert len(below(unended, OTHER)) == 3
 
 
@@ -323,7 +324,7 @@ def test_roots_of_a_deleted_topic_that_came_late_go(log: RemoteLog) -> None:
     destroyed(log)
     run(log, make_roots(PartitionIds(log.topic, TOPIC_ID), [2, 3], "late"))  # partitions that were being added
     log.clock.advance(DAY_S)
-    assert swept(log).keys == [root_key(TOPIC_ID, 2), root_key(TOPIC_ID, 3)]
+    assert swept(log).orphans == [root_key(TOPIC_ID, 2), root_key(TOPIC_ID, 3)]
     assert below(log) == []
 
 
@@ -368,4 +369,4 @@ def test_who_may_not_list_uploads_sweeps_the_rest(log: RemoteLog) -> None:
     log.clock.advance(DAY_S)
     log.store = FaultStore(log.store, [Fault(FaultKind.PERMISSION, "listuploads", "*", times=-1)])
     found = run(log, sweep_strays(delete=True))
-    assert (found.keys, found.uploads, "403" in found.unlisted) == ([key], [], True)
+    assert (found.orphans, found.uploads, "403" in found.unlisted) == ([key], [], True)
