@@ -64,7 +64,7 @@ def play(stage: Stage, without: str) -> Landings | None:
             stage.report.skip(claim, without)
         return None
     settings = ["--partitions", str(PARTITIONS), "--set", "cleanup.policy=compact"]
-    stage.tiered("topics", "create", POSITIONS, *settings, timeout_s=READ_TIMEOUT_S)
+    stage.tiered("topic", "create", POSITIONS, *settings, timeout_s=READ_TIMEOUT_S)
     landings = Landings()
     landings.sample(0)
     stop = threading.Event()

@@ -156,14 +156,14 @@ def settings_page() -> str:
     return "\n".join(
         [
             "# Settings\n",
-            "An option wins over the variable, the variable over the file, the file over the default. `tiered config show --origin` prints the source.",
+            "An option wins over the variable, the variable over the file, the file over the default. `tiered config` prints the source.",
             "The file is TOML, and `--config` or `TIERED_CONFIG` names it. Unknown keys are errors.\n",
             "## All programs\n",
             table(words, programs),
             "## The daemon: table `[uploader]`\n",
             table(words, uploader_settings()),
             "## Topics\n",
-            "`tiered topics create --set NAME=VALUE`, or `config={...}` of `log.topic`. Sizes and times take units: `64MiB`, `7d`. -1 is no limit.\n",
+            "`tiered topic create --set NAME=VALUE`, or `config={...}` of `log.topic`. Sizes and times take units: `64MiB`, `7d`. -1 is no limit.\n",
             table(("setting", "default", "meaning"), topic_settings()),
             "## A log in a program\n",
             f"`tiered.open(..., config=LogConfig(...))` of `tiered.config`.\n\n{inspect.getdoc(config.LogConfig)}\n",
@@ -195,7 +195,7 @@ def metrics() -> str:
             "[Monitoring](../operations/monitoring.md) says which of them to watch. Labels: `topic` and `partition`, `op`, `status`, `directory`.\n",
             "## Of the daemon: `/metrics`\n",
             table(("name", "type", "meaning"), daemon),
-            "## Of a log: `log.metrics()` and `tiered local metrics`\n",
+            "## Of a log: `log.metrics()` and `tiered metrics`\n",
             "The daemon adds those of the directory's writer to its own.\n",
             table(("name", "type", "computed in"), [rows[name] for name in sorted(rows)]),
         ]

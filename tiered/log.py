@@ -426,7 +426,7 @@ class Log:
                     f"there is no topic {name} in {self.directory}", hint=self._named(name) or "topics() names them"
                 )
             if self._store is not None:
-                hint = "`tiered topics delete --local-only` deletes the copy on this disk"
+                hint = "`tiered topic delete --local-only` deletes the copy on this disk"
                 raise ConfigError(f"topic {name} is tiered: its records in {self.remote} would stay", hint=hint)
             self._local.delete_topic(name)
             self._topics.pop(name, None)
@@ -624,7 +624,7 @@ def _check_same(
     if wanted_partitions is not None and wanted_partitions > partitions:
         raise ConfigError(
             f"topic {name} has {partitions} partitions, not {wanted_partitions}",
-            hint=f"add_partitions() of the topic or `tiered topics alter {name} --partitions {wanted_partitions}`"
+            hint=f"add_partitions() of the topic or `tiered topic set {name} --partitions {wanted_partitions}`"
             " adds some; leave partitions out to use the topic's own",
         )
     have = config.to_properties()
@@ -632,5 +632,5 @@ def _check_same(
     if others:
         raise ConfigError(
             f"topic {name} exists with other settings: {', '.join(others)}",
-            hint="leave config out to use the topic's own, or change the topic with `tiered topics alter`",
+            hint="leave config out to use the topic's own, or change the topic with `tiered topic set`",
         )

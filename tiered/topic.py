@@ -236,7 +236,7 @@ class Topic(TopicReads):
         if self._is_internal:
             raise ConfigError(
                 f"{self.name} is internal: only the transaction coordinator appends to it",
-                hint="`tiered dump-segment` shows what it holds",
+                hint="`tiered inspect` shows what it holds",
             )
         return self._usable(partition)
 

@@ -176,8 +176,8 @@ class Host:
 
 def maintainer(name: str, folder: Path, remote: str, endpoint: str) -> Actor:
     """Rounds of maintenance, one a second. A newer claim of the other one is told, and left for the next round."""
-    command = [*MODULE, "tiered", "--remote", remote, "--endpoint-url", endpoint, "maintain", "run"]
-    return Actor(name, lambda _: [*command, "--loop", "--every", "1s", "--yes"], folder)
+    command = [*MODULE, "tiered", "--remote", remote, "--endpoint-url", endpoint, "maintain"]
+    return Actor(name, lambda _: [*command, "--loop", "1s", "--yes"], folder)
 
 
 def reader(name: str, folder: Path, remote: str, endpoint: str, seed: int) -> Actor:

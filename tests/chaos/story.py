@@ -211,7 +211,7 @@ class Story:
             self._program("uploader", "sync", "--wait", "--timeout", "100s", *self._place(host.directory))
         for actor in self._others:
             actor.stop({0, -signal.SIGTERM})
-        self._tiered("maintain", "run", "--yes")
+        self._tiered("maintain", "--yes")
         self.report.forecasts, self.report.faults = self._weather.forecasts, self._weather.met
 
     def _must_be_fenced(self, writer: Actor) -> None:
@@ -275,7 +275,7 @@ class Story:
     def _restore(self, content: ledger.Content) -> None:
         """A fresh directory from the bucket alone holds the same records."""
         target = self.folder / "restored"
-        self._tiered("restore", "--to", str(target))
+        self._tiered("restore", "--log-dir", str(target))
         restored = self._read(target)
         for (topic, partition), records in content.items():
             if restored[topic, partition] != records:

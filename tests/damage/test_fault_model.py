@@ -362,7 +362,7 @@ def test_a_registry_entry(place: Bucket, damage: Damage) -> None:
 def test_a_disk_that_may_not_go_on(place: Bucket, tmp_path: Path, how: str) -> None:
     other, url = tmp_path / "other", place.store.url
     if how == "fenced":
-        assert run(["restore", "--to", str(other), "--remote", url]) == 0
+        assert run(["restore", "--log-dir", str(other), "--remote", url]) == 0
     else:
         shutil.copytree(place.directory, other)
     with tiered.open(other if how == "fenced" else place.directory, url) as log:

@@ -125,7 +125,7 @@ def test_what_is_refused_is_told_in_one_sentence(spark: SparkSession, url: str) 
     df = numbers(spark, 3, 1)
     told = error_of(lambda: df.write.format("tiered").mode("append").option("topic", "nowhere").save(url))
     assert "there is no topic nowhere" in told
-    assert "tiered topics create nowhere" in told
+    assert "tiered topic create nowhere" in told
     assert "a log is only appended to" in error_of(lambda: writer(df).mode("overwrite").save(url))
     for mode in ("error", "ignore"):
         assert "UNSUPPORTED_DATA_SOURCE_SAVE_MODE" in error_of(lambda mode=mode: writer(df).mode(mode).save(url))

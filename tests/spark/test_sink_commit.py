@@ -165,7 +165,7 @@ def test_a_partition_that_a_local_log_owns_is_refused_with_the_command(bucket: B
     store = FaultStore(bucket.store)
     with pytest.raises(FencedError) as told:
         bucket.commit("query", 0, staged, store)
-    assert "tiered topics handover flights --to spark" in str(told.value)
+    assert "tiered topic transfer flights spark" in str(told.value)
     assert "flights-1" in str(told.value)
     assert not [call for call in store.calls if call[0] == "put"]
     assert found_rows(bucket) == 0

@@ -154,12 +154,12 @@ def test_partitions_that_were_added_meanwhile_change_nothing(url: str) -> None:
 
 def recreate(url: str) -> None:
     """The topic is gone, and another has its name."""
-    assert run(["topics", "alter", "flights", "--set", "gc.grace.ms=0", "--remote", url]) == 0
-    assert run(["topics", "delete", "flights", "--remote", url, "--yes"]) == 0
+    assert run(["topic", "set", "flights", "gc.grace.ms=0", "--remote", url]) == 0
+    assert run(["topic", "delete", "flights", "--remote", url, "--yes"]) == 0
     with pytest.raises(ConfigError, match="topic flights is deleting: nothing can be written to it"):
         Attempt(url, 1)
-    assert run(["gc", "run", "flights", "--remote", url, "--yes"]) == 0
-    assert run(["topics", "create", "flights", "--partitions", "2", "--remote", url]) == 0
+    assert run(["maintain", "--only", "collect", "flights", "--remote", url, "--yes"]) == 0
+    assert run(["topic", "create", "flights", "--partitions", "2", "--remote", url]) == 0
 
 
 @pytest.mark.parametrize("ended", [True, False])

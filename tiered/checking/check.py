@@ -218,7 +218,7 @@ class CheckRun:
         """Raise ``UnknownTopicError`` for a named topic that is in no tier: nothing of it was checked."""
         for topic in self.options.topics:
             if topic not in {tp.topic for tp in self.partitions} | self.unreadable:
-                raise UnknownTopicError(f"there is no topic {topic!r} to check", hint="see `tiered topics list`")
+                raise UnknownTopicError(f"there is no topic {topic!r} to check", hint="see `tiered topic list`")
 
     def _entry(self, topic: str) -> Steps[TopicEntry | None]:
         found = Findings(topic_key(topic))

@@ -84,7 +84,9 @@ def unregistered(
         if unnamed.destroyed:
             text = f"topic id {unnamed.topic_id}: {_listed(unnamed.partitions)} were destroyed with their topic"
             found.add(
-                Severity.INFO, "strays", f"{text}, and something came later; `tiered gc run --orphans` deletes it"
+                Severity.INFO,
+                "strays",
+                f"{text}, and something came later; `tiered maintain --only collect --orphans` deletes it",
             )
         elif unnamed.in_use:
             found.error("unregistered", describe(unnamed, entries))

@@ -30,7 +30,8 @@ from tiered.program.application import (
     split_topic,
 )
 from tiered.program.open_log import open_log, topic_settings
-from tiered.program.output import counted, human_duration
+from tiered.program.open_reader import open_reader, topic_to_read
+from tiered.program.output import counted, human_bytes, human_duration
 from tiered.program.progress import Progress
 from tiered.program.record_input import BINARY, ByteStream, InputShape, LineSource, Recoded, read_records
 from tiered.times import MAX_TIME_MS, format_time
@@ -51,7 +52,7 @@ EXIT_NOTHING = 4
 """Exit code for an empty input."""
 
 
-@click.command("append", cls=Command)
+@click.command("append", cls=Command, exits={4: "the input was empty (csv)"})
 @click.argument("topic", metavar="TOPIC[:P]")
 @click.option(
     "--format", "input_format", type=click.Choice(["lines", "json", "csv"]), default="lines", help="what stdin holds"
@@ -64,7 +65,6 @@ EXIT_NOTHING = 4
 @click.option("-H", "--header", "headers", multiple=True, metavar="K=V", help="a header of every record; repeatable")
 @click.option("-Z", "--null-empty", is_flag=True, help="an empty key or value is null (a tombstone)")
 @click.option("-0", "--null", "nul", is_flag=True, help="NUL ends a record instead of a line end")
-@click.option("-p", "--partition", type=click.IntRange(min=0), help="append to this partition only")
 @click.option("--create", is_flag=True, help="create the log directory and the topic if they are missing")
 @click.option("--partitions", type=click.IntRange(1, MAX_PARTITIONS), help="partitions of a topic that is created")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="setting of a topic that is created")
@@ -94,7 +94,6 @@ def command(app: Application, topic: str, durability: str, timeout_seconds: floa
     """
     name, partition = split_topic(topic)
     check_topic_name(name)
-    chosen = _partition(partition, options["partition"])
     shape = _shape(options)
     create = bool(options["create"])
     settings = [str(pair) for pair in _sequence(options["settings"])]
@@ -110,12 +109,14 @@ def command(app: Application, topic: str, durability: str, timeout_seconds: floa
     if shape.encoding not in (None, BINARY):
         stream = Recoded(stream, shape.encoding)
     source = LineSource(stream, end=end, skips_blank=shape.format != "lines")
+    if app.dry_run:
+        return _plan(app, name, source, shape, create=create)
     begun = app.clock.monotonic()
     with open_log(app, create=create, deadline_seconds=min(STORE_DEADLINE_SECONDS, timeout_seconds)) as log:
         partitions = count if isinstance(count, int) else None
         tally = _Tally(log.topic(name, partitions=partitions, create=create, config=config))
         left_seconds = max(timeout_seconds - (app.clock.monotonic() - begun), 0.0)  # reading the input does not count
-        _append_all(app, tally, source, shape, chosen)
+        _append_all(app, tally, source, shape, partition)
         if durability == "disk":
             log.flush()
         elif durability == "remote":
@@ -124,6 +125,20 @@ def command(app: Application, topic: str, durability: str, timeout_seconds: floa
         app.out.warn("the input is empty, without even a header: nothing was appended")
         return _report(app, name, tally, durability, EXIT_NOTHING)
     return _report(app, name, tally, durability)
+
+
+def _plan(app: Application, name: str, source: LineSource, shape: InputShape, *, create: bool) -> int:
+    """Read the whole input, and print what would be appended. Raises the errors of the input."""
+    if not create:
+        with open_reader(app) as reader:
+            topic_to_read(reader, name)
+    records = size_bytes = 0
+    for record in read_records(source, shape, now_ms=app.clock.now_ms()):
+        records += 1
+        size_bytes += len(record.key or b"") + len(record.value or b"")
+    app.out.summary(0, records=0, dry_run=True, would_append=records, size_bytes=size_bytes)
+    app.out.say(f"dry run: would append {counted(records, 'record')} to {name}, {human_bytes(size_bytes)}")
+    return 0
 
 
 def _append_all(app: Application, tally: _Tally, source: LineSource, shape: InputShape, chosen: int | None) -> None:
@@ -302,14 +317,6 @@ def _header(text: str) -> tuple[str, bytes | None]:
     if not equals or not name:
         raise ConfigError(f"-H {text!r} is not K=V", hint="for example -H trace=abc")
     return name, value.encode("utf-8", "surrogateescape")
-
-
-def _partition(named: int | None, option: object) -> int | None:
-    if isinstance(option, int):
-        if named is not None and named != option:
-            raise ConfigError(f"two partitions are named: {named} and {option}", hint="use TOPIC:P or -p P")
-        return option
-    return named
 
 
 def _sequence(value: object) -> tuple[object, ...]:

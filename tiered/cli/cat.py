@@ -1,24 +1,24 @@
-"""``tiered cat TOPIC``: print records of both tiers, then end."""
+"""``tiered cat TOPIC``: print records of both tiers, then end, or follow."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import click
 
 from tiered.config import MAX_LONG
 from tiered.errors import ConfigError, CorruptionError, OffsetGapError, UnknownTopicError
 from tiered.format.kernels import ConsumerRecord
-from tiered.program.application import Application, Command, pass_application, split_topic
+from tiered.program.application import Application, Command, Seconds, pass_application, split_topic
 from tiered.program.open_reader import chosen_partitions, open_reader, pass_over, topic_to_read
 from tiered.program.output import counted
+from tiered.program.places import LogPlace, need_one_partition, range_of, range_options
 from tiered.program.record_format import compile_format, envelope_line, need_field, plain_line, terminal_line
 from tiered.read.topic import TopicReads
-from tiered.times import parse_time
 
 ISOLATION = click.Choice(["read_uncommitted", "read_committed"])
 WRITE_BYTES = 64 * 1024
@@ -27,127 +27,190 @@ WRITE_BYTES = 64 * 1024
 LOOK_BACK_OFFSETS = 1_000_000
 """Most offsets, beyond the number of records, in which the last records are searched."""
 
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Place to begin: an offset (or "earliest", "latest"), a time, or the ``last`` records of the partition."""
-
-    offset: int | str | None = None
-    since: str | None = None
-    last: int | None = None
+POLL_SECONDS = 0.5
+"""Seconds between two looks for new records. Of a remote tier each is a conditional GET a partition."""
 
 
-@click.command("cat", cls=Command)
+@click.command("cat", cls=Command, exits={14: "offset in no tier"})
 @click.argument("topic", metavar="TOPIC[:P]")
-@click.option("-o", "--offset", "where", metavar="WHERE", help="beginning, end, N, -N (the last N records) or s@TIME")
-@click.option("--end", "end", type=click.IntRange(min=0), metavar="OFFSET", help="stop before this offset")
-@click.option("--since", metavar="TIME", help="first time wanted: 2013-01-01, 2013-01-01T05:00:00Z, ms, -3d, now")
-@click.option("--until", metavar="TIME", help="first time not wanted any more; a record without a time is left out")
-@click.option("--as-of", metavar="WHAT", help="of the bucket as it was: a snapshot's name, a version, or a time")
-@click.option("--pin", is_flag=True, help="hold what is read: no collection takes it away, however long it lasts")
-@click.option("-n", "--count", type=click.IntRange(min=0, max=MAX_LONG), metavar="N", help="stop after N records")
+@range_options
+@click.option("--last", type=click.IntRange(min=0), metavar="N", help="begin with the last N records of each partition")
+@click.option("-n", "--limit", type=click.IntRange(min=0, max=MAX_LONG), metavar="N", help="stop after N records")
+@click.option("-f", "--follow", is_flag=True, help="continue with new records until Ctrl-C")
+@click.option("--key", metavar="K", help="only records of this key (UTF-8)")
+@click.option("--as-of", metavar="WHAT", help="read the bucket as it was: a snapshot's name, a version, or a time")
+@click.option("--template", metavar="T", help=r"format of a record: %s value %k key %o offset %p %t %T %h \n")
 @click.option("--isolation", type=ISOLATION, default="read_uncommitted", show_default=True)
+@click.option("--pin", is_flag=True, help="keep garbage collection away from what is read, however long it takes")
 @click.option(
-    "-f", "--format", "text_format", metavar="FORMAT", help=r"kcat's: %s value %k key %o offset %p %t %T %h \n"
+    "--interval", type=Seconds(min=0.05), default=POLL_SECONDS, show_default=True, help="of --follow, seconds"
 )
 @pass_application
-def command(
-    app: Application, topic: str, count: int | None, isolation: str, text_format: str | None, **at: object
-) -> int:
-    r"""Print records: what is on S3 first, then what is on this disk.
+def command(app: Application, *, topic: str, begin: str | None, end: str | None, **options: Any) -> int:
+    r"""Print records: those in the bucket first, then those on this disk.
 
     \b
     Examples:
       tiered cat flights --log-dir data
-      tiered cat flights:0 --remote s3://acme-logs/prod -o -10
-      tiered cat flights --remote s3://acme-logs/prod --since 2013-01-01 --until 2013-01-08 --json
-      tiered cat flights --remote s3://acme-logs/prod --as-of before-release
-      tiered cat flights --remote s3://acme-logs/prod --pin | slow-import
-      tiered cat flights --log-dir data -f '%p/%o %k: %s\n'
+      tiered cat flights --log-dir data --last 10 --follow
+      tiered cat flights --remote s3://acme-logs/prod --from 2013-01-01 --to 2013-01-08 --json
+      tiered cat flights:0 --remote s3://acme-logs/prod --from 4711 --limit 1
+      tiered cat flights --remote s3://acme-logs/prod --key N14228 --as-of before-release
+      tiered cat flights --log-dir data --template '%p/%o %k: %s\n'
     """
     name, partition = split_topic(topic)
-    where, end, since, until, as_of = (at[key] for key in ("where", "end", "since", "until", "as_of"))
-    start = parse_start(_text(where), _text(since))
-    if end is not None and until is not None:
-        raise ConfigError("--end (an offset) and --until (a time) exclude each other", hint="give one of them")
-    _check_order(start.since, _text(until), app.clock.now_ms())
-    render = renderer(app, text_format)
+    ends = range_of(begin, end, app.clock.now_ms())
+    last, follow, limit = options["last"], options["follow"], options["limit"]
+    _refuse_pairs({"--from": begin, "--to": end, "--follow": follow or None, **_named(options, "last", "key", "as_of")})
+    render = renderer(app, options["template"])
+    wanted = _with_key(options["key"])
     app.out.begin("cat", topic=name, records=0, complete=False)
-    with open_reader(app, _text(as_of), pin=bool(at["pin"])) as reader:
+    with open_reader(app, options["as_of"], pin=options["pin"]) as reader:
         source = topic_to_read(reader, name)
         partitions = chosen_partitions(name, source.partitions, partition)
-        if as_of is not None:
+        if options["as_of"] is not None:
             for tp, taken in reader.taken(name, partition=partition).items():
                 app.out.say(f"{tp}: {taken}")
-        if len(partitions) > 1 and (isinstance(start.offset, int) or end is not None):
-            raise ConfigError(
-                f"offsets differ by partition, and {name} has {len(partitions)}", hint=f"name one: {name}:0"
-            )
-        stop = end if isinstance(end, int) else None
-        begins: Mapping[int, int | str | None] = dict.fromkeys(partitions, start.offset)
+        need_one_partition(name, len(partitions), *ends)
+        begins: Mapping[int, int | str | None] = dict.fromkeys(partitions, ends[0].offset)
         code = 0
-        if start.last is not None:
-            find = partial(last_start, app, source, last=start.last, isolation=isolation)
+        if last is not None:
+            find = partial(last_start, app, source, last=last, isolation=options["isolation"])
             begins, code = begin_each(app, name, partitions, find)
-        away: list[int] = []
-
-        def records() -> Iterator[ConsumerRecord]:
-            for chosen, begin in begins.items():
-                try:
-                    yield from source.read(
-                        chosen,
-                        start=begin,
-                        end=stop,
-                        since=start.since,
-                        until=_text(until),
-                        isolation=isolation,
-                        on_trimmed="raise" if start.last is None else "jump",  # it was found a while ago
-                    )
-                except UnknownTopicError as elsewhere:  # in another directory of the log
-                    if len(partitions) == 1:
-                        raise
-                    away.append(pass_over(app, name, chosen, elsewhere))
-
-        printed = print_records(app, islice(records(), count), render)
-    code = max(away, default=code)
+        elif follow:
+            begins, code = begin_each(app, name, partitions, partial(_first, source, ends[0]))
+        if follow:
+            printed = _follow(app, source, begins, wanted, render=render, limit=limit, options=options)
+        else:
+            reading = _CatReading(
+                app, source, name, ends, options["isolation"], on_trimmed="raise" if last is None else "jump"
+            )
+            printed = print_records(app, islice(wanted(reading.records(begins)), limit), render)
+            code = reading.code or code
     app.out.summary(code, records=printed, complete=not code)
     app.out.detail(counted(printed, "record"))
     return code
 
 
-def _check_order(since: str | None, until: str | None, now_ms: int) -> None:
-    """Raise ConfigError if the times are reversed. The empty answer would look like an empty log."""
-    if since is None or until is None:
-        return
-    if parse_time(until, now_ms=now_ms) < parse_time(since, now_ms=now_ms):
-        raise ConfigError(f"--until {until} is before --since {since}", hint="exchange them, or leave one out")
+def _named(options: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {"--" + name.replace("_", "-"): options[name] for name in names}
 
 
-def parse_start(where: str | None, since: str | None) -> Start:
-    """Return the place that ``-o`` or ``--since`` names. Raises ``ConfigError``."""
-    if where is None:
-        return Start(since=since)
-    if since is not None:
-        raise ConfigError("-o and --since exclude each other", hint="give one of them")
-    if where.startswith("s@"):
-        return Start(since=where[2:])
-    words = {"beginning": "earliest", "earliest": "earliest", "end": "latest", "latest": "latest"}
-    if where in words:
-        return Start(offset=words[where])
-    digits = where.removeprefix("-")
-    if digits.isascii() and digits.isdigit() and len(digits) <= 19:
-        number = int(where)
-        return Start(last=-number) if where.startswith("-") else Start(offset=number)
-    raise ConfigError(
-        f"-o {where!r} is no place in a log", hint="beginning, end, an offset, -N for the last N, or s@TIME"
+def _refuse_pairs(given: Mapping[str, Any]) -> None:
+    """Raise ConfigError for two options that exclude each other."""
+    pairs = (
+        ("--last", "--from"),
+        ("--last", "--to"),
+        ("--last", "--key"),
+        ("--follow", "--to"),
+        ("--follow", "--as-of"),
     )
+    for one, other in pairs:
+        if given[one] is not None and given[other] is not None:
+            raise ConfigError(f"{one} and {other} exclude each other", hint="give one of them")
+
+
+def _with_key(key: str | None) -> Callable[[Iterator[ConsumerRecord]], Iterator[ConsumerRecord]]:
+    """Return a filter for records of this key."""
+    if key is None:
+        return lambda records: records
+    raw = key.encode("utf-8", "surrogateescape")  # as the shell gave it
+    return lambda records: (record for record in records if record.key == raw)
+
+
+class _CatReading:
+    """Records of several partitions, one after the other. ``code``: exit code of partitions that were passed over."""
+
+    def __init__(
+        self,
+        app: Application,
+        source: TopicReads,
+        name: str,
+        ends: tuple[LogPlace, LogPlace],
+        isolation: str,
+        *,
+        on_trimmed: str,
+    ) -> None:
+        self._app, self._source, self._name, self._ends = app, source, name, ends
+        self._isolation, self._on_trimmed = isolation, on_trimmed
+        self.code = 0
+
+    def records(self, begins: Mapping[int, int | str | None]) -> Iterator[ConsumerRecord]:
+        """Yield the records. A partition in another directory of the log is a warning, unless it is the only one."""
+        first, last = self._ends
+        for chosen, begin in begins.items():
+            try:
+                yield from self._source.read(
+                    chosen,
+                    start=begin,
+                    end=last.offset,
+                    since=first.time_ms,
+                    until=last.time_ms,
+                    isolation=self._isolation,
+                    on_trimmed=self._on_trimmed,
+                )
+            except UnknownTopicError as elsewhere:
+                if len(begins) == 1:
+                    raise
+                self.code = max(self.code, pass_over(self._app, self._name, chosen, elsewhere))
+
+
+def _first(source: TopicReads, begin: LogPlace, partition: int) -> int:
+    """Return the offset of a place in a partition. A time after all records is the end."""
+    stream = source.stream(partition)
+    if begin.time_ms is not None:
+        found = stream.offset_for_time(begin.time_ms)
+        return stream.latest() if found is None else found[0]
+    return stream.offset("earliest" if begin.offset is None else begin.offset)
+
+
+def _follow(
+    app: Application,
+    source: TopicReads,
+    begins: Mapping[int, Any],
+    wanted: Callable[[Iterator[ConsumerRecord]], Iterator[ConsumerRecord]],
+    *,
+    render: Callable[[ConsumerRecord], bytes],
+    limit: int | None,
+    options: Mapping[str, Any],
+) -> int:
+    """Print records in rounds until ``limit`` is reached. Return their number."""
+    app.out.endless = limit is None
+    printed, next_offsets = 0, dict(begins)
+    while True:
+        left = None if limit is None else limit - printed
+        new = wanted(_new_records(source, next_offsets, options["isolation"]))
+        printed += _round(app, new, render=render, limit=left)
+        app.out.summary_fields["records"] = printed
+        if printed == limit or not next_offsets:
+            return printed
+        app.clock.sleep(options["interval"])
+        app.out.need_reader()
+
+
+def _round(
+    app: Application, records: Iterator[ConsumerRecord], *, render: Callable[[ConsumerRecord], bytes], limit: int | None
+) -> int:
+    """Print the records that exist now. Return their number."""
+    printed = print_records(app, records if limit is None else islice(records, limit), render)
+    app.out.flush()
+    return printed
+
+
+def _new_records(source: TopicReads, next_offsets: dict[int, int], isolation: str) -> Iterator[ConsumerRecord]:
+    """Yield records from ``next_offsets`` on, and advance it with each record."""
+    for partition, start in list(next_offsets.items()):
+        # "jump": a follower that retention has overtaken continues at the new beginning.
+        for record in source.read(partition, start=start, isolation=isolation, on_trimmed="jump"):
+            next_offsets[partition] = record.offset + 1
+            yield record
 
 
 def renderer(app: Application, text_format: str | None) -> Callable[[ConsumerRecord], bytes]:
-    """Return the function that makes bytes of a record: the envelope, the given format, or the value as a line."""
+    """Return the function that makes bytes of a record: the envelope, the given template, or the value as a line."""
     if app.out.json_mode:
         if text_format is not None:
-            raise ConfigError("-f and --json exclude each other", hint="give one of them")
+            raise ConfigError("--template and --json exclude each other", hint="give one of them")
         return envelope_line
     if text_format is not None:
         return compile_format(need_field(text_format))
@@ -219,7 +282,9 @@ def last_start(app: Application, source: TopicReads, partition: int, *, last: in
         first, found = at if count else first, found + count
     if found < last and least > earliest:
         told = f"{counted(found, 'record')} among the last {end - least} offsets, it was looked no further back"
-        app.out.warn(f"{stream.tp}: {told}: `tiered cat {stream.tp.topic}:{partition} -o OFFSET` reads from there on")
+        app.out.warn(
+            f"{stream.tp}: {told}: `tiered cat {stream.tp.topic}:{partition} --from OFFSET` reads from there on"
+        )
     return first
 
 
@@ -230,7 +295,3 @@ def _last_of(offsets: Iterator[int], most: int, span: int) -> tuple[int, int]:
         return (0, 0) if first is None else (1 + sum(1 for _ in offsets), first)
     kept = deque(offsets, maxlen=most)
     return len(kept), kept[0] if kept else 0
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None

@@ -17,7 +17,7 @@ from tiered.program.progress import Progress
 from tiered.store.driver import drive
 
 
-@click.command("check", cls=Command)
+@click.command("check", cls=Command, exits={0: "nothing wrong", 3: "warnings", 13: "something is damaged or missing"})
 @click.argument("topics", nargs=-1, metavar="[TOPIC...]")
 @reading_options("read every byte of the bucket, not only sizes, checksums and indexes; decode every record")
 @pass_application
@@ -29,11 +29,11 @@ def command(  # noqa: PLR0917 - the options
     no_pin: bool,
     orphans: bool,
 ) -> int:
-    """Verify a log: every local byte, the catalog's invariants, every object and index of the bucket.
+    """Verify a log: bytes, indexes, catalog and objects.
 
-    Takes no lock and changes nothing, so that it may run beside a writer. While data is read a pin keeps collections
-    from taking what is still to be read; a role that may not make one reads without. Exit code 0: nothing wrong; 3:
-    warnings; 12: something may not be read, nothing else is wrong; 13: something is damaged or missing.
+    It reads every local byte, and compares every object and index of the bucket with the catalog. It takes no lock and
+    changes nothing, so it may run beside a writer. While data is read, a pin keeps garbage collection away from it. A
+    role that may not make one reads without.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""``tiered config show [--origin]``: print every setting, its value and its source."""
+"""``tiered config``: print every setting, its value and its source."""
 
 from __future__ import annotations
 
@@ -6,37 +6,29 @@ import re
 
 import click
 
-from tiered.program.application import Application, Group, pass_application
+from tiered.program.application import Application, Command, pass_application
 from tiered.program.output import columns
 from tiered.program.settings import SETTINGS, Scalar, foreign_tables
 
 
-@click.group(cls=Group, name="config")
-def command() -> None:
-    """Settings of the command line."""
-
-
-@command.command("show")
-@click.option("--origin", is_flag=True, help="say where each value comes from")
+@click.command("config", cls=Command)
 @pass_application
-def show(app: Application, origin: bool) -> int:
-    """Print every setting: flag, then TIERED_*, then the file, then the default.
+def command(app: Application) -> int:
+    """Print every setting, its value and its origin.
+
+    A flag has precedence over TIERED_*, that over the file, that over the default.
 
     \b
     Example:
-      tiered --config tiered.toml config show --origin
+      tiered config --config tiered.toml
     """
     names = [setting.name for setting in SETTINGS]
     fields: dict[str, object] = {
         "config": str(app.config) if app.config else None,
         "settings": {name: {"value": _shown(app, name), "origin": app.values[name].origin} for name in names},
     }
-    header = ["setting", "value", "origin"] if origin else ["setting", "value"]
-    rows = []
-    for name in names:
-        row: list[object] = [name, _shown(app, name)]
-        rows.append([*row, app.values[name].origin] if origin else row)
-    lines = columns(header, rows)
+    rows = [[name, _shown(app, name), app.values[name].origin] for name in names]
+    lines = columns(["setting", "value", "origin"], rows)
     foreign = foreign_tables(app.config)
     if foreign:
         fields["unchecked_tables"] = foreign
@@ -44,7 +36,7 @@ def show(app: Application, origin: bool) -> int:
         lines.append(
             f"{shown} in {app.config}: not shown and not checked here; tiered-uploader checks it when it starts"
         )
-    return app.out.result("config show", fields, lines)
+    return app.out.result("config", fields, lines)
 
 
 def _shown(app: Application, name: str) -> Scalar:

@@ -66,11 +66,11 @@ class Diagnosis:
     exit_code: int = 0
 
 
-@click.command("doctor", cls=Command)
+@click.command("doctor", cls=Command, exits={3: "warnings"})
 @click.option("--write-probe", is_flag=True, help="also write and delete small objects under probe/ in the bucket")
 @pass_application
 def command(app: Application, write_probe: bool) -> int:
-    """Check the program, the settings, the log directory and the store, and say what to change.
+    """Check program, settings, disk and store, and advise.
 
     Without --write-probe nothing is written anywhere, so that read-only credentials are enough.
 

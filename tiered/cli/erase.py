@@ -19,7 +19,6 @@ from tiered.program.application import (
     Application,
     Command,
     confirm,
-    destructive,
     pass_application,
     split_topic,
 )
@@ -44,37 +43,33 @@ from tiered.remote.claim import owner_of
 from tiered.store.capabilities import probe
 
 
-@click.command("erase", cls=Command)
+@click.command("erase", cls=Command, exits={3: "some objects or the disk still hold records"})
 @click.argument("selected", metavar="TOPIC[:P]")
 @selection_options
 @click.option("--now", is_flag=True, help="delete the old objects without gc.grace.ms; refused under pins, snapshots")
-@destructive
 @pass_application
 def command(
     app: Application,
     *,
     selected: str,
     now: bool,
-    dry_run: bool,
-    yes: bool,
     **asked: Any,
 ) -> int:
-    """Take the records of some keys out of the bucket, for good.
+    """Delete the records of some keys from the bucket for good.
 
-    Reads every segment, writes those that hold them anew without them (all other records keep their offsets and their
-    bytes), reads all that is left, and writes a receipt below erasures/, with keys as hashes alone. Cut short, the same
-    command goes on. Readers and writers go on meanwhile.
+    The command reads every segment and rewrites those that hold such records without them. All other records keep
+    their offsets and bytes. Then it reads all that is left, and writes a receipt below erasures/, with hashes of the
+    keys. If it is cut short, the same command continues. Readers and writers continue meanwhile.
 
-    The old objects go with the grace time, or with --now. Exit code 0: no object holds them any more; 3: some still
-    do, the same command tells which, and later that they are gone. What lies on disks stays there until it leaves by
-    local.retention.* or by `tiered local drop`: with --log-dir the directory is read, too, and counted (exit code 3).
-    Noncurrent versions of a versioned bucket stay until its owner runs the commands that the receipt holds.
+    The old objects are deleted after gc.grace.ms, or at once with --now. Until then the exit code is 3. Records on a
+    disk stay until local.retention.* or `tiered disk drop` deletes them: with --log-dir they are counted. Noncurrent
+    versions of a versioned bucket stay until its owner runs the commands that the receipt holds.
 
     \b
     Examples:
       tiered erase users --key alice@example.org --remote s3://acme-logs/prod --dry-run
       tiered erase users --keys gone.txt --now --remote s3://acme-logs/prod --yes
-      tiered erase clicks:3 --key-prefix session- --before 2026-01-01 --remote s3://acme-logs/prod --yes --json
+      tiered erase clicks:3 --key-prefix session- --to 2026-01-01 --remote s3://acme-logs/prod --yes --json
     """
     app.need_remote()
     selection = selection_of(app, **asked)
@@ -91,12 +86,12 @@ def command(
         disk = _on_disk(app, topic, numbers, selection)
         shown = [plan_fields(plan) for plan in plans]
         lines = [*plan_table(shown), *_disk_lines(topic, app.log_dir, disk), *stays(shown)]
-        if dry_run:
+        if app.dry_run:
             fields = {"dry_run": True, "job": job_id, "partitions": shown, "disk": disk}
             return app.out.result("erase", fields, lines)
         for line in lines:
             app.out.say(line)
-        confirm(app, "erase", question(shown), yes=yes)
+        confirm(app, "erase", question(shown))
         return _carry_out(app, tiers, plans, selection, job_id, topic=topic, now=now, disk=disk)
 
 
@@ -189,7 +184,7 @@ def _disk_lines(topic: str, directory: Path | None, disk: Sequence[dict[str, Any
     ]
     return lines + [
         f"on the disk partition {one['partition']} holds {counted(one['records'], 'record')} of it, offsets "
-        f"{one['from']} to {one['to']}: `tiered local drop {topic}:{one['partition']} --before {one['to']} --log-dir "
+        f"{one['from']} to {one['to']}: `tiered disk drop {topic}:{one['partition']} --to {one['to']} --log-dir "
         f"{directory}` drops what is sealed and in the bucket; beside a running writer `local.retention.ms` does"
         for one in disk
         if one["records"]

@@ -21,9 +21,10 @@ FAMILIES = {"cn-": "aws-cn", "us-gov-": "aws-us-gov"}
 @click.option("--pins", is_flag=True, help="reader, spark: may also pin what they read")
 @pass_application
 def command(app: Application, role: str | None, pins: bool) -> int:
-    """Print the policy for one kind of program: exactly the keys of --remote, and no action that it does without.
+    """Print the smallest IAM policy for one kind of program.
 
-    Nothing is asked of the bucket. With --sse-kms-key-id (an ARN) the key's part is in it.
+    It names exactly the keys of --remote, and only actions that the program needs. Nothing is asked of the bucket. With
+    a KMS key (an ARN) the policy has the key's part.
 
     \b
     Examples:

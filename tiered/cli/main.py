@@ -1,4 +1,4 @@
-"""Entry point: find the command, run it, and turn its end into an exit code.
+"""CommandEntry point: find the command, run it, and turn its end into an exit code.
 
 ::
 
@@ -26,64 +26,34 @@ from tiered.program.command_line import run_command
 
 
 class CommandEntry(NamedTuple):
-    """A command of the list: its module and its line in the help."""
+    """A command of the list: its section and its line in the help. Its module has its name."""
 
-    module: str
+    section: str
     about: str
 
 
 COMMANDS = {
-    "append": CommandEntry("tiered.cli.append", "Append records from standard input."),
-    "cat": CommandEntry("tiered.cli.cat", "Print records: what is on S3 first, then what is on this disk."),
-    "tail": CommandEntry("tiered.cli.tail", "Print the last records of a topic."),
-    "topics": CommandEntry("tiered.cli.topics", "List, create, describe, alter, delete and hand over topics."),
-    "offsets": CommandEntry(
-        "tiered.cli.offsets",
-        "Print offsets: the earliest, the latest (where the next record goes), and the first at or after a time.",
-    ),
-    "status": CommandEntry("tiered.cli.status", "Say whether the records are safe, and where every partition stands."),
-    "segments": CommandEntry("tiered.cli.segments", "List segments: offsets, sizes, times, and which tier holds them."),
-    "dump-segment": CommandEntry(
-        "tiered.cli.dump_segment",
-        "Print batches, records, index entries, snapshots and checkpoints; works on any Kafka log directory.",
-    ),
-    "doctor": CommandEntry(
-        "tiered.cli.doctor",
-        "Check the program, the settings, the log directory and the store, and say what to change.",
-    ),
-    "iam-policy": CommandEntry(
-        "tiered.cli.iam_policy",
-        "Print the policy for one kind of program: exactly the keys of --remote, and no action that it does without.",
-    ),
-    "check": CommandEntry(
-        "tiered.cli.check",
-        "Verify a log: every local byte, the catalog's invariants, every object and index of the bucket.",
-    ),
-    "restore": CommandEntry(
-        "tiered.cli.restore",
-        "Build a log directory from the bucket alone, ready to be opened for writing.",
-    ),
-    "repair": CommandEntry("tiered.cli.repair", "Repair a log. What is replaced is kept."),
-    "maintain": CommandEntry("tiered.cli.maintain", "Retention, merging and compaction of what is in the bucket."),
-    "gc": CommandEntry("tiered.cli.gc", "Delete what the catalog names no more, once nobody can need it."),
-    "erase": CommandEntry("tiered.cli.erase", "Take the records of some keys out of the bucket, for good."),
-    "spark": CommandEntry(
-        "tiered.cli.spark",
-        "Maintenance, checks, erasures and exports of a bucket on Spark, for what outgrows one machine.",
-    ),
-    "snapshot": CommandEntry(
-        "tiered.cli.snapshot",
-        "Keep a version of the bucket readable: nothing that it names is collected.",
-    ),
-    "local": CommandEntry("tiered.cli.local", "Background tasks and log directories of this machine."),
-    "transactions": CommandEntry(
-        "tiered.cli.transactions",
-        "Transactions of a log directory: by id, by partition, and those that hang.",
-    ),
-    "truncate": CommandEntry("tiered.cli.truncate", "Remove the records of a partition from an offset on."),
-    "config": CommandEntry("tiered.cli.config", "Settings of the command line."),
+    "append": CommandEntry("Records", "Append records from standard input."),
+    "cat": CommandEntry("Records", "Print records: those in the bucket first, then those on this disk."),
+    "topic": CommandEntry("Records", "List, create, show, change, delete and transfer topics."),
+    "maintain": CommandEntry("Run", "Expire, merge and compact in the bucket, and delete garbage."),
+    "status": CommandEntry("Run", "Print whether the records are safe, and where they are."),
+    "snapshot": CommandEntry("Keep", "Create, list and delete versions of the bucket that stay readable."),
+    "restore": CommandEntry("Keep", "Build a log directory from the bucket alone."),
+    "check": CommandEntry("Keep", "Verify a log: bytes, indexes, catalog and objects."),
+    "repair": CommandEntry("Keep", "Repair a log. What is replaced is kept."),
+    "erase": CommandEntry("Keep", "Delete the records of some keys from the bucket for good."),
+    "inspect": CommandEntry("Look", "Print what the files of any Kafka log directory hold."),
+    "doctor": CommandEntry("Look", "Check program, settings, disk and store, and advise."),
+    "config": CommandEntry("Look", "Print every setting, its value and its origin."),
+    "iam-policy": CommandEntry("Look", "Print the smallest IAM policy for one kind of program."),
+    "metrics": CommandEntry("Look", "Print the metrics of a log directory, as Prometheus reads them."),
+    "disk": CommandEntry("Look", "Compact, drop, move and truncate partitions on this disk."),
+    "transaction": CommandEntry("Look", "List transactions of a log directory, and abort one that hangs."),
+    "spark": CommandEntry("Spark", "Maintain, check, erase and export a bucket on Spark."),
 }
-"""Commands by name. A command's module is imported only when the command is used."""
+"""Commands by name, in the order of daily work. A command's module is imported only when the command is used."""
+SECTIONS = ("Records", "Run", "Keep", "Look", "Spark")
 
 
 class Commands(Group):
@@ -98,20 +68,22 @@ class Commands(Group):
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
-        command: click.Command = importlib.import_module(entry.module).command
+        command: click.Command = importlib.import_module(f"tiered.cli.{cmd_name.replace('-', '_')}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands from the list, so that the help imports no command."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.about) for name, entry in COMMANDS.items()])
+        for section in SECTIONS:
+            with formatter.section(section):
+                formatter.write_dl([(name, each.about) for name, each in COMMANDS.items() if each.section == section])
 
 
 @click.group(cls=Commands, name="tiered")
 def tiered() -> None:
     """A log in Kafka's file format: the hot tail on this disk, everything older on S3.
 
-    Data goes to stdout, talk to stderr. Settings: flag, then TIERED_*, then --config FILE, then default.
+    Data goes to stdout, messages to stderr. A flag has precedence over TIERED_*, that over --config FILE. The daemon is
+    a program of its own: tiered-uploader run, sync, pause, resume.
     """
 
 

@@ -1,4 +1,4 @@
-"""``tiered maintain plan|run``: plan and run retention, merging and compaction of the bucket."""
+"""``tiered maintain``: retention, merging, compaction and garbage collection of the bucket."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from tiered.errors import (
 from tiered.format.root import STATE_DELETING
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import ROUTINE, MaintenanceAction, MaintenanceKind, MaintenancePlan
-from tiered.program.application import Application, Command, Group, confirm, pass_application, split_topic
+from tiered.program.application import Application, Command, confirm, pass_application, split_topic
 from tiered.program.limit_options import with_limits
-from tiered.program.maintenance_loop import EVERY_MS, MaintenanceLoop, Scope, room_for
+from tiered.program.maintenance_loop import MaintenanceLoop, Scope, room_for
 from tiered.program.open_log import Tiers, TopicFacts, open_tiers, tell_unreadable
 from tiered.program.open_reader import chosen_partitions
 from tiered.program.open_store import open_remote
@@ -54,11 +54,6 @@ Failed = dict[TopicPartition, TieredError]
 """Errors by partition of those that were left out."""
 
 
-@click.group("maintain", cls=Group)
-def command() -> None:
-    """Retention, merging and compaction of what is in the bucket."""
-
-
 def _only(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[MaintenanceKind, ...]:
     if value is None:
         return ROUTINE
@@ -76,92 +71,64 @@ def _every(_context: click.Context, _parameter: click.Parameter, value: str | No
         return None
     found = parse_duration_ms(value)
     if found < 1:
-        raise ConfigError(f"--every {value}: it is not longer than nothing", hint="10m, 1h")
+        raise ConfigError(f"--loop {value}: the rest between rounds is not longer than nothing", hint="10m, 1h")
     return found
 
 
-_SELECTED = click.argument("selected", required=False, metavar="[TOPIC[:P]]")
-_KINDS = click.option(
+@click.command("maintain", cls=Command, exits={3: "something was left"})
+@click.argument("selected", required=False, metavar="[TOPIC[:P]]")
+@click.option(
     "--only",
     "kinds",
     callback=_only,
     metavar="KINDS",
-    help="retention,merge,compact,collect: all of them by default; reencode: what is there in the topic's "
-    "compression.type, and in the batch format of today",
+    help="retention,merge,compact,collect: all of them by default; reencode: rewrite segments in the topic's "
+    "compression.type and the newest batch format",
 )
-_BEGIN = click.option(
-    "--start-offset",
-    "begin_at",
-    type=click.IntRange(0),
-    metavar="N",
-    help="retention: the partition is to begin at offset N",
+@click.option("--orphans", is_flag=True, help="also delete objects that no catalog names; lists")
+@click.option(
+    "--loop", "every", callback=_every, metavar="EVERY", help="run again after this rest (10m), until SIGTERM"
 )
-
-
-@command.command("plan", cls=Command)
-@_SELECTED
-@_KINDS
-@_BEGIN
-@pass_application
-def plan_command(
-    app: Application, *, selected: str | None, kinds: tuple[MaintenanceKind, ...], begin_at: int | None
-) -> int:
-    """Print what is to be done, why, and what it costs. Nothing is changed.
-
-    \b
-    Examples:
-      tiered maintain plan --remote s3://acme-logs/prod
-      tiered maintain plan flights:0 --remote s3://acme-logs/prod --only retention --json
-    """
-    return maintain(app, "maintain plan", MaintainScope(selected, kinds, begin_at), dry_run=True)
-
-
-@command.command("run", cls=Command)
-@_SELECTED
-@_KINDS
-@_BEGIN
-@click.option("--dry-run", is_flag=True, help="print the plan only")
-@click.option("--yes", is_flag=True, help="do not ask")
-@click.option("--loop", is_flag=True, help="again and again until SIGTERM, which ends between two actions; needs --yes")
-@click.option("--every", callback=_every, metavar="TIME", help="with --loop: the rest between rounds, 10m by default")
+@click.option(
+    "--start-offset", "begin_at", type=click.IntRange(0), metavar="N", help="trim the partition up to offset N"
+)
 @with_limits
 @pass_application
-def run_command(
+def command(
     app: Application,
     *,
     selected: str | None,
     kinds: tuple[MaintenanceKind, ...],
-    begin_at: int | None,
-    dry_run: bool,
-    yes: bool,
-    loop: bool,
+    orphans: bool,
     every: int | None,
+    begin_at: int | None,
     **limits: str | None,
 ) -> int:
-    """Do what `maintain plan` prints, one action after the other. Readers and writers go on meanwhile.
+    """Expire, merge and compact in the bucket, and delete garbage.
 
-    The limits are those of the daemon: TIERED_UPLOADER_MEMORY and so on, or the table [uploader] of the file.
+    Readers and writers continue meanwhile. Garbage is what the catalog names no more: it is deleted after gc.grace.ms,
+    unless a reader's pin or a snapshot holds it. Orphans are deleted a day after their upload, if no writer can commit
+    them any more. With --orphans and without a topic, strays of destroyed topics and old decisions of Spark sinks are
+    deleted, too. A deletion leaves a line below jobs/gc/.
+
+    Limits are those of the daemon: TIERED_UPLOADER_MEMORY and so on, or the table [uploader] of the file.
 
     \b
     Examples:
-      tiered maintain run flights --remote s3://acme-logs/prod --dry-run
-      tiered maintain run --remote s3://acme-logs/prod --only retention,merge --yes
-      tiered maintain run flights --remote s3://acme-logs/prod --only reencode
-      tiered maintain run --remote s3://acme-logs/prod --loop --every 1h --yes
+      tiered maintain flights --remote s3://acme-logs/prod --dry-run
+      tiered maintain --remote s3://acme-logs/prod --only retention,merge --yes
+      tiered maintain --remote s3://acme-logs/prod --only collect --orphans --yes
+      tiered maintain --remote s3://acme-logs/prod --loop 1h --yes
     """
-    if loop:
-        if dry_run or begin_at is not None or not yes:
-            wrong = "--dry-run" if dry_run else "--start-offset" if begin_at is not None else ""
-            raise ConfigError(
-                f"{wrong} is for one run, --loop for many" if wrong else "--loop never asks before it acts",
-                hint="leave one of them out" if wrong else "pass --yes; `tiered maintain plan` prints what is due now",
-            )
-        return _loop(app, MaintainScope(selected, kinds, limits=limits), EVERY_MS if every is None else every)
-    if every is not None:
-        raise ConfigError("--every is for --loop", hint="pass --loop, too")
-    return maintain(
-        app, "maintain run", MaintainScope(selected, kinds, begin_at, limits=limits), dry_run=dry_run, yes=yes
-    )
+    wanted = MaintainScope(selected, kinds, begin_at, orphans, limits)
+    if every is None:
+        return _once(app, wanted)
+    given = {"--dry-run": app.dry_run, "--start-offset": begin_at is not None, "--orphans": orphans}
+    for option in (name for name, is_given in given.items() if is_given):
+        raise ConfigError(f"{option} is for one run, --loop for many", hint="leave one of them out")
+    if not app.yes:
+        raise ConfigError("--loop never asks before it acts", hint="pass --yes; --dry-run shows what is due now")
+    return _loop(app, wanted, every)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +150,8 @@ def limits_of(app: Application, flags: Mapping[str, str | None]) -> Limits:
     return Limits.of(store_limits(flags, os.environ, app.config), clock=app.clock)
 
 
-def maintain(app: Application, name: str, wanted: MaintainScope, *, dry_run: bool, yes: bool = False) -> int:
+def _once(app: Application, wanted: MaintainScope) -> int:
+    dry_run = app.dry_run
     if wanted.begin_at is not None and MaintenanceKind.RETENTION not in wanted.kinds:
         kinds = ",".join(wanted.kinds)
         raise ConfigError(
@@ -207,7 +175,7 @@ def maintain(app: Application, name: str, wanted: MaintainScope, *, dry_run: boo
             for line in _table(plans):
                 app.out.say(line)
             what = f"Do {counted(len(work), 'action')}" + (", delete orphans?" if wanted.orphans else "?")
-            confirm(app, name, what, yes=yes)
+            confirm(app, "maintain", what)
             done = _carry_out(app, tiers, work, failed, limits.memory)
         if dry_run and MaintenanceKind.COLLECT in wanted.kinds:
             _tell_pins(app, tiers, planned, failed)
@@ -232,7 +200,7 @@ def maintain(app: Application, name: str, wanted: MaintainScope, *, dry_run: boo
     for tp, error in failed.items():
         app.out.warn(f"{tp}: {_told(error)}")
     code = unread or next((error.exit_code for error in (*failed.values(), *damaged)), 0)
-    return _conclude(app, name, plans, None if dry_run else done, swept, strays, code)
+    return _conclude(app, plans, None if dry_run else done, swept, strays, code)
 
 
 def _tell_pins(
@@ -374,7 +342,6 @@ def _maintainer(facts: TopicFacts, tp: TopicPartition, owner: str, failed: Faile
 
 def _conclude(  # noqa: PLR0917 - private, what one run has come to
     app: Application,
-    name: str,
     plans: list[MaintenancePlan],
     done: list[ActionResult] | None,
     swept: dict[TopicPartition, Swept],
@@ -385,7 +352,8 @@ def _conclude(  # noqa: PLR0917 - private, what one run has come to
         for note in plan.notes:
             app.out.warn(f"{plan.tp}: {note}")
     actions, waiting = sum(len(plan.actions) for plan in plans), _waiting_lines(plans)
-    fields: dict[str, Any] = {"partitions": [_fields(plan, swept.get(plan.tp)) for plan in plans], "actions": actions}
+    fields: dict[str, Any] = {"dry_run": done is None, "actions": actions}
+    fields["partitions"] = [_fields(plan, swept.get(plan.tp)) for plan in plans]
     if done is None:
         text = _table(plans) if actions else ["nothing is to be done now" if waiting else "nothing is to be done"]
         text += waiting
@@ -419,7 +387,7 @@ def _conclude(  # noqa: PLR0917 - private, what one run has come to
         each.failed or each.unlisted or each.readers for each in swept.values()
     )
     incomplete = any(one.note for one in done or ()) or left
-    return app.out.result(name, fields, text, code or (EXIT_WARNINGS if incomplete else 0))
+    return app.out.result("maintain", fields, text, code or (EXIT_WARNINGS if incomplete else 0))
 
 
 def _loop(app: Application, wanted: MaintainScope, every_ms: int) -> int:
@@ -438,7 +406,7 @@ def _loop(app: Application, wanted: MaintainScope, every_ms: int) -> int:
     def on_failed(tp: TopicPartition | None, error: TieredError) -> None:
         app.out.warn(f"{tp}: {_told(error)}" if tp is not None else _told(error))
 
-    app.out.begin("maintain run", rounds=0, actions=0)
+    app.out.begin("maintain", rounds=0, actions=0)
     store = open_remote(app, limits)
     upkeep = MaintenanceLoop(
         store,

@@ -16,7 +16,6 @@ from tiered.program.application import (
     Command,
     Group,
     confirm,
-    destructive,
     one_partition,
     pass_application,
     split_topic,
@@ -58,9 +57,8 @@ def command() -> None:
 
 @command.command("rejoin", cls=Command)
 @click.argument("selected", nargs=-1, metavar="[TOPIC:P...]")
-@destructive
 @pass_application
-def rejoin_command(app: Application, *, selected: tuple[str, ...], dry_run: bool, yes: bool) -> int:
+def rejoin_command(app: Application, *, selected: tuple[str, ...]) -> int:
     """Let a fenced log start again where the bucket ends. Its own files are set aside beside the log directory.
 
     \b
@@ -75,12 +73,12 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...], dry_run: bool
     text = columns(["partition", "committed end", "end on this disk"], rows)
     for line in text:
         app.out.say(line)
-    if not dry_run:
-        confirm(app, "repair rejoin", f"Set these partitions aside in {plan.target}?", yes=yes)
+    if not app.dry_run:
+        confirm(app, "repair rejoin", f"Set these partitions aside in {plan.target}?")
         rejoin(plan, clock=app.clock)
-    verb = "would be set aside" if dry_run else "set aside"
+    verb = "would be set aside" if app.dry_run else "set aside"
     fields = {
-        "dry_run": dry_run,
+        "dry_run": app.dry_run,
         "target": str(plan.target),
         "partitions": [
             {
@@ -92,13 +90,13 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...], dry_run: bool
             for aside in plan.partitions
         ],
     }
-    done = f"{'dry run: ' if dry_run else ''}{counted(len(rows), 'partition')} {verb} in {plan.target}"
+    done = f"{'dry run: ' if app.dry_run else ''}{counted(len(rows), 'partition')} {verb} in {plan.target}"
     lines = [done, "the next open claims and resumes at the bucket's end"]
-    for aside in [] if dry_run else plan.partitions:
+    for aside in [] if app.dry_run else plan.partitions:
         tp, end = aside.tp, aside.committed_end
         if aside.end_offset > end:
             unset, why = _without_remote(app)
-            reads = f"{unset}tiered cat {tp.topic}:{tp.partition} --log-dir {plan.target} -o {end}"
+            reads = f"{unset}tiered cat {tp.topic}:{tp.partition} --log-dir {plan.target} --from {end}"
             lines.append(f"{tp}: offsets {end} to {aside.end_offset} are in no bucket; `{reads}` reads them{why}")
     return app.out.result("repair rejoin", fields, lines)
 
@@ -109,14 +107,13 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...], dry_run: bool
 @click.option("--to-version", type=click.IntRange(min=1), help="go back to this version of the catalog")
 @click.option("--from-version", type=click.IntRange(min=1), help="go on from this copy, where two are possible")
 @click.option("--accept-loss", is_flag=True, help="make holes of offsets that no copy holds; the plan names them")
-@destructive
 @pass_application
-def run_command(app: Application, *, selected: tuple[str, ...], dry_run: bool, yes: bool, **chosen: Any) -> int:
+def run_command(app: Application, *, selected: tuple[str, ...], **chosen: Any) -> int:
     """Find what is damaged in a bucket and a log directory, show how it is repaired, ask, and repair it.
 
     Without a topic: all topics. Older versions of objects come first, then the directory of --from-dir, then what is
     left in the bucket. What is replaced is kept: below aside/ in a bucket, in DIR.aside-... beside a log directory
-    (--log-dir DIR). Exit code 3: something is left, or erased records come back.
+    (--log-dir DIR).
 
     \b
     Examples:
@@ -139,14 +136,14 @@ def run_command(app: Application, *, selected: tuple[str, ...], dry_run: bool, y
             for note in (*action.undone, *action.notes):
                 app.out.say(f"  {note}")
         done = len(plan.actions) - len(plan.left)
-        if done and not dry_run:
-            confirm(app, "repair", f"Repair {counted(done, 'object')}?", yes=yes)
+        if done and not app.dry_run:
+            confirm(app, "repair", f"Repair {counted(done, 'object')}?")
             apply_repair(store, plan)
-    verb = "would be" if dry_run else "were" if done != 1 else "was"
-    lines = [f"{'dry run: ' if dry_run else ''}{counted(done, 'object')} {verb} repaired, {len(plan.left)} left"]
+    verb = "would be" if app.dry_run else "were" if done != 1 else "was"
+    lines = [f"{'dry run: ' if app.dry_run else ''}{counted(done, 'object')} {verb} repaired, {len(plan.left)} left"]
     if not plan.actions:
         lines = ["nothing is damaged"]
-    return app.out.result("repair", {"dry_run": dry_run, **plan.as_json()}, lines, plan.exit_code)
+    return app.out.result("repair", {"dry_run": app.dry_run, **plan.as_json()}, lines, plan.exit_code)
 
 
 def _named(text: str) -> str | TopicPartition:

@@ -10,73 +10,66 @@ from tiered.checking.check import EXIT_WARNINGS
 from tiered.config import parse_bytes
 from tiered.errors import ConfigError
 from tiered.program.application import Application, Command, pass_application, split_topic
-from tiered.program.open_reader import folder, refuse_file
+from tiered.program.open_reader import refuse_file
 from tiered.program.open_store import open_remote
 from tiered.program.output import columns, counted, human_bytes
+from tiered.program.places import LogPlace, range_of, range_options
 from tiered.program.progress import Progress
 from tiered.restoring.plan import RestoreOptions
 from tiered.restoring.restore import RestoreReport
 from tiered.restoring.run import restore
-from tiered.times import parse_time
 
 
-@click.command("restore", cls=Command)
+@click.command("restore", cls=Command, exits={3: "restored, with warnings"})
 @click.argument("selected", nargs=-1, metavar="[TOPIC[:P]...]")
-@click.option("--to", "target", metavar="DIR", help="the new log directory (default: --log-dir)")
+@range_options
 @click.option("--newest", metavar="SIZE", help="only the newest segments of each partition, up to SIZE: 10GiB")
-@click.option("--since", metavar="TIME", help="only segments from the first that holds a record at or after TIME")
 @click.option("--as-of", metavar="WHAT", help="the bucket as it was: a snapshot's name, a version, or a time")
-@click.option(
-    "--until", "--until-time", metavar="TIME", help="each partition ends before the first record of TIME or later"
-)
-@click.option(
-    "--end", "--until-offset", type=click.IntRange(min=0), metavar="OFFSET", help="the one partition ends there"
-)
 @click.option("--name", metavar="NEW", help="another name, and id, for the one topic that is selected")
-@click.option("--pin", is_flag=True, help="hold what is fetched: no collection takes it away, however long it lasts")
-@click.option("--dry-run", is_flag=True, help="print what would be restored")
+@click.option("--pin", is_flag=True, help="keep garbage collection away from what is fetched, however long it takes")
 @click.option("--if-empty", is_flag=True, help="do nothing, successfully, if the directory holds something already")
 @pass_application
 def command(
     app: Application,
     *,
     selected: tuple[str, ...],
-    target: str | None,
+    begin: str | None,
+    end: str | None,
     newest: str | None,
-    since: str | None,
     as_of: str | None,
-    until: str | None,
-    end: int | None,
     name: str | None,
     pin: bool,
-    dry_run: bool,
     if_empty: bool,
 ) -> int:
-    """Build a log directory from the bucket alone, ready to be opened for writing.
+    """Build a log directory from the bucket alone.
 
-    The directory is a new volume of the same log; older segments that were left out stay readable in the bucket.
-    With --as-of, --until, --end or --name it is a log of its own: it can be read, written, and uploaded to another
-    prefix, with --name also to the same one. It ends between two batches: the batch that holds the first record that
-    is not wanted stays out whole. A transaction that is cut open is aborted, by a marker behind it.
+    The directory, --log-dir, is a new volume of the same log. Older segments that were left out, by --from TIME or
+    --newest, stay readable in the bucket.
+
+    With --as-of, --to or --name the directory is an independent log. It can be uploaded to another prefix, with --name
+    also to the same one. It ends between two batches: the batch that holds the first unwanted record is left out
+    whole. A transaction that is open at the end is aborted by a marker.
 
     \b
     Examples:
-      tiered restore --remote s3://acme-logs/prod --to /var/lib/tiered
-      tiered restore flights --remote s3://acme-logs/prod --to data --newest 10GiB --dry-run
-      tiered restore flights --remote s3://acme-logs/prod --to data --as-of before-release --name flights-old
-      tiered restore --remote s3://acme-logs/prod --to data --until 2026-01-31T05:00:00Z
+      tiered restore --remote s3://acme-logs/prod --log-dir /var/lib/tiered
+      tiered restore flights --remote s3://acme-logs/prod --log-dir data --newest 10GiB --dry-run
+      tiered restore flights --remote s3://acme-logs/prod --log-dir data --as-of before-release --name flights-old
+      tiered restore --remote s3://acme-logs/prod --log-dir data --to 2026-01-31T05:00:00Z
     """
-    directory = folder("--to", target) if target is not None else app.need_log_dir()
+    directory, dry_run = app.need_log_dir(), app.dry_run
+    first, last = range_of(begin, end, app.clock.now_ms())
+    _refuse_offsets(first, last)
     newest_bytes = None if newest is None else parse_bytes(newest)
     if newest_bytes is not None and newest_bytes < 1:
         raise ConfigError(f"--newest {newest} keeps nothing", hint="a size above zero, for example 10GiB")
     options = RestoreOptions(
         selected=tuple(split_topic(text) for text in selected),
         newest_bytes=newest_bytes,
-        since_ms=None if since is None else parse_time(since, now_ms=app.clock.now_ms()),
+        since_ms=first.time_ms,
         as_of=as_of,
-        until_ms=None if until is None else parse_time(until, now_ms=app.clock.now_ms()),
-        until_offset=end,
+        until_ms=last.time_ms,
+        until_offset=last.offset if isinstance(last.offset, int) else None,
         name=name or "",
         pin=pin,
         if_empty=if_empty,
@@ -91,6 +84,14 @@ def command(
     finally:
         store.close()
     return _conclude(app, report)
+
+
+def _refuse_offsets(first: LogPlace, last: LogPlace) -> None:
+    """Raise ConfigError for ends that no restore has: it begins with a whole segment, and it restores something."""
+    if first.offset not in (None, "earliest"):
+        raise ConfigError(f"--from {first.text}: a restore begins at a time", hint="write a time, or use --newest SIZE")
+    if last.offset == "earliest":
+        raise ConfigError("--to beginning restores nothing", hint="write a time or an offset, or leave it out")
 
 
 def _conclude(app: Application, report: RestoreReport) -> int:

@@ -27,7 +27,7 @@ _SELECTED = click.argument("selected", nargs=-1, metavar="[TOPIC[:P]]...")
 
 @click.group("snapshot", cls=Group)
 def command() -> None:
-    """Keep a version of the bucket readable: nothing that it names is collected."""
+    """Create, list and delete versions of the bucket that stay readable."""
 
 
 @command.command("create", cls=Command)
@@ -55,6 +55,10 @@ def create_command(app: Application, *, name: str, selected: tuple[str, ...]) ->
                 f"there is a snapshot {name} of {next(iter(held))} already",
                 hint="choose another name, or delete it first",
             )
+        if app.dry_run:
+            tps = [str(tp) for tp in views if tp not in held]
+            fields = {"dry_run": True, "name": name, "partitions": tps}
+            return app.out.result("snapshot create", fields, [f"dry run: snapshot {name} would keep {', '.join(tps)}"])
         made = [
             (tp, held.get(tp) or Taken(f"snapshot {name}", tiers.run(create_snapshot(view, name))))
             for tp, view in views.items()
@@ -70,7 +74,7 @@ def create_command(app: Application, *, name: str, selected: tuple[str, ...]) ->
 @_SELECTED
 @pass_application
 def list_command(app: Application, *, selected: tuple[str, ...]) -> int:
-    """List snapshots: what each holds, and since when. Exit code 13 if one, or the entry of a topic, is damaged.
+    """List snapshots: what each holds, and since when.
 
     \b
     Example:
@@ -95,10 +99,9 @@ def list_command(app: Application, *, selected: tuple[str, ...]) -> int:
 @command.command("delete", cls=Command)
 @_NAME
 @_SELECTED
-@click.option("--yes", is_flag=True, help="do not ask")
 @pass_application
-def delete_command(app: Application, *, name: str, selected: tuple[str, ...], yes: bool) -> int:
-    """Delete a snapshot, also one that is damaged. What nothing else holds goes with the next `tiered gc run`.
+def delete_command(app: Application, *, name: str, selected: tuple[str, ...]) -> int:
+    """Delete a snapshot, also one that is damaged. What nothing else holds is deleted by `tiered maintain`.
 
     \b
     Example:
@@ -123,10 +126,12 @@ def delete_command(app: Application, *, name: str, selected: tuple[str, ...], ye
                 f"there is no snapshot {name}", hint="`tiered snapshot list` shows those that there are"
             )
         partitions = counted(len(held) + len(damaged), "partition")
-        confirm(app, "snapshot delete", f"Delete snapshot {name} of {partitions}?", yes=yes)
-        for _, view in (*((tp, view) for tp, view, _ in held), *damaged):
-            tiers.run(delete_snapshot(view, name))
-    return _print(app, "snapshot delete", [(tp, taken) for tp, _, taken in held], state="deleted")
+        if not app.dry_run:
+            confirm(app, "snapshot delete", f"Delete snapshot {name} of {partitions}?")
+            for _, view in (*((tp, view) for tp, view, _ in held), *damaged):
+                tiers.run(delete_snapshot(view, name))
+    state = "would be deleted" if app.dry_run else "deleted"
+    return _print(app, "snapshot delete", [(tp, taken) for tp, _, taken in held], state=state)
 
 
 def _deleted(tiers: Tiers) -> list[str]:

@@ -16,7 +16,7 @@ from tiered.config import S3_WORDS
 from tiered.program.application import Group
 from tiered.spark.commands import jobs
 
-FLAGS = ("json", "quiet", "debug")
+FLAGS = ("json", "quiet", "debug", "dry_run", "yes")
 WORDS = ("log_dir", "remote", *S3_WORDS, "config", "progress")
 
 
@@ -44,7 +44,11 @@ def command() -> None:
 def _before(flags: dict[str, Any]) -> list[str]:
     words = [(word, flags[word]) for word in WORDS if flags.get(word) is not None]
     given = [text for word, value in words for text in ("--" + word.replace("_", "-"), str(value))]
-    return given + [f"--{flag}" for flag in FLAGS if flags.get(flag)] + ["-v"] * int(flags.get("verbose") or 0)
+    return (
+        given
+        + ["--" + flag.replace("_", "-") for flag in FLAGS if flags.get(flag)]
+        + ["-v"] * int(flags.get("verbose") or 0)
+    )
 
 
 def start(arguments: list[str]) -> int:

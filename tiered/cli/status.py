@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from tiered.local.disk.files import PosixFiles
 from tiered.program.application import Application, Command, pass_application
 from tiered.program.open_log import Tiers, as_fields, open_tiers
 from tiered.program.open_reader import directory_error
-from tiered.program.output import counted, fitted, human_bytes, human_duration
+from tiered.program.output import Problem, columns, counted, fitted, human_bytes, human_duration
 from tiered.program.partition_status import PartitionStatus, deleting_told, gather, lock_holders
 from tiered.program.uploader_status import (
     UnsafeReason,
@@ -48,21 +48,19 @@ OUT_OF_SERVICE = "out of service"
 GONE_MEANWHILE = "its directory left the disk during this look"
 
 
-@click.command("status", cls=Command)
+@click.command("status", cls=Command, exits={0: "safe", 3: "not safe", 13: "the bucket lost or damaged something"})
 @click.argument("topic", required=False)
 @pass_application
 def command(app: Application, topic: str | None) -> int:
-    """Say whether the records are safe, and where every partition stands.
+    """Print whether the records are safe, and where they are.
 
     The first line is "safe", or "NOT SAFE:" and why: uploads that are refused, fail, are paused, hang or are behind;
     records that wait while no uploader runs; a fenced or damaged partition; a disk that is nearly full; a log directory
-    or a bucket that is gone. --json has the same as safe, verdict, reason (a stable word) and reasons.
+    or a bucket that is gone. --json has the same as safe, verdict, reason (a stable word) and reasons. With -v the
+    background tasks of the log directory are listed.
 
-    The command reads the disk and the bucket, and asks the uploader of the log directory. It takes no lock.
-
-    Exit code 0: safe; 3: not safe; 10: the log directory is lost (the remote part is printed), or the bucket does not
-    exist; 12: the bucket refuses this command; 13: the bucket does not hold what it did, a topic's entry in it is
-    damaged, or it is another bucket; 75: the bucket does not answer. The local part is printed all the same.
+    The command reads the disk and the bucket, and asks the uploader of the log directory. It takes no lock. What can be
+    read is printed also when the log directory or the bucket is lost.
 
     \b
     Examples:
@@ -239,6 +237,8 @@ class Seen:
                 yield from wait_line(line, now_ms)
         if self.directory is not None:
             yield _directory_line(self.directory, now_ms)
+            if self.app.out.verbosity:
+                yield from _task_lines(self.directory)
         yield from notes
         yield from (f"problem: {reason}" for reason in reasons)
 
@@ -289,7 +289,8 @@ def _directory(directory: Path) -> dict[str, Any]:
     if space is not None and space.free < (reserve := LogConfig().reserve_bytes(space.total)):
         text = f"the disk has {human_bytes(space.free)} left, less than the reserve of {human_bytes(reserve)}"
         reasons.append(UnsafeReason("disk_low", text))
-    reasons += [UnsafeReason("problem", text) for text in read_report(directory, PosixFiles()).problems]
+    report = read_report(directory, PosixFiles())
+    reasons += [UnsafeReason("problem", text) for text in report.problems]
     holders = {
         role: {"pid": holder.pid, "host": holder.host, "program": holder.program, "since_ms": holder.since_ms}
         for role, holder in lock_holders(directory).items()
@@ -301,7 +302,25 @@ def _directory(directory: Path) -> dict[str, Any]:
         "locks": holders,
         "problems": [reason.text for reason in reasons],
         "reasons": reasons,
+        "tasks_noted_ms": report.noted_ms,
+        "tasks": [asdict(task) for task in report.tasks],
     }
+
+
+def _task_lines(directory: dict[str, Any]) -> list[str]:
+    """Return a table of the background tasks, as the last writer noted them."""
+    rows = [
+        [
+            task["name"],
+            human_duration(task["period_ms"]) if task["period_ms"] else "tick",
+            format_time(task["last_run_ms"]),
+            task["runs"],
+            task["failures"],
+            Problem(task["last_error"]) if task["last_error"] else "-",
+        ]
+        for task in directory["tasks"]
+    ]
+    return columns(["task", "every", "last run", "runs", "failures", "last error"], rows) if rows else []
 
 
 def _directory_line(directory: dict[str, Any], now_ms: int) -> str:
@@ -313,4 +332,4 @@ def _directory_line(directory: dict[str, Any], now_ms: int) -> str:
     disk = "disk of unknown size"
     if directory["total_bytes"] is not None:
         disk = f"disk {human_bytes(directory['free_bytes'])} free of {human_bytes(directory['total_bytes'])}"
-    return f"{disk}; {held or 'nobody writes or uploads'}"
+    return f"{disk}; {held or 'no writer and no uploader'}"

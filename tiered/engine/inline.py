@@ -180,7 +180,7 @@ class Tiering:
             entry = self.asked(self.steps.register(info.name))
             if entry.partitions > info.partitions:
                 _logger.warning(
-                    "topic %s has %d partitions in %s and %d in %s: `tiered topics alter %s --partitions %d` with both "
+                    "topic %s has %d partitions in %s and %d in %s: `tiered topic set %s --partitions %d` with both "
                     "adds the others here",
                     *(info.name, entry.partitions, self.drive.store.url, info.partitions, self.local.directory),
                     *(info.name, entry.partitions),

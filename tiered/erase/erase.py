@@ -517,8 +517,12 @@ class Eraser:
         kept = "kept by `tiered repair`: delete it when it is not needed; otherwise it stays as long as the topic"
         found = {entry.key: (entry.size, kept) for entry in aside}
         for uid, entry in names.items():
-            grace = "it waits for gc.grace.ms: `tiered gc run` deletes it then"
-            why = grace if uid not in unnamed else "no root names it: `tiered gc run --orphans` deletes it"
+            grace = "it waits for gc.grace.ms: `tiered maintain --only collect` deletes it then"
+            why = (
+                grace
+                if uid not in unnamed
+                else "no root names it: `tiered maintain --only collect --orphans` deletes it"
+            )
             found[entry.key] = entry.size, f"held by {', '.join(held[uid])}" if uid in held else why
         return found
 

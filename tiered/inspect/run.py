@@ -1,4 +1,4 @@
-"""One run of ``dump-segment``: all files in turn. A damaged file does not stop the run."""
+"""One run of ``inspect``: all files in turn. A damaged file does not stop the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments of ``dump-segment`` (files, folders, patterns, partitions, objects), expanded to single files."""
+"""Arguments of ``inspect`` (files, folders, patterns, partitions, objects), expanded to single files."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def expanded(app: Application, name: str, refused: list[TieredError], *, staged:
     where = app.log_dir or app.remote
     if tp is not None and where is not None:
         message = f"the file {path} does not exist, and {where} holds no partition {tp}"
-        raise NotFoundError(message, hint="`tiered topics list` names the topics")
+        raise NotFoundError(message, hint="`tiered topic list` names the topics")
     raise NotFoundError(
         f"the file {path} does not exist",
         hint="correct the path"
@@ -210,7 +210,7 @@ def _objects(app: Application, remote: str, tp: TopicPartition, staged: dict[str
     try:
         entry = drive(store, load_topic(tp.topic))
         if entry is None or tp.partition >= entry.partitions:
-            raise UnknownTopicError(f"the bucket has no partition {tp}", hint="`tiered topics list` names what it has")
+            raise UnknownTopicError(f"the bucket has no partition {tp}", hint="`tiered topic list` names what it has")
         pinned = drive(store, RootView(entry.topic_id, tp.partition, tp.topic, Known(made=True)).pin())
         keys = [] if pinned is None else [root_key(entry.topic_id, tp.partition)]
         at = 0

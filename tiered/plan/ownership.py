@@ -165,7 +165,7 @@ def sink_refused(root: Root) -> Refusal | None:
     return Refusal(
         RefusalReason.FENCED,
         f"{root.where} belongs to {owner}: a Spark sink may not write to it",
-        hint=f"`tiered topics handover {root.topic} --to spark` gives the topic to sinks, and fences its local log",
+        hint=f"`tiered topic transfer {root.topic} spark` gives the topic to sinks, and fences its local log",
     )
 
 
@@ -262,6 +262,6 @@ def _sinks_own(root: Root, volume: VolumeProof) -> Refusal:
     return Refusal(
         RefusalReason.FENCED,
         f"{root.where} belongs to Spark sinks (since {root.writer.owner}, epoch {root.writer.epoch}): the local log "
-        f"of volume {volume.volume_id} may not write it before `tiered topics handover {root.topic} --to local`",
+        f"of volume {volume.volume_id} may not write it before `tiered topic transfer {root.topic} local`",
         hint="then the next log without records goes on; `tiered repair rejoin` makes this one such a log",
     )

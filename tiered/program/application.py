@@ -1,6 +1,6 @@
 """Parts that every command shares: global options before or after its name, settings, output, clocks.
 
-The end of the file is for destructive commands: the question, ``--yes`` and ``--dry-run``.
+A command that changes something looks at :attr:`Application.dry_run`, and asks with :func:`confirm`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import os
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +34,41 @@ SENTENCE = 1_000
 STORE_DEADLINE_SECONDS = 15.0
 """Seconds after which a command does not repeat a request to the store. One attempt may take as long."""
 
+EXITS: Mapping[int, str] = {
+    0: "done",
+    1: "failed",
+    2: "usage or configuration",
+    10: "not found",
+    11: "locked or fenced",
+    12: "credentials or permission",
+    13: "damaged",
+    75: "try again later",
+}
+"""Exit codes of every command. A command has words of its own for some of them."""
+OTHER_WORDS: Mapping[str, Sequence[str]] = {
+    "alter": ("set",),
+    "clean": ("compact",),
+    "consume": ("cat",),
+    "describe": ("show",),
+    "dump": ("inspect",),
+    "dump-segment": ("inspect",),
+    "find": ("cat --key",),
+    "gc": ("maintain --only collect",),
+    "handover": ("transfer",),
+    "local": ("disk",),
+    "ls": ("list", "topic list"),
+    "offsets": ("topic show",),
+    "open": ("list",),
+    "produce": ("append",),
+    "prune": ("maintain",),
+    "rm": ("delete",),
+    "segments": ("topic show --segments",),
+    "tail": ("cat --last 10",),
+    "truncate": ("disk truncate",),
+    "verify": ("check",),
+}
+"""Words of other tools, and the commands that do the same here."""
+
 _ABOUT = {setting.name: setting.about for setting in SETTINGS}
 
 
@@ -43,6 +78,8 @@ class Application:
     def __init__(self, flags: dict[str, Any]) -> None:
         if flags.get("config") == "":  # an unset variable of a script would silently skip the file
             raise ConfigError("--config is empty", hint="give it a value, or leave it out")
+        self.dry_run = bool(flags.get("dry_run"))
+        self.yes = bool(flags.get("yes"))
         config = flags.get("config") or os.environ.get("TIERED_CONFIG")
         self.config: Path | None = at_home("--config", Path(str(config))) if config else None
         self.values: dict[str, Value] = resolve(flags, os.environ, self.config)
@@ -147,6 +184,8 @@ def global_options() -> list[click.Option]:
             for word in S3_WORDS
         ),
         click.Option(["--config"], metavar="FILE", help="settings in TOML (or TIERED_CONFIG)", **kwargs),
+        click.Option(["--dry-run"], is_flag=True, help="show what would be changed, and change nothing", **kwargs),
+        click.Option(["--yes"], is_flag=True, help="do not ask before a change", **kwargs),
         click.Option(["--json"], is_flag=True, help=_ABOUT["json"], **kwargs),
         click.Option(["--progress"], type=click.Choice(PROGRESS_MODES), help=_ABOUT["progress"], **kwargs),
         click.Option(["-q", "--quiet"], is_flag=True, help="no talk on stderr but warnings and errors", **kwargs),
@@ -171,10 +210,14 @@ def help_of(command: click.Command) -> str | None:
 
 
 class Command(click.Command):
-    """A command that also takes the global options, in a help section of their own."""
+    """A command that also takes the global options, in a help section of their own.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    ``exits``: its own words for exit codes.
+    """
+
+    def __init__(self, *args: Any, exits: Mapping[int, str] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.exits = exits or {}
         self.help = _laid_out(help_of(self))
         taken = {name for parameter in self.params for name in parameter.opts}
         self.global_params = [option for option in global_options() if not taken.intersection(option.opts)]
@@ -184,6 +227,10 @@ class Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write own options first, then the global ones."""
         _format_sections(self, self.global_params, ctx, formatter)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the exit codes."""
+        write_exits(formatter, self.exits)
 
 
 class Group(click.Group):
@@ -212,10 +259,8 @@ class Group(click.Group):
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             names = self.list_commands(ctx)
-            raise ConfigError(
-                f"there is no command {ctx.command_path} {name}",
-                hint=suggestion(name, names) or "commands: " + ", ".join(names),
-            )
+            hint = _other_word(ctx, name, names) or suggestion(name, names) or "commands: " + ", ".join(names)
+            raise ConfigError(f"there is no command {ctx.command_path} {name}", hint=hint)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -226,6 +271,25 @@ class Group(click.Group):
         """Write commands first, then the global options."""
         self.format_commands(ctx, formatter)
         _format_sections(self, self.global_params, ctx, formatter)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the exit codes."""
+        write_exits(formatter)
+
+
+def _other_word(context: click.Context, name: str, names: Sequence[str]) -> str:
+    """Return the hint for a word of another tool, an empty text without one."""
+    for words in OTHER_WORDS.get(name, ()):
+        if words.split()[0] in names:
+            return f"did you mean {context.command_path} {words}?"
+    return "the global option --dry-run shows the plan" if name == "plan" else ""
+
+
+def write_exits(formatter: click.HelpFormatter, own: Mapping[int, str] | None = None) -> None:
+    """Write the last section of a help: the exit codes in one paragraph."""
+    codes = {**EXITS, **(own or {})}
+    with formatter.section("Exit codes"):
+        formatter.write_text("; ".join(f"{code} {codes[code]}" for code in sorted(codes)))
 
 
 def write_commands(group: click.Group, context: click.Context, formatter: click.HelpFormatter) -> None:
@@ -269,20 +333,14 @@ def split_topic(text: str) -> tuple[str, int | None]:
     return topic, int(partition)
 
 
-def destructive(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--dry-run`` and ``--yes``."""
-    function = click.option("--yes", is_flag=True, help="do not ask")(function)
-    return click.option("--dry-run", is_flag=True, help="print the plan only")(function)
-
-
-def confirm(app: Application, command: str, question: str, *, yes: bool) -> None:
+def confirm(app: Application, command: str, question: str) -> None:
     """Ask the user. Raises ConfigError if the answer is no, or without a terminal to ask on."""
-    if yes:
+    if app.yes:
         return
     if not sys.stdin.isatty() or app.out.json_mode:
-        raise ConfigError(f"{command} asks before it acts, and nobody can answer here", hint="pass --yes")
+        raise ConfigError(f"{command} asks before it acts, and there is no terminal to ask on", hint="pass --yes")
     if not click.confirm(question, err=True):
-        raise ConfigError("nothing was done", hint="--dry-run prints the plan only")
+        raise ConfigError("nothing was done", hint="--dry-run shows the plan only")
 
 
 def one_partition(text: str) -> TopicPartition:

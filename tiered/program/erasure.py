@@ -27,7 +27,7 @@ _OPTIONS = (
     ),
     click.option("--key-prefix", "prefixes", multiple=True, metavar="P", help="records whose key begins so"),
     click.option("--hex", "as_hex", is_flag=True, help="keys are written as hex digits"),
-    click.option("--before", metavar="TIME", help="of these only older ones; alone: whatever is older"),
+    click.option("--to", "before", metavar="TIME", help="only records before this time; alone: all of them"),
 )
 
 
@@ -51,7 +51,7 @@ def selection_of(
     lines = list(keys)
     if file is not None:
         lines += _lines_of(file)
-        if not lines and not prefixes:  # with --before alone it would mean every key
+        if not lines and not prefixes:  # with --to alone it would mean every key
             raise ConfigError(f"--keys {file} names no key: nothing was erased", hint="leave it out, or name keys")
 
     def raw(text: str) -> bytes:
@@ -60,7 +60,7 @@ def selection_of(
         except ValueError:
             raise ConfigError("a key is not written as hex digits", hint="leave --hex out, or correct it") from None
 
-    before_ms = None if before is None else parse_time(before, now_ms=app.clock.now_ms())
+    before_ms = None if before is None else parse_time(before.removeprefix("s@"), now_ms=app.clock.now_ms())
     return Selection(frozenset(raw(line) for line in lines), tuple(raw(prefix) for prefix in prefixes), before_ms)
 
 
@@ -143,9 +143,9 @@ def stays(plans: Iterable[Fields]) -> list[str]:
         if plan["volume"]:
             lines.append(
                 f"{name}: the disk of volume {plan['volume']} keeps what local.retention.* keeps: "
-                f"`tiered local drop {plan['topic']}:{plan['partition']} --log-dir DIR` on its machine drops what the "
-                f"bucket holds; what lies behind offset {plan['end_offset']} comes to the bucket yet: erase again when "
-                f"it has"
+                f"`tiered disk drop {plan['topic']}:{plan['partition']} --log-dir DIR` on its machine deletes what "
+                f"the bucket holds. Records from offset {plan['end_offset']} on are not uploaded yet: run this command "
+                f"again after they are"
             )
     if plans:
         lines.append(

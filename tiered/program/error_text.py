@@ -17,24 +17,24 @@ from tiered.program.output import output_error
 from tiered.program.settings import suggestion
 
 WORDS = (
-    ("create=True makes it", "--create makes it (append, topics create)"),
-    ("create=True makes one", "`tiered topics create` makes one"),
+    ("create=True makes it", "--create makes it (append, topic create)"),
+    ("create=True makes one", "`tiered topic create` makes one"),
     ("restore rebuilds a lost one", "`tiered restore` rebuilds a lost one"),
     ("leave partitions out", "leave --partitions out"),
     ("leave config out", "leave --set out"),
     ("give the server as endpoint_url= and", "give the server as --endpoint-url and"),
     ("options are arguments: endpoint_url=, region=", "the options are --endpoint-url and --region"),
     ("open(path, remote=...)", "pass --remote URL"),
-    ("open the directory read-only", "read with cat, tail or status, which take no lock"),
+    ("open the directory read-only", "read with cat or status, which take no lock"),
     ("call sync(), pass uploader=Uploader() to open, or run tiered-uploader", "run tiered-uploader"),
 )
 """Phrases of the library's hints, and their translations here."""
 
 KAFKA_OPTIONS = {
     "--bootstrap-server": "there is no broker: --log-dir names a directory, --remote a bucket",
-    "--from-beginning": "cat begins at the beginning; -o WHERE begins elsewhere",
+    "--from-beginning": "cat begins at the beginning; --from WHERE begins elsewhere",
     "--isolation-level": "write --isolation",
-    "--max-messages": "write -n N",
+    "--max-messages": "write --limit N",
     "--partition": "write TOPIC:P",
     "--replication-factor": "leave it out: a partition is on one disk, and in the bucket",
     "--topic": "the topic is an argument: TOPIC or TOPIC:P",
@@ -100,8 +100,6 @@ def _usage_hint(cause: click.ClickException, program: str, options: Mapping[str,
     if possibilities:
         words = sorted(possibilities)
         return suggestion(str(getattr(cause, "option_name", "")), words) or f"did you mean {words[0]}?"
-    if context is not None and context.command.name == "tail" and "(%" in cause.message:
-        return "tail -f follows; the format is --format FORMAT"
     return f"see {context.command_path} --help" if context is not None else f"see {program} --help"
 
 

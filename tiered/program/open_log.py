@@ -202,7 +202,7 @@ def open_in_bucket(app: Application, topic: str) -> Iterator[tuple[Tiers, TopicE
     with open_tiers(app, with_local=False) as tiers:
         entry = tiers.need_topic(topic).entry
         if entry is None:
-            raise UnknownTopicError(f"{topic} is not in the bucket", hint="`tiered topics list` shows what is")
+            raise UnknownTopicError(f"{topic} is not in the bucket", hint="`tiered topic list` shows what is")
         yield tiers, entry
 
 
@@ -243,5 +243,5 @@ def refuse_internal(topic: str) -> None:
     if is_state_log(topic):
         raise ConfigError(
             f"{topic} is internal: it holds the decisions of transactions",
-            hint="`tiered transactions` shows them, and ends those that hang",
+            hint="`tiered transaction` shows them, and ends those that hang",
         )

@@ -124,7 +124,7 @@ def directory_error(app: Application) -> TieredError | None:
     if directory is None:
         return None
     if app.remote is not None:
-        hint = f"`tiered restore --remote {app.remote} --to {directory}` rebuilds it; reading needs no --log-dir"
+        hint = f"`tiered restore --remote {app.remote} --log-dir {directory}` rebuilds it; reading needs no --log-dir"
     else:
         hint = "correct --log-dir, or create a topic first"
     try:

@@ -2,7 +2,7 @@
 
 In JSON mode every line is one object with a ``message_type``: ``record``, ``status``, ``warning``, ``error``,
 ``finding`` or ``summary``. Maintenance adds ``pins`` (holders of garbage of a partition) and ``done`` (an action of a
-loop). ``dump-segment`` uses the kind of the item (``batch``, ``tail``, ...), and ``sane`` or ``verified`` for files. A
+loop). ``inspect`` uses the kind of the item (``batch``, ``tail``, ...), and ``sane`` or ``verified`` for files. A
 command that prints many lines begins with :meth:`Output.begin`. A summary ends its run then, also after a failure.
 Fields are added, never removed.
 """

@@ -9,7 +9,7 @@ r"""Formats of printed records: JSON, the same in every command, or kcat's forma
 ``encoding`` is ``utf-8`` or ``base64`` for all of key, value and header values. If they differ, it is an object with a
 word for each. A field that is null does not count.
 
-``-f FORMAT``::
+``--template T``::
 
     %s value    %S its length (-1: null)     %t topic      %T timestamp in ms
     %k key      %K its length (-1: null)     %p partition  %h headers as a=b,c=d
@@ -38,10 +38,10 @@ BINARY = "base64"
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 MAX_FORMAT_CHARS = 4096
-"""Longest format, in characters."""
+"""Longest template, in characters."""
 
 FORMAT_NAMES = ("csv", "json", "lines", "text")
-"""Words that other programs, and our append, accept for --format."""
+"""Words that other programs accept for such an option."""
 
 Part = bytes | Callable[[ConsumerRecord], bytes]
 _TOKEN = re.compile(r"%(.)|\\x([0-9a-fA-F]{2})|\\(.)|([^%\\]+)|(.)", re.DOTALL)
@@ -125,7 +125,7 @@ _FIELDS: dict[str, Callable[[ConsumerRecord], bytes]] = {
 def compile_format(text: str) -> Callable[[ConsumerRecord], bytes]:
     """Return a function that formats a record by ``text``. Raises ``ConfigError`` for an unknown field or escape."""
     if len(text) > MAX_FORMAT_CHARS:
-        raise ConfigError(f"the format has {len(text)} characters, more than {MAX_FORMAT_CHARS}")
+        raise ConfigError(f"the template has {len(text)} characters, more than {MAX_FORMAT_CHARS}")
     parts = [_part(match) for match in _TOKEN.finditer(text)]
 
     def render(record: ConsumerRecord) -> bytes:
@@ -137,8 +137,8 @@ def compile_format(text: str) -> Callable[[ConsumerRecord], bytes]:
 def need_field(text: str) -> str:
     """Return ``text`` if it has a field, otherwise raise ``ConfigError``: a single word was meant as a name."""
     if not any(field not in (None, "%") for field, *_ in map(re.Match.groups, _TOKEN.finditer(text))):
-        hint = "--json prints JSON" if text in FORMAT_NAMES else r"for example -f '%o %s\n'; --json prints JSON"
-        raise ConfigError(f"the format {text!r} names no field, so that all records would look the same", hint=hint)
+        hint = "--json prints JSON" if text in FORMAT_NAMES else r"for example --template '%o %s\n'; --json prints JSON"
+        raise ConfigError(f"the template {text!r} names no field, so that all records would look the same", hint=hint)
     return text
 
 
@@ -156,7 +156,7 @@ def _part(match: re.Match[str]) -> Part:
         return _ESCAPES[escape]
     shown = f"%{field}" if field is not None else f"\\{escape}" if escape is not None else stray
     raise ConfigError(
-        f"the format holds {shown!r}, which means nothing",
+        f"the template holds {shown!r}, which means nothing",
         hint="fields: %" + " %".join([*_FIELDS, "%"]) + r"; escapes: \n \r \t \\ \0 \xHH",
     )
 

@@ -282,7 +282,7 @@ def rewrite_part(
 def _pinned(view: RootView, tp: TopicPartition) -> Steps[CatalogView]:
     snapshot = yield from view.pin()
     if snapshot is None:
-        raise UnknownTopicError(f"{tp} has no catalog any more: the topic was deleted", hint="see `tiered topics list`")
+        raise UnknownTopicError(f"{tp} has no catalog any more: the topic was deleted", hint="see `tiered topic list`")
     return snapshot
 
 

@@ -82,7 +82,7 @@ _OPTION = ValueType(str, 0, MAX_CONFIG_CHARS)
 STATE_DELETED = "deleted"
 """State of an entry whose topic has no object any more. It counts as no entry, and the next topic replaces it."""
 
-_LOOK_HINT = "look at the topic with `tiered topics describe`, then try again"
+_LOOK_HINT = "look at the topic with `tiered topic show`, then try again"
 REPAIR_HINT = "`tiered repair TOPIC --dry-run` shows how it is repaired; nothing was deleted"
 
 
@@ -110,7 +110,7 @@ class TopicEntry:
         except ConfigError as error:
             raise ConfigError(
                 f"{topic_key(self.name)}: {error.message}",
-                hint=f"a newer release wrote it: upgrade; or the entry is damaged: `tiered topics alter {self.name} "
+                hint=f"a newer release wrote it: upgrade; or the entry is damaged: `tiered topic set {self.name} "
                 f"--reset SETTING` takes a setting out of it",
             ) from None
 

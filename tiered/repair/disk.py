@@ -190,7 +190,7 @@ def _topics_file(disk: RepairDirectory, problem: str, *, remote: bool) -> Steps[
         if entry is not None and entry.topic_id == info.topic_id:
             count, config = max(entry.partitions, count), entry.settings
         elif info.name != TRANSACTION_STATE_TOPIC:
-            notes.append(f"the settings of {info.name} are lost: `tiered topics alter {info.name}` sets them again")
+            notes.append(f"the settings of {info.name} are lost: `tiered topic set {info.name}` sets them again")
         held = frozenset(info.here) if count > len(list(info.here)) else None
         if info.topic_id != NO_ID:
             found[info.name] = info._replace(partitions=count, config=config, held=held, adopted=False)

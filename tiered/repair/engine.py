@@ -76,7 +76,7 @@ def _plan_topic(
     name = selected if isinstance(selected, str) else selected.topic
     entry, actions = yield from plan_entry(name)
     if isinstance(selected, TopicPartition) and selected.partition >= entry.partitions:
-        raise UnknownTopicError(f"{selected} is not in the registry", hint="`tiered topics list` names the topics")
+        raise UnknownTopicError(f"{selected} is not in the registry", hint="`tiered topic list` names the topics")
     if entry.state == STATE_DELETING:
         return actions  # its partitions go, one after the other
     partitions = range(entry.partitions) if isinstance(selected, str) else [selected.partition]

@@ -63,7 +63,7 @@ def plan_entry(topic: str) -> Steps[tuple[TopicEntry, list[RepairAction]]]:
     count = max(chosen.partitions[-1] + 1, known.partitions if known is not None else 0)
     number = known.version + 1 if known is not None else 1
     entry = TopicEntry(topic, chosen.topic_id, count, config, version=number, changes=((yield NewId()),))
-    notes = () if known is not None else (f"the settings are lost: `tiered topics alter {topic}` sets them again",)
+    notes = () if known is not None else (f"the settings are lost: `tiered topic set {topic}` sets them again",)
     remedy = f"write it from the roots: {count} partitions of topic id {chosen.topic_id}"
     action = RepairAction(
         TopicPartition(topic, -1), topic_key(topic), there.problem, remedy, notes=notes,
@@ -109,7 +109,7 @@ def _chosen(topic: str, unnamed: list[Unnamed], there: RegistryObject) -> Unname
     found = [one for one in unnamed if one.topic == topic]
     used = [one for one in found if one.in_use] or found
     if not used and not there.etag:
-        raise UnknownTopicError(f"{topic} is not in the registry", hint="`tiered topics list` names the topics")
+        raise UnknownTopicError(f"{topic} is not in the registry", hint="`tiered topic list` names the topics")
     if not used:
         raise CorruptionError(
             f"{topic_key(topic)}: {there.problem}; and no root of this topic is in the bucket",

@@ -380,7 +380,7 @@ def _entries(
     for name in dict.fromkeys(topic for topic, _ in selected):
         entry = yield from load_topic(name)
         if entry is None:
-            raise UnknownTopicError(f"there is no topic {name!r} in {url}", hint="see `tiered topics list`")
+            raise UnknownTopicError(f"there is no topic {name!r} in {url}", hint="see `tiered topic list`")
         numbers = [partition for topic, partition in selected if topic == name]
         for partition in numbers:
             if partition is not None and partition >= entry.partitions:

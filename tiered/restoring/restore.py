@@ -178,7 +178,7 @@ def _need_space(directory: Path, plans: Sequence[PartitionRestore], files: Files
     if space is not None and needed > space.free:
         raise DiskFullError(
             f"{directory} needs {needed} bytes, {place} has {space.free}",
-            hint="restore less with --newest or --since; older segments stay readable in the bucket",
+            hint="restore less with --newest or --from; older segments stay readable in the bucket",
         )
 
 

@@ -640,7 +640,7 @@ class Mirror:
             folders = ", ".join(str(self.path / partition_dir(TopicPartition(tp.topic, number))) for number in others)
             raise ConfigError(
                 f"{tp} is another topic of the same name now: what is linked of the first is still uploaded",
-                hint=f"give the bucket's topic up (`tiered topics delete`), then stop this and remove {folders}",
+                hint=f"give the bucket's topic up (`tiered topic delete`), then stop this and remove {folders}",
             )
 
     @staticmethod

@@ -16,7 +16,7 @@ from tiered.errors import ConfigError
 from tiered.plan.jobs import SPAN_BYTES, TWO_PHASE_BYTES
 from tiered.plan.maintenance import ROUTINE, MaintenanceKind
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
-from tiered.program.application import Application, Command, Group, destructive, pass_application, split_topic
+from tiered.program.application import Application, Command, Group, pass_application, split_topic
 from tiered.program.checking import conclude_check, reading_options, show_finding, subset_of
 from tiered.program.erasure import selection_of, selection_options
 from tiered.program.open_log import refuse_internal
@@ -33,10 +33,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @click.group("spark", cls=Group)
 def jobs() -> None:
-    """Maintenance, checks, erasures and exports of a bucket on Spark, for what outgrows one machine.
+    """Maintain, check, erase and export a bucket on Spark.
 
-    After a driver was killed, the same command does what is left. Credentials come from the environment of driver and
-    workers.
+    Use it for what outgrows one machine. If a driver was killed, the same command does what is left. Credentials come
+    from the environment of driver and workers.
     """
 
 
@@ -131,7 +131,6 @@ def _only(_context: click.Context, _parameter: click.Parameter, value: str | Non
     "compact larger logs, and those of more than 50 million records, in two phases over all tasks",
     "two_phase_bytes",
 )
-@destructive
 def maintain(
     runner: JobRunner,
     *,
@@ -140,10 +139,8 @@ def maintain(
     task_bytes: int,
     memory_bytes: int,
     two_phase_bytes: int,
-    dry_run: bool,
-    yes: bool,
 ) -> int:
-    """Run retention, merging and compaction of the bucket, as `tiered maintain run` does on one machine.
+    """Run retention, merging and compaction of the bucket, as `tiered maintain` does on one machine.
 
     One task maintains a partition. A large log is compacted in two phases: all tasks look for keys, Spark shuffles
     the keys, all tasks write. Readers and writers continue meanwhile.
@@ -159,7 +156,7 @@ def maintain(
     if selected is not None:
         refuse_internal(split_topic(selected)[0])
     wanted = JobScope(selected, kinds, task_bytes, two_phase_bytes, memory_bytes)
-    return maintain(runner, wanted, dry_run=dry_run, yes=yes)
+    return maintain(runner, wanted)
 
 
 @_verb("check", speculative=True)
@@ -177,8 +174,6 @@ def check(
     task_bytes: int,
 ) -> int:
     """Verify every byte of a bucket, as `tiered check --read-data` does on one machine. Changes nothing.
-
-    Exit code 0: nothing wrong; 3: warnings; 13: something is damaged or missing.
 
     \b
     Examples:
@@ -203,16 +198,11 @@ def check(
 @selection_options
 @click.option("--now", is_flag=True, help="delete the old objects without gc.grace.ms; refused under pins, snapshots")
 @_TASK_BYTES
-@destructive
-def erase(
-    runner: JobRunner, *, selected: str, now: bool, task_bytes: int, dry_run: bool, yes: bool, **asked: Any
-) -> int:
+def erase(runner: JobRunner, *, selected: str, now: bool, task_bytes: int, **asked: Any) -> int:
     """Delete the records of some keys from a topic for good, as `tiered erase` does on one machine.
 
     All tasks look for the keys. Then one task for each partition rewrites the segments with matching records, and
     reads all other objects. Spark sees hashes of keys alone. `tiered erase --log-dir` erases from local disks.
-
-    Exit code 0: no object holds matching records; 3: some still do, the receipt names them.
 
     \b
     Examples:
@@ -224,7 +214,7 @@ def erase(
     topic, partition = split_topic(selected)
     refuse_internal(topic)
     selection = selection_of(runner.app, **asked)
-    return erase(runner, topic, partition, selection, now=now, task_bytes=task_bytes, dry_run=dry_run, yes=yes)
+    return erase(runner, topic, partition, selection, now=now, task_bytes=task_bytes)
 
 
 @_verb("export", speculative=True)

@@ -30,7 +30,7 @@ def find_topic(options: WriteOptions, store: Store, name: str) -> SinkTopic:
     if entry is None:
         raise UnknownTopicError(
             f"there is no topic {name} in {options.path}",
-            hint=f'option("createTopic", "3") makes it with 3 partitions, as `tiered topics create {name} --remote '
+            hint=f'option("createTopic", "3") makes it with 3 partitions, as `tiered topic create {name} --remote '
             f"{options.path} --partitions 3` does",
         )
     if entry.state != STATE_OPEN:

@@ -278,7 +278,7 @@ class TaskStaging:
             raise RecordTooLargeError(
                 f"topic {part.topic.name}: a batch of {records} records has {len(batch)} bytes, "
                 f"{rules.limit_name} is {rules.max_bytes}",
-                hint=f"raise {rules.limit_name} with `tiered topics alter`, or leave such rows out",
+                hint=f"raise {rules.limit_name} with `tiered topic set`, or leave such rows out",
             )
         limit = min(part.topic.config.segment_bytes, self._limits.segment_bytes)
         if builder.size_bytes and builder.size_bytes + len(batch) > limit:

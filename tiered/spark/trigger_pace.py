@@ -55,5 +55,5 @@ class TriggerPace:
             f"{topic}-{partition} in {seconds:.0f} s, {mean_bytes:,} bytes each on average; that is {a_day:,} a day, "
             f"and {SEGMENTS_A_DAY:,} of less than {TINY_BYTES:,} bytes are many. Trigger once a minute or less often "
             f"(processingTime='1 minute'), write with fewer tasks (coalesce), and have them merged: "
-            f"`tiered maintain run {topic} --only merge --loop`, or `tiered spark maintain {topic} --only merge`"
+            f"`tiered maintain {topic} --only merge --loop`, or `tiered spark maintain {topic} --only merge`"
         )

@@ -36,7 +36,7 @@ NAMES = (
     "queryName",
 )
 
-_TOPIC_SETTING = "leave it out: it is a setting of the topic, as compression.type; `tiered topics alter` changes it"
+_TOPIC_SETTING = "leave it out: it is a setting of the topic, as compression.type; `tiered topic set` changes it"
 _ONCE = "leave it out: rows are added exactly once by the stream's checkpoint; a batch job has option txnId"
 _REPLACED = {
     "includeheaders": "leave it out: a column headers is written if there is one",

@@ -118,7 +118,7 @@ def test_a_maintainer_that_sleeps_in_a_merge(
     tmp_path: Path, remote: Remote, proxy: FaultProxy, kind: FaultKind, path: str, skip: int, landed: bool
 ) -> None:
     """Another one claims and merges meanwhile: what the first one had under way changes nothing when it arrives."""
-    merge = ("maintain", "run", "--only", "merge", "--yes", "--json")
+    merge = ("maintain", "--only", "merge", "--yes", "--json")
     with Application(tmp_path / "log", remote, timestamp=1) as one:  # at rest, which only old records are
         for _ in range(8):  # small ones, which a merge joins
             one.append(3)
@@ -148,6 +148,6 @@ def test_a_maintainer_that_sleeps_in_a_merge(
 
 def segments(remote: Remote) -> list[tuple[int, int]]:
     """Which offsets the segments of the catalog hold."""
-    done = program("segments", TOPIC, "--json", *remote.options)
+    done = program("topic", "show", TOPIC, "--segments", "--json", *remote.options)
     assert done.returncode == 0, done.stderr
     return [(one["base_offset"], one["end_offset"]) for one in json.loads(done.stdout)["segments"]]

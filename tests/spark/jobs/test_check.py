@@ -112,7 +112,7 @@ def test_it_reads_what_only_a_snapshot_names(tmp_path: Path, inline: None) -> No
     url, store = bucket(tmp_path), open_store(bucket(tmp_path))
     taken = {row.id_lo: row for row in rows(url, "latest", 0)}
     assert tiered_run(["snapshot", "create", "before", "latest", "--remote", url]) == 0
-    assert tiered_run(["maintain", "run", "latest", "--only", "compact", "--remote", url, "--yes"]) == 0
+    assert tiered_run(["maintain", "latest", "--only", "compact", "--remote", url, "--yes"]) == 0
     left = [row for id_lo, row in taken.items() if id_lo not in {row.id_lo for row in rows(url, "latest", 0)}]
     assert run("check", "--remote", url, "--json").code == 0
     entry = drive(store, load_topic("latest"))

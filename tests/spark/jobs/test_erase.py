@@ -216,7 +216,9 @@ def test_another_maintainer_takes_the_partition_and_the_same_command_goes_on(
     done = erase(tmp_path, *KEY, "--now", "--yes")
     assert done.code == (0 if meanwhile is claim_by_another else 3), done.err
     left = [each for one in done.summary["partitions"] for each in one["left"]]  # what the other one replaced
-    assert {each["why"] for each in left} <= {"it waits for gc.grace.ms: `tiered gc run` deletes it then"}
+    assert {each["why"] for each in left} <= {
+        "it waits for gc.grace.ms: `tiered maintain --only collect` deletes it then"
+    }
     assert content(tmp_path) == [record for record in before if not meant(record)]
     whole(tmp_path)
 
@@ -240,7 +242,9 @@ def test_what_is_merged_meanwhile_is_looked_at_again(
     done = erase(tmp_path, *KEY, "--now", "--yes")
     assert done.code == 3, done.err
     left = [each for one in done.summary["partitions"] for each in one["left"]]
-    assert {each["why"] for each in left} == {"it waits for gc.grace.ms: `tiered gc run` deletes it then"}
+    assert {each["why"] for each in left} == {
+        "it waits for gc.grace.ms: `tiered maintain --only collect` deletes it then"
+    }
     assert sum(each["records"] for each in left) == 12  # in what the other maintainer replaced
     assert content(tmp_path) == [record for record in before if not meant(record)]
     whole(tmp_path)

@@ -64,7 +64,7 @@ def content(url: str, topic: str) -> list[list[Record]]:
 
 
 def by_the_library(url: str, kind: MaintenanceKind) -> None:
-    """As ``tiered maintain run --only`` does it."""
+    """As ``tiered maintain --only`` does it."""
     store = open_store(url)
     for topic in SETTINGS:
         entry = drive(store, load_topic(topic))
@@ -84,9 +84,7 @@ def test_a_job_leaves_what_the_maintainer_leaves(job: str, tmp_path: Path, inlin
     stored = {topic: sum(row.size for row in rows(bucket(one), topic, 0)) for topic in SETTINGS}
     for place in (one, other) if job == "reencode" else ():
         for topic in SETTINGS:
-            assert (
-                tiered_run(["topics", "alter", topic, "--set", "compression.type=zstd", "--remote", bucket(place)]) == 0
-            )
+            assert tiered_run(["topic", "set", topic, "compression.type=zstd", "--remote", bucket(place)]) == 0
     done = only(job, one)
     assert done.code == 0, done.err
     by_the_library(bucket(other), KINDS[job])

@@ -150,15 +150,15 @@ def test_a_wrong_number_is_refused(tmp_path: Path, bad: Any) -> None:
 
 def test_the_command_adds_them_in_both_tiers(tmp_path: Path, remote: str | None, cli: Cli) -> None:
     tiers = ["--log-dir", tmp_path / "log", *(("--remote", remote) if remote else ())]
-    assert cli("topics", "create", "t", *tiers).code == 0
-    changed = cli("topics", "alter", "t", *tiers, "--partitions", 3, "--set", "retention.ms=1d", "--json")
+    assert cli("topic", "create", "t", *tiers).code == 0
+    changed = cli("topic", "set", "t", *tiers, "--partitions", 3, "retention.ms=1d", "--json")
     assert (changed.code, changed.summary["partitions"], changed.summary["config"]["retention.ms"]) == (
         0,
         3,
         "86400000",
     )
-    assert cli("topics", "alter", "t", *tiers, "--partitions", 3).code == 0  # as it is
-    fewer = cli("topics", "alter", "t", *tiers, "--partitions", 2)
+    assert cli("topic", "set", "t", *tiers, "--partitions", 3).code == 0  # as it is
+    fewer = cli("topic", "set", "t", *tiers, "--partitions", 2)
     assert (fewer.code, fewer.err.splitlines()[0]) == (
         2,
         "error: topic t has 3 partitions: they cannot become 2",
@@ -172,11 +172,11 @@ def test_the_command_adds_them_in_the_bucket_alone_and_the_disk_says_what_it_lac
     tmp_path: Path, cli: Cli, caplog: pytest.LogCaptureFixture
 ) -> None:
     remote = (tmp_path / "bucket").as_uri()
-    assert cli("topics", "create", "t", "--log-dir", tmp_path / "log", "--remote", remote).code == 0
-    assert cli("topics", "alter", "t", "--remote", remote, "--partitions", 2).code == 0
+    assert cli("topic", "create", "t", "--log-dir", tmp_path / "log", "--remote", remote).code == 0
+    assert cli("topic", "set", "t", "--remote", remote, "--partitions", 2).code == 0
     with caplog.at_level(logging.WARNING, "tiered"), tiered.open(tmp_path / "log", remote=remote) as log:
         assert log.topic("t").partitions == 1
-        assert "`tiered topics alter t --partitions 2` with both adds the others here" in caplog.text
+        assert "`tiered topic set t --partitions 2` with both adds the others here" in caplog.text
         assert log.topic("t").add_partitions(1) == 2
     assert cli("check", "--log-dir", tmp_path / "log", "--remote", remote).code == 0
 
@@ -186,8 +186,8 @@ def test_the_command_refuses_a_directory_with_a_writer_before_the_bucket_is_chan
     tiers = ("--log-dir", tmp_path / "log", "--remote", remote)
     with tiered.open(tmp_path / "log", remote=remote) as log:
         log.topic("t", create=True)
-        assert cli("topics", "alter", "t", *tiers, "--partitions", 2).code == 11
-    assert cli("topics", "describe", "t", "--remote", remote, "--json").summary["partitions"][1:] == []
+        assert cli("topic", "set", "t", *tiers, "--partitions", 2).code == 11
+    assert cli("topic", "show", "t", "--remote", remote, "--json").summary["partitions"][1:] == []
 
 
 def test_a_call_that_failed_may_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

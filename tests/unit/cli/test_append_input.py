@@ -46,7 +46,7 @@ def test_a_lost_directory_has_a_way_back(cli: Cli, tmp_path: Path) -> None:
     for command in ("cat", "append"):
         refused = cli(command, "t", "--log-dir", lost, "--remote", url, stdin=b"y\n")
         assert refused.code == 10
-        assert f"`tiered restore --remote {url} --to {lost}` rebuilds it" in refused.err
+        assert f"`tiered restore --remote {url} --log-dir {lost}` rebuilds it" in refused.err
 
 
 def test_a_long_field_of_a_csv_is_a_field(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_a_long_field_of_a_csv_is_a_field(cli: Cli, tmp_path: Path, monkeypatch:
 
 def test_a_record_that_is_refused_is_counted_once(cli: Cli, tmp_path: Path) -> None:
     topic = ["--log-dir", tmp_path / "d"]
-    assert cli("topics", "create", "c", *topic, "--set", "cleanup.policy=compact").code == 0
+    assert cli("topic", "create", "c", *topic, "--set", "cleanup.policy=compact").code == 0
     refused = cli("append", "c", *topic, stdin=b"v\n")
     assert refused.code == 2
     assert "error: record 1 of the input has no key, and the topic is compacted; 0 records" in refused.err

@@ -73,12 +73,12 @@ def test_an_archived_index_is_a_finding_of_its_segment_alone(cli: Cli, key: str)
 
 @pytest.mark.parametrize("key", [".log", ".idx"], indirect=True)
 def test_what_needs_an_archived_object_says_so(cli: Cli, key: str, tmp_path: Path) -> None:
-    for line in (("restore", "--to", tmp_path / "new"), ("erase", "t", "--key", "k", "--dry-run")):
+    for line in (("restore", "--log-dir", tmp_path / "new"), ("erase", "t", "--key", "k", "--dry-run")):
         if line[0] == "erase" and key.endswith(".idx"):
             continue  # the plan reads segments alone
         seen = cli(*line, "--remote", REMOTE)
         assert (seen.code, len(seen.err.splitlines())) == (12, 2), line
         assert f"{key} is archived (GLACIER" in seen.err
         assert f"next: restore it: aws s3api restore-object --bucket archived --key {key} " in seen.err
-    for line in (("status",), ("segments", "t"), ("offsets", "t")):
+    for line in (("status",), ("topic", "show", "t", "--segments"), ("topic", "show", "t")):
         assert cli(*line, "--remote", REMOTE).code == 0, line

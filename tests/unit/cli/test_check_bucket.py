@@ -101,12 +101,17 @@ def test_a_root_and_the_last_bundle_are_made_anew_from_a_copy_and_the_log(cli: C
 def test_an_entry_that_cannot_be_read_hinders_nobody_who_reads_another_topic(
     cli: Cli, url: str, tmp_path: Path
 ) -> None:
-    assert cli("topics", "create", "other", "--remote", url).code == 0
-    commands = (("cat", "t"), ("tail", "t"), ("offsets", "t"), ("cat", "t:0", "--as-of", "kept"))
+    assert cli("topic", "create", "other", "--remote", url).code == 0
+    commands = (
+        ("cat", "t"),
+        ("cat", "t", "--last", "3"),
+        ("topic", "show", "t", "--at", "-1h"),
+        ("cat", "t:0", "--as-of", "kept"),
+    )
     before = [cli(*each, "--json", "--remote", url).messages for each in commands]
     hurt(url, "topics/other", lambda data: data[:-1])
     assert [cli(*each, "--json", "--remote", url).messages for each in commands] == before
-    refused = cli("restore", "--to", tmp_path / "all", "--remote", url)
+    refused = cli("restore", "--log-dir", tmp_path / "all", "--remote", url)
     assert (
         refused.code,
         "name the other topics to go on without it; `tiered repair TOPIC --dry-run`" in refused.err,
@@ -114,7 +119,7 @@ def test_an_entry_that_cannot_be_read_hinders_nobody_who_reads_another_topic(
         13,
         True,
     )
-    assert cli("restore", "t", "--to", tmp_path / "new", "--remote", url).code == 0
+    assert cli("restore", "t", "--log-dir", tmp_path / "new", "--remote", url).code == 0
 
 
 def test_the_verb_for_a_registry_entry_is_named(cli: Cli, url: str) -> None:
@@ -122,7 +127,7 @@ def test_the_verb_for_a_registry_entry_is_named(cli: Cli, url: str) -> None:
     told = cli("check", "--remote", url, "--json").summary["remedies"]
     assert told == ["t: `tiered repair t --dry-run` shows what can be repaired, and from what"]
     made = cli("repair", "t", "--yes", "--remote", url)
-    assert (made.code, "the settings are lost: `tiered topics alter t`" in made.err) == (0, True)
+    assert (made.code, "the settings are lost: `tiered topic set t`" in made.err) == (0, True)
     assert cli("check", "--remote", url).code == 0
 
 
@@ -133,7 +138,7 @@ def test_a_damaged_snapshot_is_told_and_can_be_let_go_of(cli: Cli, url: str, cha
     checked = cli("check", "--remote", url)
     assert checked.code == 13
     assert "`tiered snapshot delete kept t:0`" in checked.text
-    for command in ("gc run --orphans --yes", "cat t --as-of kept"):
+    for command in ("maintain --only collect --orphans --yes", "cat t --as-of kept"):
         stopped = cli(*command.split(), "--remote", url)
         assert (stopped.code, "`tiered snapshot delete kept t:0`" in stopped.err) == (13, True), command
     assert cli("check", "--remote", url, "--json").summary["errors"] == 1  # nothing was taken meanwhile
@@ -157,7 +162,7 @@ def test_a_damaged_snapshot_is_marked_and_the_others_are_listed(cli: Cli, url: s
 
 
 def test_a_segment_that_only_a_snapshot_names_is_looked_for(cli: Cli, url: str, tmp_path: Path) -> None:
-    assert cli("erase", "t", "--before", "2999-01-01", "--yes", "--remote", url).code == 3
+    assert cli("erase", "t", "--to", "2999-01-01", "--yes", "--remote", url).code == 3
     assert cli("check", "--remote", url).code == 0
     with opened(url) as store:
         keys = [entry.key for entry in drive(store, list_all("")) if parse_segment_key(entry.key) is not None]
@@ -203,7 +208,7 @@ def test_a_damaged_decision_is_told_and_ends_nothing_else(cli: Cli, url: str, ch
     assert (told["code"], told["where"]) == ("decision", "txn/nightly/2")
     assert "`tiered repair` puts a version of it back" in told["message"]
     assert cli("check", "t", "--remote", url).code == 0  # decisions are of no topic
-    for command in ("gc plan --orphans", "gc run --orphans --yes"):
+    for command in ("maintain --only collect --orphans --dry-run", "maintain --only collect --orphans --yes"):
         swept = cli(*command.split(), "--remote", url)
         assert (swept.code, "orphan" in swept.text) == (13, True), command
         assert "txn/nightly/2 cannot be read" in swept.err
@@ -226,9 +231,9 @@ def test_two_names_of_one_topic_are_told_and_neither_destroys(cli: Cli, url: str
     assert "is the root of topic t, and the registry entry of topic u names its id" in checked.text
     assert "if topics/u is a copy of topics/t, delete that one object" in checked.text
     for line in (
-        ("topics", "delete", "u", "--yes", "--force"), ("erase", "u", "--before", "2999-01-01", "--yes"),
+        ("topic", "delete", "u", "--yes", "--force"), ("erase", "u", "--to", "2999-01-01", "--yes"),
         ("cat", "u"), ("repair", "u:0", "--yes"),
-        ("gc", "run", "u", "--orphans", "--yes"), ("snapshot", "create", "more", "u"),
+        ("maintain", "--only", "collect", "u", "--orphans", "--yes"), ("snapshot", "create", "more", "u"),
     ):  # fmt: skip
         refused = cli(*line, "--remote", url)
         assert (refused.code, "is the root of topic t" in refused.text + refused.err) == (13, True), line
@@ -264,28 +269,28 @@ def test_a_setting_that_nobody_can_go_by_is_told_and_taken_out(
     (told,) = [each for each in checked.messages if each.get("severity") == "error"]
     assert (told["code"], told["where"], told["topic"]) == ("topic_setting", "topics/t", "t")
     assert setting in told["message"]
-    assert "`tiered topics alter t --reset SETTING`" in told["message"]
+    assert "`tiered topic set t --reset SETTING`" in told["message"]
     assert cli("cat", "t", "--remote", url) == seen
-    described = cli("topics", "describe", "t", "--remote", url)
+    described = cli("topic", "show", "t", "--remote", url)
     assert (described.code, "no number" in described.text) == (0, b"1x" in after)
-    kept_up = cli("maintain", "run", "--yes", "--remote", url, "--json")
+    kept_up = cli("maintain", "--yes", "--remote", url, "--json")
     assert kept_up.code == 2
     assert "t-0: " in kept_up.err
     (planned,) = kept_up.summary["partitions"]
     assert planned["topic"] == "other"
     assert kept_up.summary["done"], kept_up.summary
-    assert cli("topics", "alter", "t", "--reset", setting, "--remote", url).code == 0
+    assert cli("topic", "set", "t", "--reset", setting, "--remote", url).code == 0
     assert cli("check", "--remote", url).code == 0
     assert cli("cat", "t", "--remote", url) == seen
-    assert cli("maintain", "run", "--yes", "--remote", url).code == 0
+    assert cli("maintain", "--yes", "--remote", url).code == 0
 
 
 def test_a_setting_that_nobody_can_go_by_is_set_again(cli: Cli, url: str) -> None:
     hurt(url, "topics/t", lambda data: data.replace(b'"1000"', b'"1x00"'))
     assert cli("check", "--remote", url).code == 13
-    refused = cli("topics", "alter", "t", "--set", "retention.bytes=5000", "--remote", url)
+    refused = cli("topic", "set", "t", "retention.bytes=5000", "--remote", url)
     assert (refused.code, "segment.bytes" in refused.err) == (2, True)
-    assert cli("topics", "alter", "t", "--set", "segment.bytes=1000", "--remote", url).code == 0
+    assert cli("topic", "set", "t", "segment.bytes=1000", "--remote", url).code == 0
     assert cli("check", "--remote", url).code == 0
 
 

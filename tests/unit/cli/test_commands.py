@@ -13,6 +13,7 @@ import tiered
 from tests.unit.checking.building import RECORDS, TOPIC, Scenario, flip, record, scenario
 from tests.unit.cli.conftest import Cli
 from tiered.format.kernels import AT_WORK
+from tiered.times import format_time
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_append_shapes(cli: Cli, tmp_path: Path) -> None:
 
 def test_append_nul_separated(cli: Cli, tmp_path: Path) -> None:
     cli("append", "t", "--log-dir", tmp_path / "data", "--create", "-0", stdin=b"a\nb\0c\0")
-    assert cli("cat", "t", "--log-dir", tmp_path / "data", "-f", r"%s|").out == b"a\nb|c|"
+    assert cli("cat", "t", "--log-dir", tmp_path / "data", "--template", r"%s|").out == b"a\nb|c|"
 
 
 def test_append_names_the_line_and_keeps_what_came_before(cli: Cli, tmp_path: Path) -> None:
@@ -75,7 +76,7 @@ def test_append_until_committed(cli: Cli, log: Scenario) -> None:
         "append", TOPIC, "--log-dir", log.directory, "--remote", log.url, "--durability", "remote", stdin=b"x\ny\n"
     )
     assert done.code == 0
-    assert cli("cat", TOPIC, "--remote", log.url, "--since", "-1h").out.endswith(b"x\ny\n")
+    assert cli("cat", TOPIC, "--remote", log.url, "--from", "-1h").out.endswith(b"x\ny\n")
 
 
 def test_cat_over_both_tiers(cli: Cli, log: Scenario) -> None:
@@ -89,32 +90,35 @@ def test_cat_over_both_tiers(cli: Cli, log: Scenario) -> None:
         "records": RECORDS + 3,
         "complete": True,
     }
-    remote = cli("cat", f"{TOPIC}:0", "--remote", log.url, "-f", r"%o\n")
+    remote = cli("cat", f"{TOPIC}:0", "--remote", log.url, "--template", r"%o\n")
     assert remote.out.split() == [b"%d" % i for i in range(RECORDS)]
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (("-o", "beginning", "-n", "2"), [0, 1]),
-        (("-o", "end"), []),
-        (("-o", "118"), [118, 119, 120, 121, 122]),
-        (("-o", "-2"), [121, 122]),
-        (("-o", "-9999", "-n", "1"), [0]),
-        (("-o", f"s@{record(117).timestamp}", "--end", "119"), [117, 118]),
-        (("--since", str(record(118).timestamp), "--until", str(record(121).timestamp)), [118, 119]),
+        (("--from", "beginning", "-n", "2"), [0, 1]),
+        (("--from", "end"), []),
+        (("--from", "118"), [118, 119, 120, 121, 122]),
+        (("--last", "2"), [121, 122]),
+        (("--last", "9999", "-n", "1"), [0]),
+        (("--from", f"s@{record(117).timestamp}", "--to", "119"), [117, 118]),
+        (("--from", format_time(record(118).timestamp), "--to", f"s@{record(121).timestamp}"), [118, 119, 120]),
+        (("--to", "beginning"), []),
+        (("--from", "120", "--to", "end"), [120, 121, 122]),
+        (("--key", (record(117).key or b"").decode(), "--from", "117", "--limit", "1"), [117]),
         (("-n", "0"), []),
     ],
 )
 def test_cat_ranges(cli: Cli, log: Scenario, options: tuple[str, ...], expected: list[int]) -> None:
-    seen = cli("cat", f"{TOPIC}:0", "--log-dir", log.directory, *options, "-f", r"%o ")
+    seen = cli("cat", f"{TOPIC}:0", "--log-dir", log.directory, *options, "--template", r"%o ")
     assert [int(word) for word in seen.out.split()][: len(expected) or None] == expected
     assert seen.code == 0
 
 
 def test_cat_isolation_over_a_brokers_directory(cli: Cli, kafka_fixtures: Path) -> None:
     def offsets(isolation: str) -> int:
-        done = cli("cat", "txn", "--log-dir", kafka_fixtures / "main", "--isolation", isolation, "-f", r"%o\n")
+        done = cli("cat", "txn", "--log-dir", kafka_fixtures / "main", "--isolation", isolation, "--template", r"%o\n")
         return len(done.out.split())
 
     def expected(isolation: str) -> int:
@@ -131,32 +135,32 @@ def test_a_terminal_gets_no_control_characters(cli: Cli, tmp_path: Path) -> None
     assert cli("cat", "t", "--log-dir", tmp_path / "d").out == b"\x1b[31mred\xff\n"
 
 
-def test_tail(cli: Cli, log: Scenario) -> None:
-    seen = cli("tail", f"{TOPIC}:1", "--log-dir", log.directory, "-n", "3", "--format", r"%o\n")
+def test_the_last_records_and_a_follower(cli: Cli, log: Scenario) -> None:
+    seen = cli("cat", f"{TOPIC}:1", "--log-dir", log.directory, "--last", "3", "--template", r"%o\n")
     assert seen.out.split() == [b"117", b"118", b"119"]
-    followed = cli("tail", "-f", TOPIC, "--log-dir", log.directory, "-n", "2", "-c", "4", "--json")
+    followed = cli("cat", "-f", TOPIC, "--log-dir", log.directory, "--last", "2", "-n", "4", "--json")
     assert [each["offset"] for each in followed.messages[:-1]] == [121, 122, 118, 119]
     assert followed.summary["records"] == 4
 
 
 def test_topics(cli: Cli, log: Scenario, tmp_path: Path) -> None:
-    listed = cli("topics", "list", "--log-dir", log.directory, "--remote", log.url, "--json")
+    listed = cli("topic", "list", "--log-dir", log.directory, "--remote", log.url, "--json")
     assert [(each["topic"], each["partitions"], each["tiers"]) for each in listed.summary["topics"]] == [
         (TOPIC, 2, ["local", "remote"])
     ]
-    assert TOPIC in cli("topics", "list", "--remote", log.url).text
+    assert TOPIC in cli("topic", "list", "--remote", log.url).text
     made = cli(
-        "topics", "create", "new", "--log-dir", log.directory, "--partitions", "3", "--set", "segment.ms=1h", "--json"
+        "topic", "create", "new", "--log-dir", log.directory, "--partitions", "3", "--set", "segment.ms=1h", "--json"
     )
     assert (made.code, made.summary["partitions"], made.summary["config"]["segment.ms"]) == (0, 3, 3_600_000)
-    again = cli("topics", "create", "new", "--log-dir", log.directory)
+    again = cli("topic", "create", "new", "--log-dir", log.directory)
     assert (again.code, "exists already" in again.err) == (2, True)
-    assert cli("topics", "create", "new", "--log-dir", log.directory, "--if-not-exists").code == 0
-    described = cli("topics", "describe", TOPIC, "--log-dir", log.directory, "--remote", log.url, "--json").summary
+    assert cli("topic", "create", "new", "--log-dir", log.directory, "--if-not-exists").code == 0
+    described = cli("topic", "show", TOPIC, "--log-dir", log.directory, "--remote", log.url, "--json").summary
     assert described["config"]["segment.bytes"] == "4096"
     assert [each["end_offset"] for each in described["partitions"]] == [RECORDS + 3, RECORDS]
     assert [each["uploaded_offset"] for each in described["partitions"]] == [RECORDS, RECORDS]
-    text = cli("topics", "describe", TOPIC, "--remote", log.url).text
+    text = cli("topic", "show", TOPIC, "--remote", log.url).text
     assert any(line.split() == ["*", "segment.bytes", "4096", "4.0", "KiB"] for line in text.splitlines())
     assert any(line.split() == ["preallocate", "false"] for line in text.splitlines())
     assert any(line.split() == ["retention.ms", "-1", "no", "limit"] for line in text.splitlines())
@@ -164,7 +168,7 @@ def test_topics(cli: Cli, log: Scenario, tmp_path: Path) -> None:
 
 def test_a_topic_in_the_bucket_alone(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "bucket").mkdir()
-    create = ("topics", "create", "flights", "--remote", tmp_path / "bucket", "--partitions", "3", "--json")
+    create = ("topic", "create", "flights", "--remote", tmp_path / "bucket", "--partitions", "3", "--json")
     made = cli(*create, "--set", "segment.bytes=1MiB")
     assert made.code == 0
     assert (made.summary["created"], made.summary["partitions"]) == (True, 3)
@@ -172,7 +176,7 @@ def test_a_topic_in_the_bucket_alone(cli: Cli, tmp_path: Path) -> None:
     assert "topic flights exists already" in cli(*create).err
     again = cli(*create, "--if-not-exists")
     assert (again.summary["created"], again.summary["topic_id"]) == (False, made.summary["topic_id"])
-    listed = cli("topics", "list", "--remote", tmp_path / "bucket", "--json")
+    listed = cli("topic", "list", "--remote", tmp_path / "bucket", "--json")
     assert listed.summary["topics"] == [
         {
             "topic": "flights",
@@ -184,20 +188,14 @@ def test_a_topic_in_the_bucket_alone(cli: Cli, tmp_path: Path) -> None:
     ]
 
 
-def test_offsets(cli: Cli, log: Scenario) -> None:
-    time = record(50).timestamp
-    seen = cli("offsets", TOPIC, "--log-dir", log.directory, "--time", f"earliest,latest,{time},+1d", "--json")
-    assert [(each["partition"], each["offset"]) for each in seen.summary["offsets"]] == [
-        (0, 0),
-        (0, RECORDS + 3),
-        (0, 50),
-        (0, None),
-        (1, 0),
-        (1, RECORDS),
-        (1, 50),
-        (1, None),
-    ]
-    assert "latest" in cli("offsets", f"{TOPIC}:1", "--remote", log.url).text
+def test_the_offset_of_a_time(cli: Cli, log: Scenario) -> None:
+    for time, expected in ((str(record(50).timestamp), 50), ("+1d", None)):
+        seen = cli("topic", "show", TOPIC, "--log-dir", log.directory, "--at", time, "--json")
+        assert [(each["partition"], each["offset_at"]) for each in seen.summary["partitions"]] == [
+            (0, expected),
+            (1, expected),
+        ]
+    assert "offset at" in cli("topic", "show", f"{TOPIC}:1", "--remote", log.url, "--at", "-1d").text
 
 
 def test_status(cli: Cli, log: Scenario) -> None:
@@ -215,13 +213,15 @@ def test_status(cli: Cli, log: Scenario) -> None:
 
 
 def test_segments(cli: Cli, log: Scenario) -> None:
-    seen = cli("segments", f"{TOPIC}:0", "--log-dir", log.directory, "--remote", log.url, "--json").summary["segments"]
+    seen = cli(
+        "topic", "show", f"{TOPIC}:0", "--segments", "--log-dir", log.directory, "--remote", log.url, "--json"
+    ).summary["segments"]
     assert [each["state"] for each in seen] == ["both"] * len(log.rows()) + ["active"]
     assert [each["crc32c"] for each in seen[:-1]] == [row.crc for row in log.rows()]
     assert [each["base_offset"] for each in seen] == [*[row.base for row in log.rows()], RECORDS]
-    local = cli("segments", TOPIC, "--log-dir", log.directory, "--json").summary["segments"]
+    local = cli("topic", "show", TOPIC, "--segments", "--log-dir", log.directory, "--json").summary["segments"]
     assert {each["state"] for each in local} == {"local", "active"}
-    assert "both" in cli("segments", TOPIC, "--log-dir", log.directory, "--remote", log.url).text
+    assert "both" in cli("topic", "show", TOPIC, "--segments", "--log-dir", log.directory, "--remote", log.url).text
 
 
 def test_check_of_a_part(cli: Cli, log: Scenario) -> None:
@@ -252,20 +252,20 @@ def test_check(cli: Cli, log: Scenario) -> None:
 
 
 def test_restore(cli: Cli, log: Scenario, tmp_path: Path) -> None:
-    dry = cli("restore", "--remote", log.url, "--to", tmp_path / "new", "--dry-run")
+    dry = cli("restore", "--remote", log.url, "--log-dir", tmp_path / "new", "--dry-run")
     assert (dry.code, "dry run:" in dry.text, (tmp_path / "new").exists()) == (0, True, False)
-    done = cli("restore", "--remote", log.url, "--to", tmp_path / "new", "--json")
+    done = cli("restore", "--remote", log.url, "--log-dir", tmp_path / "new", "--json")
     assert (done.code, done.summary["segments"]) == (0, len(log.rows(0)) + len(log.rows(1)))
     assert cli("check", "--log-dir", tmp_path / "new", "--remote", log.url).code == 0
     assert cli("restore", "--remote", log.url, "--log-dir", tmp_path / "new").code == 2
     skipped = cli("restore", "--remote", log.url, "--log-dir", tmp_path / "new", "--if-empty", "--json")
     assert (skipped.code, skipped.summary["skipped"]) == (0, True)
     part = cli(
-        "restore", f"{TOPIC}:1", "--remote", log.url, "--to", tmp_path / "part", "--newest", "1KiB", "--json"
+        "restore", f"{TOPIC}:1", "--remote", log.url, "--log-dir", tmp_path / "part", "--newest", "1KiB", "--json"
     ).summary
     assert [each["segments"] for each in part["partitions"]] == [0, 1]
     log.delete(log.index_key(log.rows()[0]))
-    noted = cli("restore", "--remote", log.url, "--to", tmp_path / "noted", "--json")
+    noted = cli("restore", "--remote", log.url, "--log-dir", tmp_path / "noted", "--json")
     assert (noted.code, len(noted.summary["warnings"])) == (3, 1)
 
 
@@ -287,7 +287,7 @@ def test_errors_are_json_too_and_a_summary_ends_the_run(cli: Cli, log: Scenario)
     assert [each["message_type"] for each in failed.messages] == ["error", "summary"]
     assert failed.messages[0]["hint"] == f"did you mean {TOPIC}?"
     assert failed.summary["exit_code"] == 10
-    one = cli("segments", "flihgts", "--log-dir", log.directory, "--json")
+    one = cli("topic", "show", "flihgts", "--segments", "--log-dir", log.directory, "--json")
     assert [each["message_type"] for each in one.messages] == ["error"]
 
 

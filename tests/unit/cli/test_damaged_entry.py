@@ -44,7 +44,7 @@ def held(place: Path, topic_hex: str) -> dict[str, bytes]:
 def test_topics_list_shows_the_others_and_names_it(cli: Cli, place: Path, data: bytes | None, code: int) -> None:
     damage(place, data)
     alone = ("--remote", f"file://{place / 'store'}")
-    seen = cli("topics", "list", *alone)
+    seen = cli("topic", "list", *alone)
     told = [line.split() for line in seen.text.splitlines()[1:]]
     assert (seen.code, [(line[0], line[-1]) for line in told]) == (
         code,
@@ -52,10 +52,10 @@ def test_topics_list_shows_the_others_and_names_it(cli: Cli, place: Path, data: 
     )
     assert "warning: topics/b cannot be read: " in seen.err
     assert ("upgrade" if code == 2 else "`tiered repair TOPIC --dry-run`") in seen.err
-    summary = cli("topics", "list", *alone, "--json").summary
+    summary = cli("topic", "list", *alone, "--json").summary
     assert [entry["topic"] for entry in summary["topics"]] == ["a", "c"]
     assert [(each["topic"], each["error"]["exit_code"]) for each in summary["unreadable"]] == [("b", code)]
-    both = cli("topics", "list", *alone, "--log-dir", place / "log").text.splitlines()
+    both = cli("topic", "list", *alone, "--log-dir", place / "log").text.splitlines()
     assert [line.split()[-1] for line in both[1:]] == ["local+remote", "local+unreadable", "local+remote"]
 
 
@@ -107,27 +107,30 @@ def test_maintenance_of_the_others_goes_on_and_its_topic_stays_whole(cli: Cli, p
     code = 13 if data == DAMAGE else 2
     damage(place, data)
     before = held(place, entry.topic_id.hex)
-    planned = cli("maintain", "plan", *alone, "--json")
+    planned = cli("maintain", "--dry-run", *alone, "--json")
     assert (planned.code, [each["topic"] for each in planned.summary["partitions"]]) == (code, ["a", "c"])
-    done = cli("maintain", "run", *alone, "--yes", "--json")
+    done = cli("maintain", *alone, "--yes", "--json")
     assert (done.code, [each["action"] for each in done.summary["done"]]) == (code, ["retention", "retention"])
-    for line in (("gc", "plan", "--orphans"), ("gc", "run", "--orphans", "--yes")):
+    for line in (
+        ("maintain", "--only", "collect", "--dry-run", "--orphans"),
+        ("maintain", "--only", "collect", "--orphans", "--yes"),
+    ):
         seen = cli(*line, *alone, "--json")
         assert (seen.code, [each["topic"] for each in seen.summary["partitions"]]) == (code, ["a", "c"]), line
         assert "strays" not in seen.summary
         assert any("nothing of deleted topics is swept" in each for each in seen.summary["warnings"])
     assert held(place, entry.topic_id.hex) == before
-    assert cli("maintain", "run", "b", *alone, "--yes").code == code
+    assert cli("maintain", "b", *alone, "--yes").code == code
 
 
 def test_who_mistypes_a_topic_is_told_so(cli: Cli, place: Path) -> None:
     damage(place)
     alone = ("--remote", f"file://{place / 'store'}")
-    for line in (("cat", "ab"), ("offsets", "ab"), ("topics", "describe", "ab"), ("segments", "ab")):
+    for line in (("cat", "ab"), ("topic", "show", "ab"), ("topic", "show", "ab", "--segments")):
         seen = cli(*line, *alone)
         assert (seen.code, "there is no topic" in seen.err) == (10, True), line
-    for line in (("cat", "a-0"), ("offsets", "b-0")):  # b is a topic, if its entry is damaged
+    for line in (("cat", "a-0"), ("cat", "b-0")):  # b is a topic, if its entry is damaged
         assert f"did you mean partition {line[1].replace('-', ':')}?" in cli(*line, *alone).err, line
-    assert cli("offsets", "a", *alone).code == 0
-    assert cli("offsets", "b", *alone).code == 13
+    assert cli("topic", "show", "a", *alone).code == 0
+    assert cli("topic", "show", "b", *alone).code == 13
     assert cli("doctor", *alone).code == 0

@@ -1,4 +1,4 @@
-"""``tiered topics delete`` in a bucket: marked, collected after its grace, its name free for another topic."""
+"""``tiered topic delete`` in a bucket: marked, collected after its grace, its name free for another topic."""
 
 from __future__ import annotations
 
@@ -41,39 +41,39 @@ def objects(tmp_path: Path, topic_id: str) -> list[str]:
 
 
 def id_of(cli: Cli, url: str, name: str = "t") -> str:
-    return str(cli("topics", "describe", name, "--remote", url, "--json").summary["topic_id"])
+    return str(cli("topic", "show", name, "--remote", url, "--json").summary["topic_id"])
 
 
 def over(cli: Cli, url: str) -> None:
     """The grace of topic t is over."""
-    assert cli("topics", "alter", "t", "--set", "gc.grace.ms=0", "--remote", url).code == 0
+    assert cli("topic", "set", "t", "gc.grace.ms=0", "--remote", url).code == 0
 
 
 def test_the_end_of_a_topic(cli: Cli, bucket: str, tmp_path: Path) -> None:
     """Marked, left alone for its grace, then gone with all that it had; the other topic stays as it was."""
     remote, old, other = ("--remote", bucket), id_of(cli, bucket), id_of(cli, bucket, "u")
     before, others = objects(tmp_path, old), objects(tmp_path, other)
-    assert cli("topics", "delete", "t", *remote, "--dry-run").code == 0
-    assert cli("topics", "delete", "t", *remote).code == 2  # nobody can answer
+    assert cli("topic", "delete", "t", *remote, "--dry-run").code == 0
+    assert cli("topic", "delete", "t", *remote).code == 2  # nobody can answer
     with tiered.open_reader(bucket) as reader:
         assert len(list(reader.topic("t").read(0))) == 20
-    assert cli("topics", "delete", "t", *remote, "--yes").text == (
+    assert cli("topic", "delete", "t", *remote, "--yes").text == (
         "t is marked: a maintainer deletes its objects after 1d00h\n"
     )
     with tiered.open_reader(bucket) as reader, pytest.raises(LogDestroyedError, match="is being deleted"):
         reader.topic("t")
     with tiered.open(tmp_path / "log", remote=bucket) as log, pytest.raises(LogDestroyedError, match="is being"):
         log.topic("t").append(b"late")
-    assert cli("maintain", "run", *remote, "--yes").text == "nothing was to be done\n"
+    assert cli("maintain", *remote, "--yes").text == "nothing was to be done\n"
     assert set(before) <= set(objects(tmp_path, old))
     over(cli, bucket)
-    plan = cli("gc", "plan", "t", *remote, "--json").summary["partitions"]
+    plan = cli("maintain", "--only", "collect", "--dry-run", "t", *remote, "--json").summary["partitions"]
     assert [one["actions"][0]["reason"] for one in plan] == ["the topic was deleted"] * 2
-    done = cli("gc", "run", "t", *remote, "--yes", "--json")
+    done = cli("maintain", "--only", "collect", "t", *remote, "--yes", "--json")
     assert (done.code, [one["collected"]["entries"] for one in done.summary["done"]]) == (0, [1, 1])
     assert objects(tmp_path, old) == []
     assert objects(tmp_path, other) == others
-    assert [one["topic"] for one in cli("topics", "list", *remote, "--json").summary["topics"]] == ["u"]
+    assert [one["topic"] for one in cli("topic", "list", *remote, "--json").summary["topics"]] == ["u"]
     assert cli("check", *remote, "--read-data").code == 0
     upload_topics(tmp_path, SMALL, partitions=2, log="again")
     assert id_of(cli, bucket) != old
@@ -84,9 +84,9 @@ def test_the_end_of_a_topic(cli: Cli, bucket: str, tmp_path: Path) -> None:
 def test_a_deleted_topic_never_comes_back(cli: Cli, bucket: str, tmp_path: Path) -> None:
     """The disk that uploaded it still has it, under its old id."""
     old = id_of(cli, bucket)
-    assert cli("topics", "delete", "t", "--remote", bucket, "--yes").code == 0
+    assert cli("topic", "delete", "t", "--remote", bucket, "--yes").code == 0
     over(cli, bucket)
-    assert cli("gc", "run", "--remote", bucket, "--yes").code == 0
+    assert cli("maintain", "--only", "collect", "--remote", bucket, "--yes").code == 0
     with tiered.open(tmp_path / "log", remote=bucket) as log, pytest.raises(LogDestroyedError):
         log.topic("t").append(b"late")
     with pytest.raises(LogDestroyedError, match="was deleted"):  # as a disk would that has seen no root of it
@@ -97,9 +97,9 @@ def test_a_deleted_topic_never_comes_back(cli: Cli, bucket: str, tmp_path: Path)
 def test_what_comes_after_the_end_is_a_stray(cli: Cli, bucket: str, tmp_path: Path) -> None:
     """A process that stood still puts something below a topic that is gone: told as that, and swept a day later."""
     remote, old = ("--remote", bucket), id_of(cli, bucket)
-    assert cli("topics", "delete", "t", *remote, "--yes").code == 0
+    assert cli("topic", "delete", "t", *remote, "--yes").code == 0
     over(cli, bucket)
-    done = cli("gc", "run", *remote, "--orphans", "--yes", "--json")
+    done = cli("maintain", "--only", "collect", *remote, "--orphans", "--yes", "--json")
     assert (done.code, done.summary["strays"]) == (0, {"objects": 0, "size_bytes": 0, "failed": 0, "uploads": 0})
     assert objects(tmp_path, old) == []
     key = hist_key(UUID(old), 1, 7)
@@ -108,25 +108,33 @@ def test_what_comes_after_the_end_is_a_stray(cli: Cli, bucket: str, tmp_path: Pa
     checked = cli("check", *remote, "--json")
     found = [(one["severity"], one["code"]) for one in checked.messages if one.get("code") == "strays"]
     assert (checked.code, found) == (0, [("info", "strays")])
-    assert cli("gc", "plan", *remote, "--orphans", "--json").summary["strays"]["objects"] == 0
+    assert (
+        cli("maintain", "--only", "collect", "--dry-run", *remote, "--orphans", "--json").summary["strays"]["objects"]
+        == 0
+    )
     store.execute(Delete((key,)))
     yesterday = StoreLocation.parse(bucket).open(StoreOptions(clock=FakeClock(SystemClock().now_ms() - ORPHAN_MS)))
     yesterday.execute(Put(key, b"late", ABSENT, crc32c(b"late")))
-    assert "1 stray of no topic, 4 B, would be deleted" in cli("gc", "plan", *remote, "--orphans").text
+    assert (
+        "1 stray of no topic, 4 B, would be deleted"
+        in cli("maintain", "--only", "collect", "--dry-run", *remote, "--orphans").text
+    )
     assert isinstance(store.execute(Get(key)), Object)
-    assert "1 stray of no topic, 4 B, deleted" in cli("gc", "run", *remote, "--orphans", "--yes").text
+    assert (
+        "1 stray of no topic, 4 B, deleted" in cli("maintain", "--only", "collect", *remote, "--orphans", "--yes").text
+    )
     assert objects(tmp_path, old) == []
 
 
 def test_snapshots_refuse_unless_forced(cli: Cli, bucket: str, tmp_path: Path) -> None:
     remote, old = ("--remote", bucket), id_of(cli, bucket)
     assert cli("snapshot", "create", "keep", "t:1", *remote).code == 0
-    seen = cli("topics", "delete", "t", *remote, "--yes")
+    seen = cli("topic", "delete", "t", *remote, "--yes")
     assert (seen.code, "snapshot keep" in seen.err) == (2, True)
     store = StoreLocation.parse(bucket).open()
     kept = store.execute(Get(root_key(UUID(old), 1)))
     assert isinstance(kept, Object)
-    assert cli("topics", "delete", "t", *remote, "--yes", "--force").code == 0
+    assert cli("topic", "delete", "t", *remote, "--yes", "--force").code == 0
     assert cli("snapshot", "list", "t", *remote, "--json").summary["snapshots"] == []
     refused = cli("snapshot", "create", "late", "t:1", *remote)
     assert (refused.code, "t-1 is being deleted" in refused.err) == (10, True)
@@ -134,11 +142,11 @@ def test_snapshots_refuse_unless_forced(cli: Cli, bucket: str, tmp_path: Path) -
     body = encode_kept(bytes(kept.data), "0" * 32, "late")
     store.execute(Put(snap_key(UUID(old), 1, "late"), body, ABSENT, crc32c(body)))
     over(cli, bucket)
-    done = cli("gc", "run", *remote, "--yes", "--json")
+    done = cli("maintain", "--only", "collect", *remote, "--yes", "--json")
     assert (done.code, [one["collected"]["held"] for one in done.summary["done"]]) == (3, [0, 1])
     assert objects(tmp_path, old)
     assert cli("snapshot", "delete", "late", "t:1", *remote, "--yes").code == 0
-    assert cli("gc", "run", *remote, "--yes").code == 0
+    assert cli("maintain", "--only", "collect", *remote, "--yes").code == 0
     assert objects(tmp_path, old) == []
 
 
@@ -148,21 +156,21 @@ def test_a_partition_that_is_gone_by_its_deletion_is_not_lost(cli: Cli, bucket: 
     reader = tiered.open_reader(bucket, pin=True)
     records = reader.topic("t").read(partition=1)
     next(iter(records))
-    assert cli("topics", "delete", "t", *remote, "--yes").code == 0
+    assert cli("topic", "delete", "t", *remote, "--yes").code == 0
     over(cli, bucket)
-    done = cli("gc", "run", *remote, "--yes", "--json")
+    done = cli("maintain", "--only", "collect", *remote, "--yes", "--json")
     assert (done.code, [one["collected"]["held"] for one in done.summary["done"]]) == (3, [0, 1])
     for command in (("check",), ("status",), ("status", *log_dir), ("check", *log_dir), ("repair", "t")):
         seen = cli(*command, *remote)
         assert (command, seen.code, "lost" in seen.err) == (command, 0, False)
     reader.close()
-    assert cli("gc", "run", *remote, "--yes").code == 0
-    assert [one["topic"] for one in cli("topics", "list", *remote, "--json").summary["topics"]] == ["u"]
+    assert cli("maintain", "--only", "collect", *remote, "--yes").code == 0
+    assert [one["topic"] for one in cli("topic", "list", *remote, "--json").summary["topics"]] == ["u"]
 
 
 def test_a_root_that_is_lost_before_its_topic_is_deleted_is_still_told(cli: Cli, bucket: str, tmp_path: Path) -> None:
     remote, old = ("--remote", bucket), id_of(cli, bucket)
-    assert cli("topics", "delete", "t", *remote, "--yes").code == 0
+    assert cli("topic", "delete", "t", *remote, "--yes").code == 0
     StoreLocation.parse(bucket).open().execute(Delete((root_key(UUID(old), 0),)))
     assert cli("check", *remote).code == 13
     assert cli("repair", "t:0", *remote, "--yes").code == 0  # nothing of a topic that is being deleted is made again
@@ -172,8 +180,8 @@ def test_a_root_that_is_lost_before_its_topic_is_deleted_is_still_told(cli: Cli,
 def test_a_snapshot_of_all_topics_passes_over_one_that_is_being_deleted(cli: Cli, bucket: str) -> None:
     """It failed for as long as the grace lasts, and left a part of itself: the topics before that one."""
     remote = ("--remote", bucket)
-    assert cli("topics", "create", "s", "--partitions", "1", *remote).code == 0
-    assert cli("topics", "delete", "t", *remote, "--yes").code == 0
+    assert cli("topic", "create", "s", "--partitions", "1", *remote).code == 0
+    assert cli("topic", "delete", "t", *remote, "--yes").code == 0
     made = cli("snapshot", "create", "nightly", *remote, "--json")
     assert made.code == 3
     assert made.summary["warnings"] == ["topic t is being deleted and was passed over"]
@@ -192,13 +200,13 @@ def test_a_mark_that_was_cut_short_is_completed(
     def entry_only(entry: Any, owner: str) -> Any:
         return (yield from update_topic(entry.name, lambda found: deletion.replace(found, state="deleting")))
 
-    monkeypatch.setattr("tiered.cli.topics.begin_deletion", entry_only)
-    assert cli("topics", "delete", "t", *remote, "--yes").code == 0
+    monkeypatch.setattr("tiered.cli.topic_delete.begin_deletion", entry_only)
+    assert cli("topic", "delete", "t", *remote, "--yes").code == 0
     for _ in range(2):
-        assert cli("gc", "run", *remote, "--yes").text == "nothing was to be done\n"
+        assert cli("maintain", "--only", "collect", *remote, "--yes").text == "nothing was to be done\n"
     assert objects(tmp_path, old)
     over(cli, bucket)
-    assert cli("gc", "run", *remote, "--yes").code == 0
+    assert cli("maintain", "--only", "collect", *remote, "--yes").code == 0
     assert objects(tmp_path, old) == []
 
 
@@ -208,7 +216,7 @@ def test_the_place_on_the_command_line_is_meant(cli: Cli, tmp_path: Path, monkey
     (tmp_path / "store").mkdir()
     with tiered.open(disk) as log:
         log.topic("t", create=True).append(b"only here")
-    assert cli("topics", "create", "t", "--remote", url).code == 0
+    assert cli("topic", "create", "t", "--remote", url).code == 0
     alone = ("--remote", url)
     kept = cli("cat", "t", "--log-dir", disk)
 
@@ -217,8 +225,8 @@ def test_the_place_on_the_command_line_is_meant(cli: Cli, tmp_path: Path, monkey
 
     monkeypatch.setenv("TIERED_LOG_DIR", str(disk))
     monkeypatch.setenv("TIERED_REMOTE", url)
-    refused = cli("topics", "delete", "t", "--yes")
-    both = cli("topics", "delete", "t", "--yes", "--log-dir", disk, *alone)
+    refused = cli("topic", "delete", "t", "--yes")
+    both = cli("topic", "delete", "t", "--yes", "--log-dir", disk, *alone)
     monkeypatch.delenv("TIERED_LOG_DIR")
     monkeypatch.delenv("TIERED_REMOTE")
     assert (refused.code, both.code) == (2, 2)
@@ -226,13 +234,13 @@ def test_the_place_on_the_command_line_is_meant(cli: Cli, tmp_path: Path, monkey
     assert at_both() == (kept.out, 0)
 
     monkeypatch.setenv("TIERED_LOG_DIR", str(disk))
-    gone = cli("topics", "delete", "t", "--yes", "--json", *alone)
+    gone = cli("topic", "delete", "t", "--yes", "--json", *alone)
     assert (gone.code, gone.summary["grace_ms"]) == (0, 86_400_000)
     monkeypatch.delenv("TIERED_LOG_DIR")
     assert at_both() == (b"only here\n", 10)
 
     monkeypatch.setenv("TIERED_REMOTE", url)
-    assert cli("topics", "delete", "t", "--yes", "--log-dir", disk).code == 0
+    assert cli("topic", "delete", "t", "--yes", "--log-dir", disk).code == 0
     assert not list(disk.glob("t-0"))
 
 
@@ -241,7 +249,7 @@ def test_who_asks_is_told_that_a_topic_is_being_deleted(cli: Cli, bucket: str, t
     remote = ("--remote", bucket)
     line = ("append", "t:1", "--log-dir", tmp_path / "log", *remote)
     assert cli(*line, stdin=b"late\n").code == 0
-    assert cli("topics", "delete", "t", *remote, "--yes").code == 0
+    assert cli("topic", "delete", "t", *remote, "--yes").code == 0
     for place in (remote, ("--log-dir", tmp_path / "log", *remote)):
         status = cli("status", *place, "--json").summary
         marked = [one["deleting_since_ms"] for one in status["partitions"] if one["topic"] == "t"]
@@ -260,16 +268,16 @@ def test_who_asks_is_told_that_a_topic_is_being_deleted(cli: Cli, bucket: str, t
         assert text[-1] == status["notes"][0]
         of_partitions = [row.partition("   deleting")[1:] for row in text if row.startswith(("t-", "u-"))]
         assert ["".join(one).strip() for one in of_partitions] == [*each, "", ""]
-        listed = cli("topics", "list", *place, "--json").summary["topics"]
+        listed = cli("topic", "list", *place, "--json").summary["topics"]
         assert [(one["topic"], one["deleting"]) for one in listed] == [("t", True), ("u", False)]
-        rows = cli("topics", "list", *place).text.splitlines()[1:]
+        rows = cli("topic", "list", *place).text.splitlines()[1:]
         assert [row.endswith("remote, deleting") for row in rows] == [True, False]
-        described = cli("topics", "describe", "t", *place)
+        described = cli("topic", "show", "t", *place)
         assert described.text.splitlines()[0].endswith(f"  {told}")
-        assert cli("topics", "describe", "t", *place, "--json").summary["deleting"]
-        assert "deleting" not in cli("topics", "describe", "u", *place).text.splitlines()[0]
+        assert cli("topic", "show", "t", *place, "--json").summary["deleting"]
+        assert "deleting" not in cli("topic", "show", "u", *place).text.splitlines()[0]
     over(cli, bucket)
-    assert cli("gc", "run", "t:0", *remote, "--yes").code == 0
-    seen = cli("topics", "describe", "t:0", *remote, "--json").summary
+    assert cli("maintain", "--only", "collect", "t:0", *remote, "--yes").code == 0
+    seen = cli("topic", "show", "t:0", *remote, "--json").summary
     assert (seen["deleting"], seen["partitions"][0]["deleting_since_ms"]) == (True, None)
-    assert cli("topics", "describe", "t:0", *remote).text.splitlines()[0].endswith("  deleting")
+    assert cli("topic", "show", "t:0", *remote).text.splitlines()[0].endswith("  deleting")

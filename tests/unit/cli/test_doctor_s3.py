@@ -129,8 +129,8 @@ def test_a_store_without_multi_delete_is_named_and_collected(cli: Cli, server: F
     with tiered.open(tmp_path / "other", remote) as log:
         log.topic("t").append(b"v")
         log.sync()
-    assert cli("gc", "run", "--orphans", "--yes", "--remote", remote).code == 0
-    assert cli("topics", "delete", "t", "--yes", "--remote", remote).code == 0
+    assert cli("maintain", "--only", "collect", "--orphans", "--yes", "--remote", remote).code == 0
+    assert cli("topic", "delete", "t", "--yes", "--remote", remote).code == 0
     store = open_store(remote)
     kept = {entry.key.partition("/")[0] for entry in drive(store, list_all(""))}
     store.close()

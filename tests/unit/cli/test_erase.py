@@ -95,7 +95,7 @@ def test_a_key_leaves_both_partitions_and_nothing_else_changes(cli: Cli, bucket:
     assert sum(one["records_now"] for one in again["partitions"]) == 0
     assert sum(one["records"] for one in again["partitions"]) == goes
     directory = tmp_path / "restored"
-    assert cli("restore", "--remote", bucket, "--to", directory).code == 0
+    assert cli("restore", "--remote", bucket, "--log-dir", directory).code == 0
     with tiered.open_reader(log_dir=directory) as reader:
         held = {(n, r.offset): (r.key, r.value, r.timestamp) for n in range(2) for r in reader.topic("t").read(n)}
     assert held == without(before["read_uncommitted"], b"key 3")
@@ -153,7 +153,7 @@ def test_keys_of_a_file_prefixes_hex_and_times(cli: Cli, bucket: str, tmp_path: 
     assert cli("erase", "t", "--key", b"key 4".hex(), "--hex", "--now", "--remote", bucket, "--yes").code == 0
     left = without(left, b"key 4")
     assert read(bucket, "read_uncommitted") == left
-    early = ("erase", "t", "--key-prefix", "key", "--before", "2001-01-01T00:00:00Z", "--remote", bucket, "--yes")
+    early = ("erase", "t", "--key-prefix", "key", "--to", "2001-01-01T00:00:00Z", "--remote", bucket, "--yes")
     assert cli(*early).code == 0
     assert read(bucket, "read_uncommitted") == left
     assert cli("erase", "t", "--key-prefix", "key", "--now", "--remote", bucket, "--yes").code == 0
@@ -200,7 +200,7 @@ def test_a_damaged_partition_of_the_disk_hinders_no_erasure(cli: Cli, bucket: st
 def test_a_file_of_keys_that_is_empty_erases_nothing(cli: Cli, bucket: str, tmp_path: Path) -> None:
     """With ``--before`` it named no key, which means every one: all that was older went."""
     before = read(bucket, "read_uncommitted")
-    line = ("erase", "t", "--keys", tmp_path / "gone.txt", "--before", "2100-01-01T00:00:00Z")
+    line = ("erase", "t", "--keys", tmp_path / "gone.txt", "--to", "2100-01-01T00:00:00Z")
     for text in ("", "\n\r\n \n", "\ufeff\n"):
         (tmp_path / "gone.txt").write_text(text, "utf-8")
         refused = cli(*line, "--now", "--remote", bucket, "--yes")

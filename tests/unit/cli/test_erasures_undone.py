@@ -60,7 +60,7 @@ def test_a_catalog_from_before_an_erasure_names_it(cli: Cli, url: str, tmp_path:
     assert b"3" not in keys_of(remote=url)
     folder = next((tmp_path / "store" / "erasures").iterdir())
     assert [path.name for path in folder.iterdir()] == [job]
-    copy = cli("restore", "t", "--as-of", "before", "--to", tmp_path / "copy", "--remote", url, "--json")
+    copy = cli("restore", "t", "--as-of", "before", "--log-dir", tmp_path / "copy", "--remote", url, "--json")
     (one,) = copy.summary["partitions"]
     assert keys_of(log_dir=tmp_path / "copy").count(b"3") == 6
     assert (copy.code, [(told["job"], told["records"]) for told in one["undone"]]) == (3, [(job, 6)])
@@ -76,9 +76,9 @@ def test_what_came_after_an_erasure_undoes_nothing(cli: Cli, url: str, tmp_path:
     erase(url, "mine")
     assert cli("snapshot", "create", "after", "t", "--remote", url).code == 0
     erase(url, "later", b"5")
-    copy = cli("restore", "t", "--as-of", "after", "--to", tmp_path / "copy", "--remote", url, "--json")
+    copy = cli("restore", "t", "--as-of", "after", "--log-dir", tmp_path / "copy", "--remote", url, "--json")
     assert [told["job"] for told in copy.summary["partitions"][0]["undone"]] == ["later"]
-    newest = cli("restore", "t", "--to", tmp_path / "newest", "--remote", url, "--json")
+    newest = cli("restore", "t", "--log-dir", tmp_path / "newest", "--remote", url, "--json")
     assert (newest.code, newest.summary["partitions"][0]["undone"]) == (0, [])
 
 

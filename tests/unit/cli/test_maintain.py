@@ -33,41 +33,44 @@ def bucket(tmp_path: Path) -> str:
 
 
 def test_a_plan_names_its_price_and_its_reason(cli: Cli, bucket: str) -> None:
-    seen = cli("maintain", "plan", "--remote", bucket, "--json")
+    seen = cli("maintain", "--dry-run", "--remote", bucket, "--json")
     (partition,) = seen.summary["partitions"]
     (action,) = partition["actions"]
     assert (action["action"], action["reason"], action["start_offset"]) == ("retention", "retention.bytes", 0)
     assert action["garbage_objects"] == 2 * action["rows_in"] > 0
-    table = cli("maintain", "plan", "t:0", "--remote", bucket).text
+    table = cli("maintain", "--dry-run", "t:0", "--remote", bucket).text
     assert "retention.bytes" in table
     assert f" {action['end_offset']} " in table
-    assert cli("maintain", "plan", "--only", "merge", "--remote", bucket).text == "nothing is to be done\n"
+    assert cli("maintain", "--dry-run", "--only", "merge", "--remote", bucket).text == "nothing is to be done\n"
 
 
 def test_a_run_trims_and_a_second_one_finds_nothing(cli: Cli, bucket: str, tmp_path: Path) -> None:
-    (plan,) = cli("maintain", "plan", "--remote", bucket, "--json").summary["partitions"]
+    (plan,) = cli("maintain", "--dry-run", "--remote", bucket, "--json").summary["partitions"]
     end = plan["actions"][0]["end_offset"]
-    assert cli("maintain", "run", "--remote", bucket, "--dry-run").code == 0
-    assert cli("maintain", "run", "--remote", bucket).code == 2  # nobody can answer
-    assert cli("maintain", "plan", "--remote", bucket, "--json").summary["partitions"][0]["version"] == plan["version"]
-    assert cli("maintain", "run", "--remote", bucket, "--yes").text == "1 action done, 0 B read, 0 B written\n"
+    assert cli("maintain", "--remote", bucket, "--dry-run").code == 0
+    assert cli("maintain", "--remote", bucket).code == 2  # nobody can answer
+    assert (
+        cli("maintain", "--dry-run", "--remote", bucket, "--json").summary["partitions"][0]["version"]
+        == plan["version"]
+    )
+    assert cli("maintain", "--remote", bucket, "--yes").text == "1 action done, 0 B read, 0 B written\n"
     with tiered.open_reader(bucket) as reader:
         assert next(iter(reader.topic("t").read(0))).offset == end
-    assert cli("maintain", "run", "--remote", bucket, "--yes").text == "nothing was to be done\n"
+    assert cli("maintain", "--remote", bucket, "--yes").text == "nothing was to be done\n"
     assert cli("check", "--remote", bucket, "--log-dir", tmp_path / "log").code == 0
 
 
 def test_a_partition_begins_where_an_operator_says(cli: Cli, bucket: str) -> None:
-    line = ("maintain", "run", "t:0", "--only", "retention", "--remote", bucket, "--yes", "--start-offset")
+    line = ("maintain", "t:0", "--only", "retention", "--remote", bucket, "--yes", "--start-offset")
     assert cli(*line, "41").code == 14
     assert cli(*line, "39").code == 0
-    assert cli("maintain", "plan", "t", "--start-offset", "3", "--remote", bucket).code == 2
-    assert cli("maintain", "plan", "--only", "nothing", "--remote", bucket).code == 2
+    assert cli("maintain", "--dry-run", "t", "--start-offset", "3", "--remote", bucket).code == 2
+    assert cli("maintain", "--dry-run", "--only", "nothing", "--remote", bucket).code == 2
 
 
 @pytest.mark.parametrize("only", ["collect", "merge,compact", "reencode"])
 def test_a_start_offset_trims_only_where_retention_is_wanted(cli: Cli, bucket: str, only: str) -> None:
-    for command in (("plan",), ("run", "--dry-run"), ("run", "--yes")):
+    for command in (("--dry-run",), ("--yes",)):
         line = ("maintain", *command, "t:0", "--remote", bucket, "--start-offset", "39", "--only", only)
         refused = cli(*line)
         assert (refused.code, refused.err) == (
@@ -77,7 +80,7 @@ def test_a_start_offset_trims_only_where_retention_is_wanted(cli: Cli, bucket: s
         )
     with tiered.open_reader(bucket) as reader:
         assert [record.offset for record in reader.topic("t").read(0)] == list(range(40))
-    planned = cli("maintain", "plan", "t:0", "--remote", bucket, "--start-offset", "39", "--json").summary
+    planned = cli("maintain", "--dry-run", "t:0", "--remote", bucket, "--start-offset", "39", "--json").summary
     assert planned["partitions"][0]["actions"][0]["end_offset"] == 39
 
 
@@ -89,18 +92,18 @@ def compacted(tmp_path: Path) -> str:
 def test_the_life_of_a_compacted_topic(cli: Cli, compacted: str, tmp_path: Path) -> None:
     """Compacted, collected, and everything else as before: for readers, the writer and `check`."""
     remote = ("--remote", compacted)
-    seen = cli("maintain", "run", *remote, "--yes", "--json")
+    seen = cli("maintain", *remote, "--yes", "--json")
     assert (seen.code, [done["action"] for done in seen.summary["done"]]) == (0, ["compact"])
     with tiered.open_reader(compacted) as reader:
         values = [record.value for record in reader.topic("t").read(0)]
     assert len(values) < 12
     assert {value[:2] for value in values if value} >= {b"36", b"37", b"38", b"39"}
     objects = set((tmp_path / "store").rglob("*.log.obj"))
-    (plan,) = cli("gc", "plan", *remote, "--orphans", "--json").summary["partitions"]
+    (plan,) = cli("maintain", "--only", "collect", "--dry-run", *remote, "--orphans", "--json").summary["partitions"]
     assert plan["actions"][0]["garbage_objects"] > 0
     assert plan["orphans"]["count"] == 0
-    assert cli("gc", "run", *remote).code == 2
-    done = cli("gc", "run", *remote, "--yes", "--orphans", "--json")
+    assert cli("maintain", "--only", "collect", *remote).code == 2
+    done = cli("maintain", "--only", "collect", *remote, "--yes", "--orphans", "--json")
     assert done.code == 0
     assert done.summary["done"][0]["collected"]["objects"] == plan["actions"][0]["garbage_objects"]
     assert set((tmp_path / "store").rglob("*.log.obj")) < objects
@@ -111,27 +114,31 @@ def test_the_life_of_a_compacted_topic(cli: Cli, compacted: str, tmp_path: Path)
         log.topic("t").append(b"more", key=b"9")
         log.sync(timeout=60)
     assert cli("check", "--remote", compacted, "--read-data").code == 0
-    assert cli("gc", "run", *remote, "--yes").text == "nothing was to be done\n"
+    assert cli("maintain", "--only", "collect", *remote, "--yes").text == "nothing was to be done\n"
 
 
 def test_gc_plan_tells_who_holds_garbage_and_what_no_longer_does(cli: Cli, bucket: str, tmp_path: Path) -> None:
     remote = ("--remote", bucket)
     (root,) = (tmp_path / "store").rglob("*root.obj")
     topic_id = UUID(root.parent.name[:32])
-    version = cli("gc", "plan", *remote, "--json").summary["partitions"][0]["version"]
-    assert "pin" not in cli("gc", "plan", *remote).err
+    version = cli("maintain", "--only", "collect", "--dry-run", *remote, "--json").summary["partitions"][0]["version"]
+    assert "pin" not in cli("maintain", "--only", "collect", "--dry-run", *remote).err
     assert cli("snapshot", "create", "before", *remote).code == 0
     store, long_ago = open_store(bucket), DirectoryStore(tmp_path / "store", clock=FakeClock(1_000_000))
     for uid, where in (("0a" * 16, store), ("0b" * 16, long_ago)):
         pin = json.dumps({"uid": uid, "version": version + 7}).encode()
         where.execute(Put(pin_key(topic_id, 0, uid), pin, ABSENT))
-    told = cli("gc", "plan", *remote).err
+    told = cli("maintain", "--only", "collect", "--dry-run", *remote).err
     assert f"t-0: 1 pin of readers and 1 snapshot hold what left the catalog after version {version}" in told
     assert "t-0: nothing is held by 1 expired pin" in told
-    (pins,) = [one for one in cli("gc", "plan", *remote, "--json").messages if one["message_type"] == "pins"]
+    (pins,) = [
+        one
+        for one in cli("maintain", "--only", "collect", "--dry-run", *remote, "--json").messages
+        if one["message_type"] == "pins"
+    ]
     assert [pins[name] for name in ("readers", "snapshots", "lowest", "expired")] == [1, 1, version, 1]
     store.execute(Put(pin_key(topic_id, 0, "0c" * 16), b"garbage", ABSENT))
-    damaged = cli("gc", "plan", *remote)
+    damaged = cli("maintain", "--only", "collect", "--dry-run", *remote)
     assert (damaged.code, "pin/" + "0c" * 16 in damaged.err) == (13, True)
 
 
@@ -139,55 +146,55 @@ def test_gc_deletes_nothing_under_an_older_root_or_a_lost_one(cli: Cli, compacte
     remote = ("--remote", compacted)
     (root,) = (tmp_path / "store").rglob("*root.obj")
     older = root.read_bytes()
-    assert cli("maintain", "run", *remote, "--yes").code == 0
+    assert cli("maintain", *remote, "--yes").code == 0
     root.write_bytes(older)
     objects = {path for path in (tmp_path / "store").rglob("*.obj") if "probe" not in path.parts}
-    for line in (("gc", "plan"), ("gc", "run", "--yes")):
+    for line in (("maintain", "--only", "collect", "--dry-run"), ("maintain", "--only", "collect", "--yes")):
         seen = cli(*line, *remote, "--orphans")
         assert (seen.code, "`hist/` has a copy of version" in seen.err) == (13, True)
     assert root.read_bytes() == older  # nobody has claimed it, nothing was collected
     assert {path for path in (tmp_path / "store").rglob("*.obj") if "probe" not in path.parts} == objects
     root.unlink()
-    assert cli("gc", "run", *remote, "--orphans", "--yes").code == 13
-    assert cli("maintain", "run", *remote, "--yes").code == 13
+    assert cli("maintain", "--only", "collect", *remote, "--orphans", "--yes").code == 13
+    assert cli("maintain", *remote, "--yes").code == 13
 
 
 def test_settings_change_in_the_bucket_and_on_the_disk(cli: Cli, bucket: str, tmp_path: Path) -> None:
     both = ("--remote", bucket, "--log-dir", tmp_path / "log")
-    seen = cli("topics", "alter", "t", "--set", "retention.bytes=8000", "--set", "gc.grace.ms=1h", *both, "--json")
+    seen = cli("topic", "set", "t", "retention.bytes=8000", "gc.grace.ms=1h", *both, "--json")
     assert (seen.code, seen.summary["tiers"]) == (0, ["local", "remote"])
     for tier in (both[:2], both[2:]):
-        config = cli("topics", "describe", "t", *tier, "--json").summary["config"]
+        config = cli("topic", "show", "t", *tier, "--json").summary["config"]
         assert (config["retention.bytes"], config["gc.grace.ms"], config["segment.bytes"]) == (
             "8000",
             "3600000",
             "1000",
         )
-    assert cli("maintain", "plan", "--remote", bucket).text == "nothing is to be done\n"
-    assert cli("topics", "alter", "t", "--reset", "retention.bytes", "--remote", bucket).code == 0
-    assert cli("topics", "describe", "t", *both[:2], "--json").summary["config"]["retention.bytes"] == "-1"
+    assert cli("maintain", "--dry-run", "--remote", bucket).text == "nothing is to be done\n"
+    assert cli("topic", "set", "t", "--reset", "retention.bytes", "--remote", bucket).code == 0
+    assert cli("topic", "show", "t", *both[:2], "--json").summary["config"]["retention.bytes"] == "-1"
 
 
 def test_settings_that_cannot_be_change_nothing(cli: Cli, bucket: str, tmp_path: Path) -> None:
     both = ("--remote", bucket, "--log-dir", tmp_path / "log")
-    line = ("topics", "alter", "t")
-    assert "name it with --remote" in cli(*line, "--set", "retention.ms=1", *both[2:]).err
-    for change in (("--set", "retention.byte=1"), ("--set", "retention.ms=-5"), (), ("--reset", "nothing")):
+    line = ("topic", "set", "t")
+    assert "name it with --remote" in cli(*line, "retention.ms=1", *both[2:]).err
+    for change in (("retention.byte=1",), ("retention.ms=-5",), (), ("--reset", "nothing")):
         assert cli(*line, *change, *both).code == 2, change
-    contradiction = ("--set", "local.retention.bytes=9999999")
+    contradiction = ("local.retention.bytes=9999999",)
     assert cli(*line, *contradiction, *both).code == 2
-    assert cli(*line, "--set", "retention.ms=1", "--reset", "retention.ms", *both).code == 2
-    assert cli("topics", "alter", "u", "--set", "retention.ms=1", *both).code == 10
-    config = cli("topics", "describe", "t", *both, "--json").summary["config"]
+    assert cli(*line, "retention.ms=1", "--reset", "retention.ms", *both).code == 2
+    assert cli("topic", "set", "u", "retention.ms=1", *both).code == 10
+    config = cli("topic", "show", "t", *both, "--json").summary["config"]
     assert (config["retention.bytes"], config["retention.ms"], config["local.retention.bytes"]) == ("4000", "-1", "-1")
 
 
 def test_what_is_wrong_with_one_partition_keeps_no_other_from_its_turn(cli: Cli, tmp_path: Path) -> None:
     url = upload_topics(tmp_path, {**RETAINED, "merge.min.bytes": 0}, "abc")
-    ids = {name: cli("topics", "describe", name, "--remote", url, "--json").summary["topic_id"] for name in "abc"}
+    ids = {name: cli("topic", "show", name, "--remote", url, "--json").summary["topic_id"] for name in "abc"}
     (root,) = (tmp_path / "store").glob(f"??/{ids['b'].replace('-', '')}-0/root.obj")
     root.write_bytes(root.read_bytes()[:-1])
-    seen = cli("maintain", "run", "--remote", url, "--yes", "--json")
+    seen = cli("maintain", "--remote", url, "--yes", "--json")
     assert seen.code == 13
     assert [entry["topic"] for entry in seen.summary["partitions"]] == ["a", "c"]
     assert [done["action"] for done in seen.summary["done"]] == ["retention", "retention"]
@@ -219,7 +226,7 @@ def rests(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_a_loop_goes_on_until_it_is_terminated(cli: Cli, bucket: str, rests: list[float]) -> None:
-    seen = cli("maintain", "run", "--remote", bucket, "--loop", "--every", "1h", "--yes", "--json")
+    seen = cli("maintain", "--remote", bucket, "--loop", "1h", "--yes", "--json")
     assert (seen.code, rests) == (0, [3600.0, 3600.0])
     assert (seen.summary["rounds"], seen.summary["actions"]) == (2, 1)
     done = [message for message in seen.messages if message["message_type"] == "done"]
@@ -231,14 +238,14 @@ def test_a_loop_that_is_interrupted_says_what_it_did(
     cli: Cli, bucket: str, rests: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Terminating, "number", signal.SIGINT)
-    seen = cli("maintain", "run", "--remote", bucket, "--loop", "--yes", "--json")
+    seen = cli("maintain", "--remote", bucket, "--loop", "10m", "--yes", "--json")
     assert (seen.code, len(rests)) == (130, 2)
     assert (seen.summary["rounds"], seen.summary["actions"]) == (2, 1)
 
 
 def test_a_loop_says_what_it_does_and_rests_ten_minutes(cli: Cli, bucket: str, rests: list[float]) -> None:
-    (plan,) = cli("maintain", "plan", "--remote", bucket, "--json").summary["partitions"]
-    seen = cli("maintain", "run", "t:0", "--remote", bucket, "--loop", "--yes")
+    (plan,) = cli("maintain", "--dry-run", "--remote", bucket, "--json").summary["partitions"]
+    seen = cli("maintain", "t:0", "--remote", bucket, "--loop", "10m", "--yes")
     assert rests == [600.0, 600.0]
     end = plan["actions"][0]["end_offset"]
     assert seen.text.splitlines() == [
@@ -248,12 +255,11 @@ def test_a_loop_says_what_it_does_and_rests_ten_minutes(cli: Cli, bucket: str, r
 
 
 def test_a_loop_is_refused_where_it_makes_no_sense(cli: Cli, bucket: str) -> None:
-    line = ("maintain", "run", "t:0", "--remote", bucket)
-    for more in (("--loop",), ("--loop", "--yes", "--dry-run"), ("--loop", "--yes", "--start-offset", "1")):
-        assert cli(*line, *more).code == 2, more
-    assert cli(*line, "--yes", "--every", "1m").code == 2
-    assert cli(*line, "--loop", "--yes", "--every", "0s").code == 2
-    assert cli("maintain", "run", "u", "--remote", bucket, "--loop", "--yes").code == 10
+    line = ("maintain", "t:0", "--remote", bucket)
+    for more in ((), ("--yes", "--dry-run"), ("--yes", "--start-offset", "1"), ("--yes", "--orphans")):
+        assert cli(*line, "--loop", "1m", *more).code == 2, more
+    assert cli(*line, "--loop", "0s", "--yes").code == 2
+    assert cli("maintain", "u", "--remote", bucket, "--loop", "10m", "--yes").code == 10
 
 
 def test_a_run_by_hand_has_the_limits_of_the_daemon(
@@ -265,7 +271,7 @@ def test_a_run_by_hand_has_the_limits_of_the_daemon(
     monkeypatch.setattr(Limits, "of", lambda limits, **more: (seen.append(limits), of(limits, **more))[1])
     config = tmp_path / "tiered.toml"
     config.write_text('[uploader]\nscan = "5s"\nmemory = "96MiB"\nbytes-per-second = "50MiB"\n')
-    line = ("maintain", "run", "--remote", bucket, "--config", config, "--yes")
+    line = ("maintain", "--remote", bucket, "--config", config, "--yes")
     assert cli(*line).code == 0
     monkeypatch.setenv("TIERED_UPLOADER_MEMORY", "128MiB")
     monkeypatch.setenv("TIERED_UPLOADER_REQUESTS_PER_SECOND", "700")
@@ -284,7 +290,9 @@ def test_a_run_by_hand_has_the_limits_of_the_daemon(
     assert "TIERED_UPLOADER_MEMORY" in cli(*line).err
 
 
-@pytest.mark.parametrize("command", [("maintain", "plan"), ("maintain", "run", "--yes"), ("gc", "run", "--yes")])
+@pytest.mark.parametrize(
+    "command", [("maintain", "--dry-run"), ("maintain", "--yes"), ("maintain", "--only", "collect", "--yes")]
+)
 def test_a_misspelt_limit_is_refused(
     cli: Cli, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
@@ -323,24 +331,24 @@ def small(tmp_path: Path) -> str:
 
 
 def test_a_plan_says_when_a_merge_is_due_that_waits(cli: Cli, small: str) -> None:
-    seen = cli("maintain", "plan", "--remote", small, "--json")
+    seen = cli("maintain", "--dry-run", "--remote", small, "--json")
     (waiting,) = seen.summary["partitions"][0]["waiting"]
     assert waiting["due_ms"] > 0
     del waiting["due_ms"]
     expected = {"action": "merge", "start_offset": 0, "end_offset": 6, "rows_in": 6, "setting": "merge.idle.ms"}
     assert waiting == expected
-    text = cli("maintain", "plan", "--remote", small).text.splitlines()
+    text = cli("maintain", "--dry-run", "--remote", small).text.splitlines()
     assert text[0] == "nothing is to be done now"
     line = r"t-0: merge of 6 segments \(offsets 0 to 6\) is due in \d+ minutes, by merge\.idle\.ms"
     assert re.fullmatch(line, text[1])
     assert len(text) == 2
-    assert cli("maintain", "run", "--remote", small, "--dry-run").text.splitlines()[0] == "nothing is to be done now"
-    assert cli("maintain", "plan", "--remote", small, "--only", "retention").text == "nothing is to be done\n"
+    assert cli("maintain", "--remote", small, "--dry-run").text.splitlines()[0] == "nothing is to be done now"
+    assert cli("maintain", "--dry-run", "--remote", small, "--only", "retention").text == "nothing is to be done\n"
 
 
 def test_the_rest_before_a_merge_is_a_setting(cli: Cli, small: str) -> None:
-    assert cli("topics", "alter", "t", "--remote", small, "--set", "merge.idle.ms=0").code == 0
-    (partition,) = cli("maintain", "plan", "--remote", small, "--json").summary["partitions"]
+    assert cli("topic", "set", "t", "--remote", small, "merge.idle.ms=0").code == 0
+    (partition,) = cli("maintain", "--dry-run", "--remote", small, "--json").summary["partitions"]
     assert [(action["action"], action["rows_in"]) for action in partition["actions"]] == [("merge", 6)]
     assert partition["waiting"] == []
 
@@ -348,12 +356,12 @@ def test_the_rest_before_a_merge_is_a_setting(cli: Cli, small: str) -> None:
 def test_a_clock_that_is_400_days_ahead_expires_nothing_of_a_folder(
     cli: Cli, small: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert cli("topics", "alter", "t", "--remote", small, "--set", "retention.ms=30d").code == 0
+    assert cli("topic", "set", "t", "--remote", small, "retention.ms=30d").code == 0
     right = SystemClock.now_ms
     monkeypatch.setattr(SystemClock, "now_ms", lambda self: right(self) + 400 * 86_400_000)
-    seen = cli("maintain", "plan", "--remote", small)
+    seen = cli("maintain", "--dry-run", "--remote", small)
     assert seen.text.splitlines()[0] == "nothing is to be done now"
     assert "ms ahead of the store's, which is used instead: set it" in seen.err
-    assert cli("maintain", "run", "--remote", small, "--yes").code == 0
+    assert cli("maintain", "--remote", small, "--yes").code == 0
     with tiered.open_reader(small) as reader:
         assert [record.offset for record in reader.topic("t").read(0)] == list(range(6))

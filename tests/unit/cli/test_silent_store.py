@@ -62,7 +62,9 @@ def test_an_append_says_that_the_store_is_down(cli: Cli, directory: Path, tmp_pa
     assert "warning: s3://bucket cannot be reached now: what was uploaded from here before goes on" in done.err
 
 
-@pytest.mark.parametrize("command", ["cat t", "tail t", "offsets t", "status", "topics list", "segments t"])
+@pytest.mark.parametrize(
+    "command", ["cat t", "cat t --last 1", "topic show t", "status", "topic list", "topic show t --segments"]
+)
 def test_settings_of_the_environment_do_not_concern_a_folder(
     cli: Cli, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:

@@ -44,10 +44,10 @@ def objects(tmp_path: Path) -> set[Path]:
 
 def live(cli: Cli, bucket: str, end: str = "20") -> None:
     """All that takes away: compaction, a trim, the collection of what they left."""
-    assert cli("maintain", "run", "t:0", "--only", "compact", "--remote", bucket, "--yes").code == 0
-    trim = ("maintain", "run", "t:0", "--only", "retention", "--start-offset", end)
+    assert cli("maintain", "t:0", "--only", "compact", "--remote", bucket, "--yes").code == 0
+    trim = ("maintain", "t:0", "--only", "retention", "--start-offset", end)
     assert cli(*trim, "--remote", bucket, "--yes").code == 0
-    assert cli("gc", "run", "--remote", bucket, "--yes").code in (0, 3)
+    assert cli("maintain", "--only", "collect", "--remote", bucket, "--yes").code in (0, 3)
 
 
 def test_what_a_snapshot_names_stays_until_it_is_deleted(cli: Cli, bucket: str, tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_what_a_snapshot_names_stays_until_it_is_deleted(cli: Cli, bucket: str, 
     assert cli("snapshot", "delete", "release-1", "--remote", bucket).code == 2  # nobody can answer
     deleted = cli("snapshot", "delete", "release-1", "--remote", bucket, "--yes", "--json")
     assert (deleted.code, deleted.summary["snapshots"]) == (0, [one | {"state": "deleted"}])
-    assert cli("gc", "run", "--remote", bucket, "--yes").code == 0
+    assert cli("maintain", "--only", "collect", "--remote", bucket, "--yes").code == 0
     assert not before & objects(tmp_path)
     assert cli("snapshot", "list", "--remote", bucket).text == "no snapshots\n"
 
@@ -116,7 +116,7 @@ def values(bucket: str, **wanted: Any) -> list[bytes | None]:
 
 def newest(cli: Cli, bucket: str) -> int:
     """The version of the root."""
-    (partition,) = cli("maintain", "plan", "--remote", bucket, "--json").summary["partitions"]
+    (partition,) = cli("maintain", "--dry-run", "--remote", bucket, "--json").summary["partitions"]
     assert isinstance(partition["version"], int)
     return partition["version"]
 
@@ -169,12 +169,12 @@ def test_as_of_a_time_takes_the_newest_root_that_was_kept_before_it(cli: Cli, bu
 
 def test_a_version_before_a_trim_is_read_until_it_is_collected(cli: Cli, bucket: str) -> None:
     then, version = values(bucket), newest(cli, bucket)
-    assert cli("maintain", "run", "t:0", "--only", "compact", "--remote", bucket, "--yes").code == 0
+    assert cli("maintain", "t:0", "--only", "compact", "--remote", bucket, "--yes").code == 0
     claimed = version + 1  # the maintainer's claim came first: the same rows
     assert values(bucket, as_of=claimed) == then != values(bucket)
     with tiered.open_reader(bucket, as_of=claimed) as reader:
         assert str(next(iter(reader.taken("t").values()))).endswith("(history)")
-        assert cli("gc", "run", "--remote", bucket, "--yes").code == 0
+        assert cli("maintain", "--only", "collect", "--remote", bucket, "--yes").code == 0
         with pytest.raises(NotFoundError, match="is collected"):
             list(reader.topic("t").read(0))
     with pytest.raises(NotFoundError, match="is collected"):
@@ -203,7 +203,7 @@ def test_what_cannot_be_meant_is_said(cli: Cli, bucket: str, as_of: str, code: i
 def test_two_whose_objects_have_changed_places_are_damage(cli: Cli, bucket: str, tmp_path: Path) -> None:
     remote = ("--remote", bucket)
     assert cli("snapshot", "create", "monday", *remote).code == 0
-    trim = ("maintain", "run", "t:0", "--only", "retention", "--start-offset", "20", "--yes", *remote)
+    trim = ("maintain", "t:0", "--only", "retention", "--start-offset", "20", "--yes", *remote)
     assert cli(*trim).code == 0
     assert cli("snapshot", "create", "tuesday", *remote).code == 0
     store = StoreLocation.parse(bucket).open()
@@ -216,10 +216,10 @@ def test_two_whose_objects_have_changed_places_are_damage(cli: Cli, bucket: str,
         store.execute(Put(key, bytes(got.data), ABSENT))
     looks = {
         "cat": ("cat", "t", "--as-of", "monday", *remote),
-        "restore": ("restore", "--to", str(tmp_path / "new"), "--as-of", "monday", *remote),
+        "restore": ("restore", "--log-dir", str(tmp_path / "new"), "--as-of", "monday", *remote),
         "check": ("check", *remote),
         "list": ("snapshot", "list", *remote),
-        "collect": ("gc", "run", "--yes", *remote),
+        "collect": ("maintain", "--only", "collect", "--yes", *remote),
     }
     seen = {what: cli(*look) for what, look in looks.items()}
     assert {what: one.code for what, one in seen.items()} == dict.fromkeys(looks, 13)
@@ -267,7 +267,7 @@ def test_spark_reads_as_of_a_snapshot_and_never_anything_newer(cli: Cli, bucket:
     assert read() == then
     assert cli("snapshot", "delete", "release-1", "--remote", bucket, "--yes").code == 0
     assert read() == then  # not collected yet
-    assert cli("gc", "run", "--remote", bucket, "--yes").code == 0
+    assert cli("maintain", "--only", "collect", "--remote", bucket, "--yes").code == 0
     with pytest.raises(NotFoundError, match="was not kept"):
         read()
     with pytest.raises(ConfigError, match="exclude each other"):
@@ -398,7 +398,7 @@ def test_a_restore_as_of_a_snapshot_pins_that_version(cli: Cli, bucket: str, tmp
     then = values(bucket)
     assert cli("snapshot", "create", "release-1", "--remote", bucket).code == 0
     live(cli, bucket)
-    done = cli("restore", "--remote", bucket, "--to", tmp_path / "new", "--as-of", "release-1", "--pin")
+    done = cli("restore", "--remote", bucket, "--log-dir", tmp_path / "new", "--as-of", "release-1", "--pin")
     assert (done.code, pins(tmp_path)) == (0, [])
     with tiered.open_reader(log_dir=tmp_path / "new") as reader:
         assert [record.value for record in reader.topic("t").read(0)] == then
@@ -418,16 +418,16 @@ def test_restore_as_of_a_snapshot_and_under_another_name(cli: Cli, bucket: str, 
     assert cli("snapshot", "create", "release-1", "--remote", bucket).code == 0
     live(cli, bucket)
     target = str(tmp_path / "copy")
-    wanted = ("restore", "t", "--as-of", "release-1", "--name", "t-old", "--remote", bucket, "--to", target)
+    wanted = ("restore", "t", "--as-of", "release-1", "--name", "t-old", "--remote", bucket, "--log-dir", target)
     made = cli(*wanted, "--json")
     (part,) = made.summary["partitions"]
     assert (made.code, part["topic"], part["end_offset"], part["aborted_transactions"]) == (0, "t-old", 40, 0)
     assert "(snapshot release-1)" in made.err
     assert cli("cat", "t-old", "--log-dir", target).out.splitlines() == then
-    until = ("restore", "t:0", "--as-of", "release-1", "--end", "7", "--remote", bucket, "--to", target + "2")
+    until = ("restore", "t:0", "--as-of", "release-1", "--log-dir", "7", "--remote", bucket, "--log-dir", target + "2")
     assert cli(*until).text.splitlines()[1].split()[:4] == ["t-0", "0", "7", "2"]
     assert cli("cat", "t", "--log-dir", target + "2").out.splitlines() == then[:7]
-    assert cli("restore", "t", "--as-of", "other", "--remote", bucket, "--to", target + "3").code == 10
+    assert cli("restore", "t", "--as-of", "other", "--remote", bucket, "--log-dir", target + "3").code == 10
 
 
 def test_restore_until_a_time(cli: Cli, bucket: str, tmp_path: Path) -> None:
@@ -438,5 +438,5 @@ def test_restore_until_a_time(cli: Cli, bucket: str, tmp_path: Path) -> None:
     expected = [record.value for record in records[:end]]
     target = str(tmp_path / "copy")
     when = dt.datetime.fromtimestamp(middle / 1000, dt.UTC).isoformat()
-    assert cli("restore", "--until", when, "--remote", bucket, "--to", target).code == 0
+    assert cli("restore", "--log-dir", when, "--remote", bucket, "--log-dir", target).code == 0
     assert cli("cat", "t", "--log-dir", target).out.splitlines() == expected

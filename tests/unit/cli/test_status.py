@@ -108,7 +108,7 @@ def fenced(cli: Cli, tmp_path: Path, url: str) -> Path:
     old, new = tmp_path / "old", tmp_path / "new"
     append(cli, old, url, b"1\n2\n3\n", "--durability", "remote")
     append(cli, old, url, b"4\n5\n")
-    assert cli("restore", "--remote", url, "--to", new).code == 0
+    assert cli("restore", "--remote", url, "--log-dir", new).code == 0
     append(cli, new, url, b"w\nx\ny\nz\n", "--durability", "remote")
     refused = cli("append", "t", "--log-dir", old, "--remote", url, "--durability", "remote", stdin=b"6\n")
     assert (refused.code, "belongs to volume" in refused.err) == (11, True)
@@ -155,7 +155,7 @@ def test_a_lost_directory_shows_the_remote_part(cli: Cli, tmp_path: Path, url: s
         assert seen.code == 10
         assert "t-0   end 1   uploaded 1   lag 0 records" in seen.text
         assert words in seen.text.splitlines()[-1]
-        assert f"`tiered restore --remote {url} --to {lost}` rebuilds it" in seen.text.splitlines()[-1]
+        assert f"`tiered restore --remote {url} --log-dir {lost}` rebuilds it" in seen.text.splitlines()[-1]
         alone = cli("status", "--log-dir", lost)
         assert alone.code == 10
         assert alone.text.startswith("NOT SAFE: the log directory is gone: ")
@@ -169,7 +169,7 @@ def test_doctor_knows_the_way_back_too(cli: Cli, tmp_path: Path, url: str) -> No
     seen = cli("doctor", "--log-dir", tmp_path / "gone", "--remote", url, "--json")
     failed = next(each for each in seen.summary["checks"] if each["state"] == "fail")
     assert (seen.code, failed["name"]) == (10, "log directory")
-    assert f"`tiered restore --remote {url} --to {tmp_path / 'gone'}` rebuilds it" in failed["hint"]
+    assert f"`tiered restore --remote {url} --log-dir {tmp_path / 'gone'}` rebuilds it" in failed["hint"]
     assert max(map(len, cli("doctor").text.splitlines())) <= 130
 
 
@@ -199,7 +199,7 @@ def test_what_a_broker_has_elsewhere(cli: Cli, tmp_path: Path) -> None:
 def test_a_partition_whose_directory_is_gone(cli: Cli, tmp_path: Path, url: str) -> None:
     directory = tmp_path / "d"
     for topic in ("t", "u"):
-        made = cli("append", topic, "--create", "--partitions", "2", "--log-dir", directory, "-p", "1", stdin=b"1\n2\n")
+        made = cli("append", f"{topic}:1", "--create", "--partitions", "2", "--log-dir", directory, stdin=b"1\n2\n")
         assert made.code == 0, made.err
     shutil.rmtree(directory / "t-1")
     shutil.rmtree(directory / "t-0")  # nothing was ever in it
@@ -230,9 +230,9 @@ def test_a_partition_whose_directory_is_gone(cli: Cli, tmp_path: Path, url: str)
         }
     ]
     for _ in range(2):  # it is as before: an open makes no empty one
-        opened = cli("append", "t", "--log-dir", directory, "-p", "0", stdin=b"3\n")
+        opened = cli("append", "t:0", "--log-dir", directory, stdin=b"3\n")
         assert (opened.code, "partition_out_of_service partition=t-1 " in opened.err) == (0, True)
-        refused = cli("append", "t", "--log-dir", directory, "-p", "1", stdin=b"3\n")
+        refused = cli("append", "t:1", "--log-dir", directory, stdin=b"3\n")
         assert (refused.code, "t-1 is out of service: its directory" in refused.err) == (13, True)
         assert f"`tiered repair t:1 --log-dir {directory} --accept-loss`" in refused.err + "".join(problems)
     accept = ("repair", "t:1", "--log-dir", directory, "--accept-loss")
@@ -246,8 +246,8 @@ def test_a_partition_whose_directory_is_gone(cli: Cli, tmp_path: Path, url: str)
     assert cli(*accept).code == 2  # nobody can answer
     (done,) = cli(*accept, "--yes", "--json").summary["actions"]
     assert (done["topic"], done["partition"], done["lost"], done["repaired"]) == ("t", 1, [[0, 2]], True)
-    assert cli("append", "t", "--log-dir", directory, "-p", "1", stdin=b"3\n").code == 0
-    assert cli("cat", "t:1", "--log-dir", directory, "--format", "%o %s\n").text == "2 3\n"
+    assert cli("append", "t:1", "--log-dir", directory, stdin=b"3\n").code == 0
+    assert cli("cat", "t:1", "--log-dir", directory, "--template", "%o %s\n").text == "2 3\n"
     assert (cli("status", "--log-dir", directory).code, cli("check", "--log-dir", directory).code) == (0, 0)
 
 
@@ -273,7 +273,7 @@ def test_a_partition_whose_directory_is_gone_and_that_a_bucket_has(cli: Cli, tmp
         assert f"`tiered repair t:0 --log-dir {directory}` shows what is lost" in refused.err
     assert cli("repair", "t:0", "--log-dir", directory, "--yes").code == 0
     assert cli("append", "t", "--log-dir", directory, "--remote", url, stdin=b"3\n").code == 0
-    assert cli("cat", "t:0", "--log-dir", directory, "--remote", url, "--format", "%o %s\n").text == "0 1\n1 2\n2 3\n"
+    assert cli("cat", "t:0", "--log-dir", directory, "--remote", url, "--template", "%o %s\n").text == "0 1\n1 2\n2 3\n"
 
 
 def test_a_partition_that_another_directory_holds_is_not_gone(cli: Cli, tmp_path: Path) -> None:
@@ -315,17 +315,9 @@ def test_a_partition_out_of_service_keeps_no_other_from_records(cli: Cli, tmp_pa
     directory = tmp_path / "d"
     assert cli("append", "t", "--create", "--partitions", "2", "--log-dir", directory, stdin=b"").code == 0
     (directory / "t-0" / "partition.metadata").write_text("nonsense")
-    taken = cli(
-        "append",
-        "t",
-        "--log-dir",
-        directory,
-        "-p",
-        "1",
-        stdin=b"1\n2\n",
-    )
+    taken = cli("append", "t:1", "--log-dir", directory, stdin=b"1\n2\n")
     assert (taken.code, "appended 2 records to t (next offsets 1: 2)" in taken.err) == (0, True)
-    refused = cli("append", "t", "--log-dir", directory, "-p", "0", "--json", stdin=b"1\n")
+    refused = cli("append", "t:0", "--log-dir", directory, "--json", stdin=b"1\n")
     assert (refused.code, refused.summary["records"]) == (13, 0)
     assert cli("status", "--log-dir", directory).text.splitlines()[1] == "t-0   out of service"
 

@@ -139,23 +139,25 @@ def test_every_command_says_so_and_goes_on(
     doctor = {each["name"]: each for each in cli("doctor", *at, "--json").summary["checks"]}["partitions"]
     assert (doctor["state"], doctor["exit_code"]) == ("fail", code)
     assert doctor["found"].startswith("1 partition of 4 out of service: a-0; ")
-    listed = cli("topics", "list", *at)
+    listed = cli("topic", "list", *at)
     assert (listed.code, [line.split()[:2] for line in listed.text.splitlines()[1:]]) == (0, [["a", "2"], ["b", "2"]])
-    offsets = cli("offsets", "a", *at, "--json")
+    began = ("--at", "1970-01-01")
+    offsets = cli("topic", "show", "a", *at, *began, "--json")
     assert (offsets.code, text in offsets.err) == (code, True)
-    assert [(each["partition"], each["offset"]) for each in offsets.summary["offsets"]] == [(1, 0), (1, 30)]
-    assert cli("offsets", "a:0", *at).code == code
-    assert (cli("offsets", "a:1", *at).code, cli("offsets", "b", *at).code) == (0, 0)
-    segments = cli("segments", "a", *at, "--json")
+    ends = [(each["partition"], each["offset_at"], each["end_offset"]) for each in offsets.summary["partitions"]]
+    assert ends[1] == (1, 0, 30)
+    assert cli("topic", "show", "a:0", *at, *began).code == code
+    assert (cli("topic", "show", "a:1", *at, *began).code, cli("topic", "show", "b", *at, *began).code) == (0, 0)
+    segments = cli("topic", "show", "a", "--segments", *at, "--json")
     assert (segments.code, text in segments.err) == (code, True)
     assert [(one["partition"], one["base_offset"]) for one in segments.summary["segments"]] == [
         (1, 0),
         (1, 11),
         (1, 22),
     ]
-    told = cli("topics", "describe", "a", *at)
+    told = cli("topic", "show", "a", *at)
     assert (told.code, "problem: a-0: cannot " in told.text, text in told.text) == (code, True, True)
-    assert cli("topics", "describe", "b", *at).code == 0
+    assert cli("topic", "show", "b", *at).code == 0
     assert cli("cat", "b", *at).out.count(b"\n") == 60
     assert cli("check", *at).code == (12 if code == 12 else 13)
     found = next(each for each in cli("check", *at, "--json").messages if each["message_type"] == "finding")
@@ -188,10 +190,10 @@ def test_a_dump_goes_on(cli: Cli, directory: Path, refuse: type[UnreadableFiles]
         (f"{directory}/?-?",),
         (directory / "a-0", directory / "a-1", directory / "b-0", directory / "b-1"),
     ):
-        seen = cli("dump-segment", *names)
+        seen = cli("inspect", *names)
         assert (seen.code, seen.text.count("\nbatch ")) == (code, 90), names
         assert f"warning: cannot list {directory / 'a-0'}" in seen.err
-    alone = cli("dump-segment", directory / "a-0")
+    alone = cli("inspect", directory / "a-0")
     assert (alone.code, alone.out, "warning" in alone.err) == (code, b"", False)
 
 

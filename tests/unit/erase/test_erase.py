@@ -230,7 +230,9 @@ def test_what_waits_for_its_grace_is_named_and_later_nothing_is_left(bucket: Buc
     old = {key for key in bucket.objects() if key.endswith(".log")}
     done = bucket.erase()
     assert {each.key for each in done.left} == old == bucket.holding(b"key-3")
-    assert {each.why for each in done.left} == {"it waits for gc.grace.ms: `tiered gc run` deletes it then"}
+    assert {each.why for each in done.left} == {
+        "it waits for gc.grace.ms: `tiered maintain --only collect` deletes it then"
+    }
     receipt = bucket.receipt(done)
     assert receipt["proven"] is False
     assert b"key-3" not in json.dumps(receipt).encode()
@@ -348,7 +350,7 @@ def test_an_object_that_no_root_names_is_named_too(bucket: Bucket) -> None:
     row = bucket.log.upload(seal(batches(500, 520)))
     (left,) = bucket.erase(now=True).left
     assert (left.key, left.records) == (bucket.log.log_key(row), 3)
-    assert "gc run --orphans" in left.why
+    assert "--only collect --orphans" in left.why
     bucket.log.delete(row)
     assert bucket.erase().left == ()
 

@@ -1,4 +1,4 @@
-"""Pages of a catalog as ``dump-segment`` shows them: what is printed is all that is in them."""
+"""Pages of a catalog as ``inspect`` shows them: what is printed is all that is in them."""
 
 from __future__ import annotations
 
@@ -98,12 +98,12 @@ def test_a_page_and_a_root_on_the_command_line(cli: Cli, tmp_path: Path) -> None
     page = page_of(Pointers.of([leaf.pointer for leaf in leaf_pages(3)]))
     path = tmp_path / f"{page.key.rsplit('/', 1)[-1]}"
     path.write_bytes(page.body)
-    messages = cli("dump-segment", path, "--json").messages
+    messages = cli("inspect", path, "--json").messages
     assert [each["message_type"] for each in messages] == ["page", "leaf_page", "leaf_page", "leaf_page", "summary"]
     assert messages[1]["key"] == leaf_pages(3)[0].key
-    assert "inner page topic_id" in cli("dump-segment", path).text
+    assert "inner page topic_id" in cli("inspect", path).text
     (tmp_path / "root").write_bytes(encode_root(make_root(make_rows(2))))
-    root = cli("dump-segment", tmp_path / "root", "--json").messages
+    root = cli("inspect", tmp_path / "root", "--json").messages
     assert [each["message_type"] for each in root] == ["root", "row", "row", "trash", "summary"]
     assert (root[3]["what"], root[3]["removed_version"]) == ("segment", 8)
 

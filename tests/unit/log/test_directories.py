@@ -78,19 +78,22 @@ def test_commands_over_one_directory_tell_of_each_partition_that_lies_in_another
     here, away = over_two(tmp_path)
     shown = "".join(f"{each}\n" for each in here)
     place = ["--log-dir", str(tmp_path / "x")]
-    for command in ("cat", "tail"):
-        assert run([command, f"t:{away}", *place]) == 10
+    for more in ((), ("--last", "3")):
+        assert run(["cat", *more, f"t:{away}", *place]) == 10
         assert capfd.readouterr().out == ""
-        assert run([command, f"t:{here[1]}", *place]) == 0
+        assert run(["cat", *more, f"t:{here[1]}", *place]) == 0
         assert capfd.readouterr().out == f"{here[1]}\n"
-        assert run([command, "t", *place]) == 10
+        assert run(["cat", *more, "t", *place]) == 10
         seen = capfd.readouterr()
         assert (seen.out, f"holds no partition t-{away} " in seen.err) == (shown, True)
-        assert run([command, "t", *place, "--json"]) == 10
+        assert run(["cat", *more, "t", *place, "--json"]) == 10
         summary = json.loads(capfd.readouterr().out.splitlines()[-1])
         assert (summary["records"], summary.get("complete", False), len(summary["warnings"])) == (2, False, 1)
-    assert run(["offsets", f"t:{away}", *place]) == 10
+    place += ["--at", "1970-01-01"]
+    assert run(["topic", "show", f"t:{away}", *place]) == 10
     capfd.readouterr()
-    assert run(["offsets", "t", *place, "--json", "--time", "latest"]) == 10
-    offsets = json.loads(capfd.readouterr().out.splitlines()[-1])["offsets"]
-    assert [(each["partition"], each["offset"]) for each in offsets] == [(each, 1) for each in here]
+    assert run(["topic", "show", "t", *place, "--json"]) == 10
+    shown = json.loads(capfd.readouterr().out.splitlines()[-1])["partitions"]
+    assert [(each["partition"], each["offset_at"]) for each in shown] == [
+        (each, 0 if each in here else None) for each in range(3)
+    ]

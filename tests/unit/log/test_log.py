@@ -253,7 +253,7 @@ def test_a_topic_that_has_more_partitions_than_its_program_named_is_opened(tmp_p
         with pytest.raises(ConfigError, match="5 partitions, not 6") as raised:
             log.topic("orders", partitions=6, create=True)
         assert raised.value.hint is not None
-        assert "tiered topics alter orders --partitions 6" in raised.value.hint
+        assert "tiered topic set orders --partitions 6" in raised.value.hint
     assert asyncio.run(on_the_loop()) == 5
 
 

@@ -169,9 +169,9 @@ def test_compaction_and_moves_say_why(damaged: Path, capsys: pytest.CaptureFixtu
     for name in (".kafka_cleanshutdown", "tiered-one-of-several"):
         (damaged / "log" / name).unlink(missing_ok=True)
     directory = str(damaged / "log")
-    assert run(["local", "clean", "a", "--plan", "--log-dir", directory]) == 13
+    assert run(["disk", "compact", "a", "--dry-run", "--log-dir", directory]) == 13
     assert "a-1 is out of service" in capsys.readouterr().err
-    assert run(["local", "clean", "--plan", "--log-dir", directory]) == 0
+    assert run(["disk", "compact", "--dry-run", "--log-dir", directory]) == 0
 
 
 def test_a_topic_with_one_can_be_deleted(damaged: Path) -> None:

@@ -81,7 +81,7 @@ def test_a_local_log_and_sinks_keep_each_other_out_until_a_handover() -> None:
     root = owned()
     refusal = refused(root, StageIntent("q", 0, (staged(3, 1),)))
     assert refusal.reason is RefusalReason.FENCED
-    assert "tiered topics handover t --to spark" in refusal.hint
+    assert "tiered topic transfer t spark" in refusal.hint
     spark = applied(root, HandoverIntent("spark"))
     assert (spark.writer.epoch, spark.lineage[-1].epoch, is_owner(spark, "spark")) == (2, 1, True)
     assert refused(spark, HandoverIntent("spark")).reason is RefusalReason.NOTHING
@@ -89,7 +89,7 @@ def test_a_local_log_and_sinks_keep_each_other_out_until_a_handover() -> None:
     for empty_log in (True, False):
         claim = ClaimIntent(Role.WRITER, "h", VolumeProof("v1", empty_log, 9, "tok"), "tok2").apply(spark, stamp(3))
         assert isinstance(claim, Refusal)
-        assert "tiered topics handover t --to local" in claim.message
+        assert "tiered topic transfer t local" in claim.message
     staged_root = applied(spark, StageIntent("q", 0, (staged(3, 1),)), 3)
     assert [row.leader_epoch for row in staged_root.rows] == [1]
     local = applied(staged_root, HandoverIntent("local"), 4)

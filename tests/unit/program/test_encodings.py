@@ -137,9 +137,9 @@ def test_a_file_of_keys_in_another_encoding(tmp_path: Path, cli: Cli) -> None:
         assert (refused.code, refused.err.splitlines()[0]) == (2, f"error: --keys {file} {why}")
 
 
-@pytest.mark.parametrize("option", ["--since", "--until"])
+@pytest.mark.parametrize("option", ["--from", "--to"])
 def test_seconds_on_the_command_line(tmp_path: Path, cli: Cli, option: str) -> None:
     assert cli("append", "t", "--log-dir", tmp_path / "log", "--create", stdin=b"v\n").code == 0
-    refused = cli("cat", "t", "--log-dir", tmp_path / "log", option, "1357016400")
+    refused = cli("cat", "t", "--log-dir", tmp_path / "log", option, "s@1357016400")
     assert refused.code == 2
     assert "1357016400 can only be seconds\n  next: times are milliseconds: write 1357016400000" in refused.err

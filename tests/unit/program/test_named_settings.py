@@ -14,7 +14,7 @@ from tiered.errors import ConfigError
 
 NAMED = {"seal.ms": 600_000}  # as the program says it; it is the default, too
 WANTED = TopicConfig(segment_bytes=100_000)
-ALTERED = ("--set", "retention.ms=90d", "--set", "local.retention.ms=1d")
+ALTERED = ("retention.ms=90d", "local.retention.ms=1d")
 
 
 @pytest.fixture(params=["disk", "both tiers", "bucket"])
@@ -26,7 +26,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, cli: Cli) -> tuple[Pat
         if remote:
             log.sync(timeout=60)
     tiers = ("--log-dir", str(tmp_path / "log"), *(("--remote", remote) if remote else ()))
-    assert cli("topics", "alter", "t", *tiers, *ALTERED).code == 0
+    assert cli("topic", "set", "t", *tiers, *ALTERED).code == 0
     return (tmp_path / "other" if request.param == "bucket" else tmp_path / "log"), remote
 
 

@@ -69,7 +69,14 @@ def test_a_problem_has_a_colour_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize(
     "command",
-    ["topics list", "topics show t", "segments t", "offsets t", "status", "snapshot list", "maintain plan"],
+    [
+        "topic list",
+        "topic show t --at 1970-01-01",
+        "topic show t --segments",
+        "status",
+        "snapshot list",
+        "maintain --dry-run",
+    ],
 )
 def test_a_command_on_a_terminal_of_80_columns(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Cli, command: str

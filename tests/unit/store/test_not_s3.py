@@ -77,12 +77,12 @@ def test_the_library(page: str, tmp_path: Path) -> None:
 def test_the_commands(page: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = ["--remote", "s3://bucket", "--endpoint-url", page]
     for line in (
-        ["topics", "list"],
+        ["topic", "list"],
         ["cat", "t"],
         ["status"],
         ["check"],
         ["doctor"],
-        ["restore", "--to", str(tmp_path)],
+        ["restore", "--log-dir", str(tmp_path)],
     ):
         assert run([*line, *place]) == 2, line
         told = capsys.readouterr()

@@ -117,7 +117,7 @@ def test_a_misspelt_variable_is_refused(variable: str, meant: str) -> None:
 
 
 def test_the_programs_agree_on_what_the_settings_of_the_daemon_are() -> None:
-    """``tiered maintain run`` reads some of them, and refuses a misspelt one as the daemon does."""
+    """``tiered maintain`` reads some of them, and refuses a misspelt one as the daemon does."""
     assert [setting.name for setting in (*PLACE, *DAEMON)] == [field.name for field in fields(Settings)]
 
 

@@ -186,7 +186,7 @@ class LocalTier:
                 return path
         where = ", ".join(map(str, self.directories))
         lost = f"; {', '.join(map(str, sorted(self._unseen)))} could not be opened" if self._unseen else ""
-        raise UnknownTopicError(f"no partition {tp} in {where}{lost}", hint="`tiered topics list` names them")
+        raise UnknownTopicError(f"no partition {tp} in {where}{lost}", hint="`tiered topic list` names them")
 
     def partition(self, tp: TopicPartition) -> PartitionLog:
         """Return a partition. Raises UnknownTopicError; LocalIOError if its directory is offline."""
@@ -271,7 +271,7 @@ class LocalTier:
             return self._only.alter_topic(name, properties, partitions=partitions)
         topic = self.topics().get(name)
         if topic is None:
-            raise UnknownTopicError(f"{self.directory} holds no topic {name}", hint="`tiered topics list` names them")
+            raise UnknownTopicError(f"{self.directory} holds no topic {name}", hint="`tiered topic list` names them")
         holders = [log for log in self._logs.values() if name in log.topics()]
         for log in holders:
             self._check(log.directory)
@@ -295,7 +295,7 @@ class LocalTier:
             return self._only.delete_topic(name)
         holders = [log for log in self._logs.values() if name in log.topics()]
         if not holders:
-            raise UnknownTopicError(f"{self.directory} holds no topic {name}", hint="`tiered topics list` names them")
+            raise UnknownTopicError(f"{self.directory} holds no topic {name}", hint="`tiered topic list` names them")
         for log in holders:
             self._check(log.directory)
         return [path for log in holders for path in log.delete_topic(name)]

@@ -254,5 +254,5 @@ class TopicRegistry:
     def _known(self, name: str) -> TopicInfo:
         topic = self.topics.get(name)
         if topic is None:
-            raise UnknownTopicError(f"{self._directory} holds no topic {name}", hint="`tiered topics list` names them")
+            raise UnknownTopicError(f"{self._directory} holds no topic {name}", hint="`tiered topic list` names them")
         return topic

@@ -132,16 +132,6 @@ class Roster:
             self._sleeping.pop(tp, None)
             return writer
 
-    def wake_all(self) -> TieredError | None:
-        """Wakes every partition, so that a task that is run by hand concerns them all; the first error, if any."""
-        first: TieredError | None = None
-        for tp in self.names():
-            try:
-                self.find(tp)
-            except TieredError as error:
-                first = first or error
-        return first
-
     def next_to_wake(self) -> list[TopicPartition]:
         """Sleeping partitions that have a timer, in turn; not ``flush.ms``: all that they hold is durable.
 

@@ -97,5 +97,5 @@ class ProducerIds:
                 f"{path} cannot be read: {error}",
                 path_or_key=str(path),
                 hint="remove it: ids then begin elsewhere; open transactions of this log are listed by"
-                " `tiered transactions list`",
+                " `tiered transaction list`",
             ) from error

@@ -275,7 +275,7 @@ def trash_page(key: str, kinds: Sequence[PageKind]) -> Steps[Content | None]:
         damage.hint = "put the page back from a version or a backup of the bucket"
         if kinds[-1] is PageKind.TRASH:  # nothing but the collector reads it
             damage.hint += (
-                "; or delete the one object: `tiered gc run --orphans` then deletes what it listed, once the claims of "
-                "that have ended"
+                "; or delete the one object: `tiered maintain --only collect --orphans` then deletes what it "
+                "listed, once the claims of that have ended"
             )
         raise

@@ -49,8 +49,6 @@ def erase(
     *,
     now: bool,
     task_bytes: int,
-    dry_run: bool,
-    yes: bool,
 ) -> int:
     """Look, ask, rewrite, prove, print. Return the exit code. Raises UnknownTopicError, ConfigError, JobFailedError."""
     app = runner.app
@@ -60,11 +58,11 @@ def erase(
     plans = _looked(runner, entry, numbers, blind, now=now, task_bytes=task_bytes)
     shown = [plan_fields(plan) for plan in plans]
     lines = [*plan_table(shown), *stays(shown)]
-    if dry_run:
+    if app.dry_run:
         return app.out.result("spark erase", {"dry_run": True, "job": job_id, "partitions": shown}, lines)
     for line in lines:
         app.out.say(line)
-    confirm(app, "spark erase", question(shown), yes=yes)
+    confirm(app, "spark erase", question(shown))
     common = {
         "topic": topic,
         "url": runner.url,
@@ -113,7 +111,7 @@ def _plan_task(plan: ErasePlan) -> Task:
 def _entry(store: Store, topic: str) -> TopicEntry:
     entry = drive(store, load_topic_to_read(topic))
     if entry is None or entry.state == STATE_DELETING:
-        raise UnknownTopicError(f"there is no topic {topic!r}", hint="see `tiered topics list`")
+        raise UnknownTopicError(f"there is no topic {topic!r}", hint="see `tiered topic list`")
     return entry
 
 

@@ -1,4 +1,4 @@
-"""``tiered spark maintain``: does what ``tiered maintain run`` does, some partitions a task.
+"""``tiered spark maintain``: does what ``tiered maintain`` does, some partitions a task.
 
 A task claims the role ``m`` of its partitions, plans them again and carries the plan out with the library's own steps.
 A task that runs again finds nothing left to do, and one that meets another maintainer leaves the partition to it.
@@ -70,16 +70,16 @@ class Due:
         return [kind for kind in found if not (self.in_two_phases and kind is MaintenanceKind.COMPACT)]
 
 
-def maintain(runner: JobRunner, wanted: JobScope, *, dry_run: bool, yes: bool) -> int:
+def maintain(runner: JobRunner, wanted: JobScope) -> int:
     """Plan, ask, do it, and print what was done. Return the exit code. Raises UnknownTopicError."""
     app = runner.app
     due = _due(runner.store, wanted)
     table = _table(due) if due else ["nothing is to be done"]
-    if dry_run or not due:
+    if app.dry_run or not due:
         return app.out.result("spark maintain", {"partitions": [_due_fields(each) for each in due]}, table)
     for line in table:
         app.out.say(line)
-    confirm(app, "spark maintain", f"Maintain {counted(len(due), 'partition')}?", yes=yes)
+    confirm(app, "spark maintain", f"Maintain {counted(len(due), 'partition')}?")
     receipts = runner.run("maintaining", maintain_partitions, _tasks(due, wanted))
     done = [each for receipt in receipts for each in receipt["partitions"]]
     done += [_in_two_phases(runner, each, wanted) for each in due if each.in_two_phases]
@@ -112,7 +112,7 @@ def _partitions(store: Store, selected: str | None) -> Iterator[tuple[TopicEntry
     topic, partition = split_topic(selected)
     named = drive(store, load_topic_to_read(topic))
     if named is None or named.state == STATE_DELETING:
-        raise UnknownTopicError(f"there is no topic {topic!r}", hint="see `tiered topics list`")
+        raise UnknownTopicError(f"there is no topic {topic!r}", hint="see `tiered topic list`")
     yield from ((named, number) for number in chosen_partitions(topic, named.partitions, partition))
 
 

@@ -87,7 +87,7 @@ def entry_of(store: Store, topic: str) -> TopicEntry:
     """Load a topic. Raises UnknownTopicError for one that is missing or being deleted."""
     entry = drive(store, load_topic_to_read(topic))
     if entry is None or entry.state == STATE_DELETING:
-        raise UnknownTopicError(f"there is no topic {topic!r}", hint="see `tiered topics list`")
+        raise UnknownTopicError(f"there is no topic {topic!r}", hint="see `tiered topic list`")
     return entry
 
 

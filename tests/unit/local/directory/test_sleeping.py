@@ -131,7 +131,6 @@ def test_one_that_cannot_be_opened_keeps_no_other_asleep(tmp_path: Path) -> None
         assert log.roster.sleeping_count() == WAKE_AT_ONCE
         status = {task.name: task for task in log.tasks.status()}["waking"]
         assert (status.partitions, status.failures) == (COUNT - WAKE_AT_ONCE, 2)
-        assert isinstance(log.roster.wake_all(), LocalPermissionError)
         files.fail = None
         log.tick()
         assert log.roster.sleeping_count() == 0

@@ -142,7 +142,7 @@ def test_a_round_that_fails_makes_its_partition_uncleanable_until_the_next_open(
     noted = read_report(tmp_path, PosixFiles())
     assert noted.problems == ["t-0 is not cleaned until the next open: t-0: Broken: at 7"]
     with opened(tmp_path) as log:
-        log.roster.wake_all()
+        [log.roster.find(tp) for tp in log.roster.names()]
         log.tasks.run("cleaning")
         assert log.cleaner.uncleanable == {}
         assert [r.value for b in log.partition(A).read_batches(0) for r in decode_records(b)] == [b"3"]

@@ -144,7 +144,7 @@ def test_errors_with_all_that_they_chain(
         except TieredError as error:
             clean("an error", "".join(traceback.format_exception(error)) + repr(error) + repr(vars(error)))
             clean("a pickled error", pickle.dumps(error))
-    for line in (("topics", "list", "--debug"), ("doctor", "-v", "--json")) if fault in REFUSALS else ():
+    for line in (("topic", "list", "--debug"), ("doctor", "-v", "--json")) if fault in REFUSALS else ():
         seen = cli(*line, "--remote", url)
         clean("the command line", seen.out + seen.err.encode())
     clean("logs", talk.getvalue())
@@ -155,9 +155,9 @@ def test_the_command_line_and_the_daemon(tmp_path: Path, url: str, proxy: FaultP
     write(tmp_path / "log", url)
     both = ("--log-dir", tmp_path / "log", "--remote", url, "--debug")
     for line in (
-        ("config", "show", "--origin"), ("doctor", "-v", "--write-probe"), ("status", "--json"), ("cat", "orders"),
-        ("check", "--orphans", "-v"), ("segments", "orders", "--json"), ("maintain", "plan"),
-        ("topics", "describe", "orders"),
+        ("config",), ("doctor", "-v", "--write-probe"), ("status", "--json"), ("cat", "orders"),
+        ("check", "--orphans", "-v"), ("topic", "show", "orders", "--segments", "--json"), ("maintain", "--dry-run"),
+        ("topic", "show", "orders"),
     ):  # fmt: skip
         seen = cli(*line, *both)
         assert seen.out

@@ -137,11 +137,11 @@ def test_a_writer(tmp_path: Path, url: str, become: Become, cli: Cli, monkeypatc
     fail_once(monkeypatch)
     write_in_parts(tmp_path / "log", url)
     both = ("--log-dir", tmp_path / "log", "--remote", url)
-    assert cli("topics", "create", "more", *both, "--partitions", "3").code == 0
+    assert cli("topic", "create", "more", *both, "--partitions", "3").code == 0
     assert cli("append", "more", *both, stdin=b"a line\n").code == 0
     assert cli("doctor", *both, "--write-probe").code == 0
     assert cli("check", *both).code == 0
-    assert cli("restore", "--remote", url, "--to", tmp_path / "new").code in (0, 3)
+    assert cli("restore", "--remote", url, "--log-dir", tmp_path / "new").code in (0, 3)
     with tiered.open(tmp_path / "new", url) as log:
         log.topic("orders").append(b"after the loss")
         log.sync(timeout=60)
@@ -167,14 +167,14 @@ def test_a_reader_and_an_auditor(tmp_path: Path, url: str, become: Become, cli: 
     read(url)
     assert cli("cat", "orders", "--as-of", "1", "--remote", url).code == 10  # it was not kept: looked for everywhere
     for line in (
-        ("topics", "list"), ("topics", "describe", "orders"), ("status",), ("segments", "orders"),
-        ("offsets", "orders"), ("cat", "orders", "--isolation", "read_committed"), ("doctor",),
-        ("check", "--read-data", "--orphans", "--no-pin"), ("maintain", "plan"),
-        ("restore", "--to", tmp_path / "restored"), ("snapshot", "list"), ("cat", "orders", "--as-of", "release"),
+        ("topic", "list"), ("topic", "show", "orders"), ("status",), ("topic", "show", "orders", "--segments"),
+        ("topic", "show", "orders", "--at", "-1h"), ("cat", "orders", "--isolation", "read_committed"), ("doctor",),
+        ("check", "--read-data", "--orphans", "--no-pin"), ("maintain", "--dry-run"),
+        ("restore", "--log-dir", tmp_path / "restored"), ("snapshot", "list"), ("cat", "orders", "--as-of", "release"),
     ):  # fmt: skip
         seen = cli(*line, "--remote", url)
         assert seen.code in (0, 3), (line, seen.err, seen.text)
-    past = cli("restore", "people", "--as-of", "release", "--to", tmp_path / "past", "--remote", url)
+    past = cli("restore", "people", "--as-of", "release", "--log-dir", tmp_path / "past", "--remote", url)
     assert (past.code, "1 record that erase-" in past.err) == (3, True), past.err
     unseen = {DECISIONS, AUDIT_LINES, OLD_VERSIONS} if role == "reader" else set()
     assert guard.refused == unseen
@@ -207,8 +207,8 @@ def test_a_sink(tmp_path: Path, url: str, become: Become, cli: Cli) -> None:
     with tiered.open_reader(url) as reader:
         assert sorted(record.value for record in reader.topic("copies").read()) == sorted(VALUES * 2)
     guard = become("maintainer")
-    assert cli("gc", "run", "--orphans", "--remote", url, "--yes").code == 0
-    assert cli("topics", "handover", "copies", "--to", "local", "--remote", url, "--yes").code == 0
+    assert cli("maintain", "--only", "collect", "--orphans", "--remote", url, "--yes").code == 0
+    assert cli("topic", "transfer", "copies", "local", "--remote", url, "--yes").code == 0
     assert guard.refused == set()
 
 
@@ -219,16 +219,16 @@ def test_a_maintainer(tmp_path: Path, url: str, become: Become, cli: Cli) -> Non
     guard = become("maintainer")
     for line in (("create", "release"), ("list",), ("delete", "release", "--yes")):
         assert cli("snapshot", *line, "--remote", url).code == 0
-    done = cli("maintain", "run", "--remote", url, "--yes", "--json")
+    done = cli("maintain", "--remote", url, "--yes", "--json")
     assert (done.code, cli("status", "--remote", url).code) == (0, 0), done.err
     assert cli("doctor", "--remote", url, "--write-probe").code == 0
     with tiered.open_reader(url) as reader:
         assert reader.beginning_offsets("orders")[TopicPartition("orders", 0)] > 0
     assert cli("erase", "orders", "--key", "nobody", "--remote", url, "--yes").code == 0
-    assert cli("topics", "alter", "orders", "--set", "gc.grace.ms=0", "--remote", url).code == 0
-    assert cli("topics", "delete", "orders", "--remote", url, "--yes").code == 0
-    assert cli("gc", "run", "--remote", url, "--yes").code == 0
-    assert cli("gc", "run", "--orphans", "--remote", url, "--yes").code == 0
+    assert cli("topic", "set", "orders", "gc.grace.ms=0", "--remote", url).code == 0
+    assert cli("topic", "delete", "orders", "--remote", url, "--yes").code == 0
+    assert cli("maintain", "--only", "collect", "--remote", url, "--yes").code == 0
+    assert cli("maintain", "--only", "collect", "--orphans", "--remote", url, "--yes").code == 0
     assert not list((tmp_path / "bucket").rglob("*.log.obj"))
     assert not list((tmp_path / "bucket").rglob("root.obj"))
     assert guard.refused == set()

@@ -185,7 +185,7 @@ def test_nothing_is_decided_while_a_local_log_owns_a_partition() -> None:
     desk = world.desk()
     desk.claim(desk.proof(empty=True, end_offset=0))
     sink = Sink("driver:1", NAMES)
-    with pytest.raises(FencedError, match="tiered topics handover flights --to spark"):
+    with pytest.raises(FencedError, match="tiered topic transfer flights spark"):
         world.run(sink.decide(decided("q", 0, 0, 1)))
     assert world.run(read_decision(decision_key("q", 0))) is None
     changed = world.run(hand_over(IDS, range(3), "spark", "cli:1"))

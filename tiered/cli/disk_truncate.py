@@ -1,4 +1,4 @@
-"""``tiered truncate``: cut a local log at an offset."""
+"""``tiered disk truncate``: cut a local log at an offset."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from tiered.program.application import (
     Application,
     Command,
     confirm,
-    destructive,
     one_partition,
     pass_application,
 )
@@ -25,21 +24,20 @@ from tiered.program.open_log import open_directory, refuse_internal
 from tiered.program.output import counted
 
 
-@click.command("truncate", cls=Command, short_help="Remove the records of a partition from an offset on.")
+@click.command("truncate", cls=Command)
 @click.argument("partition", metavar="TOPIC:P")
 @click.argument("offset", type=click.IntRange(min=0))
-@destructive
 @pass_application
-def command(app: Application, *, partition: str, offset: int, dry_run: bool, yes: bool) -> int:
-    """Remove the records of a partition from OFFSET on; never what a bucket holds. There must be no writer
-    and no uploader at work.
+def truncate(app: Application, *, partition: str, offset: int) -> int:
+    """Remove the records of a partition from OFFSET on.
 
-    A batch that holds OFFSET goes whole: the log then ends where that batch began, and says so.
+    Records that a bucket holds are never removed. No writer and no uploader may be at work. The batch that holds
+    OFFSET is removed whole: the log then ends where that batch began.
 
     \b
     Examples:
-      tiered truncate flights:0 4711 --log-dir data --dry-run
-      tiered truncate flights:0 4711 --log-dir data --yes
+      tiered disk truncate flights:0 4711 --log-dir data --dry-run
+      tiered disk truncate flights:0 4711 --log-dir data --yes
     """
     tp = one_partition(partition)
     refuse_internal(tp.topic)
@@ -48,7 +46,7 @@ def command(app: Application, *, partition: str, offset: int, dry_run: bool, yes
         _check(tp, offset, before)
         end = _whole_batches(log.partition(tp), offset)
     fields = {
-        "dry_run": dry_run,
+        "dry_run": app.dry_run,
         "topic": tp.topic,
         "partition": tp.partition,
         "start_offset": min(before.start_offset, end),
@@ -58,18 +56,18 @@ def command(app: Application, *, partition: str, offset: int, dry_run: bool, yes
     }
     if end == before.end_offset:
         line = f"{tp} ends at offset {end} already: there is nothing to remove"
-        return app.out.result("truncate", fields, [line])
+        return app.out.result("disk truncate", fields, [line])
     removed = counted(before.end_offset - end, "offset")
     kept = (
         f"the bucket holds all below {before.uploaded_offset}" if before.uploaded_offset > 0 else "no bucket has them"
     )
     whole = f"; {offset} lies in the batch that begins at {end}, which goes whole" if end < offset else ""
     app.out.say(f"{tp}: {removed} from {end} to {before.end_offset} go, {kept}{whole}")
-    if not dry_run:
-        confirm(app, "truncate", f"Remove {removed} of {tp}?", yes=yes)
+    if not app.dry_run:
+        confirm(app, "disk truncate", f"Remove {removed} of {tp}?")
         end = fields["end_offset"] = _cut(app, tp, end)
-    line = f"{'dry run: ' if dry_run else ''}{tp} {'would end' if dry_run else 'ends'} at offset {end}"
-    return app.out.result("truncate", fields, [line])
+    line = f"{'dry run: ' if app.dry_run else ''}{tp} {'would end' if app.dry_run else 'ends'} at offset {end}"
+    return app.out.result("disk truncate", fields, [line])
 
 
 def _check(tp: TopicPartition, offset: int, positions: Positions) -> None:

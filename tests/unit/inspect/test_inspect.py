@@ -44,7 +44,7 @@ def test_batches_as_kafka_prints_them(cli: Cli, kafka_fixtures: Path, partition:
         pytest.fail(f"there is no dump of {partition}")
     expected = kafka_batches(gzip.decompress(expected_file.read_bytes()).decode())
     files = sorted((kafka_fixtures / "main" / partition).glob("*.log"))
-    done = cli("dump-segment", *files, "--json", "--verify")
+    done = cli("inspect", *files, "--json", "--verify")
     assert done.code == 0
     seen = [message for message in done.messages if message["message_type"] == "batch"]
     assert [_as_kafka(batch) for batch in seen] == [_wanted(batch) for batch in expected]
@@ -89,47 +89,47 @@ def test_indexes_snapshots_and_checkpoints(cli: Cli, kafka_fixtures: Path) -> No
         ("meta.properties", "meta_properties"),
     ]:
         files = sorted(root.glob(pattern))
-        done = cli("dump-segment", *files, "--json")
+        done = cli("inspect", *files, "--json")
         kinds = {message["message_type"] for message in done.messages}
         assert (done.code, kinds) == (0, {kind, "summary"}), pattern
-        text = cli("dump-segment", *files).text
+        text = cli("inspect", *files).text
         assert len(text.splitlines()) == len(done.messages) - 1 + len(files)
 
 
 def test_records_and_their_values(cli: Cli, log: Scenario) -> None:
-    seen = cli("dump-segment", log.logs()[0], "--records", "--json").messages
+    seen = cli("inspect", log.logs()[0], "--records", "--json").messages
     records = [message for message in seen if message["message_type"] == "record"]
     batches = [message for message in seen if message["message_type"] == "batch"]
     assert [record["offset"] for record in records] == list(range(len(records)))
     assert sum(batch["count"] for batch in batches) == len(records)
     assert records[1]["value"] == "value 000001 " * 8
     assert {record["batch_position"] for record in records} == {batch["position"] for batch in batches}
-    text = cli("dump-segment", log.logs()[0], "--records").text
+    text = cli("inspect", log.logs()[0], "--records").text
     assert "| 1 1700000001000 key 'key-1'" in text
 
 
 def test_an_object_and_its_bundle(cli: Cli, log: Scenario) -> None:
     row = log.rows()[0]
-    seen = cli("dump-segment", f"{log.url}/{log.log_key(row)}", "--json", "--verify")
+    seen = cli("inspect", f"{log.url}/{log.log_key(row)}", "--json", "--verify")
     assert seen.code == 0
     assert sum(m["count"] for m in seen.messages if m["message_type"] == "batch") == row.records
-    bundle = cli("dump-segment", f"{log.url}/{log.index_key(row)}", "--json").messages
+    bundle = cli("inspect", f"{log.url}/{log.index_key(row)}", "--json").messages
     assert bundle[0]["message_type"] == "descriptor"
     assert (bundle[0]["crc32c"], bundle[0]["end_offset"]) == (row.crc, row.next)
-    root = cli("dump-segment", f"{log.url}/{log.root_key()}", "--json").messages
+    root = cli("inspect", f"{log.url}/{log.root_key()}", "--json").messages
     assert (root[0]["next_offset"], root[0]["writer"]["epoch"]) == (log.root().next_offset, 1)
     assert [each["crc"] for each in root if each["message_type"] == "row"] == [each.crc for each in log.rows()]
-    absent = cli("dump-segment", f"{log.url}/nothing.log")
+    absent = cli("inspect", f"{log.url}/nothing.log")
     assert (absent.code, "has no object" in absent.err) == (10, True)
 
 
 def test_damage_is_shown_and_counted(cli: Cli, log: Scenario) -> None:
     flip(log.logs()[0], 100)
-    seen = cli("dump-segment", log.logs()[0])
+    seen = cli("inspect", log.logs()[0])
     assert (seen.code, "INVALID" in seen.text) == (13, True)
-    assert cli("dump-segment", log.logs()[0], "--json").summary["findings"] == 1
+    assert cli("inspect", log.logs()[0], "--json").summary["findings"] == 1
     log.logs()[1].write_bytes(b"\0" * 500)
-    garbage = cli("dump-segment", log.logs()[1], "--json")
+    garbage = cli("inspect", log.logs()[1], "--json")
     assert (garbage.code, garbage.messages[0]["message_type"]) == (13, "finding")
 
 
@@ -137,21 +137,21 @@ def test_verify_looks_at_the_indexes_beside_the_log(cli: Cli, log: Scenario) -> 
     index = log.logs()[0].with_suffix(".index")
     shutil.copy(log.logs()[1].with_suffix(".index"), index)
     index.write_bytes(index.read_bytes()[:-3])
-    assert cli("dump-segment", log.logs()[0]).code == 0
-    verified = cli("dump-segment", log.logs()[0], "--verify")
+    assert cli("inspect", log.logs()[0]).code == 0
+    verified = cli("inspect", log.logs()[0], "--verify")
     assert (verified.code, "offset index" in verified.text) == (13, True)
 
 
 def test_a_torn_tail_is_damage_with_its_position(cli: Cli, log: Scenario) -> None:
     path = log.logs()[0]
     path.write_bytes(path.read_bytes()[:-5])
-    seen = cli("dump-segment", path, "--json")
+    seen = cli("inspect", path, "--json")
     last = [message for message in seen.messages if message["message_type"] == "batch"][-1]
     finding = next(message for message in seen.messages if message["message_type"] == "finding")
     assert (seen.code, seen.summary["findings"], finding["code"]) == (13, 1, "log_torn")
     assert finding["position"] == last["position"] + last["size_bytes"]
     assert "bytes of an unfinished batch follow the last whole batch" in finding["message"]
-    verified = cli("dump-segment", path, "--json", "--verify")
+    verified = cli("inspect", path, "--json", "--verify")
     assert (verified.code, verified.summary["findings"]) == (13, 1 + 2)  # and both indexes point behind the cut
 
 
@@ -163,7 +163,7 @@ def test_noise_never_gives_a_traceback(cli: Cli, tmp_path: Path, name: str) -> N
     for content in (b"", b"\xff" * 7, bytes(range(256)) * 5, b"\0" * 1000, b"\x7f" * 64):
         path.write_bytes(content)
         for options in (("--verify",), ("--json", "--decoder", "offsets"), ("--index-sanity-check",)):
-            done = cli("dump-segment", path, "--records", *options)
+            done = cli("inspect", path, "--records", *options)
             assert done.code in (0, 2, 13), (content[:10], done.err)
             assert "Traceback" not in done.err
             assert "defect" not in done.err
@@ -171,42 +171,42 @@ def test_noise_never_gives_a_traceback(cli: Cli, tmp_path: Path, name: str) -> N
 
 def test_the_note_of_a_sealed_segment(cli: Cli, log: Scenario, tmp_path: Path) -> None:
     note = log.logs()[0].with_suffix(".seal")
-    seen = cli("dump-segment", note, "--json")
+    seen = cli("inspect", note, "--json")
     assert seen.code == 0
     assert seen.messages[0]["message_type"] == "seal"
     assert seen.messages[0]["size_bytes"] == log.logs()[0].stat().st_size
-    assert f"size_bytes {log.logs()[0].stat().st_size}" in cli("dump-segment", note).text
+    assert f"size_bytes {log.logs()[0].stat().st_size}" in cli("inspect", note).text
     torn = tmp_path / f"{0:020d}.seal"
     for content in (b"{", b"[]", b"\xff"):
         torn.write_bytes(content)
-        assert cli("dump-segment", torn).code == 13
+        assert cli("inspect", torn).code == 13
 
 
 def test_a_partition_by_its_name(cli: Cli, log: Scenario) -> None:
     """In the log directory; without one in the bucket: its root and each segment's two objects."""
-    local = cli("dump-segment", "flights:0", "--log-dir", log.directory, "--json")
+    local = cli("inspect", "flights:0", "--log-dir", log.directory, "--json")
     assert local.code == 0
     assert {message["message_type"] for message in local.messages[:-1]} >= {"batch", "index_entry", "leader_epoch"}
-    remote = cli("dump-segment", "flights-0", "--remote", log.url, "--json", "--verify")
+    remote = cli("inspect", "flights-0", "--remote", log.url, "--json", "--verify")
     rows = log.rows()
     assert (remote.code, remote.summary["files"]) == (0, 1 + 2 * len(rows))
     verified = [message for message in remote.messages if message["message_type"] == "verified"]
     assert [message["records"] for message in verified] == [row.records for row in rows]
-    assert cli("dump-segment", "flights-9", "--remote", log.url).code == 10
-    absent = cli("dump-segment", "flights-9", "--log-dir", log.directory)
+    assert cli("inspect", "flights-9", "--remote", log.url).code == 10
+    absent = cli("inspect", "flights-9", "--log-dir", log.directory)
     assert (absent.code, "holds no partition flights-9" in absent.err) == (10, True)
 
 
 def test_folders_patterns_and_what_is_missing(cli: Cli, log: Scenario, tmp_path: Path) -> None:
     folder = log.directory / "flights-0"
-    whole = cli("dump-segment", folder, "--json").summary["files"]
+    whole = cli("inspect", folder, "--json").summary["files"]
     assert whole == len([path for path in folder.iterdir() if not path.name.startswith("tiered-")])
-    everything = cli("dump-segment", log.directory, "--json").summary["files"]
+    everything = cli("inspect", log.directory, "--json").summary["files"]
     assert everything > whole
-    logs = cli("dump-segment", f"{folder}/*.log", "--json").summary["files"]
+    logs = cli("inspect", f"{folder}/*.log", "--json").summary["files"]
     assert logs == len(list(folder.glob("*.log")))
-    assert cli("dump-segment", f"{folder}/*.nothing").code == 10
-    mixed = cli("dump-segment", tmp_path / "none.log", folder / "leader-epoch-checkpoint", "--json")
+    assert cli("inspect", f"{folder}/*.nothing").code == 10
+    mixed = cli("inspect", tmp_path / "none.log", folder / "leader-epoch-checkpoint", "--json")
     assert (mixed.code, mixed.summary["files"]) == (10, 1)
     assert "going on" in mixed.summary["warnings"][0]
     assert mixed.messages[0]["message_type"] == "warning"
@@ -216,27 +216,27 @@ def test_folders_patterns_and_what_is_missing(cli: Cli, log: Scenario, tmp_path:
 def test_damage_in_one_file_does_not_hide_the_next(cli: Cli, log: Scenario) -> None:
     first, second = log.logs()[:2]
     first.write_bytes(b"\x7f" * 100 + first.read_bytes())
-    seen = cli("dump-segment", first, first.with_suffix(".index"), second, "--json")
+    seen = cli("inspect", first, first.with_suffix(".index"), second, "--json")
     assert (seen.code, seen.summary["findings"], seen.summary["files"]) == (13, 1, 3)
     assert {message["file"] for message in seen.messages if message["message_type"] == "batch"} == {str(second)}
-    text = cli("dump-segment", first, second).text
+    text = cli("inspect", first, second).text
     assert f"error: {first} at byte 0: no batch starts here" in text
 
 
 def test_a_window_of_batches(cli: Cli, log: Scenario) -> None:
     path = log.logs()[0]
-    every = [m for m in cli("dump-segment", path, "--json").messages if m["message_type"] == "batch"]
+    every = [m for m in cli("inspect", path, "--json").messages if m["message_type"] == "batch"]
 
     def bases(*options: str) -> list[int]:
-        messages = cli("dump-segment", path, "--json", *options).messages
+        messages = cli("inspect", path, "--json", *options).messages
         return [message["base_offset"] for message in messages if message["message_type"] == "batch"]
 
     third = every[2]["base_offset"]
-    assert bases("--offset", str(third + 1), "--max-batches", "2") == [third, every[3]["base_offset"]]
+    assert bases("--from", str(third + 1), "--limit", "2") == [third, every[3]["base_offset"]]
     assert bases("--max-bytes", str(every[0]["size_bytes"])) == [0]
     assert bases("--max-bytes", "1KiB") == [m["base_offset"] for m in every if m["position"] + m["size_bytes"] <= 1024]
-    assert bases("--offset", "1000000") == []
-    entries = cli("dump-segment", path.with_suffix(".index"), "--json", "--offset", str(third)).messages[:-1]
+    assert bases("--from", "1000000") == []
+    entries = cli("inspect", path.with_suffix(".index"), "--json", "--from", str(third)).messages[:-1]
     assert entries
     assert min(entry["offset"] for entry in entries) >= third
 
@@ -247,7 +247,7 @@ def test_decoders_of_keys_and_values(cli: Cli, tmp_path: Path) -> None:
     path.write_bytes(encode_batch([NewRecord(value, key, 5, []) for key, value in contents]))
 
     def decoded(key: str, value: str) -> list[tuple[Any, Any, Any]]:
-        done = cli("dump-segment", path, "--json", "--key-decoder", key, "--value-decoder", value)
+        done = cli("inspect", path, "--json", "--key-decoder", key, "--value-decoder", value)
         assert done.code == 0
         records = [message for message in done.messages if message["message_type"] == "record"]
         return [(record["key"], record["value"], record["encoding"]) for record in records]
@@ -261,16 +261,16 @@ def test_decoders_of_keys_and_values(cli: Cli, tmp_path: Path) -> None:
         ("00000007", '{"a": [1]}', {"key": "hex", "value": "utf-8"}),
         ("ff", "\ufffd", {"key": "hex", "value": "utf-8-lossy"}),
     ]
-    text = cli("dump-segment", path, "--records").text
+    text = cli("inspect", path, "--records").text
     assert "key b'\\xff' value b'\\xff'" in text
     assert decoded("base64", "hex")[0] == ("AAAABw==", b'{"a": [1]}'.hex(), {"key": "base64", "value": "hex"})
-    shallow = cli("dump-segment", path, "--json", "--deep").messages[1]
+    shallow = cli("inspect", path, "--json", "--deep").messages[1]
     assert (shallow["key_size"], shallow["value_size"], shallow["header_keys"], "key" in shallow) == (4, 10, [], False)
 
 
 def test_internal_topics_are_decoded_by_their_name(cli: Cli, kafka_fixtures: Path) -> None:
     def records(partition: str, *options: str) -> list[dict[str, Any]]:
-        messages = cli("dump-segment", kafka_fixtures / "main" / partition, "--json", "-r", *options).messages
+        messages = cli("inspect", kafka_fixtures / "main" / partition, "--json", "--records", *options).messages
         return [message for message in messages if message["message_type"] == "record"]
 
     offsets = records("__consumer_offsets-0")
@@ -298,7 +298,7 @@ def test_verify_says_where_an_index_is_wrong(cli: Cli, log: Scenario) -> None:
     assert len(entries) > 2
 
     def findings() -> list[tuple[str, str]]:
-        done = cli("dump-segment", index, "--verify-only", "--json")
+        done = cli("inspect", index, "--verify-only", "--json")
         found = [message for message in done.messages if message["message_type"] == "finding"]
         assert done.code == (13 if any(message["severity"] == "error" for message in found) else 0)
         return [(message["where"], message["message"]) for message in found if message["severity"] != "info"]
@@ -322,21 +322,21 @@ def test_verify_says_where_an_index_is_wrong(cli: Cli, log: Scenario) -> None:
 def test_what_a_broker_would_keep(cli: Cli, log: Scenario) -> None:
     path = log.logs()[0]
     index, times = path.with_suffix(".index"), path.with_suffix(".timeindex")
-    done = cli("dump-segment", index, times, "--index-sanity-check")
+    done = cli("inspect", index, times, "--index-sanity-check")
     assert (done.code, done.text) == (0, f"{index} passed sanity check.\n{times} passed sanity check.\n")
     index.write_bytes(index.read_bytes() + b"\0")
     times.write_bytes(times.read_bytes() + bytes(12))
-    refused = cli("dump-segment", index, times, "--index-sanity-check", "--json")
+    refused = cli("inspect", index, times, "--index-sanity-check", "--json")
     assert (refused.code, refused.summary["findings"]) == (13, 2)
     assert {message["code"] for message in refused.messages[:-1]} == {"index_sanity"}
 
 
 def test_every_healthy_root_verifies(cli: Cli, kafka_fixtures: Path) -> None:
     for root in ("main", "compact-after2", "unclean-kill/before", "unclean-kill/after"):
-        done = cli("dump-segment", kafka_fixtures / root, "--verify-only", "--json")
+        done = cli("inspect", kafka_fixtures / root, "--verify-only", "--json")
         severities = {m["severity"] for m in done.messages if m["message_type"] == "finding"}
         assert (done.code, severities <= {"info"}) == (0, True), root
-    damaged = cli("dump-segment", kafka_fixtures / "unclean-damaged/before", "--verify-only", "--json")
+    damaged = cli("inspect", kafka_fixtures / "unclean-damaged/before", "--verify-only", "--json")
     assert (damaged.code, damaged.summary["findings"]) == (13, 6)
     padded = [m for m in damaged.messages if "zero bytes follow the last" in m.get("message", "")]
     assert [(Path(m["where"]).parent.name, m["severity"]) for m in padded] == [("u-trailing-zeros-0", "info")]
@@ -364,13 +364,13 @@ def test_zeros_end_the_last_segment_of_a_directory_that_is_open(
         mark.unlink()
     assert mark.exists() == closed
     path.write_bytes(path.read_bytes() + behind)
-    done = cli("dump-segment", path, *options)
+    done = cli("inspect", path, *options)
     told = f"{len(behind)} zero bytes follow the last whole batch: its writer took that room ahead"
     assert (done.code, told in done.text + done.err, str(size) in done.text + done.err) == (code, code == 0, True)
     if options == ("--verify-only",):
-        assert cli("dump-segment", path.with_suffix(".index"), *options).code == code
+        assert cli("inspect", path.with_suffix(".index"), *options).code == code
         moved = path.rename(log.directory.parent / path.name)
-        assert cli("dump-segment", moved, *options).code == 13  # nobody writes it there
+        assert cli("inspect", moved, *options).code == 13  # nobody writes it there
 
 
 def test_a_segment_of_nothing_but_zeros_is_one_that_was_just_rolled(cli: Cli, log: Scenario) -> None:
@@ -379,7 +379,7 @@ def test_a_segment_of_nothing_but_zeros_is_one_that_was_just_rolled(cli: Cli, lo
     path.write_bytes(bytes(4096))
     for suffix in (".index", ".timeindex"):
         path.with_suffix(suffix).write_bytes(b"")
-    done = cli("dump-segment", path, "--verify-only")
+    done = cli("inspect", path, "--verify-only")
     assert (done.code, "4096 zero bytes follow" in done.text) == (0, True)
 
 
@@ -389,10 +389,10 @@ def test_options_that_exclude_each_other(cli: Cli, log: Scenario) -> None:
         ("--offsets-decoder", "--transaction-log-decoder"),
         ("--offsets-decoder", "--decoder", "none"),
         ("--max-bytes", "many"),
-        ("--offset", "-1"),
+        ("--from", "-1"),
         ("--key-decoder", "rot13"),
     ):
-        assert cli("dump-segment", path, *options).code == 2, options
+        assert cli("inspect", path, *options).code == 2, options
 
 
 def test_a_partition_of_a_directory_store(cli: Cli, tmp_path: Path) -> None:
@@ -401,11 +401,11 @@ def test_a_partition_of_a_directory_store(cli: Cli, tmp_path: Path) -> None:
         log.topic("t", create=True).append(b"value")
         log.sync(timeout=60)
     for remote in (url, f"{url}/"):
-        done = cli("dump-segment", "t-0", "--remote", remote, "--json", "--records")
+        done = cli("inspect", "t-0", "--remote", remote, "--json", "--records")
         assert (done.code, done.summary["files"], done.summary["findings"]) == (0, 3, 0)
         records = [message for message in done.messages if message["message_type"] == "record"]
         assert [record["value"] for record in records] == ["value"]
-    assert cli("dump-segment", f"{url}/none.log", "--remote", url).code == 10
+    assert cli("inspect", f"{url}/none.log", "--remote", url).code == 10
 
 
 def test_an_offset_of_a_partition_shows_the_log_that_holds_it(cli: Cli, tmp_path: Path) -> None:
@@ -414,23 +414,23 @@ def test_an_offset_of_a_partition_shows_the_log_that_holds_it(cli: Cli, tmp_path
         topic = opened.topic("people", create=True, config={"segment.bytes": 2000, "index.interval.bytes": 100})
         for i in range(0, 300, 3):
             topic.append_many([b"v%d" % (i + j) + b"." * 20 for j in range(3)])
-    name = ("dump-segment", "people-0", "--log-dir", tmp_path / "log")
-    shown = cli(*name, "--offset", "100", "--max-batches", "1", "--records", "--json")
+    name = ("inspect", "people-0", "--log-dir", tmp_path / "log")
+    shown = cli(*name, "--from", "100", "--limit", "1", "--records", "--json")
     batches = [each for each in shown.messages if each["message_type"] == "batch"]
     records = [each for each in shown.messages if each["message_type"] == "record"]
     assert [(each["base_offset"], each["last_offset"]) for each in batches] == [(99, 101)]
     assert [each["offset"] for each in records] == [99, 100, 101]
     assert {each["message_type"] for each in shown.messages} == {"batch", "record", "summary"}
-    text = cli(*name, "--offset", "100", "--max-batches", "1", "--records").text.splitlines()
+    text = cli(*name, "--from", "100", "--limit", "1", "--records").text.splitlines()
     assert len(text) < 12
     assert ".log" in text[0]
-    rest = [each for each in cli(*name, "--offset", "100", "--json").messages if each["message_type"] == "batch"]
+    rest = [each for each in cli(*name, "--from", "100", "--json").messages if each["message_type"] == "batch"]
     assert [each["base_offset"] for each in rest] == list(range(99, 300, 3))  # on through the segments that follow
-    beyond = [each for each in cli(*name, "--offset", "299", "--json").messages if each["message_type"] == "batch"]
+    beyond = [each for each in cli(*name, "--from", "299", "--json").messages if each["message_type"] == "batch"]
     assert [each["base_offset"] for each in beyond] == [297]
     indexes = [each for each in cli(*name, "--json").messages if each["message_type"] not in ("batch", "summary")]
     assert indexes, "without --offset the whole folder is shown"
-    first = cli(*name, "--offset", "0", "--max-batches", "1", "--json").messages
+    first = cli(*name, "--from", "0", "--limit", "1", "--json").messages
     assert [(each["message_type"], each.get("base_offset")) for each in first] == [("batch", 0), ("summary", None)]
 
 
@@ -441,21 +441,21 @@ def test_what_sinks_have_staged_of_a_partition(cli: Cli, tmp_path: Path) -> None
     drive(log.store, register_topic(log.topic, log.topic_id, 1, {}), clock=log.clock, ids=log.ids)
     stage(log, [seal(batches(0, 20)), seal(batches(0, 30))], 0)
     stage(log, [seal(batches(0, 10))], 1)
-    name = ("dump-segment", f"{log.topic}:0", "--remote", url)
+    name = ("inspect", f"{log.topic}:0", "--remote", url)
     verified = cli(*name, "--verify-only", "--json")
     told = [each for each in verified.messages if each["message_type"] == "verified"]
     assert (verified.code, [(each["records"], each["findings"]) for each in told]) == (0, [(20, 0), (30, 0), (10, 0)])
 
     def shown(offset: int, *more: str) -> list[tuple[int, int]]:
-        seen = cli(*name, "--offset", offset, "--json", *more).messages
+        seen = cli(*name, "--from", offset, "--json", *more).messages
         keys = list(dict.fromkeys(each["file"] for each in seen if each["message_type"] == "batch"))
         assert {each["message_type"] for each in seen} == {"batch", "summary"}
         return [(keys.index(each["file"]), each["base_offset"]) for each in seen if each["message_type"] == "batch"]
 
-    assert shown(35, "--max-batches", "1") == [(0, 10)]
+    assert shown(35, "--limit", "1") == [(0, 10)]
     assert shown(35) == [(0, 10), (0, 20), (1, 0)]
     assert shown(59) == [(0, 0)]
-    assert "; of a sink: its offset 0 is 20 of the log" in cli(*name, "--offset", 35).text.splitlines()[0]
+    assert "; of a sink: its offset 0 is 20 of the log" in cli(*name, "--from", 35).text.splitlines()[0]
 
 
 def test_an_offset_of_a_partition_that_two_volumes_have_written(cli: Cli, tmp_path: Path) -> None:
@@ -465,6 +465,6 @@ def test_an_offset_of_a_partition_that_two_volumes_have_written(cli: Cli, tmp_pa
         with tiered.open(tmp_path / directory, url) as opened:
             opened.topic("t", create=True).append_many([b"1", b"2"])
             opened.sync(timeout=60)
-    shown = cli("dump-segment", "t:0", "--remote", url, "--offset", "1", "--max-batches", "1", "--json").messages
+    shown = cli("inspect", "t:0", "--remote", url, "--from", "1", "--limit", "1", "--json").messages
     found = [(each["base_offset"], each["last_offset"]) for each in shown if each["message_type"] == "batch"]
     assert found == [(0, 1)]

@@ -1,4 +1,4 @@
-"""``tiered local clean``."""
+"""``tiered disk compact``."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ def made(path: Path) -> str:
 
 def test_the_plan_changes_nothing(cli: Cli, tmp_path: Path) -> None:
     log_dir = made(tmp_path / "log")
-    planned = cli("local", "clean", "--plan", "--log-dir", log_dir, "--json")
+    planned = cli("disk", "compact", "--dry-run", "--log-dir", log_dir, "--json")
     assert planned.code == 0
     [partition] = planned.summary["partitions"]
     assert (partition["topic"], partition["first_dirty_offset"], partition["first_uncleanable_offset"]) == ("t", 0, 6)
     assert (partition["dirty_ratio"], partition["groups"], partition["refused"]) == (1.0, [[0]], "")
-    assert "100%" in cli("local", "clean", "--plan", "--log-dir", log_dir).text
+    assert "100%" in cli("disk", "compact", "--dry-run", "--log-dir", log_dir).text
     with LocalLog.open(tmp_path / "log", read_only=True) as log:
         assert len(list(log.partition(TP).read_batches(0))) == 6
 
 
 def test_it_cleans_after_a_yes(cli: Cli, tmp_path: Path) -> None:
     log_dir = made(tmp_path / "log")
-    assert cli("local", "clean", "--log-dir", log_dir).code == 2
-    done = cli("local", "clean", "t:0", "--log-dir", log_dir, "--yes", "--json")
+    assert cli("disk", "compact", "--log-dir", log_dir).code == 2
+    done = cli("disk", "compact", "t:0", "--log-dir", log_dir, "--yes", "--json")
     [partition] = done.summary["partitions"]
     assert (done.code, partition["records_read"], partition["records_kept"]) == (0, 6, 2)
     assert partition["cleaned_end_offset"] == 6
     with LocalLog.open(tmp_path / "log", read_only=True) as log:
         assert len(list(log.partition(TP).read_batches(0))) == 2
-    again = cli("local", "clean", "--log-dir", log_dir, "--yes")
-    assert (again.code, "nothing is to be cleaned" in again.err) == (0, True)
+    again = cli("disk", "compact", "--log-dir", log_dir, "--yes")
+    assert (again.code, "there is nothing to compact" in again.err) == (0, True)
 
 
 def test_why_not(cli: Cli, tmp_path: Path) -> None:
     log_dir = made(tmp_path / "log")
-    told = cli("local", "clean", "plain", "--log-dir", log_dir, "--yes", "--json").summary["partitions"]
+    told = cli("disk", "compact", "plain", "--log-dir", log_dir, "--yes", "--json").summary["partitions"]
     assert [partition["refused"] for partition in told] == ["cleanup.policy does not say compact"]
     assert (
-        "plain-0 is not cleaned: cleanup.policy does not say compact"
-        in cli("local", "clean", "plain", "--log-dir", log_dir, "--yes").err
+        "plain-0 is not compacted: cleanup.policy does not say compact"
+        in cli("disk", "compact", "plain", "--log-dir", log_dir, "--yes").err
     )
-    assert cli("local", "clean", "none", "--log-dir", log_dir).code == 10
-    assert cli("local", "clean", "--log-dir", str(tmp_path / "none")).code == 10
+    assert cli("disk", "compact", "none", "--log-dir", log_dir).code == 10
+    assert cli("disk", "compact", "--log-dir", str(tmp_path / "none")).code == 10
     with LocalLog.open(tmp_path / "log", clock=SystemClock(), ids=SystemIds()):
-        assert cli("local", "clean", "--plan", "--log-dir", log_dir).code == 11
+        assert cli("disk", "compact", "--dry-run", "--log-dir", log_dir).code == 11

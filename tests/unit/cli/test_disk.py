@@ -1,4 +1,4 @@
-"""``tiered local``, ``tiered truncate`` and ``tiered topics delete``."""
+"""``tiered disk`` and ``tiered topic delete``."""
 
 from __future__ import annotations
 
@@ -14,38 +14,20 @@ from tiered.local.disk.uploads import PartitionUpload
 from tiered.model import NewRecord
 
 
-def test_tasks_are_listed_and_run(cli: Cli, tmp_path: Path) -> None:
-    log_dir = str(made(tmp_path / "log"))
-    done = cli("local", "run", "retention", "--log-dir", log_dir, "--json")
-    assert (done.code, done.summary["name"], done.summary["runs"], done.summary["last_error"]) == (
-        0,
-        "retention",
-        1,
-        "",
-    )
-    listed = cli("local", "tasks", "--log-dir", log_dir, "--json").summary["tasks"]
-    assert {task["name"]: task["runs"] for task in listed}["retention"] == 1
-    assert "recovery-point-checkpoint" in cli("local", "tasks", "--log-dir", log_dir).text
-    assert cli("local", "run", "retentoin", "--log-dir", log_dir).code == 2
-    assert cli("local", "run", "retention", "--log-dir", log_dir).text.rstrip().endswith(" ms: nothing to do")
-    assert cli("local", "tasks", "--log-dir", str(tmp_path / "none")).code == 10
-
-
 def test_a_running_writer_is_not_disturbed(cli: Cli, tmp_path: Path) -> None:
     path = made(tmp_path / "log")
     with LocalLog.open(path, clock=SystemClock(), ids=SystemIds()):
         for words in (
-            ("local", "run", "retention"),
-            ("truncate", "t:0", "1", "--yes"),
-            ("topics", "delete", "t", "--yes"),
-            ("local", "move", "t:0", str(tmp_path / "other"), "--yes"),
+            ("disk", "truncate", "t:0", "1", "--yes"),
+            ("topic", "delete", "t", "--yes"),
+            ("disk", "move", "t:0", str(tmp_path / "other"), "--yes"),
         ):
             assert cli(*words, "--log-dir", str(path)).code == 11
 
 
 def test_a_partition_moves_after_a_yes(cli: Cli, tmp_path: Path) -> None:
     path, target = made(tmp_path / "a"), tmp_path / "b"
-    words = ("local", "move", "t:0", str(target), "--log-dir", str(path))
+    words = ("disk", "move", "t:0", str(target), "--log-dir", str(path))
     assert cli(*words).code == 2
     assert (path / "t-0").is_dir()
     assert cli(*words, "--dry-run").code == 0
@@ -57,12 +39,12 @@ def test_a_partition_moves_after_a_yes(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_log_is_cut(cli: Cli, tmp_path: Path) -> None:
-    words = ("truncate", "t:0", "3", "--log-dir", str(made(tmp_path / "log")), "--json")
+    words = ("disk", "truncate", "t:0", "3", "--log-dir", str(made(tmp_path / "log")), "--json")
     assert cli(*words, "--dry-run").summary["end_offset"] == 3
     done = cli(*words, "--yes")
     assert (done.code, done.summary["end_offset_before"], done.summary["end_offset"]) == (0, 5, 3)
-    assert cli("truncate", "t:0", "9", *words[3:], "--yes").code == 2
-    assert cli("truncate", "t", "1", *words[3:], "--yes").code == 2
+    assert cli("disk", "truncate", "t:0", "9", *words[3:], "--yes").code == 2
+    assert cli("disk", "truncate", "t", "1", *words[3:], "--yes").code == 2
 
 
 def test_a_batch_is_cut_whole(cli: Cli, tmp_path: Path) -> None:
@@ -71,7 +53,7 @@ def test_a_batch_is_cut_whole(cli: Cli, tmp_path: Path) -> None:
         log.create_topic("t", 1)
         for _ in range(3):
             log.partition(TP).append([NewRecord(b"a"), NewRecord(b"b"), NewRecord(b"c")])
-    words = ("truncate", "t:0", "7", "--log-dir", str(path))
+    words = ("disk", "truncate", "t:0", "7", "--log-dir", str(path))
     dry = cli(*words, "--dry-run")
     assert (dry.code, dry.text) == (0, "dry run: t-0 would end at offset 6\n")
     assert "7 lies in the batch that begins at 6, which goes whole" in dry.err
@@ -79,9 +61,9 @@ def test_a_batch_is_cut_whole(cli: Cli, tmp_path: Path) -> None:
     assert (done["end_offset_before"], done["end_offset"], done["removed_offsets"]) == (9, 6, 3)
     with LocalLog.open(path, read_only=True) as log:
         assert log.partition(TP).positions().end_offset == 6
-    again = cli("truncate", "t:0", "6", "--log-dir", str(path))
+    again = cli("disk", "truncate", "t:0", "6", "--log-dir", str(path))
     assert (again.code, "there is nothing to remove" in again.text) == (0, True)
-    emptied = cli("truncate", "t:0", "0", "--log-dir", str(path), "--yes", "--json").summary
+    emptied = cli("disk", "truncate", "t:0", "0", "--log-dir", str(path), "--yes", "--json").summary
     assert (emptied["end_offset"], emptied["removed_offsets"]) == (0, 6)
 
 
@@ -90,17 +72,19 @@ def test_what_the_bucket_holds_is_not_cut(cli: Cli, tmp_path: Path) -> None:
     with LocalLog.open(path, clock=SystemClock(), ids=SystemIds()) as log:
         log.uploads.update({TP: PartitionUpload(4, 1)})
     for option in ("--dry-run", "--yes"):
-        refused = cli("truncate", "t:0", "3", "--log-dir", str(path), option)
+        refused = cli("disk", "truncate", "t:0", "3", "--log-dir", str(path), option)
         assert (refused.code, "the bucket holds all below 4" in refused.err) == (2, True)
-    assert "the bucket holds all below 4" in cli("truncate", "t:0", "4", "--log-dir", str(path), "--dry-run").err
-    moved = cli("local", "move", "t:0", str(tmp_path / "b"), "--log-dir", str(path), "--dry-run")
+    assert (
+        "the bucket holds all below 4" in cli("disk", "truncate", "t:0", "4", "--log-dir", str(path), "--dry-run").err
+    )
+    moved = cli("disk", "move", "t:0", str(tmp_path / "b"), "--log-dir", str(path), "--dry-run")
     assert (moved.code, "t-0 is tiered" in moved.err) == (2, True)
 
 
 def test_what_an_uploader_may_be_sending_is_not_cut(cli: Cli, tmp_path: Path) -> None:
     """It has sent a segment, which is cut and written again, and then commits what the disk holds no more."""
     path = made(tmp_path / "log")
-    words = ("truncate", "t:0", "3", "--log-dir", str(path))
+    words = ("disk", "truncate", "t:0", "3", "--log-dir", str(path))
     directory = LogDirectory(path, clock=SystemClock(), ids=SystemIds())
     directory.acquire()
     refused = cli(*words, "--yes")
@@ -126,10 +110,10 @@ def test_a_move_that_cannot_be_makes_nothing(cli: Cli, tmp_path: Path) -> None:
         ("t", "c", 2, "names no partition"),
     ):
         for option in ("--dry-run", "--yes"):
-            done = cli("local", "move", partition, str(tmp_path / target), "--log-dir", str(path), option)
+            done = cli("disk", "move", partition, str(tmp_path / target), "--log-dir", str(path), option)
             assert (done.code, told in done.err) == (code, True), (partition, target, done.err)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a", "b", "file"]
-    planned = cli("local", "move", "t:0", str(tmp_path / "c"), "--log-dir", str(path), "--dry-run", "--json").summary
+    planned = cli("disk", "move", "t:0", str(tmp_path / "c"), "--log-dir", str(path), "--dry-run", "--json").summary
     size_bytes = sum(entry.stat().st_size for entry in (path / "t-0").iterdir())
     assert (planned["start_offset"], planned["end_offset"], planned["size_bytes"]) == (0, 5, size_bytes)
 
@@ -138,12 +122,10 @@ def test_a_folder_that_is_no_log_stays_as_it_is(cli: Cli, tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
     (tmp_path / "empty").mkdir()
     for words in (
-        ("truncate", "t:0", "1", "--yes"),
-        ("local", "move", "t:0", str(tmp_path / "to"), "--yes"),
-        ("local", "clean", "--yes"),
-        ("local", "run", "retention"),
-        ("local", "tasks"),
-        ("local", "metrics"),
+        ("disk", "truncate", "t:0", "1", "--yes"),
+        ("disk", "move", "t:0", str(tmp_path / "to"), "--yes"),
+        ("disk", "compact", "--yes"),
+        ("metrics",),
     ):
         assert cli(*words, "--log-dir", str(tmp_path / "empty")).code == 10, words
         assert cli(*words, "--log-dir", str(tmp_path / "file")).code == 2, words
@@ -152,11 +134,11 @@ def test_a_folder_that_is_no_log_stays_as_it_is(cli: Cli, tmp_path: Path) -> Non
 
 def test_a_topic_is_deleted(cli: Cli, tmp_path: Path) -> None:
     path = made(tmp_path / "log")
-    words = ("topics", "delete", "t", "--log-dir", str(path))
+    words = ("topic", "delete", "t", "--log-dir", str(path))
     assert cli(*words, "--dry-run").code == 0
     assert (path / "t-0").is_dir()
     assert cli(*words).code == 2
-    assert cli("topics", "delete", "u", "--log-dir", str(path), "--yes").code == 10
+    assert cli("topic", "delete", "u", "--log-dir", str(path), "--yes").code == 10
     done = cli(*words, "--yes", "--json")
     assert (done.code, done.summary["partitions"]) == (0, 2)
     assert sorted(entry.name.rpartition("-")[2] for entry in path.iterdir() if entry.is_dir()) == ["delete", "delete"]
@@ -166,7 +148,7 @@ def test_a_tiered_topic_is_deleted_only_here(cli: Cli, tmp_path: Path) -> None:
     path = made(tmp_path / "log")
     with LocalLog.open(path, clock=SystemClock(), ids=SystemIds()) as log:
         log.uploads.update({TP: PartitionUpload(0, 1)})
-    words = ("topics", "delete", "t", "--log-dir", str(path), "--yes")
+    words = ("topic", "delete", "t", "--log-dir", str(path), "--yes")
     assert cli(*words).code == 2
     assert cli(*words, "--local-only").code == 0
 
@@ -181,17 +163,17 @@ def test_what_the_bucket_holds_leaves_the_disk_at_once(cli: Cli, tmp_path: Path)
         log.sync(timeout=60)
         for number in range(40, 60):
             topic.append(b"%03d" % number + b"x" * 100)
-    words = ("local", "drop", "t", "--log-dir", str(path))
+    words = ("disk", "drop", "t", "--log-dir", str(path))
 
     def bases() -> list[int]:
         return sorted(int(file.stem) for file in (path / "t-0").glob("*.log"))
 
     before = bases()
     assert cli(*words).code == 2  # nobody can answer
-    planned = cli(*words, "--before", str(before[1] + 1), "--dry-run", "--json")
+    planned = cli(*words, "--to", str(before[1] + 1), "--dry-run", "--json")
     (one,) = planned.summary["partitions"]
     assert (planned.code, one["segments"], one["end_offset"], bases()) == (0, 2, before[2], before)
-    assert cli(*words, "--before", str(before[1] + 1), "--yes").code == 0
+    assert cli(*words, "--to", str(before[1] + 1), "--yes").code == 0
     assert bases() == before[2:]
     done = cli(*words, "--yes", "--json")
     (one,) = done.summary["partitions"]
@@ -204,7 +186,7 @@ def test_what_the_bucket_holds_leaves_the_disk_at_once(cli: Cli, tmp_path: Path)
 
 
 def test_what_no_bucket_holds_is_not_dropped(cli: Cli, tmp_path: Path) -> None:
-    words = ("local", "drop", "t:0", "--log-dir", str(made(tmp_path / "log")), "--yes")
+    words = ("disk", "drop", "t:0", "--log-dir", str(made(tmp_path / "log")), "--yes")
     refused = cli(*words)
     assert refused.code == 2
     assert "is not tiered" in refused.err
@@ -217,7 +199,7 @@ def test_the_deletion_of_a_linked_partition_says_where_its_files_are(cli: Cli, t
     disk.mkdir()
     (path / "t-0").rename(disk / "t-0")
     (path / "t-0").symlink_to(disk / "t-0")
-    done = cli("topics", "delete", "t", "--log-dir", str(path), "--yes", "--json")
+    done = cli("topic", "delete", "t", "--log-dir", str(path), "--yes", "--json")
     assert (done.code, done.summary["linked"]) == (0, {"t-0": str((disk / "t-0").resolve())})
     with LocalLog.open(path, clock=SystemClock(), ids=SystemIds()) as log:
         log.tick()

@@ -1,4 +1,4 @@
-"""``tiered topics handover``: from a local log to sinks and back, and what is refused."""
+"""``tiered topic transfer``: from a local log to sinks and back, and what is refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def bucket(tmp_path: Path) -> str:
 
 
 def root_of(cli: Cli, url: str, partition: int) -> Root:
-    topic_id = UUID(cli("topics", "describe", "t", "--remote", url, "--json").summary["topic_id"])
+    topic_id = UUID(cli("topic", "show", "t", "--remote", url, "--json").summary["topic_id"])
     root = drive(StoreLocation.parse(url).open(), RootView(topic_id, partition, "t").load())
     assert root is not None
     return root
@@ -46,25 +46,25 @@ def commit(url: str, topic_id: UUID, batch: int) -> None:
 
 def test_to_spark_and_back(cli: Cli, bucket: str, tmp_path: Path) -> None:
     remote, topic_id = ("--remote", bucket), root_of(cli, bucket, 0).topic_id
-    with pytest.raises(FencedError, match="tiered topics handover t --to spark"):
+    with pytest.raises(FencedError, match="tiered topic transfer t spark"):
         commit(bucket, topic_id, 0)
-    dry = cli("topics", "handover", "t", "--to", "spark", "--dry-run", "--json", *remote)
+    dry = cli("topic", "transfer", "t", "spark", "--dry-run", "--json", *remote)
     assert [row["changed"] for row in dry.summary["partitions"]] == [True, True]
-    refused = cli("topics", "handover", "t", "--to", "spark", *remote)
+    refused = cli("topic", "transfer", "t", "spark", *remote)
     assert (refused.code, root_of(cli, bucket, 0).writer.epoch) == (2, 1)
     assert "cannot know of it" in refused.err
-    done = cli("topics", "handover", "t", "--to", "spark", "--yes", "--json", *remote)
+    done = cli("topic", "transfer", "t", "spark", "--yes", "--json", *remote)
     assert [row["end_offset"] for row in done.summary["partitions"]] == [5, 5]
     assert root_of(cli, bucket, 0).writer.volume == "spark"
     commit(bucket, topic_id, 0)
-    again = cli("topics", "handover", "t", "--to", "spark", "--yes", "--json", *remote)
+    again = cli("topic", "transfer", "t", "spark", "--yes", "--json", *remote)
     assert [row["changed"] for row in again.summary["partitions"]] == [False, False]
     with tiered.open(tmp_path / "log", remote=bucket) as log:
         log.topic("t").append(b"more", partition=0)
-        with pytest.raises(FencedError, match="tiered topics handover t --to local"):
+        with pytest.raises(FencedError, match="tiered topic transfer t local"):
             log.sync(timeout=60)
-    assert cli("topics", "handover", "t", "--to", "local", "--yes", *remote).code == 0
-    with pytest.raises(FencedError, match="--to spark"):
+    assert cli("topic", "transfer", "t", "local", "--yes", *remote).code == 0
+    with pytest.raises(FencedError, match="topic transfer t spark"):
         commit(bucket, topic_id, 1)
     with tiered.open(tmp_path / "fresh", remote=bucket) as log:
         assert log.topic("t").append(b"after", partition=0).offset == 8
@@ -79,13 +79,13 @@ def test_an_open_transaction_keeps_sinks_out(cli: Cli, bucket: str, tmp_path: Pa
         with topic.transaction("id") as txn:
             txn.append(b"open", partition=1)
             log.sync(timeout=60)
-            refused = cli("topics", "handover", "t", "--to", "spark", "--yes", *remote)
-            one = cli("topics", "handover", "t:0", "--to", "spark", "--yes", *remote)
+            refused = cli("topic", "transfer", "t", "spark", "--yes", *remote)
+            one = cli("topic", "transfer", "t:0", "spark", "--yes", *remote)
     assert refused.code == 2
     assert "t-1 ends inside a transaction that began at offset 5" in refused.err
     assert one.code == 0
 
 
 def test_unknown_topics_and_partitions(cli: Cli, bucket: str) -> None:
-    assert cli("topics", "handover", "x", "--to", "spark", "--yes", "--remote", bucket).code == 10
-    assert cli("topics", "handover", "t:2", "--to", "spark", "--yes", "--remote", bucket).code == 10
+    assert cli("topic", "transfer", "x", "spark", "--yes", "--remote", bucket).code == 10
+    assert cli("topic", "transfer", "t:2", "spark", "--yes", "--remote", bucket).code == 10

@@ -1,4 +1,4 @@
-"""``tiered topics handover``: let Spark sinks or a local log write a topic."""
+"""``tiered topic transfer``: let Spark sinks or a local log write a topic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from tiered.program.application import (
     Application,
     Command,
     confirm,
-    destructive,
     pass_application,
     split_topic,
 )
@@ -35,20 +34,20 @@ _LOST = {
 }
 
 
-@click.command("handover", cls=Command)
+@click.command("transfer", cls=Command)
 @click.argument("topic", metavar="TOPIC[:P]")
-@click.option("--to", type=click.Choice(list(OWNERS)), required=True, help="who writes from now on")
-@destructive
+@click.argument("owner", type=click.Choice(list(OWNERS)))
 @pass_application
-def handover(app: Application, *, topic: str, to: str, dry_run: bool, yes: bool) -> int:
-    """Give a topic in the bucket to Spark sinks, or back to a local log: only one kind of writer has a partition.
+def transfer(app: Application, *, topic: str, owner: str) -> int:
+    """Transfer a topic in the bucket to Spark sinks, or back to a local log.
 
-    Whoever had it is fenced. Sync and stop the local log before: what it has not uploaded stays on its disk.
+    A partition has one kind of writer. The one that loses it is fenced. Sync and stop the local log first: records
+    that it has not uploaded stay on its disk.
 
     \b
     Examples:
-      tiered topics handover flights --remote s3://acme-logs/prod --to spark --dry-run
-      tiered topics handover flights --remote s3://acme-logs/prod --to local --yes
+      tiered topic transfer flights spark --remote s3://acme-logs/prod --dry-run
+      tiered topic transfer flights local --remote s3://acme-logs/prod --yes
     """
     name, partition = split_topic(topic)
     with open_in_bucket(app, name) as (tiers, entry):
@@ -56,32 +55,33 @@ def handover(app: Application, *, topic: str, to: str, dry_run: bool, yes: bool)
         found = {
             number: _pinned(tiers, entry, number) for number in chosen_partitions(name, entry.partitions, partition)
         }
-        moved = [number for number, pinned in found.items() if not is_owner(pinned.root, to)]
+        moved = [number for number, pinned in found.items() if not is_owner(pinned.root, owner)]
         rows = [
-            [f"{name}-{number}", owner_words(pinned.root), to if number in moved else "", pinned.next_offset]
+            [f"{name}-{number}", owner_words(pinned.root), owner if number in moved else "", pinned.next_offset]
             for number, pinned in found.items()
         ]
-        for line in columns(["partition", "belongs to", "handed to", "end"], rows):
+        for line in columns(["partition", "belongs to", "transfer to", "end"], rows):
             app.out.say(line)
-        if to == "spark":
+        if owner == "spark":
             for number in moved:
                 _need_decided(tiers, entry, number)
         if moved:
-            app.out.say(_LOST[to])
-        if moved and not dry_run:
-            confirm(app, "topics handover", f"Hand {counted(len(moved), 'partition')} of {name} to {to}?", yes=yes)
-            owner = owner_of("tiered topics handover")
-            tiers.run(hand_over(PartitionIds(name, entry.topic_id), moved, to, owner))
+            app.out.say(_LOST[owner])
+        if moved and not app.dry_run:
+            confirm(app, "topic transfer", f"Transfer {counted(len(moved), 'partition')} of {name} to {owner}?")
+            tiers.run(hand_over(PartitionIds(name, entry.topic_id), moved, owner, owner_of("tiered topic transfer")))
     entries: list[dict[str, Any]] = [
         {"partition": row, "from": owner_words(pinned.root), "changed": row in moved, "end_offset": pinned.next_offset}
         for row, pinned in found.items()
     ]
-    verb = "would be handed" if dry_run else "handed"
+    verb = "would be transferred" if app.dry_run else "transferred"
     text = (
-        f"{counted(len(moved), 'partition')} of {name} {verb} to {to}" if moved else f"{name} belongs to {to} already"
+        f"{counted(len(moved), 'partition')} of {name} {verb} to {owner}"
+        if moved
+        else f"{name} belongs to {owner} already"
     )
-    fields = {"topic": name, "to": to, "dry_run": dry_run, "partitions": entries}
-    return app.out.result("topics handover", fields, [text])
+    fields = {"topic": name, "to": owner, "dry_run": app.dry_run, "partitions": entries}
+    return app.out.result("topic transfer", fields, [text])
 
 
 def _pinned(tiers: Tiers, entry: TopicEntry, number: int) -> CatalogView:
@@ -100,6 +100,6 @@ def _need_decided(tiers: Tiers, entry: TopicEntry, number: int) -> None:
     stable, pinned = tiers.run(remote.last_stable_offset()), tiers.run(remote.snapshot())
     if pinned is not None and stable < pinned.next_offset:
         raise ConfigError(
-            f"{entry.name}-{number} ends inside a transaction that began at offset {stable}: nobody could end it then",
-            hint="commit or abort it in the local log (`tiered transactions`), sync it, then hand the topic over",
+            f"{entry.name}-{number} ends inside a transaction that began at offset {stable}: sinks cannot end it",
+            hint="commit or abort it in the local log (`tiered transaction list`), sync it, then transfer the topic",
         )

@@ -1,4 +1,4 @@
-"""``tiered transactions``: by id, by partition, and an end for what hangs."""
+"""``tiered transaction``: by id, by partition, and an end for what hangs."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def log_dir(tmp_path: Path) -> str:
 
 
 def test_ids_and_their_states(cli: Cli, log_dir: str) -> None:
-    (listed,) = cli("transactions", "list", "--log-dir", log_dir, "--json").summary["transactions"]
+    (listed,) = cli("transaction", "list", "--log-dir", log_dir, "--json").summary["transactions"]
     assert (listed["transactional_id"], listed["state"]) == ("billing", "COMPLETE_COMMIT")
     assert (listed["producer_epoch"], listed["timeout_ms"], listed["partitions"]) == (1, 60_000, [])
-    assert "billing  COMPLETE_COMMIT" in cli("transactions", "list", "--log-dir", log_dir).text
+    assert "billing  COMPLETE_COMMIT" in cli("transaction", "list", "--log-dir", log_dir).text
 
 
 def test_what_is_open_and_for_whom(cli: Cli, log_dir: str) -> None:
-    (one,) = cli("transactions", "open", "--log-dir", log_dir, "--json").summary["open"]
+    (one,) = cli("transaction", "list", "--log-dir", log_dir, "--json").summary["open"]
     assert one == {
         "topic": "orders",
         "partition": 0,
@@ -47,23 +47,23 @@ def test_what_is_open_and_for_whom(cli: Cli, log_dir: str) -> None:
         "transactional_id": None,
         "hangs": True,
     }
-    assert "hangs" in cli("transactions", "open", "--log-dir", log_dir).text
+    assert "hangs" in cli("transaction", "list", "--log-dir", log_dir).text
 
 
 def test_a_running_one_has_an_owner(cli: Cli, log_dir: str) -> None:
     with tiered.open(log_dir) as log:
         txn = log.topic("orders").transaction("busy")
         txn.append(b"2", partition=1)
-        found = cli("transactions", "open", "--log-dir", log_dir, "--json").summary["open"]
+        found = cli("transaction", "list", "--log-dir", log_dir, "--json").summary["open"]
         assert [(one["partition"], one["transactional_id"], one["hangs"]) for one in found] == [
             (0, None, True),
             (1, "busy", False),
         ]
-        assert cli("transactions", "abort", "orders:0", "--producer-id", "77", "--yes", "--log-dir", log_dir).code == 11
+        assert cli("transaction", "abort", "orders:0", "--producer-id", "77", "--yes", "--log-dir", log_dir).code == 11
 
 
 def test_abort_ends_it_after_a_yes(cli: Cli, log_dir: str) -> None:
-    words = ("transactions", "abort", "orders:0", "--producer-id", "77", "--log-dir", log_dir)
+    words = ("transaction", "abort", "orders:0", "--producer-id", "77", "--log-dir", log_dir)
     assert cli(*words).code == 2
     assert cli(*words, "--dry-run", "--json").summary["dry_run"] is True
     with LocalLog.open(log_dir, read_only=True) as log:
@@ -85,8 +85,8 @@ def test_abort_of_what_the_coordinator_knows(cli: Cli, tmp_path: Path) -> None:
         log.flush()
         shutil.copytree(path, tmp_path / "killed")  # as a kill leaves it
     killed = str(tmp_path / "killed")
-    (one,) = cli("transactions", "open", "--log-dir", killed, "--json").summary["open"]
-    words = ("transactions", "abort", "t:0", "--producer-id", str(one["producer_id"]), "--log-dir", killed)
+    (one,) = cli("transaction", "list", "--log-dir", killed, "--json").summary["open"]
+    words = ("transaction", "abort", "t:0", "--producer-id", str(one["producer_id"]), "--log-dir", killed)
     for _ in range(2):  # a dry run settles nothing
         planned = cli(*words, "--dry-run", "--json").summary
         assert (planned["transactional_id"], planned["hangs"], planned["dry_run"]) == ("busy", False, True)
@@ -98,21 +98,21 @@ def test_abort_of_what_the_coordinator_knows(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_the_state_log_is_not_cut_or_deleted(cli: Cli, log_dir: str) -> None:
-    for words in (("topics", "delete", "__transaction_state"), ("truncate", "__transaction_state:0", "0")):
+    for words in (("topic", "delete", "__transaction_state"), ("disk", "truncate", "__transaction_state:0", "0")):
         done = cli(*words, "--yes", "--log-dir", log_dir)
         assert (done.code, "is internal" in done.err) == (2, True)
-    assert len(cli("transactions", "list", "--log-dir", log_dir, "--json").summary["transactions"]) == 1
+    assert len(cli("transaction", "list", "--log-dir", log_dir, "--json").summary["transactions"]) == 1
 
 
 def test_nothing_and_nowhere(cli: Cli, tmp_path: Path) -> None:
-    assert cli("transactions", "list", "--log-dir", str(tmp_path / "none")).code == 10
+    assert cli("transaction", "list", "--log-dir", str(tmp_path / "none")).code == 10
     with tiered.open(tmp_path / "log") as log:
         log.topic("t", create=True)
     path = str(tmp_path / "log")
-    assert cli("transactions", "list", "--log-dir", path, "--json").summary["transactions"] == []
-    assert cli("transactions", "open", "--log-dir", path).code == 0
-    assert cli("transactions", "abort", "t:0", "--producer-id", "1", "--log-dir", path, "--yes").code == 10
-    assert cli("transactions", "abort", "nope:0", "--producer-id", "1", "--log-dir", path, "--yes").code == 10
+    assert cli("transaction", "list", "--log-dir", path, "--json").summary["transactions"] == []
+    assert cli("transaction", "list", "--log-dir", path).code == 0
+    assert cli("transaction", "abort", "t:0", "--producer-id", "1", "--log-dir", path, "--yes").code == 10
+    assert cli("transaction", "abort", "nope:0", "--producer-id", "1", "--log-dir", path, "--yes").code == 10
 
 
 def test_status_waits_for_no_upload_of_the_state_log(cli: Cli, tmp_path: Path) -> None:
@@ -145,12 +145,11 @@ def marked(tmp_path: Path) -> tuple[str, ...]:
     return "--remote", url
 
 
-@pytest.mark.parametrize("command", [("tail", "t", "-n"), ("cat", "t", "-o")])
 @pytest.mark.parametrize("number", [1, 12, 20, 21])
 def test_the_last_records_are_as_many_as_were_asked_for(
-    cli: Cli, tmp_path: Path, marked: tuple[str, ...], command: tuple[str, ...], number: int
+    cli: Cli, tmp_path: Path, marked: tuple[str, ...], number: int
 ) -> None:
-    line = (*command, f"-{number}" if "-o" in command else f"{number}", "--isolation")
+    line = ("cat", "t", "--last", f"{number}", "--isolation")
     for place in (marked, ("--log-dir", tmp_path / "d"), ("--log-dir", tmp_path / "d", *marked)):
         seen = cli(*line, "read_committed", *place)
         assert (seen.code, seen.err) == (0, "")
@@ -167,7 +166,7 @@ def test_an_open_transaction_hides_none_of_the_last_records(cli: Cli, tmp_path: 
         topic.transaction("tx").append_many([b"open"] * 50)
         topic.append(b"behind")
         log.flush()
-        seen = cli("tail", "t", "-n", "2", "--log-dir", tmp_path / "d", "--isolation", "read_committed")
+        seen = cli("cat", "t", "--last", "2", "--log-dir", tmp_path / "d", "--isolation", "read_committed")
         assert seen.text == "2\n3\n"
 
 
@@ -176,14 +175,14 @@ def test_how_far_the_last_records_are_looked_for_is_bounded_and_said(
 ) -> None:
     monkeypatch.setattr(cat, "LOOK_BACK_OFFSETS", 37)
     for place in (marked, ("--log-dir", tmp_path / "d")):
-        seen = cli("tail", "t", "-n", "6", "--isolation", "read_committed", *place)
+        seen = cli("cat", "t", "--last", "6", "--isolation", "read_committed", *place)
         assert seen.text == "17\n18\n19\n"
         assert seen.err == (
             "warning: t-0: 3 records among the last 43 offsets, it was looked no further back: "
-            "`tiered cat t:0 -o OFFSET` reads from there on\n"
+            "`tiered cat t:0 --from OFFSET` reads from there on\n"
         )
     monkeypatch.setattr(cat, "LOOK_BACK_OFFSETS", 40)
-    seen = cli("tail", "t", "-n", "3", "--isolation", "read_committed", *marked)
+    seen = cli("cat", "t", "--last", "3", "--isolation", "read_committed", *marked)
     assert (seen.text, seen.err) == ("17\n18\n19\n", "")
 
 
@@ -192,6 +191,6 @@ def test_damage_further_back_leaves_the_last_records(cli: Cli, tmp_path: Path, m
     data = bytearray(path.read_bytes())
     data[70] ^= 1  # in the batch of the twenty
     path.write_bytes(data)
-    seen = cli("tail", "t", "-n", "25", "--log-dir", tmp_path / "d")
+    seen = cli("cat", "t", "--last", "25", "--log-dir", tmp_path / "d")
     assert [int(value) for value in seen.text.split()] == list(range(28, 40))
     assert "looked back to offset 35 for the last 25 records" in seen.err

@@ -1,156 +1,62 @@
-"""``tiered local tasks|run|metrics|clean|drop|move``: maintain log directories."""
+"""``tiered disk``: compact, shrink, move and cut the partitions of a log directory."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
 from tiered.checking.check import EXIT_WARNINGS
+from tiered.cli.disk_truncate import truncate
 from tiered.config import MAX_LONG
 from tiered.errors import ConfigError, DiskFullError
 from tiered.local.cleaning.cleaner import CleaningStatus
 from tiered.local.directory.directories import LocalTier
-from tiered.local.directory.figures import read_report
 from tiered.local.directory.manager import LocalLog
-from tiered.local.directory.tasks import TaskStatus
 from tiered.local.disk.files import PosixFiles
 from tiered.local.partition.partition import PartitionLog
-from tiered.metrics import render
 from tiered.model import TopicPartition
 from tiered.plan.batch_filter import CleaningReport
 from tiered.program.application import (
     Application,
     Group,
     confirm,
-    destructive,
     one_partition,
     pass_application,
     split_topic,
 )
 from tiered.program.open_log import open_directory
-from tiered.program.open_reader import chosen_partitions, folder, need_directory, need_topic
-from tiered.program.output import Problem, columns, counted, human_bytes, human_duration
-from tiered.times import format_time
+from tiered.program.open_reader import chosen_partitions, folder, need_topic
+from tiered.program.output import columns, counted, human_bytes
 
 MAX_ROUNDS = 1000
 """Most rounds over one partition. More than one is needed only if its keys do not fit into memory."""
 
 
-@click.group(cls=Group, name="local")
+@click.group(cls=Group, name="disk")
 def command() -> None:
-    """Background tasks and log directories of this machine."""
+    """Compact, drop, move and truncate partitions on this disk."""
 
 
-@command.command("tasks", short_help="List the background tasks and how they did.")
-@pass_application
-def tasks_command(app: Application) -> int:
-    """The tasks of a log directory: period, last run and last error, as its last writer noted them.
-
-    \b
-    Example:
-      tiered local tasks --log-dir data
-    """
-    directory = app.need_log_dir()
-    need_directory(app)
-    report = read_report(directory, PosixFiles())
-    tasks = report.tasks
-    if not tasks:
-        app.out.say("no writer has noted its tasks yet: it does so once a minute and when it closes")
-    names = ["task", "every", "last run", "took", "runs", "failures", "partitions", "bytes", "last error"]
-    text = columns(names, [_row(task) for task in tasks]) if tasks else []
-    if report.noted_ms >= 0:
-        text.append(f"noted {human_duration(max(app.clock.now_ms() - report.noted_ms, 0))} ago")
-    text += [f"problem: {problem}" for problem in report.problems]
-    fields = {
-        "noted_ms": report.noted_ms,
-        "tasks": [asdict(task) for task in tasks],
-        "cleaner": asdict(report.cleaner),
-        "uncleanable": report.uncleanable,
-        "offline": report.offline,
-        "problems": report.problems,
-    }
-    return app.out.result("local tasks", fields, text)
+command.add_command(truncate)
 
 
-@command.command("metrics", short_help="Print the figures of a log directory.")
-@pass_application
-def metrics_command(app: Application) -> int:
-    """Figures of a log directory as Prometheus reads them: disk, offsets, background tasks, compaction.
-
-    It takes no lock. Tasks and compaction are as the writer noted them last, at most a minute ago; a program that has
-    the log open gets them as of now from log.metrics(). Names are those of the uploader's /metrics.
-
-    \b
-    Examples:
-      tiered local metrics --log-dir data
-      tiered local metrics --log-dir data --json
-    """
-    with open_directory(app, read_only=True) as log:
-        found = log.metrics()
-    text = render(found).splitlines()
-    return app.out.result("local metrics", {"metrics": [each.as_json() for each in found]}, text)
-
-
-@command.command("run", short_help="Run one background task now.")
-@click.argument("task")
-@pass_application
-def run_command(app: Application, task: str) -> int:
-    """Run one task now, whatever its period says. The directory must have no writer at the moment.
-
-    TASK is one of those that `tiered local tasks` lists.
-
-    \b
-    Examples:
-      tiered local run retention --log-dir data
-      tiered local run deletion --log-dir data
-    """
-    with open_directory(app) as log:
-        asleep = log.roster.wake_all()
-        status = log.tasks.run(task)
-        if asleep is not None:
-            raise asleep
-    return app.out.result("local run", asdict(status), [_ran(status)])
-
-
-def _ran(status: TaskStatus) -> str:
-    done = f"{counted(status.last_partitions, 'partition')}, {human_bytes(status.last_bytes)}"
-    return f"{status.name} ran in {status.last_duration_ms:,} ms: {done if status.last_partitions else 'nothing to do'}"
-
-
-def _row(task: TaskStatus) -> list[object]:
-    ran = task.last_run_ms >= 0
-    return [
-        task.name,
-        human_duration(task.period_ms) if task.period_ms else "tick",
-        format_time(task.last_run_ms) if ran else "never",
-        f"{task.last_duration_ms:,} ms" if ran else "-",
-        f"{task.runs:,}{' (at work)' if task.running else ''}",
-        task.failures,
-        task.partitions,
-        human_bytes(task.bytes) if task.bytes else "-",
-        Problem(task.last_error) if task.last_error else "-",
-    ]
-
-
-@command.command("clean", short_help="Compact partitions now, or print the plan.")
+@command.command("compact")
 @click.argument("selected", required=False, metavar="[TOPIC[:P]]")
-@click.option("--plan", "--dry-run", "plan_only", is_flag=True, help="print the plan only")
-@click.option("--yes", is_flag=True, help="do not ask")
 @pass_application
-def clean_command(app: Application, *, selected: str | None, plan_only: bool, yes: bool) -> int:
-    """Compact partitions now, however little of them is dirty: of every key the newest record stays.
+def compact(app: Application, *, selected: str | None) -> int:
+    """Compact partitions now, however little of them is dirty. The newest record of every key stays.
 
-    Without a name: all that are compacted. The directory must have no writer at the moment; one that is open cleans
-    itself. What a bucket holds is not compacted here.
+    Without a name all compacted topics are meant. No program may write to the directory meanwhile; a log that is open
+    compacts itself. The bucket is compacted by `tiered maintain`.
 
     \b
     Examples:
-      tiered local clean --plan --log-dir data
-      tiered local clean flights:0 --log-dir data --yes
+      tiered disk compact --log-dir data --dry-run
+      tiered disk compact flights:0 --log-dir data --yes
     """
+    plan_only = app.dry_run
     with open_directory(app) as log:
         found = [log.cleaner.status(tp) for tp in _partitions(log, selected)]
         due = [status for status in found if status.candidate is not None and status.candidate.cleanable_bytes]
@@ -158,17 +64,17 @@ def clean_command(app: Application, *, selected: str | None, plan_only: bool, ye
         if due and not plan_only:
             for line in _table(found):
                 app.out.say(line)
-            confirm(app, "local clean", f"Compact {counted(len(due), 'partition')}?", yes=yes)
+            confirm(app, "disk compact", f"Compact {counted(len(due), 'partition')}?")
             reports = {status.tp: _clean(log, status.tp) for status in due}
-    fields = {"plan_only": plan_only, "partitions": [_fields(status, reports.get(status.tp)) for status in found]}
+    fields = {"dry_run": plan_only, "partitions": [_fields(status, reports.get(status.tp)) for status in found]}
     text = _table(found) if plan_only else [_line(tp, report) for tp, report in reports.items()]
     if not plan_only:
         for status in found:
             if status.refused:
-                app.out.say(f"{status.tp} is not cleaned: {status.refused}")
+                app.out.say(f"{status.tp} is not compacted: {status.refused}")
     if not due:
-        app.out.say("nothing is to be cleaned" if found else "no topic here is compacted: nothing is to be cleaned")
-    return app.out.result("local clean", fields, text)
+        app.out.say("there is nothing to compact" if found else "no topic here has cleanup.policy=compact")
+    return app.out.result("disk compact", fields, text)
 
 
 def _partitions(log: LocalLog, selected: str | None) -> list[TopicPartition]:
@@ -198,7 +104,7 @@ def _clean(log: LocalLog, tp: TopicPartition) -> CleaningReport:
 
 
 def _table(found: list[CleaningStatus]) -> list[str]:
-    names = ["partition", "dirty", "from", "to", "dirty bytes", "clean bytes", "segments", "become", "not cleaned"]
+    names = ["partition", "dirty", "from", "to", "dirty bytes", "clean bytes", "segments", "become", "not compacted"]
     rows: list[list[object]] = []
     for status in found:
         candidate = status.candidate
@@ -250,38 +156,37 @@ def _line(tp: TopicPartition, report: CleaningReport) -> str:
     return f"{tp}: {kept:,} of {read:,} records kept, {report.bytes_written:,} of {report.bytes_read:,} bytes"
 
 
-@command.command("drop", short_help="Let what the bucket holds leave the disk now.")
+@command.command("drop", exits={3: "some segments stay: the bucket lacks them"})
 @click.argument("selected", metavar="TOPIC[:P]")
-@click.option("--before", type=click.IntRange(min=0), metavar="OFFSET", help="only segments of earlier offsets")
-@destructive
+@click.option("--to", "before", type=click.IntRange(min=0), metavar="OFFSET", help="only segments of earlier offsets")
 @pass_application
-def drop_command(app: Application, *, selected: str, before: int | None, dry_run: bool, yes: bool) -> int:
-    """Let sealed segments that the bucket holds leave the disk now, whatever local.retention.* keeps.
+def drop(app: Application, *, selected: str, before: int | None) -> int:
+    """Delete sealed segments from the disk now that the bucket holds, whatever local.retention.* keeps.
 
-    The log stays as it is: it is read from the bucket there. For a disk that is full, and after `tiered erase`. The
-    directory must have no writer at the moment. Segments go oldest first; with --before up to and with the one that
-    holds the record before OFFSET. Exit code 3: some that were meant stay, for they are not in the bucket yet.
+    The log stays as it is: those records are read from the bucket. Use it for a full disk, and after `tiered erase`.
+    No program may write to the directory meanwhile. Segments go oldest first. With --to the last one is the segment
+    that holds the record before OFFSET.
 
     \b
     Examples:
-      tiered local drop users --log-dir data --dry-run
-      tiered local drop users:3 --before 120000 --log-dir data --yes
+      tiered disk drop users --log-dir data --dry-run
+      tiered disk drop users:3 --to 120000 --log-dir data --yes
     """
     topic, partition = split_topic(selected)
     with open_directory(app) as log:
         need_topic(topic, log.topics())
         numbers = chosen_partitions(topic, log.topics()[topic].partitions, partition)
         found = [_Drop(log.partition(TopicPartition(topic, number)), before) for number in numbers]
-        lines = [line for drop in found for line in drop.lines()]
-        if not dry_run:
+        lines = [line for each in found for line in each.lines()]
+        if not app.dry_run:
             for line in lines:
                 app.out.say(line)
-            segments = sum(len(drop.going) for drop in found)
-            confirm(app, "local drop", f"Let {counted(segments, 'segment')} leave the disk?", yes=yes)
-            for drop in found:
-                drop.carry_out()
-    fields = {"dry_run": dry_run, "topic": topic, "partitions": [drop.fields() for drop in found]}
-    return app.out.result("local drop", fields, lines, EXIT_WARNINGS if any(drop.stays for drop in found) else 0)
+            segments = sum(len(each.going) for each in found)
+            confirm(app, "disk drop", f"Delete {counted(segments, 'segment')} from this disk?")
+            for each in found:
+                each.carry_out()
+    fields = {"dry_run": app.dry_run, "topic": topic, "partitions": [each.fields() for each in found]}
+    return app.out.result("disk drop", fields, lines, EXIT_WARNINGS if any(each.stays for each in found) else 0)
 
 
 class _Drop:
@@ -291,7 +196,7 @@ class _Drop:
         if partition.upload is None:
             raise ConfigError(
                 f"{partition.tp} is not tiered: no bucket holds what would leave the disk",
-                hint="`tiered truncate` and retention.* delete records of a log that lies on the disk alone",
+                hint="`tiered disk truncate` and retention.* delete records of a log that lies on the disk alone",
             )
         self._partition = partition
         self._uploaded = partition.upload.end_offset
@@ -332,22 +237,22 @@ class _Drop:
         }
 
 
-@command.command("move", short_help="Move a partition to another log directory.")
+@command.command("move")
 @click.argument("partition", metavar="TOPIC:P")
 @click.argument("target", metavar="DIR", type=click.Path(file_okay=False))
-@destructive
 @pass_application
-def move_command(app: Application, *, partition: str, target: str, dry_run: bool, yes: bool) -> int:
-    """Move a partition from --log-dir to DIR; neither may have a writer. The old files are kept for a minute.
+def move(app: Application, *, partition: str, target: str) -> int:
+    """Move a partition from --log-dir to the log directory DIR.
 
-    DIR is made where it does not exist. A log over several directories is opened with all of them from then on. A
-    partition that is tiered stays.
+    No program may write to either directory meanwhile. DIR is created if it is missing. The old files stay for a
+    minute. Open a log over several directories with all of them from then on. A tiered partition cannot be moved.
 
     \b
     Examples:
-      tiered local move flights:0 /mnt/disk2/log --log-dir data --dry-run
-      tiered local move flights:0 /mnt/disk2/log --log-dir data --yes
+      tiered disk move flights:0 /mnt/disk2/log --log-dir data --dry-run
+      tiered disk move flights:0 /mnt/disk2/log --log-dir data --yes
     """
+    dry_run = app.dry_run
     source, tp, place = app.need_log_dir(), one_partition(partition), folder("DIR", target)
     with open_directory(app, read_only=True) as log:
         _check(log, tp, place)
@@ -367,14 +272,14 @@ def move_command(app: Application, *, partition: str, target: str, dry_run: bool
     made = "" if place.is_dir() else ", which would be made" if dry_run else ", which is made"
     if not dry_run:
         app.out.say(f"{tp}: {human_bytes(size_bytes)} from {source} to {place}{made}")
-        confirm(app, "local move", f"Move {tp} to {place}?", yes=yes)
+        confirm(app, "disk move", f"Move {tp} to {place}?")
         with LocalTier.open([source, place], clock=app.clock, ids=app.ids) as logs:
             logs.move(tp, place)
             fields["end_offset"] = logs.partition(tp).positions().end_offset
     count = counted(fields["end_offset"] - fields["start_offset"], "offset")
     verb = "dry run: {} would move" if dry_run else "{} moved"
     line = f"{verb.format(tp)} to {place}{made if dry_run else ''}: {count}, {human_bytes(size_bytes)}"
-    return app.out.result("local move", fields, [line])
+    return app.out.result("disk move", fields, [line])
 
 
 def _check(log: LocalLog, tp: TopicPartition, target: Path) -> None:

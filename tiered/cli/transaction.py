@@ -1,4 +1,4 @@
-"""``tiered transactions``: list open transactions and their owners, and abort those that hang.
+"""``tiered transaction``: list transactions and their owners, and abort those that hang.
 
 Kafka's words: a transaction *hangs* if it is open in a partition but unknown to every coordinator. Readers of
 ``read_committed`` wait at its first record forever.
@@ -26,74 +26,58 @@ from tiered.program.application import (
     Command,
     Group,
     confirm,
-    destructive,
     one_partition,
     pass_application,
 )
 from tiered.program.open_log import open_directory
 from tiered.program.open_reader import need_topic
-from tiered.program.output import columns
+from tiered.program.output import Problem, columns
 from tiered.times import format_time
 
 _OPEN = frozenset({TxnState.ONGOING, TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT})
 
 
-@click.group(cls=Group, name="transactions")
+@click.group(cls=Group, name="transaction")
 def command() -> None:
-    """Transactions of a log directory: by id, by partition, and those that hang."""
+    """List transactions of a log directory, and abort one that hangs."""
 
 
 @command.command("list", cls=Command)
 @pass_application
 def list_command(app: Application) -> int:
-    """Transactional ids with their state, as the coordinator of this directory noted them.
+    """List transactional ids with their state, and the transactions that are open in a partition.
+
+    A reader of `read_committed` waits at the first offset of an open transaction. One that hangs is unknown to the
+    coordinator of this directory.
 
     \b
     Example:
-      tiered transactions list --log-dir data
+      tiered transaction list --log-dir data
     """
     with open_directory(app, read_only=True) as log:
-        found = _known(log)
-    rows = [_fields(name, value) for name, value in sorted(found.items())]
-    if not rows:
-        app.out.say("no transaction was ever begun here")
+        known = _known(log)
+        owners = {value.producer_id: name for name, value in known.items() if value.state in _OPEN}
+        still_open = [_open_fields(tp, txn, owners.get(txn.producer_id)) for tp, txn in _open(log)]
+    ids = [_fields(name, value) for name, value in sorted(known.items())]
     names = ["id", "state", "producer", "epoch", "partitions", "last update"]
-    text = columns(names, [_row(fields) for fields in rows]) if rows else []
-    return app.out.result("transactions list", {"transactions": rows}, text)
-
-
-@command.command("open", cls=Command)
-@pass_application
-def open_command(app: Application) -> int:
-    """Transactions that are open in a partition: where ``read_committed`` waits, and for whom.
-
-    \b
-    Example:
-      tiered transactions open --log-dir data
-    """
-    with open_directory(app, read_only=True) as log:
-        owners = {value.producer_id: name for name, value in _known(log).items() if value.state in _OPEN}
-        rows = [_open_fields(tp, txn, owners.get(txn.producer_id)) for tp, txn in _open(log)]
+    text = columns(names, [_row(fields) for fields in ids]) if ids else ["no transaction was ever begun here"]
     names = ["partition", "first offset", "producer", "epoch", "newest record", "id"]
-    text = columns(names, [_open_row(fields) for fields in rows]) if rows else []
-    if not rows:
-        app.out.say("no transaction is open")
-    return app.out.result("transactions open", {"open": rows}, text)
+    text += ["", *columns(names, [_open_row(fields) for fields in still_open])] if still_open else ["none is open"]
+    return app.out.result("transaction list", {"transactions": ids, "open": still_open}, text)
 
 
 @command.command("abort", cls=Command)
 @click.argument("partition", metavar="TOPIC:P")
-@click.option("--producer-id", type=int, required=True, help="as `tiered transactions open` shows it")
-@destructive
+@click.option("--producer-id", type=int, required=True, help="as `tiered transaction list` shows it")
 @pass_application
-def abort_command(app: Application, *, partition: str, producer_id: int, dry_run: bool, yes: bool) -> int:
-    """Abort a transaction that hangs: an ABORT marker ends it. The directory must have no writer at the moment.
+def abort_command(app: Application, *, partition: str, producer_id: int) -> int:
+    """Abort a transaction that hangs, by an ABORT marker. No program may write to the directory meanwhile.
 
-    Transactions of this directory's own coordinator need no such help: opening the log for writing settles them.
+    Transactions of this directory's own coordinator do not hang: opening the log for writing settles them.
 
     \b
     Example:
-      tiered transactions abort orders:0 --producer-id 4711 --log-dir data --dry-run
+      tiered transaction abort orders:0 --producer-id 4711 --log-dir data --dry-run
     """
     tp = one_partition(partition)
     # Read-only, so that a dry run changes nothing: opening for writing ends transactions that the coordinator knows.
@@ -104,16 +88,16 @@ def abort_command(app: Application, *, partition: str, producer_id: int, dry_run
     if txn is None:
         raise NotFoundError(
             f"{tp}: producer {producer_id} has no open transaction there",
-            hint="`tiered transactions open` shows what is open",
+            hint="`tiered transaction list` shows what is open",
         )
-    fields = {**_open_fields(tp, txn, owner), "dry_run": dry_run}
+    fields = {**_open_fields(tp, txn, owner), "dry_run": app.dry_run}
     verb = "would be aborted" if owner is None else f"is of {owner}: opening the log for writing may settle it"
-    if not dry_run:
-        confirm(app, "transactions abort", f"Abort the transaction of producer {producer_id} in {tp}?", yes=yes)
+    if not app.dry_run:
+        confirm(app, "transaction abort", f"Abort the transaction of producer {producer_id} in {tp}?")
         with open_directory(app) as log:
             verb = "aborted" if _end(app, log.partition(tp), producer_id) else "was settled by its coordinator"
     return app.out.result(
-        "transactions abort",
+        "transaction abort",
         fields,
         [f"{tp}: the transaction of producer {producer_id} from {txn.first_offset} {verb}"],
     )
@@ -203,5 +187,5 @@ def _open_fields(tp: TopicPartition, txn: OpenTxn, owner: str | None) -> dict[st
 def _open_row(fields: dict[str, Any]) -> list[object]:
     tp = TopicPartition(fields["topic"], fields["partition"])
     newest = format_time(fields["last_timestamp"]) if fields["last_timestamp"] >= 0 else "-"
-    owner = fields["transactional_id"] or "hangs: no coordinator here knows it"
+    owner = fields["transactional_id"] or Problem("hangs: no coordinator here knows it")
     return [tp, fields["first_offset"], str(fields["producer_id"]), fields["producer_epoch"], newest, owner]

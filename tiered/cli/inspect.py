@@ -1,4 +1,4 @@
-"""``tiered dump-segment NAME...``: print the content of a log's files, from this disk or a bucket."""
+"""``tiered inspect FILE...``: print the content of a log's files, from this disk or a bucket."""
 
 from __future__ import annotations
 
@@ -14,49 +14,42 @@ from tiered.inspect.run import DumpOptions, DumpRun
 from tiered.program.application import Application, Command, pass_application
 
 
-@click.command("dump-segment", cls=Command)
-@click.argument("names", nargs=-1, metavar="NAME...")
-@click.option("--files", "listed", metavar="FILE,...", help="more names, with commas, as Kafka's tool takes them")
-@click.option("-r", "--records", "--print-data-log", is_flag=True, help="print every record, with key and value")
+@click.command("inspect", cls=Command)
+@click.argument("names", nargs=-1, required=True, metavar="FILE...")
+@click.option("--records", "--print-data-log", is_flag=True, help="print every record, with key and value")
 @click.option("--deep", "--deep-iteration", is_flag=True, help="print every record, without key and value")
 @click.option("--key-decoder", type=click.Choice(DECODERS), default="auto", help="how keys are shown")
 @click.option("--value-decoder", type=click.Choice(DECODERS), default="auto", help="how values are shown")
 @click.option("--decoder", type=click.Choice(RECORD_DECODERS), default="auto", help="of Kafka's internal topics")
 @click.option("--offsets-decoder", is_flag=True, help="the same as --records --decoder offsets")
 @click.option("--transaction-log-decoder", is_flag=True, help="the same as --records --decoder transactions")
-@click.option(
-    "--offset",
-    type=click.IntRange(min=0),
-    help="from the batch or index entry that holds it on; of a folder or partition: of its .log files",
-)
-@click.option("--max-batches", type=click.IntRange(min=0), help="of each .log at most so many batches")
+@click.option("--from", "begin", type=click.IntRange(min=0), metavar="OFFSET", help="begin at the batch that holds it")
+@click.option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help="at most N batches of each .log")
 @click.option("--max-bytes", metavar="SIZE", help="of each .log at most so many bytes of whole batches")
 @click.option("--verify", is_flag=True, help="check CRCs, offsets, records and indexes against each other")
-@click.option("--verify-only", "--verify-index-only", is_flag=True, help="the same, without printing what is there")
-@click.option("--index-sanity-check", is_flag=True, help="of indexes: would a broker that starts keep them?")
+@click.option("--verify-only", "--verify-index-only", is_flag=True, help="check, and print only damage")
+@click.option("--index-sanity-check", is_flag=True, help="check whether a broker that starts would keep the indexes")
 @pass_application
-def command(app: Application, *, names: tuple[str, ...], listed: str | None, **options: Any) -> int:
-    """Print batches, records, index entries, snapshots and checkpoints; works on any Kafka log directory.
+def command(app: Application, *, names: tuple[str, ...], **options: Any) -> int:
+    """Print what the files of any Kafka log directory hold.
 
-    NAME is a file, a folder, a pattern, a partition of --log-dir (flights-0 or flights:0), or the URL of an object.
-    Damage is told with its position, and the next file follows. Exit code 13 if something is damaged.
+    These are batches, records, index entries, snapshots and checkpoints. FILE is a file, a folder, a pattern, a
+    partition of --log-dir (flights-0 or flights:0), or the URL of an object. Damage is printed with its position, and
+    the next file follows.
 
     \b
     Examples:
-      tiered dump-segment data/flights-0/00000000000000000000.log --records
-      tiered dump-segment flights-0 --log-dir data --offset 4711 --max-batches 1 --records
-      tiered dump-segment --verify-only 'data/*/*.log'
-      tiered dump-segment __consumer_offsets-0 --log-dir data --records --json
-      tiered dump-segment s3://acme-logs/prod/3f/.../00000000000000000000-0123.log --json
+      tiered inspect data/flights-0/00000000000000000000.log --records
+      tiered inspect flights-0 --log-dir data --from 4711 --limit 1 --records
+      tiered inspect --verify-only 'data/*/*.log'
+      tiered inspect __consumer_offsets-0 --log-dir data --records --json
+      tiered inspect s3://acme-logs/prod/3f/.../00000000000000000000-0123.log --json
     """
-    wanted_names = [*names, *(name for name in (listed or "").split(",") if name)]
-    if not wanted_names:
-        raise ConfigError("missing argument 'NAME...'", hint="name a file, a folder, or topic-partition with --log-dir")
     wanted = _wanted(options)
-    app.out.begin("dump-segment", files=0, findings=0)
+    app.out.begin("inspect", files=0, findings=0)
     run = DumpRun(app, wanted)
-    for name in wanted_names:
-        run.dump(name, is_only=len(wanted_names) == 1)
+    for name in names:
+        run.dump(name, is_only=len(names) == 1)
     return run.finish()
 
 
@@ -77,7 +70,7 @@ def _wanted(options: dict[str, Any]) -> DumpOptions:
             key=options["key_decoder"],
             value=options["value_decoder"],
         ),
-        BatchWindow(options["offset"], options["max_batches"], None if max_bytes is None else parse_bytes(max_bytes)),
+        BatchWindow(options["begin"], options["limit"], None if max_bytes is None else parse_bytes(max_bytes)),
         decoder,
         verify=bool(options["verify"] or options["verify_only"]),
         verify_only=bool(options["verify_only"]),

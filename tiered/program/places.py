@@ -1,0 +1,80 @@
+"""Places in a log, as ``--from`` and ``--to`` of every command name them.
+
+::
+
+    beginning, end           the first offset, and where the next record goes
+    4711                     an offset, of one partition
+    2013-01-01, -3d, now     a time: the first record of that time or later
+    s@1357016400000          a time in milliseconds; also any other form of a time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from tiered.errors import ConfigError, InvalidTimestampError
+from tiered.times import parse_time
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MAX_OFFSET_DIGITS = 19
+"""Most digits of an offset, which has 63 bits."""
+
+_WORDS = {"beginning": "earliest", "end": "latest"}
+_FORMS = "write beginning, end, an offset, 2013-01-01, -3d or s@TIME; --last N is for the last N records"
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlace:
+    """One end of a range: an offset, ``earliest`` or ``latest``, or a time. All None: not given."""
+
+    offset: int | str | None = None
+    time_ms: int | None = None
+    text: str = ""
+
+
+def place(option: str, text: str | None, now_ms: int) -> LogPlace:
+    """Return the place that ``text`` names. Raises ConfigError, which names the option."""
+    if text is None:
+        return LogPlace()
+    if text in _WORDS:
+        return LogPlace(offset=_WORDS[text], text=text)
+    if text.isascii() and text.isdigit():
+        if len(text) > MAX_OFFSET_DIGITS:
+            raise ConfigError(f"{option} {text} is larger than any offset", hint=_FORMS)
+        return LogPlace(offset=int(text), text=text)
+    try:
+        return LogPlace(time_ms=parse_time(text.removeprefix("s@"), now_ms=now_ms), text=text)
+    except InvalidTimestampError as cause:
+        if cause.message.endswith("is not a time"):
+            raise ConfigError(f"{option} {text!r} is not a place in a log", hint=_FORMS) from None
+        raise ConfigError(f"{option}: {cause.message}", hint=cause.hint) from None
+
+
+def range_options(function: F) -> F:
+    """Add ``--from`` and ``--to``, which :func:`range_of` parses."""
+    function = click.option("--to", "end", metavar="WHERE", help="end before this place; end by default")(function)
+    about = "begin at beginning, end, an offset, a time (2013-01-01, -3d) or s@TIME"
+    return click.option("--from", "begin", metavar="WHERE", help=about)(function)
+
+
+def range_of(begin: str | None, end: str | None, now_ms: int) -> tuple[LogPlace, LogPlace]:
+    """Return both ends of a range. Raises ConfigError if they are reversed: the result would look like an empty log."""
+    first, last = place("--from", begin, now_ms), place("--to", end, now_ms)
+    reversed_offsets = isinstance(first.offset, int) and isinstance(last.offset, int) and last.offset < first.offset
+    reversed_times = first.time_ms is not None and last.time_ms is not None and last.time_ms < first.time_ms
+    if reversed_offsets or reversed_times:
+        raise ConfigError(f"--to {end} is before --from {begin}", hint="exchange them, or leave one out")
+    return first, last
+
+
+def need_one_partition(topic: str, partitions: int, *ends: LogPlace) -> None:
+    """Raise ConfigError for an offset over several partitions, because offsets differ by partition."""
+    if partitions > 1 and any(isinstance(each.offset, int) for each in ends):
+        raise ConfigError(
+            f"offsets differ by partition, and {topic} has {partitions}", hint=f"name a partition: {topic}:0"
+        )
