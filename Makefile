@@ -11,6 +11,7 @@ STAMP  := $(VENV)/.stamp
 REMOTE   ?=
 ENDPOINT ?=
 KEEP     ?=
+FAST     ?=
 ROUNDS   ?=
 WORKERS  ?= 2
 # They run a second time without the compiled kernels: whatever encodes and decodes records on this disk.
@@ -26,9 +27,9 @@ setup: $(STAMP)  ## make .venv from requirements.lock, and the compiled kernels 
 $(STAMP): requirements.lock pyproject.toml scripts/setup hatch_build.py $(wildcard tiered/format/*.pyx tiered/format/*.pxi)
 	@VENV="$(VENV)" scripts/setup
 
-demo: $(STAMP)  ## the main job end to end, then a stream on Spark; on an embedded store (REMOTE=s3://bucket/prefix ENDPOINT=http://... for another, KEEP=1 keeps it)
-	@scripts/java-check
-	@$(PY) -m demo $(if $(REMOTE),--remote "$(REMOTE)") $(if $(ENDPOINT),--endpoint-url "$(ENDPOINT)") $(if $(KEEP),--keep)
+demo: $(STAMP)  ## the main job end to end, then a stream on Spark; on an embedded store (FAST=1 leaves Spark out, REMOTE=s3://bucket/prefix ENDPOINT=http://... for another store, KEEP=1 keeps it)
+	@$(if $(FAST),,scripts/java-check)
+	@$(PY) -m demo $(if $(FAST),--fast) $(if $(REMOTE),--remote "$(REMOTE)") $(if $(ENDPOINT),--endpoint-url "$(ENDPOINT)") $(if $(KEEP),--keep)
 
 test: $(STAMP)  ## all tests that need no server of their own, on two processes, then those of the pure kernels (WORKERS=n; COV=1 measures coverage)
 	@scripts/java-check
@@ -55,9 +56,13 @@ format: $(STAMP)  ## let ruff format the tree
 	@$(VENV)/bin/ruff format .
 	@$(VENV)/bin/ruff check --fix .
 
-test-servers: $(STAMP)  ## the contract on real MinIO, SeaweedFS and LocalStack, and files against a real Kafka
+test-servers: $(STAMP)  ## the contract on real MinIO, SeaweedFS and LocalStack, and files against a real Kafka (REMOTE=s3://bucket/prefix: on your bucket, below a new prefix that is deleted afterwards)
+ifdef REMOTE
+	@TIERED_TEST_REMOTE="$(REMOTE)" TIERED_TEST_ENDPOINT="$(ENDPOINT)" $(PY) -m pytest -m servers tests/integration/servers/test_remote.py -q
+else
 	@localstack/setup
 	@$(PY) -m pytest -m servers tests/integration tests/damage -q
+endif
 
 test-terraform:  ## validate, test and apply the modules against a local endpoint
 	@$(MAKE) --no-print-directory $(STAMP)

@@ -37,7 +37,7 @@ def play(stage: Stage) -> None:
         _restore(stage, sampler)
     finally:
         sampler.close()
-    java = without_java()
+    java = "FAST=1 leaves Spark out" if stage.fast else without_java()
     delays = _pipeline(stage, java)
     landings = positions.play(stage, java)
     picture.draw(stage.output / "tiers.png", sampler, delays or stage.truth.delays, landings)

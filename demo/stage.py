@@ -23,6 +23,7 @@ class Stage:
     children: Children
     report: Report
     output: Path
+    fast: bool = False
     truth: Truth = field(default_factory=Truth)
 
     @property

@@ -26,6 +26,16 @@ from tiered.program.open_reader import directory_error
 from tiered.program.open_store import location, open_remote
 from tiered.program.output import counted, human_bytes, human_duration
 from tiered.program.partition_status import lock_holders
+from tiered.program.platforms import (
+    FILE_SYSTEMS,
+    PYTHONS,
+    SYSTEMS,
+    Standing,
+    standing,
+    this_file_system,
+    this_python,
+    this_system,
+)
 from tiered.program.versions import part_versions, product_version
 from tiered.store.base import Get, Head, List, ListPage, Object, Store
 from tiered.store.capabilities import check_capabilities, probe
@@ -112,7 +122,19 @@ def _examine(app: Application, *, write_probe: bool) -> Iterator[Diagnosis]:
         yield from _remote(app, write_probe=write_probe)
     else:
         yield Diagnosis("remote", SKIP, "none was named (--remote)")
+    yield from _platform()
     yield Diagnosis("kernels", OK, AT_WORK, "" if AT_WORK != PURE else "all works, slower: install with a C compiler")
+
+
+def _platform() -> Iterator[Diagnosis]:
+    for name, found, names in (("system", this_system(), SYSTEMS), ("python", this_python(), PYTHONS)):
+        yield _standing(name, found, standing(found, names))
+
+
+def _standing(name: str, found: str, known: Standing) -> Diagnosis:
+    promised = known is not Standing.WITHOUT
+    hint = "" if promised else "README.md lists the platforms on which the tests were run"
+    return Diagnosis(name, OK if promised else WARN, f"{found}: {known.value}", hint)
 
 
 def _attempt(name: str, check: Callable[[], Diagnosis]) -> Diagnosis:
@@ -137,6 +159,9 @@ def _directory(app: Application, directory: Path) -> Iterator[Diagnosis]:
         f"{directory}, {'writable' if writable else 'read-only for this user'}",
         "" if writable else "fine for reading; a writer needs the permission to write",
     )
+    kind = this_file_system(directory)
+    if kind:
+        yield _standing("file system", kind, standing(kind, FILE_SYSTEMS))
     yield _attempt("disk", lambda: _disk(directory))
     yield _attempt("volume", lambda: _volume(directory))
     yield _attempt("partitions", lambda: _partitions(directory))
