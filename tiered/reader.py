@@ -244,7 +244,7 @@ class Reader:
                 need_topic_id(tp, seen.on_disk, local.topic_id)
         entry, known = seen.entry, seen.known
         if self._local is not None and self._bucket is not None and entry is None:
-            entry, known = yield from self._look_in_bucket(self._local, self._bucket, tp.topic, seen)
+            entry, known = yield from self._find_in_bucket(self._local, self._bucket, tp.topic, seen)
         remote = None
         if self._bucket is not None and entry is not None:
             remote = self._bucket.partition(tp, entry, known.get(tp.partition, NOTHING_KNOWN))
@@ -255,7 +255,7 @@ class Reader:
             local = yield Blocking(partial(self._local.held, tp))  # it may have been created meanwhile
         return TierStream(tp, local=local, remote=remote)
 
-    def _look_in_bucket(
+    def _find_in_bucket(
         self, local: LogView, bucket: BucketReads, name: str, seen: _Seen
     ) -> Steps[tuple[TopicEntry | None, dict[int, Known]]]:
         """Look for a topic that was only on the disk. It may have been uploaded and have left the disk since."""

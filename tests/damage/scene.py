@@ -109,7 +109,7 @@ def kill(log: LocalLog) -> None:
     lock = log._directory_lock
     assert lock is not None
     assert lock._handle is not None
-    lock._let_go()
+    lock._release()
     for writer in log.roster.writers.values():
         writer.segments.active.close()
 

@@ -146,7 +146,7 @@ class LocalLogMachine(RuleBasedStateMachine):
         lock = self.log._directory_lock
         assert lock is not None
         assert lock._handle is not None
-        lock._let_go()
+        lock._release()
         for writer in self.log.roster.awake():
             for segment in (*writer.segments.closing, writer.segments.active):
                 segment.close()

@@ -25,7 +25,7 @@ from tiered.format.root import STATE_DELETING
 from tiered.format.rows import Rows
 from tiered.local.directory.manager import LocalLog
 from tiered.model import AbortedTxn, NewRecord, Row, TopicPartition
-from tiered.remote.gc.deletion import begin_deletion, tend_deletion
+from tiered.remote.gc.deletion import start_deletion, tend_deletion
 from tiered.remote.topics import load_topic, register_topic
 from tiered.spark.schema import kafka_schema
 from tiered.spark.slice_reader import SliceReader
@@ -450,7 +450,7 @@ def made_again(desk: Desk, new_id: UUID) -> RemoteLog:
     """The topic deleted, its objects collected, and another one of its name registered."""
     entry = drive(desk.store, load_topic("flights"))
     assert entry is not None
-    entry = drive(desk.store, begin_deletion(entry, "test"))
+    entry = drive(desk.store, start_deletion(entry, "test"))
     assert entry.state == STATE_DELETING
     prefix = desk.log.root_key.removesuffix("root")
     page: Any = desk.store.execute(List(prefix))
@@ -488,7 +488,7 @@ def test_a_topic_that_is_being_deleted_ends_the_query(desk: Desk) -> None:
     end = sent(reader.latestOffset(sent(reader.initialOffset()), ALL))
     entry = drive(desk.store, load_topic("flights"))
     assert entry is not None
-    drive(desk.store, begin_deletion(entry, "test"))
+    drive(desk.store, start_deletion(entry, "test"))
     with pytest.raises(UnknownTopicError, match="topic flights is being deleted"):
         reader.latestOffset(end, ALL)
     pattern = desk.reader(subscribePattern="fl.*", failOnDataLoss="false")

@@ -40,7 +40,7 @@ from tiered.model import AbortedTxn, Row, TopicPartition
 from tiered.plan.maintenance import MaintenanceKind
 from tiered.plan.read import Tier
 from tiered.read.stream import TierStream
-from tiered.remote.gc.deletion import begin_deletion
+from tiered.remote.gc.deletion import start_deletion
 from tiered.remote.maintain import ActionResult, Maintainer
 from tiered.remote.topics import load_topic, register_topic, update_topic
 from tiered.spark.options import ReadOptions
@@ -656,7 +656,7 @@ def test_a_pinned_plan_of_a_topic_that_was_deleted_is_lost(living: Bucket, caplo
     slices, tolerated = reader.partitions(), tolerant.partitions()
     entry = drive(living.store, load_topic("flights"))
     assert entry is not None
-    drive(living.store, begin_deletion(entry, "test"))
+    drive(living.store, start_deletion(entry, "test"))
     for row in slices[0].pieces[0].rows:
         living.log.delete(row)
     with pytest.raises(OffsetOutOfRangeError, match="deleted or made again"):

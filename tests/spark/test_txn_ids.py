@@ -23,7 +23,7 @@ from tiered.spark.sink import TaskStaged, WritePlan
 from tiered.spark.sink_commit import rows_in_order
 from tiered.spark.staging import Job
 from tiered.spark.stores import capabilities_of
-from tiered.spark.worker_setup import WorkerHandler, tell_warnings
+from tiered.spark.worker_setup import WorkerHandler, log_warnings
 from tiered.spark.write_options import WriteOptions
 from tiered.store.base import ABSENT, Delete, Outcome, Put, StoreAround, StoreRequest
 from tiered.store.directory import DirectoryStore
@@ -218,8 +218,8 @@ def test_warnings_of_a_worker_go_to_its_standard_error(
     monkeypatch.setattr(logger, "handlers", [logging.NullHandler()])
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "__main__", main)
-        tell_warnings()
-        tell_warnings()
+        log_warnings()
+        log_warnings()
     with monkeypatch.context() as patch:
         patch.setattr(root, "handlers", [])
         logging.getLogger("tiered.spark").warning("three offsets are %s", "gone")

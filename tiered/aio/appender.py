@@ -124,7 +124,7 @@ class AsyncAppender:
         await self._worker.finish(leave, waits=True)
 
 
-def begin_appender(make: Callable[[], Appender], worker: ThreadPools) -> Opening[AsyncAppender]:
+def open_appender(make: Callable[[], Appender], worker: ThreadPools) -> Opening[AsyncAppender]:
     """Return an appender that begins with its block."""
 
     async def opening() -> AsyncAppender:

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from tiered import arguments
-from tiered.aio.appender import AsyncAppender, begin_appender
+from tiered.aio.appender import AsyncAppender, open_appender
 from tiered.aio.transaction import AsyncTransaction, begin
 from tiered.aio.worker import Opening, ThreadPools
 from tiered.appending.appender import BATCH_BYTES, BUFFER_BYTES, LINGER_MS, MAX_BLOCK_MS
@@ -304,7 +304,7 @@ class AsyncTopic(AsyncTopicReads):
             max_block_ms=max_block_ms,
             durability=durability,
         )
-        return begin_appender(make, self._worker)
+        return open_appender(make, self._worker)
 
     async def add_partitions(self, n: int) -> int:
         """Run ``Topic.add_partitions``."""

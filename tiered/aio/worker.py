@@ -75,7 +75,7 @@ class ThreadPools:
             return await asyncio.wrap_future(making)
         except asyncio.CancelledError:
             if not making.cancel():
-                self._pool.submit(_let_go, making, let_go)
+                self._pool.submit(_close_resource, making, let_go)
             raise
 
     async def finish(
@@ -119,7 +119,7 @@ def _alone() -> Iterator[ThreadPool]:
         pool.shutdown(wait=False)
 
 
-def _let_go(making: Future[T], let_go: Callable[[T], None]) -> None:
+def _close_resource(making: Future[T], let_go: Callable[[T], None]) -> None:
     """Close a resource, if it could be made."""
     if making.exception() is None:
         let_go(making.result())

@@ -29,7 +29,7 @@ from tiered.format.trash import TRASH_LIST
 from tiered.model import Row, TopicPartition
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.gc.garbage import page_key_of, trash_page
-from tiered.remote.pins import let_go, live_pins, read_pin
+from tiered.remote.pins import live_pins, read_pin, snapshot_hint
 from tiered.remote.root_view import RootView
 from tiered.remote.sink_commit import read_decision
 from tiered.remote.snapshots import Taken, decode_taken, is_held_still
@@ -118,7 +118,7 @@ class _KeptCheck:
         what, severity = f"{flaw.message}; {flaw.hint}" if flaw.hint else flaw.message, Severity.ERROR
         name = parse_snap_key(key)
         if name is not None:
-            what = f"snapshot {name}: {flaw.message}; {let_go(*self._tp, name)}"
+            what = f"snapshot {name}: {flaw.message}; {snapshot_hint(*self._tp, name)}"
         if code == "hist":
             severity = Severity.WARNING
             what = f"the copy cannot be read: {what}; a lost root is rebuilt from an older one then; put it back "
@@ -138,14 +138,14 @@ class _KeptCheck:
                         yield from self._segment(name, row, findings)
                 at = rows.end_offset
         except CorruptionError as lost:
-            what = f"snapshot {name}: {lost.message}; {let_go(*self._tp, name)}"
+            what = f"snapshot {name}: {lost.message}; {snapshot_hint(*self._tp, name)}"
             findings.error("snapshot", what, offset=lost.offset)
         if findings.items and (yield from self._is_held(taken)):  # otherwise its segments may be collected
             self.found += findings.about(*self._tp)
 
     def _segment(self, name: str, row: Row, findings: Findings) -> Steps[None]:
         """Report the ``.log`` of a segment, or its index if the ``.log`` is right."""
-        severity, code, advice = Severity.ERROR, "snapshot", let_go(*self._tp, name)
+        severity, code, advice = Severity.ERROR, "snapshot", snapshot_hint(*self._tp, name)
         judged = yield from judge_log(self._view.topic_id, self._tp, row, read_data=self._read_data)
         if not judged.problem:
             judged = yield from judge_index(self._view.topic_id, self._tp, row)

@@ -47,7 +47,7 @@ from tiered.format.keys import (
     partition_dir,
 )
 from tiered.format.segment_stats import SegmentStats
-from tiered.local.directory.view import DirectoryView, StrangeFolder, find_gone, gone_told
+from tiered.local.directory.view import DirectoryView, StrangeFolder, find_gone, gone_text
 from tiered.local.disk.checkpoints import (
     CLEAN_SHUTDOWN_NAME,
     CLEANER_NAME,
@@ -231,7 +231,7 @@ class LocalCheck:
         gone = _read(Findings(""), "checkpoint", partial(find_gone, self.directory, self.files, uploads)) or {}
         for tp, end in sorted((tp, end) for tp, end in gone.items() if not self.topics or tp.topic in self.topics):
             found = Findings(str(self.directory / partition_dir(tp)))
-            told = gone_told(self.directory, tp, end, tiered=tp in uploads or tp in claims)
+            told = gone_text(self.directory, tp, end, tiered=tp in uploads or tp in claims)
             found.error("partition_gone", f"the directory is gone; {told}")
             yield from found.about(*tp)
 

@@ -131,7 +131,7 @@ def find_unnamed(
         if strays:
             found.append(Unnamed(topic_id, told, tuple(sorted(strays)), in_use=False, destroyed=True))
         if left := [partition for partition in partitions if partition not in strays]:
-            topic, in_use = yield from _look(topic_id, left)
+            topic, in_use = yield from _topic_in_roots(topic_id, left)
             topic = topic or told or (yield from _name_in_copies(topic_id, left))
             found.append(Unnamed(topic_id, topic, tuple(left), in_use))
     return found
@@ -149,7 +149,7 @@ def _destroyed(topic_id: UUID, partitions: Sequence[int]) -> Steps[set[int]]:
     return found
 
 
-def _look(topic_id: UUID, partitions: Sequence[int]) -> Steps[tuple[str, bool]]:
+def _topic_in_roots(topic_id: UUID, partitions: Sequence[int]) -> Steps[tuple[str, bool]]:
     """Return the topic's name in the roots, and True if one is in use. Nothing is read after that one's group."""
     topic = ""
     for at in range(0, len(partitions), GETS_AT_ONCE):

@@ -133,18 +133,18 @@ class RemoteCheck:
         """Check the partition and report all findings. Raises the errors of a store that does not answer."""
         pinned = yield from self.catalog()
         if pinned is not None:
-            yield from self._look_under_pin(pinned, reading, 0, MAX_LONG)
+            yield from self._check_under_pin(pinned, reading, 0, MAX_LONG)
 
-    def look_at_part(self, reading: Reading, start: int, end: int, *, with_root: bool) -> Steps[None]:
+    def check_part(self, reading: Reading, start: int, end: int, *, with_root: bool) -> Steps[None]:
         """Check the segments whose base is in ``start`` to ``end`` (exclusive), under a pin of their own.
 
         Findings about the root are reported only ``with_root``: one of all parts does so.
         """
         pinned = yield from self.catalog(told=with_root)
         if pinned is not None:
-            yield from self._look_under_pin(pinned, reading, start, end)
+            yield from self._check_under_pin(pinned, reading, start, end)
 
-    def _look_under_pin(self, pinned: CatalogView, reading: Reading, start: int, end: int) -> Steps[None]:
+    def _check_under_pin(self, pinned: CatalogView, reading: Reading, start: int, end: int) -> Steps[None]:
         if not (reading.data and reading.pin and self._facts.may_pin and pinned.segments):
             yield from self.segments(pinned, start, end, reading)
             return

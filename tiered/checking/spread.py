@@ -108,7 +108,7 @@ def part_steps(part: CheckPart, reading: Reading = EVERYTHING, *, orphans: bool 
     """
     run, facts = CheckRun(CheckOptions(read_data=True)), RemoteFacts()
     check = _check(part, facts, run.tell)
-    yield from check.look_at_part(reading, part.start, part.end, with_root=part.with_root)
+    yield from check.check_part(reading, part.start, part.end, with_root=part.with_root)
     if part.with_root:
         tp = TopicPartition(part.topic, part.partition)
         view = RootView(part.entry.topic_id, part.partition, part.topic)

@@ -17,7 +17,7 @@ from tiered.format.checkpoint import decode_meta_properties
 from tiered.format.kernels import AT_WORK, PURE
 from tiered.format.keys import TOPICS_PREFIX
 from tiered.local.directory.manager import LocalLog
-from tiered.local.directory.view import find_gone, gone_told
+from tiered.local.directory.view import find_gone, gone_text
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import UploadCheckpoint
@@ -216,7 +216,7 @@ def _gone(directory: Path) -> Iterator[Diagnosis]:
     except TieredError:
         return  # another check reports the file
     for tp in sorted(gone)[:NAMED]:
-        told = gone_told(directory, tp, gone[tp], tiered=tp in uploads or tp in claims)
+        told = gone_text(directory, tp, gone[tp], tiered=tp in uploads or tp in claims)
         found, _, hint = told.partition(": ")
         what = f"{tp}: its directory is gone; {found}"
         yield Diagnosis("partition gone", FAIL, what, hint, CorruptionError.exit_code)

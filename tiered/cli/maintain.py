@@ -29,7 +29,7 @@ from tiered.plan.maintenance import ROUTINE, MaintenanceAction, MaintenanceKind,
 from tiered.program.application import Application, Command, confirm, pass_application, split_topic
 from tiered.program.limit_options import with_limits
 from tiered.program.maintenance_loop import MaintenanceLoop, Scope, room_for
-from tiered.program.open_log import Tiers, TopicFacts, open_tiers, tell_unreadable
+from tiered.program.open_log import Tiers, TopicFacts, open_tiers, warn_unreadable
 from tiered.program.open_reader import chosen_partitions
 from tiered.program.open_store import open_remote
 from tiered.program.output import columns, counted, duration_in_words, human_bytes
@@ -167,7 +167,7 @@ def _once(app: Application, wanted: MaintainScope) -> int:
         topic = split_topic(wanted.selected)[0] if wanted.selected is not None else None
         unreadable: dict[str, TieredError] = {}
         topics = tiers.topics(unreadable=unreadable) if topic is None else {topic: tiers.need_topic(topic)}
-        unread = tell_unreadable(app, unreadable)
+        unread = warn_unreadable(app, unreadable)
         planned = list(_planned(tiers, topics, wanted, failed))
         plans = [plan for _, plan in planned]
         work = [(maintainer, plan, action) for maintainer, plan in planned for action in plan.actions]

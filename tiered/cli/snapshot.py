@@ -12,7 +12,7 @@ from tiered.format.keys import check_snapshot_name
 from tiered.format.root import STATE_DELETING
 from tiered.model import TopicPartition
 from tiered.program.application import Application, Command, Group, confirm, pass_application, split_topic
-from tiered.program.open_log import Tiers, open_tiers, tell_unreadable
+from tiered.program.open_log import Tiers, open_tiers, warn_unreadable
 from tiered.program.open_reader import chosen_partitions
 from tiered.program.output import Problem, columns, counted
 from tiered.remote.root_view import RootView
@@ -91,7 +91,7 @@ def list_command(app: Application, *, selected: tuple[str, ...]) -> int:
             damaged += [(tp, name) for name in broken]
             for name, damage in broken.items():
                 app.out.warn(f"{tp}: snapshot {name} cannot be read: {damage.message}; {damage.hint}")
-    code = tell_unreadable(app, unreadable)
+    code = warn_unreadable(app, unreadable)
     printed = _print(app, "snapshot list", found, damaged)
     return CorruptionError.exit_code if damaged else code or printed
 

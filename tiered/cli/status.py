@@ -26,12 +26,12 @@ from tiered.program.application import Application, Command, pass_application
 from tiered.program.open_log import Tiers, as_fields, open_tiers
 from tiered.program.open_reader import directory_error
 from tiered.program.output import Problem, columns, counted, fitted, human_bytes, human_duration
-from tiered.program.partition_status import PartitionStatus, deleting_told, gather, lock_holders
+from tiered.program.partition_status import PartitionStatus, deleting_text, gather, lock_holders
 from tiered.program.uploader_status import (
     UnsafeReason,
     UploaderStatus,
+    ask_uploader,
     late,
-    look_at_uploader,
     talk,
     verdict,
     wait_line,
@@ -76,7 +76,7 @@ def command(app: Application, topic: str | None) -> int:
         seen.look()
     if app.log_dir is not None and lost is None:
         seen.directory = _directory(app.log_dir)
-        seen.uploader = look_at_uploader(app.log_dir, app.clock)
+        seen.uploader = ask_uploader(app.log_dir, app.clock)
     reasons, code = seen.reasons(), seen.exit_code()
     code = code or (EXIT_UNSAFE if reasons else 0)
     only_here = sum(entry.only_here for entry in seen.entries)
@@ -183,7 +183,7 @@ class Seen:
             alone = (
                 f"; {counted(left, 'record')} only on this disk, and no uploader takes any more of it" if left else ""
             )
-            notes.append(f"{topic}: {deleting_told(of_topic)}: a maintainer takes it from the bucket{alone}")
+            notes.append(f"{topic}: {deleting_text(of_topic)}: a maintainer takes it from the bucket{alone}")
         waiting = sum(entry.only_here for entry in self.entries if not (entry.fenced or entry.deleting))
         if waiting and self.is_tiered and self.uploader.running:
             notes.append(f"{counted(waiting, 'record')} only on this disk until the uploader has sent them")
@@ -259,7 +259,7 @@ def _lines(status: PartitionStatus, now_ms: int, *, local: bool) -> list[str]:
     else:
         ends = f"end {status.end_offset:,}{flushed}   uploaded {status.uploaded_offset:,}"
         lag = "of this disk alone" if status.internal else f"lag {counted(status.lag, 'record')}"
-    lines = [f"{status.tp}   {ends}   {lag}{f'   {told}' if (told := deleting_told([status])) else ''}"]
+    lines = [f"{status.tp}   {ends}   {lag}{f'   {told}' if (told := deleting_text([status])) else ''}"]
     if status.positions is not None:
         lines.append(
             f"  local    {counted(status.local_segments, 'segment')}, {human_bytes(status.local_bytes)}"

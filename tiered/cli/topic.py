@@ -29,8 +29,8 @@ from tiered.program.open_log import (
     open_log,
     open_tiers,
     refuse_internal,
-    tell_unreadable,
     topic_settings,
+    warn_unreadable,
 )
 from tiered.program.open_reader import directory_error
 from tiered.program.output import Problem, columns, counted
@@ -73,7 +73,7 @@ def list_topics(app: Application) -> int:
     if not rows:
         app.out.say("no topics")
     text = columns(["topic", "partitions", "topic id", "tiers"], rows) if rows else []
-    code = tell_unreadable(app, unreadable)
+    code = warn_unreadable(app, unreadable)
     return app.out.result("topic list", {"topics": entries, "unreadable": as_fields(unreadable)}, text, code)
 
 

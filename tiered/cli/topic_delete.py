@@ -13,7 +13,7 @@ from tiered.program.open_log import open_in_bucket, refuse_internal
 from tiered.program.open_reader import need_topic
 from tiered.program.output import columns, counted, human_bytes, human_duration
 from tiered.remote.claim import owner_of
-from tiered.remote.gc.deletion import begin_deletion
+from tiered.remote.gc.deletion import start_deletion
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import delete_snapshot, list_snapshots
 
@@ -113,7 +113,7 @@ def _delete_in_bucket(app: Application, topic: str, *, force: bool) -> int:
         if not app.dry_run:
             confirm(app, "topic delete", f"Delete {topic} in {app.remote} for ever?")
             owner = owner_of("tiered topic delete")
-            tiers.run(begin_deletion(entry, owner))
+            tiers.run(start_deletion(entry, owner))
             for view, one in taken:
                 tiers.run(delete_snapshot(view, one.source.removeprefix("snapshot ")))
     grace_ms = entry.settings.gc_grace_ms

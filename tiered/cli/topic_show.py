@@ -15,7 +15,7 @@ from tiered.program.application import Application, Command, pass_application, s
 from tiered.program.open_log import Tiers, TopicFacts, open_tiers
 from tiered.program.open_reader import chosen_partitions, of_each, open_reader, topic_to_read
 from tiered.program.output import columns, human_bytes, human_duration
-from tiered.program.partition_status import DiskNotes, PartitionStatus, deleting_told, partition_status
+from tiered.program.partition_status import DiskNotes, PartitionStatus, deleting_text, partition_status
 from tiered.times import format_time, parse_time
 
 SAME_AS_WHOLE = -2
@@ -84,7 +84,7 @@ def _text(
 ) -> list[str]:
     names = [*POSITIONS, *(["offset_at"] if with_time else [])]
     header = [column.removesuffix("_offset").replace("_", " ") for column in names]
-    phase = deleting_told(partitions)
+    phase = deleting_text(partitions)
     text = [f"{facts.name}  id {facts.topic_id}  in {' and '.join(facts.tiers)}{f'  {phase}' if phase else ''}"]
     text += columns(header, [[entry[column] for column in names] for entry in entries])
     text += ["", *setting_lines(facts.config)]

@@ -55,7 +55,7 @@ from tiered.remote.conditional_put import (
     Planned,
     Tagged,
     deadline_after,
-    look_at,
+    read_cell,
     stored_bytes,
     update,
 )
@@ -583,7 +583,7 @@ def receipt_steps(
         yield from ()
         return NextBody(body, body)
 
-    cell = Cell(key, f"the receipt of {job_id}", look_at(key, stored_bytes), operator.eq)
+    cell = Cell(key, f"the receipt of {job_id}", read_cell(key, stored_bytes), operator.eq)
     yield from update(cell, receipt_body, (yield from deadline_after(COMMIT_DEADLINE_MS)))
     return key
 

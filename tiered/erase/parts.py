@@ -3,7 +3,7 @@
 ::
 
     cut_erase_steps ──> parts of the catalog          the driver
-    look_steps      ──> hits, what was looked at       any machine; a segment never changes
+    find_steps      ──> hits, what was looked at       any machine; a segment never changes
     join_looks      ──> ErasePlan                      the driver; ``erase_steps`` carries it out, on any machine
 """
 
@@ -61,7 +61,7 @@ def cut_erase_steps(
     return CutPartition(plan, parts)
 
 
-def look_steps(part: CheckPart, selection: Selection) -> Steps[dict[str, Any]]:
+def find_steps(part: CheckPart, selection: Selection) -> Steps[dict[str, Any]]:
     """Read the segments of a part. Return as JSON the matching records of each, and the rows with matches.
 
     If another maintainer replaces a segment meanwhile, its replacement is read.

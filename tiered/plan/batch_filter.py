@@ -158,16 +158,16 @@ class BatchFilter:
         self._keeps_legacy_tombstones = True
         self._end = 0
 
-    def begin_segment(self, modified_ms: int = MAX_LONG) -> None:
+    def start_segment(self, modified_ms: int = MAX_LONG) -> None:
         """Begin the batches of a segment that was last written to at ``modified_ms``.
 
         Only tombstones of v0 and v1 messages depend on it; without it they stay.
         """
         self._keeps_legacy_tombstones = modified_ms > self._legacy_horizon_ms
 
-    def take_aborted(self) -> tuple[AbortedTxn, ...]:
+    def drain_aborted(self) -> tuple[AbortedTxn, ...]:
         """Return the entries for the output's transaction index since the last call; to be called after each group."""
-        return self._txns.take_retained()
+        return self._txns.drain_retained()
 
     def clean(self, batch: Buffer, header: BatchHeader | None = None) -> Buffer | None:
         """Return the rest of one whole batch: the same buffer if unchanged, None if the batch is removed.

@@ -265,7 +265,7 @@ class CleanedTxns:
         """Return True if no batch remains of the transaction that this control batch ends.
 
         ``record`` is its only record, None if a cleaning emptied it. An ABORT marker that is still needed keeps its
-        entry in the index: see :meth:`take_retained`. Raises ``CorruptionError`` for a record without a type.
+        entry in the index: see :meth:`drain_retained`. Raises ``CorruptionError`` for a record without a type.
         """
         self.advance(header.last_offset)
         if record is None:
@@ -283,7 +283,7 @@ class CleanedTxns:
         # Data whose entry was lost was kept as committed: then the marker stays as well.
         return not self._forget_committed(producer)
 
-    def take_retained(self) -> tuple[AbortedTxn, ...]:
+    def drain_retained(self) -> tuple[AbortedTxn, ...]:
         """Return entries for the transaction index of the output since the last call, by rising marker offset."""
         retained, self._retained = tuple(self._retained), []
         return retained

@@ -206,7 +206,7 @@ def open_in_bucket(app: Application, topic: str) -> Iterator[tuple[Tiers, TopicE
         yield tiers, entry
 
 
-def tell_unreadable(app: Application, unreadable: Mapping[str, TieredError]) -> int:
+def warn_unreadable(app: Application, unreadable: Mapping[str, TieredError]) -> int:
     """Warn about each entry that cannot be read. Return the largest exit code (damage), 0 if all can be read."""
     for name, error in unreadable.items():
         app.out.warn(f"{topic_key(name)} cannot be read: {error}")

@@ -16,7 +16,7 @@ from tiered.format.coordinator_records import is_state_log
 from tiered.format.keys import log_name
 from tiered.format.root import STATE_DELETING
 from tiered.local.directory.manager import LocalLog
-from tiered.local.directory.view import gone_partitions, gone_told, left_the_disk, noted_ends
+from tiered.local.directory.view import gone_partitions, gone_text, left_the_disk, noted_ends
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.lock import LOCK_NAME, UPLOADER_LOCK_NAME, DirectoryLock, Holder
 from tiered.local.disk.topics import TopicInfo
@@ -243,13 +243,13 @@ def partition_status(tiers: Tiers, facts: TopicFacts, partition: int, notes: Dis
         status.trouble("problem", f"the topic is {facts.local_id} on this disk and {facts.remote_id} in the bucket")
     if tiers.local is not None and status.tp in notes.gone:
         bucket = status.tp in notes.uploads or status.tp in notes.known
-        told = gone_told(tiers.local.directory, status.tp, notes.gone[status.tp], tiered=bucket)
+        told = gone_text(tiers.local.directory, status.tp, notes.gone[status.tp], tiered=bucket)
         status.trouble("damaged", f"its directory is gone from this disk; {told}")
     if tiers.local is not None and status.tp not in notes.present:
         status.elsewhere = notes.elsewhere(status.tp)
     if tiers.local is not None and status.tp in notes.present:
         try:
-            _look_at_disk(status, tiers.local, notes.uploads.get(status.tp), notes.budget)
+            _add_disk(status, tiers.local, notes.uploads.get(status.tp), notes.budget)
         except (CorruptionError, LocalIOError, NotFoundError) as error:
             status.positions = None
             if not left_the_disk(tiers.local.files, tiers.local.directory, status.tp, error):
@@ -271,7 +271,7 @@ def partition_status(tiers: Tiers, facts: TopicFacts, partition: int, notes: Dis
     return status
 
 
-def _look_at_disk(status: PartitionStatus, local: LocalLog, upload: PartitionUpload | None, budget: Budget) -> None:
+def _add_disk(status: PartitionStatus, local: LocalLog, upload: PartitionUpload | None, budget: Budget) -> None:
     """Fill in this disk's part. Raises CorruptionError, LocalIOError and NotFoundError if it cannot be read."""
     log = local.partition(status.tp)
     status.positions = log.positions()
@@ -333,7 +333,7 @@ def _start(local: Positions | None, pinned: CatalogView | None) -> int:
     return min([*starts, pinned.start_offset] if pinned is not None else starts, default=0)
 
 
-def deleting_told(statuses: Iterable[PartitionStatus]) -> str:
+def deleting_text(statuses: Iterable[PartitionStatus]) -> str:
     """Return ``deleting``, with its beginning if known, for partitions of one topic. Empty if it is not deleted."""
     found = [status for status in statuses if status.deleting]
     since = [status.deleting_since_ms for status in found if status.deleting_since_ms is not None]

@@ -52,7 +52,7 @@ def run_program(load: Callable[[], Callable[[], object]], *, extra: str) -> NoRe
     if ours:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     for name, _, _ in _STREAMS[1:]:
-        _settle(name)
+        _flush(name)
     sys.exit(status if isinstance(status, int | str) else 0)
 
 
@@ -66,7 +66,7 @@ def _open_what_is_closed() -> None:
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
-def _settle(name: str) -> None:
+def _flush(name: str) -> None:
     """Flush a stream. If its reader is gone, replace it with the null device, so that the flush at exit succeeds."""
     stream = getattr(sys, name)
     try:

@@ -102,7 +102,7 @@ class UploaderStatus:
         return {(line["topic"], line["partition"]): line for line in lines}
 
 
-def look_at_uploader(directory: Path, clock: Clock) -> UploaderStatus:
+def ask_uploader(directory: Path, clock: Clock) -> UploaderStatus:
     """Ask the uploader that holds the directory's lock. Take no lock."""
     files = PosixFiles()
     lock, pauses = uploader_lock(directory, files), PauseFile(directory, files).read()

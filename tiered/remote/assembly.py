@@ -108,7 +108,7 @@ class SegmentScan:
     def runs(self, data: bytes | memoryview) -> Iterator[tuple[BatchHeader, memoryview] | BatchRun]:
         """Yield what :meth:`feed` yields, but plain batches (v2, in order, wanted offsets) as undecoded runs."""
         view = memoryview(data)
-        summing = self._begin_piece(view)
+        summing = self._count_piece(view)
         pieces = [] if self.done else [view]
         if self._held_bytes:
             at = self._hold(view)
@@ -179,7 +179,7 @@ class SegmentScan:
         if self._dense and self._next < self._offsets.next:
             raise self._corrupt(f"offsets {self._next} to {self._offsets.next} are missing")
 
-    def _begin_piece(self, view: memoryview) -> bool:
+    def _count_piece(self, view: memoryview) -> bool:
         """Return True if the CRC of ``view`` is to be combined from those of its batches.
 
         Return False for the last piece of a segment: none of its batches may be returned before the checksum of all is

@@ -178,9 +178,9 @@ def rewrite_group(
         return True
 
     try:
-        kept.begin_segment()
+        kept.start_segment()
         yield from shop.read(in_turn(rows), take)
-        txns = kept.take_aborted()
+        txns = kept.drain_aborted()
         same = not always and len(rows) == 1 and output.written == (rows[0].size, rows[0].crc)
         # A hole at the end would lose the newest producers, because nothing after it has them.
         ends = not output.written[0] and rows[-1].next == next_offset

@@ -142,7 +142,7 @@ class Updated(Generic[T_co]):
     written: bool
 
 
-def look_at(key: str, decode: Callable[[Object], T], max_bytes: int = MAX_BODY_BYTES) -> Look[T | None]:
+def read_cell(key: str, decode: Callable[[Object], T], max_bytes: int = MAX_BODY_BYTES) -> Look[T | None]:
     """Return a look: one GET of ``key``. The value is None without an object."""
 
     def look() -> Steps[Tagged[T | None]]:
@@ -239,11 +239,11 @@ def replace_once(
             return Updated(wanted.value, done.etag, written=True)
         if done.status is PutStatus.ABSENT and cell.gone is not None:
             raise cell.gone()
-        now = yield from _look_after_loss(cell, deadline)
+        now = yield from _read_after_loss(cell, deadline)
     except CommitUnknown:
         if not last_look:
             raise
-        now = yield from _look_after_loss(cell, deadline)
+        now = yield from _read_after_loss(cell, deadline)
         if now.etag == etag:  # the PUT may still be on its way
             raise
     return Updated(now.value, now.etag, written=cell.is_ours(now.value, wanted.value))
@@ -263,7 +263,7 @@ def _none_won(cell: Cell[T], attempts: int, deadline: Deadline) -> RemoteUnavail
     return RemoteUnavailableError(text, hint="try again")
 
 
-def _look_after_loss(cell: Cell[T], deadline: Deadline) -> Steps[Tagged[T]]:
+def _read_after_loss(cell: Cell[T], deadline: Deadline) -> Steps[Tagged[T]]:
     """Look until the store answers. Until then a PUT may have lost to an earlier attempt of its own."""
     attempt = 0
     while True:

@@ -37,7 +37,7 @@ from tiered.remote.conditional_put import (
     NextBody,
     conditional_put,
     deadline_after,
-    look_at,
+    read_cell,
     replace_once,
     stored_bytes,
 )
@@ -132,7 +132,7 @@ def read_pins(root: Root) -> Steps[Pins]:
     return Pins(min(versions, default=None), len(versions), tuple(expired), date_ms, readers, tuple(stale))
 
 
-def let_go(topic: str, partition: int, name: str) -> str:
+def snapshot_hint(topic: str, partition: int, name: str) -> str:
     """Return the hint for a damaged snapshot, which blocks garbage collection of its partition."""
     where = f"{topic}:{partition}"
     return (
@@ -168,7 +168,7 @@ def _version_of(root: Root, key: str, data: bytes) -> int | None:
     try:
         kept = decode_kept(data, key=key)
     except CorruptionError as damage:
-        damage.hint = let_go(root.topic, root.partition, name)
+        damage.hint = snapshot_hint(root.topic, root.partition, name)
         raise
     return None if kept is None else kept.version
 
@@ -259,7 +259,7 @@ class Pin:
             self._renew_at = now.monotonic + RENEW_AGAIN_MS / 1000
             return
         LOGGER.warning("pin_expired partition=%s key=%s version=%s", self.name, self.key, self.version)
-        yield from self._anew()
+        yield from self._hold_newest()
 
     def drop(self) -> Steps[None]:
         """Delete the pin. Never raises: one that cannot be deleted expires."""
@@ -276,7 +276,7 @@ class Pin:
         if why:
             LOGGER.warning("pin_not_deleted partition=%s key=%s error=%s", self.name, key, why)
 
-    def _anew(self) -> Steps[None]:
+    def _hold_newest(self) -> Steps[None]:
         refresh = self._refresh
         yield from self.drop()
         try:
@@ -319,7 +319,7 @@ class Pin:
         """
         body = json.dumps({"version": self.version, _UID: self.key.rpartition("/")[2]}).encode()
         # The key is unique: an object found after a lost PUT came from an earlier attempt.
-        cell: Cell[bytes | None] = Cell(self.key, self.name, look_at(self.key, stored_bytes), operator.eq)
+        cell: Cell[bytes | None] = Cell(self.key, self.name, read_cell(self.key, stored_bytes), operator.eq)
         done = yield from replace_once(cell, etag, NextBody(body, body), (yield from deadline_after(PIN_DEADLINE_MS)))
         self._etag = done.etag if done.written else ""
         if not self._etag:

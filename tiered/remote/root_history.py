@@ -22,7 +22,7 @@ from tiered.errors import CommitUnknown, ConfigError, CorruptionError, RemoteUna
 from tiered.format.crc import crc32c
 from tiered.format.keys import Role, hist_key, hist_prefix, parse_hist_key
 from tiered.format.root import STATE_DELETING, Root, decode_root, encode_root
-from tiered.remote.conditional_put import Cell, Deadline, NextBody, Planned, Tagged, look_at, update
+from tiered.remote.conditional_put import Cell, Deadline, NextBody, Planned, Tagged, read_cell, update
 from tiered.store.base import (
     ABSENT,
     Get,
@@ -75,7 +75,7 @@ def store_copy(root: Root, deadline: Deadline) -> Steps[None]:
             _compare(root, found, key)
         return found is not None
 
-    look = look_at(key, lambda got: decode_root(got.data, key=key))
+    look = read_cell(key, lambda got: decode_root(got.data, key=key))
     cell: Cell[Root | None] = Cell(key, f"{root.where}, a copy of it", look, is_copy)
     try:
         yield from update(cell, copy, deadline, seen=Tagged(None))

@@ -24,7 +24,7 @@ from tiered.remote.conditional_put import (
     Planned,
     Tagged,
     deadline_after,
-    look_at,
+    read_cell,
     update,
 )
 from tiered.remote.root_view import root_get
@@ -110,7 +110,7 @@ def _make_root(ids: PartitionIds, partition: int, owner: str, deadline: Deadline
             raise CorruptionError(f"{first.where}: {violations[0]}", path_or_key=first.key)
         return NextBody(encode_root(first), first)
 
-    look = look_at(key, lambda got: decode_root(got.data, key=key), MAX_OBJECT_BYTES)
+    look = read_cell(key, lambda got: decode_root(got.data, key=key), MAX_OBJECT_BYTES)
     cell: Cell[Root | None] = Cell(key, f"{ids.topic}-{partition}, a new root", look, _same_commit)
     done = yield from update(cell, first_root, deadline, seen=Tagged(None))
     return None if done.written else done.value

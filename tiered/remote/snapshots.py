@@ -48,9 +48,9 @@ from tiered.format.user_snapshot import (
 )
 from tiered.plan.invariants import check_root
 from tiered.remote.catalog_view import CatalogView
-from tiered.remote.conditional_put import Cell, NextBody, deadline_after, look_at, replace_once, stored_bytes
+from tiered.remote.conditional_put import Cell, NextBody, deadline_after, read_cell, replace_once, stored_bytes
 from tiered.remote.pages import PageCache
-from tiered.remote.pins import let_go
+from tiered.remote.pins import snapshot_hint
 from tiered.remote.root_history import history
 from tiered.remote.root_view import RootView, root_get
 from tiered.store.base import Head, NewId, Object, Steps, list_all
@@ -304,7 +304,7 @@ def load_snapshot(view: RootView, name: str) -> Steps[Taken | None]:
     try:
         return (yield from _load(view, snap_key(view.topic_id, view.partition, name)))
     except CorruptionError as damage:
-        damage.hint = let_go(view.topic, view.partition, name)
+        damage.hint = snapshot_hint(view.topic, view.partition, name)
         raise
 
 
@@ -380,7 +380,7 @@ def _swap(view: RootView, key: str, body: bytes, etag: str) -> Steps[str | None]
     Raises as ``conditional_put``.
     """
     hint = f"what is under {key} may still change: `tiered snapshot list` shows it; nothing else was changed"
-    cell: Cell[bytes | None] = Cell(key, view.name, look_at(key, stored_bytes, MAX_OBJECT_BYTES), _is_body, hint)
+    cell: Cell[bytes | None] = Cell(key, view.name, read_cell(key, stored_bytes, MAX_OBJECT_BYTES), _is_body, hint)
     deadline = yield from deadline_after(SNAPSHOT_DEADLINE_MS)
     done = yield from replace_once(cell, etag, NextBody(body, body), deadline, last_look=True)
     return done.etag if done.written else None

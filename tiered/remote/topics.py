@@ -46,7 +46,7 @@ from tiered.remote.conditional_put import (
     Planned,
     Tagged,
     deadline_after,
-    look_at,
+    read_cell,
     update,
 )
 from tiered.remote.root_view import root_get
@@ -204,7 +204,7 @@ def _update(
 ) -> Steps[tuple[TopicEntry, bool]]:
     """Change the entry of ``name``. Return it, and True if this call wrote it."""
     key = topic_key(name)
-    look = look_at(key, lambda got: decode_topic(got.data, key=key), MAX_ENTRY_BYTES)
+    look = read_cell(key, lambda got: decode_topic(got.data, key=key), MAX_ENTRY_BYTES)
     done = yield from update(Cell(key, f"topic {name}", look, _holds_change, hint), change, deadline)
     if done.value is None:
         raise ValueError(f"{key}: a change left no entry")

@@ -51,7 +51,7 @@ def plan_entry(topic: str) -> Steps[tuple[TopicEntry, list[RepairAction]]]:
 
     Raises UnknownTopicError if neither an entry nor a root is of this topic, CorruptionError if several topic ids are.
     """
-    there = yield from _look(topic)
+    there = yield from _read_object(topic)
     if there.entry is not None and not there.problem:
         there = yield from _compared(there, there.entry)
     if there.entry is not None and not there.problem:
@@ -72,7 +72,7 @@ def plan_entry(topic: str) -> Steps[tuple[TopicEntry, list[RepairAction]]]:
     return entry, [action]
 
 
-def _look(topic: str) -> Steps[RegistryObject]:
+def _read_object(topic: str) -> Steps[RegistryObject]:
     key = topic_key(topic)
     got = yield Get(key, 0, MAX_ENTRY_BYTES + 1)
     if not isinstance(got, Object):

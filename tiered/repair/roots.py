@@ -52,7 +52,7 @@ from tiered.remote.conditional_put import (
     NextBody,
     conditional_put,
     deadline_after,
-    look_at,
+    read_cell,
     replace_once,
     stored_bytes,
 )
@@ -112,7 +112,7 @@ def plan_root(ground: Ground) -> Steps[tuple[list[RepairAction], CatalogView | N
     Raises CorruptionError where two roots are possible, NotFoundError and ConfigError for a version to go back to.
     """
     topic_id, tp, options = ground.entry.topic_id, ground.tp, ground.options
-    there = yield from _look(ground)
+    there = yield from _read_root(ground)
     if options.to_version is not None:
         return (yield from _planned(ground, there, "as was asked", (yield from _go_back(ground, there))))
     there, why = yield from _flaw(ground, there)
@@ -156,7 +156,7 @@ def plan_shorter(ground: Ground) -> Steps[tuple[list[RepairAction], CatalogView 
     A root that names missing later objects belongs to a bucket that was copied while it was written. Nothing exists
     after the end of the new root.
     """
-    there = yield from _look(ground)
+    there = yield from _read_root(ground)
     if there.root is None:
         return [], None
     copies = yield from find_copies(ground.entry.topic_id, ground.tp, there.root)
@@ -168,7 +168,7 @@ def plan_shorter(ground: Ground) -> Steps[tuple[list[RepairAction], CatalogView 
     return (yield from _planned(ground, there, why, base))
 
 
-def _look(ground: Ground) -> Steps[There]:
+def _read_root(ground: Ground) -> Steps[There]:
     key = root_key(ground.entry.topic_id, ground.tp.partition)
     got = yield root_get(key)
     if not isinstance(got, Object):
@@ -184,7 +184,7 @@ def _flaw(ground: Ground, there: There) -> Steps[tuple[There, str]]:
         return there, f"the operator chose version {ground.options.from_version}"
     newest = yield from find_newest_copy(there.root)
     if newest.contradicts(there.root):
-        there = yield from _look(ground)  # commits that were made while the copies were listed are no proof
+        there = yield from _read_root(ground)  # commits that were made while the copies were listed are no proof
     older = newest.contradicts(there.root) if there.root is not None else "it is gone"
     return there, f"an older root was put back: {older}" if older else ""
 
@@ -464,7 +464,7 @@ def _put_root(ground: Ground, root: Root, there: There, bench: Workbench) -> Ste
     stored = yield from store_pages(spill(root, stamp), deadline)
     body = root_body(stored)
     cell: Cell[bytes | None] = Cell(
-        root.key, what, look_at(root.key, stored_bytes, MAX_OBJECT_BYTES), operator.eq, "plan again"
+        root.key, what, read_cell(root.key, stored_bytes, MAX_OBJECT_BYTES), operator.eq, "plan again"
     )
     done = yield from replace_once(cell, there.etag, NextBody(body, body), deadline)
     if not done.written:

@@ -230,7 +230,7 @@ class _Build:
         """Build the directory, rename it to its name and return the new volume id."""
         yield Emit(Passed(0, "", sum(plan.size_bytes for plan in self.plans)))
         try:
-            yield Blocking(self._begin_beside)
+            yield Blocking(self._make_temporary)
             for plan in self.plans:
                 yield from self._partition(plan)
             return (yield from blocking(self._finish))
@@ -241,7 +241,7 @@ class _Build:
             self._give_up()
             raise
 
-    def _begin_beside(self) -> None:
+    def _make_temporary(self) -> None:
         """Make the temporary directory. Replace an empty directory of the final name by one as empty now.
 
         A mount point cannot be replaced. This attempt reports it before anything is fetched.
@@ -376,7 +376,7 @@ class _Segment:
         """Fetch, check and write everything. Return notes on what was rebuilt. Raises CorruptionError."""
         stored = yield from self._fetch_log()
         indexes, why = yield from self._bundle()
-        return (yield from blocking(partial(stored._settle, indexes, why)))
+        return (yield from blocking(partial(stored._finish_segment, indexes, why)))
 
     def run_until(self, end: int, before: Row | None) -> Steps[list[str]]:
         """Restore the part of the segment below ``end``, where a batch begins. Return notes on what was rebuilt.
@@ -417,7 +417,7 @@ class _Segment:
         kept = files.read(txns) if files.state(txns) is not None else b""
         cut = replace(self, row=self.row._replace(next=end, size=found.size_bytes), is_cut=True)
         told = None if indexes is None else SealedIndexes(rebuilt.offset_bytes(), rebuilt.time_bytes(), kept, b"", ())
-        notes = cut._settle(told, why)
+        notes = cut._finish_segment(told, why)
         if not found.size_bytes:
             for path in (self._path, self._path.with_suffix(SEAL_SUFFIX), txns):
                 files.unlink(path)
@@ -425,7 +425,7 @@ class _Segment:
                 files.unlink(self.directory / name)
         return notes
 
-    def _settle(self, indexes: SealedIndexes | None, why: str) -> list[str]:
+    def _finish_segment(self, indexes: SealedIndexes | None, why: str) -> list[str]:
         """Check the segment on disk and write its side files."""
         findings = Findings(self._key)
         self.beside.begin(self.row.base)

@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from tiered.errors import ConfigError, install_command
-from tiered.spark.worker_setup import end_quietly, tell_warnings
+from tiered.spark.worker_setup import end_quietly, log_warnings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,5 +64,5 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(TieredDataSource)
 
 
-tell_warnings()  # here, because unpickling anything of this package imports this module first
+log_warnings()  # here, because unpickling anything of this package imports this module first
 end_quietly()

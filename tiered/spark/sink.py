@@ -36,7 +36,7 @@ from tiered.spark.sink_topics import SinkTopics
 from tiered.spark.staging import Job, Staged, TaskStaging
 from tiered.spark.stores import capabilities_of, store_of
 from tiered.spark.trigger_pace import TriggerPace
-from tiered.spark.worker_setup import begin_task, keep_modules
+from tiered.spark.worker_setup import keep_modules, start_task
 from tiered.spark.write_options import WriteOptions
 from tiered.spark.write_schema import WriteSchema
 from tiered.store.base import Capabilities
@@ -82,7 +82,7 @@ class WritePlan:
 
     def stage(self, rows: Iterator[pa.RecordBatch], job: Job) -> TaskStaged:
         """Store all rows of one task and return the acknowledged segments."""
-        begin_task()
+        start_task()
         store = store_of(self.options.path, self.options)
         staging = TaskStaging(store, self.schema, self.topics.finder(store), job, self.capabilities)
         return TaskStaged(job, staging.write(rows))

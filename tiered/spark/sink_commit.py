@@ -55,7 +55,7 @@ def commit_batch(
     if adopted and topics is None:
         _logger.info("sink_replayed txn=%s batch=%d: what was decided before is committed", txn, batch)
     elif adopted and topics is not None:
-        _tell_used_before(txn, rows, topics, landed)
+        _warn_used_before(txn, rows, topics, landed)
     return landed
 
 
@@ -83,7 +83,7 @@ def _decided_for_what_is_gone(txn: str, batch: int, rows: StagedRows, *, is_job:
     )
 
 
-def _tell_used_before(txn: str, rows: StagedRows, topics: Mapping[UUID, str], landed: Sequence[Landed]) -> None:
+def _warn_used_before(txn: str, rows: StagedRows, topics: Mapping[UUID, str], landed: Sequence[Landed]) -> None:
     """Warn that an earlier run under the same id counts, not this one. Raises ConfigError if its topics differ."""
     decided = {each.topic_id: each.root.topic for each in landed}
     ours = {topic_id: topics[topic_id] for topic_id, _ in rows}

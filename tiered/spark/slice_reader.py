@@ -20,7 +20,7 @@ from tiered.spark.slices import Cuts, Piece, Slice, cut_slices, cuts_of, rows_to
 from tiered.spark.stores import store_of
 from tiered.spark.subscription import planning_pool
 from tiered.spark.task_reader import Batches, PinnedPiece, Sources
-from tiered.spark.worker_setup import begin_task
+from tiered.spark.worker_setup import start_task
 from tiered.store.base import Store
 from tiered.store.driver import drive
 
@@ -54,7 +54,7 @@ class SliceReader:
         """
         if not isinstance(partition, Slice):  # a query without slices is one call with an empty partition
             return
-        begin_task()
+        start_task()
         schema = arrow_schema_of(self._schema)
         columns = column_names(self._schema)
         sources = Sources(store or self.store(), self.options.local_dir)

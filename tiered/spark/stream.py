@@ -105,7 +105,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges, losses = lag(begun, extents)
         self._newest = StreamOffset({tp: extent.end for tp, extent in extents.items()}, _topic_ids(extents))
         if self._options.read.fail_on_data_loss:
-            self._tell(losses)
+            self._warn(losses)
         if not isinstance(limit, ReadAllAvailable):
             if self._is_held_back(ranges):
                 return start
@@ -113,7 +113,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = end_of(begun, ranges, extents)
         if end is begun:
             return start
-        self._tell(losses)
+        self._warn(losses)
         self._last_batch = self._clock.monotonic()
         return end.to_json()
 
@@ -225,7 +225,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             watch.extents()
             return list(self._slices.cut(watch.pieces(ranges, topic_ids, self._lost)))
 
-    def _tell(self, losses: list[Loss]) -> None:
+    def _warn(self, losses: list[Loss]) -> None:
         for loss in losses:
             self._lost(loss)
 

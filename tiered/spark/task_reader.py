@@ -123,7 +123,7 @@ class PinnedPiece:
         yield self._at, self._as_planned()
         if self._at >= self._piece.end:
             return
-        stream = self._anew()
+        stream = self._reopened()
         if self._pin is not None and self._gone is not None and stream is not None:
             raise self._not_held(self._pin, self._gone)
         while self._at < self._piece.end:
@@ -188,7 +188,7 @@ class PinnedPiece:
 
     # -- elsewhere -----------------------------------------------------------------------------------------------
 
-    def _anew(self) -> PartitionStream | None:
+    def _reopened(self) -> PartitionStream | None:
         """Return both tiers as they are now; None if the topic of the piece is deleted or was made again.
 
         Raises CorruptionError for a missing registry entry, and for a root that is missing or older than the planned

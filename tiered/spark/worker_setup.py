@@ -1,7 +1,7 @@
 """Setup of Spark's Python workers: modules hidden from the garbage collector, warnings written to the log.
 
 A library leaves the handling of its log to the program, but a worker's program has no configuration. Without
-:func:`tell_warnings`, warnings about offsets skipped under ``failOnDataLoss=false`` would be lost.
+:func:`log_warnings`, warnings about offsets skipped under ``failOnDataLoss=false`` would be lost.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def keep_modules() -> None:
         gc.freeze()
 
 
-def begin_task() -> None:
+def start_task() -> None:
     """Call :func:`keep_modules` once more at the beginning of a worker's second task. Call this in each task.
 
     By then the first task has loaded the SDK of a store and (in Spark's own code) pandas, which cost 10 ms of each
@@ -97,7 +97,7 @@ class WorkerHandler(logging.Handler):
             sys.stderr.flush()
 
 
-def tell_warnings() -> None:
+def log_warnings() -> None:
     """Add the handler, once. Do nothing outside of a worker."""
     logger = logging.getLogger("tiered")
     if is_worker() and not any(isinstance(handler, WorkerHandler) for handler in logger.handlers):

@@ -15,7 +15,7 @@ from tiered.store.key_rules import check_request
 from tiered.store.s3 import BUFFERS, S3Store, free_buffers, lendable_bytes
 from tiered.store.s3_clients import origin_of
 from tiered.store.s3_errors import NeedsGet, NeedsHead, follow_up_of, translate, without_data
-from tiered.store.s3_requests import S3Target, call_for, expect_of_large, forbid_redirect, outcome_of, tell_page
+from tiered.store.s3_requests import S3Target, call_for, expect_of_large, forbid_redirect, mark_foreign_page, outcome_of
 from tiered.store.sources import PIECE_BYTES
 from tiered.store.threads import ThreadPool, main_has_ended
 
@@ -149,7 +149,7 @@ class AioS3Store:
             raise ConfigError(f"cannot connect to {self.url}: {error}", hint="check region and endpoint") from error
         client.meta.events.register("before-call.s3", forbid_redirect)
         client.meta.events.register("before-call.s3", expect_of_large)
-        client.meta.events.register("response-received.s3", tell_page)
+        client.meta.events.register("response-received.s3", mark_foreign_page)
         return _Client(client, exits, origin)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tiered.errors import ConfigError, install_command
-from tiered.store.s3_requests import S3Target, expect_of_large, forbid_redirect, tell_page
+from tiered.store.s3_requests import S3Target, expect_of_large, forbid_redirect, mark_foreign_page
 
 IDLE_CLIENTS = 4
 """Unused clients that are kept for the next store; their connections are closed."""
@@ -94,7 +94,7 @@ class S3Clients:
             raise ConfigError(f"cannot connect to {target.url}: {error}", hint="check region and endpoint") from error
         boto.meta.events.register("before-call.s3", forbid_redirect)
         boto.meta.events.register("before-call.s3", expect_of_large)
-        boto.meta.events.register("response-received.s3", tell_page)
+        boto.meta.events.register("response-received.s3", mark_foreign_page)
         errors = (exceptions.BotoCoreError, exceptions.ClientError, parsers.ResponseParserError, OSError)
         return S3Client(boto, errors, origin)
 

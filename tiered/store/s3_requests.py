@@ -68,11 +68,11 @@ _CRC32C_BASE64_CHARS = 8
 _PAGE_LOOK_BYTES = 64
 _HTML = (b"<!doctype html", b"<html")
 NO_XML = "NoXML"
-"""Our own code for a response that :func:`tell_page` found to be no XML."""
+"""Our own code for a response that :func:`mark_foreign_page` found to be no XML."""
 
 CUT_SHORT = "CutShort"
-"""Our own code for a 404 whose body, as :func:`tell_page` found, is shorter than its length: a truncated response does
-not say what is absent.
+"""Our own code for a 404 whose body, as :func:`mark_foreign_page` found, is shorter than its length: a truncated
+response does not say what is absent.
 """
 ARCHIVES = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 """Storage classes whose objects must be restored first; ``INTELLIGENT_TIERING`` has a status of its own."""
@@ -187,7 +187,7 @@ def expect_of_large(params: dict[str, Any], **_: Any) -> None:
         del headers["Expect"]
 
 
-def tell_page(parsed_response: dict[str, Any] | None, response_dict: dict[str, Any] | None, **_: Any) -> None:
+def mark_foreign_page(parsed_response: dict[str, Any] | None, response_dict: dict[str, Any] | None, **_: Any) -> None:
     """Handle ``response-received.s3``: mark a success whose body is no XML, and a 404 that was truncated.
 
     The SDK takes the first for truncated XML and makes it "500, try again"; truncated XML still begins like XML. Of the

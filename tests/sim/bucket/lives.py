@@ -33,7 +33,7 @@ from tiered.model import NewRecord, TopicPartition
 from tiered.plan.maintenance import PIN_MS, ROUTINE, MaintenanceKind
 from tiered.plan.ownership import VolumeProof
 from tiered.remote.catalog import Catalog
-from tiered.remote.gc.deletion import begin_deletion, tend_deletion
+from tiered.remote.gc.deletion import start_deletion, tend_deletion
 from tiered.remote.gc.sink_orphans import sweep_decisions
 from tiered.remote.gc.strays import sweep_strays
 from tiered.remote.maintain import Maintainer
@@ -385,7 +385,7 @@ def delete_topics(world: World, process: SteppedProcess, name: str, config: Topi
             for number in range(entry.partitions):
                 world.ledger.logs[entry.topic_id, number].may_be_deleted = True
             world.note(process, f"deletes {name}")
-            yield from begin_deletion(entry, str(process))
+            yield from start_deletion(entry, str(process))
             world.counts["marked"] += 1
         elif entry.state == STATE_DELETING:
             yield from tend_deletion(entry, str(process))

@@ -229,7 +229,7 @@ def test_what_is_merged_meanwhile_is_looked_at_again(
 ) -> None:
     fill(tmp_path)
     before = content(tmp_path)
-    name = "look_at_part" if when == "before its look" else "erase_partition"
+    name = "find_in_part" if when == "before its look" else "erase_partition"
     work, calls = getattr(erasing, name), list[int]()
 
     def raced(store: Store, task: Task) -> Receipt:

@@ -101,7 +101,7 @@ class CaseBench(Bench):
         lock = self.log._directory_lock
         assert lock is not None
         assert lock._handle is not None
-        lock._let_go()
+        lock._release()
         for segment in (*self.writer.segments.closing, self.writer.segments.active):
             segment.close()
 

@@ -17,7 +17,7 @@ from tiered.errors import CorruptionError, RemoteUnavailableError, TieredError
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import MaintenanceKind
 from tiered.program.maintenance_loop import MaintenanceLoop, Scope
-from tiered.remote.gc.deletion import begin_deletion
+from tiered.remote.gc.deletion import start_deletion
 from tiered.remote.maintain import ActionResult, Maintainer
 from tiered.remote.topics import load_topic
 from tiered.store.base import Store
@@ -162,7 +162,7 @@ def test_a_damaged_partition_of_a_deleted_topic_keeps_no_other_from_its_destruct
     store = place.open(StoreOptions(clock=SystemClock()))
     entry = drive(store, load_topic("d"))
     assert entry is not None
-    drive(store, begin_deletion(entry, "m"))
+    drive(store, start_deletion(entry, "m"))
     (root,) = (tmp_path / "store").glob(f"??/{entry.topic_id.hex}-1/root.obj")
     root.write_bytes(root.read_bytes()[:-1])
     told = Told()

@@ -148,7 +148,7 @@ class CleaningRound:
         unchanged = 0  # bytes at the start of a segment that may stay
         try:
             for segment in group:
-                kept.begin_segment(segment.modified_ms)
+                kept.start_segment(segment.modified_ms)
                 for left in self._cleaned(segment, kept):
                     self._spend(left.size, len(left.left))
                     if copy is None and left.same:
@@ -160,7 +160,7 @@ class CleaningRound:
                     copy.append_run(left.left)
             self._check()
             self._spend(0, 0)  # a stop or a pause may have come during the last batches
-            txns = kept.take_aborted()
+            txns = kept.drain_aborted()
             if copy is None:
                 return None
             for txn in txns:

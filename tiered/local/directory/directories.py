@@ -320,7 +320,7 @@ class LocalTier:
             move(log, self._logs[target], tp, uid=self._ids.uid(), timeout_seconds=seconds)
         finally:
             self._moving.discard(tp)
-            self._look_for_failures()
+            self._check_for_failures()
 
     def report(self) -> dict[Path, UpkeepReport]:
         """Return the report on the background work of each directory that opened."""
@@ -399,11 +399,11 @@ class LocalTier:
                 work(log)
             except TieredError as error:
                 first = first or error
-        self._look_for_failures()
+        self._check_for_failures()
         if first is not None:
             raise first
 
-    def _look_for_failures(self) -> None:
+    def _check_for_failures(self) -> None:
         """Take directories offline whose disk failed in an append or on a worker. A single one raises by itself."""
         if self._only is not None:
             return

@@ -39,7 +39,7 @@ def take_inventory(directory: Path, files: Files, tiered: Collection[TopicPartit
     Raises ConfigError for directories that are no partitions or those of another topic, CorruptionError; LocalIOError
     for a disk that fails.
     """
-    seen = look_strictly(directory, files)
+    seen = read_strictly(directory, files)
     found = Inventory(
         topics=expected_topics(directory, files),
         leaving=[folder.name for folder in seen.renamed("delete")],
@@ -60,7 +60,7 @@ def take_inventory(directory: Path, files: Files, tiered: Collection[TopicPartit
     return found
 
 
-def look_strictly(directory: Path, files: Files) -> DirectoryView:
+def read_strictly(directory: Path, files: Files) -> DirectoryView:
     """Raise ConfigError that lists every directory of segments under a strange name, as Kafka refuses to start."""
     seen = DirectoryView.look(directory, files)
     bad = [folder.name for folder in seen.strange]
@@ -83,7 +83,7 @@ def finish_deletions(directory: Path, files: Files, leaving: LeavingDirectories)
     if not gone:
         return []
     topics = read_topics(directory, files)
-    moved = [tp for tp in look_strictly(directory, files).partitions if tp.topic in gone and tp.topic not in topics]
+    moved = [tp for tp in read_strictly(directory, files).partitions if tp.topic in gone and tp.topic not in topics]
     for tp in moved:
         leaving.rename(tp, 0)
     write_topics(directory, files, topics)

@@ -258,7 +258,7 @@ class ReadOnlyDirectory:
         topics = expected_topics(directory, files)
         ours = {name for name, topic in topics.items() if not topic.adopted}
         seen = DirectoryView.look(directory, files)
-        self._tell_strange([folder.name for folder in seen.strange])
+        self._warn_strange([folder.name for folder in seen.strange])
         present = seen.partitions
         broken: dict[TopicPartition, TieredError] = {}
         ids = read_topic_ids(directory, files, present, broken)
@@ -289,7 +289,7 @@ class ReadOnlyDirectory:
         except NewerFormatError:
             raise
         except (CorruptionError, LocalIOError) as error:
-            self._tell_unread(META_PROPERTIES_NAME, error)
+            self._warn_unread(META_PROPERTIES_NAME, error)
             return NO_ID
         return (meta.directory_id if meta else None) or NO_ID
 
@@ -305,7 +305,7 @@ class ReadOnlyDirectory:
                 self._partitions.pop(tp, None)
             return {}
 
-    def _tell_unread(self, name: str, error: TieredError) -> None:
+    def _warn_unread(self, name: str, error: TieredError) -> None:
         """Warn of an unreadable file that reads do not need, once."""
         if name not in self._unread:
             self._unread.add(name)
@@ -326,7 +326,7 @@ class ReadOnlyDirectory:
             buffer_bytes=self._buffer_bytes,
         )
 
-    def _tell_strange(self, names: list[str]) -> None:
+    def _warn_strange(self, names: list[str]) -> None:
         """Warn of directories that are no partitions, once and not at each look: this may be no log directory."""
         if names and names != self._strange:
             shown = ", ".join(names[:STRANGE_SHOWN]) + (", ..." if len(names) > STRANGE_SHOWN else "")
@@ -344,7 +344,7 @@ class ReadOnlyDirectory:
         try:
             return self._recovery_points.read().get(tp, 0)
         except LocalIOError as error:
-            self._tell_unread(RECOVERY_POINT_NAME, error)
+            self._warn_unread(RECOVERY_POINT_NAME, error)
             return 0
 
 
@@ -469,7 +469,7 @@ def gone_error(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: 
     )
 
 
-def gone_told(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: bool) -> str:
+def gone_text(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: bool) -> str:
     """Return the text of a check about a partition that is gone from a directory; ``tiered``: a bucket knows it."""
     return (
         f"it held records up to offset {end_offset}: put it back and open the log again; until then it is out of"

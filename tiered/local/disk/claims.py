@@ -140,9 +140,9 @@ class Claims:
                 return
             self._header = header + line_end
             self._end = self._compact_bytes = len(self._header)
-        self._take_lines(self._bytes(handle, self._end, size))
+        self._replace_lines(self._bytes(handle, self._end, size))
 
-    def _take_lines(self, data: bytes) -> None:
+    def _replace_lines(self, data: bytes) -> None:
         lines = data.split(b"\n")[:-1]  # bytes after the last line end are torn
         for number, line in enumerate(lines):
             entries = _parsed(line)

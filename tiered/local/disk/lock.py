@@ -112,7 +112,7 @@ class DirectoryLock:
         try:
             self._files.write_at(handle, json.dumps(note).encode() + b"\n", 0)  # a longer one of the dead ends below
         except TieredError:
-            self._let_go()
+            self._release()
             raise
 
     @property
@@ -168,9 +168,9 @@ class DirectoryLock:
             if self._owner == os.getpid():  # a forked child only closes its copy: the note is the parent's
                 self._files.truncate(self._handle, 0)
         finally:
-            self._let_go()
+            self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         _HELD.discard(self)
         if self._handle is None:
             return
@@ -180,10 +180,10 @@ class DirectoryLock:
             self._files.close(self._handle)
         self._handle = None
 
-    def _let_go_of_copy(self) -> None:
+    def _close_copy(self) -> None:
         """Close the copy in a forked child, unless its number is another file's by now."""
         if self._handle is not None and self._file is not None and _file_of(self._handle) == self._file:
-            self._let_go()
+            self._release()
 
     def tell(self, **fields: str) -> None:
         """Add to the note of a lock that this object holds, for :meth:`note` in other processes."""
@@ -219,13 +219,13 @@ _HELD: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
 """Locks that this process holds."""
 
 
-def _let_go_after_fork() -> None:
+def _release_after_fork() -> None:
     for lock in list(_HELD):
         with contextlib.suppress(Exception):  # one that cannot be closed must not stop the others
-            lock._let_go_of_copy()
+            lock._close_copy()
 
 
-os.register_at_fork(after_in_child=_let_go_after_fork)
+os.register_at_fork(after_in_child=_release_after_fork)
 
 
 def _file_of(handle: int) -> tuple[int, int] | None:

@@ -30,7 +30,7 @@ from tiered.local.disk.names import tells_of_producers
 from tiered.local.recovery.order import BatchOrder
 from tiered.local.segment.indexes import SegmentIndexes, load_growing
 from tiered.local.segment.scan import LogFile
-from tiered.local.segment.side_files import SegmentPlace, abort_markers, settle_txn_index
+from tiered.local.segment.side_files import SegmentPlace, abort_markers, verify_txn_index
 from tiered.model import EpochEntry
 
 LOGGER = logging.getLogger("tiered.local")
@@ -128,7 +128,7 @@ class Rebuilding:
             self.indexes.extend(found)
         return found
 
-    def take_back(self, offset: int) -> None:
+    def retract(self, offset: int) -> None:
         """Drop entries from ``offset`` on: their batch was not where it said."""
         self.indexes.truncate_to(offset)
         self.epochs = [entry for entry in self.epochs if entry.start_offset < offset]
@@ -144,7 +144,7 @@ class Rebuilding:
 def rebuild_txn_index(files: Files, place: SegmentPlace) -> None:
     """Replace the ``.txnindex`` of a sealed segment if it contradicts the log."""
     try:
-        settle_txn_index(files, place, None)
+        verify_txn_index(files, place, None)
     except CorruptionError as error:
         path = place.directory / txn_index_name(place.base_offset)
         LOGGER.warning("txn_index_not_rebuilt path=%s error=%s", path, error)

@@ -39,7 +39,7 @@ from tiered.local.segment.indexes import (
     lost_end,
     store_indexes,
 )
-from tiered.local.segment.replacement import settle_leftovers, split_overflowed
+from tiered.local.segment.replacement import finish_replacements, split_overflowed
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX
 from tiered.local.segment.side_files import SegmentPlace
@@ -115,7 +115,7 @@ class Recovery:
         """
         self._clean, self._lost = clean, recovery_point == LOST_POINT
         while True:
-            bases = settle_leftovers(self._files, self._directory)
+            bases = finish_replacements(self._files, self._directory)
             try:
                 self._check_overflow(bases)
                 return self._load(bases, clean=clean, recovery_point=recovery_point, start_offset=start_offset)
@@ -337,7 +337,7 @@ class Recovery:
                 if found is not None:
                     if reached == 0:
                         segment.first_timestamp = found.first_timestamp
-                    self._look_for_producer(segment.base_offset, found.producers, found.transactional)
+                    self._note_producer(segment.base_offset, found.producers, found.transactional)
                     reached = walk.position
                 for span, view in walk.whole(piece if found is None else piece[found.used :]):
                     try:
@@ -350,17 +350,17 @@ class Recovery:
                     if not order.fits(span, header.base_offset):
                         continue
                     if span.base_offset < before:
-                        learnt.take_back(span.base_offset)
+                        learnt.retract(span.base_offset)
                     if reached == 0:
                         segment.first_timestamp = header.max_timestamp
-                    self._look_for_producer(segment.base_offset, header.producer_id >= 0, header.is_transactional)
+                    self._note_producer(segment.base_offset, header.producer_id >= 0, header.is_transactional)
                     learnt.add(span, header, intact=order.damage is None)
                     reached = span.position + span.size
         except CorruptionError:
             order.spoil(reached)
         return reached
 
-    def _look_for_producer(self, base: int, producers: bool, transactional: bool) -> None:
+    def _note_producer(self, base: int, producers: bool, transactional: bool) -> None:
         self.met_producers = self.met_producers or producers
         if transactional:
             self._transactional.add(base)

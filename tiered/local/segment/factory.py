@@ -21,7 +21,7 @@ from tiered.local.segment.indexes import SegmentIndexes
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX, read_note
 from tiered.local.segment.sealed import SEGMENT_SUFFIXES, SealedLocalSegment
-from tiered.local.segment.side_files import SegmentPlace, abort_markers, settle_txn_index, store_txn_index
+from tiered.local.segment.side_files import SegmentPlace, abort_markers, store_txn_index, verify_txn_index
 from tiered.model import AbortedTxn, TopicPartition
 from tiered.plan.roll import jitter_ms
 
@@ -118,7 +118,7 @@ class SegmentFactory:
             first_timestamp=tail.first_timestamp,
             first_append_ms=first_append_ms,
         )
-        self._settle_txn_index(active, tail, stats)
+        self._verify_txn_index(active, tail, stats)
         if tail.largest is not None:
             active.max_timestamp, active.max_timestamp_offset = tail.largest
         if stats is not None and stats.appended_ms >= 0:
@@ -128,7 +128,7 @@ class SegmentFactory:
             active.preallocate()
         return active
 
-    def _settle_txn_index(self, active: ActiveSegment, tail: FoundSegment, stats: SegmentStats | None) -> None:
+    def _verify_txn_index(self, active: ActiveSegment, tail: FoundSegment, stats: SegmentStats | None) -> None:
         """Check the transaction index against the note of the close, known entries, or the log."""
         path = self.directory / txn_index_name(tail.base_offset)
         noted = stats is not None and stats.aborted >= 0
@@ -140,7 +140,7 @@ class SegmentFactory:
                 known = []
             if known is None:
                 place = SegmentPlace(self.tp, self.directory, active.path, tail.base_offset, tail.end_offset)
-                active.settle_aborted(settle_txn_index(self._files, place, stats, whole=self.starts_inside))
+                active.settle_aborted(verify_txn_index(self._files, place, stats, whole=self.starts_inside))
             else:
                 active.settle_aborted(store_txn_index(self._files, path, encode_txns(known)))
         except CorruptionError as error:

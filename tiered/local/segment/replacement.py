@@ -8,8 +8,8 @@
     4  .swap renamed to the plain name, .log first; fsync  redone
 
 Used by the splitter of overflowed segments when a log is loaded, and by a cleaner (``exchange``).
-:func:`settle_leftovers` undoes or finishes what a crash interrupted, before anything is loaded. It also removes files
-on their way out, and indexes and notes without their log (docs/kafka-semantics.md#leftovers).
+:func:`finish_replacements` undoes or finishes what a crash interrupted, before anything is loaded. It also removes
+files on their way out, and indexes and notes without their log (docs/kafka-semantics.md#leftovers).
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def _fits(base_offset: int, last_offset: int) -> bool:
     return last_offset - base_offset <= MAX_RELATIVE_OFFSET
 
 
-def settle_leftovers(files: Files, directory: Path) -> list[int]:
+def finish_replacements(files: Files, directory: Path) -> list[int]:
     """Finish or undo interrupted replacements; return the bases of the existing segments, ascending."""
     sweep_temporaries(files, directory)
     names = {name: parsed for name in files.names(directory) if (parsed := parse_local_name(name))}
@@ -264,14 +264,14 @@ def settle_leftovers(files: Files, directory: Path) -> list[int]:
         if file.suffix in INDEX_SUFFIXES and file.base not in logs and not file.work:
             path = directory / local_name(file.base, file.suffix)
             if file.suffix == TIME_INDEX_SUFFIX and file.base not in leaving:
-                _tell_of_lost_log(files, path)
+                _warn_lost_log(files, path)
             files.unlink(path)
     for name in leftover_notes(files.names(directory), logs):
         files.unlink(directory / name)
     return sorted(logs)
 
 
-def _tell_of_lost_log(files: Files, time_index: Path) -> None:
+def _warn_lost_log(files: Files, time_index: Path) -> None:
     """Log a lost ``.log``. A deletion unlinks the ``.log`` last: only one killed twice leaves this, too."""
     state = files.state(time_index)
     if state is not None and state.size:

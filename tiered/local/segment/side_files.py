@@ -12,7 +12,7 @@ A transaction whose beginning has left the disk needs its entry only where a buc
 compaction and uploads share this: a lost file would show aborted records, or hide committed ones, for ever.
 
 Nothing is written: a file beside a log that is in use is its writer's, and a rebuilt one costs a walk, never data. Only
-the open for writing repairs it (:func:`settle_txn_index`), before any read.
+the open for writing repairs it (:func:`verify_txn_index`), before any read.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def load_txn_index(files: Files, place: SegmentPlace, noted: SegmentStats | None
     return decode_txns(_Beside(files, place, noted).txn_index(), place.base_offset)
 
 
-def settle_txn_index(files: Files, place: SegmentPlace, noted: SegmentStats | None, *, whole: bool = False) -> bytes:
+def verify_txn_index(files: Files, place: SegmentPlace, noted: SegmentStats | None, *, whole: bool = False) -> bytes:
     """Return the transaction index, encoded; rewrite its file if it differs. Raises as :func:`load_side_files`.
 
     Call it only while no other thread reads or writes the segment. ``whole``: records before the first segment are

@@ -112,10 +112,10 @@ class Transactions:
             self._marked[each.name] = set((known.partitions if known else ()) or ())
         for several in ((*left.nameless, *left.known), left.later):
             for each in several:
-                self._take_in(coordinator, each)
-            self._settle(self._unfinished(coordinator))
+                self._adopt_leftover(coordinator, each)
+            self._end_all(self._unfinished(coordinator))
 
-    def _take_in(self, coordinator: TransactionCoordinator, each: Leftover) -> None:
+    def _adopt_leftover(self, coordinator: TransactionCoordinator, each: Leftover) -> None:
         """List an open transaction under its id, or end it at once. A partition that refuses delays no other."""
         epoch, now_ms = each.txn.producer_epoch, self._clock.now_ms()
         try:
@@ -128,7 +128,7 @@ class Transactions:
         except TieredError as error:
             LOGGER.error("transaction_unsettled partition=%s error=%s", each.tp, error)
 
-    def _settle(self, names: Iterable[str]) -> None:
+    def _end_all(self, names: Iterable[str]) -> None:
         for name in names:
             try:
                 with self._held(name):
@@ -255,13 +255,13 @@ class Transactions:
         for name in due:
             try:
                 with self._held(name):
-                    self._look_after(coordinator, name, now_ms)
+                    self._end_if_overdue(coordinator, name, now_ms)
             except TieredError as error:
                 first = first or error
         if first is not None:
             raise first
 
-    def _look_after(self, coordinator: TransactionCoordinator, name: str, now_ms: int) -> None:
+    def _end_if_overdue(self, coordinator: TransactionCoordinator, name: str, now_ms: int) -> None:
         state = coordinator.state(name)
         if state in _DECIDED or coordinator.is_overdue(name, now_ms):
             LOGGER.warning("transaction_ended_by_coordinator id=%s state=%s", name, state.name)
@@ -289,7 +289,7 @@ class Transactions:
         if coordinator is None:
             return self._recovered
         if not ending:
-            self._settle(self._unfinished(coordinator))
+            self._end_all(self._unfinished(coordinator))
         return self._recovered and not self._unfinished(coordinator)
 
     def _unfinished(self, coordinator: TransactionCoordinator) -> list[str]:

@@ -28,7 +28,7 @@ from tiered.remote.topics import STATE_DELETED, TopicEntry, update_topic
 from tiered.store.base import Listing, Steps, delete_keys
 
 
-def begin_deletion(entry: TopicEntry, owner: str) -> Steps[TopicEntry]:
+def start_deletion(entry: TopicEntry, owner: str) -> Steps[TopicEntry]:
     """Mark the entry first, so that no new work starts on the topic, then its roots. Repeat it after a failure."""
 
     def marked(found: TopicEntry) -> TopicEntry:

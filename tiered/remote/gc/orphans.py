@@ -35,7 +35,7 @@ from tiered.remote.gc.audit import AUDITED_KEYS, is_refused_line, write_line
 from tiered.remote.gc.garbage import page_key_of, trash_page
 from tiered.remote.gc.sink_orphans import dead_of, delete_staged, staged_objects
 from tiered.remote.pages import PageCache, PageGone, read_pages
-from tiered.remote.pins import drop_stale, let_go, read_pins
+from tiered.remote.pins import drop_stale, read_pins, snapshot_hint
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import Taken, is_held_still, list_snapshots
 from tiered.store.base import AbortUpload, ListEntry, Listing, Now, Steps, delete_keys, list_unfinished
@@ -235,7 +235,7 @@ def drop_kept(view: RootView, taken: Taken, candidates: dict[str, T]) -> Steps[N
         free = isinstance(damage, PageGone) and (taken.begun or not (yield from is_held_still(view, taken)))
         if not free:
             name = taken.source.removeprefix("snapshot ")
-            damage.hint = let_go(taken.root.topic, taken.root.partition, name)
+            damage.hint = snapshot_hint(taken.root.topic, taken.root.partition, name)
             raise
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tiered.checking.spread import CheckPart
 from tiered.erase.erase import ErasePlan, Hit, as_fields, erase_steps, receipt_steps
-from tiered.erase.parts import cut_erase_steps, join_looks, look_steps
+from tiered.erase.parts import cut_erase_steps, find_steps, join_looks
 from tiered.errors import UnknownTopicError
 from tiered.format.root import STATE_DELETING
 from tiered.model import Row, TopicPartition
@@ -88,7 +88,7 @@ def _looked(
         found = [each for each in pool.map(cut, numbers) if each is not None]
     parts = [part for each in found for part in each.parts]
     tasks = [{"part": dataclasses.asdict(part), "selection": blind.as_json()} for part in parts]
-    looks = list(zip(parts, runner.run("reading", look_at_part, tasks), strict=True))
+    looks = list(zip(parts, runner.run("reading", find_in_part, tasks), strict=True))
     return [
         join_looks(each.plan, (look for part, look in looks if part.partition == each.plan.tp.partition))
         for each in found
@@ -118,8 +118,8 @@ def _entry(store: Store, topic: str) -> TopicEntry:
 # -- in a worker -----------------------------------------------------------------------------------------------------
 
 
-def look_at_part(store: Store, task: Task) -> Receipt:
-    return drive(store, look_steps(CheckPart(**task["part"]), BlindSelection.of_json(task["selection"])))
+def find_in_part(store: Store, task: Task) -> Receipt:
+    return drive(store, find_steps(CheckPart(**task["part"]), BlindSelection.of_json(task["selection"])))
 
 
 def erase_partition(store: Store, task: Task) -> Receipt:

@@ -30,7 +30,7 @@ from tiered.program.application import Application
 from tiered.program.output import counted
 from tiered.program.progress import Progress
 from tiered.spark.stores import worker_store
-from tiered.spark.worker_setup import begin_task
+from tiered.spark.worker_setup import start_task
 from tiered.store.base import Store
 
 MASTER = "local[*,4]"
@@ -83,7 +83,7 @@ class TaskCall:
 
     def __call__(self, task: str, *more: Any) -> str:
         """Return the receipt, or the error of the library as a receipt of its own. Other errors end the attempt."""
-        begin_task()
+        start_task()
         try:
             receipt = self.work(worker_store(self.url, **self.s3), json.loads(task), *more)
         except TieredError as error:

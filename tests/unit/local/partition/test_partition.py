@@ -468,7 +468,7 @@ def test_a_power_cut_at_any_effect_of_a_roll_loses_nothing_flushed(tmp_path: Pat
     holder = bench.log._directory_lock
     assert holder is not None
     assert holder._handle is not None
-    holder._let_go()
+    holder._release()
     bench.open()
     end = bench.partition.positions().end_offset
     assert 5 <= end <= 17

@@ -38,7 +38,7 @@ class TxnBench:
         lock = self.log._directory_lock
         assert lock is not None
         if lock._handle is not None:
-            lock._let_go()
+            lock._release()
         for writer in self.log.awake():
             for segment in (*writer.segments.closing, writer.segments.active):
                 segment.close()

@@ -137,7 +137,7 @@ def clean(log: MemoryLog, now_ms: int, *, memory_bytes: int = DEDUPE_BUFFER_BYTE
     for bases in done.groups:
         batches = [batch for base in bases for batch in by_base.pop(base).batches]
         cleaned = [c for c in map(kept.clean, batches) if c is not None]
-        segments.append(MemorySegment(bases[0], b"".join(cleaned), kept.take_aborted()))
+        segments.append(MemorySegment(bases[0], b"".join(cleaned), kept.drain_aborted()))
     segments += sorted(by_base.values(), key=lambda segment: segment.base_offset)
     done.log = MemoryLog(
         tuple(segments), log.config, offset_map.end_offset, log.log_start_offset, producers=log.producers

@@ -175,7 +175,7 @@ def test_data_of_an_abort_that_the_index_forgot_holds_its_marker() -> None:
     assert not txns.is_aborted(read_header(_txn_header(0)))
     assert not txns.marker_is_idle(read_header(abort), next(decode_records(abort)))
     assert txns.marker_is_idle(read_header(abort), next(decode_records(abort)))
-    assert txns.take_retained() == ()
+    assert txns.drain_retained() == ()
 
 
 @pytest.mark.parametrize("later", [[], [AbortedTxn(1, 20, 21, 22)]])
@@ -192,7 +192,7 @@ def test_an_entry_that_was_overtaken_makes_room_for_the_next() -> None:
     assert txns.is_aborted(read_header(_txn_header(20)))
     abort = _control(ControlType.ABORT, base_offset=21)
     assert not txns.marker_is_idle(read_header(abort), next(decode_records(abort)))
-    assert txns.take_retained() == (AbortedTxn(1, 20, 21, 22),)
+    assert txns.drain_retained() == (AbortedTxn(1, 20, 21, 22),)
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -212,7 +212,7 @@ _OLD: list[tuple[bytes, bytes | None]] = [(b"k", b"1"), (b"k", b"2"), (b"t", Non
 @pytest.mark.parametrize(("modified_ms", "stays"), [(1_000, False), (1_001, True)])
 def test_old_tombstones_go_by_the_age_of_their_segment(modified_ms: int, stays: bool) -> None:
     kept = _filter({b"t": 0}, legacy_horizon_ms=1_000)
-    kept.begin_segment(modified_ms)
+    kept.start_segment(modified_ms)
     assert (kept.clean(message(1, 0, b"t", None)) is not None) == stays
 
 

@@ -77,7 +77,7 @@ def a_round(
         if not isinstance(left, bytes):
             break
         told.append(repr(kept.stats))
-    return [*told, kept.take_aborted()]
+    return [*told, kept.drain_aborted()]
 
 
 def _without_position(told: object) -> object:

@@ -17,7 +17,7 @@ from tiered.remote.conditional_put import (
     Updated,
     any_is_ours,
     deadline_after,
-    look_at,
+    read_cell,
     replace_once,
     stored_bytes,
     update,
@@ -26,7 +26,7 @@ from tiered.store.base import ABSENT, Delete, Get, Match, Object, Put, PutStatus
 
 KEY = "counter"
 Count = Updated[bytes | None]
-CELL = Cell(KEY, "the counter", look_at(KEY, stored_bytes), operator.eq)
+CELL = Cell(KEY, "the counter", read_cell(KEY, stored_bytes), operator.eq)
 
 
 @pytest.fixture
@@ -149,12 +149,12 @@ def test_without_a_token_lost_races_until_the_deadline_are_unknown(world: World)
     for number in range(1000):
         world.store.script.extend([lambda number=number: put_by_another(world, b"%d" % number), "ok"])
     with pytest.raises(CommitUnknown, match="lost"):
-        add(world, b"b", Cell(KEY, "it", look_at(KEY, stored_bytes)))
+        add(world, b"b", Cell(KEY, "it", read_cell(KEY, stored_bytes)))
 
 
 def test_makers_of_an_object_go_on_with_the_first(world: World) -> None:
     world.store.script.append(lambda: put_by_another(world, b"first"))
-    done = add(world, b"b", Cell(KEY, "it", look_at(KEY, stored_bytes), any_is_ours))
+    done = add(world, b"b", Cell(KEY, "it", read_cell(KEY, stored_bytes), any_is_ours))
     assert (done.value, world.clock.monotonic()) == (b"first", 0.0)
 
 
@@ -177,7 +177,7 @@ def test_an_object_that_is_never_deleted_is_not_made_again(world: World) -> None
     world.store.script.append(deleted)
     assert add(world, b"b").value == b"b"
     world.store.script.append(deleted)
-    cell = Cell(KEY, "it", look_at(KEY, stored_bytes), operator.eq, gone=lambda: LogDestroyedError("it is gone"))
+    cell = Cell(KEY, "it", read_cell(KEY, stored_bytes), operator.eq, gone=lambda: LogDestroyedError("it is gone"))
     with pytest.raises(LogDestroyedError):
         add(world, b"c", cell)
     assert stored(world) == b""

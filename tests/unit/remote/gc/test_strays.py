@@ -25,7 +25,7 @@ from tiered.format.keys import (
 from tiered.format.rows import Rows
 from tiered.plan.maintenance import ORPHAN_MS
 from tiered.remote.gc.audit import audited, note_destroyed, was_destroyed
-from tiered.remote.gc.deletion import begin_deletion, destroy, tend_deletion
+from tiered.remote.gc.deletion import destroy, start_deletion, tend_deletion
 from tiered.remote.gc.orphans import Swept
 from tiered.remote.gc.strays import sweep_strays
 from tiered.remote.roots import PartitionIds, load_roots, make_roots
@@ -103,7 +103,7 @@ def destroyed(log: RemoteLog) -> None:
     """The topic goes, as an operator's deletion takes it away."""
     entry = run(log, load_entry(log.topic))
     assert entry is not None
-    run(log, begin_deletion(entry, "operator"))
+    run(log, start_deletion(entry, "operator"))
     log.clock.advance(60)
     for root in run(log, load_roots(PartitionIds(log.topic, TOPIC_ID), range(2))).values():
         assert root is not None
@@ -158,7 +158,7 @@ def test_a_root_goes_last(log: RemoteLog) -> None:
 def test_a_line_is_there_before_anything_goes(log: RemoteLog) -> None:
     entry = run(log, load_entry(log.topic))
     assert entry is not None
-    run(log, begin_deletion(entry, "operator"))
+    run(log, start_deletion(entry, "operator"))
     log.clock.advance(60)
     root = run(log, load_roots(PartitionIds(log.topic, TOPIC_ID), [0]))[0]
     assert root is not None
@@ -181,7 +181,7 @@ def test_without_a_line_nothing_goes(log: RemoteLog, answers: str) -> None:
     """A PUT of the line that was refused is no line; one whose answer was lost is sent until it is there."""
     entry = run(log, load_entry(log.topic))
     assert entry is not None
-    run(log, begin_deletion(entry, "operator"))
+    run(log, start_deletion(entry, "operator"))
     log.clock.advance(60)
     root = run(log, load_roots(PartitionIds(log.topic, TOPIC_ID), [0]))[0]
     assert root is not None
