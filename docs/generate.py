@@ -34,6 +34,7 @@ from tiered.cli.main import tiered as tiered_command
 from tiered.program import settings
 from tiered.program.command_line import run_command
 from uploader.cli import program as uploader_command
+from uploader.config import RELOADABLE, Settings
 
 INCLUDED = {
     "README.md": "index.md",
@@ -80,6 +81,15 @@ SENTENCES = {
     "segment.ms": "span of record times in one segment",
 }
 """What each setting of a topic says. Names and meanings are Kafka's, except those of the bucket."""
+
+
+ONLY_IN_FILE = {
+    "commit_wait": "How long an uploaded segment waits for others that share its commit, in milliseconds.",
+    "multipart_above": "Segments above this size are uploaded in parts.",
+    "part_size": "Size of a part, at least 5MiB.",
+    "partition_labels": "Metrics of each partition; false: of each topic.",
+}
+"""Settings of the daemon that have no option."""
 
 
 def python() -> str:
@@ -141,11 +151,16 @@ def topic_settings() -> list[tuple[str, ...]]:
 
 
 def uploader_settings() -> list[tuple[str, ...]]:
-    """Return the settings of the daemon, with the help of its options."""
-    helps = {param.name: getattr(param, "help", "") or "" for param in uploader_command.commands["run"].params}
-    return [
-        (f"`{each.name}`", f"`{each.flag}`", f"`{each.variable}`", helps.get(each.name, "")) for each in settings.DAEMON
-    ]
+    """Return the settings of the daemon. Raises KeyError for one that neither its options nor ONLY_IN_FILE explain."""
+    helps = {param.name: param.help for param in uploader_command.commands["run"].params if getattr(param, "help", "")}
+    rows = []
+    for each in settings.DAEMON:
+        about = helps.get(each.name) or f"{ONLY_IN_FILE[each.name]} Default {shown(getattr(Settings(), each.name))}."
+        flag = f"`{each.flag}`" if each.name in helps else ""
+        rows.append(
+            (f"`{each.name}`", flag, f"`{each.variable}`", about, "SIGHUP" if each.name in RELOADABLE else "restart")
+        )
+    return rows
 
 
 def settings_page() -> str:
@@ -161,7 +176,7 @@ def settings_page() -> str:
             "## All programs\n",
             table(words, programs),
             "## The daemon: table `[uploader]`\n",
-            table(words, uploader_settings()),
+            table((*words, "a change needs"), uploader_settings()),
             "## Topics\n",
             "`tiered topic create --set NAME=VALUE`, or `config={...}` of `log.topic`. Sizes and times take units: `64MiB`, `7d`. -1 is no limit.\n",
             table(("setting", "default", "meaning"), topic_settings()),
