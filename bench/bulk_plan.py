@@ -90,7 +90,7 @@ def _fill(store: Store, partition: int, segments: int) -> None:
         Stamp("0" * 31 + "2", 1, Role.WRITER, 1, "bench"),
         "append",
         role=dataclasses.replace(old.writer, epoch=1, seq=1),
-        leaves=Pointers.of(pointers),
+        leaves=Pointers.from_pointers(pointers),
         rows=newest,
         next_offset=segments * SEGMENT_RECORDS,
         lineage=(EpochEntry(0, 0),),
@@ -137,7 +137,7 @@ def rows_of(first: int, count: int) -> Rows:
 
 def plan_round_of(store: Store) -> tuple[dict[str, Any], tuple[CompactionPart, ...]]:
     """Return the round of one log, as the driver hands it to phase 1, and its parts."""
-    planned = PlannedRound.of(store, TopicPartition(TOPIC, 0), part_bytes=SPAN_BYTES, most_keys=1)
+    planned = PlannedRound.plan(store, TopicPartition(TOPIC, 0), part_bytes=SPAN_BYTES, most_keys=1)
     assert planned is not None
     return planned.as_json(), planned.parts
 

@@ -99,12 +99,12 @@ class _Builder:
         leaves = [self.page(_rows(at * SHAPE.leaf_rows, SHAPE.leaf_rows)).pointer for at in range(full)]
         inner = []
         while len(leaves) >= SHAPE.root_leaves:
-            inner.append(self.page(Pointers.of(leaves[: SHAPE.fan_out])).pointer)
+            inner.append(self.page(Pointers.from_pointers(leaves[: SHAPE.fan_out])).pointer)
             leaves = leaves[SHAPE.fan_out :]
         root = dataclasses.replace(
             first,
-            inner=Pointers.of(inner),
-            leaves=Pointers.of(leaves),
+            inner=Pointers.from_pointers(inner),
+            leaves=Pointers.from_pointers(leaves),
             rows=_rows(full * SHAPE.leaf_rows, count - full * SHAPE.leaf_rows),
             next_offset=count * SPAN,
         )

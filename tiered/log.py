@@ -119,7 +119,7 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
         ids=ids,
         metrics=StoreMetrics(),
         deadline_seconds=place.seconds(RETRY_DEADLINE_SECONDS),
-        limits=None if config.limits is None else Limits.of(config.limits, clock=clock),
+        limits=None if config.limits is None else Limits.from_config(config.limits, clock=clock),
         notice_outages=True,
     )
     store = None if location is None else location.open(options)

@@ -44,7 +44,7 @@ class HeaderName(str):
     raw: bytes
 
     @classmethod
-    def of(cls, text: str, raw: bytes) -> HeaderName:
+    def from_bytes(cls, text: str, raw: bytes) -> HeaderName:
         """Build a name from the shown ``text`` and the stored bytes."""
         name = cls(text)
         name.raw = raw

@@ -87,7 +87,7 @@ class Service:
         self._directory = self._directory_of(place, settings)
         self._store_metrics = StoreMetrics()
         # For uploads and maintenance together, and for the log if it has limits.
-        self._limits = options.limits or Limits.of(settings.store_limits, clock=self._clock)
+        self._limits = options.limits or Limits.from_config(settings.store_limits, clock=self._clock)
         self._limits.report_slowed(self._slowed_down)
         self._options = replace(
             options,

@@ -201,7 +201,7 @@ def outcome(read: Callable[[], tuple[object, ...]]) -> Seen:
 
 def observe(partition: PartitionLog, offsets: tuple[int, ...]) -> dict[str, Seen]:
     """Every way to read, each on its own."""
-    stream = PartitionStream.of(TP, local=partition, remote=None)
+    stream = PartitionStream.open(TP, local=partition, remote=None)
     stamps = range(START_MS, START_MS + BATCHES * STEP_MS, STEP_MS // 2)
     middle = START_MS + BATCHES // 2 * STEP_MS
     half = offsets[len(offsets) // 2]

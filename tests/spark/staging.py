@@ -98,7 +98,7 @@ class Bucket:
         store: Store | None = None,
     ) -> list[tuple[int, tuple[Staged, ...]]]:
         """What each of ``tasks`` stages."""
-        schema = WriteSchema.of(schema_of(columns), topic=topic)
+        schema = WriteSchema.from_spark(schema_of(columns), topic=topic)
         staged = []
         for number, batches in enumerate(tasks):
             staging = TaskStaging(
@@ -169,7 +169,7 @@ def targets(landed: Iterable[Landed]) -> list[tuple[UUID, int]]:
 def job_and_its_repetition(place: str, endpoint: str) -> list[Record]:
     """What a topic of two partitions holds on an S3 server after two jobs of three tasks under one ``txnId``."""
     given = {"path": place, "endpoint_url": endpoint, "topic": "flights", "createTopic": "2"}
-    plan = WritePlan.of(WriteOptions.parse(given, streaming=False), schema_of(TEXT), overwrite=False)
+    plan = WritePlan.from_options(WriteOptions.parse(given, streaming=False), schema_of(TEXT), overwrite=False)
     for word in ("first", "second"):
         rows = [(f"{word}-{at}", word) for at in range(50)]
         staged = [plan.stage(iter([batch_of(TEXT, rows)]), Job("nightly", 0, task)) for task in range(3)]

@@ -193,7 +193,7 @@ BAD_COLUMNS = [
 @pytest.mark.parametrize(("columns", "topic", "words"), BAD_COLUMNS)
 def test_columns_that_cannot_be_written(columns: str, topic: str | None, words: str) -> None:
     with pytest.raises(ConfigError) as told:
-        WriteSchema.of(schema_of(columns), topic=topic)
+        WriteSchema.from_spark(schema_of(columns), topic=topic)
     assert words in str(told.value)
     assert "\n" not in str(told.value)
 
@@ -213,7 +213,7 @@ def test_columns_that_cannot_be_written(columns: str, topic: str | None, words: 
 def test_a_column_of_another_type_is_told_with_what_converts_it(name: str, kind: DataType, hint: str) -> None:
     schema = StructType([StructField("value", StringType()), StructField(name.capitalize(), kind)])
     with pytest.raises(ConfigError) as told:
-        WriteSchema.of(schema if name != "value" else StructType(schema.fields[1:]), topic="flights")
+        WriteSchema.from_spark(schema if name != "value" else StructType(schema.fields[1:]), topic="flights")
     assert str(told.value.hint).startswith(hint)
 
 
@@ -221,14 +221,14 @@ def test_columns_of_the_source_are_taken_back_in_any_letters() -> None:
     columns = (
         "KEY binary, Value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
     )
-    assert set(WriteSchema.of(schema_of(columns), topic=None).places) == {
+    assert set(WriteSchema.from_spark(schema_of(columns), topic=None).places) == {
         "key",
         "value",
         "topic",
         "partition",
         "timestamp",
     }
-    assert "topic" not in WriteSchema.of(schema_of(columns), topic="other").places
+    assert "topic" not in WriteSchema.from_spark(schema_of(columns), topic="other").places
 
 
 @needs_both

@@ -57,7 +57,9 @@ class Attempt:
         made = [
             (f"{topic}-{at}", topic, *([topic] if len(topics) > 1 else [])) for topic in topics for at in range(rows)
         ]
-        self.plan = WritePlan.of(WriteOptions.parse(given, streaming=not job), schema_of(columns), overwrite=False)
+        self.plan = WritePlan.from_options(
+            WriteOptions.parse(given, streaming=not job), schema_of(columns), overwrite=False
+        )
         self.staged = [self.plan.stage(iter([batch_of(columns, made)]), Job("nightly", 0, 0))]
 
     def commit(self) -> None:

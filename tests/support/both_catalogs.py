@@ -38,7 +38,7 @@ class Pages:
             self.held[page.pointer] = page.content
             pointers.append(page.pointer)
         self.rows = max(self.rows, len(root.rows))
-        return CatalogView(replace(root, rows=NO_ROWS, leaves=Pointers.of(pointers)))
+        return CatalogView(replace(root, rows=NO_ROWS, leaves=Pointers.from_pointers(pointers)))
 
     def answer(
         self, root: Root, _kind: PageKind, pointers: Sequence[Pointer], _cache: PageCache
@@ -54,7 +54,7 @@ class Pages:
 def use_pages(patch: Callable[[object, str, object], None]) -> Pages:
     """From now on every catalog that is pinned has pages."""
     pages = Pages()
-    patch(CatalogView, "of", pages.of)
+    patch(CatalogView, "from_root", pages.of)
     patch(catalog_view, "read_pages", pages.answer)
     return pages
 

@@ -140,7 +140,7 @@ class CheckRun:
         compacted = yield from blocking(partial(_compacted_topics, directory, files))
         settings = yield from blocking(partial(_settings, directory, files))
         check = LocalCheck(directory, files, compacted, self.options.topics, self.options.read_data, settings)
-        look = check.look()
+        look = check.run()
         while (seen := (yield from blocking(partial(next, look, None)))) is not None:
             yield from self.tell(seen)
         self.partitions.update(check.facts.partitions)
@@ -157,7 +157,7 @@ class CheckRun:
             for partition in range(entry.partitions):
                 tp = TopicPartition(entry.name, partition)
                 check = RemoteCheck(tp, entry, facts, local.partitions.get(tp), self.tell)
-                yield from check.look(reading)
+                yield from check.run(reading)
                 view = RootView(entry.topic_id, tp.partition, tp.topic)
                 yield from self.tell((yield from check_kept(tp, view, read_data=reading.data)))
                 if self.options.orphans:

@@ -194,7 +194,7 @@ class LogInspection:
         self._fed = self._zeros_from = 0
         self._damage: CorruptionError | None = None
 
-    def of(self, source: ByteSource) -> LogScan:
+    def feed_all(self, source: ByteSource) -> LogScan:
         """Feed all of ``source`` and return the totals."""
         for piece in pieces(source):
             self.feed(piece)

@@ -129,7 +129,7 @@ class _KeptCheck:
         """Compare the segments that only a snapshot names, not the newest catalog, with their rows."""
         name = taken.source.removeprefix("snapshot ")
         findings = Findings(snap_key(self._view.topic_id, self._view.partition, name))
-        held, newest = CatalogView.of(taken.root), (yield from self._pinned())
+        held, newest = CatalogView.from_root(taken.root), (yield from self._pinned())
         at = held.start_offset
         try:
             while len(rows := (yield from held.piece(at))):

@@ -142,7 +142,7 @@ class LocalCheck:
     _unread: set[Path] = field(default_factory=set, init=False)
     _uncleaned: set[TopicPartition] = field(default_factory=set, init=False)
 
-    def look(self) -> Iterator[Seen]:
+    def run(self) -> Iterator[Seen]:
         """Yield findings and progress, partition by partition, one file or piece at a time. Fill ``facts``."""
         yield [Passed(0, "", self._total_bytes())]
         self._clean = self.files.state(self.directory / CLEAN_SHUTDOWN_NAME) is not None

@@ -129,7 +129,7 @@ class RemoteCheck:
         self._key = root_key(entry.topic_id, tp.partition)
         self._beside = SideFileCheck()
 
-    def look(self, reading: Reading) -> Steps[None]:
+    def run(self, reading: Reading) -> Steps[None]:
         """Check the partition and report all findings. Raises the errors of a store that does not answer."""
         pinned = yield from self.catalog()
         if pinned is not None:
@@ -340,7 +340,7 @@ class RemoteCheck:
             return None
         for violation in check_root(root):
             catalog.error("invariant", str(violation))
-        return CatalogView.of(root)
+        return CatalogView.from_root(root)
 
     def _left_without_root(self, catalog: Findings) -> Steps[str]:
         """Return a sentence that proves an earlier root, ``""`` without a proof."""
@@ -624,7 +624,7 @@ def size_steps(tps: Iterable[tuple[UUID, int]], parts: int) -> Steps[int]:
         for key, found in zip(some, (yield from ask_all(map(root_get, some))), strict=True):
             if isinstance(found, Object):
                 with contextlib.suppress(TieredError):  # reported when its turn comes
-                    total += CatalogView.of(decode_root(found.data, key=key)).size_bytes // parts
+                    total += CatalogView.from_root(decode_root(found.data, key=key)).size_bytes // parts
     return total
 
 

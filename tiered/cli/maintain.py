@@ -147,7 +147,7 @@ class MaintainScope:
 
 def limits_of(app: Application, flags: Mapping[str, str | None]) -> Limits:
     """Return the limits of requests and memory for this run."""
-    return Limits.of(store_limits(flags, os.environ, app.config), clock=app.clock)
+    return Limits.from_config(store_limits(flags, os.environ, app.config), clock=app.clock)
 
 
 def _once(app: Application, wanted: MaintainScope) -> int:

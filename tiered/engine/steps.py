@@ -340,7 +340,7 @@ class BucketSteps:
         """Return the answer of the newest segment. Retry once if an object is missing or damaged."""
         for last in (False, True):
             try:
-                return (yield from ask(SegmentLookup(tp, root.topic_id, ByteCache()), CatalogView.of(root)))
+                return (yield from ask(SegmentLookup(tp, root.topic_id, ByteCache()), CatalogView.from_root(root)))
             except SegmentGone as gone:
                 if last:
                     raise CorruptionError(

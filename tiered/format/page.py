@@ -118,7 +118,7 @@ class Pointers(Table):
     FIELDS = Pointer._fields
 
     @classmethod
-    def of(cls, pointers: Sequence[Pointer]) -> Pointers:
+    def from_pointers(cls, pointers: Sequence[Pointer]) -> Pointers:
         """Build the table. Raises OverflowError if a value does not fit int64."""
         return cls(columns_of(Pointer._fields, pointers))
 
@@ -184,7 +184,7 @@ class Pointers(Table):
         return Tally(int(columns["rows"].sum()), int(columns["size"].sum()), int(columns["records"].sum()), total)
 
 
-NO_POINTERS = Pointers.of([])
+NO_POINTERS = Pointers.from_pointers([])
 
 Content = Rows | Pointers | Trash
 

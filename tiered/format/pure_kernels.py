@@ -481,7 +481,7 @@ def header_name(raw: bytes) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
-        return HeaderName.of(raw.decode("utf-8", _AS_JAVA), raw)
+        return HeaderName.from_bytes(raw.decode("utf-8", _AS_JAVA), raw)
 
 
 def _decode_headers(data: bytes, position: int, end: int, count: int) -> tuple[Headers, int]:

@@ -81,7 +81,7 @@ def _verify_log(name: str, source: ByteSource) -> tuple[Findings, LogScan]:
     base = base_of(name)
     indexes = _indexes(name, base, findings)
     expectations = Expectations(decode=True, padded=may_grow(name))
-    scan = LogInspection(source.size, base, findings, expectations, indexes=indexes).of(source)
+    scan = LogInspection(source.size, base, findings, expectations, indexes=indexes).feed_all(source)
     _rehome(name, findings)
     return findings, scan
 

@@ -334,12 +334,12 @@ def _close_up(root: Root, stamp: Stamp, place: _Location, whole: Rows, pages: Ne
     inner, leaves = list(root.inner.slice(0, first)), root.leaves
     if place.in_root:
         while len(below) >= shape.root_leaves:
-            inner.append(pages.add(Pointers.of(below[: shape.fan_out])))
+            inner.append(pages.add(Pointers.from_pointers(below[: shape.fan_out])))
             below = below[shape.fan_out :]
-        leaves = Pointers.of(below)
+        leaves = Pointers.from_pointers(below)
     else:
         inner += inner_pages(below, shape.fan_out, pages)
-    return {"inner": Pointers.of([*inner, *root.inner.slice(end)]), "leaves": leaves, "rows": rows}
+    return {"inner": Pointers.from_pointers([*inner, *root.inner.slice(end)]), "leaves": leaves, "rows": rows}
 
 
 def _first_from(table: Pointers | Rows, offset: int) -> int:
@@ -348,7 +348,7 @@ def _first_from(table: Pointers | Rows, offset: int) -> int:
 
 
 def _joined(tables: Sequence[Pointers]) -> Pointers:
-    whole = Pointers.of([])
+    whole = Pointers.from_pointers([])
     for table in tables:
         whole = whole.appended(table)
     return whole

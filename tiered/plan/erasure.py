@@ -103,7 +103,7 @@ class BlindSelection(Selection):
     topic_id: UUID = NO_TOPIC
 
     @classmethod
-    def of(cls, selection: Selection, topic_id: UUID) -> BlindSelection:
+    def from_selection(cls, selection: Selection, topic_id: UUID) -> BlindSelection:
         """Return ``selection`` with hashes in place of keys."""
         prefixes = [len(each).to_bytes(4, "big") + _digest(topic_id, each) for each in selection.prefixes]
         keys = frozenset(_digest(topic_id, key) for key in selection.keys)

@@ -54,10 +54,10 @@ def spill(root: Root, stamp: Stamp) -> Root:
     shape, pages = stamp.shape, NewPages(root, stamp)
     rows, leaves, inner = root.rows, root.leaves, root.inner
     while len(rows) >= shape.tail_rows:
-        leaves = leaves.appended(Pointers.of([pages.add(rows.slice(0, shape.leaf_rows))]))
+        leaves = leaves.appended(Pointers.from_pointers([pages.add(rows.slice(0, shape.leaf_rows))]))
         rows = rows.slice(shape.leaf_rows)
         if len(leaves) >= shape.root_leaves:
-            inner = inner.appended(Pointers.of([pages.add(leaves.slice(0, shape.fan_out))]))
+            inner = inner.appended(Pointers.from_pointers([pages.add(leaves.slice(0, shape.fan_out))]))
             leaves = leaves.slice(shape.fan_out)
     trash = root.trash
     while int((trash.kinds != TRASH_LIST).sum()) >= shape.trash_entries:
@@ -137,7 +137,7 @@ def leaf_pages(rows: Rows, shape_rows: int, pages: NewPages) -> list[Pointer]:
 
 def inner_pages(pointers: Sequence[Pointer], most: int, pages: NewPages) -> list[Pointer]:
     """Return new inner pages of leaf pointers, of about the same size, none with more than ``most``."""
-    table = Pointers.of(pointers)
+    table = Pointers.from_pointers(pointers)
     return [pages.add(table.slice(start, end)) for start, end in pieces(len(table), most)]
 
 

@@ -30,7 +30,7 @@ class Draft:
         self.in_txn = in_txn
 
     @classmethod
-    def of(cls, producer: Producer | None) -> Draft:
+    def from_producer(cls, producer: Producer | None) -> Draft:
         if producer is None:
             return cls(NO_EPOCH, NO_SEQUENCE, NO_EPOCH, False)
         in_txn = producer.txn_first_offset != NO_OFFSET

@@ -87,7 +87,7 @@ class ProducerState:
         for batch in batches:
             draft = drafts.get(batch.producer_id)
             if draft is None:
-                draft = drafts[batch.producer_id] = Draft.of(self._producers.get(batch.producer_id))
+                draft = drafts[batch.producer_id] = Draft.from_producer(self._producers.get(batch.producer_id))
             check_form(batch, origin, index)
             if batch.control:
                 check_marker(draft, batch)

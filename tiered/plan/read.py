@@ -42,7 +42,7 @@ class LocalSpan:
     uploaded_offset: int
 
     @classmethod
-    def of(cls, positions: Positions) -> LocalSpan:
+    def from_positions(cls, positions: Positions) -> LocalSpan:
         """Build from the positions of a partition log."""
         return cls(positions.local_start_offset, positions.end_offset, positions.uploaded_offset)
 

@@ -81,7 +81,7 @@ class KeyScan:
         self._digests: list[bytes] = []
         self._codes: list[int] = []
 
-    def begin(self, start: int, aborted: Iterable[AbortedTxn]) -> None:
+    def start(self, start: int, aborted: Iterable[AbortedTxn]) -> None:
         """Begin a group at ``start``, which ``aborted`` transactions touch."""
         self.effect = TxnEffect(start, aborted)
 

@@ -28,7 +28,7 @@ class BucketDoor:
     """Checked address of a bucket, and the version of it to read. Makes no request."""
 
     def __init__(self, url: str, place: StorePlace, *, as_of: Time | None, pin: bool, now_ms: int) -> None:
-        self._as_of = None if as_of is None else AsOf.of(as_of, now_ms=now_ms)
+        self._as_of = None if as_of is None else AsOf.parse(as_of, now_ms=now_ms)
         self._pin = pin
         self._location = StoreLocation.parse(url, **place.s3)
         self._location.require_folder()

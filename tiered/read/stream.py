@@ -153,7 +153,7 @@ class TierStream:
 
     def spans(self) -> Steps[tuple[LocalSpan | None, RemoteSpan | None]]:
         """Return the offsets that each tier holds now (the remote one as of the last refresh)."""
-        local = LocalSpan.of(self._local.positions()) if self._local is not None else None
+        local = LocalSpan.from_positions(self._local.positions()) if self._local is not None else None
         if self._remote is None:
             return local, None
         pinned = yield from self._remote.snapshot()

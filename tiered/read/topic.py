@@ -36,7 +36,7 @@ class PartitionStream:
         self._runner = runner
 
     @classmethod
-    def of(
+    def open(
         cls,
         tp: TopicPartition,
         *,

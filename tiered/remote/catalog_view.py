@@ -63,7 +63,7 @@ class CatalogView:
         self.next_offset = root.next_offset
 
     @classmethod
-    def of(cls, root: Root, cache: PageCache | None = None) -> CatalogView:
+    def from_root(cls, root: Root, cache: PageCache | None = None) -> CatalogView:
         """Return the catalog that ``root`` describes."""
         return cls(root, cache)
 

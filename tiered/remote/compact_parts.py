@@ -226,7 +226,7 @@ def scan_part(
         for group in part.groups:
             rows = yield from inputs_of(snapshot, group)
             aborted = yield from shop.lookup.aborted_txns(snapshot, group.start, group.end)
-            scan.begin(group.start, aborted)
+            scan.start(group.start, aborted)
             yield from shop.read(in_turn(rows), take)
             effects.append(scan.effect.as_json())
     except SegmentGone as gone:

@@ -285,7 +285,7 @@ class Maintainer:
 
     def _reencode(self, action: MaintenanceAction, shop: Workshop) -> Steps[ActionResult]:
         """Rewrite one segment after the other, each with its own commit. Skips segments that are trimmed meanwhile."""
-        encoding = Encoding.of(self._config)
+        encoding = Encoding.from_config(self._config)
         at, read, written, too_large, changed = action.start, 0, 0, 0, 0
         while at < action.end and changed < MAX_ROUNDS:
             snapshot = yield from self._catalog.pin()

@@ -347,9 +347,9 @@ class SharedPin:
         """Check the pin on the first call, and again when it may be old enough to renew. Never raises."""
         time: Time = yield Now()
         if not self.lost and time.monotonic >= self._look_at:
-            yield from self.look()
+            yield from self.check()
 
-    def look(self) -> Steps[None]:
+    def check(self) -> Steps[None]:
         """Check that the pin exists and renew it if it is old. Sets ``lost`` if the store says that it expired. Never
         raises.
 

@@ -38,7 +38,7 @@ class Encoding:
     level: int | None = None
 
     @classmethod
-    def of(cls, config: TopicConfig) -> Encoding:
+    def from_config(cls, config: TopicConfig) -> Encoding:
         """Return the encoding of a topic's ``compression.type``; ``producer`` keeps each batch's codec."""
         return cls(None) if config.compression_type == "producer" else cls(*configured(config))
 

@@ -117,7 +117,7 @@ class RootView:
 
     def _pin(self, root: Root | None) -> CatalogView | None:
         if root is not None and self._pinned_of is not root:
-            self._pinned, self._pinned_of = CatalogView.of(root, self.pages), root
+            self._pinned, self._pinned_of = CatalogView.from_root(root, self.pages), root
         return self._pinned if root is not None else None
 
     def read_back(self, rows: Sequence[Row] = ()) -> Steps[Root]:

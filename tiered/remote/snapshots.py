@@ -75,7 +75,7 @@ class AsOf:
     time_ms: int | None = None
 
     @classmethod
-    def of(cls, value: Time, *, now_ms: int) -> AsOf:
+    def parse(cls, value: Time, *, now_ms: int) -> AsOf:
         """Parse a user's value: a number is a version, and text that is no name must be a time. Raises ConfigError."""
         if isinstance(value, dt.datetime):
             return cls(time_ms=parse_time(value, now_ms=now_ms))
@@ -139,7 +139,7 @@ class Past:
 
     def pin(self) -> Steps[CatalogView]:
         """Return the catalog of that version. Raises as :meth:`take`."""
-        return CatalogView.of((yield from self.take()).root, self._pages)
+        return CatalogView.from_root((yield from self.take()).root, self._pages)
 
     def take(self) -> Steps[Taken]:
         """Return the version to read. Raises NotFoundError if it was not kept, or was collected since."""

@@ -85,7 +85,7 @@ def believed(data: bytes, key: str, topic_id: UUID, tp: TopicPartition) -> Root 
 def rows_of(root: Root, at: int = 0) -> Steps[list[Row]]:
     """Return all rows from offset ``at`` on. Raises CorruptionError if a page is missing or damaged."""
     rows: list[Row] = []
-    pinned = CatalogView.of(root)
+    pinned = CatalogView.from_root(root)
     while len(piece := (yield from pinned.piece(at))):
         rows += list(piece)
         at = piece.end_offset

@@ -133,7 +133,7 @@ def _errors(
     wanted = names | {TRANSACTION_STATE_TOPIC} if names else names
     check = LocalCheck(disk.directory, disk.files, lambda name: compacted.get(name, True), wanted)
     errors: dict[TopicPartition, list[Finding]] = {}
-    for finding in [one for several in check.look() for one in several if isinstance(one, Finding)]:
+    for finding in [one for several in check.run() for one in several if isinstance(one, Finding)]:
         tp = TopicPartition(finding.topic, finding.partition)
         asked = not names or not {tp, tp.topic}.isdisjoint({*selected, TRANSACTION_STATE_TOPIC})
         if finding.severity is Severity.ERROR and finding.partition >= 0 and asked:

@@ -142,4 +142,4 @@ def _chain(found: Sequence[Row], pointer: Pointer) -> list[Row] | None:
 
 
 def _adds_up(rows: Sequence[Row], pointer: Pointer) -> bool:
-    return bool(rows) and Rows.from_rows(rows).tally == Pointers.of([pointer]).tally
+    return bool(rows) and Rows.from_rows(rows).tally == Pointers.from_pointers([pointer]).tally

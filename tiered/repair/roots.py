@@ -136,7 +136,7 @@ def _with_pages(ground: Ground, there: There) -> Steps[tuple[list[RepairAction],
         return [], None
     pages = yield from read_all_pages(ground, root)
     if not pages.lost:
-        return pages.actions, CatalogView.of(root, pages.cache)
+        return pages.actions, CatalogView.from_root(root, pages.cache)
     copies = yield from find_copies(ground.entry.topic_id, ground.tp, root)
     rows = yield from fill(root, pages, copies)
     first = pages.lost[0]
@@ -411,7 +411,7 @@ def _planned(
         remedy += then if gone else "makes a hole of the gap, after which uploads follow"
         return [replace(action, remedy=remedy, lost=base.lost, act=None)], None
     action = replace(action, lost=gone)
-    pinned = CatalogView.of(root)
+    pinned = CatalogView.from_root(root)
     actions = [action]
     for row in base.holes:
         actions += yield from plan_hole(ground, pinned, row)

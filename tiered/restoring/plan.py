@@ -158,7 +158,7 @@ def plan_steps(
     _check_options(options)
     plans: list[PartitionRestore] = []
     notes: list[str] = []
-    as_of = None if options.as_of is None else AsOf.of(options.as_of, now_ms=(yield Now()).now_ms)
+    as_of = None if options.as_of is None else AsOf.parse(options.as_of, now_ms=(yield Now()).now_ms)
     listed = yield from survey(notes)  # before the registry is read, which then names all that was listed
     entries = yield from _entries(url, options.selected, listed)
     yield from need_all_named(listed, [entry for entry, _ in entries], {topic for topic, _ in options.selected})

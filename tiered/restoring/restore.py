@@ -438,7 +438,7 @@ class _Segment:
                 indexes=indexes,
                 follower=self.beside.follower,
             )
-            scan = look.of(source)
+            scan = look.feed_all(source)
         if not self.is_cut and scan.crc32c != self.row.crc:
             raise CorruptionError(
                 f"{self.tp}: {self._path.name} reads back with CRC32C {scan.crc32c:#010x}, {self.row.crc:#010x} was "

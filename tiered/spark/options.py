@@ -376,7 +376,7 @@ def _pattern(text: str) -> str:
 
 
 def _as_of(text: str) -> AsOf:
-    return AsOf.of(text, now_ms=SystemClock().now_ms())
+    return AsOf.parse(text, now_ms=SystemClock().now_ms())
 
 
 def _milliseconds(text: str) -> int:

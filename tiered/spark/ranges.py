@@ -53,7 +53,7 @@ def resolve_pieces(options: ReadOptions, store: Store | None) -> list[Piece]:
     errors of the tiers.
     """
     with contextlib.closing(Subscription(options, store)) as chosen:
-        chosen.look()
+        chosen.refresh()
         check_named(options.start, chosen, "starting")
         check_named(options.end, chosen, "ending")
         # Two pools: threads of partitions wait for bundles, and must not occupy the threads that fetch them.

@@ -69,14 +69,14 @@ class WritePlan:
     capabilities: Capabilities
 
     @classmethod
-    def of(cls, options: WriteOptions, schema: StructType, *, overwrite: bool) -> WritePlan:
+    def from_options(cls, options: WriteOptions, schema: StructType, *, overwrite: bool) -> WritePlan:
         """Make a plan. Raises ConfigError for another mode or a wrong column, UnknownTopicError, store errors."""
         if overwrite:
             raise ConfigError(
                 "a log is only appended to",
                 hint='mode("append"); of a stream outputMode "append" or "update": "complete" is all rows each time',
             )
-        columns = WriteSchema.of(schema, topic=options.topic)
+        columns = WriteSchema.from_spark(schema, topic=options.topic)
         store = store_of(options.path, options)
         return cls(options, columns, SinkTopics.plan(options, store), capabilities_of(store))
 

@@ -61,12 +61,12 @@ class TieredDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> TieredWriter:
         """Return the writer of a job. Raises ConfigError for a wrong option, column or mode, UnknownTopicError."""
         options = WriteOptions.parse(self.options, streaming=False)
-        return TieredWriter(WritePlan.of(options, schema, overwrite=overwrite))
+        return TieredWriter(WritePlan.from_options(options, schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TieredStreamWriter:
         """Return the writer of a stream. Raises ConfigError for a wrong option, column or mode, UnknownTopicError."""
         options = WriteOptions.parse(self.options, streaming=True)
-        return TieredStreamWriter(WritePlan.of(options, schema, overwrite=overwrite))
+        return TieredStreamWriter(WritePlan.from_options(options, schema, overwrite=overwrite))
 
 
 class TieredReader(DataSourceReader):

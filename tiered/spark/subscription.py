@@ -113,7 +113,7 @@ class Subscription:
         self.topics: Mapping[str, ChosenTopic] = {}
         self.partitions: list[TopicPartition] = []
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read the registry and the directory for the current partitions.
 
         Partitions of an unchanged topic keep what was seen of their roots. Raises ConfigError, UnknownTopicError,
@@ -160,7 +160,7 @@ class Subscription:
             check = self._local.check_absent if remote is None else self._local.check_gone
             check(tp, UUID(topic.topic_id))
         runner = Runner(store)
-        stream = PartitionStream.of(tp, local=on_disk, remote=remote, runner=runner)
+        stream = PartitionStream.open(tp, local=on_disk, remote=remote, runner=runner)
         return PinnedPartition(tp, topic.topic_id, on_disk, remote, stream, runner, self._cache, pin)
 
     def close(self) -> None:

@@ -172,7 +172,7 @@ class PinnedPiece:
 
     def _not_held(self, pin: SharedPin, gone: SegmentGone) -> NotFoundError | CorruptionError:
         """Return the error for a missing object that the pin of this query names."""
-        self._runner.run(pin.look())
+        self._runner.run(pin.check())
         what = f"{self._piece.tp}: {gone.key}, which this DataFrame was planned with, is gone"
         if pin.lost:
             return NotFoundError(
@@ -216,7 +216,7 @@ class PinnedPiece:
                     return None
         if local is None and remote is None:
             return None
-        return PartitionStream.of(piece.tp, local=local, remote=remote, runner=self._runner)
+        return PartitionStream.open(piece.tp, local=local, remote=remote, runner=self._runner)
 
     def _still_there(self, pinned: CatalogView | None) -> bool:
         """Return False if the topic is being deleted. Raises CorruptionError for a root that went back."""

@@ -74,7 +74,7 @@ class Watch:
             return [piece for pieces in partitions.map(pieces_of, sorted(ranges.items())) for piece in pieces]
 
     def _look(self) -> None:
-        self.subscription.look()
+        self.subscription.refresh()
         self._looked = self._clock.monotonic()
 
     def _each(self, *, again: bool = False) -> dict[TopicPartition, AvailableOffsets] | None:

@@ -74,7 +74,7 @@ class WriteSchema:
     places: dict[str, int]
 
     @classmethod
-    def of(cls, schema: StructType, *, topic: str | None) -> WriteSchema:
+    def from_spark(cls, schema: StructType, *, topic: str | None) -> WriteSchema:
         """Check a schema. Raises ConfigError, in one sentence, for an unknown, missing, repeated or mistyped column."""
         places: dict[str, int] = {}
         for at, field in enumerate(schema.fields):

@@ -159,7 +159,7 @@ class Limits:
         self.go_by(requests_per_second=requests_per_second, bytes_per_second=bytes_per_second)
 
     @classmethod
-    def of(cls, limits: StoreLimits, *, clock: Clock | None = None) -> Limits:
+    def from_config(cls, limits: StoreLimits, *, clock: Clock | None = None) -> Limits:
         """Return the limits that a user has set."""
         return cls(
             requests_per_second=limits.requests_per_second,

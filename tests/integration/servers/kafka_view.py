@@ -55,7 +55,7 @@ def tell(log_dirs: Iterable[Path], partitions: Iterable[TopicPartition]) -> dict
 
 def told_by(partition: PartitionLog) -> Told:
     """Reads a partition."""
-    stream = PartitionStream.of(partition.tp, local=partition, remote=None)
+    stream = PartitionStream.open(partition.tp, local=partition, remote=None)
     start, end, stable = stream.earliest(), stream.latest(), stream.last_stable_offset()
     everything = Heard(start, end, _seen(stream, "read_uncommitted"))
     stamps = [record.timestamp for record in everything.records if record.timestamp >= 0]

@@ -168,7 +168,7 @@ def end_on_disk(subject: Subject) -> int:
 
 def check_committed(subject: Subject, partition: PartitionLog, start: int) -> None:
     """What a consumer of committed records gets."""
-    stream = PartitionStream.of(subject.tp, local=partition, remote=None)
+    stream = PartitionStream.open(subject.tp, local=partition, remote=None)
     found = [
         Record(r.offset, r.timestamp, r.key, r.value, r.headers)
         for r in stream.records(ReadRange(start=start), isolation="read_committed")

@@ -317,7 +317,7 @@ def test_appends_go_on_meanwhile(tmp_path: Path, inline_shuffle: None, monkeypat
 
 
 ALTERED = {
-    "before its plan": (PlannedRound, "of"),
+    "before its plan": (PlannedRound, "plan"),
     "before phase 1": (Shuffled, "notes"),
     "before the claim": (Rewriting, "__init__"),
     "before phase 2": (Rewriting, "_wave"),

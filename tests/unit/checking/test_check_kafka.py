@@ -162,6 +162,6 @@ def test_what_retention_takes_while_it_is_looked_at_is_no_gap(kafka_fixtures: Pa
             return super().read(path)
 
     look = LocalCheck(directory, Retaining(), compacted=lambda _: not ours, topics=frozenset())
-    seen = [one for together in look.look() for one in together if isinstance(one, Finding)]
+    seen = [one for together in look.run() for one in together if isinstance(one, Finding)]
     assert [str(each) for each in seen if each.severity is not Severity.INFO] == []
     assert [each.code for each in seen if each.code == "vanished"] == ["vanished", "vanished"]

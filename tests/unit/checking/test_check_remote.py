@@ -372,7 +372,7 @@ def test_a_transaction_index_that_was_lost_before_the_upload(tmp_path: Path, mon
     assert "tiered restore" in report.findings[0].message
     assert restore(store, tmp_path / "new").notes
     with LocalLog.open(tmp_path / "new", read_only=True) as log:
-        stream = PartitionStream.of(TopicPartition("t", 0), local=log.partition(TopicPartition("t", 0)), remote=None)
+        stream = PartitionStream.open(TopicPartition("t", 0), local=log.partition(TopicPartition("t", 0)), remote=None)
         values = [r.value for r in stream.records(ReadRange(), isolation="read_committed")]
     assert values == [b"good%d" % i + b"." * 100 for i in range(12)]
 

@@ -86,7 +86,7 @@ def test_a_refused_marker_is_found_in_whatever_is_fed(
     """The bytes of a file and of an object: with or without a look into every record."""
     path, findings = made(tmp_path, key, value), Findings("object")
     source = FileSource(PosixFiles(), path, path.stat().st_size, sync=False)
-    LogInspection(source.size, 0, findings, Expectations(decode=decode)).of(source)
+    LogInspection(source.size, 0, findings, Expectations(decode=decode)).feed_all(source)
     source.close()
     assert [(item.code, item.offset, why in item.message) for item in findings.items] == [("record", 3, True)]
 

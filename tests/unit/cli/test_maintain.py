@@ -267,8 +267,8 @@ def test_a_run_by_hand_has_the_limits_of_the_daemon(
 ) -> None:
     """From the same table and the same variables; what the daemon alone knows in that table is left to it."""
     seen: list[StoreLimits] = []
-    of = Limits.of
-    monkeypatch.setattr(Limits, "of", lambda limits, **more: (seen.append(limits), of(limits, **more))[1])
+    of = Limits.from_config
+    monkeypatch.setattr(Limits, "from_config", lambda limits, **more: (seen.append(limits), of(limits, **more))[1])
     config = tmp_path / "tiered.toml"
     config.write_text('[uploader]\nscan = "5s"\nmemory = "96MiB"\nbytes-per-second = "50MiB"\n')
     line = ("maintain", "--remote", bucket, "--config", config, "--yes")

@@ -69,7 +69,7 @@ def shown(page: Page) -> tuple[dict[str, Any], Content]:
         case Rows():
             return dict(heading.fields()), Rows.from_rows([row for row in made if isinstance(row, Row)])
         case Pointers():
-            return dict(heading.fields()), Pointers.of([one for one in made if isinstance(one, Pointer)])
+            return dict(heading.fields()), Pointers.from_pointers([one for one in made if isinstance(one, Pointer)])
         case Trash():
             return dict(heading.fields()), Trash.from_entries([one for one in made if isinstance(one, TrashEntry)])
 
@@ -78,7 +78,7 @@ def shown(page: Page) -> tuple[dict[str, Any], Content]:
 @given(
     st.one_of(
         st.lists(ROWS, min_size=1, max_size=4).map(Rows.from_rows),
-        st.lists(POINTERS, min_size=1, max_size=4).map(Pointers.of),
+        st.lists(POINTERS, min_size=1, max_size=4).map(Pointers.from_pointers),
         st.lists(TRASH, min_size=1, max_size=4).map(Trash.from_entries),
     ),
     st.sampled_from(list(Role)),
@@ -95,7 +95,7 @@ def test_what_is_printed_is_what_the_page_holds(content: Content, role: Role) ->
 
 
 def test_a_page_and_a_root_on_the_command_line(cli: Cli, tmp_path: Path) -> None:
-    page = page_of(Pointers.of([leaf.pointer for leaf in leaf_pages(3)]))
+    page = page_of(Pointers.from_pointers([leaf.pointer for leaf in leaf_pages(3)]))
     path = tmp_path / f"{page.key.rsplit('/', 1)[-1]}"
     path.write_bytes(page.body)
     messages = cli("inspect", path, "--json").messages

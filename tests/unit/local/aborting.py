@@ -46,7 +46,7 @@ def sealed_indexes(directory: Path) -> list[SealedIndexes]:
 
 def visible(directory: Path) -> list[bytes]:
     with LocalLog.open(directory, read_only=True) as log:
-        stream = PartitionStream.of(TP, local=log.partition(TP), remote=None)
+        stream = PartitionStream.open(TP, local=log.partition(TP), remote=None)
         return [record.value or b"" for record in stream.records(ReadRange(), isolation="read_committed")]
 
 

@@ -42,7 +42,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
     """What of each budget was out at each PUT, by what was put."""
     seen: dict[str, list[int]] = {"log": [], "root": []}
     budgets: list[Slots] = []
-    of, execute = Limits.of, MemoryStore.execute
+    of, execute = Limits.from_config, MemoryStore.execute
 
     def made(limits: StoreLimits, **more: object) -> Limits:
         found = of(limits, **more)  # type: ignore[arg-type]
@@ -55,7 +55,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
             seen[kind].append(budgets[-1].taken)
         return execute(self, request)
 
-    monkeypatch.setattr(Limits, "of", made)
+    monkeypatch.setattr(Limits, "from_config", made)
     monkeypatch.setattr(MemoryStore, "execute", noting)
     return seen
 

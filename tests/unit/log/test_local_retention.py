@@ -45,7 +45,7 @@ class World:
 
     def stream(self) -> PartitionStream:
         runner = Runner(self.store, self.clock, self.ids)
-        return PartitionStream.of(TP, local=self.partition, remote=self.remote(), runner=runner)
+        return PartitionStream.open(TP, local=self.partition, remote=self.remote(), runner=runner)
 
     def trim(self, offset: int) -> None:
         """In the bucket alone; by the writer's own catalog: the maintainer's trim is a commit like any other."""
@@ -163,7 +163,7 @@ def test_an_offset_outside_is_an_error_whatever_bounds_the_other_side(tmp_path: 
     world.tiering.sync({TP: 60}, None)
     world.trim(30)
     world.pass_time(3600)
-    bucket = PartitionStream.of(
+    bucket = PartitionStream.open(
         TP, local=None, remote=world.remote(), runner=Runner(world.store, world.clock, world.ids)
     )
     late_ms = world.clock.now_ms()

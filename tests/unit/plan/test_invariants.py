@@ -136,7 +136,7 @@ PAGED = paged_root()
 def with_pointer(level: str, index: int, **changes: int) -> Root:
     pointers = list(getattr(PAGED, level))
     pointers[index] = pointers[index]._replace(**changes)
-    return dataclasses.replace(PAGED, **{level: Pointers.of(pointers)})  # type: ignore[arg-type]
+    return dataclasses.replace(PAGED, **{level: Pointers.from_pointers(pointers)})  # type: ignore[arg-type]
 
 
 BROKEN += [

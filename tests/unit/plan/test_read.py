@@ -90,7 +90,7 @@ def test_an_empty_tier_has_no_earliest() -> None:
 
 
 def test_a_span_of_a_partition_log() -> None:
-    assert LocalSpan.of(Positions(0, 40, 80, 90, 100)) == LocalSpan(40, 100, 80)
+    assert LocalSpan.from_positions(Positions(0, 40, 80, 90, 100)) == LocalSpan(40, 100, 80)
 
 
 spans = st.tuples(st.integers(0, 40), st.integers(0, 40)).map(sorted)

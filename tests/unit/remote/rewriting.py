@@ -105,7 +105,7 @@ class Rewriter:
         """One round; None: nothing is dirty."""
         root = self.log.root
         assert root is not None
-        snapshot, shop = CatalogView.of(root), self.shop()
+        snapshot, shop = CatalogView.from_root(root), self.shop()
         stable = drive(self.log.store, shop.lookup.last_stable_offset(snapshot))
         end = root.next_offset
         bounds = LogState(self.tp, self.config, (), root.start_offset, end, stable, end, self.cleaned)

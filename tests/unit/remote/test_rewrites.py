@@ -73,7 +73,7 @@ def looked_at(rewriter: Rewriter, row: Row) -> list[Finding]:
     """What ``check --read-data`` says of a segment beside its descriptor."""
     findings = Findings("here")
     look = LogInspection(row.size, row.base, findings, Expectations(decode=True))
-    compare_descriptor(look.of(BytesSource(rewriter.data(row))), rewriter.bundle(row).descriptor, findings)
+    compare_descriptor(look.feed_all(BytesSource(rewriter.data(row))), rewriter.bundle(row).descriptor, findings)
     return findings.about("t", 0)
 
 
@@ -407,7 +407,7 @@ def test_a_round_over_what_is_gone_is_planned_anew_or_names_the_loss(
     log.add(seal(batches(0, 20)))
     root, shop, view = log.root, rewriter.shop(), StoodStill(TOPIC_ID, log.partition, log.topic)
     assert root is not None
-    view.held = CatalogView.of(root)
+    view.held = CatalogView.from_root(root)
     key = log.idx_key(list(root.rows)[-1])
     log.store.execute(Delete((key, *([root.key] if destroyed else []))))
     expected = NotFoundError if destroyed else CorruptionError

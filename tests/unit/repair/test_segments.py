@@ -90,7 +90,7 @@ def test_a_disk_that_diverged_gives_nothing(plain: Bucket) -> None:
         run = find_run(Ground(TP, plain.entry, RepairOptions(), view), view, row)
         one = Remains(plain.entry.topic_id, TP, row, Source(plain.log_key(row), row.size, run=run))
         for lineage, lost in ((plain.root.lineage, ()), ((EpochEntry(7, 0),), ((row.base, row.next),))):
-            pinned = CatalogView.of(dataclasses.replace(plain.root, lineage=lineage))
+            pinned = CatalogView.from_root(dataclasses.replace(plain.root, lineage=lineage))
             assert drive(plain.store, plan_remains(one, pinned, accepted=False)) == (lost, ())
 
 

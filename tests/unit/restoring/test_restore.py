@@ -447,11 +447,11 @@ def test_what_leaves_offsets_out(log: Scenario) -> None:
     entry = drive(log.store, load_topic(TOPIC))
     assert entry is not None
     root, rows = log.root(), tuple(log.rows())
-    plan = PartitionRestore(TP, entry, entry, CatalogView.of(root), rows)
+    plan = PartitionRestore(TP, entry, entry, CatalogView.from_root(root), rows)
     assert not leaves_out(plan)
     for changed in ({"flags": FLAG_HOLE}, {"flags": FLAG_MAINTAINER}, {"records": rows[0].records - 1}):
         assert leaves_out(replace(plan, rows=(rows[0]._replace(**changed), *rows[1:])))
-    assert leaves_out(replace(plan, pinned=CatalogView.of(replace(root, cleaned=(Cleaned(10, START_MS),)))))
+    assert leaves_out(replace(plan, pinned=CatalogView.from_root(replace(root, cleaned=(Cleaned(10, START_MS),)))))
 
 
 def numbered(sequence: int, count: int) -> bytes:
@@ -519,7 +519,7 @@ def test_chosen_rows_are_the_newest_and_contiguous(
 ) -> None:
     rows = [_row(i * 10, i * 10 + 10, size, max_ts) for i, (size, max_ts) in enumerate(shapes)]
     stamp = Stamp("0" * 32, 0, Role.WRITER, 1, "test")
-    pinned = CatalogView.of(replace(create_root(UUID(int=1), 0, TOPIC, stamp), rows=Rows.from_rows(rows)))
+    pinned = CatalogView.from_root(replace(create_root(UUID(int=1), 0, TOPIC, stamp), rows=Rows.from_rows(rows)))
     chosen = drive(MemoryStore(), choose_rows(pinned, newest_bytes=newest_bytes, since_ms=since_ms))
     assert list(chosen) == rows[len(rows) - len(chosen) :]
     if since_ms is not None:

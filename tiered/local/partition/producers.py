@@ -177,11 +177,11 @@ class PartitionProducers:
         state = self.state
         if state is None:
             self._take_empty(end)
-            return SnapshotFacts.of(NO_PRODUCERS, 0)
+            return SnapshotFacts.decode(NO_PRODUCERS, 0)
         state.advance(end)
         pending = state.pending_snapshot()
         data = encode_snapshot(state.entries() if pending is None else pending.entries)
-        facts = SnapshotFacts.of(data, len(state))
+        facts = SnapshotFacts.decode(data, len(state))
         if pending is None or self._write(state, pending, data):
             return facts
         return facts._replace(unwritten=(self._directory / snapshot_name(pending.offset), data))

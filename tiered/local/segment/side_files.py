@@ -56,7 +56,7 @@ class SnapshotFacts(NamedTuple):
     unwritten: tuple[Path, bytes] | None = None
 
     @classmethod
-    def of(cls, data: bytes, producers: int) -> SnapshotFacts:
+    def decode(cls, data: bytes, producers: int) -> SnapshotFacts:
         """Return the facts of an encoded snapshot."""
         return cls(producers, crc32c(data))
 

@@ -87,7 +87,7 @@ def sweep(catalog: Catalog, *, delete: bool, grace_ms: int = ORPHAN_MS) -> Steps
             _drop_young_epochs(root, candidates)
             if candidates:
                 # mutant orphan-is-not-named
-                yield from drop_named(CatalogView.of(root), candidates)
+                yield from drop_named(CatalogView.from_root(root), candidates)
                 for taken in (yield from list_snapshots(catalog)):  # they may be of a lost catalog before this one
                     yield from drop_kept(catalog, taken, candidates)
             dead = [entry for _, entries in candidates.values() for entry in entries]
@@ -140,7 +140,7 @@ def _sweep_staged(catalog: Catalog, found: Swept, grace_ms: int, *, delete: bool
         if root is None or not listed:
             continue
         # mutant staged-is-not-named
-        yield from drop_named(CatalogView.of(root), listed)
+        yield from drop_named(CatalogView.from_root(root), listed)
         for taken in (yield from list_snapshots(catalog)):
             yield from drop_kept(catalog, taken, listed)
         if delete and listed:
@@ -230,7 +230,7 @@ def drop_kept(view: RootView, taken: Taken, candidates: dict[str, T]) -> Steps[N
     deleted since it was listed, whose objects may be collected.
     """
     try:
-        yield from drop_named(CatalogView.of(taken.root), candidates)
+        yield from drop_named(CatalogView.from_root(taken.root), candidates)
     except CorruptionError as damage:
         free = isinstance(damage, PageGone) and (taken.begun or not (yield from is_held_still(view, taken)))
         if not free:

@@ -284,7 +284,7 @@ class _DecidedPartitions:
 
 def _named_staged(root: Root) -> Steps[set[tuple[int, int]]]:
     found: set[tuple[int, int]] = set()
-    pinned, at = CatalogView.of(root), 0
+    pinned, at = CatalogView.from_root(root), 0
     while len(rows := (yield from pinned.flagged(FLAG_STAGED, at))):
         found.update((row.id_hi, row.id_lo) for row in rows)
         at = rows.end_offset

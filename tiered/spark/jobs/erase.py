@@ -54,7 +54,7 @@ def erase(
     app = runner.app
     entry = _entry(runner.store, topic)
     numbers = chosen_partitions(topic, entry.partitions, partition)
-    job_id, blind = selection.job_id(entry.topic_id, numbers), BlindSelection.of(selection, entry.topic_id)
+    job_id, blind = selection.job_id(entry.topic_id, numbers), BlindSelection.from_selection(selection, entry.topic_id)
     plans = _looked(runner, entry, numbers, blind, now=now, task_bytes=task_bytes)
     shown = [plan_fields(plan) for plan in plans]
     lines = [*plan_table(shown), *stays(shown)]

@@ -34,7 +34,7 @@ class PlannedRound:
     most_keys: int
 
     @classmethod
-    def of(cls, store: Store, tp: TopicPartition, *, part_bytes: int, most_keys: int) -> PlannedRound | None:
+    def plan(cls, store: Store, tp: TopicPartition, *, part_bytes: int, most_keys: int) -> PlannedRound | None:
         """Plan a round over the newest catalog; None if nothing is dirty."""
         bench = bench_of(store, entry_of(store, tp.topic), tp.partition)
         planned = drive(store, plan_round(bench.view, bench.config, bench.shop, part_bytes=part_bytes))

@@ -61,7 +61,7 @@ def compact(
     most_keys = OffsetMap(memory_bytes).capacity
     for _ in range(MAX_ROUNDS):
         try:
-            planned = PlannedRound.of(runner.store, tp, part_bytes=part_bytes, most_keys=most_keys)
+            planned = PlannedRound.plan(runner.store, tp, part_bytes=part_bytes, most_keys=most_keys)
             return ([] if planned is None else [_round(runner, planned, why)]), ""
         except NotFoundError as changed:
             if changed.__class__ is not NotFoundError:

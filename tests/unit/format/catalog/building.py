@@ -73,11 +73,11 @@ def paged_root() -> Root:
     made = make_rows(30)
     whole = make_root(made)
     pages = [page_of(made.slice(at, at + 4), 100 + at) for at in range(0, 24, 4)]
-    top = page_of(Pointers.of([page.pointer for page in pages[:4]]), 99)
+    top = page_of(Pointers.from_pointers([page.pointer for page in pages[:4]]), 99)
     return dataclasses.replace(
         whole,
-        inner=Pointers.of([top.pointer]),
-        leaves=Pointers.of([page.pointer for page in pages[4:]]),
+        inner=Pointers.from_pointers([top.pointer]),
+        leaves=Pointers.from_pointers([page.pointer for page in pages[4:]]),
         rows=made.slice(24),
         start_offset=250,
         added=made.tally,

@@ -35,7 +35,7 @@ from tiered.plan.invariants import check_root
 CONTENTS: list[Content] = [
     make_rows(1),
     make_rows(1024),
-    Pointers.of([page.pointer for page in leaf_pages(5)]),
+    Pointers.from_pointers([page.pointer for page in leaf_pages(5)]),
     Trash.from_entries([TrashEntry(1, 2, 10, 3, 4, 1, TRASH_ROWS, 40)] * 3),
 ]
 
@@ -54,7 +54,7 @@ def test_round_trip(content: Content) -> None:
 
 def test_sizes_are_those_of_the_design() -> None:
     leaf = page_of(make_rows(1024))
-    pointers = Pointers.of([leaf.pointer] * 512)
+    pointers = Pointers.from_pointers([leaf.pointer] * 512)
     assert len(leaf.body) < 40_000
     assert sum(int(dtype[-1]) for _, dtype in POINTER_COLUMNS) == 112
     assert sum(int(dtype[-1]) for _, dtype in TRASH_COLUMNS) == 56
@@ -65,7 +65,7 @@ def test_a_pointer_says_what_its_page_holds_and_an_inner_page_what_its_pages_hol
     made = make_rows(20)
     columns = made.columns
     pages = leaf_pages(5)
-    pointers = Pointers.of([page.pointer for page in pages])
+    pointers = Pointers.from_pointers([page.pointer for page in pages])
     top = page_of(pointers, role=Role.MAINTAINER).pointer
     assert (top.base, top.next, top.rows) == (0, 2000, 20)
     assert (top.min_ts, top.max_ts) == (int(columns["min_ts"].min()), int(columns["max_ts"].max()))
@@ -74,7 +74,7 @@ def test_a_pointer_says_what_its_page_holds_and_an_inner_page_what_its_pages_hol
     assert top.name == PageName(Role.MAINTAINER, 1, f"{7:032x}")
     assert pages[0].pointer.name == name(100)
     assert pointers.tally == made.tally
-    assert Pointers.of([]).tally.sum == 0
+    assert Pointers.from_pointers([]).tally.sum == 0
     flagged = Rows.from_rows([row._replace(flags=at % 5, leader_epoch=at) for at, row in enumerate(made)])
     assert (page_of(flagged).pointer.row_flags, page_of(flagged).pointer.leader_epoch) == (7, 19)
 
@@ -84,7 +84,7 @@ def test_sums_of_many_pointers_do_not_overflow() -> None:
     for halves in ((-1, -1), (2**63 - 1, -(2**63)), (-(2**63), 2**63 - 1)):
         one = page.pointer._replace(sum_hi=halves[0], sum_lo=halves[1])
         value = (halves[0] % 2**64) << 64 | halves[1] % 2**64
-        assert Pointers.of([one] * 1000).tally.sum == 1000 * value % SUM_MODULUS
+        assert Pointers.from_pointers([one] * 1000).tally.sum == 1000 * value % SUM_MODULUS
 
 
 @pytest.mark.parametrize(

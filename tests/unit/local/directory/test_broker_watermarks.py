@@ -33,7 +33,7 @@ def test_a_reader_of_a_brokers_directory_reads_to_the_end(tmp_path: Path, mark: 
     bench = left_by_a_broker(tmp_path, mark)
     reader = LocalLog.open(bench.directory, clock=bench.clock, read_only=True).partition(TP)
     assert (reader.last_stable_offset(), reader.end_offset) == (10, 10)
-    stream = PartitionStream.of(TP, local=reader, remote=None)
+    stream = PartitionStream.open(TP, local=reader, remote=None)
     assert [r.offset for r in stream.records(ReadRange())] == list(range(10))
 
 

@@ -72,7 +72,7 @@ def test_all_who_look_see_the_same_partitions(directory: Path) -> None:
     assert scanner.seen(TP).tp == TP
     assert list(scanner.topics()) == ["t"]  # the metadata log is of the broker, and never uploaded
     check = LocalCheck(directory, files, compacted=lambda _: False, topics=frozenset())
-    seen = [one for together in check.look() for one in together if isinstance(one, Finding)]
+    seen = [one for together in check.run() for one in together if isinstance(one, Finding)]
     assert [finding.code for finding in seen if finding.code != "renamed_directory"] == []
     assert list(check.facts.partitions) == [TP]
 

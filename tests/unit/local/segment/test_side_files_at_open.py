@@ -22,7 +22,7 @@ BASES = [0, 2]
 
 
 def committed(log: LocalLog) -> list[bytes]:
-    stream = PartitionStream.of(TP, local=log.partition(TP), remote=None)
+    stream = PartitionStream.open(TP, local=log.partition(TP), remote=None)
     return [record.value or b"" for record in stream.records(ReadRange(), isolation="read_committed")]
 
 

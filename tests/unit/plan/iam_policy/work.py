@@ -127,7 +127,7 @@ def write_by_spark(url: str) -> None:
     to repeat its batch, too."""
     source = TieredDataSource({"path": url, "topic": "copies", "createTopic": "2"})
     rows = [(value, b"key") for value in VALUES]
-    plan = WritePlan.of(
+    plan = WritePlan.from_options(
         WriteOptions.parse(source.options, streaming=False), schema_of("value binary, key binary"), overwrite=False
     )
     for batch in range(2):

@@ -73,7 +73,7 @@ def test_answers_are_those_of_one_list(
 ) -> None:
     rows = rows_of(shapes)
     pages = Pages()
-    pinned = pages.of(root_of(rows)) if paged else CatalogView.of(root_of(rows))
+    pinned = pages.of(root_of(rows)) if paged else CatalogView.from_root(root_of(rows))
     with patch.object(catalog_view, "read_pages", pages.answer):
         compare(pinned, rows, offset, timestamp)
 
@@ -106,7 +106,7 @@ def test_what_has_no_record_has_no_time(
     rows = rows_of([(10, 50 * at, 0) for at in range(6)], first=0)
     rows = [row._replace(min_ts=-1 if at in holes else row.max_ts) for at, row in enumerate(rows)]
     rows = [row._replace(max_ts=-1) if row.min_ts < 0 else row for row in rows]
-    pinned = pages.of(root_of(rows)) if paged else CatalogView.of(root_of(rows))
+    pinned = pages.of(root_of(rows)) if paged else CatalogView.from_root(root_of(rows))
     assert run(pinned.times()) == expected
     assert pages.read <= 1
 
@@ -126,7 +126,7 @@ def test_a_lookup_reads_the_pages_that_may_hold_it(monkeypatch: pytest.MonkeyPat
 def test_no_piece_is_larger_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog_view, "PIECE_ROWS", 3)
     rows = rows_of([(10, 5, 1)] * 8)
-    pinned = CatalogView.of(root_of(rows))
+    pinned = CatalogView.from_root(root_of(rows))
     assert len(run(pinned.piece(0))) == len(run(pinned.flagged(1, 0))) == 3
     assert everything(pinned) == flagged(pinned, 1, 0) == rows
 
@@ -139,9 +139,9 @@ def test_a_page_that_is_named_as_another_kind_is_refused_also_from_memory() -> N
     store = MemoryStore()
     store.execute(Put(page.key, page.body, ABSENT))
     cache = PageCache()
-    leaf = CatalogView.of(replace(root, rows=NO_ROWS, leaves=Pointers.of([page.pointer])), cache)
+    leaf = CatalogView.from_root(replace(root, rows=NO_ROWS, leaves=Pointers.from_pointers([page.pointer])), cache)
     assert drive(store, leaf.at(3)) == rows[0]
-    twisted = CatalogView.of(replace(root, rows=NO_ROWS, inner=Pointers.of([page.pointer])), cache)
+    twisted = CatalogView.from_root(replace(root, rows=NO_ROWS, inner=Pointers.from_pointers([page.pointer])), cache)
     with pytest.raises(CorruptionError, match=page.key):
         drive(store, twisted.at(3))
 

@@ -224,7 +224,7 @@ def test_the_cache_is_bounded(world: World, desk: Desk) -> None:
     fill(desk, 100)
     snapshot = pinned(world)
     cache = PageCache(3000)
-    bounded = CatalogView.of(snapshot.root, cache)
+    bounded = CatalogView.from_root(snapshot.root, cache)
     assert rows_of(world, bounded) == rows_of(world, snapshot)
     assert 0 < cache.size_bytes <= 3000
     assert counted(world, bounded.at(995))[1] == 0
@@ -464,9 +464,9 @@ def test_the_root_of_the_release_before_pages_spills(world: World) -> None:
     world.run(catalog.claim("m", "gc:2"))
     root = world.run(catalog.trim(40))
     assert (len(root.leaves), len(root.rows)) == (2, 2496 - 2048)
-    snapshot = CatalogView.of(root)
+    snapshot = CatalogView.from_root(root)
     assert rows_of(world, snapshot) == [row for row in golden.rows if row.next > 40]
-    assert counted(world, CatalogView.of(root).at(15_000))[1] == 1
+    assert counted(world, CatalogView.from_root(root).at(15_000))[1] == 1
 
 
 @pytest.mark.parametrize("rows", [0, 600, 1_087, 3_000])
