@@ -379,3 +379,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"[{text}]({os.path.relpath(found, PurePosixPath(target).parent)}{anchor})"
 
     return LINK.sub(placed, markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Leave out the defaults of options that have none, which mkdocs-click shows as a name of click."""
+    return html.replace("<code>Sentinel.UNSET</code>", "")
