@@ -130,9 +130,8 @@ class Daemon:
 
     def __init__(self, children: Children, *, log_dir: Path, remote: str, endpoint_url: str | None) -> None:
         self._children = children
-        self._arguments = ["-m", "uploader", "run", "--log-dir", str(log_dir), "--remote", remote]
-        if endpoint_url:
-            self._arguments += ["--endpoint-url", endpoint_url]
+        query = f"?endpoint={endpoint_url}" if endpoint_url else ""
+        self._arguments = ["-m", "uploader", "run", "--log-dir", str(log_dir), "--remote", remote + query]
         self._arguments += ["--http", "off", "--scan-ms", "200", "--log-format", "json"]
         self.peak_rss_bytes = 0
         self.child: subprocess.Popen[str] | None = None

@@ -32,8 +32,8 @@ class Stage:
 
     @property
     def where(self) -> list[str]:
-        endpoint = ["--endpoint-url", self.place.endpoint_url] if self.place.endpoint_url else []
-        return ["--remote", self.place.url, *endpoint]
+        query = f"?endpoint={self.place.endpoint_url}" if self.place.endpoint_url else ""
+        return ["--remote", self.place.url + query]
 
     def tiered(self, *arguments: str, timeout_s: float) -> dict[str, Any]:
         """What ``tiered ARGUMENTS --json`` prints. Raises DemoError if it does not end with 0 in time."""

@@ -16,7 +16,7 @@ import click
 
 from tiered.arguments import at_home
 from tiered.clock import Clock, SystemClock, SystemIds
-from tiered.config import S3_WORDS, parse_duration_ms
+from tiered.config import parse_duration_ms
 from tiered.engine.directory import LogDirectory
 from tiered.engine.drain import DrainMode
 from tiered.engine.reports import Exit
@@ -29,7 +29,6 @@ from tiered.program.error_text import as_error
 from tiered.program.limit_options import LIMIT_OPTIONS
 from tiered.program.output import complain, counted
 from tiered.program.run import EXIT_INTERRUPTED
-from tiered.program.settings import SETTINGS
 from tiered.store.aio_driver import DaemonLoop
 from uploader import logs, status
 from uploader.config import Settings, resolve
@@ -48,12 +47,7 @@ _PLACE = (
     click.option(
         "--sidecar", help="A running Kafka broker's log directory; links to it go into --log-dir (DIR-tiered)."
     ),
-    click.option("--remote", help="s3://bucket/prefix, file:///dir. [TIERED_REMOTE]"),
-    *(
-        click.option(setting.flag, help=f"{setting.about[0].upper()}{setting.about[1:]}. [{setting.variable}]")
-        for setting in SETTINGS
-        if setting.name in S3_WORDS
-    ),
+    click.option("--remote", help="s3://bucket/prefix?endpoint=URL&region=NAME, file:///dir. [TIERED_REMOTE]"),
     click.option("--config", "config_path", envvar="TIERED_CONFIG", help="TOML file. [TIERED_CONFIG]"),
     click.option("--log-format", help="json or text; text on a terminal, else json."),
     click.option("--debug", is_flag=True, envvar="TIERED_DEBUG", help="Show tracebacks and more log lines."),

@@ -149,7 +149,7 @@ class Host:
             return [*MODULE, "tests.chaos.writer", *words, *(["--component"] if how == "component" else [])]
 
         def upload(_: int) -> Sequence[str]:
-            place = ["--log-dir", str(directory), "--remote", remote, "--endpoint-url", endpoint]
+            place = ["--log-dir", str(directory), "--remote", f"{remote}?endpoint={endpoint}"]
             options = ["--http", "off", "--scan", "200ms", "--log-format", "json", "--drain-timeout", "60s"]
             return [*MODULE, "uploader", "run", *place, *options]
 
@@ -176,7 +176,7 @@ class Host:
 
 def maintainer(name: str, folder: Path, remote: str, endpoint: str) -> Actor:
     """Rounds of maintenance, one a second. A newer claim of the other one is told, and left for the next round."""
-    command = [*MODULE, "tiered", "--remote", remote, "--endpoint-url", endpoint, "maintain"]
+    command = [*MODULE, "tiered", "--remote", f"{remote}?endpoint={endpoint}", "maintain"]
     return Actor(name, lambda _: [*command, "--loop", "1s", "--yes"], folder)
 
 

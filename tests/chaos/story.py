@@ -283,10 +283,10 @@ class Story:
                 raise Violation(f"{topic}-{partition}: {found} records were restored of {len(records)}, or others")
 
     def _place(self, directory: Path) -> Sequence[str]:
-        return ["--log-dir", str(directory), "--remote", self.remote, "--endpoint-url", self.endpoint]
+        return ["--log-dir", str(directory), "--remote", f"{self.remote}?endpoint={self.endpoint}"]
 
     def _tiered(self, *arguments: str) -> str:
-        return self._program("tiered", "--remote", self.remote, "--endpoint-url", self.endpoint, *arguments)
+        return self._program("tiered", "--remote", f"{self.remote}?endpoint={self.endpoint}", *arguments)
 
     def _program(self, *arguments: str) -> str:
         """Standard output of a program that must end well."""

@@ -173,7 +173,7 @@ def drop(app: Application, *, selected: str, before: int | None) -> int:
       tiered disk drop users:3 --to 120000 --log-dir data --yes
     """
     topic, partition = split_topic(selected)
-    with open_directory(app) as log:
+    with open_directory(app, read_only=app.dry_run) as log:
         need_topic(topic, log.topics())
         numbers = chosen_partitions(topic, log.topics()[topic].partitions, partition)
         found = [_Drop(log.partition(TopicPartition(topic, number)), before) for number in numbers]

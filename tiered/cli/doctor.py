@@ -254,8 +254,9 @@ def _remote(app: Application, *, write_probe: bool) -> Iterator[Diagnosis]:
         yield _attempt("read", lambda: _read(store, dates, keys))
         yield _clock(app.clock.now_ms(), dates)
         yield from _guards(place, store, keys)
-        if not write_probe:
-            yield Diagnosis("write", SKIP, "not tried: pass --write-probe to write and delete small objects")
+        if not write_probe or app.dry_run:
+            would = "write and delete small objects below probe/"
+            yield Diagnosis("write", SKIP, f"dry run: would {would}" if write_probe else f"--write-probe would {would}")
             return
         yield _attempt("write", lambda: _write(app, store))
     finally:

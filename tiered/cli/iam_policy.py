@@ -43,7 +43,9 @@ def command(app: Application, role: str | None, pins: bool) -> int:
         )
     key = place.s3.sse_kms_key_id or ""
     if key and not key.startswith("arn:"):
-        raise ConfigError(f"the KMS key {key!r} is not an ARN", hint="a policy names keys by ARN: --sse-kms-key-id")
+        raise ConfigError(
+            f"the KMS key {key!r} is not an ARN", hint="a policy names keys by ARN: ?kms_key=ARN in the URL"
+        )
     family = next((name for start, name in FAMILIES.items() if (place.s3.region or "").startswith(start)), "aws")
     prefix = f"{place.prefix}/" if place.prefix else ""
     left_out = () if pins else ("Pin", "PinKey")

@@ -12,12 +12,11 @@ from typing import Any
 
 import click
 
-from tiered.config import S3_WORDS
 from tiered.program.application import Group
 from tiered.spark.commands import jobs
 
 FLAGS = ("json", "quiet", "debug", "dry_run", "yes")
-WORDS = ("log_dir", "remote", *S3_WORDS, "config", "progress")
+WORDS = ("log_dir", "remote", "config", "progress")
 
 
 class Started(Group):

@@ -35,7 +35,7 @@ from tiered.local.segment.sealed import FileSource
 from tiered.model import ByteSource, TopicPartition
 from tiered.plan.root_lower_bounds import Known
 from tiered.program.application import STORE_DEADLINE_SECONDS, Application
-from tiered.program.open_store import open_remote, store_options
+from tiered.program.open_store import location, open_remote, store_options
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import load_topic
 from tiered.store.driver import drive
@@ -71,7 +71,8 @@ def expanded(app: Application, name: str, refused: list[TieredError], *, staged:
     if tp is not None and app.log_dir is not None and (app.log_dir / str(tp)).is_dir():
         return _folder(app.log_dir / str(tp), refused)
     if tp is not None and app.remote is not None:
-        return _objects(app, app.remote, tp, staged)
+        place = location(app)
+        return _objects(app, place.url if place.scheme == "s3" else app.remote, tp, staged)
     if app.log_dir is not None:
         _refuse_topic(app.log_dir, name)
     where = app.log_dir or app.remote

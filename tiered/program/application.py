@@ -20,7 +20,6 @@ import click
 
 from tiered.arguments import at_home
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
-from tiered.config import S3_WORDS
 from tiered.errors import ConfigError
 from tiered.model import TopicPartition
 from tiered.program.output import Output
@@ -179,10 +178,6 @@ def global_options() -> list[click.Option]:
     return [
         click.Option(["--log-dir"], metavar="DIR", help=_ABOUT["log_dir"], **kwargs),
         click.Option(["--remote"], metavar="URL", help=_ABOUT["remote"], **kwargs),
-        *(
-            click.Option(["--" + word.replace("_", "-")], metavar="TEXT", help=_ABOUT[word], **kwargs)
-            for word in S3_WORDS
-        ),
         click.Option(["--config"], metavar="FILE", help="settings in TOML (or TIERED_CONFIG)", **kwargs),
         click.Option(["--dry-run"], is_flag=True, help="show what would be changed, and change nothing", **kwargs),
         click.Option(["--yes"], is_flag=True, help="do not ask before a change", **kwargs),

@@ -22,8 +22,6 @@ WORDS = (
     ("restore rebuilds a lost one", "`tiered restore` rebuilds a lost one"),
     ("leave partitions out", "leave --partitions out"),
     ("leave config out", "leave --set out"),
-    ("give the server as endpoint_url= and", "give the server as --endpoint-url and"),
-    ("options are arguments: endpoint_url=, region=", "the options are --endpoint-url and --region"),
     ("open(path, remote=...)", "pass --remote URL"),
     ("open the directory read-only", "read with cat or status, which take no lock"),
     ("call sync(), pass uploader=Uploader() to open, or run tiered-uploader", "run tiered-uploader"),

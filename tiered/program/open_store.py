@@ -9,19 +9,22 @@ from tiered.errors import ConfigError, NotFoundError
 from tiered.program.application import STORE_DEADLINE_SECONDS, Application
 from tiered.store.base import Store
 from tiered.store.limit import Limits
-from tiered.store.location import StoreLocation
+from tiered.store.location import StoreLocation, split_query
 from tiered.store.options import StoreOptions
 
 
 def store_options(app: Application, url: str) -> S3Keywords:
-    """Return the S3 settings if ``url`` is on S3. For other stores, variables of the environment are ignored.
+    """Return the S3 settings if ``url`` is on S3: those of its query, or of --remote's, then of the settings.
 
-    Raises ``ConfigError``, which names the source, if a flag or the file gives an S3 setting to another store.
+    For other stores, variables of the environment are ignored. Raises ``ConfigError``, which names the source, if the
+    file gives an S3 setting to another store.
     """
     scheme = StoreLocation.parse(url, environ={}).scheme
     given = {word: app.values[word] for word in S3_WORDS if app.values[word].value is not None}
     if scheme == "s3":
-        return cast("S3Keywords", {word: value.value for word, value in given.items()})
+        settings = {word: value.value for word, value in given.items()}
+        of_remote = split_query(app.remote)[1] if app.remote is not None and app.remote.startswith("s3://") else {}
+        return cast("S3Keywords", {**settings, **of_remote, **split_query(url)[1]})
     for word, value in given.items():
         if not value.origin.startswith("environment"):
             raise ConfigError(

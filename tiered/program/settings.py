@@ -195,7 +195,7 @@ def parse_http(value: Any) -> tuple[str, int] | None:
 
 SETTINGS = (
     Setting("log_dir", text, "log directory: one of ours or any Kafka log directory"),
-    Setting("remote", text, "where the remote tier is: s3://bucket/prefix, file:///dir, memory://name"),
+    Setting("remote", text, "where the remote tier is: s3://bucket/prefix?endpoint=URL&region=NAME, file:///dir"),
     Setting("endpoint_url", text, "endpoint of an S3-compatible store"),
     Setting("region", text, "region of the bucket"),
     Setting("expected_bucket_owner", text, "account id that must own the bucket; others' are refused"),

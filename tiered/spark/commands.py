@@ -62,7 +62,9 @@ def _verb(name: str, *, speculative: bool) -> Callable[[Callable[..., int]], cli
             url = location(app).url
             store = open_remote(app)
             try:
-                with JobRunner(app, store, url, store_options(app, url), spark, speculative=speculative) as runner:
+                with JobRunner(
+                    app, store, url, store_options(app, app.need_remote()), spark, speculative=speculative
+                ) as runner:
                     return function(runner, **options)
             finally:
                 store.close()

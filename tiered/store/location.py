@@ -2,9 +2,11 @@
 
 ::
 
-    s3://bucket/prefix        S3, or with endpoint_url= a server that speaks it
+    s3://bucket/prefix        S3; s3://bucket/prefix?endpoint=http://host:9000 is a server that speaks it
     file:///dir, ./dir, /dir  objects as files of a folder
     memory://name             objects of this process
+
+The query of an S3 URL has the words of :data:`QUERY_WORDS`, as ``?endpoint=URL&region=R&sse=aws:kms&kms_key=K``.
 
 The layers around the store are, from the outside: retries, limits, metrics.
 """
@@ -18,8 +20,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Unpack
-from urllib.parse import SplitResult, unquote, urlsplit
+from typing import Literal, Unpack, cast
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from tiered.arguments import at_home
 from tiered.clock import Clock, IdSource, SystemClock
@@ -49,6 +51,14 @@ MAX_PREFIX_BYTES = 512
 
 S3Word = Literal["expected_bucket_owner", "sse", "sse_kms_key_id"]
 SCHEMES = ("s3", "file", "memory")
+QUERY_WORDS = {
+    "endpoint": "endpoint_url",
+    "region": "region",
+    "owner": "expected_bucket_owner",
+    "sse": "sse",
+    "kms_key": "sse_kms_key_id",
+}
+"""Words of an S3 URL's query, and the keywords that they set."""
 _ENDPOINT_VARIABLES = ("TIERED_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGION_VARIABLES = ("TIERED_REGION", "AWS_REGION", "AWS_DEFAULT_REGION")
 _ACCOUNT = re.compile(r"[0-9]{12}")
@@ -59,8 +69,8 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _OTHER_SCHEMES = {
     "s3a": "write s3://",
     "s3n": "write s3://",
-    "http": "give the server as endpoint_url= and the place as s3://bucket/prefix",
-    "https": "give the server as endpoint_url= and the place as s3://bucket/prefix",
+    "http": "write s3://bucket/prefix?endpoint=http://host:port",
+    "https": "write s3://bucket/prefix?endpoint=http://host:port",
     "gs": "only S3 is supported; the S3 interface of this store ignores If-Match and cannot hold a catalog",
     "gcs": "only S3 is supported; the S3 interface of this store ignores If-Match and cannot hold a catalog",
     "abfs": "only S3 is supported",
@@ -97,8 +107,9 @@ class StoreLocation:
     ) -> StoreLocation:
         """Parse a URL without touching disk or network. Raises ``ConfigError`` if it cannot be a store.
 
-        Each keyword of S3 defaults to its ``TIERED_*``; then the endpoint to ``AWS_ENDPOINT_URL_S3`` or
-        ``AWS_ENDPOINT_URL``, the region to ``AWS_REGION`` or ``AWS_DEFAULT_REGION``, then to that of the AWS profile.
+        The query of the URL has precedence over keywords, these over ``TIERED_*``. The endpoint defaults to
+        ``AWS_ENDPOINT_URL_S3`` or ``AWS_ENDPOINT_URL``, the region to ``AWS_REGION`` or ``AWS_DEFAULT_REGION``, then to
+        that of the AWS profile.
         Credentials come from the AWS chain only.
         """
         if isinstance(url, StoreLocation):
@@ -114,6 +125,8 @@ class StoreLocation:
             name, prefix = _parse_memory(rest)
             return cls("memory", bucket=name, prefix=prefix)
         environ = os.environ if environ is None else environ
+        rest, query = split_query(rest)
+        s3 = {**s3, **query}
         bucket, prefix = _parse_bucket(rest)
         sse, key = _encryption(s3, environ)
         target = S3Target(
@@ -264,9 +277,27 @@ def _split_rest(scheme: str, rest: str) -> SplitResult:
         )
     if "?" in rest or "#" in rest:
         raise ConfigError(
-            f"the {scheme}:// URL has a query or a fragment", hint="options are arguments: endpoint_url=, region="
+            f"the {scheme}:// URL has a query or a fragment", hint="only s3:// has a query: ?endpoint=URL&region=NAME"
         )
     return parts
+
+
+def split_query(url: str) -> tuple[str, S3Keywords]:
+    """Return an S3 URL without its query, and the keywords of the query. Raises ConfigError for an unknown word."""
+    head, mark, query = url.partition("?")
+    found: dict[str, str] = {}
+    for word, value in parse_qsl(query, keep_blank_values=True) if mark else ():
+        if word not in QUERY_WORDS:
+            near = difflib.get_close_matches(word, QUERY_WORDS, n=1, cutoff=0.6)
+            hint = f"did you mean {near[0]}?" if near else f"words of the query: {', '.join(QUERY_WORDS)}"
+            raise ConfigError(f"{word!r} in the query of the s3:// URL is not known", hint=hint)
+        if not value or QUERY_WORDS[word] in found:
+            wrong = "is given twice" if value else "is empty"
+            raise ConfigError(
+                f"{word} in the query of the s3:// URL {wrong}", hint="give it one value, or leave it out"
+            )
+        found[QUERY_WORDS[word]] = value
+    return head, cast("S3Keywords", found)
 
 
 def _parse_folder(rest: str) -> Path:
@@ -299,9 +330,7 @@ def _parse_bucket(rest: str) -> tuple[str, str]:
     if not bucket:
         raise ConfigError("the s3:// URL names no bucket", hint="s3://bucket/prefix")
     if ":" in bucket:
-        raise ConfigError(
-            f"s3://{bucket} has a port", hint="give the server as endpoint_url= and the place as s3://bucket/prefix"
-        )
+        raise ConfigError(f"s3://{bucket} has a port", hint="write s3://bucket/prefix?endpoint=http://host:port")
     if not _BUCKET.fullmatch(bucket) or ".." in bucket or _IP_ADDRESS.fullmatch(bucket):
         raise ConfigError(
             f"{bucket!r} is not a bucket name",

@@ -41,7 +41,7 @@ class Remote:
     @property
     def options(self) -> tuple[str, ...]:
         """As the programs take it."""
-        return ("--remote", self.url, *(("--endpoint-url", self.endpoint) if self.endpoint else ()))
+        return ("--remote", self.url + (f"?endpoint={self.endpoint}" if self.endpoint else ""))
 
 
 @dataclass

@@ -50,7 +50,7 @@ def test_nothing_holds_it_in_the_end(
         for number in range(200):
             topic.append(b"%03d" % number + b"x" * 100, key=WHO if number % 50 == 7 else b"k%d" % (number % 9))
         log.sync(timeout=60)
-    where = ("--remote", url, "--endpoint-url", minio.url, "--region", "us-east-1", "--log-dir", log_dir)
+    where = ("--remote", f"{url}?endpoint={minio.url}&region=us-east-1", "--log-dir", log_dir)
     before = holding(s3, WHO)
     assert len(before) == 4
     done = cli("erase", "users", "--key", WHO.decode(), "--now", "--yes", "--json", *where)

@@ -65,7 +65,7 @@ class Desk:
 
     def job(self, *words: str) -> str:
         """Return the output of a verb, which ends with 0, or with 4: nothing to do."""
-        place = ("--remote", URL, "--endpoint-url", self.server.url, "--region", REGION)
+        place = ("--remote", f"{URL}?endpoint={self.server.url}&region={REGION}")
         done = run(*words, *place)
         assert done.code in (0, 4), done.err
         assert self.secret not in done.out + done.err

@@ -14,7 +14,7 @@ REGION = "us-east-1"
 def test_what_the_sink_wrote_is_erased(minio: S3Server, inline: None) -> None:
     place = f"s3://{BUCKET}/sink"
     need_first_job_alone(job_and_its_repetition(place, minio.url))
-    options = ("--remote", place, "--endpoint-url", minio.url, "--region", REGION, "--json")
+    options = ("--remote", f"{place}?endpoint={minio.url}&region={REGION}", "--json")
     scrubbed = run("check", *options)
     assert (scrubbed.code, scrubbed.summary["errors"], scrubbed.summary["remote_segments"]) == (0, 0, 6), scrubbed.err
     erased = run("erase", "flights", "--key", "first-7", "--now", "--yes", *options)

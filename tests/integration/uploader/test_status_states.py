@@ -59,7 +59,7 @@ def test_safe(directory: Path, url: str) -> None:
 def test_refused(directory: Path) -> None:
     with locked_moto() as server, FaultProxy(server) as proxy:
         proxy.add(Fault(FaultKind.ERROR, status=403, code="AccessDenied", times=-1))
-        place = ("--log-dir", str(directory), "--remote", "s3://bucket/p", "--endpoint-url", proxy.url)
+        place = ("--log-dir", str(directory), "--remote", f"s3://bucket/p?endpoint={proxy.url}")
         with Daemon(*place, **KEYS) as daemon:
             daemon.wait_for("failed")
             line = expect(directory, "refused", "uploads are refused since 20")
@@ -133,7 +133,7 @@ def test_damaged(directory: Path, url: str) -> None:
 def test_offline(directory: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    place = ("--log-dir", str(directory), "--remote", "s3://bucket/p", "--endpoint-url", f"http://127.0.0.1:{port}")
+    place = ("--log-dir", str(directory), "--remote", f"s3://bucket/p?endpoint=http://127.0.0.1:{port}")
     with Daemon(*place, **KEYS) as daemon:
         daemon.wait_for("failed")
         expect(directory, "unavailable", "the store is not available since 20")

@@ -77,7 +77,7 @@ async def test_a_part_that_is_refused_is_sent_again_alone(
 
 def test_a_bucket_that_is_not_there(tmp_path: Path, endpoint: str) -> None:
     make_log(tmp_path / "log", records=10)
-    place = ("--log-dir", str(tmp_path / "log"), "--remote", "s3://absent-bucket", "--endpoint-url", endpoint)
+    place = ("--log-dir", str(tmp_path / "log"), "--remote", f"s3://absent-bucket?endpoint={endpoint}")
     done = call("sync", *place)
     assert done.returncode == 10, done.stderr
     assert "absent-bucket" in done.stderr

@@ -32,7 +32,7 @@ def test_a_sync_to_which_nothing_is_left_ends_well_beside_a_store_that_is_down(t
     directory = tmp_path / "log"
     make_log(directory, records=10, partitions=1)
     assert call("sync", "--log-dir", str(directory), "--remote", f"file://{tmp_path / 'store'}").returncode == 0
-    place = ("--log-dir", str(directory), "--remote", "s3://bucket/log", "--endpoint-url", "http://127.0.0.1:9")
+    place = ("--log-dir", str(directory), "--remote", "s3://bucket/log?endpoint=http://127.0.0.1:9")
     keys = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
     down = call("sync", *place, "--timeout", "5s", **keys)
     assert (down.returncode, "nothing to commit" in down.stderr) == (0, True)

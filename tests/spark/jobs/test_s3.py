@@ -52,7 +52,7 @@ def options(endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[st
         for at in range(0, 100, 20):
             topic.append_many(records(at, 20))
         log.sync(timeout=60)
-    return ("--remote", url, "--endpoint-url", endpoint, "--region", REGION, "--json")
+    return ("--remote", f"{url}?endpoint={endpoint}&region={REGION}", "--json")
 
 
 def test_every_verb_but_the_export_without_a_secret(

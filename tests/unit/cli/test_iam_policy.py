@@ -22,8 +22,15 @@ def test_the_document_is_the_answer(cli: Cli, role: str) -> None:
 
 
 def test_the_key_the_pins_and_the_partition_of_aws(cli: Cli) -> None:
-    line = ("iam-policy", "--role", "reader", "--remote", "s3://acme", "--region", "cn-north-1", "--pins")
-    seen = cli(*line, "--sse", "aws:kms", "--sse-kms-key-id", KEY)
+    line = (
+        "iam-policy",
+        "--role",
+        "reader",
+        "--remote",
+        f"s3://acme?region=cn-north-1&sse=aws:kms&kms_key={KEY}",
+        "--pins",
+    )
+    seen = cli(*line)
     assert json.loads(seen.out) == policy("reader", "arn:aws-cn:s3:::acme", "", kms_key_arn=KEY)
 
 
@@ -38,7 +45,7 @@ def test_the_key_the_pins_and_the_partition_of_aws(cli: Cli) -> None:
         (("--role", "reader", "--remote", "s3://acme/a*b"), "the prefix 'a*b' has a character that policies expand"),
         (("--role", "reader", "--remote", "s3://acme/${x}"), "has a character that policies expand"),
         (
-            ("--role", "reader", "--remote", "s3://acme", "--sse", "aws:kms", "--sse-kms-key-id", "1111"),
+            ("--role", "reader", "--remote", "s3://acme?sse=aws:kms&kms_key=1111"),
             "is not an ARN",
         ),
     ],

@@ -32,7 +32,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_append_gives_up_on_a_silent_store(cli: Cli, directory: Path, silent: str) -> None:
-    line = ("append", "t", "--log-dir", directory, "--remote", "s3://bucket", "--endpoint-url", silent)
+    line = ("append", "t", "--log-dir", directory, "--remote", f"s3://bucket?endpoint={silent}")
     late = cli(*line, "--timeout", "0.4", stdin=b"x\n")
     assert late.code == 75
     assert "the store did not answer in time" in late.err
@@ -43,7 +43,7 @@ def test_a_hanging_request_of_a_status_leaves_the_local_part(
     cli: Cli, directory: Path, silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tiered.program.open_store.STORE_DEADLINE_SECONDS", 0.4)
-    seen = cli("status", "--log-dir", directory, "--remote", "s3://bucket", "--endpoint-url", silent)
+    seen = cli("status", "--log-dir", directory, "--remote", f"s3://bucket?endpoint={silent}")
     assert seen.code == 75
     assert "t-0   end 1" in seen.text
     assert "the bucket cannot be reached: " in seen.text
@@ -56,7 +56,7 @@ def test_an_append_says_that_the_store_is_down(cli: Cli, directory: Path, tmp_pa
     with tiered.open(directory, f"file://{tmp_path / 'bucket'}") as log:
         log.topic("t")
         log.sync(timeout=60)
-    remote = ("--remote", "s3://bucket", "--endpoint-url", "http://127.0.0.1:9")
+    remote = ("--remote", "s3://bucket?endpoint=http://127.0.0.1:9")
     done = cli("append", "t", "--log-dir", directory, *remote, stdin=b"x\n")
     assert done.code == 0
     assert "warning: s3://bucket cannot be reached now: what was uploaded from here before goes on" in done.err

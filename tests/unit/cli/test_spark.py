@@ -33,9 +33,24 @@ def test_what_stood_before_the_verb_goes_behind_it(cli: Cli, monkeypatch: pytest
         return 13
 
     monkeypatch.setattr(spark, "start", start)
-    line = ("--json", "-v", "--remote", "s3://b/p", "spark", "--region", "eu-1", "check", "t", "--task-bytes", "1KiB")
+    line = (
+        "--json",
+        "-v",
+        "--yes",
+        "--remote",
+        "s3://b/p",
+        "spark",
+        "--progress",
+        "none",
+        "check",
+        "t",
+        "--task-bytes",
+        "1KiB",
+    )
     assert cli(*line).code == 13
-    assert seen == [["check", "t", "--task-bytes", "1KiB", "--remote", "s3://b/p", "--region", "eu-1", "--json", "-v"]]
+    assert seen == [
+        ["check", "t", "--task-bytes", "1KiB", "--remote", "s3://b/p", "--progress", "none", "--json", "--yes", "-v"]
+    ]
     assert cli("spark", "chek").code == 2
     assert "did you mean check?" in cli("spark", "chek").err
     assert "maintain" in cli("spark", "--help").text

@@ -56,8 +56,8 @@ def test_examples_stand_on_lines_of_their_own(cli: Cli) -> None:
         ("append nothing --log-dir {d}", "--create makes it"),
         ("append t --create --partitions 5 --log-dir {d}", "leave --partitions out"),
         ("append t --create --set segment.ms=1h --log-dir {d}", "leave --set out"),
-        ("cat t --remote https://server/bucket", "give the server as --endpoint-url"),
-        ("cat t --remote s3://bucket/p?x=1", "--endpoint-url and --region"),
+        ("cat t --remote https://server/bucket", "write s3://bucket/prefix?endpoint=http://host:port"),
+        ("cat t --remote s3://bucket/p?regoin=1", "did you mean region?"),
     ],
 )
 def test_hints_use_the_words_of_the_command_line(cli: Cli, directory: Path, line: str, hint: str) -> None:

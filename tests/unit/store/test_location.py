@@ -44,7 +44,7 @@ WRONG = {
     "s3://lo..gs": "not a bucket name",
     "s3://192.168.1.1": "not a bucket name",
     "s3://" + "x" * 64: "not a bucket name",
-    "s3://localhost:9000/logs": "endpoint_url=",
+    "s3://localhost:9000/logs": "?endpoint=",
     "s3://logs:99999999/x": "cannot be read",
     "s3://key:secret@logs/x": "take them out of the URL",
     "s3://logs//x": "no leading, trailing or double",
@@ -52,15 +52,19 @@ WRONG = {
     "s3://logs//": "empty part",
     "s3://logs/../x": "'..'",
     "s3://logs/./x": "'.'",
-    "s3://logs/x?versionId=1": "query",
+    "s3://logs/x?versionId=1": "'versionId' in the query",
+    "s3://logs/x?regoin=1": "did you mean region?",
+    "s3://logs/x?region=": "is empty",
+    "s3://logs/x?region=a&region=b": "given twice",
+    "memory://x?region=a": "only s3:// has a query",
     "s3://logs/x#y": "fragment",
     "s3://arn:aws:s3:::logs": "ARN",
     "s3://logs/" + "x" * 256: "256 bytes",
     "s3://logs/" + "/".join(["x" * 200] * 3): "602 bytes",
     "s3a://logs": "write s3://",
     "s4://logs": "did you mean s3://?",
-    "http://localhost:9000/logs": "endpoint_url=",
-    "https://key:secret@host/logs": "endpoint_url=",
+    "http://localhost:9000/logs": "?endpoint=",
+    "https://key:secret@host/logs": "?endpoint=",
     "gs://logs": "cannot hold a catalog",
     "fil:///x": "did you mean file://?",
     "ftp://host/x": "s3://bucket/prefix",
@@ -109,6 +113,11 @@ def test_environment_and_arguments() -> None:
     assert (location.s3.endpoint_url, location.s3.region) == ("http://high:1", "eu-west-1")
     location = StoreLocation.parse("s3://logs/p", endpoint_url="https://h", region="us-west-2", environ=environ)
     assert (location.s3.endpoint_url, location.s3.region) == ("https://h", "us-west-2")
+    url = "s3://logs/p?endpoint=http://h:1&region=eu-1&owner=123456789012&sse=aws:kms&kms_key=arn:aws:kms:eu-1:1:key/a"
+    queried = StoreLocation.parse(url, endpoint_url="https://h", environ=environ)
+    assert (queried.url, queried.s3.endpoint_url, queried.s3.region) == ("s3://logs/p", "http://h:1", "eu-1")
+    assert (queried.s3.expected_bucket_owner, queried.s3.sse) == ("123456789012", "aws:kms")
+    assert queried.s3.sse_kms_key_id == "arn:aws:kms:eu-1:1:key/a"
     assert StoreLocation.parse("memory://x", environ=environ).target is None
     with pytest.raises(ConfigError, match="for s3://"):
         StoreLocation.parse("memory://x", endpoint_url="http://h")

@@ -75,7 +75,7 @@ def test_the_library(page: str, tmp_path: Path) -> None:
 
 
 def test_the_commands(page: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    place = ["--remote", "s3://bucket", "--endpoint-url", page]
+    place = ["--remote", f"s3://bucket?endpoint={page}"]
     for line in (
         ["topic", "list"],
         ["cat", "t"],
