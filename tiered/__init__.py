@@ -16,7 +16,8 @@
         table = reader.to_arrow("flights", since="-7d")
 
 Importing this module starts no thread and touches no network. ``import tiered`` also gives ``tiered.aio`` (the same
-names for asyncio), ``tiered.errors`` (all errors) and ``tiered.uploader`` (the uploader for ``open``).
+names for asyncio), ``tiered.admin`` (check, repair, restore, rejoin, erase, snapshot), ``tiered.errors`` (all errors)
+and ``tiered.uploader`` (the uploader for ``open``).
 ``tiered.testing`` holds fakes for tests.
 """
 
@@ -27,17 +28,14 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tiered import aio, errors, uploader
+    from tiered import admin, aio, errors, uploader
     from tiered.appending.appender import Appender
     from tiered.appending.receipt import Receipt
-    from tiered.checking.run import check
     from tiered.errors import TieredError
     from tiered.format.kernels import ConsumerRecord
     from tiered.log import Log, open  # noqa: A004  (the word that users expect)
     from tiered.model import NewRecord, Positions, RecordMetadata, TopicPartition
     from tiered.reader import Reader, open_reader
-    from tiered.repair.run import apply_repair, plan_rejoin, plan_repair, rejoin
-    from tiered.restoring.run import restore
     from tiered.topic import Topic
     from tiered.transaction import Transaction
 
@@ -57,16 +55,11 @@ __all__ = [
     "TopicPartition",
     "Transaction",
     "__version__",
+    "admin",
     "aio",
-    "apply_repair",
-    "check",
     "errors",
     "open",
     "open_reader",
-    "plan_repair",
-    "plan_rejoin",
-    "rejoin",
-    "restore",
     "uploader",
 ]
 
@@ -83,14 +76,11 @@ _HOMES = {
     "Topic": "tiered.topic",
     "TopicPartition": "tiered.model",
     "Transaction": "tiered.transaction",
-    **dict.fromkeys(("apply_repair", "plan_rejoin", "plan_repair", "rejoin"), "tiered.repair.run"),
-    "check": "tiered.checking.run",
-    "restore": "tiered.restoring.run",
     "open": "tiered.log",
     "open_reader": "tiered.reader",
 }
 
-_MODULES = frozenset({"aio", "errors", "uploader"})
+_MODULES = frozenset({"admin", "aio", "errors", "uploader"})
 
 logging.getLogger("tiered").addHandler(logging.NullHandler())
 

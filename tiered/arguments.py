@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.config import MAX_PARTITIONS, S3_WORDS, S3Keywords, TopicConfig
-from tiered.errors import ConfigError, InvalidRecordError, InvalidTimestampError
+from tiered.errors import ConfigError, InvalidRecordError, InvalidTimestampError, UnknownTopicError
 from tiered.model import Headers, NewRecord, TopicPartition
 from tiered.times import check_no_seconds
 
@@ -232,6 +232,36 @@ def topic_settings(value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise wrong("config", value, 'a TopicConfig or a dict, {"segment.bytes": 1_000_000}')
     return TopicConfig.from_properties(value).named(value)
+
+
+def selected(value: object) -> tuple[str | TopicPartition, ...]:
+    """Return names of topics and partitions. A single one may stand without a list."""
+    if isinstance(value, str | TopicPartition):
+        return (value,)
+    found = tuple(value) if isinstance(value, Iterable) else (value,)
+    if not all(isinstance(each, str | TopicPartition) for each in found):
+        raise wrong("selected", value, 'a list of topics and partitions: ["flights", TopicPartition("orders", 0)]')
+    return found
+
+
+def selected_partitions(value: object) -> tuple[TopicPartition, ...]:
+    """Return partitions. A single one may stand without a list."""
+    found = selected(value)
+    partitions = tuple(each for each in found if isinstance(each, TopicPartition))
+    if len(partitions) < len(found):
+        raise wrong("selected", value, 'partitions: [TopicPartition("orders", 0)]')
+    return partitions
+
+
+def chosen_partitions(topic: str, count: int, partition: int | None) -> list[int]:
+    """Return all partitions, or the named one."""
+    if partition is None:
+        return list(range(count))
+    if partition >= count:
+        raise UnknownTopicError(
+            f"topic {topic} has no partition {partition}", hint=f"its partitions are 0 to {count - 1}" if count else ""
+        )
+    return [partition]
 
 
 def ends(value: object) -> dict[TopicPartition, int]:

@@ -26,6 +26,7 @@ from tiered import arguments
 from tiered.appending.thread import AppenderThread
 from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig, S3Keywords, TopicConfig
+from tiered.display import names_without
 from tiered.engine.inline import SpreadTiering, Tiering
 from tiered.engine.wait import UploaderComponent, Uploaders, wait_uploaded
 from tiered.errors import (
@@ -220,6 +221,8 @@ class Log:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    __dir__ = names_without("check_remote", "request_counts", "store_options", "wait_uploaded")
 
     def __repr__(self) -> str:
         state = "closed" if self._closed.is_set() else f"{len(self._local.topics())} topics"

@@ -17,6 +17,7 @@ from tiered import arguments
 from tiered.arrow.schema import COLUMNS, arrow_table
 from tiered.clock import Clock, IdSource
 from tiered.config import S3Keywords
+from tiered.display import html_table, names_without
 from tiered.errors import ConfigError, TieredError, UnknownTopicError
 from tiered.format.kernels import ConsumerRecord
 from tiered.local.directory.view import LogView
@@ -166,10 +167,17 @@ class Reader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    __dir__ = names_without("request_counts", "store_options")
+
     def __repr__(self) -> str:
-        places = [str(self._local.directory)] if self._local is not None else []
-        places += [self._bucket.store.url] if self._bucket is not None else []
-        return f"<Reader {' + '.join(places)}>"
+        return f"<Reader {' + '.join(place for _, place in self._places())}>"
+
+    def _repr_html_(self) -> str:
+        return html_table("Reader", ("tier", "place"), self._places())
+
+    def _places(self) -> list[tuple[str, str]]:
+        places = [("local", str(self._local.directory))] if self._local is not None else []
+        return places + ([("remote", self._bucket.store.url)] if self._bucket is not None else [])
 
     def topics(self, unreadable: dict[str, TieredError] | None = None) -> dict[str, TopicInfo]:
         """Return the topics of both tiers by name. Over a bucket this lists ``topics/``, a reader's only listing.

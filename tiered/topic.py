@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from tiered import arguments
 from tiered.appending.appender import BATCH_BYTES, BUFFER_BYTES, LINGER_MS, MAX_BLOCK_MS, Appender, AppenderLimits
 from tiered.appending.thread import AppenderThread
+from tiered.display import html_table, names_without
 from tiered.errors import ConfigError, InvalidRecordError, TieredError
 from tiered.format import kernels
 from tiered.format.batch import HEADER_BYTES
@@ -82,6 +83,20 @@ class Topic(TopicReads):
         self._appenders = appenders
         self._is_internal = is_state_log(name)
         self._spread(logs)
+
+    __dir__ = names_without("check_partition", "chosen", "log", "stream")
+
+    def _repr_html_(self) -> str:
+        """Return the positions of each partition, which this disk knows without a request."""
+        rows: list[tuple[object, ...]] = []
+        for number, log in enumerate(self._logs):
+            if isinstance(log, TieredError):
+                rows.append((number, log.code, "", "", ""))
+            else:
+                at = log.positions()
+                rows.append((number, at.start_offset, at.end_offset, at.flushed_offset, at.uploaded_offset))
+        header = ("partition", "start", "end", "flushed", "uploaded")
+        return html_table(f"Topic {self.name}, {self.partitions} partitions", header, rows)
 
     def _spread(self, logs: Sequence[PartitionLog | TieredError]) -> None:
         """Replace the topic's partitions while other threads append."""

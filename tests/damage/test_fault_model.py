@@ -19,16 +19,16 @@ import pytest
 import tiered
 from tests.integration.servers.commands import S3Server
 from tests.integration.servers.conftest import use
+from tests.support.admin import apply_repair, check, plan_rejoin, plan_repair, rejoin
 from tests.support.buckets import SETTINGS, TP, Bucket, bucket, write
 from tests.support.paged import Paged
 from tests.unit.remote.paged.sinks import decide, log_of_sinks
 from tests.unit.store.emulator import Emulator
 from tiered.checking.check import CheckOptions
-from tiered.checking.run import check
+from tiered.checking.findings import Severity
 from tiered.cli.main import run
 from tiered.clock import SystemClock, SystemIds
 from tiered.errors import ConditionalWritesUnsupportedError, CorruptionError, TieredError
-from tiered.findings import Severity
 from tiered.format.bundle import decode_bundle, encode_bundle
 from tiered.format.crc import crc32c
 from tiered.format.keys import (
@@ -49,7 +49,6 @@ from tiered.model import Row
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import create_snapshot
 from tiered.repair.plan import EXIT_LEFT, RepairOptions, RepairPlan
-from tiered.repair.run import apply_repair, plan_rejoin, plan_repair, rejoin
 from tiered.store.base import ABSENT, Delete, List, ListPage, Put
 from tiered.store.driver import drive
 from tiered.store.location import open_store

@@ -15,7 +15,7 @@ import pytest
 from tests.damage.damages import LOG_DAMAGES, Damage
 from tests.damage.sampling import ACTIVE, SEALED, SEED, SHARE, both_kinds, sample
 from tests.damage.scene import CONFIG, EVERY, TP, QuickFiles, Scene, Seen, State, fresh, observe, truth
-from tiered.checking.run import check
+from tests.support.admin import check
 from tiered.errors import TieredError
 from tiered.local.directory.manager import LocalLog
 from tiered.local.segment.seal import SEAL_SUFFIX

@@ -11,10 +11,10 @@ import pytest
 
 from tests.sim.bucket.process import Life, SteppedProcess
 from tests.sim.bucket.store import WatchedStore, Weather
+from tests.support.admin import apply_repair, check, plan_repair
 from tests.support.remote_face import RemoteFace
 from tests.unit.remote.building import TOPIC_ID, TRUSTED, seal
 from tiered.checking.check import CheckOptions
-from tiered.checking.run import check
 from tiered.config import TopicConfig
 from tiered.errors import CommitUnknown, CorruptionError, FencedError, RemotePermissionError, RemoteUnavailableError
 from tiered.format.batch import decode_records, encode_batch
@@ -26,7 +26,6 @@ from tiered.remote.gc.sink_orphans import sweep_decisions
 from tiered.remote.maintain import Maintainer
 from tiered.remote.sink_commit import Sink, upload_staged
 from tiered.remote.topics import register_topic
-from tiered.repair.run import apply_repair, plan_repair
 from tiered.store.base import ABSENT, Delete, Get, Object, Put, Steps, Store
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tiered
+from tests.support.admin import apply_repair, check, plan_repair
 from tiered.checking.check import CheckOptions
-from tiered.checking.run import check
-from tiered.findings import Finding, Severity
+from tiered.checking.findings import Finding, Severity
 from tiered.format.batch import BatchHeader
 from tiered.format.bundle import SectionKind
 from tiered.format.keys import FLAG_ABORTED_TXNS, Role, index_key, root_key, segment_key
@@ -24,7 +24,6 @@ from tiered.remote.segment_rewriter import SegmentOutput, Workshop, in_turn
 from tiered.remote.topics import TopicEntry, load_topic
 from tiered.repair.bench import Workbench
 from tiered.repair.plan import RepairOptions, RepairPlan
-from tiered.repair.run import apply_repair, plan_repair
 from tiered.store.base import ABSENT, Delete, Get, List, ListPage, NewId, Object, Put, Steps, Store
 from tiered.store.directory import DirectoryStore
 from tiered.store.driver import drive

@@ -22,14 +22,7 @@ Each class has a name of its own, such as ``AsyncLog``, and is exported under th
 
 from __future__ import annotations
 
-from tiered.aio.admin import (
-    apply_repair,
-    check,
-    plan_rejoin,
-    plan_repair,
-    rejoin,
-    restore,
-)
+from tiered.aio import admin
 from tiered.aio.appender import AsyncAppender as Appender
 from tiered.aio.appender import AsyncReceipt as Receipt
 from tiered.aio.log import AsyncLog as Log
@@ -55,12 +48,7 @@ __all__ = [
     "Topic",
     "TopicReads",
     "Transaction",
-    "apply_repair",
-    "check",
+    "admin",
     "open",
     "open_reader",
-    "plan_repair",
-    "plan_rejoin",
-    "rejoin",
-    "restore",
 ]

@@ -1,113 +1,209 @@
-"""``check``, ``restore``, ``rejoin`` and ``repair`` for asyncio: the same steps, the disk on threads."""
+"""``tiered.admin`` for asyncio: the same steps on the event loop, the disk on threads."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import Generic, TypeVar, Unpack
 
 from tiered import arguments
+from tiered.admin import D, Selected
+from tiered.admin.snapshot import SnapshotReport, snapshot_steps
 from tiered.checking.check import CheckOptions, CheckReport, check_steps
-from tiered.clock import SystemClock, SystemIds
-from tiered.findings import OnFinding, Progress, handed_on
+from tiered.checking.findings import OnFinding, Progress, handed_on
+from tiered.clock import Clock, IdSource, SystemClock
+from tiered.config import S3Keywords
+from tiered.erase.topic import EraseReport, TopicErasePlan, erase_topic_steps, need_entry, plan_topic_steps
 from tiered.local.disk.files import PosixFiles
+from tiered.plan.erasure import Selection
+from tiered.remote.claim import owner_of
 from tiered.repair.engine import plan_repair_steps, repair_steps
 from tiered.repair.plan import RepairOptions, RepairPlan
 from tiered.repair.rejoin import RejoinPlan, plan_rejoin_steps, rejoin_steps
 from tiered.restoring.plan import RestoreOptions
 from tiered.restoring.restore import RestoreReport, restore_steps
 from tiered.store.aio_runner import AioRunner
-from tiered.store.place import LOOK, locate
+from tiered.store.base import AioStore
+from tiered.store.place import LOOK, locate, location_of
+from tiered.times import Time
 
-if TYPE_CHECKING:
-    from tiered.clock import Clock, IdSource
-    from tiered.config import S3Keywords
-    from tiered.local.disk.files import Files
-    from tiered.model import TopicPartition
-    from tiered.store.base import AioStore
+__all__ = ["Plan", "check", "erase", "rejoin", "repair", "restore", "snapshot"]
 
-    Place = AioStore | str | Path
+R = TypeVar("R")
+Place = AioStore | str | Path
+
+
+class Plan(Generic[D, R]):
+    """Plan of a change (``tiered.admin.Plan`` for asyncio)."""
+
+    def __init__(self, details: D, apply: Callable[[], Awaitable[R]]) -> None:
+        self.details = details
+        self._apply = apply
+
+    def __repr__(self) -> str:
+        return f"<Plan {self.details!r}>"
+
+    def _repr_html_(self) -> str:
+        return self.details._repr_html_()
+
+    async def apply(self) -> R:
+        """Carry the plan out as ``Plan.apply`` does."""
+        return await self._apply()
 
 
 async def check(
-    log_dir: str | Path | None,
-    store: Place | None,
-    options: CheckOptions = CheckOptions(),
+    log_dir: str | Path | None = None,
+    remote: Place | None = None,
+    topics: Sequence[str] = (),
     *,
-    files: Files | None = None,
+    read_data: bool = False,
+    subset: tuple[int, int] | None = None,
+    orphans: bool = False,
+    pin: bool = True,
     progress: Progress | None = None,
     on_finding: OnFinding | None = None,
     **s3: Unpack[S3Keywords],
 ) -> CheckReport:
-    """Run ``tiered.check``."""
+    """Run ``tiered.admin.check``."""
+    options = CheckOptions((topics,) if isinstance(topics, str) else tuple(topics), read_data, orphans, subset, pin)
     directory = None if log_dir is None else arguments.path("log_dir", log_dir)
-    async with contextlib.AsyncExitStack() as opened:
-        asked = None if store is None else await opened.enter_async_context(open_place(store, s3))
-        steps = check_steps(directory, None if asked is None else asked.url, options, files or PosixFiles())
-        return await AioRunner(asked).run(steps, handed_on(progress, on_finding))
+    async with _runner(remote, s3) as runner:
+        url = None if runner.store is None else runner.store.url
+        return await runner.run(check_steps(directory, url, options, PosixFiles()), handed_on(progress, on_finding))
 
 
 async def restore(
-    store: Place,
-    directory: str | Path,
-    options: RestoreOptions = RestoreOptions(),
+    log_dir: str | Path,
+    remote: Place,
+    selected: Selected = (),
     *,
+    newest_bytes: int | str | None = None,
+    since: Time | None = None,
+    as_of: Time | None = None,
+    until: Time | None = None,
+    end: int | None = None,
+    name: str = "",
+    pin: bool = False,
+    if_empty: bool = False,
+    dry_run: bool = False,
     clock: Clock | None = None,
     ids: IdSource | None = None,
-    files: Files | None = None,
     progress: Progress | None = None,
     **s3: Unpack[S3Keywords],
 ) -> RestoreReport:
-    """Run ``tiered.restore``. Cancelled, it leaves only files that were complete by then."""
-    target = arguments.path("directory", directory)
-    clock, ids = clock or SystemClock(), ids or SystemIds()
-    async with open_place(store, s3) as asked:
-        steps = restore_steps(asked.url, target, options, clock=clock, ids=ids, files=files or PosixFiles())
-        return await AioRunner(asked, clock, ids).run(steps, handed_on(progress))
+    """Run ``tiered.admin.restore``. Cancelled, it leaves only files that were complete by then."""
+    target = arguments.path("log_dir", log_dir)
+    clock, ids = arguments.clock_and_ids(clock, ids)
+    chosen = arguments.selected(selected)
+    others = {"as_of": as_of, "until_offset": end, "name": name, "pin": pin, "if_empty": if_empty, "dry_run": dry_run}
+    options = RestoreOptions.of(chosen, newest_bytes, since, until, clock.now_ms(), **others)
+    async with open_place(remote, s3) as store:
+        steps = restore_steps(store.url, target, options, clock=clock, ids=ids, files=PosixFiles())
+        return await AioRunner(store, clock, ids).run(steps, handed_on(progress))
 
 
-async def plan_rejoin(
-    directory: str | Path, selected: Collection[TopicPartition] = (), *, clock: Clock | None = None
-) -> RejoinPlan:
-    """Run ``tiered.plan_rejoin``."""
-    return await AioRunner().run(
-        plan_rejoin_steps(arguments.path("directory", directory), selected, clock or SystemClock())
+async def repair(
+    log_dir: str | Path | None = None,
+    remote: Place | None = None,
+    selected: Selected = (),
+    *,
+    from_dir: str | Path | None = None,
+    to_version: int | None = None,
+    from_version: int | None = None,
+    accept_loss: bool = False,
+    **s3: Unpack[S3Keywords],
+) -> Plan[RepairPlan, int]:
+    """Run ``tiered.admin.repair``. A cancelled ``apply()`` leaves complete repairs only."""
+    options = RepairOptions(
+        None if from_dir is None else arguments.path("from_dir", from_dir),
+        to_version,
+        from_version,
+        accept_loss,
+        None if log_dir is None else arguments.path("log_dir", log_dir),
     )
 
+    async def apply() -> int:
+        async with _runner(remote, s3) as runner:
+            return await runner.run(repair_steps(plan))
 
-async def rejoin(plan: RejoinPlan, *, clock: Clock | None = None, files: Files | None = None) -> None:
-    """Run ``tiered.rejoin``. A cancellation takes effect only after its end."""
-    await AioRunner().run(rejoin_steps(plan, clock or SystemClock(), files or PosixFiles()))
-
-
-async def plan_repair(
-    store: Place | None = None,
-    selected: Sequence[str | TopicPartition] = (),
-    options: RepairOptions = RepairOptions(),
-) -> RepairPlan:
-    """Run ``tiered.plan_repair``."""
-    async with contextlib.AsyncExitStack() as opened:
-        asked = None if store is None else await opened.enter_async_context(open_place(store))
-        return await AioRunner(asked).run(plan_repair_steps(selected, options, remote=store is not None))
+    async with _runner(remote, s3) as runner:
+        plan = await runner.run(plan_repair_steps(arguments.selected(selected), options, remote=remote is not None))
+    return Plan(plan, apply)
 
 
-async def apply_repair(store: Place | None, plan: RepairPlan) -> int:
-    """Run ``tiered.apply_repair``. Cancelled, it leaves complete repairs only."""
-    async with contextlib.AsyncExitStack() as opened:
-        asked = None if store is None else await opened.enter_async_context(open_place(store))
-        return await AioRunner(asked).run(repair_steps(plan))
+async def rejoin(log_dir: str | Path, selected: Selected = (), *, clock: Clock | None = None) -> Plan[RejoinPlan, None]:
+    """Run ``tiered.admin.rejoin``. A cancellation of ``apply()`` takes effect only after its end."""
+    clock = clock or SystemClock()
+    chosen = arguments.selected_partitions(selected)
+    plan = await AioRunner().run(plan_rejoin_steps(arguments.path("log_dir", log_dir), chosen, clock))
+    return Plan(plan, lambda: AioRunner().run(rejoin_steps(plan, clock, PosixFiles())))
+
+
+async def erase(
+    remote: Place,
+    topic: str,
+    *,
+    partition: int | None = None,
+    keys: Iterable[bytes] = (),
+    prefixes: Iterable[bytes] = (),
+    before: Time | None = None,
+    now: bool = False,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    **s3: Unpack[S3Keywords],
+) -> Plan[TopicErasePlan, EraseReport]:
+    """Run ``tiered.admin.erase``. A cancelled ``apply()`` is completed by another one."""
+    clock, ids = arguments.clock_and_ids(clock, ids)
+    selection = Selection.asked(keys, prefixes, before, clock.now_ms())
+
+    async def apply() -> EraseReport:
+        place = location_of(remote, s3) if isinstance(remote, str | Path) else None
+        async with _runner(remote, s3, clock, ids) as runner:
+            return await runner.run(erase_topic_steps(plan, owner_of("tiered.admin.erase"), place, now=now))
+
+    async with _runner(remote, s3, clock, ids) as runner:
+        entry = await runner.run(need_entry(arguments.text("topic", topic)))
+        numbers = arguments.chosen_partitions(topic, entry.partitions, arguments.partition_or_none(partition))
+        plan = await runner.run(plan_topic_steps(entry, numbers, selection))
+    return Plan(plan, apply)
+
+
+async def snapshot(
+    remote: Place,
+    name: str,
+    selected: Selected = (),
+    *,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    **s3: Unpack[S3Keywords],
+) -> SnapshotReport:
+    """Run ``tiered.admin.snapshot``."""
+    clock, ids = arguments.clock_and_ids(clock, ids)
+    async with _runner(remote, s3, clock, ids) as runner:
+        return await runner.run(snapshot_steps(name, arguments.selected(selected)))
 
 
 @contextlib.asynccontextmanager
-async def open_place(place: Place, s3: S3Keywords | None = None) -> AsyncIterator[AioStore]:
+async def open_place(place: Place, s3: S3Keywords) -> AsyncIterator[AioStore]:
     """Open a store as ``tiered.store.place.open_place`` does. One that is open already is not closed."""
     if not isinstance(place, str | os.PathLike):
-        yield arguments.has("store", place, ("execute",), "a URL, a path or an open store")
+        yield arguments.has("remote", place, ("execute",), "a URL, a path or an open store")
         return
-    store = locate(place, s3 or {}).open_aio(LOOK)
+    store = locate(place, s3).open_aio(LOOK)
     try:
         yield store
     finally:
         await store.close()
+
+
+@contextlib.asynccontextmanager
+async def _runner(
+    remote: Place | None, s3: S3Keywords, clock: Clock | None = None, ids: IdSource | None = None
+) -> AsyncIterator[AioRunner]:
+    if remote is None:
+        yield AioRunner(None, clock, ids)
+        return
+    async with open_place(remote, s3) as store:
+        yield AioRunner(store, clock, ids)

@@ -88,6 +88,9 @@ class AsyncAppender:
         self._appender = appender
         self._worker = worker
 
+    def __repr__(self) -> str:
+        return repr(self._appender)
+
     @property
     def buffered_bytes(self) -> int:
         """Return ``Appender.buffered_bytes``."""

@@ -67,6 +67,12 @@ class AsyncLog:
 
         _OPENED.add(self)
 
+    def __dir__(self) -> list[str]:
+        return dir(self._log)
+
+    def __repr__(self) -> str:
+        return repr(self._log)
+
     @classmethod
     def opened(cls, path: str | Path) -> AsyncLog:
         """Return the log of ``Log.opened``. The log belongs to the event loop that opened it."""

@@ -65,6 +65,9 @@ class AsyncFound:
         self.report = report
         self._records = records
 
+    def __repr__(self) -> str:
+        return f"Found(report={self.report!r})"
+
     def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         return self._records
 
@@ -76,6 +79,15 @@ class AsyncReader:
         self._reader = reader
         self._worker = worker
         self._runner = runner
+
+    def __dir__(self) -> list[str]:
+        return dir(self._reader)
+
+    def __repr__(self) -> str:
+        return repr(self._reader)
+
+    def _repr_html_(self) -> str:
+        return self._reader._repr_html_()
 
     async def topics(self, unreadable: dict[str, TieredError] | None = None) -> dict[str, TopicInfo]:
         """Run ``Reader.topics``."""

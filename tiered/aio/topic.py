@@ -41,6 +41,9 @@ class AsyncPartitionStream:
         self.steps = steps
         self._runner = runner
 
+    def __repr__(self) -> str:
+        return f"<PartitionStream {self.tp}>"
+
     async def refresh(self) -> None:
         """Run ``TierStream.refresh``."""
         await self._runner.run(self.steps.refresh())
@@ -115,6 +118,15 @@ class AsyncTopicReads:
         self._worker = worker
         self._runner = runner
         self.name = topic.name
+
+    def __dir__(self) -> list[str]:
+        return dir(self._reads)
+
+    def __repr__(self) -> str:
+        return repr(self._reads)
+
+    def _repr_html_(self) -> str:
+        return self._reads._repr_html_()
 
     @property
     def partitions(self) -> int:

@@ -20,6 +20,9 @@ class AsyncTransaction:
         self._durability = durability
         self.transactional_id = txn.transactional_id
 
+    def __repr__(self) -> str:
+        return repr(self._txn)
+
     @property
     def state(self) -> str:
         """Return ``Transaction.state``."""

@@ -19,11 +19,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from tiered.checking.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
 from tiered.checking.kept import check_decisions, check_kept
 from tiered.checking.local import LocalCheck, LocalFacts
 from tiered.checking.registry import survey, unregistered
 from tiered.checking.remote import Reading, RemoteCheck, RemoteFacts, size_steps
 from tiered.config import TopicConfig
+from tiered.display import html_table
 from tiered.errors import (
     ConfigError,
     CorruptionError,
@@ -33,7 +35,6 @@ from tiered.errors import (
     RemotePermissionError,
     UnknownTopicError,
 )
-from tiered.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
 from tiered.format.keys import topic_key
 from tiered.local.disk.files import Files
 from tiered.local.disk.volume import expected_topics
@@ -87,6 +88,17 @@ class CheckReport:
     newer: int = 0
     denied: int = 0
     archived: Mapping[str, int] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        verdict = f"{self.errors} errors, {self.warnings} warnings" if self.exit_code else "OK"
+        return f"<CheckReport {verdict}: {self.partitions} partitions>"
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, (*self.findings, repr(self))))
+
+    def _repr_html_(self) -> str:
+        rows = [(each.severity.value, each.where, each.message) for each in self.findings]
+        return html_table(repr(self)[1:-1], ("severity", "place", "finding"), rows)
 
     @property
     def exit_code(self) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
+from tiered.checking.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
 from tiered.checking.inspection import Expectations, LogInspection, LogScan, SideFileCheck, pieces
 from tiered.config import TopicConfig
 from tiered.errors import (
@@ -25,7 +26,6 @@ from tiered.errors import (
     NotFoundError,
     TieredError,
 )
-from tiered.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
 from tiered.format.checkpoint import (
     decode_epochs,
     decode_meta_properties,

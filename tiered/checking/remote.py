@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from uuid import UUID
 
+from tiered.checking.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
 from tiered.checking.inspection import (
     Expectations,
     LogInspection,
@@ -27,7 +28,6 @@ from tiered.checking.inspection import (
 from tiered.checking.local import PartitionFacts
 from tiered.config import MAX_LONG
 from tiered.errors import ConfigError, CorruptionError, RemotePermissionError, TieredError
-from tiered.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
 from tiered.format.bundle import HEAD_BYTES, Bundle, decode_bundle
 from tiered.format.keys import (
     FLAG_ABORTED_TXNS,

@@ -19,12 +19,12 @@ from typing import Any
 from uuid import UUID
 
 from tiered.checking.check import CheckOptions, CheckReport, CheckRun
+from tiered.checking.findings import Finding, Passed, Severity
 from tiered.checking.kept import check_kept
 from tiered.checking.local import LocalFacts
 from tiered.checking.remote import Reading, RemoteCheck, RemoteFacts
 from tiered.config import MAX_LONG
 from tiered.errors import CorruptionError
-from tiered.findings import Finding, Passed, Severity
 from tiered.format.root import STATE_OPEN
 from tiered.model import TopicPartition
 from tiered.plan.jobs import SPAN_BYTES, SpanCutter

@@ -10,11 +10,12 @@ from typing import Any
 
 import click
 
+from tiered.arguments import chosen_partitions
 from tiered.config import MAX_LONG
 from tiered.errors import ConfigError, CorruptionError, OffsetGapError, UnknownTopicError
 from tiered.format.kernels import ConsumerRecord
 from tiered.program.application import Application, Command, Seconds, pass_application, split_topic
-from tiered.program.open_reader import chosen_partitions, open_reader, pass_over, topic_to_read
+from tiered.program.open_reader import open_reader, pass_over, topic_to_read
 from tiered.program.output import counted
 from tiered.program.places import LogPlace, need_one_partition, range_of, range_options
 from tiered.program.record_format import compile_format, envelope_line, need_field, plain_line, terminal_line

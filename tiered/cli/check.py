@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import click
 
-from tiered.checking.check import CheckOptions
-from tiered.checking.run import check
+from tiered import admin
+from tiered.checking.findings import Finding
 from tiered.checking.versions import versions_warning
 from tiered.errors import ConfigError
-from tiered.findings import Finding
 from tiered.program.application import Application, Command, pass_application
 from tiered.program.checking import conclude_check, reading_options, show_finding, subset_of
 from tiered.program.open_reader import need_directory
@@ -54,22 +53,26 @@ def command(  # noqa: PLR0917 - the options
     app.out.begin("check", complete=False)
     store = open_remote(app) if app.remote is not None else None
     subset = subset_of(app, read_data_subset)
-    options = CheckOptions(
-        topics=topics,
-        read_data=read_data or subset is not None,
-        orphans=orphans,
-        subset=None if read_data else subset,
-        pin=not no_pin,
-    )
+    reads = read_data or subset is not None
 
     def show(finding: Finding) -> None:
         show_finding(app, finding, everything=orphans)
 
     try:
         with Progress(app, "checking", is_bytes=True) as progress:
-            report = check(app.log_dir, store, options, progress=progress.show, on_finding=show)
-        if store is not None and options.read_data:
-            warning = drive(store, versions_warning(1 if options.subset is None else options.subset[1]))
+            report = admin.check(
+                app.log_dir,
+                store,
+                topics,
+                read_data=reads,
+                subset=None if read_data else subset,
+                orphans=orphans,
+                pin=not no_pin,
+                progress=progress.show,
+                on_finding=show,
+            )
+        if store is not None and reads:
+            warning = drive(store, versions_warning(1 if read_data or subset is None else subset[1]))
             if warning:
                 app.out.warn(warning)
     finally:

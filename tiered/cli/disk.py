@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from tiered.arguments import chosen_partitions
 from tiered.checking.check import EXIT_WARNINGS
 from tiered.cli.disk_truncate import truncate
 from tiered.config import MAX_LONG
@@ -27,7 +28,7 @@ from tiered.program.application import (
     split_topic,
 )
 from tiered.program.open_log import open_directory
-from tiered.program.open_reader import chosen_partitions, folder, need_topic
+from tiered.program.open_reader import folder, need_topic
 from tiered.program.output import columns, counted, human_bytes
 
 MAX_ROUNDS = 1000

@@ -10,10 +10,11 @@ from typing import Any
 import click
 
 import tiered
+from tiered.arguments import chosen_partitions
 from tiered.checking.check import EXIT_WARNINGS
-from tiered.erase.erase import Erased, ErasePlan, as_fields, erase_steps, plan_erase_steps, receipt_steps
+from tiered.erase.erase import as_fields
+from tiered.erase.topic import EraseReport, erase_topic_steps, plan_fields, plan_topic_steps, stays
 from tiered.errors import CorruptionError, LocalIOError, OffsetGapError, UnknownTopicError
-from tiered.model import TopicPartition
 from tiered.plan.erasure import Selection
 from tiered.program.application import (
     Application,
@@ -24,23 +25,18 @@ from tiered.program.application import (
 )
 from tiered.program.erasure import (
     left_line,
-    noncurrent_commands,
     outcome_line,
-    plan_fields,
     plan_table,
     question,
     selection_of,
     selection_options,
-    stays,
 )
-from tiered.program.open_log import Tiers, open_in_bucket
-from tiered.program.open_reader import chosen_partitions
+from tiered.program.open_log import open_in_bucket
 from tiered.program.open_store import location
 from tiered.program.output import counted
 from tiered.program.progress import Progress
 from tiered.read.topic import TopicReads
 from tiered.remote.claim import owner_of
-from tiered.store.capabilities import probe
 
 
 @click.command("erase", cls=Command, exits={3: "some objects or the disk still hold records"})
@@ -76,74 +72,43 @@ def command(
     topic, partition = split_topic(selected)
     with open_in_bucket(app, topic) as (tiers, entry):
         numbers = chosen_partitions(topic, entry.partitions, partition)
-        job_id = selection.job_id(entry.topic_id, numbers)
-        plans: list[ErasePlan] = []
         with Progress(app, "reading", is_bytes=True) as progress:
-            for number in numbers:
-                tp = TopicPartition(topic, number)
-                plan = tiers.run(plan_erase_steps(tp, entry, selection, spend=progress.advance))
-                plans += [] if plan is None else [plan]
+            plan = tiers.run(plan_topic_steps(entry, numbers, selection, progress.advance))
         disk = _on_disk(app, topic, numbers, selection)
-        shown = [plan_fields(plan) for plan in plans]
+        shown = [plan_fields(each) for each in plan.partitions]
         lines = [*plan_table(shown), *_disk_lines(topic, app.log_dir, disk), *stays(shown)]
         if app.dry_run:
-            fields = {"dry_run": True, "job": job_id, "partitions": shown, "disk": disk}
+            fields = {"dry_run": True, "job": plan.job_id, "partitions": shown, "disk": disk}
             return app.out.result("erase", fields, lines)
         for line in lines:
             app.out.say(line)
         confirm(app, "erase", question(shown))
-        return _carry_out(app, tiers, plans, selection, job_id, topic=topic, now=now, disk=disk)
+        with Progress(app, "erasing", is_bytes=True) as progress:
+            owner = owner_of("tiered erase")
+            steps = erase_topic_steps(plan, owner, location(app), now=now, disk=disk, spend=progress.advance)
+            report = tiers.run(steps)
+        return _conclude(app, report, topic, disk)
 
 
-def _carry_out(
-    app: Application,
-    tiers: Tiers,
-    plans: Sequence[ErasePlan],
-    selection: Selection,
-    job_id: str,
-    *,
-    topic: str,
-    now: bool,
-    disk: Sequence[dict[str, Any]],
-) -> int:
-    owner = owner_of("tiered erase")
-    erased: list[Erased] = []
-    capabilities = tiers.run(probe()) if plans else None
-    with Progress(app, "erasing", is_bytes=True) as progress:
-        for plan in plans:
-            steps = erase_steps(
-                plan, selection, owner, job_id, now=now, spend=progress.advance, capabilities=capabilities
-            )
-            erased.append(tiers.run(steps))
-    left = [(one.tp, each) for one in erased for each in one.left]
-    versions = noncurrent_commands(location(app), erased)
-    receipts = []
-    for plan, one in zip(plans, erased, strict=True):
-        facts = {
-            "topic": topic,
-            "owner": owner,
-            "stays": stays([plan_fields(plan)]),
-            "disk": [each for each in disk if each["partition"] == one.tp.partition],
-            "noncurrent_versions": noncurrent_commands(location(app), [one]),
-        }
-        receipts.append(tiers.run(receipt_steps(job_id, plan.entry.topic_id, selection, one, facts)))
+def _conclude(app: Application, report: EraseReport, topic: str, disk: Sequence[dict[str, Any]]) -> int:
+    left = [(one.tp, each) for one in report.partitions for each in one.left]
     for tp, each in left:
         app.out.warn(left_line(str(tp), dataclasses.asdict(each)))
     fields = {
         "dry_run": False,
-        "job": job_id,
-        "receipt": receipts[0] if receipts else "",
-        "receipts": receipts,
-        "proven": not left,
+        "job": report.job_id,
+        "receipt": report.receipts[0] if report.receipts else "",
+        "receipts": report.receipts,
+        "proven": report.proven,
         "disk": disk,
-        "noncurrent_versions": versions,
-        "partitions": [{"topic": one.tp.topic, **as_fields(one)} for one in erased],
+        "noncurrent_versions": report.noncurrent_versions,
+        "partitions": [{"topic": one.tp.topic, **as_fields(one)} for one in report.partitions],
     }
-    done = sum(one.records for one in erased)
-    text = [outcome_line(done, len(left)), *(f"receipt: {key}" for key in receipts)]
+    done = sum(one.records for one in report.partitions)
+    text = [outcome_line(done, len(left)), *(f"receipt: {key}" for key in report.receipts)]
     text += _disk_lines(topic, app.log_dir, disk)
-    if versions:
-        text.append(f"if the bucket is versioned: {counted(len(versions), 'command')} in the receipt")
+    if report.noncurrent_versions:
+        text.append(f"if the bucket is versioned: {counted(len(report.noncurrent_versions), 'command')} in the receipt")
     return app.out.result("erase", fields, text, EXIT_WARNINGS if left or disk else 0)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from tiered.arguments import chosen_partitions
 from tiered.config import parse_duration_ms
 from tiered.errors import (
     ConfigError,
@@ -30,7 +31,6 @@ from tiered.program.application import Application, Command, confirm, pass_appli
 from tiered.program.limit_options import with_limits
 from tiered.program.maintenance_loop import MaintenanceLoop, Scope, room_for
 from tiered.program.open_log import Tiers, TopicFacts, open_tiers, warn_unreadable
-from tiered.program.open_reader import chosen_partitions
 from tiered.program.open_store import open_remote
 from tiered.program.output import columns, counted, duration_in_words, human_bytes
 from tiered.program.progress import Progress

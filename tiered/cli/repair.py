@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from tiered import admin
 from tiered.errors import ConfigError
 from tiered.model import TopicPartition
 from tiered.program.application import (
@@ -18,14 +19,12 @@ from tiered.program.application import (
     confirm,
     one_partition,
     pass_application,
-    split_topic,
+    topic_or_partition,
 )
 from tiered.program.open_log import open_tiers
 from tiered.program.open_reader import need_directory
 from tiered.program.output import columns, counted
 from tiered.program.settings import suggestion
-from tiered.repair.plan import RepairOptions
-from tiered.repair.run import apply_repair, plan_rejoin, plan_repair, rejoin
 from tiered.store.base import Store
 
 REPAIR_COMMAND = "TOPIC[:P]"
@@ -68,14 +67,15 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...]) -> int:
     """
     directory = app.need_log_dir()
     need_directory(app)
-    plan = plan_rejoin(directory, [one_partition(text) for text in selected], clock=app.clock)
+    change = admin.rejoin(directory, [one_partition(text) for text in selected], clock=app.clock)
+    plan = change.details
     rows = [[aside.tp, aside.committed_end, aside.end_offset] for aside in plan.partitions]
     text = columns(["partition", "committed end", "end on this disk"], rows)
     for line in text:
         app.out.say(line)
     if not app.dry_run:
         confirm(app, "repair rejoin", f"Set these partitions aside in {plan.target}?")
-        rejoin(plan, clock=app.clock)
+        change.apply()
     verb = "would be set aside" if app.dry_run else "set aside"
     fields = {
         "dry_run": app.dry_run,
@@ -122,14 +122,15 @@ def run_command(app: Application, *, selected: tuple[str, ...], **chosen: Any) -
       tiered repair flights:0 --to-version 4711 --remote s3://acme-logs/prod --yes
       tiered repair flights:1 --log-dir data --accept-loss --dry-run
     """
-    named = [_named(text) for text in selected]
+    named = [topic_or_partition(text) for text in selected]
     versions = chosen["to_version"] is not None or chosen["from_version"] is not None
     if versions and not (len(named) == 1 and isinstance(named[0], TopicPartition)):
         raise ConfigError("a version belongs to one partition", hint="name it: TOPIC:P")
     if app.log_dir is not None:
         need_directory(app)
     with _store(app) if app.remote is not None or app.log_dir is None else contextlib.nullcontext() as store:
-        plan = plan_repair(store, named, RepairOptions(log_dir=app.log_dir, **chosen))
+        change = admin.repair(app.log_dir, store, named, **chosen)
+        plan = change.details
         for action in plan.actions:
             show = app.out.warn if action.act is None or action.lost or action.undone else app.out.say
             show(f"{action.where}: {action.problem}: {action.remedy}")
@@ -138,17 +139,12 @@ def run_command(app: Application, *, selected: tuple[str, ...], **chosen: Any) -
         done = len(plan.actions) - len(plan.left)
         if done and not app.dry_run:
             confirm(app, "repair", f"Repair {counted(done, 'object')}?")
-            apply_repair(store, plan)
+            change.apply()
     verb = "would be" if app.dry_run else "were" if done != 1 else "was"
     lines = [f"{'dry run: ' if app.dry_run else ''}{counted(done, 'object')} {verb} repaired, {len(plan.left)} left"]
     if not plan.actions:
         lines = ["nothing is damaged"]
     return app.out.result("repair", {"dry_run": app.dry_run, **plan.as_json()}, lines, plan.exit_code)
-
-
-def _named(text: str) -> str | TopicPartition:
-    topic, partition = split_topic(text)
-    return topic if partition is None else TopicPartition(topic, partition)
 
 
 def _without_remote(app: Application) -> tuple[str, str]:

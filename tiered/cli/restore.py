@@ -6,18 +6,16 @@ import dataclasses
 
 import click
 
+from tiered import admin
 from tiered.checking.check import EXIT_WARNINGS
-from tiered.config import parse_bytes
 from tiered.errors import ConfigError
-from tiered.program.application import Application, Command, pass_application, split_topic
+from tiered.program.application import Application, Command, pass_application, topic_or_partition
 from tiered.program.open_reader import refuse_file
 from tiered.program.open_store import open_remote
 from tiered.program.output import columns, counted, human_bytes
 from tiered.program.places import LogPlace, range_of, range_options
 from tiered.program.progress import Progress
-from tiered.restoring.plan import RestoreOptions
 from tiered.restoring.restore import RestoreReport
-from tiered.restoring.run import restore
 
 
 @click.command("restore", cls=Command, exits={3: "restored, with warnings"})
@@ -60,27 +58,29 @@ def command(
     directory, dry_run = app.need_log_dir(), app.dry_run
     first, last = range_of(begin, end, app.clock.now_ms())
     _refuse_offsets(first, last)
-    newest_bytes = None if newest is None else parse_bytes(newest)
-    if newest_bytes is not None and newest_bytes < 1:
-        raise ConfigError(f"--newest {newest} keeps nothing", hint="a size above zero, for example 10GiB")
-    options = RestoreOptions(
-        selected=tuple(split_topic(text) for text in selected),
-        newest_bytes=newest_bytes,
-        since_ms=first.time_ms,
-        as_of=as_of,
-        until_ms=last.time_ms,
-        until_offset=last.offset if isinstance(last.offset, int) else None,
-        name=name or "",
-        pin=pin,
-        if_empty=if_empty,
-        dry_run=dry_run,
-    )
+    chosen = [topic_or_partition(text) for text in selected]
     refuse_file(directory)
     app.out.begin("restore", directory=str(directory), dry_run=dry_run, complete=False)
     store = open_remote(app)
     try:
         with Progress(app, "restoring", is_bytes=True) as progress:
-            report = restore(store, directory, options, clock=app.clock, ids=app.ids, progress=progress.show)
+            report = admin.restore(
+                directory,
+                store,
+                chosen,
+                newest_bytes=newest,
+                since=first.time_ms,
+                as_of=as_of,
+                until=last.time_ms,
+                end=last.offset if isinstance(last.offset, int) else None,
+                name=name or "",
+                pin=pin,
+                if_empty=if_empty,
+                dry_run=dry_run,
+                clock=app.clock,
+                ids=app.ids,
+                progress=progress.show,
+            )
     finally:
         store.close()
     return _conclude(app, report)

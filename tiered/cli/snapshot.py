@@ -7,16 +7,24 @@ from typing import Any
 
 import click
 
-from tiered.errors import ConfigError, CorruptionError, NotFoundError, TieredError
+from tiered.admin.snapshot import snapshot_steps
+from tiered.arguments import chosen_partitions
+from tiered.errors import CorruptionError, NotFoundError, TieredError
 from tiered.format.keys import check_snapshot_name
-from tiered.format.root import STATE_DELETING
 from tiered.model import TopicPartition
-from tiered.program.application import Application, Command, Group, confirm, pass_application, split_topic
+from tiered.program.application import (
+    Application,
+    Command,
+    Group,
+    confirm,
+    pass_application,
+    split_topic,
+    topic_or_partition,
+)
 from tiered.program.open_log import Tiers, open_tiers, warn_unreadable
-from tiered.program.open_reader import chosen_partitions
 from tiered.program.output import Problem, columns, counted
 from tiered.remote.root_view import RootView
-from tiered.remote.snapshots import Taken, create_snapshot, delete_snapshot, load_snapshot, survey_snapshots
+from tiered.remote.snapshots import Taken, delete_snapshot, load_snapshot, survey_snapshots
 from tiered.times import format_time
 
 EXIT_WARNINGS = 3
@@ -43,31 +51,20 @@ def create_command(app: Application, *, name: str, selected: tuple[str, ...]) ->
     Example:
       tiered snapshot create before-release flights --remote s3://acme-logs/prod
     """
-    check_snapshot_name(name)
     app.need_remote()
+    named = [topic_or_partition(text) for text in selected]
     with open_tiers(app, with_local=False) as tiers:
-        deleted = [] if selected else _deleted(tiers)
-        views = {tp: view for tp, view in _views(tiers, selected) if tp.topic not in deleted}
-        found = {tp: tiers.run(load_snapshot(view, name)) for tp, view in views.items()}
-        held = {tp: taken for tp, taken in found.items() if taken is not None and not taken.begun}
-        if held and len(held) == len(views):
-            raise ConfigError(
-                f"there is a snapshot {name} of {next(iter(held))} already",
-                hint="choose another name, or delete it first",
-            )
-        if app.dry_run:
-            tps = [str(tp) for tp in views if tp not in held]
-            fields = {"dry_run": True, "name": name, "partitions": tps}
-            return app.out.result("snapshot create", fields, [f"dry run: snapshot {name} would keep {', '.join(tps)}"])
-        made = [
-            (tp, held.get(tp) or Taken(f"snapshot {name}", tiers.run(create_snapshot(view, name))))
-            for tp, view in views.items()
-        ]
-    if held:
-        app.out.say(f"snapshot {name} was there of {counted(len(held), 'partition')}, and stays as it was taken")
-    for topic in deleted:
+        report = tiers.run(snapshot_steps(name, named, dry_run=app.dry_run))
+    for topic in report.skipped:
         app.out.warn(f"topic {topic} is being deleted and was passed over")
-    return _print(app, "snapshot create", made, code=EXIT_WARNINGS if deleted else 0)
+    if app.dry_run:
+        tps = [str(tp) for tp in report.planned]
+        fields = {"dry_run": True, "name": name, "partitions": tps}
+        return app.out.result("snapshot create", fields, [f"dry run: snapshot {name} would keep {', '.join(tps)}"])
+    if report.earlier:
+        had = counted(report.earlier, "partition")
+        app.out.say(f"snapshot {name} was there of {had}, and stays as it was taken")
+    return _print(app, "snapshot create", report.partitions, code=EXIT_WARNINGS if report.skipped else 0)
 
 
 @command.command("list", cls=Command)
@@ -132,12 +129,6 @@ def delete_command(app: Application, *, name: str, selected: tuple[str, ...]) ->
                 tiers.run(delete_snapshot(view, name))
     state = "would be deleted" if app.dry_run else "deleted"
     return _print(app, "snapshot delete", [(tp, taken) for tp, _, taken in held], state=state)
-
-
-def _deleted(tiers: Tiers) -> list[str]:
-    """Return topics that are being deleted. No version of them can be kept."""
-    entries = {name: facts.entry for name, facts in tiers.topics().items()}
-    return sorted(name for name, entry in entries.items() if entry is not None and entry.state == STATE_DELETING)
 
 
 def _views(

@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
+from tiered.arguments import chosen_partitions
 from tiered.config import MAX_LONG, OF_SEGMENT, UNLIMITED, TopicConfig
 from tiered.format.keys import FLAG_HOLE, segment_key
 from tiered.model import TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN
 from tiered.program.application import Application, Command, pass_application, split_topic
 from tiered.program.open_log import Tiers, TopicFacts, open_tiers
-from tiered.program.open_reader import chosen_partitions, of_each, open_reader, topic_to_read
+from tiered.program.open_reader import of_each, open_reader, topic_to_read
 from tiered.program.output import columns, human_bytes, human_duration
 from tiered.program.partition_status import DiskNotes, PartitionStatus, deleting_text, partition_status
 from tiered.times import format_time, parse_time

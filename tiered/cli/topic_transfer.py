@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from tiered.arguments import chosen_partitions
 from tiered.errors import ConfigError
 from tiered.plan.sink_commit import OWNERS, is_owner, owner_words
 from tiered.program.application import (
@@ -16,7 +17,6 @@ from tiered.program.application import (
     split_topic,
 )
 from tiered.program.open_log import Tiers, open_in_bucket
-from tiered.program.open_reader import chosen_partitions
 from tiered.program.output import columns, counted
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.claim import owner_of

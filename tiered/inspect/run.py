@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tiered.checking.findings import Findings, Severity
 from tiered.checking.inspection import PADDING
 from tiered.errors import CorruptionError, TieredError
-from tiered.findings import Findings, Severity
 from tiered.format.keys import (
     INDEX_SUFFIX,
     SEGMENT_SUFFIXES,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -18,6 +18,7 @@ from tiered.errors import ConfigError
 from tiered.format.batch import BatchHeader, decode_records, rebuild_batch
 from tiered.format.header import Buffer
 from tiered.model import Row
+from tiered.times import Time, parse_time
 
 NO_TOPIC = UUID(int=0)
 MAX_KEYS = 100_000
@@ -44,6 +45,12 @@ class Selection:
             raise ConfigError(f"{len(self.keys)} keys exceed the limit of {MAX_KEYS}", hint="run several erasures")
         if b"" in self.prefixes:
             raise ConfigError("an empty prefix selects every key", hint="name the beginning of the keys that are meant")
+
+    @classmethod
+    def asked(cls, keys: Iterable[bytes], prefixes: Iterable[bytes], before: Time | None, now_ms: int) -> Selection:
+        """Return the selection of these keys, prefixes and time. Raises ConfigError."""
+        before_ms = None if before is None else parse_time(before, now_ms=now_ms)
+        return cls(frozenset(keys), tuple(prefixes), before_ms)
 
     def may_be_in(self, row: Row) -> bool:
         """Return False if the row proves that its segment has no selected record."""

@@ -328,6 +328,12 @@ def split_topic(text: str) -> tuple[str, int | None]:
     return topic, int(partition)
 
 
+def topic_or_partition(text: str) -> str | TopicPartition:
+    """Return ``TOPIC`` as text, ``TOPIC:PARTITION`` as a partition."""
+    topic, partition = split_topic(text)
+    return topic if partition is None else TopicPartition(topic, partition)
+
+
 def confirm(app: Application, command: str, question: str) -> None:
     """Ask the user. Raises ConfigError if the answer is no, or without a terminal to ask on."""
     if app.yes:

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import click
 
 from tiered.checking.check import CheckReport
+from tiered.checking.findings import Finding, Severity
 from tiered.config import DAY_MS
 from tiered.errors import ConfigError
-from tiered.findings import Finding, Severity
 from tiered.format.keys import (
     is_pin_key,
     parse_hist_key,

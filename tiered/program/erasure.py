@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tiered.erase.erase import Erased, ErasePlan
+from tiered.erase.topic import Fields
 from tiered.errors import ConfigError
 from tiered.plan.erasure import Selection
 from tiered.program.application import Application
 from tiered.program.output import columns, counted, human_bytes
-from tiered.store.location import StoreLocation
-from tiered.times import parse_time
 
 MAX_KEYS_BYTES = 64 * 1024 * 1024
 """Largest file of keys in bytes."""
@@ -60,8 +57,8 @@ def selection_of(
         except ValueError:
             raise ConfigError("a key is not written as hex digits", hint="leave --hex out, or correct it") from None
 
-    before_ms = None if before is None else parse_time(before.removeprefix("s@"), now_ms=app.clock.now_ms())
-    return Selection(frozenset(raw(line) for line in lines), tuple(raw(prefix) for prefix in prefixes), before_ms)
+    time = None if before is None else before.removeprefix("s@")
+    return Selection.asked(map(raw, lines), map(raw, prefixes), time, app.clock.now_ms())
 
 
 def _lines_of(file: Path) -> list[str]:
@@ -82,29 +79,6 @@ def _lines_of(file: Path) -> list[str]:
         raise ConfigError(
             f"--keys {file} is not UTF-8 at byte {cause.start}", hint="convert it, or write keys as hex digits: --hex"
         ) from None
-
-
-Fields = Mapping[str, Any]
-
-
-def plan_fields(plan: ErasePlan) -> dict[str, Any]:
-    """Return one partition's plan, for ``--json`` and the functions below."""
-    return {
-        "topic": plan.tp.topic,
-        "partition": plan.tp.partition,
-        "version": plan.version,
-        "end_offset": plan.end_offset,
-        "segments_read": plan.segments,
-        "bytes_read": plan.read_bytes,
-        "records": plan.records,
-        "bytes_rewritten": plan.rewritten_bytes,
-        "segments": [
-            {"start_offset": hit.row.base, "end_offset": hit.row.next, "records": hit.records, "bytes": hit.row.size}
-            for hit in plan.hits
-        ],
-        "holders": list(plan.holders),
-        "volume": plan.volume,
-    }
 
 
 def plan_table(plans: Iterable[Fields]) -> list[str]:
@@ -131,51 +105,6 @@ def question(plans: Iterable[Fields]) -> str:
     plans = list(plans)
     records, segments = sum(plan["records"] for plan in plans), sum(len(plan["segments"]) for plan in plans)
     return f"Erase {counted(records, 'record')} of {counted(segments, 'segment')} for ever?"
-
-
-def stays(plans: Iterable[Fields]) -> list[str]:
-    """Return lines about data that an erasure of the bucket does not reach, and holders of older versions."""
-    lines = []
-    for plan in (plans := list(plans)):
-        name = f"{plan['topic']}-{plan['partition']}"
-        if plan["holders"]:
-            lines.append(f"{name}: older versions are held by {', '.join(plan['holders'])}")
-        if plan["volume"]:
-            lines.append(
-                f"{name}: the disk of volume {plan['volume']} keeps what local.retention.* keeps: "
-                f"`tiered disk drop {plan['topic']}:{plan['partition']} --log-dir DIR` on its machine deletes what "
-                f"the bucket holds. Records from offset {plan['end_offset']} on are not uploaded yet: run this command "
-                f"again after they are"
-            )
-    if plans:
-        lines.append(
-            "a versioned bucket keeps noncurrent versions of deleted objects: the receipt has the commands that remove "
-            "them, for its owner, once the objects are deleted"
-        )
-    return lines
-
-
-def noncurrent_commands(place: StoreLocation, erased: Iterable[Erased]) -> list[str]:
-    """Return commands that delete noncurrent versions of replaced and remaining objects. Empty but for S3.
-
-    There is one command for each object, because a list of all versions would be cut at a thousand. Current objects are
-    never deleted.
-    """
-    if place.target is None:
-        return []
-    keys = {note["before"] for one in erased for note in one.segments} | {
-        left.key for one in erased for left in one.left
-    }
-    words = {"--bucket": place.bucket, "--endpoint-url": place.target.endpoint_url, "--region": place.target.region}
-    words["--expected-bucket-owner"] = place.target.expected_bucket_owner
-    common = " ".join(f"{word} {shlex.quote(value)}" for word, value in words.items() if value)
-    query = "{Objects: Versions[?IsLatest==`false`].{Key: Key, VersionId: VersionId}}"
-    return [
-        f"aws s3api list-object-versions {common} --prefix {shlex.quote(place.target.full_key(key))} "
-        f"--query {shlex.quote(query)} --output json > versions.json && "
-        f"aws s3api delete-objects {common} --delete file://versions.json"
-        for key in sorted(keys)
-    ]
 
 
 def left_line(partition: str, left: Fields) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 from uuid import UUID
 
+from tiered.arguments import chosen_partitions
 from tiered.clock import Clock, IdSource
 from tiered.errors import TieredError, UnknownTopicError
 from tiered.format.root import STATE_DELETING
@@ -23,7 +24,6 @@ from tiered.model import TopicPartition
 from tiered.plan.maintenance import MIN_MAP_BYTES, REWRITE_BYTES, ROUTINE, MaintenanceAction, MaintenanceKind
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
 from tiered.program.error_text import as_error
-from tiered.program.open_reader import chosen_partitions
 from tiered.remote.gc.deletion import tend_deletion
 from tiered.remote.maintain import ActionResult, Maintainer
 from tiered.remote.topics import TopicEntry, list_topics, load_topic_to_read

@@ -76,17 +76,6 @@ def topic_to_read(reader: tiered.Reader, name: str) -> TopicReads:
         raise
 
 
-def chosen_partitions(topic: str, count: int, partition: int | None) -> list[int]:
-    """Return all partitions, or the named one."""
-    if partition is None:
-        return list(range(count))
-    if partition >= count:
-        raise UnknownTopicError(
-            f"topic {topic} has no partition {partition}", hint=f"its partitions are 0 to {count - 1}" if count else ""
-        )
-    return [partition]
-
-
 def of_each(
     app: Application, topic: str, partitions: Sequence[int], look: Callable[[int], Iterable[T]]
 ) -> tuple[list[T], int]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tiered import arguments
 from tiered.arrow.schema import COLUMNS, RecordBatches, arrow_schema
+from tiered.display import html_table, names_without
 from tiered.errors import ConfigError, UnknownTopicError
 from tiered.format.batch_scanner import BatchRun
 from tiered.format.kernels import ConsumerRecord
@@ -34,6 +35,9 @@ class PartitionStream:
         self.tp = steps.tp
         self.steps = steps
         self._runner = runner
+
+    def __repr__(self) -> str:
+        return f"<PartitionStream {self.tp}>"
 
     @classmethod
     def open(
@@ -114,8 +118,13 @@ class TopicReads:
         self._now_ms = now_ms
         self._runner = runner
 
+    __dir__ = names_without("check_partition", "chosen", "stream")
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} partitions={self.partitions}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(f"{type(self).__name__} {self.name}, {self.partitions} partitions", (), ())
 
     @property
     def partitions(self) -> int:

@@ -20,10 +20,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from tiered.checking.findings import Finding, Severity
 from tiered.checking.local import LocalCheck
 from tiered.clock import SystemClock, SystemIds
 from tiered.errors import ConfigError, CorruptionError, NewerFormatError, NotFoundError
-from tiered.findings import Finding, Severity
 from tiered.format.checkpoint import decode_offsets
 from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC
 from tiered.format.keys import LOG_SUFFIX, partition_dir

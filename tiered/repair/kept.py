@@ -10,9 +10,9 @@ from collections.abc import Callable
 from functools import partial
 from uuid import UUID
 
+from tiered.checking.findings import Severity
 from tiered.checking.kept import KINDS, check_decisions, decode_beside, read_beside
 from tiered.errors import CorruptionError, TieredError
-from tiered.findings import Severity
 from tiered.format.decision import decode_decision
 from tiered.format.framed_object import MAX_OBJECT_BYTES
 from tiered.format.keys import aside_key, parse_decision_key

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tiered.display import html_table
 from tiered.model import TopicPartition
 from tiered.repair.bench import Workbench
 from tiered.store.base import Steps
@@ -81,6 +82,16 @@ class RepairPlan:
 
     options: RepairOptions
     actions: tuple[RepairAction, ...]
+
+    def __repr__(self) -> str:
+        return f"<RepairPlan: {len(self.actions)} actions, {len(self.left)} without a remedy>"
+
+    def __str__(self) -> str:
+        return "\n".join(f"{each.where}: {each.problem}: {each.remedy}" for each in self.actions) or repr(self)
+
+    def _repr_html_(self) -> str:
+        header = ("place", "problem", "remedy")
+        return html_table("Repair", header, [(each.where, each.problem, each.remedy) for each in self.actions])
 
     @property
     def left(self) -> tuple[RepairAction, ...]:

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from tiered.clock import Clock
+from tiered.display import html_table
 from tiered.errors import ConfigError, LocalIOError, NotFoundError, UnknownTopicError
 from tiered.format.keys import partition_dir
 from tiered.local.directory.manager import LocalLog
@@ -56,6 +57,14 @@ class RejoinPlan:
     directory: Path
     target: Path
     partitions: tuple[Aside, ...]
+
+    def __repr__(self) -> str:
+        return f"<RejoinPlan: {len(self.partitions)} partitions move to {str(self.target)!r}>"
+
+    def _repr_html_(self) -> str:
+        header = ("partition", "committed end", "end on this disk")
+        rows = [(each.tp, each.committed_end, each.end_offset) for each in self.partitions]
+        return html_table(f"Move to {self.target}", header, rows)
 
 
 def plan_rejoin_steps(directory: Path, selected: Collection[TopicPartition], clock: Clock) -> Steps[RejoinPlan]:

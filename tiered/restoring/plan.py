@@ -12,13 +12,14 @@ aborted by a marker after it, because the copy has no coordinator that will deci
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 from uuid import UUID
 
 from tiered.checking.registry import need_all_named, survey
 from tiered.clock import IdSource
-from tiered.config import TopicConfig
+from tiered.config import TopicConfig, parse_bytes
 from tiered.erase.undone import Undone, undone_steps
 from tiered.errors import (
     ConfigError,
@@ -42,7 +43,7 @@ from tiered.remote.snapshots import AsOf, Past, Taken, load_snapshot
 from tiered.remote.stale_root_check import left_without_root, need_newest
 from tiered.remote.topics import TopicEntry, list_topics, load_topic
 from tiered.store.base import Now, Steps
-from tiered.times import Time
+from tiered.times import Time, parse_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,28 @@ class RestoreOptions:
     until_offset: int | None = None
     name: str = ""
     pin: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        selected: Iterable[str | TopicPartition],
+        newest_bytes: int | str | None,
+        since: Time | None,
+        until: Time | None,
+        now_ms: int,
+        **others: Any,
+    ) -> RestoreOptions:
+        """Return checked options. Times and sizes may be texts. Raises ConfigError."""
+        newest = None if newest_bytes is None else parse_bytes(newest_bytes)
+        if newest is not None and newest < 1:
+            raise ConfigError(f"{newest_bytes} newest bytes keep nothing", hint="a size above zero, for example 10GiB")
+        return cls(
+            tuple((each, None) if isinstance(each, str) else (each.topic, each.partition) for each in selected),
+            newest,
+            None if since is None else parse_time(since, now_ms=now_ms),
+            until_ms=None if until is None else parse_time(until, now_ms=now_ms),
+            **others,
+        )
 
     @property
     def apart(self) -> bool:

@@ -21,8 +21,10 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
+from tiered.checking.findings import Findings, Passed, Severity
 from tiered.checking.inspection import Expectations, LogInspection, SideFileCheck, fetch_log
 from tiered.clock import Clock, IdSource
+from tiered.display import html_table
 from tiered.errors import (
     ConfigError,
     CorruptionError,
@@ -31,7 +33,6 @@ from tiered.errors import (
     RemoteUnavailableError,
     TieredError,
 )
-from tiered.findings import Findings, Passed, Severity
 from tiered.format.bundle import HEAD_BYTES, MAX_BUNDLE_BYTES, decode_bundle
 from tiered.format.checkpoint import (
     MetaProperties,
@@ -112,6 +113,15 @@ class RestoreReport:
     notes: tuple[str, ...] = ()
     skipped: bool = False
     dry_run: bool = False
+
+    def __repr__(self) -> str:
+        done = "skipped" if self.skipped else f"{self.segments} segments, {self.size_bytes} bytes"
+        return f"<RestoreReport {str(self.directory)!r}: {done}{' (dry run)' if self.dry_run else ''}>"
+
+    def _repr_html_(self) -> str:
+        header = ("partition", "start", "end", "segments", "bytes")
+        rows = [(one.tp, one.start_offset, one.end_offset, len(one.rows), one.size_bytes) for one in self.plans]
+        return html_table(f"Restore into {self.directory}", header, rows)
 
     @property
     def size_bytes(self) -> int:

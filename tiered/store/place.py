@@ -24,16 +24,21 @@ LOOK = StoreOptions(create=False)
 
 
 @contextlib.contextmanager
-def open_place(place: Place, s3: S3Keywords | None = None) -> Iterator[Store]:
+def open_place(place: Place, s3: S3Keywords) -> Iterator[Store]:
     """Open a store by URL or path, and close it at the end. Raises NotFoundError for a folder that is no store."""
     if not isinstance(place, str | os.PathLike):
-        yield arguments.has("store", place, ("execute",), "a URL, a path or an open store")
+        yield arguments.has("remote", place, ("execute",), "a URL, a path or an open store")
         return
-    store = locate(place, s3 or {}).open(LOOK)
+    store = locate(place, s3).open(LOOK)
     try:
         yield store
     finally:
         store.close()
+
+
+def location_of(place: Place, s3: S3Keywords) -> StoreLocation | None:
+    """Return the location of a URL or path; None for an open store."""
+    return locate(place, s3) if isinstance(place, str | os.PathLike) else None
 
 
 def locate(place: str | Path, s3: S3Keywords) -> StoreLocation:

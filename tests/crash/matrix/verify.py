@@ -9,9 +9,9 @@ from tests.crash.matrix.disk import Tree, read_tree
 from tests.crash.matrix.ledger import Ledger, Promise, Sent
 from tests.crash.matrix.trace import TraceFiles
 from tests.crash.matrix.world import CONFIG, SETTINGS, T, World
-from tiered.checking.run import check
+from tests.support.admin import check
+from tiered.checking.findings import Severity
 from tiered.config import TopicConfig
-from tiered.findings import Severity
 from tiered.format.batch import decode_records, read_header
 from tiered.format.kernels import Record
 from tiered.local.directory.directories import LocalTier

@@ -7,14 +7,13 @@ from pathlib import Path
 
 from tests.damage.bucket.place import RECORDS, SINCE, TOPIC, TPS, Hang, Place, value
 from tests.sim.tiers.truth import values_of
+from tests.support.admin import check, restore
 from tiered.checking.check import CheckOptions
-from tiered.checking.run import check
+from tiered.checking.findings import Severity
 from tiered.errors import TieredError
-from tiered.findings import Severity
 from tiered.model import TopicPartition
 from tiered.read.bucket import BucketReads
 from tiered.reader import Reader
-from tiered.restoring.run import restore
 from tiered.store.options import StoreOptions
 from tiered.testing.clock import START_MS
 

@@ -6,14 +6,13 @@ from typing import NamedTuple
 
 from tests.damage.bucket.actions import EXPECTED, Values
 from tests.damage.bucket.place import HIT, TPS, Place, listed
+from tests.support.admin import apply_repair, check, plan_repair
 from tiered.checking.check import CheckOptions
-from tiered.checking.run import check
-from tiered.findings import Severity
+from tiered.checking.findings import Severity
 from tiered.model import TopicPartition
 from tiered.read.bucket import BucketReads
 from tiered.reader import Reader
 from tiered.repair.plan import RepairOptions, RepairPlan
-from tiered.repair.run import apply_repair, plan_repair
 from tiered.store.options import StoreOptions
 
 Lost = dict[TopicPartition, tuple[int, int]]

@@ -23,10 +23,10 @@ from tests.damage.bucket.repairs import (
     repair,
 )
 from tests.sim.tiers.virtual import without_threads
+from tests.support.admin import apply_repair
 from tiered.errors import TieredError
 from tiered.format.keys import FLAG_HOLE
 from tiered.repair.plan import EXIT_LEFT
-from tiered.repair.run import apply_repair
 
 
 @pytest.fixture(autouse=True)

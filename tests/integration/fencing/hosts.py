@@ -16,8 +16,7 @@ from typing import Any, Self
 import tiered
 from tests.integration.fencing.application import TOPIC
 from tests.integration.uploader.daemons import ROOT, WAIT_SECONDS, Daemon, environment
-from tiered.checking.check import CheckOptions
-from tiered.findings import Severity
+from tiered.checking.findings import Severity
 from tiered.format.batch import decode_records
 from tiered.local.directory.manager import LocalLog
 from tiered.model import TopicPartition
@@ -220,7 +219,7 @@ def judge(remote: Remote, *written: Written) -> dict[int, str]:
         assert not lost, f"acknowledged as uploaded, and not there: {lost}"
     store = open_store(remote.url, endpoint_url=remote.endpoint)
     try:
-        report = tiered.check(None, store, CheckOptions(read_data=True))
+        report = tiered.admin.check(None, store, read_data=True)
     finally:
         store.close()
     trouble = [finding for finding in report.findings if finding.severity is not Severity.INFO]

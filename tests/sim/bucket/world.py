@@ -31,11 +31,11 @@ from tests.sim.bucket.lives import (
 from tests.sim.bucket.process import Life, SteppedProcess
 from tests.sim.bucket.sinks import Stream, hand_over_partitions
 from tests.sim.bucket.store import WatchedStore, Weather
+from tests.support.admin import check
 from tiered.checking.check import CheckOptions
-from tiered.checking.run import check
+from tiered.checking.findings import Severity
 from tiered.config import DAY_MS, TopicConfig
 from tiered.errors import ConfigError, TieredError
-from tiered.findings import Severity
 from tiered.plan.commit import SHAPE, Shape
 from tiered.remote.catalog import CommitLimits
 from tiered.remote.root_view import RootView

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tests.sim.tiers.machine import Machine, Process, SimStore
 from tests.sim.tiers.truth import PARTITIONS, TOPIC, TPS, Truth, Values, Violated, values_of
+from tests.support.admin import plan_rejoin, rejoin, restore
 from tiered.config import LogConfig, TopicConfig
 from tiered.engine.inline import Tiering
 from tiered.errors import (
@@ -20,8 +21,6 @@ from tiered.local.directory.directories import LocalTier
 from tiered.log import Log
 from tiered.model import TopicPartition
 from tiered.read.stream import ReadRange
-from tiered.repair.run import plan_rejoin, rejoin
-from tiered.restoring.run import restore
 from tiered.store.retry import RetryingStore
 
 if TYPE_CHECKING:

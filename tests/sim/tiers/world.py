@@ -38,11 +38,11 @@ from tests.sim.tiers.machine import Killed, Machine, Process
 from tests.sim.tiers.reader import LongReader
 from tests.sim.tiers.truth import PARTITIONS, TOPIC, TPS, Truth, Violated
 from tests.sim.tiers.virtual import SimClock, StoreClock, without_threads
+from tests.support.admin import check
 from tiered.checking.check import CheckOptions
-from tiered.checking.run import check
+from tiered.checking.findings import Severity
 from tiered.config import DAY_MS, TopicConfig
 from tiered.errors import ConfigError, FencedError, TieredError
-from tiered.findings import Severity
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import UploadCheckpoint
 from tiered.model import TopicPartition

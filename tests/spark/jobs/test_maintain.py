@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 import tiered
 from tests.spark.jobs.building import Result, bucket, inline, log, records, rows, run, shape
 from tests.spark.jobs.shuffling import inline_shuffle
+from tests.support.admin import check
 from tiered.checking.check import CheckOptions
-from tiered.checking.run import check
 from tiered.cli.main import run as tiered_run
 from tiered.config import TopicConfig
 from tiered.errors import FencedError

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 import tiered
 from tests.spark.conftest import REPOSITORY, SETTINGS
 from tests.spark.jobs.building import bucket, log, records
+from tests.support.admin import check
 from tiered.checking.check import CheckOptions
-from tiered.checking.run import check
 from tiered.store.location import open_store
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tests.support.admin import check
 from tiered.checking.check import CheckOptions
-from tiered.checking.run import check
 from tiered.config import DAY_MS
 from tiered.format.keys import Role, parse_staged_key
 from tiered.reader import open_reader

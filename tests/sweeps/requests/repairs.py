@@ -11,12 +11,12 @@ from tests.damage.bucket.damages import DAMAGES
 from tests.damage.bucket.place import HIT, Place
 from tests.damage.bucket.repairs import REPAIRS, Lost, everything, findings, left, objects
 from tests.sim.tiers.virtual import without_threads
+from tests.support.admin import restore
 from tests.sweeps.requests.faults import FAULTS, FailingStore
 from tests.sweeps.requests.story import TIMES, Broken
 from tiered.errors import ConfigError, NotFoundError, TieredError
 from tiered.repair.engine import plan_repair_steps, repair_steps
 from tiered.repair.plan import RepairOptions
-from tiered.restoring.run import restore
 from tiered.store.retry import RetryingStore
 from tiered.store.runner import Runner
 

@@ -12,9 +12,10 @@ from typing import NamedTuple
 from tests.sim.tiers.daemon import SIZES, Told
 from tests.sim.tiers.truth import values_of
 from tests.sim.tiers.virtual import SimClock, VirtualLoop, without_threads
+from tests.support.admin import check, restore
 from tests.sweeps.requests.faults import FAULTS, AioFailingStore, FailingStore
 from tiered.checking.check import CheckOptions
-from tiered.checking.run import check
+from tiered.checking.findings import Severity
 from tiered.config import LogConfig, TopicConfig
 from tiered.engine.bucket import Bucket
 from tiered.engine.directory import LogDirectory
@@ -24,7 +25,6 @@ from tiered.engine.journal import Journal
 from tiered.engine.limits import EngineLimits
 from tiered.engine.runner import DirectoryRun
 from tiered.errors import TieredError
-from tiered.findings import Severity
 from tiered.format.keys import parse_segment_key, root_key, segment_name, topic_key
 from tiered.format.root import Root, decode_root
 from tiered.local.directory.directories import LocalTier
@@ -35,7 +35,6 @@ from tiered.read.stream import ReadRange
 from tiered.reader import Reader
 from tiered.remote.catalog import Catalog
 from tiered.remote.topics import decode_topic
-from tiered.restoring.run import restore
 from tiered.store.base import Get, List, ListPage, Object
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore

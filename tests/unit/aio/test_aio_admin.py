@@ -9,16 +9,14 @@ from pathlib import Path
 
 import pytest
 
-import tiered
+from tests.support.admin import check, plan_repair, restore
 from tests.unit.aio.on_the_loop import OnTheLoop
 from tests.unit.checking.building import RECORDS, TOPIC, Scenario, scenario
 from tiered import aio
 from tiered.checking.check import CheckOptions
-from tiered.clock import SystemClock
+from tiered.checking.findings import Finding
 from tiered.errors import CorruptionError, DiskFullError, FencedError
-from tiered.findings import Finding
 from tiered.model import TopicPartition
-from tiered.restoring.plan import RestoreOptions
 from tiered.testing.clock import SeededIds
 from tiered.testing.disk import FaultyFiles
 
@@ -50,9 +48,17 @@ class Threads(FaultyFiles):
         return super().read_at(handle, position, length)
 
 
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch) -> Threads:
+    """The disk of the asyncio face."""
+    files = Threads()
+    monkeypatch.setattr("tiered.aio.admin.PosixFiles", lambda: files)
+    return files
+
+
 @pytest.mark.parametrize("read_data", [False, True])
 @pytest.mark.parametrize("damaged", [False, True])
-async def test_a_check_finds_the_same(log: Scenario, read_data: bool, damaged: bool) -> None:
+async def test_a_check_finds_the_same(log: Scenario, files: Threads, read_data: bool, damaged: bool) -> None:
     if damaged:
         log.delete(log.index_key(log.rows()[0]))
         log.replace(log.log_key(log.rows()[1]), b"x" * log.rows()[1].size)
@@ -61,15 +67,13 @@ async def test_a_check_finds_the_same(log: Scenario, read_data: bool, damaged: b
     told: list[tuple[int, int]] = []
     seen: list[tuple[int, int]] = []
     found: list[Finding] = []
-    expected = tiered.check(
-        log.directory, log.store, options, progress=lambda done, total, _: told.append((done, total))
-    )
-    store, files = OnTheLoop(log.store), Threads()
-    report = await aio.check(
+    expected = check(log.directory, log.store, options, progress=lambda done, total, _: told.append((done, total)))
+    store = OnTheLoop(log.store)
+    report = await aio.admin.check(
         log.directory,
         store,
-        options,
-        files=files,
+        read_data=read_data,
+        orphans=True,
         progress=lambda done, total, _: seen.append((done, total)),
         on_finding=found.append,
     )
@@ -82,15 +86,13 @@ async def test_a_check_finds_the_same(log: Scenario, read_data: bool, damaged: b
     assert threading.get_ident() not in files.threads
 
 
-async def test_a_restore_makes_the_same_directory(log: Scenario, tmp_path: Path) -> None:
-    expected = tiered.restore(log.store, tmp_path / "a", ids=SeededIds(1))
-    store, files = OnTheLoop(log.store), Threads()
+async def test_a_restore_makes_the_same_directory(log: Scenario, tmp_path: Path, files: Threads) -> None:
+    expected = restore(log.store, tmp_path / "a", ids=SeededIds(1))
     told: list[tuple[int, int]] = []
-    report = await aio.restore(
-        store,
+    report = await aio.admin.restore(
         tmp_path / "b",
+        OnTheLoop(log.store),
         ids=SeededIds(1),
-        files=files,
         progress=lambda done, total, _: told.append((done, total)),
     )
     assert ([plan.rows for plan in report.plans], report.volume_id) == ([tuple(log.rows())], expected.volume_id)
@@ -101,7 +103,9 @@ async def test_a_restore_makes_the_same_directory(log: Scenario, tmp_path: Path)
     assert threading.get_ident() not in files.threads
 
 
-async def test_a_restore_that_fails_or_is_cancelled_leaves_nothing(log: Scenario, tmp_path: Path) -> None:
+async def test_a_restore_that_fails_or_is_cancelled_leaves_nothing(
+    log: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = sorted(tmp_path.iterdir())
     store = OnTheLoop(log.store)
 
@@ -111,17 +115,19 @@ async def test_a_restore_that_fails_or_is_cancelled_leaves_nothing(log: Scenario
         task.cancel()
 
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.create_task(aio.restore(store, tmp_path / "new", progress=cancel))
+        await asyncio.create_task(aio.admin.restore(tmp_path / "new", store, progress=cancel))
     assert sorted(tmp_path.iterdir()) == before
     files = FaultyFiles()
     files.free_bytes = 0
-    with pytest.raises(DiskFullError):
-        await aio.restore(store, tmp_path / "new", files=files)
+    with monkeypatch.context() as patched:
+        patched.setattr("tiered.aio.admin.PosixFiles", lambda: files)
+        with pytest.raises(DiskFullError):
+            await aio.admin.restore(tmp_path / "new", store)
     log.delete(log.log_key(log.rows()[1]))
     with pytest.raises(CorruptionError, match="is gone"):
-        await aio.restore(store, tmp_path / "new")
+        await aio.admin.restore(tmp_path / "new", store)
     assert sorted(tmp_path.iterdir()) == before
-    assert (await aio.restore(store, tmp_path / "new", RestoreOptions(dry_run=True))).segments == len(log.rows())
+    assert (await aio.admin.restore(tmp_path / "new", store, dry_run=True)).segments == len(log.rows())
 
 
 async def test_a_fenced_log_rejoins(log: Scenario, tmp_path: Path) -> None:
@@ -132,20 +138,20 @@ async def test_a_fenced_log_rejoins(log: Scenario, tmp_path: Path) -> None:
         await (await fenced.topic(TOPIC)).append(b"only here", partition=0)
         with pytest.raises(FencedError):
             await fenced.sync(timeout=30)
-    plan = await aio.plan_rejoin(log.directory, clock=SystemClock())
+    plan = await aio.admin.rejoin(log.directory)
     tp = TopicPartition(TOPIC, 0)
-    assert [(a.tp, a.committed_end, a.end_offset) for a in plan.partitions] == [(tp, RECORDS, RECORDS + 1)]
-    await aio.rejoin(plan, clock=SystemClock())
+    assert [(a.tp, a.committed_end, a.end_offset) for a in plan.details.partitions] == [(tp, RECORDS, RECORDS + 1)]
+    await plan.apply()
     async with aio.open(log.directory, log.url) as again:
         assert (await (await again.topic(TOPIC)).append(b"new", partition=0)).offset == RECORDS + 1
 
 
 async def test_a_repair_is_the_same(log: Scenario) -> None:
     store = OnTheLoop(log.store)
-    assert (await aio.plan_repair(store)).actions == ()
+    assert (await aio.admin.repair(None, store)).details.actions == ()
     log.delete(log.root_key())
-    plan = await aio.plan_repair(store)
-    assert [action.where for action in plan.actions] == [log.root_key()]
-    assert [action.remedy for action in tiered.plan_repair(log.store).actions] == [plan.actions[0].remedy]
-    assert await aio.apply_repair(store, plan) == 1
-    assert tiered.plan_repair(log.store).actions == ()
+    plan = await aio.admin.repair(None, store)
+    assert [action.where for action in plan.details.actions] == [log.root_key()]
+    assert [action.remedy for action in plan_repair(log.store).actions] == [plan.details.actions[0].remedy]
+    assert await plan.apply() == 1
+    assert plan_repair(log.store).actions == ()

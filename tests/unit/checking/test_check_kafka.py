@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.admin import check
+from tiered.checking.findings import Finding, Severity
 from tiered.checking.local import LocalCheck
-from tiered.checking.run import check
 from tiered.errors import CorruptionError
-from tiered.findings import Finding, Severity
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.model import TopicPartition

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.support.admin import check
 from tests.unit.checking.building import BATCH, RECORDS, SETTINGS, TOPIC, Scenario, flip, record, scenario
 from tiered.checking.check import MAX_FINDINGS, CheckOptions
-from tiered.checking.run import check
+from tiered.checking.findings import NEWER_RELEASE, Finding, Severity
 from tiered.errors import ConfigError, NewerFormatError, NotFoundError, UnknownTopicError
-from tiered.findings import NEWER_RELEASE, Finding, Severity
 from tiered.format.batch import assign_offsets
 from tiered.local.directory.manager import LocalLog
 from tiered.model import TopicPartition

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.support.admin import check, restore
 from tests.unit.checking.building import TOPIC, Scenario, record, scenario
 from tests.unit.remote.building import TRUSTED
 from tiered.checking.check import CheckOptions, CheckReport
-from tiered.checking.run import check
+from tiered.checking.findings import NEWER_RELEASE, Severity
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, RemotePermissionError, RemoteUnavailableError
-from tiered.findings import NEWER_RELEASE, Severity
 from tiered.format.bundle import decode_bundle, encode_bundle
 from tiered.format.crc import crc32c
 from tiered.format.keys import Role, SegmentName, hist_key, partition_prefix, segment_key
@@ -30,7 +30,6 @@ from tiered.plan.maintenance import MaintenanceKind
 from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream
 from tiered.remote.maintain import Maintainer
-from tiered.restoring.run import restore
 from tiered.store.base import ABSENT, Get, List, ListPage, Object, Outcome, Put, Store, StoreRequest
 from tiered.store.directory_paths import object_path
 from tiered.store.driver import drive

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import tiered
-from tiered.checking.run import check
-from tiered.findings import Severity
+from tests.support.admin import check
+from tiered.checking.findings import Severity
 from tiered.store.location import open_store
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.admin import check
+from tiered.checking.findings import Findings
 from tiered.checking.inspection import Expectations, LogInspection
-from tiered.checking.run import check
 from tiered.errors import CorruptionError
-from tiered.findings import Findings
 from tiered.format.batch import encode_batch
 from tiered.inspect.verify import verify_segment
 from tiered.local.disk.files import PosixFiles

@@ -13,13 +13,13 @@ import tiered
 from tests.damage.bucket.damages import DAMAGES, Damage
 from tests.damage.bucket.place import Place
 from tests.sim.tiers.virtual import without_threads
+from tests.support.admin import check
 from tests.unit.remote.building import FIRST_MS, TOPIC_ID, RemoteLog, records, seal
 from tiered.checking.check import CheckOptions, CheckReport
-from tiered.checking.run import check
+from tiered.checking.findings import Finding, Severity
 from tiered.checking.spread import cut_steps, joined, part_steps, report_as_json, report_of_json
 from tiered.config import MAX_LONG, TopicConfig
 from tiered.errors import RemotePermissionError, UnknownTopicError
-from tiered.findings import Finding, Severity
 from tiered.format.batch import encode_batch
 from tiered.format.control import ControlType, marker
 from tiered.format.keys import index_key

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import tiered
+from tests.support.admin import check
 from tests.unit.cli.conftest import Cli
 from tiered.checking.check import CheckOptions
-from tiered.checking.run import check
 from tiered.errors import ConfigError
 from tiered.model import TopicPartition
 from tiered.plan.erasure import Selection

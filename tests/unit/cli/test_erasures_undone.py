@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.support.admin import restore
 from tests.unit.cli.conftest import Cli
 from tiered.erase.erase import erase_steps, plan_erase_steps
 from tiered.model import TopicPartition
@@ -15,7 +16,6 @@ from tiered.plan.erasure import Selection
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import load_topic
 from tiered.restoring.plan import RestoreOptions
-from tiered.restoring.run import restore
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
 

@@ -44,8 +44,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> Refuse:
             "local.directory.manager",
             "local.directory.view",
             "cli.doctor",
-            "checking.run",
-            "restoring.run",
+            "admin",
         ):
             monkeypatch.setattr(f"tiered.{module}.PosixFiles", lambda: files)
 

@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 import tiered
+from tests.support.admin import restore
 from tests.support.uploaded import COMPACTED, upload_topics
 from tests.unit.cli.conftest import Cli
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
@@ -24,7 +25,6 @@ from tiered.read.stream import ReadRange
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import load_topic
 from tiered.restoring.plan import RestoreOptions
-from tiered.restoring.run import restore
 from tiered.spark.schema import kafka_schema
 from tiered.spark.source import TieredDataSource
 from tiered.store.base import ABSENT, Delete, Get, Object, Put, list_all

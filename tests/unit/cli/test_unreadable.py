@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.support.admin import check
 from tests.unit.cli.conftest import Cli, Result
 from tiered.checking.check import CheckOptions, CheckReport
-from tiered.checking.run import check
-from tiered.findings import Findings, Severity
+from tiered.checking.findings import Findings, Severity
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.testing.disk import UnreadableFiles

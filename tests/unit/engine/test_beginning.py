@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.admin import plan_rejoin, rejoin
 from tiered.config import TopicConfig
 from tiered.engine.bucket import Bucket
 from tiered.engine.directory import LogDirectory
@@ -25,7 +26,6 @@ from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
 from tiered.local.partition.beginning import BEGIN_PATIENCE_S
 from tiered.local.segment.active import ActiveSegment
 from tiered.model import NewRecord, TopicPartition
-from tiered.repair.run import plan_rejoin, rejoin
 from tiered.store.base import Get, Object
 from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 import tiered
-from tiered.checking.run import check
+from tests.support.admin import check, restore
 from tiered.config import DAY_MS, TopicConfig
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, Row, TopicPartition
@@ -19,7 +19,6 @@ from tiered.remote.maintain import Maintainer
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import load_topic
 from tiered.restoring.plan import RestoreOptions
-from tiered.restoring.run import restore
 from tiered.store.base import INCAPABLE
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore

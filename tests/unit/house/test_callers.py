@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 
 import tiered
+import tiered.admin
 import tiered.aio
 import tiered.spark
 from tests.unit.house import exceptions
@@ -24,7 +25,7 @@ TRANSPARENT = {"property", "staticmethod", "classmethod", "cached_property", "ca
 TRANSPARENT |= {"asynccontextmanager", "abstractmethod", "override", "setter", "overload", "wraps"}
 """Decorators that hand a function to nobody; any other registers it somewhere, as click's do."""
 
-FACES = (tiered.aio, tiered.spark)
+FACES = (tiered.aio, tiered.spark, tiered.admin, tiered.aio.admin)
 
 PROMISED = {*tiered.__all__, *(getattr(getattr(tiered.aio, name), "__name__", name) for name in tiered.aio.__all__)}
 """Public names of both faces; a class of ``tiered.aio`` by its own name."""

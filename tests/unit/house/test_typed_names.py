@@ -14,6 +14,7 @@ from tiered import arrow
 tiered.opne("x")
 uploader.Uplaoder()
 arrow.ArrowDecodre
+tiered.admin.chekc("data/log")
 tiered.open("x", remote="file:///y", uploader=tiered.uploader.Uploader())
 reveal_type(tiered.uploader.Uploader())
 """
@@ -28,5 +29,6 @@ def test_a_misspelt_name_is_an_error_and_the_uploader_has_a_type(tmp_path: Path)
         'Module has no attribute "opne"',
         'Module has no attribute "Uplaoder"',
         'Module has no attribute "ArrowDecodre"',
+        'Module has no attribute "chekc"',
     ], done.stdout
     assert 'Revealed type is "uploader.component.Uploader"' in done.stdout

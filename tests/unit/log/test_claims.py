@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.support.admin import plan_rejoin, rejoin
 from tests.support.engine import sealed_in
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
@@ -38,7 +39,6 @@ from tiered.local.disk.uploads import OFFSET_CHECKPOINT_NAME, uploader_lock
 from tiered.log import Log
 from tiered.model import NewRecord, TopicPartition
 from tiered.remote.catalog import Catalog
-from tiered.repair.run import plan_rejoin, rejoin
 from tiered.store.base import Get, Outcome, Put, PutResult, PutStatus, Store, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.location import ThreadedAioStore

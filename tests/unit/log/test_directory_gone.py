@@ -169,6 +169,6 @@ def test_a_tiered_partition_that_is_gone_gives_no_offset_again(tmp_path: Path, e
             assert (await topic.append(b"3", partition=1)).offset == 1
 
     asyncio.run(use())
-    tiered.rejoin(tiered.plan_rejoin(directory, [tiered.TopicPartition("t", 0)]))
+    tiered.admin.rejoin(directory, tiered.TopicPartition("t", 0)).apply()
     with tiered.open(directory, remote=url) as log:
         assert log.topic("t").append(b"3", partition=0).offset == 0

@@ -12,22 +12,20 @@ from uuid import UUID
 import pytest
 
 import tiered
+from tests.support.admin import check, plan_rejoin, rejoin, restore
 from tiered import aio
 from tiered.checking.check import CheckOptions
-from tiered.checking.run import check
+from tiered.checking.findings import Severity
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.engine.drain import DrainMode
 from tiered.errors import ConfigError, CorruptionError, LogDestroyedError, NotFoundError, TieredError
-from tiered.findings import Severity
 from tiered.format.keys import root_key, topic_key
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.remote.roots import PartitionIds, make_roots
 from tiered.remote.topics import decode_topic, encode_topic
-from tiered.repair.run import plan_rejoin, rejoin
 from tiered.restoring.plan import RestoreOptions
-from tiered.restoring.run import restore
 from tiered.store.base import ABSENT, Delete, Get, List, ListEntry, ListPage, Object, Put
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation, open_store

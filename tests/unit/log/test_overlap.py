@@ -9,9 +9,9 @@ import pytest
 
 import tiered
 import tiered.aio
+from tests.support.admin import restore
 from tiered.errors import ConfigError
 from tiered.restoring.plan import RestoreOptions
-from tiered.restoring.run import restore
 from tiered.store.location import StoreLocation
 from tiered.store.options import StoreOptions
 from uploader.config import Settings
@@ -69,7 +69,7 @@ def test_a_restore_into_the_bucket_is_refused(tmp_path: Path, to: str, if_empty:
     async def restored() -> None:
         store = place.open_aio(StoreOptions(create=False))
         try:
-            await tiered.aio.restore(store, tmp_path / to, options)
+            await tiered.aio.admin.restore(tmp_path / to, store, if_empty=if_empty)
         finally:
             await store.close()
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.support.admin import plan_rejoin, rejoin
 from tiered.cli.main import run
 from tiered.clock import SystemClock
 from tiered.errors import ConfigError, FencedError, LocalIOError, LockedError, UnknownTopicError
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles, translate
 from tiered.model import TopicPartition
-from tiered.repair.run import plan_rejoin, rejoin
 
 
 @pytest.fixture

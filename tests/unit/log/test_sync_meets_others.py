@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.support.admin import restore
 from tiered import aio
 from tiered.clock import SystemClock
 from tiered.engine.directory import LogDirectory
@@ -21,7 +22,6 @@ from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.lock import UPLOADER_LOCK_NAME, DirectoryLock
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.model import TopicPartition
-from tiered.restoring.run import restore
 from tiered.store.location import StoreLocation, open_store
 from uploader import Uploader
 from uploader.config import Settings

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.support.admin import restore
 from tiered import aio
 from tiered.errors import (
     ClosedError,
@@ -22,7 +23,6 @@ from tiered.errors import (
 from tiered.log import Log
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.producer import ProducerStamp
-from tiered.restoring.run import restore
 from tiered.store.location import open_store
 
 STATE = "__transaction_state"

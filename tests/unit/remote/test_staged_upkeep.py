@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.admin import check, restore
 from tests.unit.remote.building import TOPIC_ID, MemorySegment, RemoteLog, batches, other_batches, seal
 from tests.unit.remote.recording import RecordingStore
 from tests.unit.remote.rewriting import Rewriter
 from tests.unit.remote.staging import stage, twins
 from tiered.checking.check import CheckOptions
-from tiered.checking.run import check
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError
 from tiered.format.crc import crc32c
@@ -24,7 +24,6 @@ from tiered.plan.side_files import NO_PRODUCERS
 from tiered.remote.roots import PartitionIds
 from tiered.remote.sink_commit import hand_over
 from tiered.remote.topics import register_topic
-from tiered.restoring.run import restore
 from tiered.store.base import ABSENT, Get, Object, Outcome, Put, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.admin import apply_repair, plan_repair
 from tests.unit.remote.building import RemoteLog
 from tests.unit.remote.paged.sinks import TP as FLIGHTS
 from tests.unit.remote.paged.sinks import commit, decide, log_of_sinks, lose
@@ -11,7 +12,6 @@ from tiered.errors import CorruptionError
 from tiered.format.keys import hist_prefix, parse_hist_key
 from tiered.model import Row
 from tiered.repair.plan import RepairOptions
-from tiered.repair.run import apply_repair, plan_repair
 from tiered.store.base import Delete, list_all
 from tiered.store.driver import drive
 

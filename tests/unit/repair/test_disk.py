@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.support.admin import apply_repair, check, plan_repair
 from tests.support.buckets import SETTINGS, TP, Bucket, bucket, write
-from tiered.checking.run import check
+from tiered.checking.findings import Severity
 from tiered.errors import NewerFormatError
-from tiered.findings import Severity
 from tiered.local.disk.uploads import OFFSET_CHECKPOINT_NAME
 from tiered.repair.plan import EXIT_LEFT, RepairOptions, RepairPlan
-from tiered.repair.run import apply_repair, plan_repair
 from tiered.store.memory import MemoryStore
 
 Read = list[tuple[int, bytes | None]]

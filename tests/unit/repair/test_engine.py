@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.support.admin import apply_repair, plan_repair
 from tests.support.buckets import TP, Bucket, bucket, write
 from tests.unit.remote.paged.sinks import TP as FLIGHTS
 from tests.unit.remote.paged.sinks import commit, decide, log_of_sinks, lose
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.keys import hist_prefix, parse_hist_key, root_key, topic_key
 from tiered.repair.plan import EXIT_LEFT
-from tiered.repair.run import apply_repair, plan_repair
 from tiered.store.base import ABSENT, Delete, Put, list_all
 from tiered.store.driver import drive
 

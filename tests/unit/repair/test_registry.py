@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.support.admin import apply_repair, plan_repair
 from tests.support.buckets import SETTINGS, STORES, Bucket, bucket, write
 from tiered.errors import UnknownTopicError
 from tiered.format.keys import topic_key
-from tiered.repair.run import apply_repair, plan_repair
 
 KEY = topic_key("t")
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.support.admin import apply_repair, plan_rejoin, rejoin
 from tests.support.buckets import TP, Bucket, bucket, write
 from tiered.clock import SystemClock
 from tiered.errors import ConfigError, NotFoundError
 from tiered.format.root import decode_root
 from tiered.repair.plan import EXIT_LEFT
-from tiered.repair.run import plan_rejoin, rejoin
 from tiered.store.base import ABSENT, Put
 
 Damage = Callable[[Bucket], None]
@@ -120,6 +120,6 @@ def test_a_root_is_not_replaced_if_another_one_is_there_by_now(plain: Bucket) ->
     plan = plain.plan()
     plain.store.execute(Put(plain.root_key, data, ABSENT))
     with pytest.raises(ConfigError, match="another one by now"):
-        tiered.apply_repair(plain.store, plan)
+        apply_repair(plain.store, plan)
     assert plain.data(plain.root_key) == data
     assert not plain.listed("/aside/")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.support.admin import apply_repair
 from tests.support.buckets import STORES, TP, Bucket, bucket, write
 from tiered.clock import SystemClock
 from tiered.errors import ConfigError
@@ -18,7 +19,6 @@ from tiered.local.directory.view import LogView
 from tiered.model import EpochEntry
 from tiered.remote.catalog_view import CatalogView
 from tiered.repair.plan import RepairOptions
-from tiered.repair.run import apply_repair
 from tiered.repair.salvage import Remains, plan_remains
 from tiered.repair.segments import Ground, find_run
 from tiered.repair.versions import Source

@@ -6,19 +6,18 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.support.admin import apply_repair, check, plan_repair
 from tests.support.remote_face import RemoteFace
 from tests.unit.remote.building import TOPIC_ID, RemoteLog, batches, seal
 from tests.unit.remote.staging import stage
 from tiered.checking.check import CheckOptions
-from tiered.checking.run import check
-from tiered.findings import Severity
+from tiered.checking.findings import Severity
 from tiered.format.batch import decode_records
 from tiered.format.bundle import encode_bundle
 from tiered.format.keys import FLAG_STAGED, index_key, segment_key
 from tiered.model import Row, TopicPartition
 from tiered.remote.topics import register_topic
 from tiered.repair.plan import EXIT_LEFT, RepairOptions
-from tiered.repair.run import apply_repair, plan_repair
 from tiered.store.base import ABSENT, Delete, Get, Object, Put
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore

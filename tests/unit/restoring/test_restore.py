@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiered
+from tests.support.admin import apply_repair, check, plan_repair, restore
 from tests.unit.checking.building import RECORDS, SETTINGS, TOPIC, Scenario, record, scenario
-from tiered.checking.run import check
 from tiered.clock import SystemClock
 from tiered.config import TopicConfig
 from tiered.errors import (
@@ -44,10 +44,8 @@ from tiered.remote.catalog_view import CatalogView
 from tiered.remote.maintain import Maintainer
 from tiered.remote.topics import load_topic
 from tiered.repair.plan import RepairOptions
-from tiered.repair.run import apply_repair, plan_repair
 from tiered.restoring.plan import PartitionRestore, RestoreOptions, choose_rows
 from tiered.restoring.restore import leaves_out
-from tiered.restoring.run import restore
 from tiered.store.capabilities import probe
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation

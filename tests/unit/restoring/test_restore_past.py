@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.support.admin import check, restore
 from tests.unit.checking.building import BATCH, RECORDS, TOPIC, Scenario, record, scenario
 from tiered.checking.check import CheckOptions
-from tiered.checking.run import check
 from tiered.errors import ConfigError, CorruptionError, FencedError, NotFoundError, OffsetOutOfRangeError
 from tiered.format.keys import FLAG_HOLE, Role, index_key
 from tiered.local.disk.claims import Claims
@@ -26,7 +26,6 @@ from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import create_snapshot
 from tiered.remote.topics import load_topic
 from tiered.restoring.plan import RestoreOptions, choose_rows
-from tiered.restoring.run import restore
 from tiered.store.capabilities import probe
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore

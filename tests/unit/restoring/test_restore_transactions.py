@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.admin import check, restore
 from tiered.checking.check import CheckOptions
-from tiered.checking.run import check
 from tiered.local.directory.manager import LocalLog
 from tiered.model import TopicPartition
 from tiered.plan.ownership import VolumeProof
@@ -15,7 +15,6 @@ from tiered.remote.catalog import Catalog
 from tiered.remote.topics import register_topic
 from tiered.remote.upload import upload_segment
 from tiered.restoring.plan import RestoreOptions
-from tiered.restoring.run import restore
 from tiered.store.base import Capabilities
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore

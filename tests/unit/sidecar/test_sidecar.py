@@ -18,7 +18,7 @@ from tests.support.engine import sealed_in
 from tests.support.given import append_given
 from tests.unit.sidecar.broker import Broker, batch_starts, finished_log, mirror_of, read, sidecar, values
 from tests.unit.sidecar.killing import killed_at_each_effect
-from tiered.checking.check import CheckOptions
+from tiered.checking.findings import Severity
 from tiered.clock import SystemClock, SystemIds
 from tiered.engine.journal import Journal
 from tiered.engine.partition import SegmentRef
@@ -35,7 +35,6 @@ from tiered.errors import (
     OffsetGapError,
     TieredError,
 )
-from tiered.findings import Severity
 from tiered.format.checkpoint import encode_offsets
 from tiered.format.keys import log_name, topic_key
 from tiered.local.directory.manager import LocalLog
@@ -646,7 +645,7 @@ def test_a_segment_that_the_cleaner_merged_over_the_end_of_the_links_is_taken_fr
     assert gone
     assert read(url, "t") == expected
     with closing(StoreLocation.parse(url).open()) as store:
-        report = tiered.check(None, store, CheckOptions(read_data=True))
+        report = tiered.admin.check(None, store, read_data=True)
     assert [str(each) for each in report.findings if each.severity is not Severity.INFO] == []
 
 

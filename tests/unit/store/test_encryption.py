@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from tests.support.admin import apply_repair, check, plan_repair
 from tests.unit.remote.building import TRUSTED
 from tiered.checking.check import CheckOptions
-from tiered.checking.run import check
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.format.keys import index_key
@@ -17,7 +17,6 @@ from tiered.model import BytesSource, TopicPartition
 from tiered.plan.maintenance import MaintenanceKind
 from tiered.remote.maintain import Maintainer
 from tiered.remote.topics import load_topic
-from tiered.repair.run import apply_repair, plan_repair
 from tiered.store.base import ABSENT, MIN_PART_BYTES, Delete, Get, Object, Outcome, Put, StartUpload, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore

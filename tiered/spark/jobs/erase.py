@@ -11,26 +11,23 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from tiered.arguments import chosen_partitions
 from tiered.checking.spread import CheckPart
 from tiered.erase.erase import ErasePlan, Hit, as_fields, erase_steps, receipt_steps
 from tiered.erase.parts import cut_erase_steps, find_steps, join_looks
+from tiered.erase.topic import need_entry, noncurrent_commands, plan_fields, stays
 from tiered.errors import UnknownTopicError
-from tiered.format.root import STATE_DELETING
 from tiered.model import Row, TopicPartition
 from tiered.plan.erasure import BlindSelection, Selection
 from tiered.program.application import confirm
 from tiered.program.erasure import (
     left_line,
-    noncurrent_commands,
     outcome_line,
-    plan_fields,
     plan_table,
     question,
-    stays,
 )
-from tiered.program.open_reader import chosen_partitions
 from tiered.remote.claim import owner_of
-from tiered.remote.topics import TopicEntry, load_topic_to_read
+from tiered.remote.topics import TopicEntry
 from tiered.spark.jobs.run import JobRunner, Receipt, Task
 from tiered.spark.stores import capabilities_of
 from tiered.spark.subscription import planning_pool
@@ -52,7 +49,7 @@ def erase(
 ) -> int:
     """Look, ask, rewrite, prove, print. Return the exit code. Raises UnknownTopicError, ConfigError, JobFailedError."""
     app = runner.app
-    entry = _entry(runner.store, topic)
+    entry = drive(runner.store, need_entry(topic))
     numbers = chosen_partitions(topic, entry.partitions, partition)
     job_id, blind = selection.job_id(entry.topic_id, numbers), BlindSelection.from_selection(selection, entry.topic_id)
     plans = _looked(runner, entry, numbers, blind, now=now, task_bytes=task_bytes)
@@ -108,13 +105,6 @@ def _plan_task(plan: ErasePlan) -> Task:
     }
 
 
-def _entry(store: Store, topic: str) -> TopicEntry:
-    entry = drive(store, load_topic_to_read(topic))
-    if entry is None or entry.state == STATE_DELETING:
-        raise UnknownTopicError(f"there is no topic {topic!r}", hint="see `tiered topic list`")
-    return entry
-
-
 # -- in a worker -----------------------------------------------------------------------------------------------------
 
 
@@ -125,7 +115,7 @@ def find_in_part(store: Store, task: Task) -> Receipt:
 def erase_partition(store: Store, task: Task) -> Receipt:
     """Erase from one partition, prove it, and write its receipt."""
     selection = BlindSelection.of_json(task["selection"])
-    entry = _entry(store, task["topic"])
+    entry = drive(store, need_entry(task["topic"]))
     if entry.topic_id != selection.topic_id:
         raise UnknownTopicError(f"{entry.name} was deleted and made again meanwhile", hint="run the command again")
     tp, owner = TopicPartition(entry.name, task["partition"]), owner_of("tiered spark erase")

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tiered.arguments import chosen_partitions
 from tiered.errors import CorruptionError, FencedError, LogDestroyedError, UnknownTopicError
 from tiered.format.root import STATE_DELETING
 from tiered.model import TopicPartition
@@ -18,7 +19,6 @@ from tiered.plan.maintenance import MaintenanceKind, MaintenancePlan
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
 from tiered.plan.survivors import PAIR_BYTES, SURVIVOR_BYTES
 from tiered.program.application import Application, confirm, split_topic
-from tiered.program.open_reader import chosen_partitions
 from tiered.program.output import columns, counted, human_bytes
 from tiered.remote.claim import owner_of
 from tiered.remote.maintain import Maintainer

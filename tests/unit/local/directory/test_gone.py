@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.admin import apply_repair, check, plan_rejoin, plan_repair, rejoin
 from tests.unit.local.opening import opened
 from tests.unit.local.several import Mortal
-from tiered.checking.run import check
 from tiered.errors import ConfigError, CorruptionError, LocalPermissionError
 from tiered.local.directory.directories import LocalTier
 from tiered.local.directory.manager import LocalLog
@@ -21,7 +21,6 @@ from tiered.model import NewRecord, TopicPartition
 from tiered.repair.bench import Workbench
 from tiered.repair.disk import plan_disk
 from tiered.repair.plan import EXIT_LEFT, RepairAction, RepairOptions
-from tiered.repair.run import apply_repair, plan_rejoin, plan_repair, rejoin
 from tiered.store.runner import Runner
 from tiered.testing.clock import FakeClock
 from tiered.testing.disk import FaultyFiles

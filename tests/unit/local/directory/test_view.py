@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.local.counting import CountingFiles
+from tiered.checking.findings import Finding
 from tiered.checking.local import LocalCheck
 from tiered.clock import SystemClock
 from tiered.config import TopicConfig
 from tiered.engine.scanner import Scanner
 from tiered.errors import LogDestroyedError, NotFoundError
-from tiered.findings import Finding
 from tiered.format.batch import decode_records
 from tiered.local.directory.manager import LocalLog
 from tiered.local.directory.view import DirectoryView, LogView

@@ -10,14 +10,14 @@ import pytest
 
 import tiered
 from tests.golden.foreign import batch, field, lz4_block, lz4_frame, named, plain_records, record
+from tests.support.admin import check
 from tests.support.given import append_given
 from tests.unit.local.cleaning.cleaning_bench import CleaningBench
 from tiered.arrow import ArrowDecoder
 from tiered.checking.check import CheckOptions
-from tiered.checking.run import check
+from tiered.checking.findings import Severity
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import CodecUnavailableError, CorruptionError, InvalidRecordError, RecordTooLargeError
-from tiered.findings import Severity
 from tiered.format.batch import decode_records, encode_batch, read_header
 from tiered.format.codecs import Codec
 from tiered.format.kernels import Record

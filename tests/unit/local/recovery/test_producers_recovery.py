@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.admin import check as check_directory
 from tests.support.given import start_over
 from tests.unit.local.bench import TP
 from tests.unit.local.partition.producer_bench import PID, ProducerBench
-from tiered.checking.run import check as check_directory
 from tiered.errors import OutOfOrderSequenceError
 from tiered.format.batch import read_header
 from tiered.format.keys import log_name, txn_index_name

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.support.admin import check
 from tests.unit.local.bench import CaseBench
 from tests.unit.local.counting import CountingFiles
-from tiered.checking.run import check
 from tiered.format.keys import log_name
 from tiered.local.disk.checkpoints import CLEAN_SHUTDOWN_NAME
 from tiered.model import NewRecord

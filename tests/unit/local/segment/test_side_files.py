@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.support.admin import check
 from tests.support.given import move_start
 from tests.unit.local.aborting import (
     ROUNDS,
@@ -24,9 +25,8 @@ from tests.unit.local.aborting import (
     visible,
 )
 from tiered.checking.check import CheckOptions
-from tiered.checking.run import check
+from tiered.checking.findings import Severity
 from tiered.errors import CorruptionError
-from tiered.findings import Severity
 from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
 from tiered.format.txn_index import decode_txns, encode_txns
 from tiered.local.directory.manager import LocalLog

@@ -1,0 +1,272 @@
+"""Operations on whole logs, by paths and URLs as ``tiered.open`` takes them.
+
+::
+
+    report = tiered.admin.check("data/log", "s3://acme-logs/prod")
+    plan = tiered.admin.repair(remote="s3://acme-logs/prod")      # nothing has changed yet
+    print(plan)
+    plan.apply()
+
+``repair``, ``rejoin`` and ``erase`` change existing data: each returns a :class:`Plan`. The others return a report.
+``selected`` names topics (``"flights"``) and partitions (``TopicPartition("flights", 0)``); empty means all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar, Unpack
+
+from tiered import arguments
+from tiered.admin.snapshot import SnapshotReport, snapshot_steps
+from tiered.checking.check import CheckOptions, CheckReport, check_steps
+from tiered.checking.findings import OnFinding, Progress, handed_on
+from tiered.clock import Clock, IdSource, SystemClock
+from tiered.config import S3Keywords
+from tiered.erase.topic import EraseReport, TopicErasePlan, erase_topic_steps, need_entry, plan_topic_steps
+from tiered.local.disk.files import PosixFiles
+from tiered.model import TopicPartition
+from tiered.plan.erasure import Selection
+from tiered.remote.claim import owner_of
+from tiered.repair.engine import plan_repair_steps, repair_steps
+from tiered.repair.plan import RepairOptions, RepairPlan
+from tiered.repair.rejoin import RejoinPlan, plan_rejoin_steps, rejoin_steps
+from tiered.restoring.plan import RestoreOptions
+from tiered.restoring.restore import RestoreReport, restore_steps
+from tiered.store.place import Place, location_of, open_place
+from tiered.store.runner import Runner
+from tiered.times import Time
+
+__all__ = ["Plan", "check", "erase", "rejoin", "repair", "restore", "snapshot"]
+
+
+class _Details(Protocol):
+    """Facts of a plan."""
+
+    def _repr_html_(self) -> str: ...
+
+
+D = TypeVar("D", bound=_Details)
+R = TypeVar("R")
+Selected = str | TopicPartition | Sequence[str | TopicPartition]
+
+
+class Plan(Generic[D, R]):
+    """Plan of a change. ``details`` holds its facts. Nothing changes before :meth:`apply`."""
+
+    def __init__(self, details: D, apply: Callable[[], R]) -> None:
+        self.details = details
+        self._apply = apply
+
+    def __repr__(self) -> str:
+        return f"<Plan {self.details!r}>"
+
+    def _repr_html_(self) -> str:
+        return self.details._repr_html_()
+
+    def apply(self) -> R:
+        """Carry the plan out. Raises ConfigError if the log changed since the plan was made."""
+        return self._apply()
+
+
+def check(
+    log_dir: str | Path | None = None,
+    remote: Place | None = None,
+    topics: Sequence[str] = (),
+    *,
+    read_data: bool = False,
+    subset: tuple[int, int] | None = None,
+    orphans: bool = False,
+    pin: bool = True,
+    progress: Progress | None = None,
+    on_finding: OnFinding | None = None,
+    **s3: Unpack[S3Keywords],
+) -> CheckReport:
+    """Check a log directory, a bucket or both. Changes nothing.
+
+    Args:
+        read_data: read every byte of the bucket, and decode every record of both tiers.
+        subset: (n, m) reads only the n-th of m parts of the bucket.
+        orphans: list objects that no catalog names.
+        pin: no collection deletes segments that are still to be read.
+        on_finding: gets each finding as it is made.
+
+    Raises:
+        NotFoundError: no such directory or bucket.
+        UnknownTopicError, RemoteUnavailableError: a check that could not look is an error, never a clean report.
+    """
+    options = CheckOptions((topics,) if isinstance(topics, str) else tuple(topics), read_data, orphans, subset, pin)
+    directory = None if log_dir is None else arguments.path("log_dir", log_dir)
+    with _runner(remote, s3) as runner:
+        url = None if runner.store is None else runner.store.url
+        return runner.run(check_steps(directory, url, options, PosixFiles()), handed_on(progress, on_finding))
+
+
+def restore(
+    log_dir: str | Path,
+    remote: Place,
+    selected: Selected = (),
+    *,
+    newest_bytes: int | str | None = None,
+    since: Time | None = None,
+    as_of: Time | None = None,
+    until: Time | None = None,
+    end: int | None = None,
+    name: str = "",
+    pin: bool = False,
+    if_empty: bool = False,
+    dry_run: bool = False,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    progress: Progress | None = None,
+    **s3: Unpack[S3Keywords],
+) -> RestoreReport:
+    """Build the new log directory ``log_dir`` from a bucket. An error leaves nothing on the disk.
+
+    Args:
+        newest_bytes: leave older segments of each partition in the bucket. ``since`` does the same by time.
+        as_of: restore an older state: a snapshot's name, a version or a time.
+        until: end each partition before the first record of this time. ``end`` ends the one selected partition.
+        name: new name of the one selected topic, which gets a new id.
+        if_empty: leave a directory alone that is not empty, without an error.
+        dry_run: only report what would be restored.
+
+    Raises:
+        ConfigError: the directory exists and is not empty.
+        UnknownTopicError, NotFoundError, DiskFullError, CorruptionError.
+    """
+    target = arguments.path("log_dir", log_dir)
+    clock, ids = arguments.clock_and_ids(clock, ids)
+    chosen = arguments.selected(selected)
+    others = {"as_of": as_of, "until_offset": end, "name": name, "pin": pin, "if_empty": if_empty, "dry_run": dry_run}
+    options = RestoreOptions.of(chosen, newest_bytes, since, until, clock.now_ms(), **others)
+    with open_place(remote, s3) as store:
+        steps = restore_steps(store.url, target, options, clock=clock, ids=ids, files=PosixFiles())
+        return Runner(store, clock, ids).run(steps, handed_on(progress))
+
+
+def repair(
+    log_dir: str | Path | None = None,
+    remote: Place | None = None,
+    selected: Selected = (),
+    *,
+    from_dir: str | Path | None = None,
+    to_version: int | None = None,
+    from_version: int | None = None,
+    accept_loss: bool = False,
+    **s3: Unpack[S3Keywords],
+) -> Plan[RepairPlan, int]:
+    """Find damage in a log directory, a bucket or both, and plan its repair. ``apply()`` returns the number of repairs.
+
+    Args:
+        from_dir: a log directory that may hold what the bucket lost.
+        to_version: the version of the catalog to go back to.
+        from_version: the copy of the catalog to go on from, where two are possible.
+        accept_loss: make holes of offsets that no copy holds.
+
+    Raises:
+        UnknownTopicError, NotFoundError.
+        CorruptionError: the operator must choose.
+    """
+    options = RepairOptions(
+        None if from_dir is None else arguments.path("from_dir", from_dir),
+        to_version,
+        from_version,
+        accept_loss,
+        None if log_dir is None else arguments.path("log_dir", log_dir),
+    )
+
+    def apply() -> int:
+        with _runner(remote, s3) as runner:
+            return runner.run(repair_steps(plan))
+
+    with _runner(remote, s3) as runner:
+        plan = runner.run(plan_repair_steps(arguments.selected(selected), options, remote=remote is not None))
+    return Plan(plan, apply)
+
+
+def rejoin(log_dir: str | Path, selected: Selected = (), *, clock: Clock | None = None) -> Plan[RejoinPlan, None]:
+    """Plan how partitions of a log directory start again at the end of the bucket. Their own files are set aside.
+
+    Without ``selected`` these are the partitions that are fenced or end below the bucket's end. ``apply()`` can be
+    repeated after a crash.
+
+    Raises:
+        NotFoundError: no log there.
+        UnknownTopicError.
+        ConfigError: no partition is fenced, and none was selected.
+    """
+    clock = clock or SystemClock()
+    chosen = arguments.selected_partitions(selected)
+    plan = Runner().run(plan_rejoin_steps(arguments.path("log_dir", log_dir), chosen, clock))
+    return Plan(plan, lambda: Runner().run(rejoin_steps(plan, clock, PosixFiles())))
+
+
+def erase(
+    remote: Place,
+    topic: str,
+    *,
+    partition: int | None = None,
+    keys: Iterable[bytes] = (),
+    prefixes: Iterable[bytes] = (),
+    before: Time | None = None,
+    now: bool = False,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    **s3: Unpack[S3Keywords],
+) -> Plan[TopicErasePlan, EraseReport]:
+    """Plan the erasure of records by key, key prefix or time from the bucket. Reads every segment.
+
+    Args:
+        before: only records that are older.
+        now: delete the old objects without ``gc.grace.ms``. Refused while a pin or snapshot holds them.
+
+    Raises:
+        ConfigError: nothing is selected.
+        UnknownTopicError, CorruptionError.
+    """
+    clock, ids = arguments.clock_and_ids(clock, ids)
+    selection = Selection.asked(keys, prefixes, before, clock.now_ms())
+
+    def apply() -> EraseReport:
+        place = location_of(remote, s3)
+        with _runner(remote, s3, clock, ids) as runner:
+            return runner.run(erase_topic_steps(plan, owner_of("tiered.admin.erase"), place, now=now))
+
+    with _runner(remote, s3, clock, ids) as runner:
+        entry = runner.run(need_entry(arguments.text("topic", topic)))
+        numbers = arguments.chosen_partitions(topic, entry.partitions, arguments.partition_or_none(partition))
+        plan = runner.run(plan_topic_steps(entry, numbers, selection))
+    return Plan(plan, apply)
+
+
+def snapshot(
+    remote: Place,
+    name: str,
+    selected: Selected = (),
+    *,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    **s3: Unpack[S3Keywords],
+) -> SnapshotReport:
+    """Keep the bucket's current state as ``name``. A call that was cut short can be repeated.
+
+    Raises:
+        ConfigError: the snapshot exists, or the name is invalid.
+        UnknownTopicError, NotFoundError, CommitUnknown.
+    """
+    clock, ids = arguments.clock_and_ids(clock, ids)
+    with _runner(remote, s3, clock, ids) as runner:
+        return runner.run(snapshot_steps(name, arguments.selected(selected)))
+
+
+@contextlib.contextmanager
+def _runner(
+    remote: Place | None, s3: S3Keywords, clock: Clock | None = None, ids: IdSource | None = None
+) -> Iterator[Runner]:
+    if remote is None:
+        yield Runner(None, clock, ids)
+        return
+    with open_place(remote, s3) as store:
+        yield Runner(store, clock, ids)

@@ -1,0 +1,192 @@
+"""Erasure from the partitions of one topic: the plan, its execution, the receipts.
+
+::
+
+    plan_topic_steps ──> TopicErasePlan ── shown, asked ──> erase_topic_steps ──> EraseReport
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tiered.display import html_table
+from tiered.erase.erase import Erased, ErasePlan, erase_steps, plan_erase_steps, receipt_steps
+from tiered.errors import UnknownTopicError
+from tiered.format.root import STATE_DELETING
+from tiered.model import TopicPartition
+from tiered.plan.erasure import Selection
+from tiered.remote.segment_rewriter import Spend, spend_nothing
+from tiered.remote.topics import TopicEntry, load_topic_to_read
+from tiered.store.base import Steps
+from tiered.store.capabilities import probe
+from tiered.store.location import StoreLocation
+
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicErasePlan:
+    """Plan of an erasure from partitions of one topic. A partition without a catalog is left out."""
+
+    entry: TopicEntry
+    job_id: str
+    selection: Selection
+    partitions: tuple[ErasePlan, ...]
+
+    @property
+    def records(self) -> int:
+        """Return the number of records to erase."""
+        return sum(plan.records for plan in self.partitions)
+
+    def __repr__(self) -> str:
+        segments = sum(len(plan.hits) for plan in self.partitions)
+        return f"<TopicErasePlan {self.entry.name!r}: {self.records} records of {segments} segments>"
+
+    def _repr_html_(self) -> str:
+        header = ("partition", "records", "segments", "held by")
+        rows = [(plan.tp, plan.records, len(plan.hits), ", ".join(plan.holders)) for plan in self.partitions]
+        return html_table(f"Erasure from {self.entry.name}", header, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class EraseReport:
+    """Result of an erasure. ``noncurrent_versions``: commands for the owner of a versioned bucket."""
+
+    job_id: str
+    partitions: tuple[Erased, ...]
+    receipts: tuple[str, ...] = ()
+    noncurrent_versions: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def proven(self) -> bool:
+        """Return True if no object of the bucket holds a matching record."""
+        return not any(one.left for one in self.partitions)
+
+    def __repr__(self) -> str:
+        records, left = sum(one.records for one in self.partitions), sum(len(one.left) for one in self.partitions)
+        return f"<EraseReport {self.job_id}: {records} records erased, {left} objects left>"
+
+    def _repr_html_(self) -> str:
+        rows = [(one.tp, each.key, each.records, each.why) for one in self.partitions for each in one.left]
+        return html_table(repr(self)[1:-1], ("partition", "object", "records", "reason"), rows)
+
+
+def need_entry(topic: str) -> Steps[TopicEntry]:
+    """Return a topic's registry entry. Raises UnknownTopicError without one, and while the topic is being deleted."""
+    entry = yield from load_topic_to_read(topic)
+    if entry is None or entry.state == STATE_DELETING:
+        raise UnknownTopicError(f"there is no topic {topic!r}", hint="see `tiered topic list`")
+    return entry
+
+
+def plan_topic_steps(
+    entry: TopicEntry, numbers: Sequence[int], selection: Selection, spend: Spend = spend_nothing
+) -> Steps[TopicErasePlan]:
+    """Read every live segment of the partitions and return the plan. Changes nothing. Raises CorruptionError."""
+    plans: list[ErasePlan] = []
+    for number in numbers:
+        plan = yield from plan_erase_steps(TopicPartition(entry.name, number), entry, selection, spend)
+        plans += [] if plan is None else [plan]
+    return TopicErasePlan(entry, selection.job_id(entry.topic_id, numbers), selection, tuple(plans))
+
+
+def erase_topic_steps(
+    plan: TopicErasePlan,
+    owner: str,
+    place: StoreLocation | None,
+    *,
+    now: bool,
+    disk: Sequence[Fields] = (),
+    spend: Spend = spend_nothing,
+) -> Steps[EraseReport]:
+    """Erase from all partitions, then write a receipt for each. Raises as ``erase_steps`` does.
+
+    Args:
+        place: the store, for commands in the receipt; None: the receipt has no commands.
+        now: delete the old objects without their grace.
+        disk: matching records on this disk, by partition, for the receipt.
+    """
+    capabilities = (yield from probe()) if plan.partitions else None
+    erased: list[Erased] = []
+    for each in plan.partitions:
+        steps = erase_steps(each, plan.selection, owner, plan.job_id, now=now, spend=spend, capabilities=capabilities)
+        erased.append((yield from steps))
+    receipts: list[str] = []
+    for each, one in zip(plan.partitions, erased, strict=True):
+        facts = {
+            "topic": plan.entry.name,
+            "owner": owner,
+            "stays": stays([plan_fields(each)]),
+            "disk": [found for found in disk if found["partition"] == one.tp.partition],
+            "noncurrent_versions": noncurrent_commands(place, [one]),
+        }
+        receipts.append((yield from receipt_steps(plan.job_id, plan.entry.topic_id, plan.selection, one, facts)))
+    return EraseReport(plan.job_id, tuple(erased), tuple(receipts), tuple(noncurrent_commands(place, erased)))
+
+
+def plan_fields(plan: ErasePlan) -> dict[str, Any]:
+    """Return one partition's plan, for ``--json`` and the functions below."""
+    return {
+        "topic": plan.tp.topic,
+        "partition": plan.tp.partition,
+        "version": plan.version,
+        "end_offset": plan.end_offset,
+        "segments_read": plan.segments,
+        "bytes_read": plan.read_bytes,
+        "records": plan.records,
+        "bytes_rewritten": plan.rewritten_bytes,
+        "segments": [
+            {"start_offset": hit.row.base, "end_offset": hit.row.next, "records": hit.records, "bytes": hit.row.size}
+            for hit in plan.hits
+        ],
+        "holders": list(plan.holders),
+        "volume": plan.volume,
+    }
+
+
+def stays(plans: Iterable[Fields]) -> list[str]:
+    """Return lines about data that an erasure of the bucket does not reach, and holders of older versions."""
+    lines = []
+    for plan in (plans := list(plans)):
+        name = f"{plan['topic']}-{plan['partition']}"
+        if plan["holders"]:
+            lines.append(f"{name}: older versions are held by {', '.join(plan['holders'])}")
+        if plan["volume"]:
+            lines.append(
+                f"{name}: the disk of volume {plan['volume']} keeps what local.retention.* keeps: "
+                f"`tiered disk drop {plan['topic']}:{plan['partition']} --log-dir DIR` on its machine deletes what "
+                f"the bucket holds. Records from offset {plan['end_offset']} on are not uploaded yet: run this command "
+                f"again after they are"
+            )
+    if plans:
+        lines.append(
+            "a versioned bucket keeps noncurrent versions of deleted objects: the receipt has the commands that remove "
+            "them, for its owner, once the objects are deleted"
+        )
+    return lines
+
+
+def noncurrent_commands(place: StoreLocation | None, erased: Iterable[Erased]) -> list[str]:
+    """Return commands that delete noncurrent versions of replaced and remaining objects. Empty unless the store is S3.
+
+    There is one command for each object, because a list of all versions would be cut at a thousand. Current objects are
+    never deleted.
+    """
+    if place is None or place.target is None:
+        return []
+    keys = {note["before"] for one in erased for note in one.segments} | {
+        left.key for one in erased for left in one.left
+    }
+    words = {"--bucket": place.bucket, "--endpoint-url": place.target.endpoint_url, "--region": place.target.region}
+    words["--expected-bucket-owner"] = place.target.expected_bucket_owner
+    common = " ".join(f"{word} {shlex.quote(value)}" for word, value in words.items() if value)
+    query = "{Objects: Versions[?IsLatest==`false`].{Key: Key, VersionId: VersionId}}"
+    return [
+        f"aws s3api list-object-versions {common} --prefix {shlex.quote(place.target.full_key(key))} "
+        f"--query {shlex.quote(query)} --output json > versions.json && "
+        f"aws s3api delete-objects {common} --delete file://versions.json"
+        for key in sorted(keys)
+    ]
