@@ -94,10 +94,10 @@ ONLY_IN_FILE = {
 
 def python() -> str:
     """Return the public names, each for mkdocstrings."""
-    objects = [
-        name for name in tiered.__all__ if name not in ("__version__", "aio", "errors", "uploader", "TieredError")
-    ]
-    blocks = [f"::: tiered.{name}\n    options:\n      show_root_full_path: false\n" for name in objects]
+    modules = ("__version__", "admin", "aio", "errors", "uploader", "TieredError")
+    objects = [f"tiered.{name}" for name in tiered.__all__ if name not in modules]
+    objects += [f"tiered.admin.{name}" for name in tiered.admin.__all__]
+    blocks = [f"::: {name}\n    options:\n      show_root_full_path: false\n" for name in objects]
     return "# Python API\n\n`tiered.aio` has the same names for asyncio. Errors: [Errors](errors.md).\n\n" + "\n".join(
         blocks
     )
@@ -228,29 +228,6 @@ def daemon_metrics() -> Iterator[tuple[str, str, str]]:
         yield name, family.type, family.documentation
 
 
-def errors_page() -> str:
-    """Return the tree of errors, then each of them."""
-    names = [
-        name for name, each in vars(errors).items() if isinstance(each, type) and issubclass(each, errors.TieredError)
-    ]
-    rows = []
-    for name in names:
-        each = getattr(errors, name)
-        first = " ".join((inspect.getdoc(each) or "").split("\n\n")[0].split())
-        rows.append(
-            (
-                f"`{name}`",
-                f"`{each.code}`",
-                str(each.exit_code),
-                "yes" if each.retriable else "no",
-                first.replace("``", "`"),
-            )
-        )
-    tree = (errors.__doc__ or "").partition("::\n")[2].split("\n\n``code``")[0]
-    head = "# Errors\n\nEvery error is a `tiered.errors.TieredError` with `message`, `hint`, `code`, `exit_code` and `retriable`.\n"
-    return f"{head}\n```text\n{inspect.cleandoc(tree)}\n```\n\n{table(('error', 'code', 'exit code', 'try again', 'meaning'), rows)}"
-
-
 def formats() -> str:
     """Return the drawings of the formats, from the modules that read and write them."""
     paths = sorted((ROOT / "tiered" / "format").glob("*.py"))
@@ -344,7 +321,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/commands.md": commands,
     "reference/settings.md": settings_page,
     "reference/metrics.md": metrics,
-    "reference/errors.md": errors_page,
+    "reference/errors.md": errors.as_markdown,
     "reference/json.md": json_page,
     "reference/formats.md": formats,
 }

@@ -1,59 +1,25 @@
-"""Errors that tieredlog raises, grouped by the reaction that they need.
+"""Errors that tieredlog raises, one tree below :class:`TieredError`.
 
-::
-
-    TieredError                         .code  .exit_code  .retriable  .hint
-    ├── ConfigError                     2   fix the call, the option or the file
-    │   ├── InvalidRecordError          2   a record that the log refuses
-    │   │   ├── InvalidTimestampError   2
-    │   │   ├── RecordTooLargeError     2
-    │   │   ├── OutOfOrderSequenceError 2   a gap, or a duplicate too old to be recognised
-    │   │   └── InvalidTxnStateError    2   the transaction's state does not allow the call
-    ├── NotFoundError                   10  create it, or correct the name
-    │   ├── UnknownTopicError           10
-    │   └── LogDestroyedError           10  the root was there and is gone
-    ├── LockedError                     11  another process has it
-    ├── FencedError                     11  a newer claim owns the partition
-    ├── ProducerFencedError             11  a newer epoch of this producer, or of its coordinator
-    ├── RemotePermissionError           12  credentials or policy
-    ├── CorruptionError                 13  bytes are not what was written
-    │   ├── CodecUnavailableError       13
-    │   └── NewerFormatError            2   a newer release wrote it: upgrade
-    ├── OffsetOutOfRangeError           14  outside earliest..latest
-    ├── OffsetGapError                  14  in no tier; never skipped silently
-    ├── RemoteUnavailableError          75  try again
-    ├── CommitUnknown                   75  outcome unknown; the next claim or open resolves it
-    ├── DiskFullError                   75
-    ├── DataLocalError                  75  stopped with data that is only on this disk
-    ├── AppendTimeoutError              75  a buffered append found no room, or was not written in time
-    ├── AppendHaltedError               1   an earlier batch of the appender failed: flush() raises why
-    ├── ConditionalWritesUnsupportedError 1
-    ├── LocalIOError                    1   the disk refused a read, a write or an fsync
-    │   ├── MarkersPendingError         1   a transaction is decided, a disk refuses one of its markers
-    │   ├── TooManyOpenFilesError       1   a file could not be opened: the process, or the system, has too many open
-    │   ├── NotDurableError             1   records are in the log, but no descriptor was free to flush them
-    │   └── LocalPermissionError        12  owner or mode of a file of the log
-    ├── ForkedLogError                  1
-    ├── ReentrantCallError              1   a signal handler called the log inside another call of its thread
-    └── ClosedError                     1
-
-``code`` is a stable word for machines. ``exit_code`` is the process status of the command line.
-``hint`` is the next thing to do. Codes are added, never changed.
+``code`` is a stable word for machines. ``exit_code`` is the process status of the command line. ``retriable``: the same
+call may succeed later. ``hint`` of a class is the usual next step, ``hint`` of an error the step for its case. Codes
+are added, never changed. ``python -m tiered.errors`` prints all of them.
 """
 
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 
 class TieredError(Exception):
-    """Base class of all errors. ``message`` names the failure and its object, ``hint`` the next thing to do."""
+    """Base class of all errors. ``message`` names the failure and its object."""
 
     code: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 1
     retriable: ClassVar[bool] = False
+    hint: str = "run the command with `-v` and read the message"
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -80,6 +46,7 @@ class ConfigError(TieredError):
 
     code = "config"
     exit_code = 2
+    hint = "correct the argument, option, name, URL or file that the message names"
 
 
 class InvalidRecordError(ConfigError):
@@ -89,6 +56,7 @@ class InvalidRecordError(ConfigError):
     """
 
     code = "invalid_record"
+    hint = "correct the record at `index` and append it again"
 
     def __init__(self, message: str, *, index: int = 0, indexes: tuple[int, ...] = (), hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -100,12 +68,14 @@ class InvalidTimestampError(InvalidRecordError):
     """A timestamp that is naive, unreadable or outside ``message.timestamp.before/after.max.ms``."""
 
     code = "invalid_timestamp"
+    hint = "pass milliseconds since 1970, an aware datetime, or None for now"
 
 
 class RecordTooLargeError(InvalidRecordError):
     """An encoded batch larger than ``max.message.bytes`` or ``segment.bytes``."""
 
     code = "record_too_large"
+    hint = "write smaller records, or raise `max.message.bytes` of the topic"
 
 
 class OutOfOrderSequenceError(InvalidRecordError):
@@ -115,6 +85,7 @@ class OutOfOrderSequenceError(InvalidRecordError):
     """
 
     code = "out_of_order_sequence"
+    hint = "start the producer again"
 
     def __init__(self, message: str, *, expected: int = -1, index: int = 0, hint: str = "") -> None:
         super().__init__(message, index=index, hint=hint)
@@ -125,6 +96,7 @@ class InvalidTxnStateError(InvalidRecordError):
     """A batch or call that the state of the transaction does not allow. It had no effect."""
 
     code = "invalid_txn_state"
+    hint = "begin a new transaction"
 
 
 class NotFoundError(TieredError):
@@ -132,18 +104,21 @@ class NotFoundError(TieredError):
 
     code = "not_found"
     exit_code = 10
+    hint = "correct the name, or create it"
 
 
 class UnknownTopicError(NotFoundError):
     """A topic or partition that exists in no opened tier."""
 
     code = "unknown_topic"
+    hint = "`tiered topic list` names the topics"
 
 
 class LogDestroyedError(NotFoundError):
     """A partition whose root existed and is gone: the log was destroyed while it was in use."""
 
     code = "log_destroyed"
+    hint = "`tiered check` shows what is left; `tiered repair` brings a lost root back"
 
 
 class LockedError(TieredError):
@@ -152,6 +127,7 @@ class LockedError(TieredError):
     code = "locked"
     exit_code = 11
     retriable = True
+    hint = "stop the other process, or read without the lock: `tiered.open_reader(log_dir=...)`"
 
 
 class FencedError(TieredError):
@@ -159,6 +135,7 @@ class FencedError(TieredError):
 
     code = "fenced"
     exit_code = 11
+    hint = "`tiered repair rejoin` sets the local tail aside and starts again at the end of the bucket"
 
 
 class ProducerFencedError(TieredError):
@@ -166,6 +143,7 @@ class ProducerFencedError(TieredError):
 
     code = "producer_fenced"
     exit_code = 11
+    hint = "stop this producer: a newer one has its id"
 
 
 class RemotePermissionError(TieredError):
@@ -173,6 +151,7 @@ class RemotePermissionError(TieredError):
 
     code = "permission"
     exit_code = 12
+    hint = "`tiered doctor` names what is refused; `tiered iam-policy` prints the policy"
 
     def __init__(
         self, message: str, *, operation: str = "", resource: str = "", is_archived: bool = False, hint: str = ""
@@ -191,6 +170,7 @@ class CorruptionError(TieredError):
 
     code = "corruption"
     exit_code = 13
+    hint = "`tiered check` shows the damage; `tiered repair` plans its repair"
 
     def __init__(
         self, message: str, *, path_or_key: str = "", position: int = -1, offset: int = -1, hint: str = ""
@@ -205,6 +185,7 @@ class CodecUnavailableError(CorruptionError):
     """A batch whose compression codec is unknown (5 to 7) or not installed."""
 
     code = "codec_unavailable"
+    hint = "install the codec that the message names"
 
 
 class NewerFormatError(CorruptionError):
@@ -212,6 +193,7 @@ class NewerFormatError(CorruptionError):
 
     code = "newer_format"
     exit_code = 2
+    hint = "upgrade tieredlog"
 
 
 class OffsetOutOfRangeError(TieredError):
@@ -219,6 +201,7 @@ class OffsetOutOfRangeError(TieredError):
 
     code = "offset_out_of_range"
     exit_code = 14
+    hint = "start within the range that the message names"
 
     def __init__(self, message: str, *, requested: int, earliest: int, latest: int, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -232,6 +215,7 @@ class OffsetGapError(TieredError):
 
     code = "offset_gap"
     exit_code = 14
+    hint = "`tiered check` shows what is missing; `tiered repair` plans its repair"
 
     def __init__(self, message: str, *, start: int, end: int, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -248,6 +232,7 @@ class RemoteUnavailableError(TieredError):
     code = "remote_unavailable"
     exit_code = 75
     retriable = True
+    hint = "try again when the store answers; nothing is lost"
 
     def __init__(self, message: str, *, hint: str = "", slow_down: bool = False) -> None:
         super().__init__(message, hint=hint)
@@ -264,6 +249,7 @@ class CommitUnknown(TieredError):
     code = "commit_unknown"
     exit_code = 75
     retriable = True
+    hint = "repeat the call, or open the log again: both resolve the outcome"
 
 
 class DiskFullError(TieredError):
@@ -272,6 +258,7 @@ class DiskFullError(TieredError):
     code = "disk_full"
     exit_code = 75
     retriable = True
+    hint = "free space on the disk and append again"
 
 
 class DataLocalError(TieredError):
@@ -280,6 +267,7 @@ class DataLocalError(TieredError):
     code = "data_local"
     exit_code = 75
     retriable = True
+    hint = "call `sync()` again, or keep the uploader running"
 
 
 class AppendTimeoutError(TieredError):
@@ -288,6 +276,7 @@ class AppendTimeoutError(TieredError):
     code = "append_timeout"
     exit_code = 75
     retriable = True
+    hint = "append again later, or raise the limit of the buffer"
 
 
 class AppendHaltedError(TieredError):
@@ -297,36 +286,42 @@ class AppendHaltedError(TieredError):
     """
 
     code = "append_halted"
+    hint = "call `flush()` of the appender: it raises the cause, and appends go on"
 
 
 class ConditionalWritesUnsupportedError(TieredError):
     """A store that ignores ``If-Match`` or ``If-None-Match``: two writers could both win."""
 
     code = "conditional_writes_unsupported"
+    hint = "use a store with conditional writes; `tiered doctor` tests one"
 
 
 class LocalIOError(TieredError):
     """A refusal of the operating system to read, write, rename or fsync a file of the log."""
 
     code = "local_io"
+    hint = "look at the kernel log: the disk or its file system refuses"
 
 
 class MarkersPendingError(LocalIOError):
     """A durably decided transaction with an unmarked partition. The next open of the log writes the marker."""
 
     code = "markers_pending"
+    hint = "open the log again: the open writes the marker"
 
 
 class TooManyOpenFilesError(LocalIOError):
     """A file that could not be opened: the process or the system has too many. The call had no effect on it."""
 
     code = "too_many_open_files"
+    hint = "raise `ulimit -n`, or close files"
 
 
 class NotDurableError(LocalIOError):
     """A flush that found no free descriptor. The records are in the log: do not append them again."""
 
     code = "not_durable"
+    hint = "raise `ulimit -n` and flush again; do not append again"
 
 
 class LocalPermissionError(LocalIOError):
@@ -334,12 +329,14 @@ class LocalPermissionError(LocalIOError):
 
     code = "local_permission"
     exit_code = 12
+    hint = "correct the owner and mode of the file"
 
 
 class ForkedLogError(TieredError):
     """A use of the parent's log by a forked child. Open the log after the fork instead."""
 
     code = "forked"
+    hint = "open the log in the child process"
 
 
 class ReentrantCallError(TieredError):
@@ -349,12 +346,60 @@ class ReentrantCallError(TieredError):
     """
 
     code = "reentrant_call"
+    hint = "let the signal handler set a flag, and append outside of it"
 
 
 class ClosedError(TieredError):
     """A use of a log, reader or store after it was closed."""
 
     code = "closed"
+    hint = "open it again"
+
+
+class JobFailedError(TieredError):
+    """Failed tasks of a job on Spark. The message is that of the first one."""
+
+    code = "job_failed"
+    hint = "run the same job again: finished work stays"
+
+
+class ErrorRow(NamedTuple):
+    """Row of the table of errors."""
+
+    name: str
+    code: str
+    meaning: str
+    hint: str
+    retriable: bool
+    exit_code: int
+
+
+def error_rows() -> list[ErrorRow]:
+    """Return one row for each error of this module, in the order of the exit codes."""
+    found: list[ErrorRow] = []
+    queue: list[type[TieredError]] = [TieredError]
+    for error in queue:
+        queue += error.__subclasses__()
+        if error.__module__ == __name__:
+            meaning = " ".join((error.__doc__ or "").partition("\n\n")[0].replace("``", "`").split())
+            found.append(ErrorRow(error.__name__, error.code, meaning, error.hint, error.retriable, error.exit_code))
+    return sorted(found, key=lambda row: (row.exit_code, row.name))
+
+
+def as_markdown() -> str:
+    """Return the page of all errors."""
+    lines = [
+        "# Errors",
+        "",
+        "Each error has these fields, in Python and in `--json`. A message may name a better next step for its case.",
+        "",
+        "| error | code | meaning | what to do | retriable | exit code |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in error_rows():
+        again = "yes" if row.retriable else "no"
+        lines.append(f"| `{row.name}` | `{row.code}` | {row.meaning} | {row.hint} | {again} | {row.exit_code} |")
+    return "\n".join(lines) + "\n"
 
 
 def install_command(extra: str) -> str:
@@ -371,3 +416,7 @@ def install_command(extra: str) -> str:
     parted = [line.partition("; extra == ") for line in required]
     packages = sorted(package for package, _, marker in parted if marker.strip("'\"") == extra)
     return f"pip install {shlex.join(packages)}"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(as_markdown())

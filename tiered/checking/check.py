@@ -120,7 +120,7 @@ def check_steps(log_dir: Path | None, url: str | None, options: CheckOptions, fi
     if log_dir is None and url is None:
         raise ConfigError("there is nothing to check", hint="name a log directory, a store or both")
     if options.subset is not None and not 1 <= options.subset[0] <= options.subset[1]:
-        raise ConfigError(f"{options.subset} is no part of all", hint="(1, 20) to (20, 20) are the parts of twenty")
+        raise ConfigError(f"{options.subset} is not a part of all segments", hint="for example (7, 20)")
     run = CheckRun(options)
     local = LocalFacts()
     if log_dir is not None:

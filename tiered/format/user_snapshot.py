@@ -53,11 +53,7 @@ def decode_kept(data: bytes, *, key: str) -> Root | None:
             why = "no snapshot: a root was copied there" if front is None else f"the snapshot {front[1].decode()}"
             raise CorruptionError(
                 f"{key} is {why}"
-                + (
-                    ""
-                    if front is None
-                    else ": two snapshots were swapped, and are right once each is back, or one was copied by hand"
-                ),
+                + ("" if front is None else ": two snapshots were swapped, or one was copied by hand"),
                 path_or_key=key,
                 position=HEAD_BYTES,
             )

@@ -197,7 +197,7 @@ class SurvivorsBuilder:
     def __init__(self, number: int, start: int, end: int) -> None:
         if not 0 <= number < MAX_PARTS or not 0 < end - start <= MAX_PART_OFFSETS:
             raise ConfigError(
-                f"part {number} of offsets {start} to {end} is beyond what a round numbers",
+                f"part {number} of offsets {start} to {end} exceeds the limits of a round",
                 hint=f"at most {MAX_PARTS} parts of {MAX_PART_OFFSETS} offsets; a larger --task-bytes makes fewer",
             )
         self._first = number << OFFSET_BITS

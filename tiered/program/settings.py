@@ -163,7 +163,7 @@ def _part_size(value: int | str) -> int:
 def _duration(value: int | str) -> int:
     found = parse_duration_ms(value)
     if found < 1:
-        raise ConfigError(f"{value!r} is not longer than nothing")
+        raise ConfigError(f"{value!r} must be longer than 0")
     return found
 
 

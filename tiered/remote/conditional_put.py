@@ -252,9 +252,12 @@ def replace_once(
 def _lost_all(cell: Cell[T], now: Tagged[T], attempts: int, deadline: Deadline) -> TieredError:
     """Return the error of an update that lost its last race to the object ``now``."""
     if not now.etag:  # the winner, maybe an attempt of its own, was deleted
-        return CommitUnknown(f"{cell.what}: the PUT of {cell.key} lost, and there is none", hint=cell.hint)
+        return CommitUnknown(f"{cell.what}: the PUT of {cell.key} was refused, and no object is there", hint=cell.hint)
     if cell.is_ours is never_ours:  # only the next ``change`` could see whether it was written
-        return CommitUnknown(f"{cell.what}: the PUT of {cell.key} lost, maybe to one of its own", hint=cell.hint)
+        return CommitUnknown(
+            f"{cell.what}: the PUT of {cell.key} was refused, perhaps after one of its attempts landed",
+            hint=cell.hint,
+        )
     return _none_won(cell, attempts, deadline)
 
 

@@ -346,8 +346,7 @@ def _go_back(ground: Ground, there: There) -> Steps[Base]:
     since = [row for row in (yield from rows_of(now, copy.next_offset)) if row.next > copy.next_offset]
     if (since[0].base if since else now.next_offset) != copy.next_offset:
         raise ConfigError(
-            f"{tp}: version {version} ends at offset {copy.next_offset}, and what was appended since does not begin "
-            "there any more: a rewrite or a trim went over that offset",
+            f"{tp}: version {version} ends at offset {copy.next_offset}, which a rewrite or a trim has crossed since",
             hint="name a newer version",
         )
     rows = yield from rows_of(copy)

@@ -83,7 +83,7 @@ class RestoreOptions:
         """Return checked options. Times and sizes may be texts. Raises ConfigError."""
         newest = None if newest_bytes is None else parse_bytes(newest_bytes)
         if newest is not None and newest < 1:
-            raise ConfigError(f"{newest_bytes} newest bytes keep nothing", hint="a size above zero, for example 10GiB")
+            raise ConfigError(f"newest_bytes={newest_bytes} keeps nothing", hint="a size above zero, for example 10GiB")
         return cls(
             tuple((each, None) if isinstance(each, str) else (each.topic, each.partition) for each in selected),
             newest,

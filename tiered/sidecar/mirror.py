@@ -365,8 +365,8 @@ class Mirror:
     def _is_lost(self, tp: TopicPartition, ours: Path, lost: Lost) -> OffsetGapError:
         path = ours / log_name(lost.base)
         return OffsetGapError(
-            f"{tp}: {path} is gone, which was the link to offsets {lost.base} to {lost.after} of the broker's log, and "
-            "the broker has no longer all of them: nothing from there on is uploaded",
+            f"{tp}: {path} is gone: it linked offsets {lost.base} to {lost.after} of the broker's log, and the broker "
+            "has deleted some of them",
             start=lost.base,
             end=lost.after,
             hint="put that file back, from a backup or from another replica that has a segment of just these offsets. "

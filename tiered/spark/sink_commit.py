@@ -77,8 +77,7 @@ def _decided_for_what_is_gone(txn: str, batch: int, rows: StagedRows, *, is_job:
     """Return the error for a batch that was decided for a topic which was deleted, and perhaps made again, since."""
     what, other = (f"txnId {txn}", "txnId") if is_job else (f"batch {batch} of {txn}", "checkpoint")
     return LogDestroyedError(
-        f"{what} was decided before, for a topic that is not in the bucket any more: none of the {_count(rows)} rows "
-        "of this attempt were added to it or to a later topic of its name",
+        f"{what} was decided for a topic that is deleted: none of the {_count(rows)} rows of this attempt were added",
         hint=f"write them under another {other}: a topic that was deleted and made again is another topic",
     )
 

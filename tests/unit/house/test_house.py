@@ -52,23 +52,6 @@ def test_opening_a_directory_store_imports_no_sdk(tmp_path: Path) -> None:
     assert done.stdout.strip() == "[]"
 
 
-def _tree(root: type[errors.TieredError]) -> list[type[errors.TieredError]]:
-    return [root, *(e for sub in root.__subclasses__() for e in _tree(sub))]
-
-
-def test_error_codes_are_unique_and_documented() -> None:
-    tree = _tree(errors.TieredError)
-    ours = [e for e in tree if e.__module__ == "tiered.errors"]
-    codes = [e.code for e in ours]
-    assert len(set(codes)) == len(codes)
-    assert {e.exit_code for e in ours} <= {1, 2, 10, 11, 12, 13, 14, 75}
-    for error in ours:
-        assert error.__name__ in (errors.__doc__ or "")
-    retriable = {e.__name__ for e in ours if e.retriable}
-    again = {"LockedError", "RemoteUnavailableError", "CommitUnknown", "DiskFullError", "DataLocalError"}
-    assert retriable == again | {"AppendTimeoutError"}
-
-
 def test_an_error_says_what_to_do_next() -> None:
     error = errors.OffsetOutOfRangeError("t-0: offset 9", requested=9, earliest=0, latest=5, hint="start at 0")
     assert str(error) == "t-0: offset 9 (start at 0)"

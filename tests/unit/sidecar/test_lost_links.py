@@ -84,7 +84,7 @@ def test_a_link_that_the_broker_cannot_give_again_ends_the_uploads_there(
         broker.roll(more)
         for _ in range(2):
             ending = sidecar(broker.path, url)
-            told = f"t-0: {path} is gone, which was the link to offsets {base} to {after} of the broker's log"
+            told = f"t-0: {path} is gone: it linked offsets {base} to {after} of the broker's log"
             assert (ending.code, told in str(ending), "put that file back" in ending.hint) == (14, True, True), ending
             assert read(url, "t") == below(finished, base)
     assert log_bases(PosixFiles(), folder_of(broker))[-1] == broker.bases[5]  # what comes is linked all the same
@@ -119,7 +119,7 @@ def test_the_newest_links_are_missed_with_their_end(
         broker.retain(5)
     for _ in range(2):
         ending = sidecar(broker.path, url)
-        told = f"t-0: {lost[0]} is gone, which was the link to offsets {broker.bases[3]} to {broker.bases[4]}"
+        told = f"t-0: {lost[0]} is gone: it linked offsets {broker.bases[3]} to {broker.bases[4]}"
         assert (ending.code, told in str(ending)) == (14, True), ending
         assert read(url, "t") == below(finished, broker.bases[3])
     for path in lost[:2]:

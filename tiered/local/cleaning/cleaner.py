@@ -202,7 +202,7 @@ class LogCleaner:
             ended = self._changed.wait_for(lambda: all(self._at_work.get(tp, me) == me for tp in tps), seconds)
         try:
             if not ended:
-                raise LocalIOError(f"the cleaner has not let go of {', '.join(map(str, tps))} for {seconds} s")
+                raise LocalIOError(f"the cleaner still holds {', '.join(map(str, tps))} after {seconds} s")
             yield
         finally:
             with self._changed:

@@ -475,7 +475,7 @@ class LocalLog:
                 return CorruptionError(
                     f"the directory {path} was removed while the log was open",
                     path_or_key=str(path),
-                    hint="put it back before the next open, which else finds the partition out of service",
+                    hint="put it back before the next open: otherwise the partition is out of service",
                 )
         return None
 

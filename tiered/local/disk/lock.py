@@ -82,7 +82,7 @@ class DirectoryLock:
         if self.path.name == LOCK_NAME and self._files.state(self.path.parent / SIDECAR_NAME) is not None:
             raise LockedError(
                 f"{self.path.parent} holds links to the files of a broker: it is never written as a log",
-                hint="open it read-only; to begin anew, stop `tiered-uploader run --sidecar` and remove the directory",
+                hint="open it read-only; to start over, stop `tiered-uploader run --sidecar` and remove the directory",
             )
         begun = clock.monotonic()
         while (handle := self._files.try_lock(self.path)) is None:

@@ -18,14 +18,14 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from tiered import errors
 from tiered.config import S3Keywords
-from tiered.errors import ConfigError, TieredError
+from tiered.errors import ConfigError, JobFailedError, TieredError
 from tiered.program.application import Application
 from tiered.program.output import counted
 from tiered.program.progress import Progress
@@ -56,13 +56,6 @@ Task = Mapping[str, Any]
 Receipt = dict[str, Any]
 Work = Callable[[Store, Task], Receipt]
 """Function of a module, so that workers can import it."""
-
-
-class JobFailedError(TieredError):
-    """Failure of tasks. The message is that of the first one."""
-
-    code = "job_failed"
-    exit_code: ClassVar[int] = 1
 
 
 @dataclass(frozen=True, slots=True)
