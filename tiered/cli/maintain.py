@@ -71,7 +71,7 @@ def _every(_context: click.Context, _parameter: click.Parameter, value: str | No
         return None
     found = parse_duration_ms(value)
     if found < 1:
-        raise ConfigError(f"--loop {value}: the rest between rounds is not longer than nothing", hint="10m, 1h")
+        raise ConfigError(f"--loop {value}: the rest between rounds must be longer than 0", hint="10m, 1h")
     return found
 
 

@@ -424,7 +424,7 @@ def test_restore_as_of_a_snapshot_and_under_another_name(cli: Cli, bucket: str, 
     assert (made.code, part["topic"], part["end_offset"], part["aborted_transactions"]) == (0, "t-old", 40, 0)
     assert "(snapshot release-1)" in made.err
     assert cli("cat", "t-old", "--log-dir", target).out.splitlines() == then
-    until = ("restore", "t:0", "--as-of", "release-1", "--log-dir", "7", "--remote", bucket, "--log-dir", target + "2")
+    until = ("restore", "t:0", "--as-of", "release-1", "--to", "7", "--remote", bucket, "--log-dir", target + "2")
     assert cli(*until).text.splitlines()[1].split()[:4] == ["t-0", "0", "7", "2"]
     assert cli("cat", "t", "--log-dir", target + "2").out.splitlines() == then[:7]
     assert cli("restore", "t", "--as-of", "other", "--remote", bucket, "--log-dir", target + "3").code == 10
@@ -438,5 +438,5 @@ def test_restore_until_a_time(cli: Cli, bucket: str, tmp_path: Path) -> None:
     expected = [record.value for record in records[:end]]
     target = str(tmp_path / "copy")
     when = dt.datetime.fromtimestamp(middle / 1000, dt.UTC).isoformat()
-    assert cli("restore", "--log-dir", when, "--remote", bucket, "--log-dir", target).code == 0
+    assert cli("restore", "--to", when, "--remote", bucket, "--log-dir", target).code == 0
     assert cli("cat", "t", "--log-dir", target).out.splitlines() == expected

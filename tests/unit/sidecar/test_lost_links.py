@@ -153,7 +153,7 @@ def test_a_lost_link_of_a_partition_that_the_broker_has_no_more(
     if gone:
         broker.folder.rename(broker.path / f"t-0.{'0' * 32}-delete")
     ending = sidecar(broker.path, url)
-    assert (ending.code, "is gone, which was the link" in str(ending)) == ((14, True) if gone else (0, False)), ending
+    assert (ending.code, "is gone: it linked offsets" in str(ending)) == ((14, True) if gone else (0, False)), ending
     assert read(url, "t") == below(finished, broker.bases[2 if gone else 4])
 
 
