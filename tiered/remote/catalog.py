@@ -1,4 +1,4 @@
-"""Catalog of one partition in one process: creation, claims, commits of intents, and settling of doubts.
+"""Catalog of one partition in one process: claims, commits of intents, and settling of doubts.
 
 All methods that touch the store are steps (``store.base``): run them with ``store.driver``. One runs at a time. Intents
 that arrive meanwhile are committed together afterwards (``commit_all``), by one PUT of the root.
@@ -55,7 +55,6 @@ from tiered.plan.commit import (
     Intent,
     Shape,
     Stamp,
-    create_root,
     fold,
 )
 from tiered.plan.ownership import Refusal, RefusalReason, VolumeProof, hold, since
@@ -71,7 +70,6 @@ from tiered.remote.conditional_put import (
     NextBody,
     Planned,
     Tagged,
-    any_is_ours,
     deadline_after,
     update,
 )
@@ -210,49 +208,21 @@ class Catalog(RootView):
 
     # -- changing ----------------------------------------------------------------------------------------------------
 
-    def load_or_create(self, owner: str) -> Steps[Root]:
-        """Return the newest root. Create an empty one (create-only) if there is none and never was.
-
-        Raises as :meth:`load` if the registry or the disk knows that a root existed.
-        """
-
-        def first_root(seen: Tagged[Root | None]) -> Planned[Root | None]:
-            if seen.value is not None:
-                return None
-            stamp = self._stamp(Role.WRITER, 0, owner, (yield NewId()), (yield Now()))
-            first = create_root(self.topic_id, self.partition, self.topic, stamp)
-            self._check(first, None)
-            return NextBody(root_body(first), first)
-
-        def look() -> Steps[Tagged[Root | None]]:
-            return Tagged((yield from self.load()), self.etag)
-
-        deadline = yield from deadline_after(self._limits.deadline_ms)
-        # A first root that another process made is as good as this one.
-        done = yield from update(Cell(self.key, self.name, look, any_is_ours, _CLAIM_HINT), first_root, deadline)
-        if done.value is None:
-            raise ValueError(f"{self.name}: no root was made")
-        self.root, self.etag = done.value, done.etag
-        return done.value
-
     def claim(self, role: Role | str, owner: str, volume: VolumeProof | None = None) -> Steps[Claim]:
-        """Claim the role for this process and fence every older claim. Create the catalog if there never was one.
+        """Claim the role for this process and fence every older claim. The root was made with the topic.
 
         Settles all doubts. ``volume`` (writers only) is judged by ``plan.ownership``, again on every retry. Raises
-        FencedError if the volume may not have the role, CommitUnknown if the outcome is not known: claim again;
-        LockedError if a volume got its first records while it claimed without any: claim again, too.
+        FencedError if the volume may not have the role, LogDestroyedError or CorruptionError without a root,
+        CommitUnknown if the outcome is not known: claim again; LockedError if a volume got its first records while it
+        claimed without any: claim again, too.
         """
         role = Role(role)
         if role is Role.WRITER and (volume is None or self._persist is None):
             raise ConfigError(f"{self.name}: a writer's claim needs volume= and the catalog's persist=")
         with self._alone:
             self._held = None  # a claim that raises leaves none: its CAS may have landed
-            if volume is not None and (volume.token or volume.restored_from):
-                # Both are written after the root exists: a new empty root would hide the loss of that one.
-                if (yield from self.load()) is None:
-                    raise self._destroyed()
-            else:
-                yield from self.load_or_create(owner)
+            if (yield from self.load()) is None:
+                raise self._destroyed()  # a new empty root would hide the loss of that one
             return (yield from self._claim(role, owner, volume))
 
     def append(self, rows: Sequence[Row], epochs: Sequence[EpochEntry] = ()) -> Steps[Root]:

@@ -204,8 +204,7 @@ class Maintainer:
     def sweep(self, *, delete: bool) -> Steps[Swept]:
         """Find orphans of dead epochs. With ``delete`` claim the role first, to end older epochs, and delete them.
 
-        Skips a topic that is deleted or being deleted: a claim would make its root again, and all of it is deleted
-        anyway.
+        Skips a topic that is deleted or being deleted, because all of it is deleted anyway.
         """
         yield from self.need_newest()
         root = self._catalog.root

@@ -13,6 +13,7 @@ from tiered.model import Row
 from tiered.plan.ownership import RestoredFrom, VolumeProof
 from tiered.remote.catalog import Catalog
 from tiered.remote.claim import Claim
+from tiered.remote.roots import PartitionIds, make_roots
 from tiered.store.base import Get, Outcome, Put, PutResult, PutStatus, Steps, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
@@ -99,9 +100,18 @@ class World:
     def __init__(self) -> None:
         self.clock, self.ids = FakeClock(), SeededIds(1)
         self.store = ScriptedStore(self.clock)
+        self.is_rooted = False
 
     def desk(self, volume_id: str = "v1", owner: str = "") -> Desk:
+        if not self.is_rooted:
+            self.make_root()
         return Desk(self, volume_id, owner or f"host-{volume_id}:1")
+
+    def make_root(self, topic_id: UUID = TOPIC_ID, partition: int = 0) -> None:
+        """Make the root of a partition, as the registration of its topic does."""
+        self.is_rooted = True
+        steps = make_roots(PartitionIds("flights", topic_id), [partition], "registration")
+        drive(self.store.inner, steps, clock=self.clock, ids=SeededIds(0))
 
     def run(self, steps: Steps[T]) -> T:
         return drive(self.store, steps, clock=self.clock, ids=self.ids)

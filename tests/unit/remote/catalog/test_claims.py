@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import socket
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from tiered.model import EpochEntry
 from tiered.plan.ownership import RestoredFrom, VolumeProof
 from tiered.remote.catalog import Catalog
 from tiered.remote.claim import Claim, owner_of
+from tiered.store.base import Delete
 
 
 @pytest.fixture
@@ -154,6 +156,7 @@ def test_a_restored_volume_must_end_exactly_where_the_catalog_ends(
 
 
 def test_a_writer_needs_volume_and_persist(world: World) -> None:
+    world.make_root()
     with pytest.raises(ConfigError, match="persist"):
         world.run(Catalog(TOPIC_ID, 0, "flights").claim("w", "h", VolumeProof("v", True, 0)))
     with pytest.raises(ConfigError, match="volume"):
@@ -209,11 +212,10 @@ def test_claims_over_sixty_four_epochs_prune_the_sealed_table(world: World) -> N
     assert len(desk.token.split(",")) == 1
 
 
-@pytest.mark.parametrize("seen", ["token", "restored_from"])
-def test_a_volume_that_has_seen_a_root_makes_none(world: World, seen: str) -> None:
+@pytest.mark.parametrize("seen", [{}, {"token": "t1"}, {"restored_from": RestoredFrom(3, 10)}])
+def test_a_claim_makes_no_root(world: World, seen: dict[str, Any]) -> None:
     desk = world.desk()
-    proof = desk.proof(end_offset=10)
-    proof = dataclasses.replace(proof, **{seen: "t1" if seen == "token" else RestoredFrom(3, 10)})
+    world.store.inner.execute(Delete((desk.catalog.key,)))
     with pytest.raises(LogDestroyedError, match="was there and is gone"):
-        desk.claim(proof)
+        desk.claim(dataclasses.replace(desk.proof(end_offset=10), **seen))
     assert world.store.puts == []

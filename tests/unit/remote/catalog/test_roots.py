@@ -58,6 +58,8 @@ def put(world: World, key: str, data: bytes) -> None:
 
 def claim(world: World, partition: int = 0, known: Known = NOTHING_KNOWN) -> Catalog:
     catalog = Catalog(ID, partition, "flights", persist=lambda *_: None, known=known)
+    if known is NOTHING_KNOWN:
+        world.make_root(ID, partition)
     world.run(catalog.claim("w", "h", VolumeProof("v1", True, 0)))
     return catalog
 

@@ -13,6 +13,7 @@ from tiered.errors import CommitUnknown, ConfigError, CorruptionError, TieredErr
 from tiered.format.framed_object import MAX_OBJECT_BYTES
 from tiered.format.keys import topic_key
 from tiered.format.root import STATE_DELETING
+from tiered.remote.root_view import RootView
 from tiered.remote.roots import PartitionIds, load_roots
 from tiered.remote.topics import (
     CHANGES_KEPT,
@@ -122,11 +123,11 @@ def test_bad_calls(world: World) -> None:
 
 
 def test_an_entry_or_a_root_that_is_too_large_is_refused_before_it_is_in_memory(world: World) -> None:
-    desk = world.desk()
-    for key, limit in ((topic_key("flights"), MAX_ENTRY_BYTES), (desk.catalog.key, MAX_OBJECT_BYTES)):
+    view = RootView(ID, 0, "flights")
+    for key, limit in ((topic_key("flights"), MAX_ENTRY_BYTES), (view.key, MAX_OBJECT_BYTES)):
         world.store.inner.execute(Put(key, bytes(limit + 1), ABSENT))
         with pytest.raises(CorruptionError, match=f"more than the limit of {limit}") as error:
-            world.run(load_topic("flights") if key == topic_key("flights") else desk.catalog.load())
+            world.run(load_topic("flights") if key == topic_key("flights") else view.load())
         assert (error.value.path_or_key, error.value.position) == (key, limit)
 
 
