@@ -71,14 +71,6 @@ def test_random_appends_and_trims_agree_with_a_list_of_rows(seed: int) -> None:
         assert decode_root(encode_root(root), key=root.key) == root
 
 
-def test_applying_twice_gives_the_same_root_and_leaves_the_first_as_it_was() -> None:
-    root = claimed()
-    body = encode_root(root)
-    intent = AppendIntent((row(0, 5, 1),), "a")
-    assert intent.apply(root, stamp(2)) == intent.apply(root, stamp(2))
-    assert encode_root(root) == body
-
-
 def test_a_log_that_is_sealed_takes_no_claim_and_no_append() -> None:
     root = dataclasses.replace(claimed(), state=STATE_SEALED)
     for refusal in (

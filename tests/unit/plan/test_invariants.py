@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from uuid import UUID
 
 import pytest
@@ -19,8 +18,6 @@ from tiered.plan.catalog_edit import TrimIntent
 from tiered.plan.commit import AppendIntent, ClaimIntent, Intent, Stamp, create_root
 from tiered.plan.invariants import CHANGE_CHECKS, CHECKS, check_root
 from tiered.plan.ownership import VolumeProof
-
-Break = Callable[[Root], Root]
 
 
 def stamp(name: str, epoch: int = 1, role: Role = Role.WRITER) -> Stamp:

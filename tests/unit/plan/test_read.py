@@ -13,7 +13,6 @@ from tiered.errors import OffsetGapError, OffsetOutOfRangeError
 from tiered.format.rows import Rows
 from tiered.model import Positions, Row, TopicPartition
 from tiered.plan.read import (
-    ByteRange,
     LocalSpan,
     ReadLimits,
     RemoteSpan,
@@ -39,16 +38,6 @@ def test_remote_below_what_this_disk_has_and_local_above() -> None:
     assert plan(0, None, local, remote) == [("remote", 0, 40), ("local", 40, 100)]
     assert plan(50, 70, local, remote) == [("local", 50, 70)]
     assert plan(10, 20, local, remote) == [("remote", 10, 20)]
-
-
-def test_between_its_own_uploaded_offset_and_the_committed_end_the_catalog_wins() -> None:
-    diverged = LocalSpan(start_offset=0, end_offset=120, uploaded_offset=50)
-    assert plan(0, None, diverged, RemoteSpan(0, 90)) == [("local", 0, 50), ("remote", 50, 90), ("local", 90, 120)]
-
-
-def test_a_copied_volume_that_knows_of_no_upload_serves_nothing_that_is_committed() -> None:
-    copy = LocalSpan(start_offset=0, end_offset=70, uploaded_offset=0)
-    assert plan(0, None, copy, RemoteSpan(0, 90)) == [("remote", 0, 90)]
 
 
 def test_one_tier_alone() -> None:
@@ -144,17 +133,6 @@ def test_segments_of_a_range() -> None:
 class Batch:
     last: int
     position: int
-
-
-def test_bytes_of_an_offset_range_by_its_index() -> None:
-    entries = [(9, 100), (19, 300), (29, 500)]  # (last offset of a batch, where that batch begins)
-    assert byte_range(entries, 600, 0, 100) == ByteRange(0, 600)
-    assert byte_range(entries, 600, 12, 14) == ByteRange(100, 500)
-    assert byte_range(entries, 600, 19, 20) == ByteRange(300, 500)
-    assert byte_range(entries, 600, 20, 21) == ByteRange(300, 600)
-    assert byte_range(entries, 600, 0, 5) == ByteRange(0, 300)
-    assert byte_range([], 600, 3, 4) == ByteRange(0, 600)
-    assert ByteRange(10, 30).size_bytes == 20
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=20), st.integers(0, 60), st.integers(1, 60))

@@ -10,18 +10,16 @@ from tests.golden.fixtures import base_offset, log_bases, partition_dir
 from tiered.config import TopicConfig
 from tiered.format.batch import BatchHeader, decode_records, read_header
 from tiered.format.batch_scanner import walk_headers
-from tiered.format.control import ControlType, marker
 from tiered.format.kernels import Record
 from tiered.format.keys import index_name, log_name, time_index_name
 from tiered.format.producer_snapshot import ProducerEntry
 from tiered.format.txn_index import decode_txns
-from tiered.model import AbortedTxn, NewRecord, TopicPartition
+from tiered.model import AbortedTxn, TopicPartition
 from tiered.plan.batch_filter import BatchFilter, CleaningStats
 from tiered.plan.cleaning import CleaningCandidate, LogState, SegmentState, cleaning_candidate, group_segments
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES, OffsetMap, OffsetMapBuilder
 
 TP = TopicPartition("t", 0)
-MARKER_TYPES = (ControlType.ABORT, ControlType.COMMIT)
 
 
 @dataclass(frozen=True)
@@ -203,8 +201,3 @@ def visible(batches: Iterable[bytes], aborted: Sequence[AbortedTxn] = (), *, com
 def markers(batches: Iterable[bytes]) -> list[int]:
     """Offsets of the control records that are left."""
     return [r.offset for b in batches if read_header(b).is_control for r in decode_records(b)]
-
-
-def marker_record(kind: ControlType, timestamp: int = 0) -> NewRecord:
-    """A transaction marker, to be encoded as a control batch."""
-    return marker(kind, 0, timestamp)

@@ -9,17 +9,16 @@ import dataclasses
 
 import pytest
 
-from tests.support.model_cleaning import ProducerTails
 from tests.unit.plan.cleaning.building import LogBuilder, compacted
 from tests.unit.plan.cleaning.rounds import TP, MemoryLog, MemorySegment, clean, markers, visible
 from tiered.config import MAX_INT, MAX_LONG, TopicConfig
 from tiered.errors import CorruptionError
 from tiered.format.batch import encode_batch, read_header
 from tiered.format.codecs import Codec
-from tiered.format.control import ControlType, marker
+from tiered.format.control import ControlType
 from tiered.format.kernels import Record
 from tiered.model import NewRecord, TopicPartition
-from tiered.plan.batch_filter import BatchFilter, Dropped
+from tiered.plan.batch_filter import BatchFilter
 from tiered.plan.cleaning import LogState, SegmentState, choose_filthiest, cleaning_candidate, group_segments
 from tiered.plan.offset_map import OffsetMap, OffsetMapBuilder
 
@@ -39,30 +38,6 @@ def _offsets(log: MemoryLog) -> list[int]:
     return [r.offset for r in visible(log.batches)]
 
 
-def test_case_68_the_last_batch_of_each_producer_leaves_its_sequence() -> None:
-    build = LogBuilder()
-    build.keys(1, 2, 3, producer=1)
-    build.keys(3, 1, 4, producer=2)
-    build.keys(1, 4, producer=3)
-    build.roll()
-    cleaned = clean(build.build(), LATER).log
-    assert _facts(visible(cleaned.batches)) == [(1, b"2"), (3, b"3"), (6, b"1"), (7, b"4")]
-    assert _ends(cleaned) == [2, 5, 7]
-    tails = ProducerTails()  # what a reload finds: the sequences that tell a duplicate, and its offsets
-    for batch in cleaned.batches:
-        tails.observe(read_header(batch))
-    found = {e.producer_id: (e.last_offset - e.offset_delta, e.last_offset, e.last_sequence) for e in tails.live(0)}
-    assert found == {1: (0, 2, 2), 2: (3, 5, 2), 3: (6, 7, 1)}
-
-    build.adopt(cleaned)
-    build.keys(2, producer=4)
-    build.roll()
-    again = clean(build.build(cleaned.checkpoint), LATER).log
-    assert _offsets(again) == [3, 6, 7, 8]
-    assert _ends(again) == [2, 5, 7, 8]
-    assert read_header(again.batches[0]).records_count == 0
-
-
 def test_case_68_a_producer_that_is_forgotten_leaves_nothing() -> None:
     build = LogBuilder()
     build.keys(1, producer=1)
@@ -70,41 +45,6 @@ def test_case_68_a_producer_that_is_forgotten_leaves_nothing() -> None:
     build.roll()
     assert _ends(clean(build.build(), LATER).log) == [0, 1]
     assert _ends(clean(build.build(live=False), LATER).log) == [1]
-
-
-def test_case_69_aborted_data_goes_and_its_index_stays() -> None:
-    build = LogBuilder()
-    build.keys(1, 2, producer=1, transactional=True)
-    build.keys(2, 3, producer=2, transactional=True)
-    build.keys(3, 4, producer=1, transactional=True)
-    assert build.end(1, ABORT) == 6
-    assert build.end(2, COMMIT) == 7
-    build.keys(2, producer=1, transactional=True)
-    assert build.end(1, COMMIT) == 9
-    build.roll()
-    log = build.build()
-    cleaned = clean(log, LATER).log
-    assert _facts(visible(cleaned.batches)) == [(3, b"3"), (8, b"2")]
-    assert markers(cleaned.batches) == [6, 7, 9]
-    assert cleaned.aborted == log.aborted
-    assert len(cleaned.aborted) == 1
-
-
-def test_case_70_a_commit_marker_outlives_its_data_by_two_rounds() -> None:
-    build = LogBuilder(compacted(delete_retention_ms=100))
-    build.keys(1, producer=1, transactional=True)
-    build.end(1, COMMIT)
-    build.keys(1)
-    build.roll()
-    log = build.build(live=False)
-    log = clean(log, 1_000).log  # the data was there when this round began
-    assert (_offsets(log), markers(log.batches)) == ([2], [1])
-    assert read_header(log.batches[0]).delete_horizon_ms is None
-    log = clean(dataclasses.replace(log, checkpoint=None), 2_000).log
-    assert read_header(log.batches[0]).delete_horizon_ms == 2_100
-    early = clean(dataclasses.replace(log, checkpoint=None), 2_099).log
-    assert early.segments == log.segments
-    assert markers(clean(dataclasses.replace(log, checkpoint=None), 2_100).log.batches) == []
 
 
 def test_case_70_an_abort_marker_loses_its_index_entry_one_round_before_it_goes() -> None:
@@ -134,18 +74,6 @@ def test_case_70_an_empty_batch_of_the_transaction_holds_its_marker() -> None:
         assert read_header(log.batches[1]).delete_horizon_ms is None
 
 
-def test_case_71_a_committed_transaction_over_two_segments_stays() -> None:
-    build = LogBuilder(compacted(segment_bytes=14))
-    build.keys(1, producer=1, transactional=True)
-    build.roll()
-    build.end(1, COMMIT)
-    build.roll()
-    log = build.build()
-    for now in (1_000, LATER, LATER + 1):
-        log = dataclasses.replace(clean(log, now).log, checkpoint=None)
-        assert (_offsets(log), markers(log.batches)) == ([0], [1])
-
-
 def test_case_71_an_aborted_transaction_over_two_segments_goes_and_its_entry_stays_with_the_marker() -> None:
     build = LogBuilder(compacted(segment_bytes=14))
     build.keys(1, producer=1, transactional=True)
@@ -156,30 +84,6 @@ def test_case_71_an_aborted_transaction_over_two_segments_goes_and_its_entry_sta
     log = clean(build.build(), LATER).log
     assert _offsets(log) == []
     assert [len(segment.aborted) for segment in log.segments] == [0, 1, 0]
-
-
-def test_case_72_a_record_with_the_key_of_a_marker_does_not_supersede_it() -> None:
-    key = marker(COMMIT, 0, 0).key
-    build = LogBuilder()
-    build.keys(1, producer=1, transactional=True)
-    build.end(1, COMMIT)
-    build.append([(key, b"mine")])
-    build.append([(key, b"newer")])
-    build.roll()
-    cleaned = clean(build.build(), LATER).log
-    assert markers(cleaned.batches) == [1]
-    assert [r.value for r in visible(cleaned.batches)] == [b"1@0", b"newer"]
-
-
-def test_case_73_records_without_a_key_go_and_are_counted() -> None:
-    build = LogBuilder()
-    build.append([(None, b"a"), (b"k", b"b"), (None, None)])
-    build.append([(None, b"c")])
-    build.keys(9)
-    build.roll()
-    done = clean(build.build(), LATER)
-    assert _facts(visible(done.log.batches)) == [(1, b"k"), (4, b"9")]
-    assert done.stats.dropped[Dropped.NO_KEY] == 3
 
 
 def _segments(count: int, *, size: int = 100, index: int = 8, span: int = 5) -> list[SegmentState]:
@@ -234,14 +138,6 @@ def test_case_74_only_segments_of_the_map_are_rewritten() -> None:
     groups = group_segments(_segments(4), map_end=11, first_uncleanable=20, config=compacted(segment_bytes=14))
     assert [[s.base_offset for s in group] for group in groups] == [[0], [5], [10]]
     assert group_segments([], map_end=0, first_uncleanable=0, config=compacted()) == ()
-
-
-def test_case_76_a_batch_above_max_message_bytes_is_cleaned() -> None:
-    build = LogBuilder(compacted(max_message_bytes=100))
-    build.append([(b"k", bytes(2_000_000)), (b"k", b"new")])
-    build.keys(1)
-    build.roll()
-    assert [r.value for r in visible(clean(build.build(), LATER).log.batches)] == [b"new", b"1@2"]
 
 
 @pytest.mark.parametrize("place", [0, 8, 16, 21, 57, 61, -1])
@@ -306,41 +202,6 @@ def test_case_78_the_filthiest_is_chosen_and_others_are_skipped() -> None:
     assert choose_filthiest([], 0).filthiest is None
 
 
-@pytest.mark.parametrize(
-    ("checkpoint", "start", "first_dirty", "reset"),
-    [(None, 5, 5, False), (26, 0, 0, True), (25, 0, 25, False), (4, 5, 5, True), (5, 5, 5, False), (12, 0, 12, False)],
-)
-def test_case_78_a_checkpoint_outside_the_log_is_reset(
-    checkpoint: int | None, start: int, first_dirty: int, reset: bool
-) -> None:
-    candidate = cleaning_candidate(_state("t", 50, 50, checkpoint=checkpoint, log_start_offset=start), 0)
-    assert candidate is not None
-    assert (candidate.first_dirty, candidate.checkpoint_reset) == (first_dirty, reset)
-
-
-@pytest.mark.parametrize("checkpoint", [20, 22, 25])
-def test_case_78_a_checkpoint_in_the_active_segment_leaves_nothing_to_clean(checkpoint: int) -> None:
-    candidate = cleaning_candidate(_state("t", 50, 50, checkpoint=checkpoint), 0)
-    assert candidate is not None
-    assert (candidate.cleanable_bytes, candidate.clean_bytes, candidate.eligible) == (0, 100, False)
-
-
-@pytest.mark.parametrize(("stable", "uncleanable", "dirty"), [(25, 20, 50), (20, 20, 50), (19, 10, 0), (10, 10, 0)])
-def test_nothing_at_or_behind_the_last_stable_offset_is_cleaned(stable: int, uncleanable: int, dirty: int) -> None:
-    candidate = cleaning_candidate(_state("t", 50, 50, last_stable_offset=stable), 0)
-    assert candidate is not None
-    assert (candidate.first_uncleanable, candidate.cleanable_bytes) == (uncleanable, dirty)
-
-
-@pytest.mark.parametrize(("now", "uncleanable"), [(1_099, 10), (1_100, 20)])
-def test_a_segment_younger_than_the_lag_is_not_cleaned(now: int, uncleanable: int) -> None:
-    state = _state("t", 50, 50, config=compacted(min_compaction_lag_ms=100))
-    segments = (state.segments[0], dataclasses.replace(state.segments[1], max_timestamp=1_000))
-    candidate = cleaning_candidate(dataclasses.replace(state, segments=segments), now)
-    assert candidate is not None
-    assert candidate.first_uncleanable == uncleanable
-
-
 def test_a_timestamp_of_the_future_pins_nothing() -> None:
     state = _state("t", 50, 50, config=compacted(min_compaction_lag_ms=100))
     future = dataclasses.replace(state.segments[1], max_timestamp=LATER, modified_ms=1_000)
@@ -386,10 +247,3 @@ def test_a_horizon_beyond_all_time_stays_in_64_bits() -> None:
     cleaned = clean(build.build(), LATER).log
     assert read_header(cleaned.batches[0]).delete_horizon_ms == MAX_LONG
     assert [(r.timestamp, r.value) for r in visible(cleaned.batches)] == [(1_000, None)]
-
-
-def test_segments_without_a_timestamp_force_nothing() -> None:
-    state = _state("t", 99, 1, config=compacted(max_compaction_lag_ms=100))
-    candidate = cleaning_candidate(state, LATER)
-    assert candidate is not None
-    assert candidate.delay_ms == 0

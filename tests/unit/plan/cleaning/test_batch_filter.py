@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.format.legacy import message, wrapper
-from tests.unit.plan.cleaning.building import LogBuilder, compacted
-from tests.unit.plan.cleaning.rounds import MemoryLog, clean, markers, visible
+from tests.unit.plan.cleaning.building import LogBuilder
+from tests.unit.plan.cleaning.rounds import clean, markers
 from tiered.config import DAY_MS
 from tiered.format.batch import decode_records, encode_batch, least_timestamp, read_header, verify_batch
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, marker
 from tiered.format.header import Buffer
 from tiered.format.producer_snapshot import ProducerEntry
-from tiered.model import AbortedTxn, NewRecord, TimestampType
-from tiered.plan.batch_filter import BatchFilter, Dropped
+from tiered.model import AbortedTxn, NewRecord
+from tiered.plan.batch_filter import BatchFilter
 from tiered.plan.cleaning import SegmentState, legacy_delete_horizon
 from tiered.plan.offset_map import CleanedTxns, OffsetMap
 
@@ -33,25 +33,6 @@ def _filter(newest: dict[bytes, int], *, now_ms: int = 0, legacy_horizon_ms: int
         delete_retention_ms=DAY_MS,
         legacy_horizon_ms=legacy_horizon_ms,
     )
-
-
-def test_a_tombstone_goes_when_its_horizon_is_reached_and_not_before() -> None:
-    build = LogBuilder(compacted(delete_retention_ms=100))
-    build.append([(b"k", b"v"), (b"k", None), (b"other", b"v")])
-    build.roll()
-    build.keys(1)
-    build.roll()
-    log = clean(build.build(), 1_000).log
-    assert read_header(log.batches[0]).delete_horizon_ms == 1_100
-    assert [(r.offset, r.timestamp) for r in visible(log.batches)] == [(1, 1_001), (2, 1_002), (3, 1_000)]
-    fresh = MemoryLog(log.segments, log.config)
-    early = clean(fresh, 1_099)
-    assert early.log.batches == log.batches
-    assert early.stats.batches_rebuilt == 0
-    late = clean(fresh, 1_100)
-    assert [r.offset for r in visible(late.log.batches)] == [2, 3]
-    assert late.stats.dropped[Dropped.TOMBSTONE] == 1
-    assert read_header(late.log.batches[0]).delete_horizon_ms == 1_100  # what is left keeps it
 
 
 def test_the_last_record_of_the_map_is_decided_and_the_next_is_not() -> None:
@@ -83,33 +64,6 @@ def _times(batch: Buffer) -> tuple[int, int, int]:
     """Records of a batch, and the least and the greatest of their timestamps."""
     header = verify_batch(batch)
     return header.records_count, least_timestamp(header, batch), header.max_timestamp
-
-
-def test_timestamps_of_a_rebuilt_batch_are_those_of_its_survivors() -> None:
-    stamps = [5, 3, 9, 4]
-    batch = encode_batch([NewRecord(b"v", b"%d" % t, t) for t in stamps])
-    newest = {b"5": 0, b"3": 1, b"9": END - 1, b"4": 3}
-    kept = _filter(newest)
-    cleaned = kept.clean(batch)
-    assert cleaned is not None
-    assert _times(cleaned) == (3, 3, 5)
-    assert read_header(cleaned).max_timestamp == 5
-    assert (kept.stats.records_read, kept.stats.records_written) == (4, 3)
-    assert (kept.stats.bytes_read, kept.stats.bytes_written) == (len(batch), len(cleaned))
-    assert dict(kept.stats.dropped) == {Dropped.SUPERSEDED: 1, Dropped.TOMBSTONE: 0, Dropped.NO_KEY: 0}
-    one = _filter(newest | {b"5": END - 3, b"3": END - 2}).clean(batch)
-    assert one is not None
-    assert _times(one) == (1, 4, 4)
-
-
-def test_the_logs_own_time_stays() -> None:
-    records = [NewRecord(b"v", b"k", 1), NewRecord(b"v", b"l", 2)]
-    batch = encode_batch(records, timestamp_type=TimestampType.LOG_APPEND_TIME, append_time_ms=50)
-    cleaned = _filter({b"k": 9, b"l": 1}).clean(batch)
-    assert cleaned is not None
-    header = verify_batch(cleaned)
-    assert (header.timestamp_type, header.max_timestamp) == (TimestampType.LOG_APPEND_TIME, 50)
-    assert [r.timestamp for r in decode_records(cleaned)] == [50]
 
 
 def test_the_last_batch_of_the_range_stays_without_records() -> None:

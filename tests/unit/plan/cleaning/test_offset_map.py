@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.format.twins import compiled, needs_both
 from tests.unit.plan.cleaning.building import LogBuilder
-from tests.unit.plan.cleaning.rounds import MemoryLog, build_map, clean, visible
+from tests.unit.plan.cleaning.rounds import MemoryLog, build_map
 from tiered.errors import ConfigError
 from tiered.format.batch import encode_batch
 from tiered.format.control import ControlType
@@ -63,14 +63,6 @@ def test_a_map_without_room_is_refused(memory_bytes: int, load: float) -> None:
         OffsetMap(memory_bytes, load_factor=load)
 
 
-def test_the_newest_offset_of_a_key_wins() -> None:
-    offset_map = OffsetMap()
-    for offset, key in enumerate((b"a", b"b", b"a", b"")):
-        offset_map.put(key, offset)
-    assert [offset_map.get(key) for key in (b"a", b"b", b"", b"c")] == [2, 1, 3, -1]
-    assert (len(offset_map), offset_map.end_offset) == (3, 4)
-
-
 @pytest.mark.parametrize(("capacity", "end"), [(1, 1), (2, 3), (3, 5), (4, 6), (5, 10)])
 def test_a_full_map_stops_at_the_next_key_known_or_not(capacity: int, end: int) -> None:
     build = LogBuilder()
@@ -84,21 +76,6 @@ def test_a_full_map_stops_at_the_next_key_known_or_not(capacity: int, end: int) 
     assert any(stopped) == (len(offset_map) == capacity) == (capacity < 5)
 
 
-def test_one_key_of_memory_still_gets_through_the_log() -> None:
-    build = LogBuilder()
-    build.keys(1, 2, 3, 1, 2)
-    build.keys(3)
-    build.roll()
-    whole = clean(build.build(), 0).log
-    log = build.build()
-    ends = []
-    while log.checkpoint != 6:
-        log = clean(log, 0, memory_bytes=ENTRY_BYTES).log
-        ends.append(log.checkpoint)
-    assert ends == [1, 2, 3, 4, 5, 6]
-    assert visible(log.batches) == visible(whole.batches)
-
-
 def test_the_map_begins_inside_a_batch() -> None:
     build = LogBuilder()
     build.keys(1, 2, 3)
@@ -106,15 +83,6 @@ def test_the_map_begins_inside_a_batch() -> None:
     log = build.build(checkpoint=1)
     offset_map = build_map(log, _candidate(log))
     assert [offset_map.get(key) for key in (b"1", b"2", b"3")] == [-1, 1, 2]
-
-
-def test_gaps_and_records_without_a_key_do_not_stall_the_round() -> None:
-    build = LogBuilder()
-    build.append([(None, b"v")])
-    build.end_offset = 50  # the offsets between are gone
-    build.roll()
-    log = build.build()
-    assert build_map(log, _candidate(log)).end_offset == 50
 
 
 def test_markers_and_aborted_records_name_no_key() -> None:

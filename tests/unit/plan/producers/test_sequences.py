@@ -15,40 +15,9 @@ from tiered.format.kernels import Record
 from tiered.format.producer_snapshot import ProducerEntry
 from tiered.model import NewRecord
 from tiered.plan.producer import SEQUENCES, BatchSpan, Marker, Origin, Producer, follows, producer_batch
-from tiered.plan.producer_state import Duplicate, PreparedBatches, ProducerSnapshot, ProducerState
+from tiered.plan.producer_state import Duplicate, PreparedBatches, ProducerState
 
 LAST = SEQUENCES - 1
-
-
-def test_case_48_a_repetition_answers_with_the_first_offsets() -> None:
-    log = Log()
-    for sequence in range(6):
-        log.append(data(sequence, ts=100 + sequence))
-    log.append(data(6, 3, ts=200))
-    assert log.append(data(6, 3, ts=999)) == Duplicate(6, 8, 200)
-    assert log.end == 9
-    with pytest.raises(OutOfOrderSequenceError, match="sequence 7 where 9 was due") as caught:
-        log.append(data(7, 2))
-    assert caught.value.expected == 9
-    assert log.append(data(2)) == Duplicate(2, 2, 102)  # the oldest of the five that are kept
-    with pytest.raises(OutOfOrderSequenceError):
-        log.append(data(1))
-    assert log.end == 9
-
-
-def test_case_49_sequences_wrap() -> None:
-    log = Log()
-    log.append(data(LAST))
-    with pytest.raises(OutOfOrderSequenceError, match="sequence 1 where 0 was due"):
-        log.append(data(1))
-    log.append(data(0))
-    wrapping = Log()
-    wrapping.append(data(LAST - 1, 4))  # 2^31-2, 2^31-1, 0, 1
-    assert wrapping.append(data(LAST - 1, 4)) == Duplicate(0, 3, 1000)
-    wrapping.append(data(2))
-    producer = wrapping.state.producer(PID)
-    assert producer is not None
-    assert (producer.batches[0].first_sequence, producer.last_sequence) == (LAST - 1, 2)
 
 
 def test_case_51_a_marker_that_raises_the_epoch_empties_the_window() -> None:
@@ -65,15 +34,6 @@ def test_case_51_a_marker_that_raises_the_epoch_empties_the_window() -> None:
     with pytest.raises(ProducerFencedError, match="epoch 0 is below 1"):
         log.mark(marker(epoch=0))
     log.append(data(0, epoch=1, txn=True))
-
-
-def test_a_marker_of_the_same_epoch_keeps_the_sequence_going() -> None:
-    """librdkafka's way; Java raises the epoch with each marker."""
-    log = Log()
-    log.append(data(0, 5, txn=True))
-    log.mark(marker())
-    log.append(data(5, txn=True))
-    assert log.append(data(0, 5, txn=True)) == Duplicate(0, 4, 1000)
 
 
 def test_a_new_epoch_begins_at_zero_and_the_old_one_is_fenced() -> None:
@@ -96,20 +56,6 @@ def test_the_group_coordinator_repeats_sequence_zero() -> None:
     assert log.end == 3
 
 
-def test_only_five_batches_are_known_and_one_after_a_load() -> None:
-    log = Log()
-    for sequence in range(7):
-        log.append(data(sequence))
-    producer = log.state.producer(PID)
-    assert producer is not None
-    assert [span.last_sequence for span in producer.batches] == [2, 3, 4, 5, 6]
-    log.state.load(ProducerSnapshot(7, log.state.entries()), log_start=0, now_ms=1000)
-    assert log.append(data(6)) == Duplicate(6, 6, 1000)
-    with pytest.raises(OutOfOrderSequenceError):
-        log.append(data(5))
-    log.append(data(7))
-
-
 def test_a_set_of_which_only_a_part_is_known_is_not_answered_with_success() -> None:
     log = Log()
     log.append(data(0, 2), data(2, 2))
@@ -123,16 +69,6 @@ def test_a_set_of_which_only_a_part_is_known_is_not_answered_with_success() -> N
     with pytest.raises(OutOfOrderSequenceError):  # also right after an unknown producer's first batch
         log.append(data(9, pid=8), data(11, pid=8))
     assert log.end == 4
-
-
-def test_a_refused_set_changes_nothing() -> None:
-    log = Log()
-    log.append(data(0))
-    before = log.state.entries()
-    with pytest.raises(OutOfOrderSequenceError):
-        log.append(data(1), data(3))
-    assert log.state.entries() == before
-    log.append(data(1))
 
 
 def test_what_was_checked_before_another_append_is_not_applied() -> None:
@@ -170,15 +106,6 @@ def test_what_was_checked_before_another_append_is_not_applied() -> None:
 def test_a_client_sends_data_with_epoch_and_sequence(batch: object, what: str) -> None:
     with pytest.raises(InvalidRecordError, match=what):
         Log().append(batch)  # type: ignore[arg-type]  # parametrized values are objects
-
-
-def test_producers_do_not_know_each_other() -> None:
-    log = Log()
-    log.append(data(5, pid=1))
-    log.append(data(0, pid=2))
-    log.append(data(6, pid=1))
-    assert len(log.state) == 2
-    assert log.state.producer(3) is None
 
 
 def test_idle_producers_are_forgotten_at_the_millisecond() -> None:

@@ -8,19 +8,6 @@ from tests.unit.plan.producers.building import Log, data, marker
 from tiered.plan.producer_state import ProducerSnapshot, ProducerState, loadable, out_of_range, points_of_rebuild, stray
 
 
-def test_case_57_a_snapshot_is_written_once() -> None:
-    log = Log()
-    assert log.state.pending_snapshot() is None
-    log.append(data(0))
-    pending = log.state.pending_snapshot()
-    assert pending == ProducerSnapshot(1, log.state.entries())
-    assert log.state.pending_snapshot() == pending  # until it is on disk
-    log.state.snapshot_taken(1)
-    assert log.state.pending_snapshot() is None
-    log.plain(1)
-    assert log.state.pending_snapshot() == ProducerSnapshot(2, log.state.entries())
-
-
 def test_case_57_and_58_which_to_delete_and_which_to_try() -> None:
     offsets = [1, 2, 3, 4, 5]
     assert out_of_range(offsets, 1, 3) == [1, 4, 5]

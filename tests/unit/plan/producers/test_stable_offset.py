@@ -8,7 +8,7 @@ from tests.unit.plan.producers.building import PID, Log, data, marker
 from tiered.errors import InvalidTxnStateError, ProducerFencedError
 from tiered.model import AbortedTxn
 from tiered.plan.producer import Origin, ProducerBatch
-from tiered.plan.producer_state import PreparedBatches, ProducerSnapshot, ProducerState
+from tiered.plan.producer_state import ProducerSnapshot, ProducerState
 
 
 @pytest.mark.parametrize("reload", [False, True])
@@ -81,62 +81,6 @@ def test_case_53_interleaved_transactions() -> None:
     assert log.state.last_stable_offset(log.end) == log.end
 
 
-@pytest.mark.parametrize("snapshot_at", [0, 5, 30, 64, 75])
-def test_case_53_the_same_after_a_recovery_from_any_snapshot(snapshot_at: int) -> None:
-    batches = interleaved().batches
-    before = ProducerState()
-    for batch in batches:
-        if batch.base_offset < snapshot_at:
-            before.replay(batch)
-    before.advance(snapshot_at)
-    pending = before.pending_snapshot()
-    assert (pending is None) is (snapshot_at == 0)
-    after = ProducerState()
-    after.load(pending, log_start=0, now_ms=2000)
-    completed = [after.replay(batch) for batch in batches if batch.base_offset >= snapshot_at]
-    entries = [txn.index_entry for txn in completed if txn is not None and txn.is_aborted]
-    assert entries == [entry for entry in EXPECTED if entry.last_offset >= snapshot_at]
-    assert list(after.open_txns()) == []
-
-
-def test_case_54_the_start_of_the_log_raises_the_first_unstable_offset() -> None:
-    log = Log()
-    log.append(data(0, 10, txn=True))
-    log.state.raise_log_start(5)
-    assert log.state.first_unstable_offset == 5
-    assert log.state.last_stable_offset(10) == 5
-    log.state.raise_log_start(3)  # never back
-    assert log.state.first_unstable_offset == 5
-    log.state.load(ProducerSnapshot(10, log.state.entries()), log_start=8, now_ms=1000)
-    assert log.state.first_unstable_offset == 8
-    log.mark(marker(abort=True))
-    assert log.completed[0].index_entry == AbortedTxn(PID, 0, 10, 11)
-
-
-def test_case_55_a_batch_outside_of_the_open_transaction() -> None:
-    log = Log()
-    log.append(data(0, txn=True))
-    with pytest.raises(InvalidTxnStateError, match="outside of the transaction"):
-        log.append(data(1))
-    log.mark(marker())
-    log.append(data(1))
-
-
-def test_case_56_an_index_that_cannot_be_written_holds_the_stable_offset() -> None:
-    log = Log()
-    log.append(data(0, 3, txn=True))
-    answer = log.state.prepare([marker(abort=True)], Origin.COORDINATOR)
-    assert isinstance(answer, PreparedBatches)
-    (completed,) = log.state.apply(answer, [3])
-    assert completed.index_entry == AbortedTxn(PID, 0, 3, 4)
-    # The write fails here: nobody settles.
-    assert log.state.map_end_offset == 3
-    assert log.state.last_stable_offset(4) == 0
-    again = ProducerState()
-    replayed = [again.replay(data(0, 3, txn=True)), again.replay(marker(abort=True, base=3))]
-    assert [None if t is None else t.index_entry for t in replayed] == [None, completed.index_entry]
-
-
 def test_a_set_that_ends_a_transaction_may_go_on_outside_of_it() -> None:
     log = Log()
     log.append(data(0, txn=True), marker(), data(1), origin=Origin.COORDINATOR)
@@ -156,15 +100,6 @@ def test_what_lies_below_the_start_of_the_log_is_decided() -> None:
     empty = ProducerState()
     empty.raise_log_start(9)
     assert (empty.map_end_offset, empty.pending_snapshot()) == (9, None)
-
-
-def test_a_marker_without_transaction_means_nothing_for_readers() -> None:
-    log = Log()
-    log.append(data(0))
-    log.mark(marker(abort=True, coordinator=4))
-    assert log.completed == []
-    assert log.state.first_unstable_offset is None
-    assert log.state.entries()[0].coordinator_epoch == 4
 
 
 def test_a_cleaned_marker_changes_nothing() -> None:
