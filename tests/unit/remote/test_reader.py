@@ -81,16 +81,6 @@ def offsets(parts: Iterable[memoryview]) -> list[int]:
 
 
 class TestReading:
-    @pytest.mark.parametrize(
-        ("start", "end", "first", "last"),
-        [(0, None, 0, 249), (5, 6, 0, 9), (99, 101, 90, 109), (100, 200, 100, 199), (249, 9999, 240, 249)],
-    )
-    def test_whole_batches_that_touch_the_range(
-        self, log: RemoteLog, start: int, end: int | None, first: int, last: int
-    ) -> None:
-        log.fill(250)
-        assert offsets(partition(log).read_batches(start, end)) == list(range(first, last + 1))
-
     def test_the_end_is_empty_and_outside_is_an_error(self, log: RemoteLog) -> None:
         log.fill(50, start=20)
         reader = partition(log)

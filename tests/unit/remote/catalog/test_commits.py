@@ -62,17 +62,6 @@ def fence(world: World) -> None:
     thief.claim(thief.proof(empty=True, end_offset=0))
 
 
-def test_landed(world: World, desk: Desk) -> None:
-    rows = [desk.row(0, 10), desk.row(10, 15)]
-    before = world.store.gets, len(world.store.puts)
-    root = world.run(desk.catalog.append(rows))
-    assert (world.store.gets - before[0], len(world.store.puts) - before[1]) == (0, 1)  # a commit is one PUT
-    assert list(root.rows) == rows
-    assert root == stored(world)
-    assert (root.start_offset, root.next_offset, root.added.records, root.commit.op) == (0, 15, 15, "append")
-    assert world.run(desk.catalog.read_back(rows)) == root
-
-
 def test_own_commit_is_recognised_behind_another_roles_commit(world: World, desk: Desk) -> None:
     world.run(desk.catalog.append([desk.row(0, 10)]))
     other = world.desk("m")

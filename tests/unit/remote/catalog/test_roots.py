@@ -98,19 +98,6 @@ def test_registration_makes_all_roots_and_the_entry_last(world: World) -> None:
     assert (len(world.store.puts), world.store.gets) == (sent, asked + 1)
 
 
-@pytest.mark.parametrize("word", ["lost", "drop", "late", "conflict", "down"])
-@pytest.mark.parametrize("at", range(5))
-def test_a_registration_ends_whatever_becomes_of_one_put(world: World, word: str, at: int) -> None:
-    """Four roots and the entry; the answer to one of the five PUTs is lost, delayed, or bad."""
-    world.store.script.extend(["ok"] * at + [word])
-    entry = world.run(register_topic("flights", ID, 4, {}))
-    assert world.run(load_topic("flights")) == entry
-    before = [root_of(world, number) for number in range(4)]
-    assert None not in before
-    world.store.deliver()
-    assert [root_of(world, number) for number in range(4)] == before
-
-
 def test_a_registration_that_died_is_ended_by_the_next(world: World) -> None:
     world.store.script.extend(["ok", "ok", "denied"])
     with pytest.raises(RemotePermissionError):

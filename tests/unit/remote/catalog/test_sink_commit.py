@@ -23,7 +23,7 @@ from tiered.remote.catalog import Catalog
 from tiered.remote.conditional_put import COMMIT_DEADLINE_MS, deadline_after
 from tiered.remote.roots import PartitionIds, make_roots
 from tiered.remote.sink_commit import Sink, hand_over, put_decision, read_decision
-from tiered.store.base import Outcome, Put, PutStatus, StoreRequest
+from tiered.store.base import Outcome, Put, StoreRequest
 from tiered.store.driver import drive
 from tiered.testing.clock import FakeClock
 
@@ -71,21 +71,6 @@ def test_a_batch_costs_one_get_and_one_cas_a_partition_it_touches_and_a_decision
     landed = world.run(sink.commit_staged(decision))
     assert requests(world.store) == (1, 8)
     assert [(each.base, each.end, each.root.txns) for each in landed] == [(5, 10, (("q", 1),))]
-
-
-def test_a_replay_adopts_what_was_decided_and_adds_nothing() -> None:
-    world = made()
-    first = Sink("driver:1", NAMES)
-    decision = world.run(first.decide(decided("q", 0, 0, 1)))
-    before = world.run(first.commit_staged(decision))
-    second = Sink("driver:2", NAMES)
-    adopted = world.run(second.decide(decided("q", 0, 0, 1, 2, first=500)))
-    assert adopted == decision
-    assert adopted.partitions.keys() == {(TOPIC_ID, 0), (TOPIC_ID, 1)}
-    again = world.run(second.commit_staged(adopted))
-    assert [(each.base, each.end) for each in again] == [(-1, -1), (-1, -1)]
-    assert [each.root.commit for each in again] == [each.root.commit for each in before]
-    assert root_of(world, 2).next_offset == 0
 
 
 @pytest.mark.parametrize("rival", [False, True])
@@ -165,21 +150,6 @@ def test_a_batch_that_was_cut_anywhere_is_in_each_partition_once_after_a_replay(
         )
 
 
-@pytest.mark.parametrize("word", ["lost", "drop", "conflict", "down", "late"])
-@pytest.mark.parametrize("number", range(3))
-def test_whatever_the_answers_are_a_batch_lands_once(word: str, number: int) -> None:
-    world = made()
-    world.store.script.extend(["ok"] * number + [word])
-    sink = Sink("driver:1", NAMES)
-    decision = world.run(sink.decide(decided("q", 0, 0, 1)))
-    world.run(sink.commit_staged(decision))
-    assert PutStatus.LANDED not in world.store.deliver()
-    assert [root_of(world, number).next_offset for number in range(2)] == [5, 5]
-    decision = world.run(sink.decide(decided("q", 1, 0, 1)))
-    world.run(sink.commit_staged(decision))
-    assert [root_of(world, number).next_offset for number in range(2)] == [10, 10]
-
-
 def test_nothing_is_decided_while_a_local_log_owns_a_partition() -> None:
     world = made()
     desk = world.desk()
@@ -231,13 +201,6 @@ def test_what_a_collector_aborted_is_never_committed_and_what_is_staged_anew_is(
     assert world.run(Sink("driver:2", NAMES).decide(decided("q", 0, 2, first=900))) == anew
     with pytest.raises(ConfigError, match="aborted"):
         world.run(sink.commit_staged(dataclasses.replace(gone, state=ABORTED)))
-
-
-def test_a_collector_that_comes_second_finds_what_was_committed() -> None:
-    world = made()
-    sink = Sink("driver:1", NAMES)
-    decision = world.run(sink.decide(decided("q", 0, 0)))
-    assert aborted(world, decided("q", 0, 0)) == decision
 
 
 def test_a_partition_without_a_root_is_an_error() -> None:

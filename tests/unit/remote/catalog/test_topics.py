@@ -44,13 +44,6 @@ def add_option(entry: TopicEntry) -> TopicEntry:
     return dataclasses.replace(entry, config={**entry.config, "n": str(int(entry.config.get("n", "0")) + 1)})
 
 
-def test_register_then_load(world: World) -> None:
-    assert world.run(load_topic("flights")) is None
-    entry = world.run(register_topic("flights", ID, 3, CONFIG))
-    assert (entry.name, entry.topic_id, entry.partitions, dict(entry.config)) == ("flights", ID, 3, CONFIG)
-    assert world.run(load_topic("flights")) == entry
-
-
 def test_the_loser_of_a_race_adopts_the_winners_id(world: World) -> None:
     world.store.script.append(lambda: world.run(register_topic("flights", OTHER, 2, {})))
     assert world.run(register_topic("flights", ID, 3, CONFIG)).topic_id == OTHER

@@ -160,14 +160,6 @@ def test_a_log_that_was_stored_after_its_bundle_was_swept_goes_too(log: RemoteLo
     assert (sweep(log).count, staged_keys(log)) == (1, set())
 
 
-def test_a_log_without_a_bundle_that_is_to_be_committed_stays(log: RemoteLog) -> None:
-    rows = left_behind(log, "q", 0, 1)
-    run(log, Sink("driver:1", {TOPIC_ID: log.topic}).decide(wanted("q", 0, rows)))
-    log.store.execute(Delete((index_key(TOPIC_ID, 0, rows[0]),)))
-    wait(log)
-    assert (sweep(log).count, staged_keys(log)) == (0, {log.log_key(rows[0])})
-
-
 def test_a_staged_object_that_the_store_lost_is_damage(log: RemoteLog) -> None:
     def lost() -> None:
         log.store.execute(Delete(tuple(staged_keys(log))))
@@ -206,17 +198,6 @@ def test_old_decisions_go_once_every_partition_has_passed_them(log: RemoteLog) -
     assert decisions(log) == ["txn/query/2"]
     wait(log, DECISION_KEPT_MS)
     assert run(log, sweep_decisions(delete=True)).keys == ["txn/query/2"]
-
-
-def test_a_decision_that_a_partition_still_needs_stays(log: RemoteLog) -> None:
-    sink = Sink("driver:1", {TOPIC_ID: log.topic})
-    here, there = left_behind(log, "q", 0, 1), left_behind(log, "q", 0, 1, partition=1)
-    both = Decision("q", 0, COMMITTED, {(TOPIC_ID, 0): here, (TOPIC_ID, 1): there})
-    run(log, sink.decide(both))
-    commit(log, wanted("q", 1, left_behind(log, "q", 1, 1)))  # batch 0 is not in partition 1
-    wait(log, 2 * DECISION_KEPT_MS)
-    assert "txn/q/0" not in run(log, sweep_decisions(delete=True)).keys
-    assert decisions(log) == ["txn/q/0"]
 
 
 def test_an_abort_stays_while_its_batch_is_the_newest(log: RemoteLog) -> None:
@@ -314,26 +295,3 @@ def test_a_forgotten_decision_goes_whose_segments_were_merged_away(log: RemoteLo
         assert swept(log) == gone  # as long as its segments wait for their collection nothing tells why they wait
         wait(log, 2 * GRACE_MS)
     assert keys(log, rows).isdisjoint(staged_keys(log))
-
-
-def test_a_forgotten_decision_stays_whose_segments_wait(log: RemoteLog) -> None:
-    """It was never carried out, and nothing but the decision tells so."""
-    rows = decide(log, ONCE, 0)
-    others(log)
-    wait(log, 2 * DECISION_KEPT_MS)
-    assert swept(log) == []
-    assert sweep(log).count == 0
-    assert keys(log, rows) <= staged_keys(log)
-
-
-@pytest.mark.parametrize("known", [False, True])
-def test_a_decision_stays_that_could_be_carried_out(log: RemoteLog, known: bool) -> None:
-    """Its segments are lost: `check` tells that as long as it is there."""
-    rows = decide(log, ONCE, 1)
-    if known:  # it is not forgotten what became of the id
-        others(log)
-        commit(log, wanted(ONCE, 0, left_behind(log, ONCE, 0)))
-    log.store.execute(Delete(tuple(keys(log, rows))))
-    wait(log, 2 * DECISION_KEPT_MS)
-    assert f"txn/{ONCE}/1" not in swept(log)
-    assert f"txn/{ONCE}/1" in decisions(log)

@@ -12,7 +12,6 @@ from tests.support.admin import check
 from tests.unit.checking.building import TOPIC, Scenario, scenario
 from tests.unit.remote.paged.model import TINY
 from tiered.checking.check import CheckOptions
-from tiered.checking.findings import Severity
 from tiered.format.trash import TRASH_LIST, TRASH_ROWS, TRASH_TREE
 from tiered.inspect.small_files import small_items
 from tiered.model import BytesSource
@@ -36,28 +35,6 @@ def maintaining(log: Scenario, **changes: int) -> Catalog:
     catalog = Catalog(log.root().topic_id, 0, TOPIC, limits=limits, persist=lambda *_: None)
     drive(log.store, catalog.claim("m", "test"))
     return catalog
-
-
-def errors(log: Scenario) -> list[tuple[str, str]]:
-    return [(one.code, one.where) for one in check(None, log.store).findings if one.severity is Severity.ERROR]
-
-
-def test_it_is_clean(log: Scenario) -> None:
-    assert len(log.root().leaves)
-    assert errors(log) == []
-
-
-@pytest.mark.parametrize("damage", ["lost", "flipped", "cut"])
-def test_a_page_that_is_lost_or_damaged_is_named(log: Scenario, damage: str) -> None:
-    root = log.root()
-    key = root.page_key(root.leaves.pointer(-1))
-    if damage == "lost":
-        log.delete(key)
-    else:
-        data = bytearray(log.read(key))
-        data[-10] ^= 1
-        log.replace(key, bytes(data if damage == "flipped" else data[:-1]))
-    assert errors(log) == [("page", key)]
 
 
 def test_a_dump_of_the_root_names_its_pages(log: Scenario) -> None:

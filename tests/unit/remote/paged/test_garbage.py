@@ -20,7 +20,7 @@ from tiered.format.root import encode_root
 from tiered.format.trash import TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TRASH_TREE
 from tiered.format.user_snapshot import encode_kept
 from tiered.model import TopicPartition
-from tiered.plan.maintenance import PIN_MS, MaintenanceKind, newest_trimmed
+from tiered.plan.maintenance import MaintenanceKind, newest_trimmed
 from tiered.remote.gc.garbage import Collected
 from tiered.remote.maintain import ALL_GOES, Maintainer
 from tiered.remote.pages import PageCache
@@ -155,21 +155,6 @@ def test_a_cycle_that_was_cut_short_is_repeated_to_the_same_end() -> None:
         assert len(place.root.trash) == 0
         assert place.keys == place.named, cut
     assert cut > 10
-
-
-def test_a_pin_holds_what_its_version_names_and_one_that_expired_does_not(place: Place) -> None:
-    place.append(50)
-    pinned, version = place.named, place.root.version
-    place.trim(200)
-    place.wait()
-    pin = pin_key(TOPIC_ID, 0, "0" * 32)
-    place.put(pin, json.dumps({"version": version, "uid": pin.rpartition("/")[2]}).encode())
-    done = place.collect()
-    assert (done.entries, done.pins, "wait for 1 pins" in done.note) == (0, 1, True)
-    assert pinned <= place.keys
-    place.wait(PIN_MS + 1)  # its reader crashed
-    assert place.collect().entries > 0
-    assert place.keys == place.named
 
 
 def test_what_a_snapshot_holds_costs_neither_a_version_nor_a_line_a_round(place: Place) -> None:

@@ -114,31 +114,6 @@ def test_a_name_is_never_deleted_and_no_put_that_comes_late_changes_what_stands_
     assert place.world.run(read_pins(place.root)).lowest == again.version
 
 
-@pytest.mark.parametrize("told", [PutStatus.LANDED, PutStatus.UNKNOWN], ids=str)
-def test_who_deletes_one_leaves_a_later_one_of_its_name_alone(told: PutStatus) -> None:
-    """Another user deletes it and takes it again between the look and the PUT."""
-    place = Place()
-    place.append(4)
-    place.world.run(create_snapshot(view(), NAME))
-    execute = place.store.execute
-
-    def racing(request: StoreRequest) -> Outcome:
-        if isinstance(request, Put) and request.key == KEY:
-            place.store.execute = execute  # type: ignore[method-assign]
-            place.world.run(delete_snapshot(view(), NAME))
-            place.append(1)
-            place.world.run(create_snapshot(view(), NAME))
-            outcome = execute(request)
-            return outcome if told is PutStatus.LANDED else PutResult(told)
-        return execute(request)
-
-    place.store.execute = racing  # type: ignore[method-assign]
-    place.world.run(delete_snapshot(view(), NAME))
-    kept = place.world.run(load_snapshot(view(), NAME))
-    assert kept is not None
-    assert (kept.root, kept.begun) == (place.root, False)
-
-
 def test_one_that_is_deleted_while_it_is_made_says_so() -> None:
     place = Place()
     place.append(50)
@@ -216,16 +191,6 @@ def killed_over_it(place: Place) -> Root:
         place.world.run(create_snapshot(view(), NAME))
     place.store.execute = execute  # type: ignore[method-assign]
     return root
-
-
-def test_what_a_killed_creator_began_is_made_by_the_next_one() -> None:
-    place = Place()
-    place.append(4)
-    killed_over_it(place)
-    place.append(1)
-    made = place.world.run(create_snapshot(view(), NAME))
-    assert made == place.root
-    assert [(each.root, each.begun) for each in place.world.run(list_snapshots(view()))] == [(made, False)]
 
 
 def test_who_began_one_that_another_has_made_since_learns_of_it() -> None:

@@ -114,15 +114,6 @@ def test_requests_of_a_thousand_commits_are_exact(world: World, desk: Desk) -> N
     assert rows_of(world, pinned(world)) == made
 
 
-def test_rows_in_pages_are_read_back_from_the_store(world: World, desk: Desk) -> None:
-    made = fill(desk, 30, 30)
-    assert world.run(desk.catalog.read_back(made)).next_offset == 300
-    with pytest.raises(CorruptionError, match="held by"):
-        world.run(desk.catalog.read_back([made[2]._replace(size=1)]))
-    world.run(desk.catalog.trim(25))
-    assert world.run(desk.catalog.read_back(made)).start_offset == 25
-
-
 PAGE_FAULTS = [["lost"], ["drop"], ["lost", "lost", "drop"], ["conflict"], ["conflict", "lost"], ["down"], ["late"]]
 
 
@@ -474,7 +465,7 @@ def test_a_commit_holds_no_more_than_it_is_counted_with(world: World, rows: int)
     """Also where it puts 1,024 rows into a leaf (from 1,152 on) or has leaves already."""
     other = World().desk()  # the modules that a first commit loads are nobody's to count
     other.claim(other.proof(empty=True, end_offset=0))
-    fill(other, 1)
+    fill(other, 64, at_once=64)
     desk = world.desk()
     desk.claim(desk.proof(empty=True, end_offset=0))
     if rows:
