@@ -17,7 +17,6 @@ from botocore.exceptions import ClientError
 from tests.integration.servers.commands import BUCKET, S3Server
 from tests.unit.cli.conftest import Cli, cli
 from tests.unit.plan.iam_policy.work import ALLOWED, read, read_by_spark, samples, write, write_in_parts
-from tiered.errors import RemotePermissionError
 from tiered.plan.iam_policy import ROLES, policy
 
 __all__ = ["cli"]
@@ -147,16 +146,3 @@ def test_the_roles_do_their_work(tmp_path: Path, url: str, become: Become, cli: 
     done("maintain", "--yes")
     become("auditor")
     done("check", "--read-data")
-
-
-@pytest.mark.parametrize("role", ["reader", "spark", "auditor"])
-def test_who_reads_cannot_write(tmp_path: Path, url: str, become: Become, role: str) -> None:
-    become(role)
-    with pytest.raises(RemotePermissionError):
-        write(tmp_path / "log", url)
-
-
-def test_a_writer_of_another_prefix_is_a_stranger(tmp_path: Path, url: str, become: Become) -> None:
-    become("writer")
-    with pytest.raises(RemotePermissionError):
-        write(tmp_path / "log", url + "2")
