@@ -36,6 +36,7 @@ COMMANDS = {
     "append": CommandEntry("Records", "Append records from standard input."),
     "cat": CommandEntry("Records", "Print records: those in the bucket first, then those on this disk."),
     "topic": CommandEntry("Records", "List, create, show, change, delete and transfer topics."),
+    "export": CommandEntry("Records", "Write the records of a topic to a Parquet, CSV or JSON lines file."),
     "maintain": CommandEntry("Run", "Expire, merge and compact in the bucket, and delete garbage."),
     "status": CommandEntry("Run", "Print whether the records are safe, and where they are."),
     "snapshot": CommandEntry("Keep", "Create, list and delete versions of the bucket that stay readable."),
@@ -50,6 +51,7 @@ COMMANDS = {
     "metrics": CommandEntry("Look", "Print the metrics of a log directory, as Prometheus reads them."),
     "disk": CommandEntry("Look", "Compact, drop, move and truncate partitions on this disk."),
     "transaction": CommandEntry("Look", "List transactions of a log directory, and abort one that hangs."),
+    "completion": CommandEntry("Look", "Print the code with which a shell completes commands and options."),
     "spark": CommandEntry("Spark", "Maintain, check, erase and export a bucket on Spark."),
 }
 """Commands by name, in the order of daily work. A command's module is imported only when the command is used."""

@@ -31,6 +31,7 @@ CHANGES = [
     "disk move plain:0 {x}/other --log-dir {d}",
     "disk truncate plain:0 1 --log-dir {d}",
     "doctor --write-probe --remote {b}",
+    "export t {x}/t.csv --remote {b}",
 ]
 
 
