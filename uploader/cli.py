@@ -24,7 +24,7 @@ from tiered.engine.wait import follow
 from tiered.errors import ConfigError, LockedError, UnknownTopicError
 from tiered.model import TopicPartition
 from tiered.plan.pauses import ALL_TOPICS, Pause
-from tiered.program.application import help_of, write_commands
+from tiered.program.application import help_of, write_commands, write_exits
 from tiered.program.error_text import as_error
 from tiered.program.limit_options import LIMIT_OPTIONS
 from tiered.program.output import complain, counted
@@ -95,6 +95,10 @@ class UploaderCommand(click.Command):
         super().__init__(*args, **kwargs)
         self.help = help_of(self)
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the exit codes."""
+        write_exits(formatter, {11: "another uploader, or fenced", 75: "data stays local, try again"})
+
 
 class Program(click.Group):
     """The daemon's commands, each with the whole first sentence of its help."""
@@ -108,6 +112,10 @@ class Program(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands as ``tiered`` does."""
         write_commands(self, ctx, formatter)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the exit codes."""
+        write_exits(formatter)
 
 
 @click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
@@ -127,7 +135,7 @@ def program() -> None:
 @click.option(
     "--scan", "--scan-ms", "scan", help="Period of the look at the directory. Default 5s; a bare number is ms."
 )
-@click.option("--seal-idle", help="Age at which an active segment that nobody writes is sealed, or never. Default 10m.")
+@click.option("--seal-idle", help="Age at which an active segment without a writer is sealed, or never. Default 10m.")
 @click.option("--lag-limit", help="Lag above which /readyz fails. Default 1h.")
 @click.option("--maintain", is_flag=True, default=None, help="Maintain the bucket beside the uploads, all its topics.")
 @click.option("--maintain-every", help="Rest between two rounds of that. Default 10m.")
@@ -206,7 +214,7 @@ def _sync(
 @program.command()
 @click.argument("topics", nargs=-1)
 @_options(*_PLACE)
-@click.option("--reason", default="", help="Why, for whoever asks for the status.")
+@click.option("--reason", default="", help="Why, as `tiered status` shows it.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def pause(topics: tuple[str, ...], reason: str, as_json: bool, config_path: str | None, **flags: Any) -> None:
     """Stops uploading TOPICS, or all of them, until resume; also over restarts. Appends go on, and data stays local.

@@ -105,12 +105,12 @@ def _clean(log: LocalLog, tp: TopicPartition) -> CleaningReport:
 
 
 def _table(found: list[CleaningStatus]) -> list[str]:
-    names = ["partition", "dirty", "from", "to", "dirty bytes", "clean bytes", "segments", "become", "not compacted"]
+    names = ["partition", "dirty", "from", "to", "size", "segments", "not compacted"]
     rows: list[list[object]] = []
     for status in found:
         candidate = status.candidate
         if candidate is None:
-            rows.append([status.tp, *["-"] * 7, status.refused])
+            rows.append([status.tp, *["-"] * 5, status.refused])
             continue
         segments = sum(len(group) for group in status.groups)
         rows.append(
@@ -119,10 +119,8 @@ def _table(found: list[CleaningStatus]) -> list[str]:
                 f"{candidate.ratio:.0%}",
                 candidate.first_dirty,
                 candidate.first_uncleanable,
-                candidate.cleanable_bytes,
-                candidate.clean_bytes,
-                segments,
-                len(status.groups),
+                human_bytes(candidate.cleanable_bytes),
+                f"{segments:,} to {len(status.groups):,}",
                 "-",
             ]
         )

@@ -455,28 +455,28 @@ def _ends_by_sigterm(upkeep: MaintenanceLoop) -> Iterator[None]:
 
 
 def _table(plans: list[MaintenancePlan]) -> list[str]:
-    header = ["partition", "action", "from", "to", "rows in", "rows out", "read", "written", "requests", "garbage"]
-    rows: list[list[object]] = []
-    for plan in plans:
-        for action in plan.actions:
-            garbage = "?" if action.garbage_bytes < 0 else human_bytes(action.garbage_bytes)
-            rows.append(
-                [
-                    plan.tp,
-                    action.kind,
-                    action.start,
-                    action.end,
-                    action.rows_in,
-                    action.rows_out,
-                    human_bytes(action.bytes_read),
-                    human_bytes(action.bytes_written),
-                    action.requests,
-                    garbage,
-                    format_time(action.frees_at_ms),
-                    action.reason,
-                ]
-            )
-    return columns([*header, "gone from", "why"], rows) if rows else []
+    """Return a table of the actions, and a line about the garbage that they make. --json has more figures."""
+    actions = [(plan.tp, action) for plan in plans for action in plan.actions]
+    header = ["partition", "action", "from", "to", "read", "written", "why"]
+    rows: list[list[object]] = [
+        [
+            tp,
+            action.kind,
+            action.start,
+            action.end,
+            human_bytes(action.bytes_read),
+            human_bytes(action.bytes_written),
+            action.reason,
+        ]
+        for tp, action in actions
+    ]
+    if not rows:
+        return []
+    requests = sum(action.requests for _, action in actions)
+    garbage = sum(max(action.garbage_bytes, 0) for _, action in actions)
+    last = max(action.frees_at_ms for _, action in actions)
+    gone = f", gone from {format_time(last)} on" if last >= 0 else ""
+    return [*columns(header, rows), f"{counted(requests, 'request')}; garbage: {human_bytes(garbage)}{gone}"]
 
 
 def _waiting_lines(plans: Sequence[MaintenancePlan]) -> list[str]:

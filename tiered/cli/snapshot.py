@@ -29,7 +29,7 @@ from tiered.times import format_time
 
 EXIT_WARNINGS = 3
 _NAME = click.argument("name", metavar="NAME")
-_SHOWN = ("start_offset", "end_offset", "state")
+_SHOWN = ("end_offset", "state")
 _SELECTED = click.argument("selected", nargs=-1, metavar="[TOPIC[:P]]...")
 
 
@@ -167,14 +167,14 @@ def _print(
 ) -> int:
     """Print snapshots with their state, or with ``state`` for all."""
     entries = [_entry(tp, taken) | ({"state": state} if state else {}) for tp, taken in found]
-    header = ["snapshot", "partition", "version", "time", "from", "to", "state"]
+    header = ["snapshot", "partition", "version", "time", "end", "state"]
     rows = [
         [one["name"], tp, one["version"], format_time(one["time"]), *[one[each] for each in _SHOWN]]
         for (tp, _), one in zip(found, entries, strict=True)
     ]
     for tp, name in damaged:
         entries.append({"name": name, "topic": tp.topic, "partition": tp.partition, "state": "damaged"})
-        rows.append([name, tp, "", "", "", "", Problem("damaged")])
+        rows.append([name, tp, "", "", "", Problem("damaged")])
     return app.out.result(verb, {"snapshots": entries}, columns(header, rows) if rows else ["no snapshots"], code)
 
 

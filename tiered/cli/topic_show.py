@@ -95,15 +95,13 @@ def _text(
 
 
 def _segment_table(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    header = ["partition", "base", "end", "size", "records", "from", "to", "state"]
+    header = ["partition", "base", "end", "size", "newest record", "state"]
     rows = [
         [
             entry["partition"],
             entry["base_offset"],
             entry["end_offset"],
             human_bytes(entry["size_bytes"]),
-            entry["records"],
-            format_time(entry["min_timestamp"]),
             format_time(entry["max_timestamp"]),
             entry["state"],
         ]

@@ -59,9 +59,9 @@ def list_command(app: Application) -> int:
         owners = {value.producer_id: name for name, value in known.items() if value.state in _OPEN}
         still_open = [_open_fields(tp, txn, owners.get(txn.producer_id)) for tp, txn in _open(log)]
     ids = [_fields(name, value) for name, value in sorted(known.items())]
-    names = ["id", "state", "producer", "epoch", "partitions", "last update"]
+    names = ["id", "state", "producer", "partitions", "last update"]
     text = columns(names, [_row(fields) for fields in ids]) if ids else ["no transaction was ever begun here"]
-    names = ["partition", "first offset", "producer", "epoch", "newest record", "id"]
+    names = ["partition", "first offset", "producer", "newest record", "id"]
     text += ["", *columns(names, [_open_row(fields) for fields in still_open])] if still_open else ["none is open"]
     return app.out.result("transaction list", {"transactions": ids, "open": still_open}, text)
 
@@ -165,7 +165,6 @@ def _row(fields: dict[str, Any]) -> list[object]:
         fields["transactional_id"],
         fields["state"],
         str(fields["producer_id"]),
-        fields["producer_epoch"],
         held,
         updated,
     ]
@@ -188,4 +187,4 @@ def _open_row(fields: dict[str, Any]) -> list[object]:
     tp = TopicPartition(fields["topic"], fields["partition"])
     newest = format_time(fields["last_timestamp"]) if fields["last_timestamp"] >= 0 else "-"
     owner = fields["transactional_id"] or Problem("hangs: no coordinator here knows it")
-    return [tp, fields["first_offset"], str(fields["producer_id"]), fields["producer_epoch"], newest, owner]
+    return [tp, fields["first_offset"], str(fields["producer_id"]), newest, owner]

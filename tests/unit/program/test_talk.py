@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import errno
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 import tiered
 from tests.unit.cli.conftest import Cli
 from tiered.cli import append, cat
 from tiered.cli.main import COMMANDS
+from tiered.cli.main import tiered as tiered_program
 from tiered.errors import DiskFullError, LocalIOError, LocalPermissionError, TieredError
 from tiered.local.disk.files import translate
 from tiered.program.output import counted
+from tiered.spark.commands import jobs
+from uploader.cli import program as uploader_program
 
 
 @pytest.fixture
@@ -43,6 +49,46 @@ def test_examples_stand_on_lines_of_their_own(cli: Cli) -> None:
         assert "\b" not in shown
         if "\nCommands:\n" not in shown:
             assert shown.partition("Example")[2].split("\n")[1].startswith("    tiered ") or line == ["append"], line
+
+
+BANNED = re.compile(r"\b(tells?|told|anew|nobody|somebody|whoever|let go of|what lies|as far as)\b", re.IGNORECASE)
+
+
+def helps(command: click.Command, name: str) -> Iterator[tuple[str, str]]:
+    context = click.Context(command, info_name=name)
+    yield name, command.get_help(context)
+    if isinstance(command, click.Group):
+        for word in command.list_commands(context):
+            below = command.get_command(context, word)
+            assert below is not None
+            yield from helps(below, f"{name} {word}")
+
+
+def test_a_help_has_plain_words_and_ends_with_the_exit_codes() -> None:
+    shown = {name: text for program in (tiered_program, jobs, uploader_program) for name, text in helps(program, "x")}
+    assert len(shown) > 40
+    for name, text in shown.items():
+        assert BANNED.findall(text) == [], name
+        assert text.split("\n\n")[-1].startswith("Exit codes:\n  0 "), name
+
+
+def test_a_letter_means_one_thing() -> None:
+    meanings: dict[str, set[str]] = {}
+
+    def look(command: click.Command) -> None:
+        for option in command.params:
+            short = [word for word in option.opts if len(word) == 2]
+            if short:
+                meanings.setdefault(short[0], set()).add(max(option.opts, key=len))
+        if isinstance(command, click.Group):
+            for name in command.list_commands(click.Context(command)):
+                below = command.get_command(click.Context(command), name)
+                assert below is not None
+                look(below)
+
+    look(tiered_program)
+    assert {letter: names for letter, names in meanings.items() if len(names) > 1} == {}
+    assert (meanings["-n"], meanings["-f"], "-o" in meanings) == ({"--limit"}, {"--follow"}, False)
 
 
 @pytest.mark.parametrize(
