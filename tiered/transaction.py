@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from tiered import arguments
+from tiered.display import names_without
 from tiered.errors import (
     CommitUnknown,
     ConfigError,
@@ -116,6 +117,8 @@ class Transaction:
     def state(self) -> str:
         """Return the state: "open", "committed", "aborted" or "unknown" (see ``commit``)."""
         return self._state
+
+    __dir__ = names_without()
 
     def __repr__(self) -> str:
         return f"<Transaction {self.transactional_id!r} {self._state} partitions={len(self._logs)}>"

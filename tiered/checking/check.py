@@ -14,7 +14,7 @@ root are those that every commit checks (``plan.invariants``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,6 @@ from tiered.checking.kept import check_decisions, check_kept
 from tiered.checking.local import LocalCheck, LocalFacts
 from tiered.checking.registry import survey, unregistered
 from tiered.checking.remote import Reading, RemoteCheck, RemoteFacts, size_steps
-from tiered.config import TopicConfig
 from tiered.display import html_table
 from tiered.errors import (
     ConfigError,
@@ -37,6 +36,7 @@ from tiered.errors import (
 )
 from tiered.format.keys import topic_key
 from tiered.local.disk.files import Files
+from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.volume import expected_topics
 from tiered.model import TopicPartition
 from tiered.remote.root_view import RootView
@@ -149,9 +149,13 @@ class CheckRun:
         self.log_dir = directory
         if not (yield from blocking(partial(files.is_directory, directory))):
             raise NotFoundError(f"the log directory {directory} does not exist", hint="correct the path")
-        compacted = yield from blocking(partial(_compacted_topics, directory, files))
-        settings = yield from blocking(partial(_settings, directory, files))
-        check = LocalCheck(directory, files, compacted, self.options.topics, self.options.read_data, settings)
+        known = yield from blocking(partial(_topics, directory, files))
+
+        def may_have_holes(topic: str) -> bool:
+            return topic not in known or known[topic].config.compacted or known[topic].adopted
+
+        settings = {name: topic.config for name, topic in known.items()}
+        check = LocalCheck(directory, files, may_have_holes, self.options.topics, self.options.read_data, settings)
         look = check.run()
         while (seen := (yield from blocking(partial(next, look, None)))) is not None:
             yield from self.tell(seen)
@@ -273,19 +277,9 @@ class CheckRun:
             self.unlisted += 1
 
 
-def _settings(directory: Path, files: Files) -> Mapping[str, TopicConfig]:
-    """Return the settings of the topics of a log directory; empty where they cannot be read."""
+def _topics(directory: Path, files: Files) -> Mapping[str, TopicInfo]:
+    """Return the topics of a log directory; empty where they cannot be read."""
     try:
-        return {name: topic.config for name, topic in expected_topics(directory, files).items()}
+        return expected_topics(directory, files)
     except (CorruptionError, LocalIOError):
         return {}
-
-
-def _compacted_topics(directory: Path, files: Files) -> Callable[[str], bool]:
-    """Return a predicate for topics with possible holes: compacted ones, and those of a broker."""
-    try:
-        topics = expected_topics(directory, files)
-        known = {name: topic.config.compacted or topic.adopted for name, topic in topics.items()}
-    except (CorruptionError, LocalIOError):
-        known = {}
-    return lambda topic: known.get(topic, True)

@@ -576,7 +576,15 @@ def receipt_steps(
         CommitUnknown: the store did not answer in time.
     """
     key = erasure_receipt_key(topic_id, erased.tp.partition, job_id)
-    receipt = receipt_fields(job_id, topic_id, selection, [erased], {"at_ms": (yield Now()).now_ms, **facts})
+    receipt = {
+        "job": job_id,
+        "topic_id": topic_id.hex,
+        "asked": selection.hashed(topic_id),
+        "at_ms": (yield Now()).now_ms,
+        **facts,
+        "partitions": [as_fields(erased)],
+        "proven": not erased.left,
+    }
     body = json.dumps(receipt, indent=1).encode() + b"\n"
 
     def receipt_body(seen: Tagged[bytes | None]) -> Planned[bytes | None]:
@@ -586,20 +594,6 @@ def receipt_steps(
     cell = Cell(key, f"the receipt of {job_id}", read_cell(key, stored_bytes), operator.eq)
     yield from update(cell, receipt_body, (yield from deadline_after(COMMIT_DEADLINE_MS)))
     return key
-
-
-def receipt_fields(
-    job_id: str, topic_id: UUID, selection: Selection, erased: Sequence[Erased], facts: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the fields of a receipt. ``facts``: ``at_ms`` and more."""
-    return {
-        "job": job_id,
-        "topic_id": topic_id.hex,
-        "asked": selection.hashed(topic_id),
-        **facts,
-        "partitions": [as_fields(one) for one in erased],
-        "proven": not any(one.left for one in erased),
-    }
 
 
 def as_fields(one: Erased) -> dict[str, Any]:
