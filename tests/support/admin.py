@@ -64,12 +64,14 @@ def apply_repair(store: Place | None, plan: RepairPlan) -> int:
         return runner.run(repair_steps(plan))
 
 
-def plan_rejoin(directory: Path, selected: Collection[TopicPartition] = (), *, clock: Clock) -> RejoinPlan:
-    return Runner().run(plan_rejoin_steps(directory, selected, clock))
+def plan_rejoin(
+    directory: Path, selected: Collection[TopicPartition] = (), *, clock: Clock | None = None
+) -> RejoinPlan:
+    return Runner().run(plan_rejoin_steps(directory, selected, clock or SystemClock()))
 
 
-def rejoin(plan: RejoinPlan, *, clock: Clock, files: Files | None = None) -> None:
-    Runner().run(rejoin_steps(plan, clock, files or PosixFiles()))
+def rejoin(plan: RejoinPlan, *, clock: Clock | None = None, files: Files | None = None) -> None:
+    Runner().run(rejoin_steps(plan, clock or SystemClock(), files or PosixFiles()))
 
 
 @contextlib.contextmanager
