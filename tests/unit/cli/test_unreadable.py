@@ -41,8 +41,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> type[UnreadableFiles]:
                 "local.directory.manager",
                 "local.directory.view",
                 "inspect.targets",
-                "checking.run",
-                "restoring.run",
+                "admin",
             ):
                 monkeypatch.setattr(f"tiered.{module}.PosixFiles", lambda: self)
 
