@@ -16,8 +16,8 @@ from demo.processes import Daemon, DemoError, Job
 from demo.stage import Stage, without_java
 from tiered.local.disk.uploads import JOURNAL_NAME
 
-APPEND_TIMEOUT_S = 150
-READ_TIMEOUT_S = 90
+APPEND_TIMEOUT_S = 600
+READ_TIMEOUT_S = 300
 SPARK_TIMEOUT_S = 600
 KILL_AFTER_BYTES = 25_000_000
 WEEK_END_MS = 1_357_603_200_000  # 2013-01-08T00:00Z
@@ -114,18 +114,20 @@ def _write(stage: Stage, sampler: tiers.Sampler) -> None:
     report.memory("the daemon", daemon.peak_rss_bytes)
 
 
-def _wait(condition: Callable[[], bool], writer: Job, complaint: str, timeout_s: float = 60) -> None:
+def _wait(condition: Callable[[], bool], writer: Job, complaint: str, timeout_s: float = 180) -> None:
     deadline = time.perf_counter() + timeout_s
     while not condition():
-        if not writer.running or time.perf_counter() > deadline:
-            writer.result(0.1 if writer.running else 5)
+        if not writer.running:
+            writer.result(5)  # its own error, if it has one
             raise DemoError(complaint)
+        if time.perf_counter() > deadline:
+            raise DemoError(f"{complaint} within {timeout_s:.0f} s")
         time.sleep(0.02)
 
 
 def _kill_mid_upload(stage: Stage, daemon: Daemon, writer: Job, sampler: tiers.Sampler) -> str:
     """Kills the daemon while its journal names an upload that is not settled; says what it was doing."""
-    _wait(lambda: sampler.remote_bytes >= KILL_AFTER_BYTES, writer, "the daemon committed nothing", timeout_s=90)
+    _wait(lambda: sampler.remote_bytes >= KILL_AFTER_BYTES, writer, "the daemon committed nothing")
     deadline = time.perf_counter() + 30
     while writer.running and time.perf_counter() < deadline:
         before = _open_uploads(stage.log_dir)
