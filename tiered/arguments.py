@@ -327,6 +327,14 @@ def record(given: NewRecord, index: int) -> NewRecord:
     return given
 
 
+def place_in_call(records: Sequence[object], group: Sequence[object], index: int) -> int:
+    """Return where in a call the record stands that is ``group[index]`` of one partition."""
+    if index >= len(group):
+        return index
+    before = sum(each is group[index] for each in group[:index])  # one object may stand in a call more than once
+    return [place for place, each in enumerate(records) if each is group[index]][before]
+
+
 def check_headers(headers: Headers | object, index: int) -> None:
     """Check that headers are pairs of a text and bytes or None."""
     hint = 'headers=[("trace", b"abc"), ("empty", None)]'

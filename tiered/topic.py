@@ -14,7 +14,6 @@ from tiered.errors import ConfigError, InvalidRecordError, TieredError
 from tiered.format import kernels
 from tiered.format.batch import HEADER_BYTES
 from tiered.format.coordinator_records import is_state_log
-from tiered.local.partition.plain import PlainAppend, PlainAppends
 from tiered.model import NO_TIMESTAMP, Headers, NewRecord, Positions, RecordMetadata, TopicPartition
 from tiered.partitioner import Partitioner
 from tiered.read.stream import TierStream
@@ -26,6 +25,7 @@ from tiered.transaction import DEFAULT_TIMEOUT_S, AppendRecord, Transaction
 
 if TYPE_CHECKING:
     from tiered.config import TopicConfig
+    from tiered.local.partition.appender import Appender as PartitionAppender
     from tiered.local.partition.partition import PartitionLog
 
 MEMORY = "memory"
@@ -82,6 +82,7 @@ class Topic(TopicReads):
         self._waiter = waiter
         self._appenders = appenders
         self._is_internal = is_state_log(name)
+        self._is_slow = False  # each append has to ask why the uploader ended
         self._spread(logs)
 
     __dir__ = names_without("check_partition", "chosen", "log", "stream")
@@ -100,11 +101,10 @@ class Topic(TopicReads):
 
     def _spread(self, logs: Sequence[PartitionLog | TieredError]) -> None:
         """Replace the topic's partitions while other threads append."""
-        # In this order: an append that chose among the old partitions finds its choice among the new ones.
+        # In this order: a partition that was checked or chosen, before or meanwhile, is in both lists.
+        self._writers = [None if self._is_internal else _appender_of(log) for log in logs]
         self._logs = logs
         self._partitions = len(logs)
-        self._quick = PlainAppends([None if self._is_internal else _plain_of(log) for log in logs])
-        self._plain = self._quick
         self._partitioner = Partitioner(len(logs), kernels.murmur2)
 
     def append(
@@ -129,12 +129,21 @@ class Topic(TopicReads):
             InvalidRecordError, RecordTooLargeError, ConfigError: the record or the call is refused.
             DiskFullError, FencedError, LocalIOError, ForkedLogError, ClosedError.
         """
-        if timestamp is None and headers is None and durability == MEMORY:
-            if partition is None and key is None:
-                partition = self._partitioner.partition_for(None)
-            written = self._plain.append(value, key, partition)
-            if written is not None:
-                return written
+        if (
+            timestamp is None
+            and headers is None
+            and durability == MEMORY
+            and (key is None or type(key) is bytes)
+            and (value is None or type(value) is bytes)
+            and not self._is_slow
+        ):
+            if partition is None:
+                partition = self._partitioner.partition_for(key)
+            else:
+                partition = self.check_partition(partition)
+            writer = self._writers[partition]
+            if writer is not None:
+                return writer.append(((value, key, NO_TIMESTAMP, None),))  # type: ignore[arg-type]  # a tuple costs a third
         self._check_append(durability)
         chosen, record = self._route(value, key, partition, timestamp, headers)
         written = self.log(chosen).append((record,))
@@ -151,21 +160,18 @@ class Topic(TopicReads):
         """
         self._check_append(durability)
         partition = None if partition is None else self.check_partition(partition)
-        keyless = self._partitioner.partition_for(None)  # the records of one call that have no key stay together
-        taken = self._plain.append_many(records, partition, keyless)
-        if taken is None:
-            written: list[RecordMetadata] = []
-            groups, places = self._group(records, partition, keyless)
-            left = [(chosen, groups[chosen], places[chosen]) for chosen in sorted(groups)]
-        else:
-            written = taken[0]
-            left = [(chosen, list(map(_new_record, given, at)), at) for chosen, given, at in taken[1]]
-        for chosen, group, at in left:
-            try:
-                written.append(self.log(chosen).append(group))
-            except InvalidRecordError as error:
-                error.index = at[error.index] if error.index < len(at) else error.index
-                raise
+        written: list[RecordMetadata] = []
+        if isinstance(records, list | tuple) and (partition is not None or self._partitions == 1):
+            whole = self._append_given(partition or 0, records)  # nothing to choose: the records are looked at once
+            written += [] if whole is None else [whole]
+        if not written:
+            given, groups = self._group(records, partition)
+            for chosen, group in groups:
+                try:
+                    written.append(self._append_group(chosen, group))
+                except InvalidRecordError as error:
+                    error.index = arguments.place_in_call(given, group, error.index)
+                    raise
         self._wait({md.partition: md.end_offset for md in written}, durability)
         return written
 
@@ -290,17 +296,16 @@ class Topic(TopicReads):
         return self._partitioner.partition_for(key) if partition is None else self.check_partition(partition)
 
     def _group(
-        self, records: Iterable[AppendRecord], partition: int | None, keyless: int | None = None
-    ) -> tuple[dict[int, list[NewRecord]], dict[int, list[int]]]:
-        """Return records by partition, and their places in the call. ``keyless`` None: it is chosen here."""
+        self, records: Iterable[AppendRecord], partition: int | None
+    ) -> tuple[Sequence[object], list[tuple[int, Sequence[object]]]]:
+        """Return all records of a call, and by partition, in order, those that fall into it, as they were given."""
         partition = None if partition is None else self.check_partition(partition)
-        if keyless is None:
-            keyless = self._partitioner.partition_for(None)  # the records of one call that have no key stay together
+        keyless = self._partitioner.partition_for(None)  # the records of one call that have no key stay together
         quickly = kernels.group(records, self._partitions, -1 if partition is None else partition, keyless)
         if quickly is not None:
             return quickly
         groups: dict[int, list[NewRecord]] = {}
-        places: dict[int, list[int]] = {}
+        looked_at = []
         for index, given in enumerate(arguments.records(records)):
             record = arguments.record(_new_record(given, index), index)
             if partition is not None:
@@ -308,8 +313,20 @@ class Topic(TopicReads):
             else:
                 chosen = keyless if record.key is None else self._partitioner.partition_for(record.key)
             groups.setdefault(chosen, []).append(record)
-            places.setdefault(chosen, []).append(index)
-        return groups, places
+            looked_at.append(record)
+        return looked_at, sorted(groups.items())
+
+    def _append_group(self, partition: int, group: Sequence[object]) -> RecordMetadata:
+        """Append what :meth:`_group` found for a partition."""
+        written = self._append_given(partition, group)
+        if written is None:
+            written = self.log(partition).append([_new_record(each, at) for at, each in enumerate(group)])
+        return written
+
+    def _append_given(self, partition: int, records: Sequence[object]) -> RecordMetadata | None:
+        """Append records as :meth:`append_many` takes them; None, and nothing is appended, if anything is odd."""
+        writer = self._writers[partition]
+        return None if writer is None else writer.append(records, given=True)
 
     def _usable(self, partition: int) -> PartitionLog:
         found = self._logs[self.check_partition(partition)]
@@ -335,8 +352,8 @@ class Topic(TopicReads):
         self._waiter._check_caller()
 
     def _go_slowly(self, slowly: bool) -> None:
-        """Leave the fast path of an append, which asks nothing but the partition, or return to it."""
-        self._plain = PlainAppends([None] * self.partitions) if slowly else self._quick
+        """Leave the fast path of an append, which checks nothing but the partition, or return to it."""
+        self._is_slow = slowly
 
     def _wait(self, ends: dict[int, int], durability: str) -> None:
         if durability == "memory":
@@ -348,9 +365,9 @@ class Topic(TopicReads):
             self._waiter.wait_uploaded(wanted, DEFAULT_REMOTE_TIMEOUT_S)
 
 
-def _plain_of(log: PartitionLog | TieredError) -> PlainAppend | None:
-    """Return the fast path of a partition; None if it is out of service or read-only."""
-    return log.to_write().appender.plain if not isinstance(log, TieredError) and log.writable else None
+def _appender_of(log: PartitionLog | TieredError) -> PartitionAppender | None:
+    """Return the appender of a partition; None if it is out of service or read-only."""
+    return log.to_write().appender if not isinstance(log, TieredError) and log.writable else None
 
 
 def _new_record(given: object, index: int) -> NewRecord:

@@ -79,8 +79,8 @@ class TransactionTarget(Protocol):
 
     def _group(
         self, records: Iterable[AppendRecord], partition: int | None
-    ) -> tuple[dict[int, list[NewRecord]], dict[int, list[int]]]:
-        """Return records by partition, and their places in the call."""
+    ) -> tuple[Sequence[object], list[tuple[int, Sequence[object]]]]:
+        """Return all records, and by partition those that fall into it."""
 
     def log(self, partition: int) -> PartitionLog:
         """Return one partition."""
@@ -151,16 +151,16 @@ class Transaction:
     ) -> list[RecordMetadata]:
         """Append ``records``, one batch for each partition; see ``Topic.append_many``."""
         target = self._target(topic)
-        groups, places = target._group(records, partition)
+        given, groups = target._group(records, partition)
         written = []
         with self._locked():
             self._check_usable()
-            self._join([target.log(chosen).tp for chosen in sorted(groups)])
-        for chosen in sorted(groups):
+            self._join([target.log(chosen).tp for chosen, _ in groups])
+        for chosen, group in groups:
             try:
-                written.append(self._append(target, chosen, groups[chosen]))
+                written.append(self._append(target, chosen, group))
             except InvalidRecordError as error:
-                error.index = places[chosen][error.index] if error.index < len(places[chosen]) else error.index
+                error.index = arguments.place_in_call(given, group, error.index)
                 raise
         return written
 
@@ -226,7 +226,7 @@ class Transaction:
         except TieredError as error:
             _logger.warning("transaction %r could not be aborted now: %s", self.transactional_id, error)
 
-    def _append(self, target: TransactionTarget, partition: int, records: list[NewRecord]) -> RecordMetadata:
+    def _append(self, target: TransactionTarget, partition: int, records: Sequence[object]) -> RecordMetadata:
         tp, log = TopicPartition(target.name, partition), target.log(partition)
         with self._locked():
             self._check_usable()

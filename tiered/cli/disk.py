@@ -210,7 +210,7 @@ class _Drop:
         """Delete the segments. Their files are unlinked when the call returns."""
         if self.going:
             self._partition.delete_local_before(self.going[-1].end_offset)
-            self._partition.to_write().retention.empty_trash(MAX_LONG)
+            self._partition.to_write().maintenance.empty_trash(MAX_LONG)
 
     def lines(self) -> list[str]:
         size_bytes = sum(segment.size_bytes for segment in self.going)

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Literal, TypeVar, overload
 
 from tiered.format.accumulator import AccumulatedBatch as AccumulatedBatch
@@ -7,6 +7,7 @@ from tiered.format.accumulator import Accumulator as Accumulator
 from tiered.format.pure_kernels import (
     ArrowColumns,
     BatchFiller,
+    BatchForm,
     Buffer,
     Elements,
     EncoderRows,
@@ -17,11 +18,9 @@ from tiered.format.pure_kernels import (
     Shown,
     Survey,
 )
-from tiered.format.pure_kernels import PlainAppend as _PurePlainAppend
-from tiered.format.pure_kernels import PlainAppends as PlainAppends
 from tiered.format.records import ConsumerRecord as ConsumerRecord
 from tiered.format.records import Record as Record
-from tiered.model import NewRecord, TopicPartition
+from tiered.model import NewRecord, RecordMetadata
 
 T = TypeVar("T")
 
@@ -31,19 +30,15 @@ CRC_WAYS: tuple[int, ...]
 def crc32c(data: Buffer, value: int = 0, /, *, way: int | None = None) -> int: ...
 def encode_records(records: Sequence[NewRecord], base_timestamp: int) -> tuple[bytes, int]: ...
 def encode_batch(
-    records: Sequence[NewRecord],
+    records: Sequence[object],
+    form: BatchForm,
     now_ms: int,
-    keyed: bool,
-    most_bytes: int,
+    append_time_ms: int,
     base_offset: int,
     leader_epoch: int,
-    attributes: int,
-    append_time_ms: int,
-    producer_id: int,
-    producer_epoch: int,
-    base_sequence: int,
-    mutable: bool,
-) -> tuple[bytes | bytearray, int, int, int] | None: ...
+    producer: tuple[int, int, int],
+    crc: int = 0,
+) -> tuple[bytes | bytearray, tuple[int, int, int, int, int], int, int, RecordMetadata | None] | None: ...
 def decode_records(
     data: Buffer,
     count: int,
@@ -90,8 +85,8 @@ def run_batches(batches: memoryview, kind: type[T], header: type, first: object,
 def run_records(batches: Buffer, shown: Shown) -> Iterator[ConsumerRecord] | None: ...
 def group(
     records: Iterable[object], partitions: int, fixed: int, keyless: int
-) -> tuple[dict[int, list[NewRecord]], dict[int, list[int]]] | None: ...
-def assign_offsets(buf: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None: ...
+) -> tuple[tuple[object, ...], list[tuple[int, Sequence[object]]]] | None: ...
+def assign_offsets(buf: bytearray | memoryview, base_offset: int, leader_epoch: int, crc: int = 0) -> int: ...
 def murmur2(data: bytes) -> int: ...
 def arrow_columns(
     names: Collection[str], start: int, end: int | None, since: int | None, until: int | None, micros: bool
@@ -139,27 +134,3 @@ class TurnLock:
     def locked(self) -> bool: ...
     def __enter__(self) -> bool: ...
     def __exit__(self, kind: object, error: object, trace: object) -> None: ...
-
-class PlainPlaces:
-    def __init__(self, *classes: type) -> None: ...
-
-class PlainAppend(_PurePlainAppend):
-    def __init__(
-        self,
-        places: PlainPlaces,
-        shared: object,
-        *,
-        flusher: object,
-        producers: object,
-        beginning: object,
-        tp: TopicPartition,
-        now_ms: Callable[[], int] | None,
-        leases: object,
-        uses: Iterator[int] | None,
-        write: Callable[..., None],
-        add_entries: Callable[..., object],
-        write_entries: Callable[..., None],
-        break_off: Callable[[BaseException], None],
-        append_words: str,
-        keeps_reserve: bool,
-    ) -> None: ...

@@ -101,6 +101,7 @@ cdef extern from *:
 cdef extern from "Python.h":
     # Borrowed references, of objects whose type was looked at.
     int PyList_CheckExact(PyObject*)
+    int PyTuple_Check(PyObject*)
     int PyTuple_CheckExact(PyObject*)
     int PyBytes_CheckExact(PyObject*)
     int PyUnicode_CheckExact(PyObject*)
@@ -148,13 +149,15 @@ cdef enum:
     SHORT_START_BYTES = 13  # of a record: length, attributes, two deltas, the length of its key, each as long as that
     MAX_BATCH_BYTES = 2147483647
 
-cdef object NEW_RECORD_TYPE = NewRecord
 cdef object NO_TIME = NO_TIMESTAMP
 cdef int64_t FROM_SECONDS = SECONDS_FROM
 cdef int64_t END_SECONDS = SECONDS_END
 cdef PyObject* NONE = <PyObject*>None
-cdef PyObject* NEW_RECORD = <PyObject*>NewRecord
 cdef object RECORD_METADATA = RecordMetadata
+cdef object TRUTH = True
+cdef PyObject* TRUE = <PyObject*>TRUTH  # of True itself Cython makes a number
+cdef PyObject* NEW_RECORD = <PyObject*>NewRecord
+cdef PyObject* BATCH_FORM = <PyObject*>pure_kernels.BatchForm
 cdef PyObject* BLOCK = <PyObject*>pure_kernels.Block
 
 cdef struct Place:
@@ -173,7 +176,13 @@ cdef struct Measured:
     int64_t first
     int64_t least
     int64_t greatest
+    int64_t reported  # as the time of the first record
     bint given  # as append_many takes them: NewRecord, (value, key) or a value
+
+cdef struct Form:  # of a batch: ``pure_kernels.BatchForm`` and the producer
+    bint keyed, mutable, given
+    PyObject* place  # topic and partition, borrowed; None: no metadata is wanted
+    int64_t most_bytes, attributes, before_ms, after_ms, producer, epoch, sequence
 
 cdef struct Fields:  # borrowed
     PyObject* value
@@ -345,7 +354,7 @@ cdef bint measure(Measured* m, int64_t now_ms, bint keyed, Py_ssize_t most_bytes
         key = field_size(f.key)
         if value == ODD or key == ODD or (keyed and f.key == NONE):
             return False
-        if not as_time(f.timestamp, now_ms, &time):
+        if (m.given and not is_given_time(f.timestamp)) or not as_time(f.timestamp, now_ms, &time):
             return False
         headers = 1 if f.headers == NONE else headers_size(f.headers)
         if headers == ODD:
@@ -426,94 +435,131 @@ def encode_records(records, base_timestamp):
     return pure_kernels.encode_records(records, base_timestamp)
 
 
-def encode_batch(
-    records, now_ms, bint keyed, most_bytes, base_offset, leader_epoch, attributes, append_time_ms,
-    producer_id, producer_epoch, base_sequence, bint mutable,
-):
+def encode_batch(records, form, now_ms, append_time_ms, base_offset, leader_epoch, producer, crc=0):
     cdef Measured m
-    cdef int64_t now, most, base, epoch, bits, append_time, producer, its_epoch, sequence
+    cdef Form f
+    cdef int64_t now, append_time, base, epoch, before
     if not (
-        whole(<PyObject*>now_ms, -1, INT64_MAX, &now)
-        and whole(<PyObject*>most_bytes, HEADER_BYTES, MAX_BATCH_BYTES, &most)
+        form_of(<PyObject*>form, <PyObject*>producer, &f)
+        and whole(<PyObject*>now_ms, -1, INT64_MAX, &now)
+        and whole(<PyObject*>append_time_ms, INT64_MIN, INT64_MAX, &append_time)
         and whole(<PyObject*>base_offset, INT64_MIN, INT64_MAX, &base)
         and whole(<PyObject*>leader_epoch, INT32_MIN, INT32_MAX, &epoch)
-        and whole(<PyObject*>attributes, INT16_MIN, INT16_MAX, &bits)
-        and whole(<PyObject*>append_time_ms, INT64_MIN, INT64_MAX, &append_time)
-        and whole(<PyObject*>producer_id, INT64_MIN, INT64_MAX, &producer)
-        and whole(<PyObject*>producer_epoch, INT16_MIN, INT16_MAX, &its_epoch)
-        and whole(<PyObject*>base_sequence, INT32_MIN, INT32_MAX, &sequence)
+        and whole(<PyObject*>crc, 0, UINT32_MAX, &before)
     ):
         return None
     begin(&m, records)
+    m.given = f.given
     try:
-        if not m.count or not measure(&m, now, keyed, most - HEADER_BYTES):
+        if not m.count or base > INT64_MAX - m.count or not measure(&m, now, f.keyed, f.most_bytes - HEADER_BYTES):
             return None
-        return assemble(&m, base, epoch, bits, append_time, producer, its_epoch, sequence, mutable)
+        if f.attributes & LOG_APPEND_TIME_BIT:
+            if append_time < 0:
+                return None
+            m.reported = m.least = m.greatest = append_time
+        elif now < 0 and f.after_ms != INT64_MAX:
+            return None  # a clock before 1970: the difference may be beyond 64 bits
+        elif now >= 0 and (now - m.least > f.before_ms or m.greatest - now > f.after_ms):
+            return None
+        else:
+            m.reported = m.first
+        return assemble(&m, &f, base, epoch, <uint32_t>before)
     finally:
         PyMem_Free(m.places)
 
 
-cdef tuple assemble(
-    Measured* m, int64_t base, int64_t epoch, int64_t bits, int64_t append_time, int64_t producer, int64_t its_epoch,
-    int64_t sequence, bint mutable,
-):
-    """Return (the whole batch, first, lowest, highest timestamp)."""
+cdef inline bint form_of(PyObject* form, PyObject* producer, Form* f) noexcept:
+    """Read a ``BatchForm`` and the three numbers of a producer. Return False unless all are in range."""
+    if type_of(form) != BATCH_FORM or PyTuple_GET_SIZE(form) != 8:
+        return False
+    if not PyTuple_Check(producer) or PyTuple_GET_SIZE(producer) != 3:
+        return False
+    f.place = PyTuple_GET_ITEM(form, 7)
+    if f.place != NONE and (not PyTuple_Check(f.place) or PyTuple_GET_SIZE(f.place) != 2):
+        return False
+    f.keyed = PyTuple_GET_ITEM(form, 0) == TRUE
+    f.mutable = PyTuple_GET_ITEM(form, 3) == TRUE
+    f.given = PyTuple_GET_ITEM(form, 4) == TRUE
+    return (
+        whole(PyTuple_GET_ITEM(form, 1), HEADER_BYTES, MAX_BATCH_BYTES, &f.most_bytes)
+        and whole(PyTuple_GET_ITEM(form, 2), INT16_MIN, INT16_MAX, &f.attributes)
+        and whole(PyTuple_GET_ITEM(form, 5), 0, INT64_MAX, &f.before_ms)
+        and whole(PyTuple_GET_ITEM(form, 6), 0, INT64_MAX, &f.after_ms)
+        and whole(PyTuple_GET_ITEM(producer, 0), INT64_MIN, INT64_MAX, &f.producer)
+        and whole(PyTuple_GET_ITEM(producer, 1), INT16_MIN, INT16_MAX, &f.epoch)
+        and whole(PyTuple_GET_ITEM(producer, 2), INT32_MIN, INT32_MAX, &f.sequence)
+    )
+
+
+cdef tuple assemble(Measured* m, Form* f, int64_t base, int64_t leader_epoch, uint32_t before):
+    """Return (the whole batch, its facts, its first time, the CRC of a file that ends with it, its metadata)."""
     cdef Py_ssize_t size = HEADER_BYTES + m.size
     cdef unsigned char* start
-    if mutable:
+    cdef unsigned char* at
+    if f.mutable:
         data = PyByteArray_FromStringAndSize(NULL, size)
         start = <unsigned char*>PyByteArray_AS_STRING(data)
     else:
         data = PyBytes_FromStringAndSize(NULL, size)
         start = <unsigned char*>PyBytes_AS_STRING(data)
-    put_batch(start, m, base, epoch, bits, append_time, producer, its_epoch, sequence)
-    return data, m.first, m.least, m.greatest
-
-
-cdef int put_batch(
-    unsigned char* start, Measured* m, int64_t base, int64_t epoch, int64_t bits, int64_t append_time, int64_t producer,
-    int64_t its_epoch, int64_t sequence,
-) except -1:
-    """Write the whole batch into memory that has room for it."""
-    cdef Py_ssize_t size = HEADER_BYTES + m.size
-    cdef unsigned char* at
     at = put_fixed(start, base, 8)
     at = put_fixed(at, size - LOG_OVERHEAD_BYTES, 4)
-    at = put_fixed(at, epoch, 4)
+    at = put_fixed(at, leader_epoch, 4)
     at = put_fixed(at, 2, 1)  # magic
     at = put_fixed(at, 0, 4)  # CRC, below
-    at = put_fixed(at, bits, 2)
+    at = put_fixed(at, f.attributes, 2)
     at = put_fixed(at, m.count - 1, 4)
     at = put_fixed(at, m.first, 8)
-    at = put_fixed(at, append_time if bits & LOG_APPEND_TIME_BIT else m.greatest, 8)
-    at = put_fixed(at, producer, 8)
-    at = put_fixed(at, its_epoch, 2)
-    at = put_fixed(at, sequence, 4)
+    at = put_fixed(at, m.greatest, 8)
+    at = put_fixed(at, f.producer, 8)
+    at = put_fixed(at, f.epoch, 2)
+    at = put_fixed(at, f.sequence, 4)
     at = put_fixed(at, m.count, 4)
     fill(at, m)
     put_fixed(start + CRC_AT, crc_of_batch(start, size), 4)
-    return 0
+    facts = size, base + m.count - 1, m.count, m.least, m.greatest
+    metadata = None
+    if f.place != NONE:
+        metadata = bare_tuple(RECORD_METADATA, 5)
+        set_field(metadata, 0, <object>PyTuple_GET_ITEM(f.place, 0))
+        set_field(metadata, 1, <object>PyTuple_GET_ITEM(f.place, 1))
+        set_field(metadata, 2, base)
+        set_field(metadata, 3, m.reported)
+        set_field(metadata, 4, base + m.count)
+    return data, facts, m.reported, <int64_t>crc_with(before, start, size), metadata
 
 
-def assign_offsets(batch, base_offset, leader_epoch):
+def assign_offsets(batch, base_offset, leader_epoch, crc=0):
     cdef Py_buffer view
-    cdef int64_t base, epoch
-    if whole(<PyObject*>base_offset, INT64_MIN, INT64_MAX, &base) and whole(
-        <PyObject*>leader_epoch, INT32_MIN, INT32_MAX, &epoch
+    cdef int64_t base, epoch, before
+    if not (
+        whole(<PyObject*>base_offset, INT64_MIN, INT64_MAX, &base)
+        and whole(<PyObject*>leader_epoch, INT32_MIN, INT32_MAX, &epoch)
+        and whole(<PyObject*>crc, 0, UINT32_MAX, &before)
     ):
-        try:
-            PyObject_GetBuffer(batch, &view, PyBUF_WRITABLE)
-        except (BufferError, TypeError):
-            pass
-        else:
-            try:
-                if view.len >= LEADER_EPOCH_AT + 4:
-                    put_fixed(<unsigned char*>view.buf, base, 8)
-                    put_fixed(<unsigned char*>view.buf + LEADER_EPOCH_AT, epoch, 4)
-                    return
-            finally:
-                PyBuffer_Release(&view)
-    pure_kernels.assign_offsets(batch, base_offset, leader_epoch)
+        return pure_kernels.assign_offsets(batch, base_offset, leader_epoch, crc)
+    try:
+        PyObject_GetBuffer(batch, &view, PyBUF_WRITABLE)
+    except (BufferError, TypeError):
+        return pure_kernels.assign_offsets(batch, base_offset, leader_epoch, crc)
+    try:
+        if view.len >= LEADER_EPOCH_AT + 4:
+            put_fixed(<unsigned char*>view.buf, base, 8)
+            put_fixed(<unsigned char*>view.buf + LEADER_EPOCH_AT, epoch, 4)
+            return <int64_t>crc_with(<uint32_t>before, <unsigned char*>view.buf, view.len)
+    finally:
+        PyBuffer_Release(&view)
+    return pure_kernels.assign_offsets(batch, base_offset, leader_epoch, crc)
+
+
+cdef inline uint32_t crc_with(uint32_t before, const unsigned char* batch, Py_ssize_t size) except? 0xFFFFFFFF:
+    """Return the CRC of a file that had ``before``, with this batch. The CRC of the batch itself is reused."""
+    cdef Py_ssize_t whole_size = get_fixed(batch + LENGTH_AT, 4) + LOG_OVERHEAD_BYTES
+    if not HEADER_BYTES <= whole_size <= size:
+        return crc_of(before, batch, size)  # no batch of format v2
+    return joined_crc(
+        crc_of(before, batch, CRC_START), <uint32_t>get_fixed(batch + CRC_AT, 4), whole_size - CRC_START
+    )
 
 
 cdef struct Parsed:
@@ -1437,79 +1483,44 @@ cdef inline bint is_field(PyObject* field) noexcept:
     return field == NONE or PyBytes_CheckExact(field)
 
 
-cdef object as_new_record(PyObject* given, PyObject** key):
-    """Return a record of ``append_many`` as a NewRecord, and its key; None if it is odd."""
-    cdef object made
-    cdef PyObject* headers
-    key[0] = NONE
-    if type_of(given) == NEW_RECORD:
-        if PyTuple_GET_SIZE(given) != FIELDS:
-            return None
-        key[0] = PyTuple_GET_ITEM(given, 1)
-        headers = PyTuple_GET_ITEM(given, 3)
-        if (
-            not is_field(PyTuple_GET_ITEM(given, 0))
-            or not is_field(key[0])
-            or not is_given_time(PyTuple_GET_ITEM(given, 2))
-            or (headers != NONE and headers_size(headers) == ODD)
-        ):
-            return None
-        return <object>given
-    made = bare_tuple(NEW_RECORD_TYPE, FIELDS)
-    if PyBytes_CheckExact(given):
-        set_field(made, 0, <object>given)
-    elif PyTuple_CheckExact(given) and PyTuple_GET_SIZE(given) == 2:
-        key[0] = PyTuple_GET_ITEM(given, 1)
-        if not is_field(PyTuple_GET_ITEM(given, 0)) or not is_field(key[0]):
-            return None
-        set_field(made, 0, <object>PyTuple_GET_ITEM(given, 0))
-    else:
-        return None
-    set_field(made, 1, <object>key[0])
-    set_field(made, 2, NO_TIME)
-    set_field(made, 3, None)
-    return made
-
-
 def group(records, int partitions, int fixed, int keyless):
-    cdef dict groups = {}
-    cdef dict places = {}
-    cdef list chosen_records = None
-    cdef list chosen_places = None
-    cdef tuple held
-    cdef PyObject* key
+    cdef Fields f
     cdef Py_ssize_t i
-    cdef int chosen, last = -1
+    cdef int32_t chosen
+    cdef tuple held
+    cdef list groups
+    cdef PyObject* record
     if not (PyList_CheckExact(<PyObject*>records) or PyTuple_CheckExact(<PyObject*>records)) or partitions < 1:
         return None
     held = tuple(records)  # a copy, as other code may change the list meanwhile
+    groups = [None] * partitions if fixed < 0 and partitions > 1 else None
     for i in range(PyTuple_GET_SIZE(<PyObject*>held)):
-        record = as_new_record(PyTuple_GET_ITEM(<PyObject*>held, i), &key)
-        if record is None:
+        record = PyTuple_GET_ITEM(<PyObject*>held, i)
+        if not fields_of(record, True, &f) or not is_field(f.value) or not is_field(f.key):
             return None
-        if fixed >= 0:
-            chosen = fixed
-        elif key == NONE or partitions == 1:
-            chosen = keyless
+        if not is_given_time(f.timestamp) or (f.headers != NONE and headers_size(f.headers) == ODD):
+            return None
+        if groups is None:
+            continue
+        chosen = keyless
+        if f.key != NONE:
+            chosen = (hash_of_key(<unsigned char*>bytes_data(f.key), PyBytes_GET_SIZE(f.key)) & 0x7FFFFFFF) % partitions
+        found = groups[chosen]
+        if found is None:
+            groups[chosen] = [<object>record]
         else:
-            chosen = (hash_of_key(<unsigned char*>bytes_data(key), PyBytes_GET_SIZE(key)) & 0x7FFFFFFF) % partitions
-        if chosen != last:
-            last = chosen
-            chosen_records = groups.get(chosen)
-            if chosen_records is None:
-                groups[chosen] = chosen_records = []
-                places[chosen] = []
-            chosen_places = places[chosen]
-        chosen_records.append(record)
-        chosen_places.append(i)
-    return groups, places
+            (<list>found).append(<object>record)
+    if not held:
+        return held, []
+    if groups is None:
+        return held, [(fixed if fixed >= 0 else keyless, held)]
+    return held, [(i, found) for i, found in enumerate(groups) if found is not None]
 
 
 include "_arrow_kernels.pxi"
 include "_arrow_encoder.pxi"
 include "_lock_kernels.pxi"
 include "_accumulator.pxi"
-include "_append_kernels.pxi"
 include "_crc_kernels.pxi"
 include "_survey_kernels.pxi"
 include "_key_kernels.pxi"

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any, cast
 
+from tiered.config import MAX_LONG
 from tiered.errors import CorruptionError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
 from tiered.format import kernels, legacy, pure_kernels
 from tiered.format.batch_scanner import walk_headers as walk
@@ -34,7 +36,7 @@ from tiered.format.header import (
     read_header,
 )
 from tiered.format.kernels import ConsumerRecord, Record, assign_offsets, scan
-from tiered.format.pure_kernels import Shown, as_bytes, chosen
+from tiered.format.pure_kernels import BatchForm, Shown, as_bytes, chosen
 from tiered.model import NewRecord, TimestampType
 
 __all__ = [
@@ -226,9 +228,8 @@ def encode_batch(
     attributes |= (TRANSACTIONAL_BIT if transactional else 0) | (CONTROL_BIT if control else 0)
     if not codec:
         producer = (producer_id, producer_epoch, base_sequence)
-        whole = kernels.encode_batch(
-            records, -1, False, MAX_BATCH_BYTES, base_offset, leader_epoch, attributes, append_time_ms, *producer, False
-        )
+        form = _form(attributes, MAX_BATCH_BYTES)
+        whole = kernels.encode_batch(records, form, -1, append_time_ms, base_offset, leader_epoch, producer)
         if whole is not None:
             return bytes(whole[0])
     try:
@@ -256,6 +257,12 @@ def encode_batch(
     return _assemble(base_offset, leader_epoch, checked, data)
 
 
+@cache
+def _form(attributes: int, most_bytes: int) -> BatchForm:
+    """Return the form of a batch whose records were looked at."""
+    return BatchForm(False, most_bytes, attributes, False, False, before_ms=MAX_LONG, after_ms=MAX_LONG)
+
+
 def encode_marker(
     kind: ControlType,
     coordinator_epoch: int,
@@ -276,27 +283,6 @@ def encode_marker(
         transactional=True,
         control=True,
     )
-
-
-def encode_stamped(
-    records: Sequence[NewRecord],
-    now_ms: int,
-    *,
-    timestamp_type: TimestampType,
-    keyed: bool,
-    most_bytes: int,
-    producer: tuple[int, int, int] = (-1, -1, -1),
-) -> tuple[bytearray, int, int, int] | None:
-    """Return (one v2 batch at offset 0, first, lowest, highest timestamp) of records that were not validated.
-
-    ``now_ms`` replaces a timestamp of -1 and is the time of a LogAppendTime batch. ``producer`` is the id, epoch and
-    base sequence of a transaction. Returns None if the caller must use :func:`encode_batch`, which encodes or explains:
-    without the compiled kernels, beyond ``most_bytes``, and for a record without a key if the topic is ``keyed``.
-    """
-    attributes = (LOG_APPEND_TIME_BIT if timestamp_type else 0) | (TRANSACTIONAL_BIT if producer[0] >= 0 else 0)
-    most_bytes = min(most_bytes, MAX_BATCH_BYTES)
-    whole = kernels.encode_batch(records, now_ms, keyed, most_bytes, 0, -1, attributes, now_ms, *producer, True)
-    return cast("tuple[bytearray, int, int, int] | None", whole)
 
 
 def encode_joined(

@@ -42,11 +42,8 @@ __all__ = [
 
 _PURE_ALONE = {"AT_WORK", "HASH_SECRET", "PURE", "encode_record_at"}
 """Names of ``__all__`` that have no compiled twin."""
-_ELSEWHERE = (
-    *("AccumulatedBatch", "AccumulatedRecord", "Accumulator"),
-    *("PlainAppend", "PlainAppends", "PlainLock", "PlainPlaces", "TurnLock"),
-)
-"""Compiled names with other importers: ``tiered.format.accumulator``, ``tiered.local.partition.plain``."""
+_ELSEWHERE = ("AccumulatedBatch", "AccumulatedRecord", "Accumulator", "PlainLock", "TurnLock")
+"""Compiled names with other importers: ``tiered.format.accumulator``, ``tiered.local.disk.plain_lock``."""
 HASH_SECRET = os.urandom(16)
 """Secret that keys every :class:`KeyTable` of this process; no result depends on it."""
 _NO_EXTENSION = "TIERED_NO_EXTENSION"

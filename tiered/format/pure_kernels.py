@@ -30,7 +30,7 @@ from typing import Literal, NamedTuple, Protocol, TypeVar, overload
 from tiered import partitioner
 from tiered.errors import CorruptionError, InvalidTimestampError
 from tiered.format.records import ConsumerRecord, Record
-from tiered.model import HeaderName, Headers, NewRecord, RecordMetadata
+from tiered.model import HeaderName, Headers, NewRecord, RecordMetadata, TopicPartition
 
 MIN_RECORD_BYTES = 7  # length, attributes, two deltas, two lengths and a header count of one byte each
 _BATCH = struct.Struct(">qi4xbI2xi8xq14xi")  # base, length, magic, CRC, last delta, max timestamp, records count
@@ -38,6 +38,7 @@ _FIELDS = struct.Struct(">qiibIhiqqqhii")  # the whole header of a batch
 _FULL_BATCH = struct.Struct(">qiibIhi8xqq6xi")
 """Base, length, leader epoch, magic, CRC, attributes, last offset delta, largest timestamp, producer id, count."""
 _LOG_OVERHEAD_BYTES = 12
+_HEADER_BYTES = 61
 _TRANSACTIONAL_BIT = 0x10
 _MAX_RELATIVE = 2**31 - 1
 _CRC_START = 21
@@ -274,33 +275,54 @@ def encode_records(records: Sequence[NewRecord], base_timestamp: int) -> tuple[b
     return join(parts), base_timestamp + largest
 
 
+class BatchForm(NamedTuple):
+    """Settings of the batches that :func:`encode_batch` makes for one topic and partition.
+
+    ``keyed``: a record needs a key. ``attributes``: those of the header. ``mutable``: the batch is a ``bytearray``.
+    ``given``: a record may also be a (value, key) pair or a value, as in ``append_many``. Timestamps are at most
+    ``before_ms`` older and ``after_ms`` newer than the clock, except with LogAppendTime. ``place``: the partition that
+    the metadata names; None: no metadata.
+    """
+
+    keyed: bool
+    most_bytes: int
+    attributes: int
+    mutable: bool
+    given: bool
+    before_ms: int
+    after_ms: int
+    place: TopicPartition | None = None
+
+
+NO_PRODUCER = (-1, -1, -1)
+"""Id, epoch and base sequence of a batch without a producer."""
+
+
 def encode_batch(  # noqa: PLR0917 - names would cost more than the encoding of a record
-    records: Sequence[NewRecord],
+    records: Sequence[object],
+    form: BatchForm,
     now_ms: int,
-    keyed: bool,
-    most_bytes: int,
+    append_time_ms: int,
     base_offset: int,
     leader_epoch: int,
-    attributes: int,
-    append_time_ms: int,
-    producer_id: int,
-    producer_epoch: int,
-    base_sequence: int,
-    mutable: bool,
-) -> tuple[bytes | bytearray, int, int, int] | None:
-    """Return one uncompressed v2 batch, and the first, lowest and highest timestamp of its records.
+    producer: tuple[int, int, int],
+    crc: int = 0,
+) -> tuple[bytes | bytearray, tuple[int, int, int, int, int], int, int, RecordMetadata | None] | None:
+    """Return (one uncompressed v2 batch, its facts, its first timestamp, the CRC of its file, its metadata).
 
-    ``now_ms`` replaces a timestamp of -1. ``mutable`` asks for a ``bytearray``. None: the input is odd, such as a
-    buffer other than ``bytes``, a record without a key if the topic is ``keyed``, or more than ``most_bytes``. The
-    caller then takes the steps one by one, which report the error. This twin always returns None.
+    The facts are size, last offset, number of records, lowest and highest timestamp. ``crc`` is the CRC-32C of the file
+    before the batch. ``now_ms`` replaces a timestamp of -1. None: the input is odd, such as a buffer other than
+    ``bytes``, a record without a key if the topic is ``keyed``, a timestamp out of bounds, or more than
+    ``form.most_bytes``. The caller then takes the steps one by one, which report the error. This twin always returns
+    None.
     """
     return None
 
 
 def group(
     records: Iterable[object], partitions: int, fixed: int, keyless: int
-) -> tuple[dict[int, list[NewRecord]], dict[int, list[int]]] | None:
-    """Group ``append_many``'s records by partition, with their indexes in the call.
+) -> tuple[tuple[object, ...], list[tuple[int, Sequence[object]]]] | None:
+    """Group ``append_many``'s records by partition: return all of them, and (partition, its records) in order.
 
     A record is a ``NewRecord``, a (value, key) pair, or a value. ``fixed`` is the partition of all; -1: Kafka's
     partitioner chooses among ``partitions``. ``keyless`` is the partition of records without a key. None: the input is
@@ -384,10 +406,15 @@ murmur2 = partitioner.murmur2
 """Return Kafka's hash of one key."""
 
 
-def assign_offsets(buf: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
-    """Write base offset and leader epoch into the v2 batch at the start of ``buf``; the CRC does not cover them."""
+def assign_offsets(buf: bytearray | memoryview, base_offset: int, leader_epoch: int, crc: int = 0) -> int:
+    """Write base offset and leader epoch into the v2 batch at the start of ``buf``; its own CRC does not cover them.
+
+    Returns the CRC-32C of a file that had ``crc`` before this batch.
+    """
     struct.pack_into(">q", buf, 0, base_offset)
     struct.pack_into(">i", buf, 12, leader_epoch)
+    size = _LOG_OVERHEAD_BYTES + struct.unpack_from(">i", buf, 8)[0]
+    return crc32c(memoryview(buf)[: size if size >= _HEADER_BYTES else None], crc)
 
 
 def encode_record_at(
@@ -959,52 +986,3 @@ def batch_filler(room: int, lend: bool = False) -> BatchFiller[bytes | memoryvie
 def key_hashes(count: int, keys: Elements) -> bytes | None:
     """Return Kafka's hash of each of ``count`` keys, uint32; 0 for a null. None as for :func:`arrow_rows`."""
     return None
-
-
-class PlainAppend:
-    """Fast append to one partition (``local.partition.plain``). Thread-safe: takes the partition's lock.
-
-    This twin never takes the fast path.
-    """
-
-    def configure(
-        self,
-        *,
-        plain: bool,
-        keyed: bool,
-        logs_time: bool,
-        most_bytes: int,
-        before_ms: int,
-        after_ms: int,
-        flush_messages: int,
-    ) -> None:
-        """Set the topic's settings. ``plain``: no codec. ``keyed``: a record without a key is odd."""
-
-    def append(self, records: Sequence[NewRecord]) -> RecordMetadata | None:
-        """Append like ``Appender.append``. Return None, appending nothing, if anything is odd."""
-        del records
-        return None
-
-
-class PlainAppends:
-    """Fast appends of all partitions of a topic: ``logs``, None for one that cannot be appended to."""
-
-    def __init__(self, logs: Sequence[PlainAppend | None]) -> None:
-        del logs
-
-    def append(self, value: object, key: object, partition: object) -> RecordMetadata | None:
-        """Append one record without time or headers; ``partition`` None: that of its key. See ``PlainAppend``."""
-        del value, key, partition
-        return None
-
-    def append_many(
-        self, records: object, fixed: int | None, keyless: int
-    ) -> tuple[list[RecordMetadata], list[tuple[int, list[object], list[int]]]] | None:
-        """Append records like ``Topic.append_many``: one batch per partition, in partition order.
-
-        ``fixed`` is the partition of all; None: Kafka's partitioner chooses. ``keyless`` is the partition of records
-        without a key. Returns (metadata of the appended records, the rest from the first odd partition on as partition,
-        records as given, their indexes in the call). None: a record is odd, and nothing was appended.
-        """
-        del records, fixed, keyless
-        return None

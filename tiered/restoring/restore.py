@@ -72,7 +72,7 @@ from tiered.local.disk.files import Files, is_another_disk
 from tiered.local.disk.names import SPARSE_NAME
 from tiered.local.disk.topics import TopicInfo, write_topics
 from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
-from tiered.local.partition.truncation import carry_out_cut, find_cut
+from tiered.local.segment.cut import carry_out_cut, find_cut
 from tiered.local.segment.indexes import rebuild_indexes, store_indexes
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX, write_note

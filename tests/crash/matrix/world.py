@@ -214,7 +214,7 @@ class World:
         self.clock.advance(100_000)
         self.forgotten.update(self._sequences)
         for tp in self.ledger.events:
-            self.writer(tp).retention.expire_producers(self.clock.now_ms())
+            self.writer(tp).maintenance.expire_producers(self.clock.now_ms())
 
     def epoch(self, epoch: int, tp: TopicPartition = T) -> None:
         """A new leader epoch."""

@@ -26,7 +26,7 @@ class Segment(NamedTuple):
 
 def segments_of(writer: PartitionWriter) -> list[Segment]:
     """All of them, the active one last."""
-    bound = writer.flusher.flushed
+    bound = writer.durability.flushed
     found = [
         Segment(s.base_offset, s.end_offset, s.size_bytes, s.max_timestamp, s.appended_ms, True, s.end_offset <= bound)
         for s in writer.segments.sealed

@@ -34,7 +34,7 @@ class Watch:
         return writer
 
     def _attach_writer(self, writer: Any) -> None:
-        writer.retention.apply_retention = partial(self._retention, writer, writer.retention.apply_retention)
+        writer.maintenance.apply_retention = partial(self._retention, writer, writer.maintenance.apply_retention)
 
     def _retention(self, writer: PartitionWriter, real: Any, now_ms: int) -> list[int]:
         subject = self.world.subjects.get(writer.tp.topic)

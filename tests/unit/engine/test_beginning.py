@@ -139,8 +139,8 @@ async def test_a_record_that_is_written_while_the_proof_comes_is_taken_back(
     claims = Claims(world.fresh.directory, world.fresh.files)
     correct = ActiveSegment.append
 
-    def slow(self: ActiveSegment, *arguments: Any) -> None:
-        correct(self, *arguments)
+    def slow(self: ActiveSegment, *arguments: Any, **others: Any) -> None:
+        correct(self, *arguments, **others)
         claims.keep(TP, "a-token", "")
 
     with monkeypatch.context() as patch:

@@ -25,10 +25,12 @@ from tests.unit.format.odd_records import (
 )
 from tests.unit.format.twins import at_work, both, compiled, needs_both, outcome
 from tiered import partitioner
-from tiered.config import TopicConfig
+from tiered.config import MAX_LONG, TopicConfig
 from tiered.format import kernels, pure_kernels
-from tiered.format.batch import MAX_BATCH_BYTES, encode_batch, encode_stamped
+from tiered.format.batch import MAX_BATCH_BYTES, encode_batch
 from tiered.format.codecs import Codec
+from tiered.format.crc import crc32c
+from tiered.format.pure_kernels import NO_PRODUCER, BatchForm
 from tiered.local.partition.validation import RecordRules
 from tiered.model import NewRecord, TimestampType
 
@@ -112,14 +114,17 @@ def test_a_batch_is_the_same_and_so_is_every_refusal(
 @given(records=strategies.record_lists)
 def test_plain_records_are_encoded_by_the_compiled_kernels_themselves(records: list[NewRecord]) -> None:
     plain = [NewRecord(r.value, r.key, r.timestamp, r.headers and list(r.headers)) for r in records]
-    found = compiled.encode_batch(plain, -1, False, MAX_BATCH_BYTES, 3, 4, 0, -1, -1, -1, -1, True)
+    form = BatchForm(False, MAX_BATCH_BYTES, 0, True, False, MAX_LONG, MAX_LONG)
+    before = crc32c(b"before")
+    found = compiled.encode_batch(plain, form, -1, -1, 3, 4, NO_PRODUCER, before)
     assert type(found[0]) is bytearray
-    stamps = [r.timestamp for r in plain]
-    assert found[1:] == (stamps[0], min(stamps), max(stamps))
+    stamps, size = [r.timestamp for r in plain], len(found[0])
+    assert found[1:3] == ((size, 2 + len(plain), len(plain), min(stamps), max(stamps)), stamps[0])
+    assert found[3] == crc32c(b"before" + found[0])
     assert compiled.encode_records(plain, stamps[0]) == pure_kernels.encode_records(plain, stamps[0])
-    size = len(found[0])
-    assert compiled.encode_batch(plain, -1, False, size - 1, 3, 4, 0, -1, -1, -1, -1, True) is None
-    assert compiled.encode_batch(plain, -1, False, size, 3, 4, 0, -1, -1, -1, -1, False)[0] == found[0]
+    assert compiled.encode_batch(plain, form._replace(most_bytes=size - 1), -1, -1, 3, 4, NO_PRODUCER) is None
+    exact = form._replace(most_bytes=size, mutable=False)
+    assert compiled.encode_batch(plain, exact, -1, -1, 3, 4, NO_PRODUCER)[0] == bytes(found[0])
 
 
 @needs_both
@@ -153,9 +158,12 @@ RULES = [
 @given(
     records=lists,
     settings=st.sampled_from(RULES),
-    now=st.sampled_from([NOW, 0, 1_000, 2**62]),
+    now=st.sampled_from([NOW, 0, 1_000, 2**62, -1]),
     producer=st.sampled_from([(-1, -1, -1), (9, 0, 5)]),
 )
+@example(records=[NewRecord(b"v", b"k", NOW)], settings={}, now=-1, producer=(-1, -1, -1))
+@example(records=[NewRecord(b"v", b"k", 2**63 - 1)], settings={}, now=-1, producer=(-1, -1, -1))
+@example(records=[NewRecord(b"v", b"k", NOW)], settings=RULES[2], now=-1, producer=(-1, -1, -1))
 @example(records=[NewRecord(b"v"), NewRecord(b"w", None, 5)], settings={}, now=NOW, producer=(-1, -1, -1))
 @example(records=[(b"v", b"k", -1, None), (b"w", b"k", 7, None)], settings=RULES[1], now=NOW, producer=(9, 0, 5))
 @example(records=[NewRecord(b"v", b"k", NOW - 1001)], settings=RULES[4], now=NOW, producer=(-1, -1, -1))
@@ -174,13 +182,21 @@ def test_most_bytes_is_the_whole_batch_and_a_key_may_be_missed() -> None:
     records = [NewRecord(b"v" * 100), NewRecord(b"w", b"k")]
     size = len(encode_batch(records))
 
-    def stamped(most_bytes: int, keyed: bool = False) -> object:
-        kind = TimestampType.CREATE_TIME
-        return encode_stamped(records, 5, timestamp_type=kind, keyed=keyed, most_bytes=most_bytes)
+    def stamped(most_bytes: int, keyed: bool = False, **others: Any) -> object:
+        form = BatchForm(keyed, most_bytes, 0, False, False, 3, 3)._replace(**others)
+        return kernels.encode_batch(records, form, 5, 5, 0, -1, NO_PRODUCER)
 
     with at_work(compiled):
         assert stamped(size + 10) is not None
         assert (stamped(size - 1), stamped(10), stamped(10**6, keyed=True)) == (None, None, None)
+        records[1] = NewRecord(b"w", b"k", 1)
+        assert stamped(size + 10) is None  # too old
+        assert stamped(size + 10, before_ms=4) is not None
+        assert stamped(size + 10, attributes=8) is not None  # the log's time
+        records[1] = (b"w", b"k")  # type: ignore[call-overload]
+        assert stamped(size + 10) is None
+        records[0] = b"v" * 100  # type: ignore[call-overload]
+        assert stamped(size + 10, given=True) is not None
     with at_work(pure_kernels):
         assert stamped(10**6) is None
 
@@ -192,8 +208,7 @@ def test_most_bytes_is_the_whole_batch_and_a_key_may_be_missed() -> None:
 def test_offsets_are_written_in_place(size: int, base: int, epoch: int) -> None:
     def call(make: Callable[[bytearray], Any]) -> object:
         buffer = bytearray(b"\x55" * size)
-        kernels.assign_offsets(make(buffer), base, epoch)
-        return bytes(buffer)
+        return kernels.assign_offsets(make(buffer), base, epoch, 7), bytes(buffer)
 
     kinds: list[Callable[[bytearray], Any]] = [lambda b: b, memoryview, lambda b: memoryview(b).toreadonly(), bytes]
     for make in kinds:

@@ -86,7 +86,6 @@ def test_the_source_distribution_can_build_them(tmp_path: Path) -> None:
             "_arrow_kernels.pxi",
             "_arrow_encoder.pxi",
             "_accumulator.pxi",
-            "_append_kernels.pxi",
             "_key_kernels.pxi",
             "_crc_kernels.pxi",
             "_survey_kernels.pxi",

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 import tiered
 from tests.unit.format.odd_records import Bytes, Late, Own, lists
 from tests.unit.format.twins import both, compiled, needs_both
+from tiered.arguments import place_in_call
+from tiered.local.partition.validation import as_record
 from tiered.model import NewRecord
 from tiered.partitioner import Partitioner
 from tiered.topic import Topic
@@ -51,8 +53,11 @@ def test_both_twins_put_each_record_into_one_partition(
 
     def call() -> object:
         target._partitioner = Partitioner(target.partitions)  # whose turn it is does not depend on the other twin
-        groups, places = target._group(container(list(records)), partition)
-        return groups, places, [[type(record) for record in group] for group in groups.values()]
+        given, groups = target._group(container(list(records)), partition)
+        return [
+            (chosen, list(map(as_record, group)), [place_in_call(given, group, i) for i in range(len(group))])
+            for chosen, group in groups
+        ]
 
     ours, pure = both(call)
     assert ours == pure
@@ -61,8 +66,8 @@ def test_both_twins_put_each_record_into_one_partition(
 @needs_both
 @given(keys=st.lists(st.binary(max_size=70)), partitions=st.integers(2, 3000))
 def test_the_partition_is_kafkas(keys: list[bytes], partitions: int) -> None:
-    groups, places = compiled.group([(None, key) for key in keys], partitions, -1, 0)
-    chosen = {place: partition for partition, found in places.items() for place in found}
+    given, groups = compiled.group([(None, key) for key in keys], partitions, -1, 0)
+    assert given == tuple((None, key) for key in keys)
+    chosen = {place_in_call(given, group, i): partition for partition, group in groups for i in range(len(group))}
     assert [chosen[i] for i in range(len(keys))] == [Partitioner(partitions).partition_for(key) for key in keys]
     assert compiled.group([tuple.__new__(NewRecord, (b"v",))], partitions, -1, 0) is None
-    assert sorted(record.key for group in groups.values() for record in group) == sorted(keys)

@@ -24,9 +24,11 @@ from tiered.errors import (
     LogDestroyedError,
     NotFoundError,
     OffsetOutOfRangeError,
+    TieredError,
     UnknownTopicError,
 )
 from tiered.format.batch import encode_batch
+from tiered.local.partition.partition import PartitionLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.times import SECONDS_END, SECONDS_FROM
 from uploader import Uploader
@@ -255,6 +257,23 @@ def test_a_topic_that_has_more_partitions_than_its_program_named_is_opened(tmp_p
         assert raised.value.hint is not None
         assert "tiered topic set orders --partitions 6" in raised.value.hint
     assert asyncio.run(on_the_loop()) == 5
+
+
+def test_an_append_to_a_partition_that_is_added_at_this_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tiered.open(tmp_path / "log") as log:
+        topic = log.topic("orders", partitions=1, create=True)
+        appender_of = tiered.topic._appender_of
+
+        def meanwhile(each: PartitionLog | TieredError) -> object:
+            with pytest.raises(UnknownTopicError, match="no partition 1"):
+                topic.append(b"early", partition=1)
+            with pytest.raises(UnknownTopicError, match="no partition 1"):
+                topic.append_many([b"early"], partition=1)
+            return appender_of(each)
+
+        monkeypatch.setattr("tiered.topic._appender_of", meanwhile)
+        assert topic.add_partitions(1) == 2
+        assert topic.append(b"v", partition=1).offset == 0
 
 
 SECONDS = 1_357_016_400

@@ -32,8 +32,8 @@ from tiered.local.cleaning.rounds import (
     CleaningStoppedError,
 )
 from tiered.local.cleaning.subjects import AT_WORK, NOT_COMPACTED, PAUSED, CleanerCheckpoint, Subject, Subjects, refusal
+from tiered.local.partition.context import DirectoryContext
 from tiered.local.partition.roster import Roster
-from tiered.local.partition.surroundings import Surroundings
 from tiered.local.partition.writer import PartitionWriter
 from tiered.model import TopicPartition
 from tiered.plan.batch_filter import CleaningReport
@@ -88,7 +88,7 @@ class CleaningPass:
 class LogCleaner:
     """Cleaner of one directory that is open for writing. Thread-safe; never two rounds over one partition at a time."""
 
-    def __init__(self, around: Surroundings, roster: Roster) -> None:
+    def __init__(self, around: DirectoryContext, roster: Roster) -> None:
         self.checkpoint = CleanerCheckpoint(roster.directory, around.files)
         self._files = around.files
         self._clock = around.clock
@@ -137,7 +137,7 @@ class LogCleaner:
                 done.rounds += 1
                 done.bytes += report.bytes_read + report.bytes_written
                 if subject.state.config.deletes:
-                    subject.writer.retention.retain(now_ms)
+                    subject.writer.maintenance.retain(now_ms)
             except Exception as error:  # noqa: BLE001 - as Kafka: any error is this partition's
                 failed.add(tp)
                 self._fail(tp, error, done)

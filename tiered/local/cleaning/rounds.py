@@ -215,7 +215,7 @@ class CleaningRound:
         On failure nothing is cleaned up: once a name has changed, only the next open may decide what that means.
         """
         bases = [segment.base_offset for segment in group]
-        if not self._writer.exchange.replace_segments([found], bases, witness=self._watched):
+        if not self._writer.maintenance.replace_segments([found], bases, witness=self._watched):
             raise self._stopped(f"segments {bases} changed or left while they were cleaned")
 
     def _stretches(
@@ -259,11 +259,11 @@ class CleaningRound:
     def _check(self) -> None:
         """Raise CleaningStoppedError if the log was cut, closed or changed: it does not wait for a cleaner."""
         writer = self._writer
-        if not writer.condition.at_work:
+        if not writer.context.at_work:
             raise self._stopped("it was closed or went offline")
         if not writer.config.compacted:
             raise self._stopped("cleanup.policy says compact no more")
-        if self._watched is not None and not writer.exchange.holds(self._watched):
+        if self._watched is not None and not writer.maintenance.holds(self._watched):
             raise self._stopped("it was cut, or retention took what was being cleaned")
 
     def _stopped(self, why: str) -> CleaningStoppedError:

@@ -103,7 +103,7 @@ class Subjects:
 
     def look(self, writer: PartitionWriter) -> Subject:
         """Return the partition without its producers: as if no transaction were open."""
-        sealed = writer.exchange.settled  # before the end: so the end is never below them
+        sealed = writer.maintenance.settled  # before the end: so the end is never below them
         end = writer.end_offset
         state = LogState(
             tp=writer.tp,
@@ -159,8 +159,8 @@ def refusal(writer: PartitionWriter) -> str:
     """Return why a partition is not cleaned, empty if it may be."""
     if not writer.config.compacted:
         return NOT_COMPACTED
-    if writer.condition.fenced:
+    if writer.context.fenced:
         return FENCED
     if writer.upload is not None:
         return TIERED
-    return "" if writer.condition.at_work else OFFLINE
+    return "" if writer.context.at_work else OFFLINE

@@ -130,13 +130,13 @@ def _partition(writer: PartitionWriter) -> list[Metric]:
     labels = _labels(writer.tp)
     upload, sealed = writer.upload, writer.sealed
     size_bytes = sum(segment.size_bytes for segment in sealed) + writer.segments.active.size_bytes
-    found = _ends(writer.tp, writer.end_offset, writer.flusher.flushed)
+    found = _ends(writer.tp, writer.end_offset, writer.durability.flushed)
     found += [
         metric("log_start_offset", writer.log_start, labels),
         metric("local_start_offset", writer.segments.local_start, labels),
         metric("local_segments", len(sealed) + 1, labels),
         metric("local_bytes", size_bytes, labels),
-        metric("partition_offline", float(writer.condition.offline is not None), labels),
+        metric("partition_offline", float(writer.context.offline is not None), labels),
     ]
     if upload is not None:
         found.append(metric("uploaded_offset", upload.end_offset, labels))

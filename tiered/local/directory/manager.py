@@ -61,9 +61,9 @@ from tiered.local.disk.uploads import (
     UploadCheckpoint,
 )
 from tiered.local.disk.volume import NO_ID, ensure_volume
+from tiered.local.partition.context import DirectoryContext
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.roster import Roster
-from tiered.local.partition.surroundings import Surroundings
 from tiered.local.partition.writer import PartitionWriter
 from tiered.local.transactions.coordinator import Transactions
 from tiered.local.transactions.producer_ids import ProducerIds
@@ -107,7 +107,7 @@ class LocalLog:
         reserve = DiskReserve(files, directory, config)
         self._sealed = SealNotes(directory, self._note_sealed)
         sealed = self._sealed.note
-        around = Surroundings(
+        around = DirectoryContext(
             files, clock, ids, config, reserve, sealed, self._before_cut, self._disk_failed, self.claims, self.uploads
         )
         self.roster = Roster(directory, around, topic_of=self._topic, upload_of=self._upload_of)
@@ -336,7 +336,9 @@ class LocalLog:
         """Flush every partition; raise the first error after the last one. Those that sleep are durable."""
         self._check_writable()
         self._check_place()
-        done = run_all(each.flusher.flush for each in self.roster.awake() if each.flusher.flushed < each.end_offset)
+        done = run_all(
+            each.durability.flush for each in self.roster.awake() if each.durability.flushed < each.end_offset
+        )
         if done.error is not None:
             raise done.error
 

@@ -138,7 +138,7 @@ def _move(
     with source.registry.moving(tp):
         source.roster.forget(tp, timeout_seconds)
         # These may change until it is closed: read them now.
-        start, point = writer.log_start, writer.flusher.recovery_point
+        start, point = writer.log_start, writer.durability.recovery_point
         cleaned = source.cleaner.checkpoint.offset(tp)
         try:
             copy_partition(source, tp, future, grown=not filled_in and writer.cuts == cuts, closed=True)

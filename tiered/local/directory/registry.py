@@ -29,8 +29,8 @@ from tiered.local.disk.files import Files
 from tiered.local.disk.plain_lock import PlainLock
 from tiered.local.disk.topics import TopicInfo, write_topics
 from tiered.local.disk.uploads import uploader_lock
+from tiered.local.partition.context import DirectoryContext
 from tiered.local.partition.roster import Roster
-from tiered.local.partition.surroundings import Surroundings
 from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
@@ -106,7 +106,7 @@ class TopicRegistry:
     """Topics of one directory. Thread-safe. ``checkpoint`` writes the offset checkpoints without gone partitions."""
 
     def __init__(
-        self, around: Surroundings, roster: Roster, *, leaving: LeavingDirectories, checkpoint: Callable[[], None]
+        self, around: DirectoryContext, roster: Roster, *, leaving: LeavingDirectories, checkpoint: Callable[[], None]
     ) -> None:
         self.topics: dict[str, TopicInfo] = {}
         self._directory = roster.directory

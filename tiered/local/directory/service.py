@@ -10,8 +10,8 @@ from tiered.errors import LocalIOError, TieredError
 from tiered.local.cleaning.cleaner import LogCleaner
 from tiered.local.directory.tasks import Workers
 from tiered.local.disk.files import disk_failed
+from tiered.local.partition.context import DirectoryContext
 from tiered.local.partition.roster import Roster
-from tiered.local.partition.surroundings import Surroundings
 
 LOGGER = logging.getLogger("tiered.local")
 
@@ -26,7 +26,7 @@ class DirectoryService:
     owner, its space or its contents do not count.
     """
 
-    def __init__(self, around: Surroundings, roster: Roster) -> None:
+    def __init__(self, around: DirectoryContext, roster: Roster) -> None:
         self._directory = roster.directory
         self._roster = roster
         self._clock = around.clock

@@ -32,8 +32,8 @@ from tiered.local.directory.notes import DirectoryNotes
 from tiered.local.directory.registry import LeavingDirectories
 from tiered.local.directory.tasks import EVERY_TICK, Task, TaskResult, Tasks, Workers, run_all
 from tiered.local.disk.uploads import SealRequest
+from tiered.local.partition.context import DirectoryContext
 from tiered.local.partition.roster import Roster
-from tiered.local.partition.surroundings import Surroundings
 from tiered.local.partition.writer import PartitionWriter
 from tiered.model import TopicPartition
 
@@ -43,7 +43,7 @@ class BackgroundTasks:
 
     def __init__(
         self,
-        around: Surroundings,
+        around: DirectoryContext,
         roster: Roster,
         *,
         seal_requests: SealRequest,
@@ -71,15 +71,17 @@ class BackgroundTasks:
                 Task("uploads", config.uploads_check_interval_ms, self._look_at_uploads),
                 Task("waking", EVERY_TICK, self._wake_some),
                 Task("seal", EVERY_TICK, self._seal_idle),
-                Task("flush", EVERY_TICK, self._each(lambda writer: writer.flusher.flush_in_time)),
+                Task("flush", EVERY_TICK, self._each(lambda writer: writer.durability.flush_in_time)),
                 Task(
-                    "retention", config.retention_check_interval_ms, self._each(lambda writer: writer.retention.retain)
+                    "retention",
+                    config.retention_check_interval_ms,
+                    self._each(lambda writer: writer.maintenance.retain),
                 ),
                 Task("deletion", EVERY_TICK, self._delete),
                 Task(
                     "producer-expiry",
                     config.producer_expiration_check_interval_ms,
-                    self._each(lambda writer: writer.retention.expire_producers),
+                    self._each(lambda writer: writer.maintenance.expire_producers),
                 ),
                 Task("cleaning", config.cleaner_backoff_ms, self._clean, workers=config.cleaner_threads),
                 Task("recovery-point-checkpoint", every, lambda _: self._write_points(notes, note_status)),
@@ -115,7 +117,7 @@ class BackgroundTasks:
 
     def _seal_idle(self, now_ms: int) -> TaskResult:
         with self._sealing_many():
-            return self._each(lambda writer: writer.roller.seal_idle)(now_ms)
+            return self._each(lambda writer: writer.maintenance.seal_idle)(now_ms)
 
     def _wake_some(self, _: int) -> TaskResult:
         return run_all(partial(self._wake, tp) for tp in self._roster.next_to_wake())
@@ -145,10 +147,10 @@ class BackgroundTasks:
             writer = self._roster.writers[tp]
         except KeyError:  # its topic was deleted meanwhile
             return None
-        return 0 if writer.roller.roll() else None
+        return 0 if writer.maintenance.roll() else None
 
     def _delete(self, now_ms: int) -> TaskResult:
-        files = (partial(writer.retention.empty_trash, now_ms) for writer in self._roster.awake())
+        files = (partial(writer.maintenance.empty_trash, now_ms) for writer in self._roster.awake())
         return run_all((*files, partial(self._leaving.remove_due, now_ms)))
 
     def _clean(self, now_ms: int) -> TaskResult:

@@ -19,14 +19,14 @@ import contextlib
 import heapq
 import itertools
 import resource
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from tiered.errors import LocalIOError, ReentrantCallError, TieredError, TooManyOpenFilesError
-from tiered.local.disk.files import Files, FileState, PosixFiles
+from tiered.local.disk.files import Files, FileState
 from tiered.local.disk.plain_lock import PlainLock
 
 T = TypeVar("T")
@@ -95,14 +95,6 @@ class PooledFiles:
         self.try_lock, self.space, self.link = inner.try_lock, inner.space, inner.link
 
     @property
-    def own(self) -> tuple[dict[int, Lease], Iterator[int]] | tuple[None, None]:
-        """Return leases and the counter of uses, for compiled code that writes by itself.
-
-        None where the descriptors are not the system's own: another disk stands in for it.
-        """
-        return (self._leases, self._uses) if type(self.inner) is PosixFiles else (None, None)
-
-    @property
     def open_count(self) -> int:
         """Return the number of leases with a descriptor."""
         return len(self._open)
@@ -160,10 +152,12 @@ class PooledFiles:
                 self.inner.close(descriptor)
 
     def write_at(self, handle: int, data: bytes | bytearray | memoryview, position: int) -> None:
-        if handle < FIRST_LEASE:
+        lease = self._leases.get(handle)
+        if lease is None:
+            if handle >= FIRST_LEASE:
+                _closed(handle)
             self.inner.write_at(handle, data, position)
             return
-        lease = self._leases.get(handle) or _closed(handle)
         with lease.lock:
             if lease.descriptor < 0 or lease.failed is not None:
                 self._reopen(lease)

@@ -10,37 +10,41 @@ from tiered.local.disk.files import Files
 
 
 class DiskReserve:
-    """Reserve of a log directory. It calls ``statvfs`` once per ``disk_check_bytes`` appended, and at each tick."""
+    """Reserve of a log directory. It calls ``statvfs`` once per ``disk_check_bytes`` appended, and at each tick.
 
-    __slots__ = ("_config", "_directory", "_files", "_left", "_low", "_reserve")
+    An append subtracts its bytes from ``left``, and calls :meth:`refill` once that is below 0.
+    """
+
+    __slots__ = ("_config", "_directory", "_files", "_reserve", "left")
 
     def __init__(self, files: Files, directory: Path, config: LogConfig) -> None:
         self._files = files
         self._directory = directory
         self._config = config
-        self._left = 0
-        self._low = False
         self._reserve = 0
+        self.left = 0
 
     def take(self, size_bytes: int) -> None:
-        """Account for an append. Raises DiskFullError below the reserve; appends go on once there is room again."""
-        self._left -= size_bytes
-        if self._left < 0 or self._low:
-            self.check()
-            if self._low:
-                raise DiskFullError(
-                    f"{self._directory}: less than the reserve of {self._reserve} bytes is free",
-                    hint="free some space, or let uploaded segments go with local.retention.bytes",
-                )
+        """Account for an append. Raises as :meth:`refill`."""
+        self.left -= size_bytes
+        if self.left < 0:
+            self.refill()
+
+    def refill(self) -> None:
+        """Check the file system. Raises DiskFullError below the reserve; appends go on once there is room again."""
+        if not self.check():
+            raise DiskFullError(
+                f"{self._directory}: less than the reserve of {self._reserve} bytes is free",
+                hint="free some space, or let uploaded segments go with local.retention.bytes",
+            )
 
     def check(self) -> bool:
         """Check the file system; return True if appends may go on."""
         space = self._files.space(self._directory)  # two checks at once: either result is right
         if space is None:  # ramfs, some of FUSE: a full one fails the write itself
-            self._low, self._left = False, self._config.disk_check_bytes
+            self.left = self._config.disk_check_bytes
             return True
         self._reserve = self._config.reserve_bytes(space.total)
         room = space.free - self._reserve
-        self._low = room <= 0
-        self._left = min(self._config.disk_check_bytes, max(room, 0))
-        return not self._low
+        self.left = min(self._config.disk_check_bytes, room) if room > 0 else -1
+        return room > 0

@@ -1,15 +1,16 @@
-"""How batches get into one partition: offsets are given, the producer state is asked, bytes are written."""
+"""Appends to one partition: offsets, checks of the producer state, one write."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, overload
 
 from tiered.config import MAX_LONG, TopicConfig
 from tiered.errors import (
     DiskFullError,
     FencedError,
+    ForkedLogError,
     InvalidRecordError,
     LocalIOError,
     NotDurableError,
@@ -17,17 +18,17 @@ from tiered.errors import (
     TieredError,
     TooManyOpenFilesError,
 )
-from tiered.format.batch import assign_offsets, read_header
-from tiered.format.codecs import Codec
+from tiered.format import kernels
+from tiered.format.batch import read_header
 from tiered.format.coordinator_records import is_state_log
+from tiered.format.pure_kernels import NO_PRODUCER as NOT_NUMBERED
+from tiered.local.disk.forks import FORKS
 from tiered.local.partition.beginning import Beginning
-from tiered.local.partition.condition import APPEND
-from tiered.local.partition.flusher import Flusher
+from tiered.local.partition.context import APPEND, PartitionContext
+from tiered.local.partition.durability import Durability
 from tiered.local.partition.incoming import coordinator_batch, settle_batches
-from tiered.local.partition.plain import plain_append
+from tiered.local.partition.maintenance import Maintenance
 from tiered.local.partition.producers import PartitionProducers
-from tiered.local.partition.roller import Roller
-from tiered.local.partition.surroundings import Shared
 from tiered.local.partition.validation import RecordRules
 from tiered.local.segment.active import BatchFacts, BatchTuple
 from tiered.model import NewRecord, PackedBatch, RecordMetadata
@@ -41,100 +42,117 @@ if TYPE_CHECKING:
 LOGGER = logging.getLogger("tiered.local")
 
 PRODUCER_ID = slice(43, 51)
-"""Where a v2 batch has its producer id; those that are appended are all v2."""
+"""Place of the producer id in a v2 batch. All appended batches are v2."""
 
 NO_PRODUCER = b"\xff" * 8
 
 
 class Appender:
-    """Thread-safe. Takes the partition's lock, and after it, without it, the flush lock if a segment was sealed."""
+    """Appends of batches. Thread-safe.
+
+    An append takes the partition's lock. It takes the flush lock after that one is free, if it sealed a segment.
+    """
 
     def __init__(
-        self, shared: Shared, *, flusher: Flusher, roller: Roller, producers: PartitionProducers, beginning: Beginning
+        self,
+        context: PartitionContext,
+        *,
+        durability: Durability,
+        maintenance: Maintenance,
+        producers: PartitionProducers,
+        beginning: Beginning,
     ) -> None:
-        self._clock = shared.around.clock
-        self._reserve = shared.around.reserve
-        self._lock = shared.lock
-        self._condition = shared.condition
-        self._segments = segments = shared.segments
-        self._flusher = flusher
-        self._roller = roller
-        self._leadership = shared.leadership
+        self._now_ms = context.clock.now_ms
+        self._forks = FORKS.count
+        self._reserve = context.around.reserve
+        self._context = context
+        self._lock = context.lock
+        self._segments = segments = context.segments
+        self._durability = durability
+        self._maintenance = maintenance
         self._producers = producers
         self._beginning = beginning
-        self._tp = segments.tp
+        self._topic, self._partition = segments.tp
         self._keeps_reserve = not is_state_log(segments.tp.topic)
-        self.plain = plain_append(
-            shared,
-            flusher=flusher,
-            producers=producers,
-            beginning=beginning,
-            keeps_reserve=self._keeps_reserve,
-            break_off=self._break_off,
-        )
         self.configure(segments.config)
 
     def configure(self, config: TopicConfig) -> None:
-        """Takes over changed settings."""
+        """Take over changed settings."""
         self._rules = rules = RecordRules(config)
+        self._form = rules.form and rules.form._replace(place=self._segments.tp)
+        self._given_form = self._form and self._form._replace(given=True)
         self._flush_messages = config.flush_messages
-        self.plain.configure(
-            plain=rules.codec is Codec.NONE,
-            keyed=config.compacted,
-            logs_time=bool(rules.timestamp_type),
-            most_bytes=rules.max_bytes,
-            before_ms=config.message_timestamp_before_max_ms,
-            after_ms=config.message_timestamp_after_max_ms,
-            flush_messages=config.flush_messages,
-        )
 
-    def append(self, records: Sequence[NewRecord], packed: PackedBatch | None = None) -> RecordMetadata:
-        """One atomic batch: of ``records``, or ``packed``, which is what they are encoded."""
-        written = self.plain.append(records) if packed is None else None
-        if written is not None:
-            return written
-        now_ms = self._clock.now_ms()
-        if packed is None:
-            data, first, least, greatest = self._rules.encode(records, now_ms)
-            count = len(records)
-        else:
-            data, count, first, least, greatest, _ = packed
-        size = len(data)
-        if not self._beginning.begun:
+    @overload
+    def append(self, records: Sequence[NewRecord]) -> RecordMetadata: ...
+    @overload
+    def append(self, records: Sequence[object], *, given: Literal[True]) -> RecordMetadata | None: ...
+    def append(self, records: Sequence[object], *, given: bool = False) -> RecordMetadata | None:
+        """Append one atomic batch.
+
+        One stateless call encodes a plain batch under the lock. :meth:`RecordRules.encode` encodes any other batch, or
+        raises. ``given`` takes records as ``append_many`` does. It returns None, with nothing appended, for a batch
+        that is not plain.
+        """
+        if FORKS.count != self._forks:
+            raise self._forked_error()
+        now_ms = self._now_ms()
+        form = self._given_form if given else self._form
+        context, segments = self._context, self._segments
+        if form is not None and context.begun:
+            with self._lock:
+                if context.under_way is not None or context.offline is not None or context.ending:
+                    context.check_writable()
+                end, crc = segments.end, segments.active.crc32c
+                found = kernels.encode_batch(records, form, now_ms, now_ms, end, context.epoch, NOT_NUMBERED, crc)
+                rolled = found is not None and self.store(found[0], found[1], found[3], now_ms)
+            if found is not None:
+                if rolled or segments.end - self._durability.flushed >= self._flush_messages:
+                    self.settle_append(rolled)
+                return found[4]
+        return None if given else self._append_encoded(self._rules.encode(records, now_ms), len(records), now_ms)
+
+    def _append_encoded(self, encoded: tuple[bytearray, int, int, int], count: int, now_ms: int) -> RecordMetadata:
+        """Append one batch at offset 0, as :meth:`RecordRules.encode` returns it."""
+        data, first, least, greatest = encoded
+        if not self._context.begun:
             self._beginning.wait()
         with self._lock:
-            self._condition.check_writable()
+            self._context.check_writable()
             base = self._segments.end
-            self._check_offsets(base + count)
-            assign_offsets(data, base, self._leadership.epoch)
-            facts = ((size, base + count - 1, count, least, greatest),)
-            rolled = self.store(data, facts, greatest, base + count, now_ms)
-        if rolled or base + count - self._flusher.flushed >= self._flush_messages:
-            self.settle_append(rolled)
-        return RecordMetadata(self._tp.topic, self._tp.partition, base, first, base + count)
+            end = base + count
+            self._check_offsets(end)
+            crc = kernels.assign_offsets(data, base, self._context.epoch, self._segments.active.crc32c)
+            rolled = self.store(data, (len(data), end - 1, count, least, greatest), crc, now_ms)
+        self.settle_append(rolled)
+        return RecordMetadata(self._topic, self._partition, base, first, end)
 
     def append_packed(self, batch: PackedBatch) -> RecordMetadata | None:
-        """None, and nothing is appended, if the topic's settings ask for more than these bytes."""
-        return self.append((), batch) if self._rules.takes(batch, self._clock.now_ms()) else None
+        """Append an encoded batch. Return None, with nothing appended, if the topic's settings need other bytes."""
+        now_ms = self._now_ms()
+        if not self._rules.takes(batch, now_ms):
+            return None
+        data, count, first, least, greatest, _ = batch
+        return self._append_encoded((data, first, least, greatest), count, now_ms)
 
-    def append_as_producer(self, records: Sequence[NewRecord], stamp: ProducerStamp) -> RecordMetadata:
-        """One atomic batch of a transaction."""
-        now_ms = self._clock.now_ms()
-        data, first, least, greatest = self._rules.encode(records, now_ms, stamp)
+    def append_as_producer(self, records: Sequence[object], stamp: ProducerStamp) -> RecordMetadata:
+        """Append one atomic batch of a transaction, of records as ``kernels.group`` returns them."""
+        now_ms = self._now_ms()
+        data, first, least, greatest = self._rules.encode(records, now_ms, stamp, given=True)
         facts = BatchFacts(len(data), len(records) - 1, len(records), least, greatest)
         written = self._append_settled([(data, facts)], Origin.CLIENT, now_ms)
         return written._replace(timestamp=first)
 
     def append_batches(self, data: bytes) -> RecordMetadata:
-        """A producer's batches, all or none; offsets and leader epoch are assigned here."""
-        now_ms = self._clock.now_ms()
+        """Append a producer's batches, all or none. Offsets and leader epoch are assigned here."""
+        now_ms = self._now_ms()
         return self._append_settled(settle_batches(self._rules, data, now_ms), Origin.CLIENT, now_ms)
 
     def append_columns(self, records: RecordColumns) -> RecordMetadata:
-        """One atomic batch."""
+        """Append one atomic batch."""
         from tiered.format.column_encoder import encode_columns  # noqa: PLC0415  with numpy
 
-        now_ms = self._clock.now_ms()
+        now_ms = self._now_ms()
         rules, times = self._rules, records.timestamps
         stamped = bool(rules.timestamp_type)
         data = encode_columns(
@@ -146,7 +164,7 @@ class Appender:
         )
         if len(data) > rules.max_bytes:
             raise RecordTooLargeError(
-                f"{self._tp}: a batch of {len(records)} rows has {len(data)} bytes,"
+                f"{self._context.tp}: a batch of {len(records)} rows has {len(data)} bytes,"
                 f" {rules.limit_name} is {rules.max_bytes}",
                 hint=f"raise {rules.limit_name}, or leave such rows out",
             )
@@ -156,8 +174,8 @@ class Appender:
         return written._replace(timestamp=now_ms if stamped else int(times[0]))
 
     def append_as_coordinator(self, data: bytes) -> RecordMetadata:
-        """One batch of a transaction or group coordinator, as a rule a marker; offset and leader epoch are assigned."""
-        now_ms = self._clock.now_ms()
+        """Append one batch of a coordinator, usually a marker. Offset and leader epoch are assigned here."""
+        now_ms = self._now_ms()
         return self._append_settled([coordinator_batch(self._rules, data, now_ms)], Origin.COORDINATOR, now_ms)
 
     def _append_settled(
@@ -166,7 +184,7 @@ class Appender:
         origin: Origin,
         now_ms: int,
     ) -> RecordMetadata:
-        """Gives offsets; ``last_offset`` of the facts is relative to each batch."""
+        """Append batches with new offsets. ``last_offset`` of their facts is relative to each batch."""
         buffer = bytearray(b"".join(piece for piece, _ in settled))
         if len(buffer) > self._segments.active.segment_bytes:
             raise RecordTooLargeError(
@@ -175,89 +193,100 @@ class Appender:
             )
         producers = [_producer_of(piece, fact) for piece, fact in settled]
         batches = [batch for batch in producers if batch is not None]
-        if not self._beginning.begun:
+        if not self._context.begun:
             self._beginning.wait()
         with self._lock:
-            self._condition.check_writable()
+            self._context.check_writable()
             answer = self._producers.prepare(batches, origin)
             if isinstance(answer, Duplicate):
                 return self._metadata(answer.first_offset, answer.timestamp, answer.last_offset + 1)
             base = end = self._segments.end
             self._check_offsets(base + sum(fact.last_offset + 1 for _, fact in settled))
-            position = 0
+            crc, rest = self._segments.active.crc32c, memoryview(buffer)
             facts, bases = [], []
             for (piece, fact), batch in zip(settled, producers, strict=True):
-                assign_offsets(memoryview(buffer)[position:], end, self._leadership.epoch)
+                crc = kernels.assign_offsets(rest, end, self._context.epoch, crc)
+                rest = rest[len(piece) :]
                 facts.append(fact._replace(last_offset=end + fact.last_offset))
                 if batch is not None:
                     bases.append(end)
                 end += fact.last_offset + 1
-                position += len(piece)
             greatest = max(fact.max_timestamp for fact in facts)
-            rolled = self.store(
-                bytes(buffer),
-                facts,
-                greatest,
-                end,
-                now_ms,
-                answer=answer,
-                bases=bases,
-                reserved=origin is Origin.COORDINATOR,
-            )
+            reserved = origin is Origin.COORDINATOR
+            whole = BatchFacts(len(buffer), end - 1, end - base, -1, greatest)
+            rolled = self.store(buffer, whole, crc, now_ms, facts, answer=answer, bases=bases, reserved=reserved)
         self.settle_append(rolled)
         return self._metadata(base, greatest, end)
 
+    def _forked_error(self) -> ForkedLogError:
+        """Return the error of an append in a forked child."""
+        return ForkedLogError(
+            f"{self._context.tp} was opened by another process, this is its fork",
+            hint="open the log in the child, after the fork; the parent keeps writing",
+        )
+
     def _check_offsets(self, end: int) -> None:
-        """InvalidRecordError where the log would end above the last offset that Kafka's format can hold."""
+        """Raise InvalidRecordError if the log would end above the last offset of Kafka's format."""
         if end > MAX_LONG:
             raise InvalidRecordError(
-                f"{self._tp} ends at offset {self._segments.end}: there are no offsets left above {MAX_LONG}",
+                f"{self._context.tp} ends at offset {self._segments.end}: there are no offsets left above {MAX_LONG}",
                 hint="append to another topic",
             )
 
     def store(
         self,
         data: bytes | bytearray,
-        facts: Sequence[BatchTuple],
-        greatest: int,
-        end: int,
+        facts: BatchTuple,
+        crc: int,
         now_ms: int,
+        batches: Sequence[BatchTuple] = (),
         *,
         answer: PreparedBatches | None = None,
         bases: Sequence[int] | None = None,
         reserved: bool = False,
     ) -> bool:
-        """Writes, rolling first if it is time; returns whether it rolled. The lock is held, ``check_writable`` passed.
+        """Write, rolling first if it is time; return whether it rolled. The lock is held, ``check_writable`` passed.
 
-        ``answer`` is what the producer state said, ``bases`` the offsets of its batches (None: those that they had).
-        ``reserved``: the end of a transaction, for which the disk reserve is kept, too.
+        ``facts``, ``crc`` and ``batches`` are those of :meth:`ActiveSegment.append`. ``answer`` is the result of the
+        producer state, ``bases`` the offsets of its batches (None: those that they had). ``reserved``: the batch
+        may use the disk reserve, which is also kept for the end of a transaction.
         """
-        condition, segments = self._condition, self._segments
-        token = None
-        first = not self._beginning.begun and segments.empty
-        if condition.upload is not None:
-            condition.check_continues(segments.end)
-        if first:
-            token = self._beginning.need()
-        if self._leadership.unassigned:  # a cut took the entry of the epoch that goes on
-            self._leadership.assign(segments.end)
-        active = segments.active
+        context, segments = self._context, self._segments
+        size, last, _, _, greatest = facts
+        first = not context.begun and segments.empty
+        upload = context.upload
+        if upload is not None and (upload.fenced or segments.end < upload.end_offset):
+            context.check_writable()
+            context.check_continues(segments.end)
+        token = self._beginning.need() if first else None
+        if context.unassigned:  # a cut took the entry of the epoch that goes on
+            context.assign_epoch(segments.end)
+        active, reason = segments.active, None
         if not reserved and self._keeps_reserve:
-            self._reserve.take(len(data))
-        reason = active.roll_reason(len(data), greatest, end - 1, now_ms)
+            reserve = self._reserve
+            reserve.left -= size
+            if reserve.left < 0:
+                reserve.refill()
+        if (
+            active.size_bytes + size > active.segment_bytes
+            or greatest > active.time_bound
+            or now_ms >= active.clock_bound
+            or last > active.offset_bound
+        ):
+            reason = active.roll_reason(size, greatest, last, now_ms)
         if reason is not None:
-            self._roller.roll_now(reason, now_ms)
-            active = segments.active
-            if end - 1 - active.base_offset > MAX_RELATIVE_OFFSET:
+            self._maintenance.roll_now(reason, now_ms)
+            active, crc = segments.active, kernels.crc32c(data)
+            if last - active.base_offset > MAX_RELATIVE_OFFSET:
                 raise InvalidRecordError(
-                    f"{self._tp}: offsets {active.base_offset} to {end} do not fit into one segment",
+                    f"{self._context.tp}: offsets {active.base_offset} to {last + 1} do not fit into one segment",
                     hint="append fewer batches at once",
                 )
-        condition.resume_at = segments.end
-        condition.under_way = APPEND
+        context.resume_at = segments.end
+        context.under_way = APPEND
         try:
-            active.append(data, facts, self._leadership.epoch, now_ms)
-            segments.end = end
+            active.append(data, facts, crc, context.epoch, now_ms, batches=batches)
+            segments.end = last + 1
             if self._producers.state is not None:
                 self._settle_producers(answer, bases)
             if first:
@@ -265,32 +294,31 @@ class Appender:
         except BaseException as error:
             self._break_off(error)
             raise
-        condition.under_way = None
-        if first:
-            self._beginning.begun = True
+        context.under_way = None
+        context.begun = True  # also where an interrupt came before this line the last time
         return reason is not None
 
     def _break_off(self, error: BaseException) -> None:
-        """Takes the partition offline if the disk failed. The lock is held.
+        """Take the partition offline if the disk failed. The lock is held.
 
         A full disk, or a file that could not be opened, left the log as it was. After an interrupt, which may come
-        in here too, ``under_way`` stays set, and whoever has the lock next cuts the append back.
+        in here too, ``under_way`` stays set, and the next holder of the lock cuts the append back.
         """
         if isinstance(error, DiskFullError | TooManyOpenFilesError):
-            self._condition.under_way = None
+            self._context.under_way = None
         elif isinstance(error, FencedError):  # the record must not stay: its offset may be another one's
-            self._condition.settle()
-            if self._condition.offline is not None:
-                why = self._condition.offline.message
+            self._context.settle()
+            if self._context.offline is not None:
+                why = self._context.offline.message
                 raise LocalIOError(
-                    f"{self._tp}: the record of a refused append could not be taken back: {why}",
+                    f"{self._context.tp}: the record of a refused append could not be taken back: {why}",
                     hint="it may be kept: read the end of the partition before it is appended again",
                 ) from error
         elif isinstance(error, LocalIOError):
-            self._condition.go_offline(error)
+            self._context.go_offline(error)
 
     def _settle_producers(self, answer: PreparedBatches | None, bases: Sequence[int] | None) -> None:
-        """The bytes are written. If the transaction index cannot be, what is stable stays where it was."""
+        """Apply a written batch to the producer state. If the transaction index fails, the stable offset stays."""
         state = self._producers.state
         completed = () if answer is None or state is None else state.apply(answer, bases)
         aborted = [txn.index_entry for txn in completed if txn.index_entry is not None]
@@ -298,27 +326,27 @@ class Appender:
             try:
                 self._segments.active.append_aborted(aborted)
             except TieredError as error:
-                self._condition.go_offline(error)
-                raise self._condition.offline_error(error) from error
+                self._context.go_offline(error)
+                raise self._context.offline_error(error) from error
             self._segments.new_names = True
         self._producers.settle(completed)
 
     def _metadata(self, base: int, timestamp: int, end: int) -> RecordMetadata:
-        return RecordMetadata(self._tp.topic, self._tp.partition, base, timestamp, end)
+        return RecordMetadata(self._context.tp.topic, self._context.tp.partition, base, timestamp, end)
 
     def settle_append(self, rolled: bool) -> None:
-        """What an append leaves to do without the lock: a segment that it sealed, and ``flush.messages``."""
+        """Flush, without the partition's lock, a segment that an append sealed, and for ``flush.messages``."""
         if rolled:
             try:
-                self._flusher.flush_to(self._segments.active.base_offset)
+                self._durability.flush_to(self._segments.active.base_offset)
             except NotDurableError as error:  # the record is in the log, the next flush is the segment's, too
-                LOGGER.warning("sealed_segment_not_flushed partition=%s error=%s", self._tp, error)
-        if self._segments.end - self._flusher.flushed >= self._flush_messages:
-            self._flusher.flush_to(self._segments.end)
+                LOGGER.warning("sealed_segment_not_flushed partition=%s error=%s", self._context.tp, error)
+        if self._segments.end - self._durability.flushed >= self._flush_messages:
+            self._durability.flush_to(self._segments.end)
 
 
 def _producer_of(piece: bytes | bytearray, fact: BatchFacts) -> ProducerBatch | None:
-    """Of a settled batch; its header is looked at only if there is a producer."""
+    """Return the producer of a batch, None without one. Only then the header is decoded."""
     if piece[PRODUCER_ID] == NO_PRODUCER:
         return None
     return read_producer(read_header(piece), memoryview(piece), timestamp=fact.max_timestamp)

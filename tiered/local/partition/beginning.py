@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from tiered.errors import FencedError
 from tiered.local.disk.uploads import PartitionUpload
-from tiered.local.partition.surroundings import Shared
+from tiered.local.partition.context import PartitionContext
 
 BEGIN_PATIENCE_S = 5.0
 """How long the first append to a log without records waits for the uploader that claims it just now; once."""
@@ -30,39 +30,22 @@ class Beginning:
 
     ``granted`` is the proof under which this process knows where the log begins, and the claim epoch that goes with it:
     whoever asked the bucket sets it. After a newer proof only the note of a newer epoch counts, not an old one's.
-    ``begun``: the log holds records, or has held some since it was opened; what it holds was given its offsets before.
     """
 
-    __slots__ = (
-        "_claims",
-        "_clock",
-        "_condition",
-        "_segments",
-        "_tp",
-        "_uploads",
-        "_was_patient",
-        "begun",
-        "granted",
-    )
+    __slots__ = ("_context", "_was_patient", "granted")
 
-    def __init__(self, shared: Shared) -> None:
-        self.begun = not shared.segments.empty
+    def __init__(self, context: PartitionContext) -> None:
         self.granted: tuple[str | None, int] = (None, NO_EPOCH)
-        self._tp = shared.segments.tp
-        self._clock = shared.around.clock
-        self._claims = shared.around.claims
-        self._uploads = shared.around.uploads
-        self._condition = shared.condition
-        self._segments = shared.segments
+        self._context = context
         self._was_patient = False
 
     def wait(self) -> None:
         """Waits, once, for an uploader that claims this log without records just now. No lock is held."""
-        if self.begun or self._was_patient or not self._segments.empty:
+        if self._context.begun or self._was_patient or not self._context.segments.empty:
             return
-        clock = self._clock
+        clock = self._context.clock
         deadline = clock.monotonic() + BEGIN_PATIENCE_S
-        while self.obstacle(self._segments.end):
+        while self.obstacle(self._context.segments.end):
             if clock.monotonic() >= deadline:
                 self._was_patient = True
                 return  # the append itself is refused
@@ -70,7 +53,7 @@ class Beginning:
 
     def need(self) -> str | None:
         """The proof beside which the first record may be written. The partition's lock is held."""
-        end = self._segments.end
+        end = self._context.segments.end
         token = self.token()  # before the obstacles: a proof that comes between the two is found afterwards
         why = self.obstacle(end)
         if why:
@@ -84,21 +67,21 @@ class Beginning:
         says whether appends go on.
         """
         if self.token() != token:
-            condition = self._condition
-            condition.upload = replace(condition.upload or PartitionUpload(0), fenced=True)
-            raise self.lost(self._segments.active.base_offset)
+            context = self._context
+            context.upload = replace(context.upload or PartitionUpload(0), fenced=True)
+            raise self.lost(self._context.segments.active.base_offset)
 
     def token(self) -> str | None:
         """The proof of the last claim that this directory made or may have made; None if there is none."""
-        return self._claims.of(self._tp).token
+        return self._context.around.claims.of(self._context.tp).token
 
     def obstacle(self, end: int) -> str:
         """Why an empty log that ends at ``end`` must not take a record now, ``""`` if nothing is in the way."""
-        proof = self._claims.find(self._tp)
+        proof = self._context.around.claims.find(self._context.tp)
         token, epoch = self.granted
         if proof is None or (proof.token is not None and proof.token == token):
             return ""
-        noted = self._uploads.read().get(self._tp)
+        noted = self._context.around.uploads.read().get(self._context.tp)
         if noted is not None and noted.end_offset <= end and noted.claim_epoch > epoch:
             return ""
         if proof.token is None and proof.restored_from is None:
@@ -108,14 +91,14 @@ class Beginning:
     def refusal(self, end: int, why: str) -> FencedError:
         """What an append is answered; ``why`` is an obstacle."""
         return FencedError(
-            f"{self._tp} has no records on this disk: {why}, which may be above offset {end}",
+            f"{self._context.tp} has no records on this disk: {why}, which may be above offset {end}",
             hint="open the log with its remote=, which asks the bucket; `tiered status` shows the claim",
         )
 
     def lost(self, end: int) -> FencedError:
         """A claim was made while the first record was written."""
         return FencedError(
-            f"{self._tp}: an uploader claimed it for this directory while its first record was written at offset {end}:"
-            " the record was taken back",
+            f"{self._context.tp}: an uploader claimed it for this directory while its first record was written"
+            f" at offset {end}: the record was taken back",
             hint="append again in a moment; if it is refused then, `tiered repair rejoin` sets this disk's files aside",
         )

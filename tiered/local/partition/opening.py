@@ -10,15 +10,15 @@ from tiered.local.disk.names import SPARSE_NAME
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.local.disk.volume import ensure_topic_id
+from tiered.local.partition.context import DirectoryContext
 from tiered.local.partition.partition import PartitionLog
-from tiered.local.partition.surroundings import Surroundings
 from tiered.local.partition.writer import PartitionWriter
 from tiered.local.recovery.recovery import UNKNOWN_POINT, Recovery
 from tiered.model import TopicPartition
 
 
 def open_writer(
-    around: Surroundings,
+    around: DirectoryContext,
     path: Path,
     tp: TopicPartition,
     topic: TopicInfo,
@@ -56,8 +56,7 @@ def open_writer(
         around,
         path,
         tp,
-        topic_id=topic.topic_id,
-        config=topic.config,
+        topic=topic,
         epochs=epochs,
         loaded=loaded,
         start_offset=start,
@@ -69,11 +68,11 @@ def open_writer(
     if clean:
         writer.segments.note_opened()
     else:
-        writer.flusher.flush_recovered()
+        writer.durability.flush_recovered()
     return writer
 
 
-def writable_log(around: Surroundings, writer: PartitionWriter) -> PartitionLog:
+def writable_log(around: DirectoryContext, writer: PartitionWriter) -> PartitionLog:
     """The face of a partition that this process writes."""
     return PartitionLog(
         around.files,
@@ -81,6 +80,6 @@ def writable_log(around: Surroundings, writer: PartitionWriter) -> PartitionLog:
         writer.config,
         clock=around.clock,
         upload=lambda: writer.upload,
-        recovery_point=lambda: writer.flusher.flushed,
+        recovery_point=lambda: writer.durability.flushed,
         buffer_bytes=around.config.read_buffer_bytes,
     )

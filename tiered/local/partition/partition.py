@@ -89,7 +89,7 @@ class PartitionLog:
         if writer is not None:
             if os.getpid() != self._pid:
                 self._check_process()
-            segments, upload, flushed = writer.segments, writer.condition.upload, writer.flusher.flushed
+            segments, upload, flushed = writer.segments, writer.context.upload, writer.durability.flushed
             local_start, log_start, end = segments.local_start, segments.log_start, segments.end
         else:
             view = self.view()
@@ -115,7 +115,7 @@ class PartitionLog:
         """As :meth:`append` of its records; None, with nothing appended, where each has to be looked at."""
         return self.to_write().appender.append_packed(batch)
 
-    def append_as_producer(self, records: Sequence[NewRecord], stamp: ProducerStamp) -> RecordMetadata:
+    def append_as_producer(self, records: Sequence[object], stamp: ProducerStamp) -> RecordMetadata:
         """One atomic batch of an open transaction, as :meth:`append`; readers of ``read_committed`` wait for its end.
 
         Raises as :meth:`append` and, where the producer breaks its order, OutOfOrderSequenceError,
@@ -209,14 +209,14 @@ class PartitionLog:
 
         LocalIOError if fsync fails: the partition goes offline, since the kernel may have thrown the pages away.
         """
-        self.to_write().flusher.flush()
+        self.to_write().durability.flush()
 
     def roll(self, base_offset: int | None = None) -> bool:
         """Seals the active segment, durably, if it holds records; returns whether it did.
 
         ``base_offset``: where the new segment begins, at or above the end; ConfigError below it.
         """
-        return self.to_write().roller.roll(base_offset=base_offset)
+        return self.to_write().maintenance.roll(base_offset=base_offset)
 
     def sealed_segments(self, start_offset: int = 0) -> list[SealedLocalSegment]:
         """Sealed, durable segments that end above ``start_offset``, ascending; each a ``model.SealedSegment``."""
@@ -230,14 +230,14 @@ class PartitionLog:
 
         On a tiered log never above the committed end (:meth:`set_uploaded`), whatever ``offset`` says.
         """
-        return self.to_write().retention.delete_local_before(offset)
+        return self.to_write().maintenance.delete_local_before(offset)
 
     def truncate_to(self, offset: int, *, below_uploaded: bool = False) -> None:
         """The log ends at ``offset`` and forgets what came after, durably; a batch that reaches beyond goes whole.
 
         ConfigError below what the bucket holds, unless ``below_uploaded``.
         """
-        self.to_write().truncation.truncate_to(offset, below_uploaded=below_uploaded)
+        self.to_write().maintenance.truncate_to(offset, below_uploaded=below_uploaded)
 
     def set_uploaded(
         self, end_offset: int, claim_epoch: int = -1, fenced: bool = False, start_offset: int = -1
@@ -251,7 +251,7 @@ class PartitionLog:
         ``producers``: those of the log so far, as a ``.snapshot`` file: repetitions are recognised, transactions that
         are open there stay open.
         """
-        self.to_write().truncation.start_at(offset, leader_epoch, producers)
+        self.to_write().maintenance.start_at(offset, leader_epoch, producers)
 
     def begin_under(self, token: str | None, claim_epoch: int) -> None:
         """The bucket has granted the claim with this proof, and this log begins where it says: records may come."""
@@ -269,7 +269,7 @@ class PartitionLog:
 
     def apply_retention(self) -> list[int]:
         """One pass of the local retention rules now; returns the bases that left the disk."""
-        return self.to_write().retention.apply_retention(self._clock.now_ms())
+        return self.to_write().maintenance.apply_retention(self._clock.now_ms())
 
     def view(self) -> View:
         """What a read that begins now may see."""

@@ -19,7 +19,7 @@ from tiered.format.batch_scanner import NO_LIMIT, Offsets
 from tiered.format.keys import snapshot_name
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 from tiered.local.disk.names import PLAIN_NAME, snapshot_offsets, tells_nothing, tells_of_producers
-from tiered.local.partition.surroundings import Shared
+from tiered.local.partition.context import PartitionContext
 from tiered.local.segment.indexes import SegmentIndexes
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.side_files import UNKNOWN_SNAPSHOT, SnapshotFacts
@@ -56,40 +56,27 @@ class Replayable(Protocol):
 class PartitionProducers:
     """Not thread-safe: the partition's lock is held. ``state`` None: no producer was ever seen."""
 
-    __slots__ = (
-        "_birth",
-        "_clock",
-        "_condition",
-        "_directory",
-        "_files",
-        "_marked",
-        "_on_disk",
-        "_plain_end",
-        "_segments",
-        "state",
-        "unsure",
-    )
+    __slots__ = ("_birth", "_context", "_directory", "_marked", "_on_disk", "_plain_end", "state", "unsure")
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, context: PartitionContext) -> None:
         self.state: ProducerState | None = None
         self.unsure: CorruptionError | None = None  # the damage that kept the state from being what was written
-        self._clock = shared.around.clock
-        self._condition = shared.condition
-        self._segments = shared.segments
-        self._files = shared.around.files
-        self._directory = shared.segments.directory
+        self._context = context
+        self._directory = context.segments.directory
         self._on_disk = False  # a snapshot tells a recovery that there are producers
         self._birth: int | None = None
         self._plain_end = 0  # the newest empty snapshot of a log without producers, or the start of the log
-        self._marked = self._files.state(self._directory / PLAIN_NAME) is not None
+        self._marked = self._context.files.state(self._directory / PLAIN_NAME) is not None
 
     def load(self, *, met: bool) -> None:
         """After opening: the state at the end if a snapshot tells of producers, or if the recovery ``met`` one."""
-        segments = self._segments
+        segments = self._context.segments
         stats = segments.active.stats
         rolled = bool(segments.sealed) or (stats is not None and stats.producers > 0)
-        unknown = rolled and tells_nothing(self._files, self._directory)  # a roll, and a close, leave a snapshot
-        self.rebuild(some=met or unknown or tells_of_producers(self._files, self._directory))
+        unknown = rolled and tells_nothing(
+            self._context.files, self._directory
+        )  # a roll, and a close, leave a snapshot
+        self.rebuild(some=met or unknown or tells_of_producers(self._context.files, self._directory))
         if unknown and self.state is not None and not len(self.state) and segments.first_base == 0:
             self.forget(0)  # all of it was looked at: nobody ever wrote
             self.rebuild(some=False)
@@ -99,12 +86,12 @@ class PartitionProducers:
 
         ``afresh``: what is known now counts for nothing.
         """
-        segments = self._segments
+        segments = self._context.segments
         if not some:
             self._load_plain([segment.base_offset for segment in segments.all])
             return
         start = segments.log_start
-        tiered = self._condition.upload is not None
+        tiered = self._context.upload is not None
         floor = min(start, segments.first_base - 1) if tiered else start
         self._replay_all(segments.all, floor=floor, whole=not tiered or segments.first_base == 0, afresh=afresh)
 
@@ -116,38 +103,38 @@ class PartitionProducers:
         answer = state.prepare(batches, origin)
         if isinstance(answer, PreparedBatches):
             if not self._on_disk:
-                self._begin(self._segments.end)
+                self._begin(self._context.segments.end)
             self.state = state
         return answer
 
     def _fresh(self) -> ProducerState:
         """Of a log without producers so far."""
-        start = self._segments.log_start
+        start = self._context.segments.log_start
         state = ProducerState(start)
-        state.load(ProducerSnapshot(self._segments.end), log_start=start, now_ms=0)
+        state.load(ProducerSnapshot(self._context.segments.end), log_start=start, now_ms=0)
         return state
 
     def _begin(self, end: int) -> None:
         """The log has producers from ``end`` on; durable before the first of their batches is written."""
-        lasting = {end} if self._files.state(self._directory / snapshot_name(end)) is not None else set()
-        if self._condition.upload is not None:
+        lasting = {end} if self._context.files.state(self._directory / snapshot_name(end)) is not None else set()
+        if self._context.upload is not None:
             # Where a segment begins it says that what came before is none of that segment's: it stays.
-            lasting.add(self._segments.active.base_offset)
+            lasting.add(self._context.segments.active.base_offset)
         self._unmark()
         for offset in sorted({*lasting, end}):
-            self._files.replace(self._directory / snapshot_name(offset), NO_PRODUCERS)
+            self._context.files.replace(self._directory / snapshot_name(offset), NO_PRODUCERS)
         self._on_disk, self._birth = True, None if end in lasting else end
 
     def _unmark(self) -> None:
         if self._marked:
-            self._files.unlink(self._directory / PLAIN_NAME)
-            self._files.sync_directory(self._directory)
+            self._context.files.unlink(self._directory / PLAIN_NAME)
+            self._context.files.sync_directory(self._directory)
             self._marked = False
 
     def settle(self, completed: Iterable[CompletedTxn]) -> None:
         """The append is complete, up to the end."""
         if self.state is not None:
-            self.state.settle(completed, self._segments.end)
+            self.state.settle(completed, self._context.segments.end)
 
     def stable_offset(self) -> int | None:
         """The first offset of the oldest open transaction, else the end; None: no producer was ever seen.
@@ -156,7 +143,7 @@ class PartitionProducers:
         """
         if self.unsure is not None:
             raise self.unsure
-        return None if self.state is None else self.state.last_stable_offset(self._segments.end)
+        return None if self.state is None else self.state.last_stable_offset(self._context.segments.end)
 
     def entries(self) -> tuple[ProducerEntry, ...]:
         """What each producer wrote last, by rising id, as this log would tell it its next sequence."""
@@ -190,11 +177,11 @@ class PartitionProducers:
         """Whether it is there."""
         path = self._directory / snapshot_name(pending.offset)
         try:
-            self._files.replace(path, data)
+            self._context.files.replace(path, data)
             state.snapshot_taken(pending.offset)
             self._on_disk = self._on_disk or bool(pending.entries)
             if self._birth not in (None, pending.offset):
-                self._files.unlink(self._directory / snapshot_name(self._birth or 0))
+                self._context.files.unlink(self._directory / snapshot_name(self._birth or 0))
             self._birth = None
         except TieredError as error:
             LOGGER.warning("snapshot_failed path=%s error=%s", path, error)
@@ -207,16 +194,16 @@ class PartitionProducers:
             return
         try:
             if not self._marked:
-                self._files.patch(self._directory / PLAIN_NAME, b"", 0, sync=False)
+                self._context.files.patch(self._directory / PLAIN_NAME, b"", 0, sync=False)
                 self._marked = True
-            self._files.patch(self._directory / snapshot_name(end), NO_PRODUCERS, 0, sync=False)
+            self._context.files.patch(self._directory / snapshot_name(end), NO_PRODUCERS, 0, sync=False)
             self._plain_end = end
         except TieredError as error:
             LOGGER.warning("snapshot_failed directory=%s offset=%d error=%s", self._directory, end, error)
 
     def raise_log_start(self) -> None:
         """Records below the log start are gone; the snapshots of their segments leave with them."""
-        start = self._segments.log_start
+        start = self._context.segments.log_start
         self._plain_end = max(self._plain_end, start)
         if self.state is not None:
             self.state.raise_log_start(start)
@@ -232,15 +219,15 @@ class PartitionProducers:
 
     def _load_plain(self, bases: Sequence[int]) -> None:
         """A log without producers, as it was found or cut: its stray snapshots go, one at its end is there."""
-        log_start, end = self._segments.log_start, self._segments.end
-        offsets = snapshot_offsets(self._files, self._directory)
+        log_start, end = self._context.segments.log_start, self._context.segments.end
+        offsets = snapshot_offsets(self._context.files, self._directory)
         gone = set(out_of_range(offsets, log_start, end))
         gone.update(stray(set(offsets) - gone, bases))
         for offset in set(offsets) - gone:  # they are not fsynced: a power cut may have torn them
-            if self._files.read(self._directory / snapshot_name(offset)) != NO_PRODUCERS:
+            if self._context.files.read(self._directory / snapshot_name(offset)) != NO_PRODUCERS:
                 gone.add(offset)
         for offset in sorted(gone):
-            self._files.unlink(self._directory / snapshot_name(offset))
+            self._context.files.unlink(self._directory / snapshot_name(offset))
         left = set(offsets) - gone
         self._plain_end = max(left, default=log_start)
         for point in (end,) if left else points_of_rebuild(bases, end):
@@ -252,25 +239,25 @@ class PartitionProducers:
         ``whole``: nothing but the segments and their snapshots tells of producers. Else a snapshot at the base of a
         segment, made without one from before it, would say of what the bucket holds that nothing was open there.
         """
-        log_start, end = self._segments.log_start, self._segments.end
+        log_start, end = self._context.segments.log_start, self._context.segments.end
         if self._birth is not None and end <= self._birth:
-            self._files.unlink(self._directory / snapshot_name(self._birth))
+            self._context.files.unlink(self._directory / snapshot_name(self._birth))
             self.forget(0)
             self._load_plain([segment.base_offset for segment in segments])
             return
         self._unmark()
         bases = [segment.base_offset for segment in segments]
-        offsets = snapshot_offsets(self._files, self._directory)
+        offsets = snapshot_offsets(self._context.files, self._directory)
         gone = set(out_of_range(offsets, floor, end))
         gone.update(stray(set(offsets) - gone, bases))
         for offset in sorted(gone):
-            self._files.unlink(self._directory / snapshot_name(offset))
+            self._context.files.unlink(self._directory / snapshot_name(offset))
         state = None if afresh else self.state
         if state is not None and state.is_current(log_start, end):
             return
         state = self.state = ProducerState(log_start) if state is None else state
         found = self._newest(loadable(set(offsets) - gone, floor, end))
-        state.load(found, log_start=log_start, now_ms=self._clock.now_ms())
+        state.load(found, log_start=log_start, now_ms=self._context.clock.now_ms())
         self.unsure = None
         self._on_disk = found is not None
         if found is None or found.offset != self._birth:
@@ -283,19 +270,19 @@ class PartitionProducers:
             self._replay(state, segment, following)
         self.take(end)
         if found is not None and found.offset not in bases:  # stray now that there is one at the end
-            for offset in stray(snapshot_offsets(self._files, self._directory), bases):
-                self._files.unlink(self._directory / snapshot_name(offset))
+            for offset in stray(snapshot_offsets(self._context.files, self._directory), bases):
+                self._context.files.unlink(self._directory / snapshot_name(offset))
 
     def _newest(self, offsets: Iterable[int]) -> ProducerSnapshot | None:
         for offset in offsets:
             path = self._directory / snapshot_name(offset)
             try:
-                return ProducerSnapshot(offset, tuple(decode_snapshot(self._files.read(path))))
+                return ProducerSnapshot(offset, tuple(decode_snapshot(self._context.files.read(path))))
             except NotFoundError:
                 continue
             except CorruptionError as error:
                 LOGGER.warning("snapshot_deleted path=%s error=%s", path, error)
-                self._files.unlink(path)
+                self._context.files.unlink(path)
         return None
 
     def _replay(self, state: ProducerState, segment: Replayable, following: Replayable | None) -> None:
@@ -304,7 +291,7 @@ class PartitionProducers:
         try:
             if not segment.size_bytes and segment.reach < 0:
                 return
-            with LogFile(self._files, segment.path) as log:
+            with LogFile(self._context.files, segment.path) as log:
                 offsets = Offsets(segment.base_offset, NO_LIMIT if following is None else following.base_offset)
                 position = 0
                 if start > segment.base_offset:

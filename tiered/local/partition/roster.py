@@ -18,9 +18,9 @@ from tiered.errors import CorruptionError, TieredError
 from tiered.format.keys import partition_dir
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.partition.context import DirectoryContext
 from tiered.local.partition.opening import open_writer, writable_log
 from tiered.local.partition.partition import PartitionLog
-from tiered.local.partition.surroundings import Surroundings
 from tiered.local.partition.writer import PartitionWriter
 from tiered.model import TopicPartition
 
@@ -55,7 +55,7 @@ class Roster:
     def __init__(
         self,
         directory: Path,
-        around: Surroundings,
+        around: DirectoryContext,
         *,
         topic_of: Callable[[str], TopicInfo],
         upload_of: Callable[[TopicPartition], PartitionUpload | None],
@@ -126,7 +126,7 @@ class Roster:
                 start=start,
                 upload=self._upload_of(tp),
             )
-            writer.retention.settle_start()
+            writer.maintenance.settle_start()
             self.writers[tp] = writer
             self.logs[tp] = writable_log(self._around, writer)
             self._sleeping.pop(tp, None)
@@ -167,7 +167,7 @@ class Roster:
     def recovery_points(self) -> dict[TopicPartition, int]:
         """Below which every record is durable."""
         with self._lock:
-            points = {tp: writer.flusher.recovery_point for tp, writer in self.writers.items()}
+            points = {tp: writer.durability.recovery_point for tp, writer in self.writers.items()}
             if self._aside:
                 points |= {tp: noted.end_offset for tp, noted in self._aside.items() if noted.end_offset >= 0}
             if self._sleeping:
@@ -200,7 +200,7 @@ class Roster:
         with self._lock:
             self.offline = self.offline or error
             for writer in self.writers.values():
-                writer.condition.go_offline_with_directory(error)
+                writer.context.go_offline_with_directory(error)
 
     def _wake(self, tp: TopicPartition) -> PartitionWriter:
         with self._lock:
@@ -220,7 +220,7 @@ class Roster:
                 )
             writer = self.adopt(tp, clean=True, recovery_point=end, start=start)
             if self.offline is not None:
-                writer.condition.go_offline_with_directory(self.offline)
+                writer.context.go_offline_with_directory(self.offline)
             return writer
 
 

@@ -10,9 +10,12 @@ from typing import cast
 
 from tiered.config import TopicConfig
 from tiered.errors import InvalidRecordError, InvalidTimestampError, RecordTooLargeError
-from tiered.format.batch import encode_batch, encode_stamped
+from tiered.format import kernels
+from tiered.format.batch import encode_batch
 from tiered.format.codecs import Codec, configured
+from tiered.format.header import LOG_APPEND_TIME_BIT, MAX_BATCH_BYTES, TRANSACTIONAL_BIT
 from tiered.format.kernels import Record
+from tiered.format.pure_kernels import NO_PRODUCER, BatchForm
 from tiered.model import NO_TIMESTAMP, NewRecord, PackedBatch
 
 NAMED_RECORDS = 3
@@ -31,44 +34,49 @@ class RecordRules:
         self._keyed = config.compacted
         self._before_ms = config.message_timestamp_before_max_ms
         self._after_ms = config.message_timestamp_after_max_ms
+        self.form: BatchForm | None = None  # of a batch that one call encodes; None: the topic wants it compressed
+        if self.codec is Codec.NONE:
+            attributes = LOG_APPEND_TIME_BIT if self.timestamp_type else 0
+            most = min(self.max_bytes, MAX_BATCH_BYTES)
+            self.form = BatchForm(self._keyed, most, attributes, False, False, self._before_ms, self._after_ms)
 
     def encode(
-        self, records: Sequence[NewRecord], now_ms: int, producer: tuple[int, int, int] = (-1, -1, -1)
+        self,
+        records: Sequence[object],
+        now_ms: int,
+        producer: tuple[int, int, int] = NO_PRODUCER,
+        *,
+        given: bool = False,
     ) -> tuple[bytearray, int, int, int]:
-        """One batch at offset 0 of no leader, and the first, least and greatest timestamp that its records report.
+        """Return one batch at offset 0 of no leader, and the first, least and greatest timestamp of its records.
 
-        ``producer``: id, epoch and base sequence of a transaction's batch. Raises as :meth:`settle`, ``encode_batch``
-        and :meth:`check_size` do.
+        ``producer``: id, epoch and base sequence of a transaction's batch. ``given``: records as ``append_many`` takes
+        them, each checked. Raises as :meth:`settle`, ``encode_batch`` and :meth:`check_size` do.
         """
-        logs_time = self.timestamp_type
-        if self.codec is Codec.NONE:
-            stamped = encode_stamped(
-                records,
-                now_ms,
-                timestamp_type=logs_time,
-                keyed=self._keyed,
-                most_bytes=self.max_bytes,
-                producer=producer,
-            )
-            if stamped is not None and logs_time:
-                return stamped[0], now_ms, now_ms, now_ms
-            if stamped is not None and self._are_in_time(stamped[2], stamped[3], now_ms):
-                return stamped
-        settled, least, greatest = self.settle(records, now_ms)
-        producer_id, producer_epoch, base_sequence = producer
-        data = encode_batch(
+        transactional = producer[0] >= 0
+        if self.form is not None:
+            form = self.form._replace(mutable=True, given=given)
+            if transactional:
+                form = form._replace(attributes=form.attributes | TRANSACTIONAL_BIT)
+            found = kernels.encode_batch(records, form, now_ms, now_ms, 0, -1, producer)
+            if found is not None:
+                data, facts, first = found[:3]
+                return cast("bytearray", data), first, facts[3], facts[4]
+        plain = [as_record(record) for record in records] if given else cast("Sequence[NewRecord]", records)
+        settled, least, greatest = self.settle(plain, now_ms)
+        encoded = encode_batch(
             settled,
             codec=self.codec,
             level=self.level,
-            timestamp_type=logs_time,
-            append_time_ms=now_ms if logs_time else -1,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            base_sequence=base_sequence,
-            transactional=producer_id >= 0,
+            timestamp_type=self.timestamp_type,
+            append_time_ms=now_ms if self.timestamp_type else -1,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            base_sequence=producer[2],
+            transactional=transactional,
         )
-        self.check_size(len(data), settled)
-        return bytearray(data), now_ms if logs_time else settled[0][2], least, greatest
+        self.check_size(len(encoded), settled)
+        return bytearray(encoded), now_ms if self.timestamp_type else settled[0][2], least, greatest
 
     def takes(self, batch: PackedBatch, now_ms: int) -> bool:
         """Whether :meth:`encode` would make the same bytes of its records, and refuse none."""
@@ -163,7 +171,8 @@ class RecordRules:
         return least, greatest
 
     def _are_in_time(self, least: int, greatest: int, now_ms: int) -> bool:
-        return now_ms - least <= self._before_ms and greatest - now_ms <= self._after_ms
+        """Return True if the topic takes records of these times, or does not look at them."""
+        return bool(self.timestamp_type) or (now_ms - least <= self._before_ms and greatest - now_ms <= self._after_ms)
 
     def _in_time(self, timestamp: int, now_ms: int) -> bool:
         return timestamp >= 0 and -self._after_ms <= now_ms - timestamp <= self._before_ms
@@ -178,6 +187,13 @@ class RecordRules:
             indexes=tuple(indexes),
             hint="see message.timestamp.before.max.ms and message.timestamp.after.max.ms",
         )
+
+
+def as_record(given: object) -> NewRecord:
+    """Return a record of ``append_many``, which was checked, as a ``NewRecord``."""
+    if isinstance(given, NewRecord):
+        return given
+    return NewRecord(*given) if isinstance(given, tuple) else NewRecord(cast("bytes", given))
 
 
 def _named(indexes: Sequence[int]) -> str:

@@ -1,34 +1,28 @@
 """A partition that is open for writing: its components, their lock, its beginning and its end.
 
 One lock guards all that changes (``_lock``, held by the components where they say so), never across an fsync of
-records. The flusher has a second one for those, taken before the first: ``flusher.lock``, then ``_lock``.
+records. ``durability`` has a second one for those, taken before the first: ``durability.lock``, then ``_lock``.
 """
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
-from uuid import UUID
 
 from tiered.config import TopicConfig
 from tiered.errors import LocalIOError, TieredError
 from tiered.format.coordinator_records import is_state_log
 from tiered.format.producer_snapshot import ProducerEntry
 from tiered.local.disk.epochs import LeaderEpochs
-from tiered.local.disk.plain_lock import PlainLock
+from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.local.partition.appender import Appender
 from tiered.local.partition.beginning import Beginning
-from tiered.local.partition.condition import Condition
-from tiered.local.partition.exchange import Exchange
-from tiered.local.partition.flusher import Flusher
-from tiered.local.partition.leadership import Leadership
+from tiered.local.partition.context import DirectoryContext, PartitionContext
+from tiered.local.partition.durability import Durability
 from tiered.local.partition.log_segments import LogSegments
+from tiered.local.partition.maintenance import Maintenance
 from tiered.local.partition.producers import PartitionProducers
-from tiered.local.partition.retention import Retention
-from tiered.local.partition.roller import Roller
-from tiered.local.partition.surroundings import Shared, Surroundings, Trash
-from tiered.local.partition.truncation import Truncation
 from tiered.local.segment.extents import Extent, View
 from tiered.local.segment.factory import FoundSegment, SegmentFactory
 from tiered.local.segment.seal import SEAL_SUFFIX, write_note
@@ -40,54 +34,42 @@ LOGGER = logging.getLogger("tiered.local")
 
 
 class PartitionWriter:
-    """Thread-safe. Callers talk to its components: ``appender``, ``flusher``, ``retention`` and so on."""
+    """Thread-safe. Callers talk to its components: ``appender``, ``durability``, ``maintenance`` and so on."""
 
     def __init__(
         self,
-        around: Surroundings,
+        around: DirectoryContext,
         directory: Path,
         tp: TopicPartition,
         *,
-        topic_id: UUID,
-        config: TopicConfig,
+        topic: TopicInfo,
         epochs: LeaderEpochs,
         loaded: list[FoundSegment],
         start_offset: int | None,
         recovery_point: int,
     ) -> None:
         self.tp = tp
-        self.topic_id = topic_id
+        self.topic_id = topic.topic_id
         self.directory = directory
         self.epochs = epochs
-        self._files = around.files
-        self._lock = PlainLock()
         self._ended_clean = False  # until a close has ended, which an interrupt may keep it from
-        tiered = around.config.remote and not is_state_log(tp.topic)
-        self.condition = Condition(tp, upload=PartitionUpload(0) if tiered else None, failed=around.failed)
         factory = SegmentFactory(
-            around.files, around.ids, directory, tp, topic_id=topic_id, epochs=epochs, config=config
+            around.files, around.ids, directory, tp, topic_id=topic.topic_id, epochs=epochs, config=topic.config
         )
         self.segments = LogSegments(
             around.files, factory, loaded, start_offset=start_offset, now_ms=around.clock.now_ms()
         )
-        self.shared = shared = Shared(
-            around,
-            self._lock,
-            self.condition,
-            self.segments,
-            Leadership(tp, epochs, self.condition, self.segments.end),
-            Trash(around.files, around.clock, self._lock),
+        upload = PartitionUpload(0) if around.config.remote and not is_state_log(tp.topic) else None
+        self.context = context = PartitionContext(around, self.segments, epochs, upload)
+        self.beginning = beginning = Beginning(context)
+        self.producers = producers = PartitionProducers(context)
+        self.durability = durability = Durability(context, flushed=recovery_point)
+        self.maintenance = Maintenance(context, durability=durability, producers=producers)
+        context.mend = self.maintenance.mend
+        self.appender = Appender(
+            context, durability=durability, maintenance=self.maintenance, producers=producers, beginning=beginning
         )
-        self.beginning = beginning = Beginning(shared)
-        self.producers = producers = PartitionProducers(shared)
-        self.flusher = flusher = Flusher(shared, flushed=recovery_point)
-        self.roller = roller = Roller(shared, flusher=flusher, producers=producers)
-        self.appender = Appender(shared, flusher=flusher, roller=roller, producers=producers, beginning=beginning)
-        self.retention = Retention(shared, flusher=flusher, roller=roller, producers=producers)
-        self.truncation = Truncation(shared, flusher=flusher, producers=producers, beginning=beginning)
-        self.condition.mend = self.truncation.mend
-        self.exchange = Exchange(shared, flusher=flusher)
-        self._take_over(config)
+        self._take_over(topic.config)
 
     @property
     def config(self) -> TopicConfig:
@@ -97,7 +79,7 @@ class PartitionWriter:
     @property
     def upload(self) -> PartitionUpload | None:
         """What the uploader last told, None while the log is not tiered."""
-        return self.condition.upload
+        return self.context.upload
 
     @property
     def end_offset(self) -> int:
@@ -112,7 +94,7 @@ class PartitionWriter:
     @property
     def sealed(self) -> tuple[SealedLocalSegment, ...]:
         """Sealed segments whose files are durable."""
-        return self.flusher.durable_segments
+        return self.durability.durable_segments
 
     @property
     def preallocated(self) -> bool:
@@ -122,108 +104,108 @@ class PartitionWriter:
     @property
     def cuts(self) -> int:
         """How often the log was cut since the open; no cut is under way when this returns."""
-        with self._lock:
+        with self.context.lock:
             return self.segments.cuts
 
     @property
     def trash_bytes(self) -> int:
         """Bytes of files that wait for their ``file.delete.delay.ms``."""
-        return self.shared.trash.size_bytes
+        return self.context.deleted.size_bytes
 
     def view(self) -> View:
         """What a read that begins now may see."""
         segments = self.segments
-        with self._lock:
-            self.condition.check_readable()
+        with self.context.lock:
+            self.context.check_readable()
             active, end = segments.active, segments.end
             tail = Extent(active.base_offset, end, active.size_bytes, active.max_timestamp, active)
             return View(self.tp, segments.local_start, end, segments.extents, tail, segments.dense)
 
     def stable_offset(self) -> int | None:
         """As :meth:`PartitionProducers.stable_offset`."""
-        with self._lock:
-            self.condition.check_open()
+        with self.context.lock:
+            self.context.check_open()
             return self.producers.stable_offset()
 
     def live_producers(self) -> tuple[ProducerEntry, ...]:
         """As :meth:`PartitionProducers.entries`."""
-        with self._lock:
-            self.condition.check_open()
+        with self.context.lock:
+            self.context.check_open()
             return self.producers.entries()
 
     def open_txns(self) -> list[OpenTxn]:
         """Transactions without marker, by first offset."""
-        with self._lock:
-            self.condition.check_open()
+        with self.context.lock:
+            self.context.check_open()
             return self.producers.open_txns()
 
     def load_producers(self, *, met: bool) -> None:
         """After loading: the state at the end if a snapshot tells of producers, or if the recovery ``met`` one."""
-        with self._lock:
+        with self.context.lock:
             self.producers.load(met=met)
 
     def set_uploaded(self, upload: PartitionUpload) -> None:
         """What the bucket holds; a committed end never goes back."""
-        with self._lock:
-            self.condition.tell_upload(upload)
+        with self.context.lock:
+            self.context.tell_upload(upload)
 
     def new_leader_epoch(self, epoch: int) -> None:
         """Records appended from here on carry ``epoch``, which must be greater than all before."""
-        with self._lock:
-            self.condition.check_writable(fenced_too=False)
-            self.shared.leadership.lead(epoch, self.segments.end)
+        with self.context.lock:
+            self.context.check_writable(fenced_too=False)
+            self.context.lead(epoch, self.segments.end)
 
     def configure(self, config: TopicConfig) -> None:
         """Takes over changed settings at once; those of index files begin with the next segment."""
-        with self._lock:
+        with self.context.lock:
             self.segments.configure(config)
             self._take_over(config)
 
     def _take_over(self, config: TopicConfig) -> None:
         self.appender.configure(config)
-        self.flusher.interval_ms = config.flush_ms
-        self.shared.trash.delay_ms = config.file_delete_delay_ms
+        self.durability.interval_ms = config.flush_ms
+        self.context.deleted.delay_ms = config.file_delete_delay_ms
 
     def check_caller(self) -> None:
         """Raises ReentrantCallError in a thread that is inside a flush, an append or another change of it."""
-        self.flusher.lock.check_caller()
-        self._lock.check_caller()
+        self.durability.lock.check_caller()
+        self.context.lock.check_caller()
 
     def close(self, timeout_seconds: float) -> bool:
         """Durable and trimmed; returns whether all of it is. LocalIOError if a thread does not let go in time."""
-        if not self.flusher.lock.hold(timeout_seconds):  # which raises in the thread that is inside a flush
+        if not self.durability.lock.hold(timeout_seconds):  # which raises in the thread that is inside a flush
             raise LocalIOError(f"{self.tp}: an fsync has not returned for {timeout_seconds} s")
-        self.flusher.lock.release()
-        if not self._lock.hold(timeout_seconds):
+        self.durability.lock.release()
+        if not self.context.lock.hold(timeout_seconds):
             raise LocalIOError(f"{self.tp}: a write has not returned for {timeout_seconds} s")
         try:
-            self.condition.ending = True  # no append gets in between this and the seal
-            if not self.condition.closed:
-                self.condition.settle()
+            self.context.ending = True  # no append gets in between this and the seal
+            if not self.context.closed:
+                self.context.settle()
         finally:
-            self._lock.release()
-        if self.condition.closed:
+            self.context.lock.release()
+        if self.context.closed:
             return self._ended_clean
-        clean = self.condition.offline is None
+        clean = self.context.offline is None
         try:
             if clean and self.segments.as_opened():
-                with self._lock:
+                with self.context.lock:
                     self.producers.take(self.segments.end)
             elif clean:
-                with self._lock:
+                with self.context.lock:
                     active = self.segments.active
                     active.seal()
                     active.note_producers(self.producers.take(self.segments.end))
-                self.flusher.flush_closing()
+                self.durability.flush_closing()
                 if active.stats is not None and active.size_bytes:
                     active.stats.first_append_ms = active.first_append_ms
-                    write_note(self._files, active.path.with_suffix(SEAL_SUFFIX), active.noted())
+                    write_note(self.context.files, active.path.with_suffix(SEAL_SUFFIX), active.noted())
         except TieredError as error:
             LOGGER.warning("close_failed partition=%s error=%s", self.tp, error)
             clean = False
         finally:
-            with self._lock:
-                self.condition.closed = True
+            with self.context.lock:
+                self.context.closed = True
                 for segment in (*self.segments.closing, self.segments.active):
                     segment.close()
         self._ended_clean = clean

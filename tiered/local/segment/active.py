@@ -1,7 +1,7 @@
 """The active segment: the only file that grows, its two indexes, and its running totals.
 
-The copies of the indexes in memory are the truth; their files are written along, preallocated with zeros as Kafka
-does, and written whole and trimmed at the seal. An index write that fails therefore costs nothing but that.
+The copies of the indexes in memory are the truth; their files follow, preallocated with zeros as Kafka does, and are
+written whole and trimmed at the seal. An index write that fails therefore costs nothing but that.
 
 With ``preallocate`` the ``.log`` has its full length from the beginning, too: zeros behind what was appended, cut off
 at the seal, or by the recovery after a crash. An active segment that is opened again grows as it is, as in Kafka.
@@ -69,28 +69,28 @@ class ActiveSegment:
 
     __slots__ = (  # Python shares no keys of so many attributes: each segment's own dict took 1,500 bytes
         "_aborted",
-        "_clock_bound",
         "_files",
         "_full",
         "_index_handles",
         "_interval",
         "_jitter_ms",
         "_known",
+        "_last_offset",
         "_log",
         "_lost",
         "_made",
         "_max_offsets",
         "_max_times",
-        "_offset_bound",
         "_seal_ms",
         "_sealed",
         "_segment_ms",
         "_since_index",
-        "_time_bound",
         "_txn_crc",
         "_txn_handle",
         "appended_ms",
         "base_offset",
+        "clock_bound",
+        "crc32c",
         "created_ms",
         "directory",
         "first_append_ms",
@@ -99,12 +99,14 @@ class ActiveSegment:
         "leader_epoch",
         "max_timestamp",
         "max_timestamp_offset",
+        "offset_bound",
         "path",
         "preallocated",
         "reach",
         "segment_bytes",
         "size_bytes",
         "stats",
+        "time_bound",
     )
 
     def __init__(
@@ -125,9 +127,11 @@ class ActiveSegment:
     ) -> None:
         self.directory = directory
         self.base_offset = base_offset
+        self._last_offset = base_offset + MAX_RELATIVE_OFFSET  # that an index entry can hold
         self.path = directory / log_name(base_offset)
         self.indexes = indexes or SegmentIndexes.empty(base_offset)
         self.stats = stats if size_bytes else SegmentStats()
+        self.crc32c = self.stats.crc32c if self.stats is not None else 0
         # Entries of the transaction index and their CRC32C; -1: nobody counted since it was last written.
         self._aborted, self._txn_crc = (stats.aborted, stats.txn_crc) if stats is not None and size_bytes else (-1, 0)
         if not size_bytes:
@@ -177,15 +181,15 @@ class ActiveSegment:
         self.preallocated = True
 
     def roll_reason(self, incoming_bytes: int, max_timestamp: int, last_offset: int, now_ms: int) -> RollReason | None:
-        """Whether this append must go to a new segment (plan.roll), before anything is written.
+        """Return why this append needs a new segment (plan.roll), None if it does not.
 
-        Nearly always the answer is no, which four comparisons with bounds from plan.roll tell.
+        Four comparisons with bounds from plan.roll nearly always suffice.
         """
         if (
             self.size_bytes + incoming_bytes <= self.segment_bytes
-            and max_timestamp <= self._time_bound
-            and now_ms < self._clock_bound
-            and last_offset <= self._offset_bound
+            and max_timestamp <= self.time_bound
+            and now_ms < self.clock_bound
+            and last_offset <= self.offset_bound
         ):
             return None
         reason = roll_before_append(
@@ -203,50 +207,58 @@ class ActiveSegment:
     def idle_reason(self, now_ms: int) -> RollReason | None:
         """``seal.ms`` since the first append, or since a clock that was ahead then was seen to be set back."""
         if now_ms < self.first_append_ms:
-            self.first_append_ms, self._clock_bound = now_ms, wall_clock_bound(now_ms, self._seal_ms)
+            self.first_append_ms, self.clock_bound = now_ms, wall_clock_bound(now_ms, self._seal_ms)
         return idle_roll(self.size_bytes, self.first_append_ms, self._seal_ms, now_ms)
 
-    def append(self, data: bytes | bytearray, batches: Sequence[BatchTuple], leader_epoch: int, now_ms: int) -> None:
-        """All of ``data``, one batch after the other, in one write, or nothing of it.
+    def append(
+        self,
+        data: bytes | bytearray,
+        facts: BatchTuple,
+        crc: int,
+        leader_epoch: int,
+        now_ms: int,
+        *,
+        batches: Sequence[BatchTuple] = (),
+    ) -> None:
+        """Append all of ``data``, one batch after the other, in one write, or nothing of it.
+
+        ``facts`` are those of ``data``, ``batches`` those of each batch if there are several. ``crc`` is the CRC-32C of
+        the whole file with ``data``, continued from :attr:`crc32c`.
 
         Raises DiskFullError with the file as it was before; LocalIOError if not even that is certain;
         InvalidRecordError for an offset that an index entry could not hold.
         """
-        position = self.size_bytes
-        if not 0 <= batches[-1][1] - self.base_offset <= MAX_RELATIVE_OFFSET:
-            raise InvalidRecordError(f"{self.path}: offset {batches[-1][1]} is too far from the segment's base")
-        self.write(data)
+        position, log = self.size_bytes, self._log
+        if not self.base_offset <= facts[1] <= self._last_offset:
+            raise InvalidRecordError(f"{self.path}: offset {facts[1]} is too far from the segment's base")
+        if log is None:
+            raise self._closed_error()
+        try:
+            self._files.write_at(log, data, position)
+        except TieredError as error:
+            if not (isinstance(error, TooManyOpenFilesError) and self._is_untouched()):
+                self._cut_back(log)
+            raise
         if position == 0:
-            self.first_timestamp = batches[0][4]
+            self.first_timestamp = (batches or (facts,))[0][4]
             self.first_append_ms = now_ms
             self._set_bounds()
         stats = self.stats
-        for size, last_offset, records, min_timestamp, max_timestamp in batches:
-            if max_timestamp > self.max_timestamp:
-                self.max_timestamp, self.max_timestamp_offset = max_timestamp, last_offset
+        for size, last_offset, records, least, greatest in batches or (facts,):
+            if greatest > self.max_timestamp:
+                self.max_timestamp, self.max_timestamp_offset = greatest, last_offset
             if self._since_index > self._interval:
                 self._index(last_offset, position)
             self._since_index += size
             position += size
             if stats is not None:
-                stats.count(records, min_timestamp, max_timestamp)
-        if stats is not None:
-            stats.size_bytes = position
-            stats.crc32c = crc32c(data, stats.crc32c)
-            stats.leader_epoch = leader_epoch
+                stats.records += records
+                if least < stats.min_timestamp or stats.min_timestamp < 0:
+                    stats.count(0, least, -1)
+        self.crc32c = crc
         self.size_bytes = position
         self.leader_epoch = leader_epoch
         self.appended_ms = now_ms
-
-    def write(self, data: bytes | bytearray) -> None:
-        """All of ``data`` behind what is there, in one write, or nothing of it. Raises as :meth:`append`."""
-        handle = self._handle()
-        try:
-            self._files.write_at(handle, data, self.size_bytes)
-        except TieredError as error:
-            if not (isinstance(error, TooManyOpenFilesError) and self._is_untouched()):
-                self._cut_back(handle)
-            raise
 
     def _is_untouched(self) -> bool:
         """Whether nothing stands behind what is known to be there; a preallocated file does not tell."""
@@ -269,7 +281,7 @@ class ActiveSegment:
         self._files.truncate(self._handle(), size)
         if self.preallocated:
             self._files.truncate(self._handle(), self.segment_bytes)
-        self.stats = None if size else SegmentStats()
+        self.stats, self.crc32c = None if size else SegmentStats(), 0
         self.max_timestamp, self.max_timestamp_offset = found.largest or (-1, self.base_offset)
         self.first_timestamp = found.first_timestamp if size else -1
         self.first_append_ms = self.first_append_ms if size else -1
@@ -329,9 +341,9 @@ class ActiveSegment:
 
     def _set_bounds(self) -> None:
         """What :meth:`roll_reason` compares with; they change at the first append and when an index is full."""
-        self._time_bound = record_time_bound(self.first_timestamp, self._segment_ms)
-        self._clock_bound = wall_clock_bound(self.first_append_ms, self._seal_ms)
-        self._offset_bound = -1 if self._full else self.base_offset + MAX_RELATIVE_OFFSET
+        self.time_bound = record_time_bound(self.first_timestamp, self._segment_ms)
+        self.clock_bound = wall_clock_bound(self.first_append_ms, self._seal_ms)
+        self.offset_bound = -1 if self._full else self._last_offset
 
     def _indexes_full(self) -> bool:
         """Whether one of them has no room for another entry."""
@@ -347,6 +359,11 @@ class ActiveSegment:
             self.preallocated = False
         self.indexes.close_times(self.max_timestamp, self.max_timestamp_offset)
         self._sealed = True
+        if self.stats is not None:
+            self.stats.count(0, -1, self.max_timestamp)
+            self.stats.size_bytes, self.stats.crc32c = self.size_bytes, self.crc32c
+            if self.leader_epoch >= 0:  # of an append since the open
+                self.stats.leader_epoch = self.leader_epoch
         self.write_indexes()
 
     def write_indexes(self) -> None:
@@ -411,39 +428,26 @@ class ActiveSegment:
 
     def _handle(self) -> int:
         if self._log is None:
-            raise LocalIOError(f"{self.path} is closed")
+            raise self._closed_error()
         return self._log
 
-    def _index(self, last_offset: int, position: int) -> None:
-        """One entry in both indexes: the batch's last offset with the batch's start, and the running maximum."""
-        self.write_entries(*self.add_entries(last_offset, position))
+    def _closed_error(self) -> LocalIOError:
+        return LocalIOError(f"{self.path} is closed")
 
-    def add_entries(self, last_offset: int, position: int) -> tuple[tuple[int, int] | None, bytes, int, bytes, int]:
-        """The entries in memory only: what :meth:`write_entries` takes."""
+    def _index(self, last_offset: int, position: int) -> None:
+        """Add one entry to both indexes: the batch's last offset with the batch's start, and the running maximum."""
         self._since_index = 0
         indexes = self.indexes
         at_offset, at_time = indexes.offset_count, indexes.time_count
         offset_entry, time_entry = indexes.append(last_offset, position, self.max_timestamp, self.max_timestamp_offset)
-        if at_offset + 1 >= self._max_offsets or at_time + 1 >= self._max_times:
-            self._full = self._indexes_full()
+        if self._indexes_full():
+            self._full = True
             self._set_bounds()
-        return (
-            self._index_handles,
-            offset_entry,
-            at_offset * OFFSET_ENTRY_BYTES,
-            time_entry,
-            at_time * TIME_ENTRY_BYTES,
-        )
-
-    def write_entries(
-        self, handles: tuple[int, int] | None, offset_entry: bytes, at_offset: int, time_entry: bytes, at_time: int
-    ) -> None:
-        """Entries into both files, at these positions. ``handles`` None: the files are made first."""
         try:
-            offsets, times = handles or self._open_indexes()
-            self._files.write_at(offsets, offset_entry, at_offset)
+            offsets, times = self._index_handles or self._open_indexes()
+            self._files.write_at(offsets, offset_entry, at_offset * OFFSET_ENTRY_BYTES)
             if time_entry:
-                self._files.write_at(times, time_entry, at_time)
+                self._files.write_at(times, time_entry, at_time * TIME_ENTRY_BYTES)
         except TieredError as error:  # the record is safe; the seal writes the index whole
             LOGGER.warning("index_write_failed path=%s error=%s", self.path, error)
 

@@ -46,7 +46,7 @@ def test_what_is_not_durable_supersedes_nothing(bench: CleaningBench) -> None:
     dirty(bench)
     bench.files.fail = lambda operation, path: errno.EIO if operation == "sync" and path.suffix == ".log" else 0
     bench.append(b"5", key=b"a")
-    bench.writer.flusher.flushed = 6  # the third segment is sealed, and its fsync has not returned
+    bench.writer.durability.flushed = 6  # the third segment is sealed, and its fsync has not returned
     bench.files.fail = None
     bench.clean()
     assert bench.pairs == ["c1", "b2", "a3", "d1", "a4", "b3", "a5"]

@@ -241,7 +241,7 @@ def test_a_full_disk_keeps_no_segment_that_may_go(tmp_path: Path) -> None:
     filled_up(bench)
     bench.retain()
     assert (bench.bases, bench.partition.positions().start_offset) == ([10], 10)
-    assert bench.writer.retention.empty_trash(START_MS) is not None
+    assert bench.writer.maintenance.empty_trash(START_MS) is not None
     assert (bench.names(".log"), bench.names(".deleted")) == ([f"{10:020d}.log"], [])
     bench.files.fail = None
     assert bench.append(b"v") == 15

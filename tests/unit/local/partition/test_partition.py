@@ -311,7 +311,7 @@ def sealed_unflushed(bench: Bench) -> list[int]:
     """Segments that an append has just sealed and not yet flushed, as another thread meets them. Their bases."""
     for _ in range(3):
         bench.append(b"v" * 100)
-        bench.log.roster.writers[TP].roller.roll_now(RollReason.REQUESTED, bench.clock.now_ms())
+        bench.log.roster.writers[TP].maintenance.roll_now(RollReason.REQUESTED, bench.clock.now_ms())
     assert bench.partition.positions().flushed_offset == 0
     return [segment.base_offset for segment in bench.log.roster.writers[TP].view().extents[:-1]]
 

@@ -332,7 +332,7 @@ def test_a_coordinator_appends_one_batch_of_a_producer(bench: ProducerBench) -> 
 def test_idle_producers_are_forgotten_in_time(bench: ProducerBench) -> None:
     bench.send(0)
     bench.send(0, pid=8, txn=True)
-    bench.writer.retention.expire_producers(START_MS + DEFAULT_EXPIRATION_MS - 1)
+    bench.writer.maintenance.expire_producers(START_MS + DEFAULT_EXPIRATION_MS - 1)
     assert len(bench.state) == 2
     assert len(bench.state) == 2
     bench.clock.set_ms(START_MS + DEFAULT_EXPIRATION_MS)

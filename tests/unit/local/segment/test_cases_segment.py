@@ -187,12 +187,12 @@ def test_case_12_what_an_index_entry_can_hold(tmp_path: Path) -> None:
     segment = ActiveSegment(PosixFiles(), tmp_path, base, config=TopicConfig(), created_ms=START_MS)
     for last_offset in (base + 2**31, base - 1):
         with pytest.raises(InvalidRecordError, match="too far"):
-            segment.append(b"bytes", [(5, last_offset, 1, 5, 5)], 0, START_MS)
+            segment.append(b"bytes", (5, last_offset, 1, 5, 5), 0, 0, START_MS)
     assert (segment.size_bytes, segment.path.stat().st_size) == (0, 0)
     assert segment.roll_reason(10, 5, base + MAX_RELATIVE_OFFSET, START_MS) is None
     for last_offset in (base + MAX_RELATIVE_OFFSET + 1, base - 1):
         assert segment.roll_reason(10, 5, last_offset, START_MS) is RollReason.OFFSET_OVERFLOW
-    segment.append(b"bytes", [(5, base + 2**31 - 1, 1, 5, 5)], 0, START_MS)
+    segment.append(b"bytes", (5, base + 2**31 - 1, 1, 5, 5), 0, 0, START_MS)
     assert segment.size_bytes == 5
     segment.close()
     index = OffsetIndex(base)

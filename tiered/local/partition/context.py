@@ -1,0 +1,271 @@
+"""State that all partitions of a log directory share, and state that the parts of one partition share.
+
+::
+
+    PartitionContext   condition: open, offline, fenced, behind its bucket, a change under way; the leader epoch
+      LogSegments   the list of segments, the log start and the end
+      Appender      batches into the active segment           Durability    fsyncs, and the end of the durable records
+      Maintenance   rolls, retention, cuts, exchanges         PartitionProducers    sequences and transactions
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tiered.clock import Clock, IdSource
+from tiered.config import LogConfig
+from tiered.errors import ClosedError, ConfigError, FencedError, LocalIOError, ReentrantCallError, TieredError
+from tiered.local.disk.claims import Claims
+from tiered.local.disk.epochs import LeaderEpochs
+from tiered.local.disk.files import Files
+from tiered.local.disk.plain_lock import PlainLock
+from tiered.local.disk.space import DiskReserve
+from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
+from tiered.local.partition.deleted_files import DeletedFiles
+from tiered.local.partition.log_segments import LogSegments
+from tiered.model import TopicPartition
+
+LOGGER = logging.getLogger("tiered.local")
+
+APPEND = "an append"
+ROLL = "an append that began a segment"
+CUT = "a cut of the log"
+EXCHANGE = "an exchange of segments"
+"""Changes that :attr:`PartitionContext.under_way` names."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryContext:
+    """Services of one log directory, shared by its partitions.
+
+    ``sealed`` is called, without locks, when a seal became durable. ``cut`` is called before a log is cut, with the
+    offset at which it will end and the lowest end that a crash may leave. ``failed`` gets the error that took a
+    partition offline, possibly under the partition's locks. ``claims`` and ``uploads`` read the directory's files.
+    """
+
+    files: Files
+    clock: Clock
+    ids: IdSource
+    config: LogConfig
+    reserve: DiskReserve
+    sealed: Callable[[], None]
+    cut: Callable[[TopicPartition, int, int], None]
+    failed: Callable[[TieredError], None]
+    claims: Claims
+    uploads: UploadCheckpoint
+
+
+class PartitionContext:
+    """State of a partition that is open for writing. All of it changes under ``lock``, one attribute at a time.
+
+    ``lock`` is never held across an fsync of records.
+
+    ``upload`` is the uploader's last report, None while the log is not tiered. ``ending``: close has begun. Changes of
+    the log are refused, flushes go on. ``halfway``: a cut or an exchange failed midway, so the files differ from the
+    list of segments. ``offline``: a write or an fsync failed, and nothing is acknowledged.
+
+    ``under_way`` names the change that is being made, None between changes. It is set before the first effect and
+    cleared after the last one. A caller that finds it set under ``lock`` follows a change that an exception ended
+    midway (:meth:`settle`). ``resume_at`` is the end of the log before the append that is under way. ``mend`` cuts the
+    log back to there.
+
+    ``epoch`` is the leader epoch of the next record. ``unassigned``: a cut took the entry of that epoch from the list,
+    and the next record makes it again. ``begun``: the log holds records, or has held some since it was opened.
+    """
+
+    __slots__ = (
+        "around",
+        "begun",
+        "clock",
+        "closed",
+        "deleted",
+        "ending",
+        "epoch",
+        "epochs",
+        "files",
+        "halfway",
+        "lock",
+        "mend",
+        "offline",
+        "resume_at",
+        "segments",
+        "tp",
+        "unassigned",
+        "under_way",
+        "upload",
+    )
+
+    def __init__(
+        self, around: DirectoryContext, segments: LogSegments, epochs: LeaderEpochs, upload: PartitionUpload | None
+    ) -> None:
+        self.around = around
+        self.files = around.files
+        self.clock = around.clock
+        self.tp: TopicPartition = segments.tp
+        self.lock = PlainLock()
+        self.segments = segments
+        self.deleted = DeletedFiles(around.files, around.clock, self.lock)
+        self.upload = upload
+        self.offline: TieredError | None = None
+        self.halfway = False
+        self.ending = False
+        self.closed = False
+        self.under_way: str | None = None
+        self.resume_at = 0
+        self.begun = not segments.empty
+        self.mend: Callable[[int], None] = _nothing
+        if epochs.latest < 0:
+            epochs.assign(0, segments.end)
+        self.epochs = epochs
+        self.epoch = epochs.latest
+        self.unassigned = False
+
+    @property
+    def at_work(self) -> bool:
+        """True while the partition is neither closed nor offline."""
+        return self.offline is None and not self.closed
+
+    @property
+    def fenced(self) -> bool:
+        """True if another volume owns the partition."""
+        return self.upload is not None and self.upload.fenced
+
+    def check_open(self) -> None:
+        """Raise ClosedError once the partition was closed. The lock is held."""
+        if self.closed:
+            raise ClosedError(f"{self.tp} was closed before")
+        self.settle()
+
+    def settle(self) -> None:
+        """Cut back an append that ended midway, and go offline after any other change. The lock is held.
+
+        An exception in here leaves ``under_way`` set: the next call begins again.
+        """
+        what = self.under_way
+        if what is None or self.offline is not None:
+            return
+        if what != APPEND:
+            self.break_off(LocalIOError(f"{self.tp}: {what} was interrupted"))
+            return
+        try:
+            self.mend(self.resume_at)
+        except ReentrantCallError:
+            raise
+        except TieredError as error:
+            self.break_off(error)
+            return
+        self.under_way = None
+        LOGGER.warning("append_cut_back partition=%s offset=%d reason=interrupted", self.tp, self.resume_at)
+
+    def check_readable(self) -> None:
+        """Raise like :meth:`check_open`, and LocalIOError if the files differ from the list of segments."""
+        self.check_open()
+        if self.halfway and self.offline is not None:
+            raise self.offline_error(self.offline)
+
+    def check_writable(self, *, fenced_too: bool = True) -> None:
+        """Raise ClosedError, LocalIOError (offline) or FencedError. The lock is held.
+
+        ``fenced_too`` False allows changes that a fenced partition may make.
+        """
+        if self.closed or (self.ending and fenced_too):
+            raise ClosedError(f"{self.tp} was closed before")
+        if self.under_way is not None:
+            self.settle()
+        if self.offline is not None:
+            raise self.offline_error(self.offline)
+        if fenced_too and self.upload is not None and self.upload.fenced:
+            raise FencedError(
+                f"{self.tp}: another volume owns this partition now; appends are refused, nothing here is deleted",
+                hint="`tiered repair rejoin` moves what only this disk holds aside and starts again",
+            )
+
+    def check_continues(self, end: int) -> None:
+        """Raise FencedError if the log ends below the bucket: those offsets belong to other records there.
+
+        A log that was cut on purpose, or that lost its tail, ends there. It stays refused until a rejoin.
+        """
+        if self.upload is not None and end < self.upload.end_offset:
+            raise FencedError(
+                f"{self.tp} ends at offset {end} on this disk, and the bucket holds all below"
+                f" {self.upload.end_offset}: appends would give other records the same offsets",
+                hint=f"`tiered repair rejoin {self.tp.topic}:{self.tp.partition}` sets this disk's files aside and"
+                " goes on where the bucket ends",
+            )
+
+    def tell_upload(self, upload: PartitionUpload) -> None:
+        """Take over what the bucket holds. A committed end never decreases."""
+        known = self.upload
+        if known is not None and upload.end_offset < known.end_offset:
+            upload = PartitionUpload(known.end_offset, upload.claim_epoch, upload.fenced, upload.start_offset)
+        self.upload = upload
+
+    def go_offline(self, error: TieredError) -> None:
+        """Take the partition offline, as its disk failed, and report that to the directory once."""
+        if self.offline is None:
+            self.offline = error
+            LOGGER.error("partition_offline partition=%s error=%s", self.tp, error)
+            self.around.failed(error)
+
+    def go_offline_with_directory(self, error: TieredError) -> None:
+        """Take the partition offline, as the disk failed elsewhere in the directory."""
+        self.offline = self.offline or error
+
+    def break_off(self, error: TieredError) -> None:
+        """Take the partition offline after a cut or an exchange that failed midway."""
+        self.halfway = True
+        self.go_offline(error)
+
+    def offline_error(self, error: TieredError) -> LocalIOError:
+        """Return the error of calls on a partition that ``error`` took offline."""
+        return LocalIOError(
+            f"{self.tp} is offline: {error.message}",
+            hint="what was not flushed may be lost: repair the disk, then open the log again",
+        )
+
+    @contextlib.contextmanager
+    def _epochs_or_none(self) -> Iterator[None]:
+        """Take back leader epochs that are assigned in here if their records are not written."""
+        known, epoch = self.epochs.entries, self.epoch
+        try:
+            yield
+        except TieredError as error:
+            self.epoch = epoch
+            try:
+                self.epochs.restore(known)
+            except TieredError:
+                self.go_offline(error)
+            raise
+
+    def assign_epoch(self, end: int) -> None:
+        """Make the missing entry of the epoch, at ``end``."""
+        with self._epochs_or_none():
+            self.epochs.assign(self.epoch, end)
+        self.unassigned = False
+
+    def lead(self, epoch: int, end: int) -> None:
+        """Give records from ``end`` on the leader epoch ``epoch``. Raises ConfigError unless it exceeds all before."""
+        latest = max(self.epochs.latest, self.epoch)
+        if epoch <= latest:
+            raise ConfigError(f"{self.tp}: leader epoch {epoch} is not above {latest}")
+        with self._epochs_or_none():
+            self.epochs.assign(epoch, end)
+        self.epoch = epoch
+        self.unassigned = False
+
+    def look_for_epoch(self) -> None:
+        """Look whether a cut took the entry of the epoch."""
+        self.unassigned = self.epochs.latest < self.epoch
+
+    def begin_epoch(self, epoch: int, offset: int) -> None:
+        """Begin an empty log at ``offset`` with ``epoch``."""
+        self.epochs.assign(epoch, offset)
+        self.epoch = epoch
+        self.unassigned = False
+
+
+def _nothing(end: int) -> None:
+    """Do nothing: the partition is not open yet."""

@@ -1,0 +1,449 @@
+"""Changes of a partition beside appends: rolls, retention, cuts of its end, segments that a cleaner rewrote.
+
+A segment leaves in this order: the log start moves, the list forgets it, its files get the suffix ``.deleted`` (the
+``.log`` first), and after ``file.delete.delay.ms`` they are unlinked. Reads that began before end as they began.
+
+The place of a cut is found first. Then segments above it leave, the last one first, so that a crash between two steps
+leaves a log without a hole. Then the file that stays is cut and its indexes are written again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Sequence
+
+from tiered.config import MAX_LONG
+from tiered.errors import ConfigError, CorruptionError, DiskFullError, LocalIOError, TieredError
+from tiered.format.keys import log_name, snapshot_name
+from tiered.format.txn_index import truncate
+from tiered.local.disk.names import remove_snapshots_above
+from tiered.local.partition.context import CUT, EXCHANGE, ROLL, PartitionContext
+from tiered.local.partition.durability import Durability
+from tiered.local.partition.producers import PartitionProducers
+from tiered.local.segment.active import ActiveSegment
+from tiered.local.segment.cut import carry_out_cut, find_cut
+from tiered.local.segment.factory import FoundSegment
+from tiered.local.segment.replacement import remove_copy, swap_in
+from tiered.local.segment.seal import SEAL_SUFFIX
+from tiered.local.segment.sealed import SealedLocalSegment, rename_away
+from tiered.model import AbortedTxn
+from tiered.plan.retention import LocalSegmentFacts, plan_local_retention
+from tiered.plan.roll import RollReason
+
+LOGGER = logging.getLogger("tiered.local")
+
+NO_PRODUCERS_END = -1
+"""An end below every offset, for a log that starts again: no snapshot outlives it."""
+
+
+class Maintenance:
+    """Changes other than appends. Takes the partition's lock; cuts take the flush lock before it.
+
+    Before a cut the directory learns where the log will end, and the lowest end that a crash may leave.
+    """
+
+    def __init__(self, context: PartitionContext, *, durability: Durability, producers: PartitionProducers) -> None:
+        self._context = context
+        self._durability = durability
+        self._producers = producers
+
+    def roll(self, reason: RollReason = RollReason.REQUESTED, base_offset: int | None = None) -> bool:
+        """Seal the active segment, durably, if it holds records. Return True if it did.
+
+        ``base_offset`` is the base of the new segment if it is above the end; the offsets between are left out. A fresh
+        segment replaces an empty active one. Raises ConfigError for the base of a segment with records, and for one
+        below the active segment.
+        """
+        segments = self._context.segments
+        with self._context.lock:
+            self._context.check_writable()
+            active, end = segments.active, segments.end
+            if base_offset is not None and base_offset > MAX_LONG:
+                raise ConfigError(f"{segments.tp}: no segment can begin at {base_offset}, above the last offset")
+            if base_offset is not None and base_offset < active.base_offset + (active.size_bytes > 0):
+                raise ConfigError(f"{segments.tp} ends at offset {end}: no segment can begin at {base_offset}")
+            base_offset = None if base_offset is None else max(base_offset, end)
+            now_ms = self._context.clock.now_ms()
+            rolled = active.size_bytes > 0
+            if rolled:
+                self.roll_now(reason, now_ms, base_offset)
+            elif base_offset is not None:
+                self._replace_empty(base_offset, now_ms)
+        self._durability.flush_to(segments.active.base_offset)
+        return rolled
+
+    def roll_now(self, reason: RollReason, now_ms: int, base_offset: int | None = None) -> None:
+        """Roll. As in Kafka, the new base is the end, or the first offset of the append above it. The lock is held."""
+        segments = self._context.segments
+        old = segments.active
+        base = segments.end if base_offset is None else max(base_offset, segments.end)
+        if old.size_bytes == 0:
+            if base != old.base_offset:
+                self._replace_empty(base, now_ms)
+            return
+        context = self._context
+        context.under_way = ROLL
+        try:
+            segments.seal_active(base, now_ms)
+            old.note_producers(self._producers.take(base))
+        except (LocalIOError, DiskFullError):  # the segment goes on as it was
+            context.under_way = None
+            raise
+        context.under_way = None
+        LOGGER.debug("segment_sealed partition=%s base=%d end=%d reason=%s", segments.tp, old.base_offset, base, reason)
+
+    def _replace_empty(self, base_offset: int, now_ms: int) -> None:
+        """Replace an empty active segment by a fresh one at ``base_offset``. The lock is held."""
+        self._context.under_way = ROLL
+        if self._context.segments.replace_empty(base_offset, now_ms):
+            self._producers.raise_log_start()
+        self._producers.settle(())
+        self._producers.take(base_offset)
+        self._context.under_way = None
+
+    def seal_idle(self, now_ms: int) -> int | None:
+        """Seal if ``seal.ms`` is over. Return the bytes of the segment, None if it was not due."""
+        context, active = self._context, self._context.segments.active
+        if not context.at_work or context.fenced or active.idle_reason(now_ms) is None:
+            return None
+        size = active.size_bytes
+        return size if self.roll(RollReason.WALL_CLOCK) else None
+
+    def delete_local_before(self, offset: int) -> list[int]:
+        """Delete whole sealed segments below ``offset``, oldest first. Return their bases."""
+        context, segments = self._context, self._context.segments
+        with self._context.lock:
+            context.check_writable(fenced_too=False)
+            limit = min(offset, segments.end)
+            if context.upload is not None:
+                # mutant local-bytes-wait-for-commit
+                limit = min(limit, context.upload.end_offset)
+            flushed = self._durability.flushed
+            gone = 0
+            for segment in segments.sealed:
+                if segment.end_offset > limit or segment.end_offset > flushed:
+                    break
+                gone += 1
+            going, left = segments.sealed[:gone], segments.sealed[gone:]
+            if not going:
+                return []
+            if context.upload is None:
+                first = left[0].base_offset if left else segments.active.base_offset  # a gap may lie before it
+                self._raise_log_start(max(segments.log_start, first))
+            segments.drop_first(gone)
+            try:
+                self._context.deleted.throw_away(going)
+                self._context.files.sync_directory(segments.directory)
+            except TieredError as error:
+                context.go_offline(error)
+                raise
+        bases = [segment.base_offset for segment in going]
+        LOGGER.info("segments_deleted partition=%s bases=%s", segments.tp, bases)
+        return bases
+
+    def settle_start(self) -> None:
+        """Let a loaded log without a bucket begin at its first segment or above, and its epochs, too."""
+        if self._context.upload is None:
+            self._raise_log_start(max(self._context.segments.log_start, self._context.segments.first_base))
+
+    def _raise_log_start(self, offset: int) -> None:
+        self._context.segments.log_start = offset
+        try:
+            self._context.epochs.truncate_from_start(offset)
+        except DiskFullError as error:  # what goes makes room; epochs below the start are forgotten the next time
+            LOGGER.warning("epochs_not_forgotten partition=%s error=%s", self._context.segments.tp, error)
+        self._producers.raise_log_start()
+
+    def apply_retention(self, now_ms: int) -> list[int]:
+        """Apply ``plan.retention`` once. Return the bases that left the disk. By default none does."""
+        segments = self._context.segments
+        config = segments.config
+        limits = (config.retention_ms, config.retention_bytes, config.local_retention_ms, config.local_retention_bytes)
+        if max(limits) < 0 and segments.log_start <= segments.first_base:
+            return []
+        with self._context.lock:
+            active, end = segments.active, segments.end
+            tail = LocalSegmentFacts(
+                active.base_offset, end, active.size_bytes, active.max_timestamp, active.appended_ms
+            )
+            all_sealed = segments.sealed
+        sealed, upload = self._durability.durable_segments, self._context.upload
+        plan = plan_local_retention(
+            [
+                LocalSegmentFacts(s.base_offset, s.end_offset, s.size_bytes, s.max_timestamp, s.appended_ms)
+                for s in sealed
+            ],
+            active_bytes=tail.size_bytes,
+            active=tail if len(sealed) == len(all_sealed) else None,
+            config=config,
+            now_ms=now_ms,
+            log_start_offset=segments.log_start,
+            committed_end=None if upload is None else upload.end_offset,
+        )
+        if plan.roll_active:
+            self._roll_expired()
+        return self.delete_local_before(plan.delete_below) if plan.bases else []
+
+    def _roll_expired(self) -> None:
+        """Roll the active segment, which expires with the others. A full disk does not keep the others from leaving."""
+        try:
+            self.roll(RollReason.RETENTION)
+        except DiskFullError as error:
+            LOGGER.warning("expired_segment_not_rolled partition=%s error=%s", self._context.segments.tp, error)
+
+    def retain(self, now_ms: int) -> int | None:
+        """Apply the retention rules once, unless the partition is out of service. Return the bytes that left."""
+        if not self._context.at_work or self._context.fenced:
+            return None
+        before = self._context.segments.sealed
+        gone = set(self.apply_retention(now_ms))
+        return sum(segment.size_bytes for segment in before if segment.base_offset in gone) if gone else None
+
+    def expire_producers(self, now_ms: int) -> int | None:
+        """Forget producers that were idle for a day. Return None if there was none."""
+        if not self._context.at_work:
+            return None
+        with self._context.lock:
+            return 0 if self._producers.expire(now_ms) else None
+
+    def empty_trash(self, now_ms: int) -> int | None:
+        """Unlink the files whose ``file.delete.delay.ms`` is over. Return their bytes, None without any."""
+        return self._context.deleted.empty(now_ms) if self._context.at_work else None
+
+    def truncate_to(self, offset: int, *, below_uploaded: bool = False) -> None:
+        """Cut the log so that it ends at ``offset``. A batch that reaches beyond leaves whole. A lower end stays.
+
+        Below the first segment every segment leaves, and an empty log begins there. Log start, recovery point, epochs,
+        indexes, transaction index and snapshots follow. The cut is durable on return.
+
+        Raises ConfigError below what the bucket holds, unless ``below_uploaded``; CorruptionError, with nothing done,
+        if the place cannot be found.
+        """
+        with self._durability.lock, self._context.lock:
+            self._check_cut(offset, below_uploaded)
+            if offset >= self._context.segments.end:
+                self._context.epochs.truncate_from_end(self._context.segments.end)
+            elif offset < self._context.segments.first_base:
+                self._restart(offset, offset)
+            else:
+                self._cut(offset)
+            self._context.look_for_epoch()
+        self._context.around.sealed()
+
+    def start_at(self, offset: int, leader_epoch: int, producers: bytes = b"") -> None:
+        """Begin an empty log at ``offset`` with ``leader_epoch``. Raises ConfigError if it holds records.
+
+        ``producers`` is the producer state at ``offset``, as a ``.snapshot`` file. Open transactions stay open.
+        """
+        with self._durability.lock, self._context.lock:
+            self._context.check_writable(fenced_too=False)
+            if not self._context.segments.empty:
+                raise ConfigError(f"{self._context.segments.tp} holds records: it cannot start at offset {offset}")
+            if not 0 <= offset <= MAX_LONG:
+                raise ConfigError(f"{self._context.segments.tp}: a log cannot start at offset {offset}")
+            self._restart(offset, offset)
+            self._context.begin_epoch(leader_epoch, offset)
+            if producers:
+                self._context.files.replace(self._context.segments.directory / snapshot_name(offset), producers)
+                self._producers.rebuild(some=True)
+
+    def _check_cut(self, offset: int, below_uploaded: bool) -> None:
+        self._context.check_writable()
+        tp, upload = self._context.segments.tp, self._context.upload
+        if not 0 <= offset <= MAX_LONG:
+            raise ConfigError(f"{tp}: a log cannot end at offset {offset}")
+        if upload is not None and offset < upload.end_offset and not below_uploaded:
+            raise ConfigError(
+                f"{tp}: the bucket holds all below {upload.end_offset}, the disk would end at {offset}",
+                hint="below_uploaded=True cuts nevertheless; the offsets must not be given out again",
+            )
+
+    def _cut(self, offset: int) -> None:
+        """Cut at an offset inside the log. Both locks are held."""
+        segments, directory = self._context.segments, self._context.segments.directory
+        active = segments.active
+        staying = sum(segment.base_offset <= offset for segment in segments.sealed)
+        going = segments.sealed[staying:]
+        if active.base_offset <= offset:
+            base, size, indexes = active.base_offset, active.size_bytes, active.indexes
+            aborted = self._aborted_below(active, offset)
+        else:
+            staying -= 1  # the last of them is appended to again: its files keep their names
+            last = segments.sealed[staying]
+            base, size, indexes = last.base_offset, last.size_bytes, last.lookup
+            aborted = self._aborted_below(last, offset)
+        found, straddled = find_cut(self._context.files, directory / log_name(base), size, indexes, offset)
+        found.aborted = aborted
+        records_end = max(found.records_end, base)
+        self._durability.note_gap(records_end, offset)
+        self._take_back(offset, records_end)
+        self._context.under_way = CUT
+        try:
+            if straddled:
+                segments.mark_sparse()
+            segments.keep_first(staying)
+            active.close()
+            if active.base_offset > offset:
+                self._throw_active_away(active)
+            self._context.deleted.throw_away(going[::-1])
+            self._context.files.sync_directory(directory)  # else a power cut may bring them back behind a hole
+            carry_out_cut(self._context.files, directory, found, offset)
+            self._durability.sync_txn_index(directory / log_name(base))  # its writer closed it without an fsync
+            segments.resume(found, self._context.around.clock.now_ms())
+            segments.close_closing()
+            self._sync_closing()
+            segments.end = offset
+            self._durability.flushed = min(self._durability.flushed, offset)
+            segments.log_start = min(segments.log_start, offset)
+            self._context.epochs.truncate_from_end(offset)
+            remove_snapshots_above(self._context.files, directory, offset)
+            self._producers.rebuild(some=self._producers.state is not None)
+            self._context.files.sync_directory(directory)
+        except TieredError as error:
+            self._context.break_off(error)
+            raise
+        self._context.under_way = None
+        LOGGER.warning("log_truncated partition=%s offset=%d segments=%d", segments.tp, offset, len(going))
+
+    def mend(self, end: int) -> None:
+        """Cut back an append that ended midway: the log ends at ``end`` again. The lock is held.
+
+        No record above was acknowledged or read. After an exception in here the next call tries again.
+        """
+        segments = self._context.segments
+        active = segments.active
+        active.indexes.truncate_to(end)  # before a look-up: an entry may be there by halves
+        found, _ = find_cut(self._context.files, active.path, active.size_bytes, active.indexes, end)
+        if self._producers.state is None:
+            active.cut_back(found)
+        else:
+            active.cut_back(found, truncate(active.aborted_txns(), end))
+            self._producers.rebuild(some=True, afresh=True)
+        segments.end = end
+
+    def _aborted_below(self, segment: ActiveSegment | SealedLocalSegment, offset: int) -> list[AbortedTxn] | None:
+        """Return the aborted transactions that stay in a cut segment, None if only the log itself has them."""
+        try:
+            return truncate(segment.aborted_txns(), offset)
+        except CorruptionError as error:
+            LOGGER.warning("txn_index_not_cut path=%s error=%s", segment.path, error)
+            return None
+
+    def _take_back(self, offset: int, recovery_point: int) -> None:
+        """Withdraw, before a cut, the promise that records above ``offset`` are durable, here and on the disk.
+
+        A cut that fails midway would otherwise look like a loss of durable records. The log start moves to the end at
+        most: the next open would otherwise set aside records that are appended below that start.
+        """
+        self._durability.flushed = min(self._durability.flushed, offset)
+        self._context.segments.log_start = min(self._context.segments.log_start, offset)
+        self._context.around.cut(self._context.segments.tp, offset, recovery_point)
+
+    def _throw_active_away(self, active: ActiveSegment) -> None:
+        renamed = rename_away(self._context.files, self._context.segments.directory, active.base_offset)
+        active.path = renamed[0]
+        self._context.deleted.put(renamed)
+
+    def _sync_closing(self) -> None:
+        """Fsync, by name, sealed segments that stay and were not fsynced yet."""
+        bases = {segment.base_offset for segment in self._context.segments.sealed}
+        for segment in self._context.segments.closing:
+            if segment.base_offset in bases:
+                self._durability.sync_closed(segment.path)
+        self._context.segments.closing.clear()
+
+    def _restart(self, offset: int, log_start: int) -> None:
+        """Replace all segments by an empty one at ``offset``. Both locks are held."""
+        segments, directory = self._context.segments, self._context.segments.directory
+        lowest = min(offset, segments.first_base)
+        self._durability.note_gap(lowest, segments.end)  # a crash may leave any beginning of the log
+        self._take_back(offset, lowest)
+        old = segments.active
+        self._context.under_way = CUT
+        try:
+            old.close()
+            segments.close_closing()
+            segments.closing.clear()
+            if old.size_bytes:
+                self._throw_active_away(old)
+            else:
+                segments.remove_files(old.base_offset)
+            going = segments.sealed
+            segments.keep_first(0)
+            self._context.deleted.throw_away(going[::-1])
+            segments.start_again(offset, self._context.around.clock.now_ms())
+            segments.end = self._durability.flushed = offset
+            self._context.begun = False
+            self._durability.gaps = ()
+            segments.log_start = log_start
+            self._context.epochs.clear()
+            remove_snapshots_above(self._context.files, directory, NO_PRODUCERS_END)
+            self._producers.forget(offset)
+            self._context.files.sync_directory(directory)
+        except TieredError as error:
+            self._context.break_off(error)
+            raise
+        self._context.under_way = None
+
+    @property
+    def settled(self) -> tuple[SealedLocalSegment, ...]:
+        """Sealed segments that are durable and outside any fsync, so that their files may be renamed."""
+        segments = self._context.segments
+        with self._context.lock:
+            bound = min([segment.base_offset for segment in segments.closing], default=segments.end)
+            return tuple(segment for segment in self._durability.durable_segments if segment.base_offset < bound)
+
+    def holds(self, segment: SealedLocalSegment) -> bool:
+        """Return True if this very segment, not another one of its base, is part of the log."""
+        return segment in self._context.segments.sealed
+
+    def replace_segments(
+        self, new: Sequence[FoundSegment], old: Sequence[int], *, witness: SealedLocalSegment | None = None
+    ) -> bool:
+        """Replace the sealed segments ``old`` by finished copies (``replacement.SegmentCopy``), crash-safe.
+
+        ``old`` are neighbouring bases. Those that retention deleted meanwhile are skipped. Nothing is replaced, and the
+        result is False, if it deleted all, or if ``witness``, the last segment that the cleaner read, was cut or left.
+        Raises ConfigError if ``old`` are not sealed neighbours.
+        """
+        segments, directory = self._context.segments, self._context.segments.directory
+        with self._context.lock:
+            self._context.check_writable()
+            sealed = segments.sealed
+            if witness is not None and witness not in sealed:
+                return False
+            present = [segment for segment in sealed if segment.base_offset in set(old)]
+            if not present or not new:
+                for found in new:
+                    remove_copy(self._context.files, directory, found.base_offset)
+                return False
+            at = sealed.index(present[0])
+            if sealed[at : at + len(present)] != tuple(present) or present[-1].base_offset != max(old):
+                raise ConfigError(
+                    f"{segments.tp}: segments {list(old)} are not sealed neighbours: they cannot be replaced"
+                )
+            end = present[-1].end_offset
+            for segment in present:
+                _ = segment.lookup  # reads that go on over the old file need its own indexes
+            new = sorted(new, key=lambda found: found.base_offset)
+            for found, following in itertools.pairwise(new):
+                found.end_offset = following.base_offset
+            new[-1].end_offset = end
+            self._context.under_way = EXCHANGE
+            try:
+                segments.mark_sparse()
+                bases = [found.base_offset for found in new]
+                for segment in present:
+                    self._context.files.unlink(segment.path.with_suffix(SEAL_SUFFIX))
+                renamed = swap_in(self._context.files, directory, bases, [s.base_offset for s in present])
+                self._context.deleted.put(renamed)
+            except TieredError as error:
+                self._context.break_off(error)
+                raise
+            for segment in present:
+                segment.moved_to_deleted()
+            segments.exchange(present, new)
+            self._context.under_way = None
+        LOGGER.info("segments_replaced partition=%s old=%s new=%s", segments.tp, list(old), bases)
+        return True
