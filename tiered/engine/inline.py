@@ -66,8 +66,9 @@ from tiered.remote.topics import TopicEntry, load_topic
 from tiered.store.aio_driver import in_thread, to_its_end
 from tiered.store.base import Get, Steps, Store
 from tiered.store.driver import drive
+from tiered.store.layers import LayeredStore
 from tiered.store.limit import Slots
-from tiered.store.retry import RetryingStore
+from tiered.store.retry import Retries
 from tiered.store.threads import ThreadPool
 from tiered.store.unique_upload import PUT_DEADLINE_SECONDS
 
@@ -103,8 +104,10 @@ class Driver:
 
     def once(self) -> Driver:
         """Return a driver that tries each request once, for a store that may not answer."""
-        inner = self.store.inner if isinstance(self.store, RetryingStore) else self.store
-        return Driver(inner, self.clock, self.ids)
+        store = self.store
+        if isinstance(store, LayeredStore) and isinstance(store.layer, Retries):
+            store = store.inner
+        return Driver(store, self.clock, self.ids)
 
 
 class Tiering:

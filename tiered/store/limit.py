@@ -18,18 +18,16 @@ from tiered.errors import RemoteUnavailableError
 from tiered.metrics import Metric, metric
 from tiered.plan.token_bucket import TokenBucket
 from tiered.store.base import (
-    AioStore,
     Get,
     Object,
     Outcome,
     Put,
     PutResult,
-    Store,
     StoreRequest,
     UploadPart,
     sent_bytes,
 )
-from tiered.store.layers import AioLayeredStore, AioSleep, Attempt, LayeredStore, Sleep, TurnRequest
+from tiered.store.layers import Attempt, Sleep, TurnRequest
 from tiered.store.slowdown import Paces, Slowed
 
 BURST_SECONDS = 1.0
@@ -137,7 +135,7 @@ class Slots:
 
 
 class Limits:
-    """Limits of a store; None for no limit. Thread-safe: stores that share them share what they allow."""
+    """Layer that waits until a request is allowed; None for no limit. Thread-safe: stores may share one."""
 
     def __init__(
         self,
@@ -282,17 +280,3 @@ def _moved_bytes(request: StoreRequest) -> int:
 def is_streamed(request: StoreRequest) -> bool:
     """Return True if a request sends a file or a part of one: only those wait for a slot."""
     return isinstance(request, UploadPart) or (isinstance(request, Put) and not isinstance(request.body, bytes))
-
-
-class LimitedStore(LayeredStore):
-    """A store that waits until ``limits`` allow a request. Several stores may share one :class:`Limits`."""
-
-    def __init__(self, inner: Store, limits: Limits) -> None:
-        super().__init__(inner, limits)
-
-
-class AioLimitedStore(AioLayeredStore):
-    """An asyncio store that waits until ``limits`` allow a request."""
-
-    def __init__(self, inner: AioStore, limits: Limits, *, sleep: AioSleep = asyncio.sleep) -> None:
-        super().__init__(inner, limits, sleep)

@@ -33,11 +33,11 @@ from tiered.store.base import AioStore, Outcome, Store, StoreRequest
 from tiered.store.directory import DirectoryStore
 from tiered.store.directory_paths import refuse_overlap, require_store_folder
 from tiered.store.key_rules import check_key
-from tiered.store.limit import AioLimitedStore, LimitedStore
+from tiered.store.layers import AioLayeredStore, Layer, LayeredStore
 from tiered.store.memory import MemoryStore
-from tiered.store.metrics import WATCH, AioMeteredStore, MeteredStore, SilenceWatch, StoreMetrics
+from tiered.store.metrics import WATCH, Meter, StoreMetrics
 from tiered.store.options import DEFAULTS, StoreOptions
-from tiered.store.retry import AioRetryingStore, RetryingStore
+from tiered.store.retry import Retries
 from tiered.store.s3 import S3Store
 from tiered.store.s3_requests import (
     KMS,
@@ -192,41 +192,32 @@ class StoreLocation:
 
     def open(self, options: StoreOptions = DEFAULTS) -> Store:
         """Open a store that retries what is safe, keeps to its limits and counts its requests."""
-        store: Store = MeteredStore(
-            self._within(options.deadline_seconds).raw_store(
-                clock=options.clock, ids=options.ids, create=options.create
-            ),
-            options.metrics or StoreMetrics(),
-            clock=options.clock,
-            notice_outages=options.notice_outages,
-            watch=_watch(options),
-        )
-        if options.limits is not None:
-            store = LimitedStore(store, options.limits)
-        return RetryingStore(store, clock=options.clock, ids=options.ids, deadline_seconds=options.deadline_seconds)
+        within = self._within(options.deadline_seconds)
+        store = within.raw_store(clock=options.clock, ids=options.ids, create=options.create)
+        for layer in self._layers(options):
+            store = LayeredStore(store, layer)
+        return store
 
     def open_aio(self, options: StoreOptions = DEFAULTS) -> AioStore:
         """Open the same for asyncio: aiobotocore for ``s3://``, a bounded thread pool for the others."""
-        raw: AioStore
+        store: AioStore
         if self.target is not None:
-            raw = AioS3Store(self._within(options.deadline_seconds).s3)
+            store = AioS3Store(self._within(options.deadline_seconds).s3)
         else:
-            raw = ThreadedAioStore(self.raw_store(clock=options.clock, ids=options.ids, create=options.create))
-        store: AioStore = AioMeteredStore(
-            raw,
-            options.metrics or StoreMetrics(),
-            clock=options.clock,
-            notice_outages=options.notice_outages,
-            watch=_watch(options),
-        )
-        if options.limits is not None:
-            store = AioLimitedStore(store, options.limits)
-        return AioRetryingStore(store, clock=options.clock, ids=options.ids, deadline_seconds=options.deadline_seconds)
+            store = ThreadedAioStore(self.raw_store(clock=options.clock, ids=options.ids, create=options.create))
+        for layer in self._layers(options):
+            store = AioLayeredStore(store, layer)
+        return store
 
-
-def _watch(options: StoreOptions) -> SilenceWatch | None:
-    """Return the thread that logs requests without a response, which only works with the system's clock."""
-    return WATCH if options.clock is None or isinstance(options.clock, SystemClock) else None
+    def _layers(self, options: StoreOptions) -> list[Layer]:
+        """Return the layers around the store, from the inside."""
+        clock = options.clock
+        # The thread that logs requests without a response only works with the system's clock.
+        watch = WATCH if clock is None or isinstance(clock, SystemClock) else None
+        metrics = options.metrics or StoreMetrics()
+        meter = Meter(self.url, metrics, clock=clock, watch=watch, notice_outages=options.notice_outages)
+        retries = Retries(clock=clock, ids=options.ids, deadline_seconds=options.deadline_seconds)
+        return [meter, retries] if options.limits is None else [meter, options.limits, retries]
 
 
 def open_store(

@@ -18,19 +18,17 @@ from tiered.clock import Clock, SystemClock
 from tiered.errors import TieredError
 from tiered.metrics import Metric, metric
 from tiered.store.base import (
-    AioStore,
     Missing,
     NotModified,
     Object,
     Outcome,
     Put,
     PutResult,
-    Store,
     StoreRequest,
     UploadPart,
     sent_bytes,
 )
-from tiered.store.layers import AioLayeredStore, Attempt, LayeredStore
+from tiered.store.layers import Attempt
 from tiered.store.outage import Outages
 
 SECONDS_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -247,7 +245,13 @@ class Meter:
     """
 
     def __init__(
-        self, url: str, metrics: StoreMetrics, clock: Clock | None, watch: SilenceWatch | None, *, notice_outages: bool
+        self,
+        url: str,
+        metrics: StoreMetrics,
+        *,
+        clock: Clock | None = None,
+        watch: SilenceWatch | None = None,
+        notice_outages: bool = False,
     ) -> None:
         self.clock = clock or SystemClock()
         self._url = url
@@ -283,33 +287,3 @@ class Meter:
         """Stop watching the store."""
         if self._watch is not None:
             self._watch.remove(self)
-
-
-class MeteredStore(LayeredStore):
-    """A store whose attempts are recorded in ``metrics``."""
-
-    def __init__(
-        self,
-        inner: Store,
-        metrics: StoreMetrics,
-        *,
-        clock: Clock | None = None,
-        notice_outages: bool = False,
-        watch: SilenceWatch | None = None,
-    ) -> None:
-        super().__init__(inner, Meter(inner.url, metrics, clock, watch, notice_outages=notice_outages))
-
-
-class AioMeteredStore(AioLayeredStore):
-    """An asyncio store whose attempts are recorded in ``metrics``."""
-
-    def __init__(
-        self,
-        inner: AioStore,
-        metrics: StoreMetrics,
-        *,
-        clock: Clock | None = None,
-        notice_outages: bool = False,
-        watch: SilenceWatch | None = None,
-    ) -> None:
-        super().__init__(inner, Meter(inner.url, metrics, clock, watch, notice_outages=notice_outages))

@@ -12,7 +12,6 @@ The first attempt goes to the store directly: only failed requests pay the 39 us
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, NoReturn
 
 import tenacity
@@ -22,16 +21,14 @@ from tiered.errors import ConfigError, NotFoundError, RemotePermissionError, Rem
 from tiered.plan.backoff import backoff_seconds
 from tiered.store.base import (
     ACCESS_DENIED,
-    AioStore,
     CompleteUpload,
     Delete,
     Deleted,
     Outcome,
     Put,
-    Store,
     StoreRequest,
 )
-from tiered.store.layers import AioLayeredStore, AioSleep, Attempt, LayeredStore, Sleep
+from tiered.store.layers import Attempt, Sleep
 from tiered.store.options import RETRY_DEADLINE_SECONDS
 
 _ONCE = (Put, CompleteUpload)
@@ -50,9 +47,15 @@ def _refused(key: str, error: RemotePermissionError) -> tuple[str, str]:
 
 
 class Retries:
-    """Layer that makes as many attempts of a request as are safe and fit before the deadline."""
+    """Layer that repeats safe requests on ``RemoteUnavailableError`` until ``deadline_seconds``; 0 never repeats."""
 
-    def __init__(self, clock: Clock | None, ids: IdSource | None, deadline_seconds: float) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+        deadline_seconds: float = RETRY_DEADLINE_SECONDS,
+    ) -> None:
         self.clock = clock or SystemClock()
         self._ids = ids or SystemIds()
         self._deadline_seconds = deadline_seconds
@@ -139,32 +142,3 @@ class Retries:
             "stop": stop,
             "retry_error_callback": give_up,
         }
-
-
-class RetryingStore(LayeredStore):
-    """A store that repeats safe requests on ``RemoteUnavailableError`` until ``deadline_seconds``; 0 never repeats."""
-
-    def __init__(
-        self,
-        inner: Store,
-        *,
-        clock: Clock | None = None,
-        ids: IdSource | None = None,
-        deadline_seconds: float = RETRY_DEADLINE_SECONDS,
-    ) -> None:
-        super().__init__(inner, Retries(clock, ids, deadline_seconds))
-
-
-class AioRetryingStore(AioLayeredStore):
-    """An asyncio store that repeats safe requests; tests inject ``sleep``."""
-
-    def __init__(
-        self,
-        inner: AioStore,
-        *,
-        clock: Clock | None = None,
-        ids: IdSource | None = None,
-        sleep: AioSleep = asyncio.sleep,
-        deadline_seconds: float = RETRY_DEADLINE_SECONDS,
-    ) -> None:
-        super().__init__(inner, Retries(clock, ids, deadline_seconds), sleep)

@@ -21,8 +21,9 @@ from tiered.local.disk.files import PosixFiles
 from tiered.log import Log
 from tiered.model import TopicPartition
 from tiered.store.base import ABSENT, Delete, Get, List, ListEntry, ListPage, Object, Outcome, Put, StoreRequest
+from tiered.store.layers import LayeredStore
 from tiered.store.memory import MemoryStore
-from tiered.store.retry import RetryingStore
+from tiered.store.retry import Retries
 from tiered.testing.clock import START_MS, FakeClock, SeededIds
 
 TOPIC, OTHER = "alpha", "gamma"
@@ -112,9 +113,9 @@ class Place:
         self.clock = FakeClock(START_MS + 100_000)
         self.ids = SeededIds(3)
 
-    def store(self) -> RetryingStore:
+    def store(self) -> LayeredStore:
         """A fresh count."""
-        return RetryingStore(CountingStore(self.inner), clock=self.clock, ids=self.ids, deadline_seconds=2)
+        return LayeredStore(CountingStore(self.inner), Retries(clock=self.clock, ids=self.ids, deadline_seconds=2))
 
     def log(self, directory: Path) -> Log:
         """Opened for writing."""

@@ -23,7 +23,8 @@ from tiered.store.base import (
     Time,
     Together,
 )
-from tiered.store.retry import RetryingStore
+from tiered.store.layers import LayeredStore
+from tiered.store.retry import Retries
 from tiered.testing.clock import FakeClock, SeededIds
 
 RETRY_SECONDS = 5.0
@@ -79,7 +80,7 @@ class SteppedProcess:
         self.name = name
         self.clock = Skewed(clock, store_ms)
         self.ids = SeededIds(seed)
-        self.store = RetryingStore(store, clock=clock, ids=self.ids, deadline_seconds=RETRY_SECONDS)
+        self.store = LayeredStore(store, Retries(clock=clock, ids=self.ids, deadline_seconds=RETRY_SECONDS))
         self.lives = 0
         self.emitted: list[Any] = []
         self.last: StoreRequest | None = None

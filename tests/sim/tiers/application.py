@@ -21,7 +21,8 @@ from tiered.local.directory.directories import LocalTier
 from tiered.log import Log
 from tiered.model import TopicPartition
 from tiered.read.stream import ReadRange
-from tiered.store.retry import RetryingStore
+from tiered.store.layers import LayeredStore
+from tiered.store.retry import Retries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,7 +129,7 @@ class Application:
         self.process = Process(self.world, self.machine, str(self))
         self.process.fuse = self.world.fuse()
         clock, ids = self.world.clock, self.process.ids
-        store = RetryingStore(SimStore(self.process), clock=clock, ids=ids, deadline_seconds=RETRY_SECONDS)
+        store = LayeredStore(SimStore(self.process), Retries(clock=clock, ids=ids, deadline_seconds=RETRY_SECONDS))
         local: LocalTier | None = None
         try:
             reachable = Tiering.check_reachable(store, clock=clock, ids=ids)
@@ -365,7 +366,7 @@ class Application:
         expected = {tp: dict(values) for tp, values in truth.acked.items()}
         self.process = Process(self.world, self.machine, str(self))
         clock, ids = self.world.clock, self.process.ids
-        store = RetryingStore(SimStore(self.process), clock=clock, ids=ids, deadline_seconds=RETRY_SECONDS)
+        store = LayeredStore(SimStore(self.process), Retries(clock=clock, ids=ids, deadline_seconds=RETRY_SECONDS))
         restored = False
         self.world.note(self, "restore")
         try:

@@ -17,10 +17,10 @@ from tiered.engine.limits import EngineLimits
 from tiered.engine.runner import DirectoryRun, Timing
 from tiered.engine.steps import PartSizes
 from tiered.errors import LockedError, NotFoundError, TieredError
-from tiered.store.limit import AioLimitedStore
+from tiered.store.layers import AioLayeredStore
 from tiered.store.limit import Limits as Allowed
 from tiered.store.metrics import StoreMetrics
-from tiered.store.retry import AioRetryingStore
+from tiered.store.retry import Retries
 from uploader.metrics import Metrics
 from uploader.telemetry import Notify, Telemetry
 
@@ -93,8 +93,8 @@ class Daemon:
             journal = Journal(self.machine.path, directory.files)
             try:
                 raw = SimAioStore(process, self._pause)
-                limited = AioLimitedStore(raw, Allowed(clock=clock))
-                store = AioRetryingStore(limited, clock=clock, ids=ids, deadline_seconds=RETRY_SECONDS)
+                limited = AioLayeredStore(raw, Allowed(clock=clock))
+                store = AioLayeredStore(limited, Retries(clock=clock, ids=ids, deadline_seconds=RETRY_SECONDS))
                 bucket = Bucket(store, directory, journal, clock=clock, ids=ids, owner=str(self), sizes=SIZES)
                 told = Told(Metrics(StoreMetrics(), list), clock, notify=Notify(""))
                 timing = Timing(scan_ms=2_000)

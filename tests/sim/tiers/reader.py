@@ -12,8 +12,9 @@ from tiered.read.bucket import BucketReads
 from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream
 from tiered.reader import Reader
+from tiered.store.layers import LayeredStore
 from tiered.store.options import StoreOptions
-from tiered.store.retry import RetryingStore
+from tiered.store.retry import Retries
 
 if TYPE_CHECKING:
     from tests.sim.tiers.world import World
@@ -54,7 +55,7 @@ class LongReader:
         self._streams, self._ends = {}, {}
         process = Process(self.world, None, self.name)
         clock, ids = self.world.clock, process.ids
-        store = RetryingStore(SimStore(process), clock=clock, ids=ids, deadline_seconds=5.0)
+        store = LayeredStore(SimStore(process), Retries(clock=clock, ids=ids, deadline_seconds=5.0))
         bucket = BucketReads(store)
         reader = Reader(None, bucket, StoreOptions(), clock=clock, ids=ids)
         streams = {}

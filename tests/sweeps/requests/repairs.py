@@ -17,7 +17,8 @@ from tests.sweeps.requests.story import TIMES, Broken
 from tiered.errors import ConfigError, NotFoundError, TieredError
 from tiered.repair.engine import plan_repair_steps, repair_steps
 from tiered.repair.plan import RepairOptions
-from tiered.store.retry import RetryingStore
+from tiered.store.layers import LayeredStore
+from tiered.store.retry import Retries
 from tiered.store.runner import Runner
 
 HELD_LOG, ABSENT_LOG, INDEX, LOSS, ENTRY, ROOT = "log", "absent log", "index", "loss", "entry", "root"
@@ -52,8 +53,8 @@ class _Failing(Place):
         super().__init__(root)
         self.failing = FailingStore(self.inner, first=case.first, times=case.times, fault=case.fault)
 
-    def store(self) -> RetryingStore:
-        return RetryingStore(self.failing, clock=self.clock, ids=self.ids, deadline_seconds=2)
+    def store(self) -> LayeredStore:
+        return LayeredStore(self.failing, Retries(clock=self.clock, ids=self.ids, deadline_seconds=2))
 
 
 def play_repair(case: RepairCase, root: Path) -> int:

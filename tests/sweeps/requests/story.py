@@ -37,10 +37,11 @@ from tiered.remote.catalog import Catalog
 from tiered.remote.topics import decode_topic
 from tiered.store.base import Get, List, ListPage, Object
 from tiered.store.driver import drive
+from tiered.store.layers import AioLayeredStore, LayeredStore
 from tiered.store.memory import MemoryStore
 from tiered.store.metrics import StoreMetrics
 from tiered.store.options import StoreOptions
-from tiered.store.retry import AioRetryingStore, RetryingStore
+from tiered.store.retry import Retries
 from tiered.testing.clock import SeededIds
 from uploader.metrics import Metrics
 from uploader.telemetry import Notify
@@ -77,8 +78,8 @@ class Story:
         self.errors: list[str] = []
         self._count = 0
 
-    def _retrying(self) -> RetryingStore:
-        return RetryingStore(self.store, clock=self.clock, ids=self.ids, deadline_seconds=RETRY_SECONDS)
+    def _retrying(self) -> LayeredStore:
+        return LayeredStore(self.store, Retries(clock=self.clock, ids=self.ids, deadline_seconds=RETRY_SECONDS))
 
     # -- acts ------------------------------------------------------------------------------------------------------
 
@@ -143,7 +144,7 @@ class Story:
         journal = Journal(self.path, directory.files)
         try:
             raw = AioFailingStore(self.store)
-            store = AioRetryingStore(raw, clock=clock, ids=ids, deadline_seconds=RETRY_SECONDS)
+            store = AioLayeredStore(raw, Retries(clock=clock, ids=ids, deadline_seconds=RETRY_SECONDS))
             bucket = Bucket(store, directory, journal, clock=clock, ids=ids, owner="daemon", sizes=SIZES)
             told = Told(Metrics(StoreMetrics(), list), clock, notify=Notify(""))
             runner = DirectoryRun(

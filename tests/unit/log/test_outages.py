@@ -16,11 +16,12 @@ from tiered.errors import DataLocalError, RemoteUnavailableError
 from tiered.local.directory.directories import LocalTier
 from tiered.log import SYNC_RETRY_S, Log
 from tiered.store.base import ABSENT, Get, Outcome, Put, StoreRequest
+from tiered.store.layers import AioLayeredStore, LayeredStore
 from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
-from tiered.store.metrics import AioMeteredStore, MeteredStore, StoreMetrics
+from tiered.store.metrics import Meter, StoreMetrics
 from tiered.store.outage import OUTAGE_ATTEMPTS
-from tiered.store.retry import RetryingStore
+from tiered.store.retry import Retries
 from tiered.testing.clock import FakeClock
 from tiered.testing.faults import Fault, FaultKind, FaultStore
 
@@ -45,10 +46,14 @@ class Clock(FakeClock):
 def make(tmp_path: Path) -> tuple[Log, FaultStore, Clock]:
     clock = Clock()
     store = FaultStore(MemoryStore())
-    noticing = MeteredStore(store, StoreMetrics(), clock=clock, notice_outages=True)
+    noticing = LayeredStore(store, Meter("memory://", StoreMetrics(), clock=clock, notice_outages=True))
     local = LocalTier.open([tmp_path / "log"], clock=clock, config=LogConfig(remote=True))
     log = Log(
-        local, RetryingStore(noticing, clock=clock, deadline_seconds=0), clock=clock, ids=SystemIds(), reachable=True
+        local,
+        LayeredStore(noticing, Retries(clock=clock, deadline_seconds=0)),
+        clock=clock,
+        ids=SystemIds(),
+        reachable=True,
     )
     log.topic("t", create=True, config=TopicConfig(seal_ms=-1)).append(b"v")
     return log, store, clock
@@ -132,7 +137,7 @@ def test_a_store_that_comes_back_in_time_gets_all_of_it(
 
 def test_one_failure_is_no_outage_and_each_outage_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     clock, faults = FakeClock(), FaultStore(MemoryStore())
-    store = MeteredStore(faults, StoreMetrics(), clock=clock, notice_outages=True)
+    store = LayeredStore(faults, Meter("memory://", StoreMetrics(), clock=clock, notice_outages=True))
     told = []
     for failures in (1, OUTAGE_ATTEMPTS - 1, OUTAGE_ATTEMPTS, 50):
         caplog.clear()
@@ -152,7 +157,9 @@ def test_one_failure_is_no_outage_and_each_outage_is_told_once(caplog: pytest.Lo
 
 async def test_the_same_for_asyncio_and_for_writes_that_may_have_landed(caplog: pytest.LogCaptureFixture) -> None:
     faults = FaultStore(MemoryStore())
-    store = AioMeteredStore(ThreadedAioStore(faults), StoreMetrics(), clock=FakeClock(), notice_outages=True)
+    store = AioLayeredStore(
+        ThreadedAioStore(faults), Meter("memory://", StoreMetrics(), clock=FakeClock(), notice_outages=True)
+    )
     faults.add(Fault(FaultKind.UNKNOWN_AFTER, times=-1))
     for number in range(OUTAGE_ATTEMPTS):
         await store.execute(Put(f"k{number}", b"v", ABSENT))

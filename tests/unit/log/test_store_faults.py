@@ -15,8 +15,9 @@ from tiered.model import NewRecord, TopicPartition
 from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream
 from tiered.remote.reader import RemotePartition
+from tiered.store.layers import LayeredStore
 from tiered.store.memory import MemoryStore
-from tiered.store.retry import RetryingStore
+from tiered.store.retry import Retries
 from tiered.store.runner import Runner
 from tiered.testing.clock import FakeClock
 from tiered.testing.faults import Fault, FaultKind, FaultStore
@@ -31,7 +32,7 @@ def make(directory: Path, faults: list[Fault]) -> tuple[LocalLog, FaultStore, Ti
     if "t" not in log.topics():
         log.create_topic("t", 1, TopicConfig(segment_bytes=2048))
     store = FaultStore(MemoryStore(), faults)
-    return log, store, Tiering(log, RetryingStore(store, clock=clock, ids=ids), clock=clock, ids=ids), clock
+    return log, store, Tiering(log, LayeredStore(store, Retries(clock=clock, ids=ids)), clock=clock, ids=ids), clock
 
 
 def fill(log: LocalLog, start: int, end: int) -> None:

@@ -17,7 +17,8 @@ from tiered.plan.retention import plan_remote_expiry
 from tiered.remote.cache import ByteCache
 from tiered.remote.fetch import read_bundle, read_range
 from tiered.store.base import Get, Object
-from tiered.store.limit import LimitedStore, Limits
+from tiered.store.layers import LayeredStore
+from tiered.store.limit import Limits
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import FakeClock
 
@@ -88,7 +89,7 @@ def test_case_86_the_quota_holds_the_second_segment_back() -> None:
     clock = FakeClock()
     first, second = seal(batches(0, 100)), seal(batches(100, 200))
     quota = first.descriptor.size_bytes + 1  # a second; spent by the first segment and its indexes
-    store = LimitedStore(MemoryStore(), Limits(bytes_per_second=quota, clock=clock))
+    store = LayeredStore(MemoryStore(), Limits(bytes_per_second=quota, clock=clock))
     log = RemoteLog(store, clock=clock)
     assert log.root is None
     began = clock.monotonic()

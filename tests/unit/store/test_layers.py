@@ -28,11 +28,12 @@ from tiered.store.base import (
     StoreRequest,
     UploadPart,
 )
-from tiered.store.limit import AioLimitedStore, LimitedStore, Limits
+from tiered.store.layers import AioLayeredStore, LayeredStore
+from tiered.store.limit import Limits
 from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
-from tiered.store.metrics import SECONDS_BOUNDS, AioMeteredStore, MeteredStore, StoreMetrics
-from tiered.store.retry import AioRetryingStore, RetryingStore
+from tiered.store.metrics import SECONDS_BOUNDS, Meter, StoreMetrics
+from tiered.store.retry import Retries
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.testing.faults import Fault, FaultKind, FaultStore
 
@@ -54,12 +55,12 @@ async def test_safe_requests_are_repeated(request_: StoreRequest) -> None:
     for times in (1, 4):
         inner = FaultStore(MemoryStore(), [Fault(ERROR, times=times)])
         clock = FakeClock()
-        RetryingStore(inner, clock=clock, ids=SeededIds(3)).execute(request_)
+        LayeredStore(inner, Retries(clock=clock, ids=SeededIds(3))).execute(request_)
         assert len(inner.calls) == times + 1
         aio_inner = FaultStore(MemoryStore(), [Fault(ERROR, times=times)])
         aio_clock = FakeClock()
         threaded = ThreadedAioStore(aio_inner)
-        store = AioRetryingStore(threaded, clock=aio_clock, ids=SeededIds(3), sleep=aio_clock.aio_sleep)
+        store = AioLayeredStore(threaded, Retries(clock=aio_clock, ids=SeededIds(3)), aio_clock.aio_sleep)
         await store.execute(request_)
         assert (aio_inner.calls, aio_clock.sleeps) == (inner.calls, clock.sleeps)
         assert all(0 <= wait <= 0.2 * 2**at for at, wait in enumerate(clock.sleeps))
@@ -69,7 +70,7 @@ async def test_safe_requests_are_repeated(request_: StoreRequest) -> None:
 def test_parts_are_repeated() -> None:
     inner = FaultStore(MemoryStore(), [Fault(ERROR, "uploadpart", times=2)])
     with pytest.raises(NotFoundError):
-        RetryingStore(inner, clock=FakeClock()).execute(UploadPart("k", "id", 1, BytesSource(b""), 0, 0))
+        LayeredStore(inner, Retries(clock=FakeClock())).execute(UploadPart("k", "id", 1, BytesSource(b""), 0, 0))
     assert len(inner.calls) == 3
 
 
@@ -81,14 +82,14 @@ async def test_conditional_writes_are_never_repeated(request_: StoreRequest) -> 
         Fault(FaultKind.CONFLICT, times=-1),
     ):
         inner = FaultStore(MemoryStore(), [fault])
-        store = AioRetryingStore(ThreadedAioStore(inner), clock=FakeClock())
+        store = AioLayeredStore(ThreadedAioStore(inner), Retries(clock=FakeClock()))
         try:
             outcome = await store.execute(request_)
             assert isinstance(outcome, PutResult)
-            RetryingStore(inner, clock=FakeClock()).execute(request_)
+            LayeredStore(inner, Retries(clock=FakeClock())).execute(request_)
         except (RemoteUnavailableError, ConfigError):
             with pytest.raises((RemoteUnavailableError, ConfigError)):
-                RetryingStore(inner, clock=FakeClock()).execute(request_)
+                LayeredStore(inner, Retries(clock=FakeClock())).execute(request_)
         assert len(inner.calls) == 2
         await store.close()
 
@@ -97,19 +98,19 @@ def test_retries_end_at_the_deadline_and_say_so() -> None:
     clock = FakeClock()
     inner = FaultStore(MemoryStore(), [Fault(ERROR, times=-1)])
     with pytest.raises(RemoteUnavailableError, match=r"gave up after \d+ attempts in") as caught:
-        RetryingStore(inner, clock=clock, ids=SeededIds(), deadline_seconds=20).execute(Get("k"))
+        LayeredStore(inner, Retries(clock=clock, ids=SeededIds(), deadline_seconds=20)).execute(Get("k"))
     assert clock.monotonic() <= 20
     assert len(inner.calls) == len(clock.sleeps) + 1 > 5
     assert isinstance(caught.value.__cause__, RemoteUnavailableError)
     never = FaultStore(MemoryStore(), [Fault(ERROR, times=-1)])
     with pytest.raises(RemoteUnavailableError):
-        RetryingStore(never, clock=clock, ids=SeededIds(), deadline_seconds=0).execute(Get("k"))
+        LayeredStore(never, Retries(clock=clock, ids=SeededIds(), deadline_seconds=0)).execute(Get("k"))
     assert len(never.calls) == 1
 
 
 def test_other_errors_are_not_repeated() -> None:
     inner = FaultStore(MemoryStore(), [Fault(FaultKind.PERMISSION), Fault(ERROR, error=NotFoundError("x"), nth=2)])
-    store = RetryingStore(inner, clock=FakeClock())
+    store = LayeredStore(inner, Retries(clock=FakeClock()))
     for _ in range(2):
         with pytest.raises(Exception, match=r"x|403"):
             store.execute(Get("k"))
@@ -131,13 +132,13 @@ def test_token_bucket_goes_into_debt_and_saves_one_burst() -> None:
 
 async def test_limits_of_requests_and_of_bytes_both_ways() -> None:
     clock = FakeClock()
-    store = LimitedStore(MemoryStore(), Limits(requests_per_second=2, clock=clock))
+    store = LayeredStore(MemoryStore(), Limits(requests_per_second=2, clock=clock))
     for _ in range(6):
         store.execute(Get("k"))
     assert clock.monotonic() == pytest.approx(2.0)
     clock = FakeClock()
     threaded = ThreadedAioStore(MemoryStore())
-    limited = AioLimitedStore(threaded, Limits(bytes_per_second=1000, clock=clock), sleep=clock.aio_sleep)
+    limited = AioLayeredStore(threaded, Limits(bytes_per_second=1000, clock=clock), clock.aio_sleep)
     await limited.execute(Put("k", bytes(3000), ABSENT))
     assert clock.monotonic() == pytest.approx(2.0)  # one burst of a second was saved up
     await limited.execute(Get("k"))
@@ -161,14 +162,14 @@ class Slow(MemoryStore):
 async def test_metrics_count_attempts_bytes_and_seconds() -> None:
     clock, metrics = FakeClock(), StoreMetrics()
     faults = [Fault(ERROR, "head", times=2)]
-    metered = MeteredStore(FaultStore(Slow(clock), faults), metrics, clock=clock)
-    store = RetryingStore(metered, clock=clock, ids=SeededIds())
+    metered = LayeredStore(FaultStore(Slow(clock), faults), Meter("memory://", metrics, clock=clock))
+    store = LayeredStore(metered, Retries(clock=clock, ids=SeededIds()))
     store.execute(Put("k", b"12345", ABSENT))
     store.execute(Put("k", b"12345", ABSENT))
     store.execute(Get("k", 1, 3))
     store.execute(Get("other"))
     store.execute(Head("k"))
-    aio_store = AioMeteredStore(ThreadedAioStore(Slow(clock)), metrics, clock=clock)
+    aio_store = AioLayeredStore(ThreadedAioStore(Slow(clock)), Meter("memory://", metrics, clock=clock))
     await aio_store.execute(Get("k"))
     figures = {(f.op, f.status): f for f in metrics.snapshot()}
     assert {name: (f.requests, f.sent_bytes, f.received_bytes) for name, f in figures.items()} == {

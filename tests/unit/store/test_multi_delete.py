@@ -13,9 +13,10 @@ from tiered.errors import ConfigError, RemotePermissionError
 from tiered.store.base import ABSENT, AioStore, Delete, Deleted, List, ListPage, Outcome, Put, Store, StoreRequest
 from tiered.store.capabilities import probe
 from tiered.store.driver import drive
+from tiered.store.layers import LayeredStore
 from tiered.store.location import StoreLocation
 from tiered.store.memory import MemoryStore
-from tiered.store.retry import RetryingStore
+from tiered.store.retry import Retries
 from tiered.testing.clock import FakeClock
 from tiered.testing.moto import CREDENTIALS, locked_moto, make_bucket
 from tiered.testing.store_contract import BlockingStore
@@ -121,7 +122,7 @@ def test_a_refusal_of_every_deletion_is_raised_and_not_remembered() -> None:
             return super().execute(request)
 
     inner = Refusing()
-    store = RetryingStore(inner, clock=FakeClock())
+    store = LayeredStore(inner, Retries(clock=FakeClock()))
     with pytest.raises(ConfigError, match="another region"):
         store.execute(Delete(KEYS))
     inner.refuses = False

@@ -20,17 +20,10 @@ from tiered.engine.wait import PROGRESS_SECONDS, follow
 from tiered.errors import DataLocalError
 from tiered.model import BytesSource
 from tiered.store.base import Get, Outcome, StoreAround, StoreRequest, UploadPart
+from tiered.store.layers import AioLayeredStore, LayeredStore
 from tiered.store.location import StoreLocation, ThreadedAioStore
 from tiered.store.memory import MemoryStore
-from tiered.store.metrics import (
-    SILENT_SECONDS,
-    WATCH,
-    AioMeteredStore,
-    MeteredStore,
-    SilenceWatch,
-    StoreMetrics,
-    request_metrics,
-)
+from tiered.store.metrics import SILENT_SECONDS, WATCH, Meter, SilenceWatch, StoreMetrics, request_metrics
 from tiered.testing.clock import FakeClock
 from uploader.config import Settings
 from uploader.service import Service, ServicePlace
@@ -90,13 +83,13 @@ def judge(watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_hanging_request_is_logged_once_and_has_an_age(caplog: pytest.LogCaptureFixture) -> None:
     watch = Watch()
-    MeteredStore(Hanging(watch.look), watch.metrics, clock=watch.clock).execute(Get("k"))
+    LayeredStore(Hanging(watch.look), Meter("memory://", watch.metrics, clock=watch.clock)).execute(Get("k"))
     judge(watch, caplog)
 
 
 async def test_the_same_for_asyncio(caplog: pytest.LogCaptureFixture) -> None:
     watch = Watch()
-    store = AioMeteredStore(AioHanging(watch.look), watch.metrics, clock=watch.clock)
+    store = AioLayeredStore(AioHanging(watch.look), Meter("memory://", watch.metrics, clock=watch.clock))
     await store.execute(Get("k"))
     await store.close()
     judge(watch, caplog)
@@ -132,13 +125,13 @@ def test_a_thread_says_so_while_the_caller_waits(face: str, said: Said, caplog: 
         assert said.event.wait(30)
 
     if face == "sync":
-        store = MeteredStore(Hanging(hang), metrics, clock=clock, watch=watch)
+        store = LayeredStore(Hanging(hang), Meter("memory://silence", metrics, clock=clock, watch=watch))
         store.execute(Get("k"))
         store.close()
     else:
 
         async def ask() -> None:
-            store = AioMeteredStore(AioHanging(hang), metrics, clock=clock, watch=watch)
+            store = AioLayeredStore(AioHanging(hang), Meter("memory://silence", metrics, clock=clock, watch=watch))
             await store.execute(Get("k"))
             await store.close()
 

@@ -28,14 +28,8 @@ from tiered.store.base import (
     UploadPart,
 )
 from tiered.store.driver import BACKGROUND_THREADS
-from tiered.store.limit import (
-    SMALL_BYTES,
-    SMALL_WAIT_SECONDS,
-    AioLimitedStore,
-    LimitedStore,
-    Limits,
-    Slots,
-)
+from tiered.store.layers import AioLayeredStore, LayeredStore
+from tiered.store.limit import SMALL_BYTES, SMALL_WAIT_SECONDS, Limits, Slots
 from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
 from tiered.store.slowdown import FREE_FACTOR, MIN_PER_SECOND, Paces, Slowed, prefix_of
@@ -64,7 +58,7 @@ class Throttling(MemoryStore):
         return super().execute(request)
 
 
-def ask(store: LimitedStore, clock: FakeClock, seconds: float) -> None:
+def ask(store: LayeredStore, clock: FakeClock, seconds: float) -> None:
     """A hundred times a second, or as often as the store's limits allow."""
     until = clock.monotonic() + seconds
     while clock.monotonic() < until:
@@ -131,10 +125,10 @@ def test_whoever_asks_too_often_settles_near_what_the_store_takes() -> None:
     clock = FakeClock()
     store = Throttling(clock, 20)
     limits = Limits(clock=clock)
-    ask(LimitedStore(store, limits), clock, 20)  # it learns
+    ask(LayeredStore(store, limits), clock, 20)  # it learns
     store.took.clear()
     store.refused = 0
-    ask(LimitedStore(store, limits), clock, 60)
+    ask(LayeredStore(store, limits), clock, 60)
     taken = sum(store.took.values())
     assert 0.6 * 20 * 60 < taken <= 20 * 61
     assert store.refused < taken / 20
@@ -144,7 +138,7 @@ def test_a_write_that_is_refused_slows_down_too_and_the_first_is_told() -> None:
     clock, told = FakeClock(), list[Slowed]()
     limits = Limits(clock=clock)
     limits.report_slowed(told.append)
-    store = LimitedStore(Throttling(clock, 0), limits)
+    store = LayeredStore(Throttling(clock, 0), limits)
     answer = store.execute(Put("a3/k", b"v", ABSENT))
     assert isinstance(answer, PutResult)
     assert [(each.prefix, each.refusals) for each in told] == [("a3", 1)]
@@ -158,8 +152,8 @@ def test_a_write_that_is_refused_slows_down_too_and_the_first_is_told() -> None:
 async def test_both_kinds_of_store_share_what_the_limits_allow() -> None:
     clock = FakeClock()
     limits = Limits(requests_per_second=2, clock=clock)
-    uploads = AioLimitedStore(ThreadedAioStore(MemoryStore()), limits, sleep=clock.aio_sleep)
-    maintenance = LimitedStore(MemoryStore(), limits)
+    uploads = AioLayeredStore(ThreadedAioStore(MemoryStore()), limits, clock.aio_sleep)
+    maintenance = LayeredStore(MemoryStore(), limits)
     for _ in range(3):
         await uploads.execute(Get("k"))
         assert maintenance.execute(Get("k")) == Missing()
@@ -317,7 +311,7 @@ class Counting(MemoryStore):
 
 async def test_no_more_bodies_are_streamed_at_once_than_there_are_slots() -> None:
     inner = Counting(together=3)
-    limited = AioLimitedStore(ThreadedAioStore(inner, threads=BACKGROUND_THREADS), Limits(bodies=3))
+    limited = AioLayeredStore(ThreadedAioStore(inner, threads=BACKGROUND_THREADS), Limits(bodies=3))
     await asyncio.gather(*(limited.execute(Put(f"k{n}", BytesSource(b"v"), ABSENT)) for n in range(9)))
     assert inner.most == 3
     await limited.close()
@@ -345,10 +339,10 @@ async def test_a_wait_that_is_given_up_gives_back_what_it_took(face: str) -> Non
 
     impatient = Impatient()
     limits.clock = impatient  # only who waits sees it
-    aio = AioLimitedStore(ThreadedAioStore(MemoryStore()), limits, sleep=impatient.aio_sleep)
+    aio = AioLayeredStore(ThreadedAioStore(MemoryStore()), limits, impatient.aio_sleep)
     for _ in range(10):
         with pytest.raises(GivenUp):
-            LimitedStore(MemoryStore(), limits).execute(body) if face == "threads" else await aio.execute(body)
+            LayeredStore(MemoryStore(), limits).execute(body) if face == "threads" else await aio.execute(body)
     limits.clock = clock
     assert limits.before(body) == 3.0
     for _ in range(4):

@@ -26,8 +26,9 @@ from tiered.store.base import (
 )
 from tiered.store.capabilities import check_capabilities, probe
 from tiered.store.driver import drive
+from tiered.store.layers import LayeredStore
 from tiered.store.memory import MemoryStore
-from tiered.store.retry import RetryingStore
+from tiered.store.retry import Retries
 from tiered.store.unique_upload import (
     FRUITLESS_RESUMES,
     Parts,
@@ -80,7 +81,7 @@ def test_refusals_are_not_repeated() -> None:
 
 
 def upload_once(store: FaultStore, clock: FakeClock) -> PutResult:
-    retrying = RetryingStore(store, clock=clock, ids=SeededIds(1))
+    retrying = LayeredStore(store, Retries(clock=clock, ids=SeededIds(1)))
     return drive(
         retrying,
         upload_multipart("k", BytesSource(BODY), part_bytes=100, parallel_parts=3),
@@ -278,7 +279,7 @@ def test_probe_with_any_one_request_failing() -> None:
     for kind in (FaultKind.UNKNOWN_BEFORE, FaultKind.UNKNOWN_AFTER, FaultKind.CONFLICT):
         for nth in range(1, len(clean.calls) + 1):
             store = FaultStore(MemoryStore(), [Fault(kind, nth=nth)])
-            retrying = RetryingStore(store, clock=FakeClock(), ids=SeededIds())
+            retrying = LayeredStore(store, Retries(clock=FakeClock(), ids=SeededIds()))
             assert drive(retrying, probe(), clock=FakeClock(), ids=SeededIds()) == GOOD, (kind, nth)
             page = store.execute(List(""))
             assert isinstance(page, ListPage)
