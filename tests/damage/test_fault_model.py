@@ -24,8 +24,8 @@ from tests.support.buckets import SETTINGS, TP, Bucket, bucket, write
 from tests.support.paged import Paged
 from tests.unit.remote.paged.sinks import decide, log_of_sinks
 from tests.unit.store.emulator import Emulator
-from tiered.checking.check import CheckOptions
-from tiered.checking.findings import Severity
+from tiered.check.check import CheckOptions
+from tiered.check.findings import Severity
 from tiered.cli.main import run
 from tiered.clock import SystemClock, SystemIds
 from tiered.errors import ConditionalWritesUnsupportedError, CorruptionError, TieredError

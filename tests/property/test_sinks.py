@@ -14,7 +14,7 @@ from tests.sim.bucket.store import WatchedStore, Weather
 from tests.support.admin import apply_repair, check, plan_repair
 from tests.support.remote_face import RemoteFace
 from tests.unit.remote.building import TOPIC_ID, TRUSTED, seal
-from tiered.checking.check import CheckOptions
+from tiered.check.check import CheckOptions
 from tiered.config import TopicConfig
 from tiered.errors import CommitUnknown, CorruptionError, FencedError, RemotePermissionError, RemoteUnavailableError
 from tiered.format.batch import decode_records, encode_batch

@@ -18,7 +18,7 @@ from tests.sim.tiers.machine import ProcessFiles
 from tests.sim.tiers.truth import TPS, Violated
 from tests.sim.tiers.virtual import without_threads
 from tests.sim.tiers.world import World
-from tiered.checking.check import CheckReport
+from tiered.check.check import CheckReport
 from tiered.engine.inline import Run
 from tiered.errors import DiskFullError, FencedError, OffsetGapError, TieredError
 from tiered.format.kernels import ConsumerRecord

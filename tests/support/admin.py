@@ -6,16 +6,16 @@ import contextlib
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from tiered.checking.check import CheckOptions, CheckReport, check_steps
-from tiered.checking.findings import OnFinding, Progress, handed_on
+from tiered.check.check import CheckOptions, CheckReport, check_steps
+from tiered.check.findings import OnFinding, Progress, handed_on
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.local.disk.files import Files, PosixFiles
 from tiered.model import TopicPartition
 from tiered.repair.engine import plan_repair_steps, repair_steps
 from tiered.repair.plan import RepairOptions, RepairPlan
 from tiered.repair.rejoin import RejoinPlan, plan_rejoin_steps, rejoin_steps
-from tiered.restoring.plan import RestoreOptions
-from tiered.restoring.restore import RestoreReport, restore_steps
+from tiered.restore.plan import RestoreOptions
+from tiered.restore.restore import RestoreReport, restore_steps
 from tiered.store.place import Place, open_place
 from tiered.store.runner import Runner
 

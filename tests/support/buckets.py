@@ -10,8 +10,8 @@ from pathlib import Path
 
 import tiered
 from tests.support.admin import apply_repair, check, plan_repair
-from tiered.checking.check import CheckOptions
-from tiered.checking.findings import Finding, Severity
+from tiered.check.check import CheckOptions
+from tiered.check.findings import Finding, Severity
 from tiered.format.batch import BatchHeader
 from tiered.format.bundle import SectionKind
 from tiered.format.keys import FLAG_ABORTED_TXNS, Role, index_key, root_key, segment_key

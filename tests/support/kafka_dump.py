@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tiered.checking.inspection import batches
+from tiered.check.inspection import batches
 from tiered.errors import CorruptionError
 from tiered.format.batch import HEADER_BYTES, BatchHeader, ControlType, control_type, decode_records, read_header
 from tiered.format.batch_scanner import MIN_TAIL_BYTES, hop

@@ -11,8 +11,8 @@ from typing import Generic, TypeVar, Unpack
 from tiered import arguments
 from tiered.admin import D, Selected
 from tiered.admin.snapshot import SnapshotReport, snapshot_steps
-from tiered.checking.check import CheckOptions, CheckReport, check_steps
-from tiered.checking.findings import OnFinding, Progress, handed_on
+from tiered.check.check import CheckOptions, CheckReport, check_steps
+from tiered.check.findings import OnFinding, Progress, handed_on
 from tiered.clock import Clock, IdSource, SystemClock
 from tiered.config import S3Keywords
 from tiered.erase.topic import EraseReport, TopicErasePlan, erase_topic_steps, need_entry, plan_topic_steps
@@ -22,8 +22,8 @@ from tiered.remote.claim import owner_of
 from tiered.repair.engine import plan_repair_steps, repair_steps
 from tiered.repair.plan import RepairOptions, RepairPlan
 from tiered.repair.rejoin import RejoinPlan, plan_rejoin_steps, rejoin_steps
-from tiered.restoring.plan import RestoreOptions
-from tiered.restoring.restore import RestoreReport, restore_steps
+from tiered.restore.plan import RestoreOptions
+from tiered.restore.restore import RestoreReport, restore_steps
 from tiered.store.aio_runner import AioRunner
 from tiered.store.base import AioStore
 from tiered.store.place import LOOK, locate, location_of

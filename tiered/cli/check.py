@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from tiered import admin
-from tiered.checking.findings import Finding
-from tiered.checking.versions import versions_warning
+from tiered.check.findings import Finding
+from tiered.check.versions import versions_warning
 from tiered.errors import ConfigError
 from tiered.program.application import Application, Command, pass_application
 from tiered.program.checking import conclude_check, reading_options, show_finding, subset_of

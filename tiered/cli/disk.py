@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from tiered.arguments import chosen_partitions
-from tiered.checking.check import EXIT_WARNINGS
+from tiered.check.check import EXIT_WARNINGS
 from tiered.cli.disk_truncate import truncate
 from tiered.config import MAX_LONG
 from tiered.errors import ConfigError, DiskFullError

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from tiered.checking.versions import keeps_versions
+from tiered.check.versions import keeps_versions
 from tiered.config import LogConfig
 from tiered.errors import CorruptionError, NotFoundError, RemotePermissionError, TieredError
 from tiered.format.checkpoint import decode_meta_properties

@@ -11,7 +11,7 @@ import click
 
 import tiered
 from tiered.arguments import chosen_partitions
-from tiered.checking.check import EXIT_WARNINGS
+from tiered.check.check import EXIT_WARNINGS
 from tiered.erase.erase import as_fields
 from tiered.erase.topic import EraseReport, erase_topic_steps, plan_fields, plan_topic_steps, stays
 from tiered.errors import CorruptionError, LocalIOError, OffsetGapError, UnknownTopicError

@@ -7,7 +7,7 @@ import dataclasses
 import click
 
 from tiered import admin
-from tiered.checking.check import EXIT_WARNINGS
+from tiered.check.check import EXIT_WARNINGS
 from tiered.errors import ConfigError
 from tiered.program.application import Application, Command, pass_application, topic_or_partition
 from tiered.program.open_reader import refuse_file
@@ -15,7 +15,7 @@ from tiered.program.open_store import open_remote
 from tiered.program.output import columns, counted, human_bytes
 from tiered.program.places import LogPlace, range_of, range_options
 from tiered.program.progress import Progress
-from tiered.restoring.restore import RestoreReport
+from tiered.restore.restore import RestoreReport
 
 
 @click.command("restore", cls=Command, exits={3: "restored, with warnings"})

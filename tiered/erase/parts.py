@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tiered.checking.spread import CheckPart
+from tiered.check.spread import CheckPart
 from tiered.erase.erase import MAX_LOOKS, Counter, ErasePlan, Eraser, Hit, uid_of
 from tiered.errors import ConfigError
 from tiered.model import Row, TopicPartition

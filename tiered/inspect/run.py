@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tiered.checking.findings import Findings, Severity
-from tiered.checking.inspection import PADDING
+from tiered.check.findings import Findings, Severity
+from tiered.check.inspection import PADDING
 from tiered.errors import CorruptionError, TieredError
 from tiered.format.keys import (
     INDEX_SUFFIX,

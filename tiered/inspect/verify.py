@@ -6,8 +6,8 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from tiered.checking.findings import Findings, Severity
-from tiered.checking.inspection import Expectations, LogInspection, LogScan
+from tiered.check.findings import Findings, Severity
+from tiered.check.inspection import Expectations, LogInspection, LogScan
 from tiered.format.keys import (
     INDEX_SUFFIX,
     LOG_SUFFIX,

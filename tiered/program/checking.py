@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
-from tiered.checking.check import CheckReport
-from tiered.checking.findings import Finding, Severity
+from tiered.check.check import CheckReport
+from tiered.check.findings import Finding, Severity
 from tiered.config import DAY_MS
 from tiered.errors import ConfigError
 from tiered.format.keys import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiered.checking.judge import sum_of
+from tiered.check.judge import sum_of
 from tiered.errors import CorruptionError
 from tiered.plan.maintenance import READ_BYTES
 from tiered.store.base import Get, Head, Object, Steps

@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from tiered.checking.findings import Finding, Severity
-from tiered.checking.local import LocalCheck
+from tiered.check.findings import Finding, Severity
+from tiered.check.local import LocalCheck
 from tiered.clock import SystemClock, SystemIds
 from tiered.errors import ConfigError, CorruptionError, NewerFormatError, NotFoundError
 from tiered.format.checkpoint import decode_offsets

@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from tiered.checking.findings import Finding
-from tiered.checking.judge import judge_index, judge_log
+from tiered.check.findings import Finding
+from tiered.check.judge import judge_index, judge_log
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.batch import read_header
 from tiered.format.batch_scanner import NO_LIMIT, BatchPosition, Offsets

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from uuid import UUID
 
-from tiered.checking.findings import Severity
-from tiered.checking.kept import KINDS, check_decisions, decode_beside, read_beside
+from tiered.check.findings import Severity
+from tiered.check.kept import KINDS, check_decisions, decode_beside, read_beside
 from tiered.errors import CorruptionError, TieredError
 from tiered.format.decision import decode_decision
 from tiered.format.framed_object import MAX_OBJECT_BYTES

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
-from tiered.checking.registry import Unnamed, find_unnamed
+from tiered.check.registry import Unnamed, find_unnamed
 from tiered.errors import ConfigError, CorruptionError, TieredError, UnknownTopicError
 from tiered.format.crc import crc32c
 from tiered.format.keys import partition_prefix, topic_key

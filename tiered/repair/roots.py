@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from tiered.checking.judge import judge_index
+from tiered.check.judge import judge_index
 from tiered.erase.undone import Undone, undone_steps
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
 from tiered.format.crc import crc32c

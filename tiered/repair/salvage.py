@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from tiered.checking.judge import judge_index, own_row
+from tiered.check.judge import judge_index, own_row
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, empty_batch, encode_marker, read_header, rebased, verify_batch
 from tiered.format.batch_scanner import BatchPosition, Offsets

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tiered.checking.judge import ObjectVerdict, judge_index, judge_log, read_index
+from tiered.check.judge import ObjectVerdict, judge_index, judge_log, read_index
 from tiered.erase.undone import undone_steps
 from tiered.errors import ConfigError, CorruptionError, UnknownTopicError
 from tiered.format.bundle import MAX_BUNDLE_BYTES

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from tiered.checking.judge import sum_of
+from tiered.check.judge import sum_of
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.crc import crc32c
 from tiered.format.keys import aside_key

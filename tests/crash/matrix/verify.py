@@ -10,7 +10,7 @@ from tests.crash.matrix.ledger import Ledger, Promise, Sent
 from tests.crash.matrix.trace import TraceFiles
 from tests.crash.matrix.world import CONFIG, SETTINGS, T, World
 from tests.support.admin import check
-from tiered.checking.findings import Severity
+from tiered.check.findings import Severity
 from tiered.config import TopicConfig
 from tiered.format.batch import decode_records, read_header
 from tiered.format.kernels import Record

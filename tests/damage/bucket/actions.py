@@ -8,8 +8,8 @@ from pathlib import Path
 from tests.damage.bucket.place import RECORDS, SINCE, TOPIC, TPS, Hang, Place, value
 from tests.sim.tiers.truth import values_of
 from tests.support.admin import check, restore
-from tiered.checking.check import CheckOptions
-from tiered.checking.findings import Severity
+from tiered.check.check import CheckOptions
+from tiered.check.findings import Severity
 from tiered.errors import TieredError
 from tiered.model import TopicPartition
 from tiered.read.bucket import BucketReads

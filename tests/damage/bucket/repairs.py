@@ -7,8 +7,8 @@ from typing import NamedTuple
 from tests.damage.bucket.actions import EXPECTED, Values
 from tests.damage.bucket.place import HIT, TPS, Place, listed
 from tests.support.admin import apply_repair, check, plan_repair
-from tiered.checking.check import CheckOptions
-from tiered.checking.findings import Severity
+from tiered.check.check import CheckOptions
+from tiered.check.findings import Severity
 from tiered.model import TopicPartition
 from tiered.read.bucket import BucketReads
 from tiered.reader import Reader

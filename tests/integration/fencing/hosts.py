@@ -16,7 +16,7 @@ from typing import Any, Self
 import tiered
 from tests.integration.fencing.application import TOPIC
 from tests.integration.uploader.daemons import ROOT, WAIT_SECONDS, Daemon, environment
-from tiered.checking.findings import Severity
+from tiered.check.findings import Severity
 from tiered.format.batch import decode_records
 from tiered.local.directory.manager import LocalLog
 from tiered.model import TopicPartition

@@ -20,7 +20,7 @@ from tests.integration.servers.kafka_kinds import FAR, KINDS
 from tests.integration.servers.kafka_view import Told, logs_of, now_clock, open_for_writing, producers_of, tell
 from tests.integration.servers.kafka_wire import ActiveProducer, describe_producers, epoch_ends
 from tests.support.admin import check
-from tiered.checking.findings import Severity
+from tiered.check.findings import Severity
 from tiered.config import LogConfig
 from tiered.format.batch import encode_batch
 from tiered.local.directory.manager import LocalLog

@@ -32,7 +32,7 @@ from tests.integration.servers.kafka_trip import (
 from tests.integration.servers.kafka_view import Told, now_clock, open_for_writing, producers_of, tell
 from tests.integration.servers.kafka_wire import ActiveProducer, ListedTransaction, list_transactions
 from tests.support.admin import check
-from tiered.checking.findings import Finding, Severity
+from tiered.check.findings import Finding, Severity
 from tiered.model import TopicPartition
 
 

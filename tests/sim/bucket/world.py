@@ -32,8 +32,8 @@ from tests.sim.bucket.process import Life, SteppedProcess
 from tests.sim.bucket.sinks import Stream, hand_over_partitions
 from tests.sim.bucket.store import WatchedStore, Weather
 from tests.support.admin import check
-from tiered.checking.check import CheckOptions
-from tiered.checking.findings import Severity
+from tiered.check.check import CheckOptions
+from tiered.check.findings import Severity
 from tiered.config import DAY_MS, TopicConfig
 from tiered.errors import ConfigError, TieredError
 from tiered.plan.commit import SHAPE, Shape

@@ -39,8 +39,8 @@ from tests.sim.tiers.reader import LongReader
 from tests.sim.tiers.truth import PARTITIONS, TOPIC, TPS, Truth, Violated
 from tests.sim.tiers.virtual import SimClock, StoreClock, without_threads
 from tests.support.admin import check
-from tiered.checking.check import CheckOptions
-from tiered.checking.findings import Severity
+from tiered.check.check import CheckOptions
+from tiered.check.findings import Severity
 from tiered.config import DAY_MS, TopicConfig
 from tiered.errors import ConfigError, FencedError, TieredError
 from tiered.local.disk.files import PosixFiles

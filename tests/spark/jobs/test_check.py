@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from tests.spark.jobs.building import bucket, inline, log, records, rows, run
 from tests.support.admin import check
-from tiered.checking.check import CheckOptions
+from tiered.check.check import CheckOptions
 from tiered.cli.main import run as tiered_run
 from tiered.errors import RemoteUnavailableError
 from tiered.format.keys import segment_key

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 import tiered
 from tests.spark.jobs.building import Result, Stream, bucket, inline, log, records, rows, run, shape
 from tests.support.admin import check
-from tiered.checking.check import CheckOptions
+from tiered.check.check import CheckOptions
 from tiered.cli.main import run as run_tiered
 from tiered.config import TopicConfig
 from tiered.erase.erase import Eraser

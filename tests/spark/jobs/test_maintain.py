@@ -12,7 +12,7 @@ import tiered
 from tests.spark.jobs.building import Result, bucket, inline, log, records, rows, run, shape
 from tests.spark.jobs.shuffling import inline_shuffle
 from tests.support.admin import check
-from tiered.checking.check import CheckOptions
+from tiered.check.check import CheckOptions
 from tiered.cli.main import run as tiered_run
 from tiered.config import TopicConfig
 from tiered.errors import FencedError

@@ -14,7 +14,7 @@ import tiered
 from tests.spark.conftest import REPOSITORY, SETTINGS
 from tests.spark.jobs.building import bucket, log, records
 from tests.support.admin import check
-from tiered.checking.check import CheckOptions
+from tiered.check.check import CheckOptions
 from tiered.store.location import open_store
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]

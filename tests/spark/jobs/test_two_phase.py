@@ -18,7 +18,7 @@ from tests.spark.jobs import shuffling
 from tests.spark.jobs.building import Result, bucket, inline, log, records, rows, run, shape
 from tests.spark.jobs.shuffling import inline_shuffle
 from tests.support.admin import check
-from tiered.checking.check import CheckOptions
+from tiered.check.check import CheckOptions
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, FencedError
 from tiered.format.kernels import ConsumerRecord

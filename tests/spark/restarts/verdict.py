@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tests.support.admin import check
-from tiered.checking.check import CheckOptions
+from tiered.check.check import CheckOptions
 from tiered.config import DAY_MS
 from tiered.format.keys import Role, parse_staged_key
 from tiered.reader import open_reader

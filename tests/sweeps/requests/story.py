@@ -14,8 +14,8 @@ from tests.sim.tiers.truth import values_of
 from tests.sim.tiers.virtual import SimClock, VirtualLoop, without_threads
 from tests.support.admin import check, restore
 from tests.sweeps.requests.faults import FAULTS, AioFailingStore, FailingStore
-from tiered.checking.check import CheckOptions
-from tiered.checking.findings import Severity
+from tiered.check.check import CheckOptions
+from tiered.check.findings import Severity
 from tiered.config import LogConfig, TopicConfig
 from tiered.engine.bucket import Bucket
 from tiered.engine.directory import LogDirectory

@@ -11,10 +11,10 @@ import pytest
 
 from tests.support.admin import check, plan_repair, restore
 from tests.unit.aio.on_the_loop import OnTheLoop
-from tests.unit.checking.building import RECORDS, TOPIC, Scenario, scenario
+from tests.unit.check.building import RECORDS, TOPIC, Scenario, scenario
 from tiered import aio
-from tiered.checking.check import CheckOptions
-from tiered.checking.findings import Finding
+from tiered.check.check import CheckOptions
+from tiered.check.findings import Finding
 from tiered.errors import CorruptionError, DiskFullError, FencedError
 from tiered.model import TopicPartition
 from tiered.testing.clock import SeededIds

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tiered
-from tests.unit.checking.building import RECORDS, TOPIC, Scenario, flip, record, scenario
+from tests.unit.check.building import RECORDS, TOPIC, Scenario, flip, record, scenario
 from tests.unit.cli.conftest import Cli
 from tiered.format.kernels import AT_WORK
 from tiered.times import format_time

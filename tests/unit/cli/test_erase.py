@@ -12,7 +12,7 @@ import pytest
 import tiered
 from tests.support.admin import check
 from tests.unit.cli.conftest import Cli
-from tiered.checking.check import CheckOptions
+from tiered.check.check import CheckOptions
 from tiered.errors import ConfigError
 from tiered.model import TopicPartition
 from tiered.plan.erasure import Selection

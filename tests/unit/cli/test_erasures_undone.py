@@ -15,7 +15,7 @@ from tiered.model import TopicPartition
 from tiered.plan.erasure import Selection
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import load_topic
-from tiered.restoring.plan import RestoreOptions
+from tiered.restore.plan import RestoreOptions
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
 

@@ -24,7 +24,7 @@ from tiered.format.user_snapshot import encode_begun
 from tiered.read.stream import ReadRange
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import load_topic
-from tiered.restoring.plan import RestoreOptions
+from tiered.restore.plan import RestoreOptions
 from tiered.spark.schema import kafka_schema
 from tiered.spark.source import TieredDataSource
 from tiered.store.base import ABSENT, Delete, Get, Object, Put, list_all

@@ -10,8 +10,8 @@ import pytest
 import tiered
 from tests.support.admin import check
 from tests.unit.cli.conftest import Cli, Result
-from tiered.checking.check import CheckOptions, CheckReport
-from tiered.checking.findings import Findings, Severity
+from tiered.check.check import CheckOptions, CheckReport
+from tiered.check.findings import Findings, Severity
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.testing.disk import UnreadableFiles

@@ -18,7 +18,7 @@ from tiered.plan.maintenance import ROUTINE, MaintenanceAction, MaintenanceKind
 from tiered.remote.maintain import Maintainer
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import load_topic
-from tiered.restoring.plan import RestoreOptions
+from tiered.restore.plan import RestoreOptions
 from tiered.store.base import INCAPABLE
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore

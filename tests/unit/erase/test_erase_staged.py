@@ -8,7 +8,7 @@ from tests.support.admin import check
 from tests.support.remote_face import RemoteFace
 from tests.unit.remote.building import TOPIC_ID, RemoteLog
 from tests.unit.remote.staging import twins
-from tiered.checking.check import CheckOptions
+from tiered.check.check import CheckOptions
 from tiered.erase.erase import erase_steps, plan_erase_steps
 from tiered.format.batch import decode_records
 from tiered.format.kernels import Record

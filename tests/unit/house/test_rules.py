@@ -161,9 +161,9 @@ def test_4_what_read_committed_hides_is_decided_in_one_place() -> None:
         "tiered/read/",
         "tiered/remote/",
         "tiered/local/segment/",
-        "tiered/checking/",
+        "tiered/check/",
         "tiered/erase/",
-        "tiered/restoring/",
+        "tiered/restore/",
         "tiered/repair/",
         "tiered/spark/",
     )

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import tiered
-from tests.unit.checking.building import Scenario, flip, scenario
+from tests.unit.check.building import Scenario, flip, scenario
 from tests.unit.cli.conftest import Cli
 from tests.unit.remote.building import RemoteLog, batches, seal
 from tests.unit.remote.staging import stage

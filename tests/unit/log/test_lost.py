@@ -14,8 +14,8 @@ import pytest
 import tiered
 from tests.support.admin import check, plan_rejoin, rejoin, restore
 from tiered import aio
-from tiered.checking.check import CheckOptions
-from tiered.checking.findings import Severity
+from tiered.check.check import CheckOptions
+from tiered.check.findings import Severity
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.engine.drain import DrainMode
@@ -25,7 +25,7 @@ from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.remote.roots import PartitionIds, make_roots
 from tiered.remote.topics import decode_topic, encode_topic
-from tiered.restoring.plan import RestoreOptions
+from tiered.restore.plan import RestoreOptions
 from tiered.store.base import ABSENT, Delete, Get, List, ListEntry, ListPage, Object, Put
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation, open_store

@@ -11,7 +11,7 @@ import tiered
 import tiered.aio
 from tests.support.admin import restore
 from tiered.errors import ConfigError
-from tiered.restoring.plan import RestoreOptions
+from tiered.restore.plan import RestoreOptions
 from tiered.store.location import StoreLocation
 from tiered.store.options import StoreOptions
 from uploader.config import Settings

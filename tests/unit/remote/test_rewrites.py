@@ -15,8 +15,8 @@ from tests.unit.remote import rewriting
 from tests.unit.remote.building import TOPIC_ID, RemoteLog, batches, seal
 from tests.unit.remote.recording import RecordingStore
 from tests.unit.remote.rewriting import Rewriter
-from tiered.checking.findings import Finding, Findings
-from tiered.checking.inspection import Expectations, LogInspection, compare_descriptor
+from tiered.check.findings import Finding, Findings
+from tiered.check.inspection import Expectations, LogInspection, compare_descriptor
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, NotFoundError, RemoteUnavailableError
 from tiered.format.batch import BatchHeader, decode_records, encode_batch

@@ -13,7 +13,7 @@ from tests.unit.remote.building import TOPIC_ID, MemorySegment, RemoteLog, batch
 from tests.unit.remote.recording import RecordingStore
 from tests.unit.remote.rewriting import Rewriter
 from tests.unit.remote.staging import stage, twins
-from tiered.checking.check import CheckOptions
+from tiered.check.check import CheckOptions
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError
 from tiered.format.crc import crc32c

@@ -11,7 +11,7 @@ import pytest
 import tiered
 from tests.support.admin import apply_repair, check, plan_repair
 from tests.support.buckets import SETTINGS, TP, Bucket, bucket, write
-from tiered.checking.findings import Severity
+from tiered.check.findings import Severity
 from tiered.errors import NewerFormatError
 from tiered.local.disk.uploads import OFFSET_CHECKPOINT_NAME
 from tiered.repair.plan import EXIT_LEFT, RepairOptions, RepairPlan

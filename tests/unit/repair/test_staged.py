@@ -10,8 +10,8 @@ from tests.support.admin import apply_repair, check, plan_repair
 from tests.support.remote_face import RemoteFace
 from tests.unit.remote.building import TOPIC_ID, RemoteLog, batches, seal
 from tests.unit.remote.staging import stage
-from tiered.checking.check import CheckOptions
-from tiered.checking.findings import Severity
+from tiered.check.check import CheckOptions
+from tiered.check.findings import Severity
 from tiered.format.batch import decode_records
 from tiered.format.bundle import encode_bundle
 from tiered.format.keys import FLAG_STAGED, index_key, segment_key

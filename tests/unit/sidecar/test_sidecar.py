@@ -18,7 +18,7 @@ from tests.support.engine import sealed_in
 from tests.support.given import append_given
 from tests.unit.sidecar.broker import Broker, batch_starts, finished_log, mirror_of, read, sidecar, values
 from tests.unit.sidecar.killing import killed_at_each_effect
-from tiered.checking.findings import Severity
+from tiered.check.findings import Severity
 from tiered.clock import SystemClock, SystemIds
 from tiered.engine.journal import Journal
 from tiered.engine.partition import SegmentRef

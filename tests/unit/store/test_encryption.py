@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.support.admin import apply_repair, check, plan_repair
 from tests.unit.remote.building import TRUSTED
-from tiered.checking.check import CheckOptions
+from tiered.check.check import CheckOptions
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.format.keys import index_key

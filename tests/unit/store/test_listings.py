@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.admin import check
 from tests.unit.remote.building import RemoteLog
-from tiered.checking.check import CheckOptions
+from tiered.check.check import CheckOptions
 from tiered.errors import ConfigError
 from tiered.remote.gc.strays import sweep_strays
 from tiered.remote.list_partitions import list_partitions

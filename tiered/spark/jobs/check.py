@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from tiered.checking.check import CheckReport
-from tiered.checking.remote import Reading
-from tiered.checking.spread import EVERYTHING, CheckPart, cut_steps, joined, part_steps, report_as_json, report_of_json
+from tiered.check.check import CheckReport
+from tiered.check.remote import Reading
+from tiered.check.spread import EVERYTHING, CheckPart, cut_steps, joined, part_steps, report_as_json, report_of_json
 from tiered.spark.jobs.run import JobRunner, Receipt, Task
 from tiered.store.base import Store
 from tiered.store.runner import Runner as StepRunner

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tiered.arguments import chosen_partitions
-from tiered.checking.spread import CheckPart
+from tiered.check.spread import CheckPart
 from tiered.erase.erase import ErasePlan, Hit, as_fields, erase_steps, receipt_steps
 from tiered.erase.parts import cut_erase_steps, find_steps, join_looks
 from tiered.erase.topic import need_entry, noncurrent_commands, plan_fields, stays

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.local.counting import CountingFiles
-from tiered.checking.findings import Finding
-from tiered.checking.local import LocalCheck
+from tiered.check.findings import Finding
+from tiered.check.local import LocalCheck
 from tiered.clock import SystemClock
 from tiered.config import TopicConfig
 from tiered.engine.scanner import Scanner

@@ -14,8 +14,8 @@ from tests.support.admin import check
 from tests.support.given import append_given
 from tests.unit.local.cleaning.cleaning_bench import CleaningBench
 from tiered.arrow import ArrowDecoder
-from tiered.checking.check import CheckOptions
-from tiered.checking.findings import Severity
+from tiered.check.check import CheckOptions
+from tiered.check.findings import Severity
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import CodecUnavailableError, CorruptionError, InvalidRecordError, RecordTooLargeError
 from tiered.format.batch import decode_records, encode_batch, read_header

@@ -24,8 +24,8 @@ from tests.unit.local.aborting import (
     sealed_indexes,
     visible,
 )
-from tiered.checking.check import CheckOptions
-from tiered.checking.findings import Severity
+from tiered.check.check import CheckOptions
+from tiered.check.findings import Severity
 from tiered.errors import CorruptionError
 from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
 from tiered.format.txn_index import decode_txns, encode_txns

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.admin import check
-from tests.unit.checking.building import TOPIC, Scenario, scenario
+from tests.unit.check.building import TOPIC, Scenario, scenario
 from tests.unit.remote.paged.model import TINY
-from tiered.checking.check import CheckOptions
+from tiered.check.check import CheckOptions
 from tiered.format.trash import TRASH_LIST, TRASH_ROWS, TRASH_TREE
 from tiered.inspect.small_files import small_items
 from tiered.model import BytesSource

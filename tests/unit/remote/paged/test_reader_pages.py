@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tiered
-from tests.unit.checking.building import RECORDS, TOPIC, Scenario, scenario
+from tests.unit.check.building import RECORDS, TOPIC, Scenario, scenario
 from tests.unit.remote.paged.model import TINY
 from tiered import aio
 from tiered.errors import CorruptionError

@@ -12,10 +12,10 @@ import pytest
 
 import tiered
 from tests.support.admin import check, restore
-from tests.unit.checking.building import TOPIC, Scenario, record, scenario
+from tests.unit.check.building import TOPIC, Scenario, record, scenario
 from tests.unit.remote.building import TRUSTED
-from tiered.checking.check import CheckOptions, CheckReport
-from tiered.checking.findings import NEWER_RELEASE, Severity
+from tiered.check.check import CheckOptions, CheckReport
+from tiered.check.findings import NEWER_RELEASE, Severity
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, RemotePermissionError, RemoteUnavailableError
 from tiered.format.bundle import decode_bundle, encode_bundle

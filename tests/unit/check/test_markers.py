@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.admin import check
-from tiered.checking.findings import Findings
-from tiered.checking.inspection import Expectations, LogInspection
+from tiered.check.findings import Findings
+from tiered.check.inspection import Expectations, LogInspection
 from tiered.errors import CorruptionError
 from tiered.format.batch import encode_batch
 from tiered.inspect.verify import verify_segment

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.admin import check
-from tests.unit.checking.building import Scenario, scenario
-from tiered.checking.check import CheckOptions, CheckReport
+from tests.unit.check.building import Scenario, scenario
+from tiered.check.check import CheckOptions, CheckReport
 from tiered.errors import ConfigError
 from tiered.store.base import Get, Head, Outcome, StoreRequest
 from tiered.store.memory import MemoryStore

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from uuid import UUID
 
-from tiered.checking.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
-from tiered.checking.inspection import (
+from tiered.check.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
+from tiered.check.inspection import (
     Expectations,
     LogInspection,
     ObjectGone,
@@ -25,7 +25,7 @@ from tiered.checking.inspection import (
     fetch_log,
     inspect_other_indexes,
 )
-from tiered.checking.local import PartitionFacts
+from tiered.check.local import PartitionFacts
 from tiered.config import MAX_LONG
 from tiered.errors import ConfigError, CorruptionError, RemotePermissionError, TieredError
 from tiered.format.bundle import HEAD_BYTES, Bundle, decode_bundle
@@ -75,7 +75,7 @@ MAX_ORPHANS = 10_000
 MAX_FOLLOWED = 64
 """Segments read before a part of a partition, to find the transactions that are open at its beginning."""
 
-LOGGER = logging.getLogger("tiered.checking")
+LOGGER = logging.getLogger("tiered.check")
 
 Tell = Callable[[Iterable[Finding | Passed]], Steps[None]]
 

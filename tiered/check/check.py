@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from tiered.checking.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
-from tiered.checking.kept import check_decisions, check_kept
-from tiered.checking.local import LocalCheck, LocalFacts
-from tiered.checking.registry import survey, unregistered
-from tiered.checking.remote import Reading, RemoteCheck, RemoteFacts, size_steps
+from tiered.check.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
+from tiered.check.kept import check_decisions, check_kept
+from tiered.check.local import LocalCheck, LocalFacts
+from tiered.check.registry import survey, unregistered
+from tiered.check.remote import Reading, RemoteCheck, RemoteFacts, size_steps
 from tiered.display import html_table
 from tiered.errors import (
     ConfigError,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from tiered.checking.findings import Findings, Passed, Severity
+from tiered.check.findings import Findings, Passed, Severity
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, decode_records, read_header, records_extent, verify_batch
 from tiered.format.batch_scanner import MIN_TAIL_BYTES, BatchWalk, corrupt_at

@@ -7,8 +7,8 @@ import struct
 import pytest
 
 from tests.unit.format.twins import each_twin  # noqa: F401 - the fixture
-from tiered.checking.findings import Findings
-from tiered.checking.inspection import Expectations, LogInspection
+from tiered.check.findings import Findings
+from tiered.check.inspection import Expectations, LogInspection
 from tiered.format.batch import encode_batch
 from tiered.format.codecs import Codec, compress
 from tiered.format.crc import crc32c

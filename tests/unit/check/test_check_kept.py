@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.admin import check
-from tests.unit.checking.building import TOPIC, Scenario, scenario
+from tests.unit.check.building import TOPIC, Scenario, scenario
 from tests.unit.remote.paged.model import TINY
-from tiered.checking.check import CheckOptions
-from tiered.checking.findings import Finding, Severity
+from tiered.check.check import CheckOptions
+from tiered.check.findings import Finding, Severity
 from tiered.errors import CorruptionError
 from tiered.format.keys import (
     hist_key,

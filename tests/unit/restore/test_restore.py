@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import tiered
 from tests.support.admin import apply_repair, check, plan_repair, restore
-from tests.unit.checking.building import RECORDS, SETTINGS, TOPIC, Scenario, record, scenario
+from tests.unit.check.building import RECORDS, SETTINGS, TOPIC, Scenario, record, scenario
 from tiered.clock import SystemClock
 from tiered.config import TopicConfig
 from tiered.errors import (
@@ -44,8 +44,8 @@ from tiered.remote.catalog_view import CatalogView
 from tiered.remote.maintain import Maintainer
 from tiered.remote.topics import load_topic
 from tiered.repair.plan import RepairOptions
-from tiered.restoring.plan import PartitionRestore, RestoreOptions, choose_rows
-from tiered.restoring.restore import leaves_out
+from tiered.restore.plan import PartitionRestore, RestoreOptions, choose_rows
+from tiered.restore.restore import leaves_out
 from tiered.store.capabilities import probe
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation

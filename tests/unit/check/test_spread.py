@@ -15,9 +15,9 @@ from tests.damage.bucket.place import Place
 from tests.sim.tiers.virtual import without_threads
 from tests.support.admin import check
 from tests.unit.remote.building import FIRST_MS, TOPIC_ID, RemoteLog, records, seal
-from tiered.checking.check import CheckOptions, CheckReport
-from tiered.checking.findings import Finding, Severity
-from tiered.checking.spread import cut_steps, joined, part_steps, report_as_json, report_of_json
+from tiered.check.check import CheckOptions, CheckReport
+from tiered.check.findings import Finding, Severity
+from tiered.check.spread import cut_steps, joined, part_steps, report_as_json, report_of_json
 from tiered.config import MAX_LONG, TopicConfig
 from tiered.errors import RemotePermissionError, UnknownTopicError
 from tiered.format.batch import encode_batch

@@ -10,9 +10,9 @@ import pytest
 
 import tiered
 from tests.support.admin import check
-from tests.unit.checking.building import BATCH, RECORDS, SETTINGS, TOPIC, Scenario, flip, record, scenario
-from tiered.checking.check import MAX_FINDINGS, CheckOptions
-from tiered.checking.findings import NEWER_RELEASE, Finding, Severity
+from tests.unit.check.building import BATCH, RECORDS, SETTINGS, TOPIC, Scenario, flip, record, scenario
+from tiered.check.check import MAX_FINDINGS, CheckOptions
+from tiered.check.findings import NEWER_RELEASE, Finding, Severity
 from tiered.errors import ConfigError, NewerFormatError, NotFoundError, UnknownTopicError
 from tiered.format.batch import assign_offsets
 from tiered.local.directory.manager import LocalLog

@@ -18,8 +18,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from tiered.checking.findings import Finding, Findings, Severity
-from tiered.checking.local import LocalFacts
+from tiered.check.findings import Finding, Findings, Severity
+from tiered.check.local import LocalFacts
 from tiered.errors import ConfigError, CorruptionError, RemotePermissionError, TieredError
 from tiered.format.keys import TOPICS_PREFIX, hist_prefix, root_key, topic_key
 from tiered.format.root import Root, decode_root

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from tiered.checking.registry import need_all_named, survey
+from tiered.check.registry import need_all_named, survey
 from tiered.clock import IdSource
 from tiered.config import TopicConfig, parse_bytes
 from tiered.erase.undone import Undone, undone_steps

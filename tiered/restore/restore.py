@@ -6,7 +6,7 @@
                                        size, CRC32C, every batch and index checked
 
 The ``.log`` files are byte-identical to the uploaded ones. Only the last one of a log that ends inside it
-(``restoring.plan``) is cut, between two batches. The directory is a *new volume* with an id of its own. For each
+(``restore.plan``) is cut, between two batches. The directory is a *new volume* with an id of its own. For each
 partition it records the root version and end that it was restored from, by which the catalog knows that it may continue
 the log (``plan.ownership``). A directory with a past state or another name records no bucket. The final name appears
 only after everything is on disk.
@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-from tiered.checking.findings import Findings, Passed, Severity
-from tiered.checking.inspection import Expectations, LogInspection, SideFileCheck, fetch_log
+from tiered.check.findings import Findings, Passed, Severity
+from tiered.check.inspection import Expectations, LogInspection, SideFileCheck, fetch_log
 from tiered.clock import Clock, IdSource
 from tiered.display import html_table
 from tiered.errors import (
@@ -86,7 +86,7 @@ from tiered.remote.lookup import SegmentLookup
 from tiered.remote.pins import Pin
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import AsOf, Past
-from tiered.restoring.plan import PartitionRestore, RestoreOptions, plan_steps
+from tiered.restore.plan import PartitionRestore, RestoreOptions, plan_steps
 from tiered.store.base import Blocking, Emit, Get, Object, Steps, blocking
 from tiered.store.location import StoreLocation
 

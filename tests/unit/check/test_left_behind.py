@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tiered
 from tests.support.admin import check
-from tiered.checking.findings import Severity
+from tiered.check.findings import Severity
 from tiered.store.location import open_store
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
-from tiered.checking.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
-from tiered.checking.inspection import Expectations, LogInspection, LogScan, SideFileCheck, pieces
+from tiered.check.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
+from tiered.check.inspection import Expectations, LogInspection, LogScan, SideFileCheck, pieces
 from tiered.config import TopicConfig
 from tiered.errors import (
     CorruptionError,

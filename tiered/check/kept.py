@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tiered.checking.findings import NEWER_RELEASE, Finding, Findings, Severity
-from tiered.checking.judge import judge_index, judge_log
+from tiered.check.findings import NEWER_RELEASE, Finding, Findings, Severity
+from tiered.check.judge import judge_index, judge_log
 from tiered.errors import ConfigError, CorruptionError, RemotePermissionError, TieredError
 from tiered.format.framed_object import MAX_OBJECT_BYTES
 from tiered.format.keys import (

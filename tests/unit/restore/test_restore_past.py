@@ -11,8 +11,8 @@ import pytest
 
 import tiered
 from tests.support.admin import check, restore
-from tests.unit.checking.building import BATCH, RECORDS, TOPIC, Scenario, record, scenario
-from tiered.checking.check import CheckOptions
+from tests.unit.check.building import BATCH, RECORDS, TOPIC, Scenario, record, scenario
+from tiered.check.check import CheckOptions
 from tiered.errors import ConfigError, CorruptionError, FencedError, NotFoundError, OffsetOutOfRangeError
 from tiered.format.keys import FLAG_HOLE, Role, index_key
 from tiered.local.disk.claims import Claims
@@ -25,7 +25,7 @@ from tiered.remote.maintain import Maintainer
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import create_snapshot
 from tiered.remote.topics import load_topic
-from tiered.restoring.plan import RestoreOptions, choose_rows
+from tiered.restore.plan import RestoreOptions, choose_rows
 from tiered.store.capabilities import probe
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.admin import check
-from tiered.checking.findings import Finding, Severity
-from tiered.checking.local import LocalCheck
+from tiered.check.findings import Finding, Severity
+from tiered.check.local import LocalCheck
 from tiered.errors import CorruptionError
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles

@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 import pytest
 
-from tiered.checking.findings import Finding, Findings
-from tiered.checking.inspection import BatchFeed, Expectations, LogInspection, LogScan
+from tiered.check.findings import Finding, Findings
+from tiered.check.inspection import BatchFeed, Expectations, LogInspection, LogScan
 from tiered.format.batch import encode_batch
 from tiered.format.crc import crc32c
 from tiered.model import NewRecord, SealedIndexes

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.admin import check, restore
-from tiered.checking.check import CheckOptions
+from tiered.check.check import CheckOptions
 from tiered.local.directory.manager import LocalLog
 from tiered.model import TopicPartition
 from tiered.plan.ownership import VolumeProof
 from tiered.remote.catalog import Catalog
 from tiered.remote.topics import register_topic
 from tiered.remote.upload import upload_segment
-from tiered.restoring.plan import RestoreOptions
+from tiered.restore.plan import RestoreOptions
 from tiered.store.base import Capabilities
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore

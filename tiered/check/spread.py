@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from tiered.checking.check import CheckOptions, CheckReport, CheckRun
-from tiered.checking.findings import Finding, Passed, Severity
-from tiered.checking.kept import check_kept
-from tiered.checking.local import LocalFacts
-from tiered.checking.remote import Reading, RemoteCheck, RemoteFacts
+from tiered.check.check import CheckOptions, CheckReport, CheckRun
+from tiered.check.findings import Finding, Passed, Severity
+from tiered.check.kept import check_kept
+from tiered.check.local import LocalFacts
+from tiered.check.remote import Reading, RemoteCheck, RemoteFacts
 from tiered.config import MAX_LONG
 from tiered.errors import CorruptionError
 from tiered.format.root import STATE_OPEN
