@@ -22,6 +22,7 @@ from bench.catalog_cases import catalog
 from bench.daemon_cases import daemon_partitions
 from bench.directories import many_partitions, unclean_open
 from bench.disk_cases import group_commit, random_reads, transactions
+from bench.follow_cases import follow
 from bench.local_cases import compaction
 from bench.measure import Figure, compare
 from bench.minio_cases import minio
@@ -305,6 +306,7 @@ CASES = (
     start,
     append,
     read,
+    follow,
     upload,
     group_commit,
     transactions,

@@ -52,6 +52,7 @@ from tiered.local.disk.topics import TopicInfo
 from tiered.local.partition.partition import PartitionLog
 from tiered.metrics import Metric
 from tiered.model import Positions, TopicPartition
+from tiered.read.follow import Followers
 from tiered.read.stream import TierStream
 from tiered.remote.cache import INDEX_CACHE_BYTES, ByteCache
 from tiered.remote.reader import RemotePartition
@@ -183,6 +184,7 @@ class Log:
         self._appenders = AppenderThread(clock, ThreadWorkers())
         self._lock = threading.RLock()
         self._closed = SafeEvent()
+        self._followers = Followers()
         self._closing = PlainLock()
         self._ended = False
         self._ticker = threading.Thread(
@@ -351,6 +353,7 @@ class Log:
             open_stream=self._open_stream,
             now_ms=self._clock.now_ms,
             runner=self._runner,
+            followers=self._followers,
             waiter=self,
             appenders=self._appenders,
         )
@@ -583,6 +586,7 @@ class Log:
                 return
             failed = self._appenders.close()
             self._closed.set()
+            self._followers.close()
             if self._uploader is not None:
                 self._uploader.close(CLOSE_TIMEOUT_S)
             if self._tiering is not None:

@@ -27,8 +27,9 @@ from tiered.local.partition.foreign import need_topic_id
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import TopicPartition
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, Known
+from tiered.read.follow import COUNT_S, Counter, Followers
 from tiered.read.stream import ReadRange, TierStream
-from tiered.read.topic import TopicReads, release_steps
+from tiered.read.topic import TopicReads, Wanted, arrow_of, release_steps
 from tiered.store.base import Blocking, Steps
 from tiered.store.metrics import StoreMetrics
 from tiered.store.options import RETRY_DEADLINE_SECONDS, StoreOptions
@@ -159,6 +160,7 @@ class Reader:
         self.store_options = options
         self.request_counts = options.metrics or StoreMetrics()
         self._clock = clock
+        self._followers = Followers()
         self._runner = Runner(None if bucket is None else bucket.store, clock, ids)
 
     def __enter__(self) -> Self:
@@ -236,9 +238,19 @@ class Reader:
             name,
             partitions,
             open_stream=partial(self._stream, seen),
+            counter=Counter(partial(self._count_steps, name, seen), COUNT_S),
+            followers=self._followers,
             now_ms=self._clock.now_ms,
             runner=self._runner,
         )
+
+    def _count_steps(self, name: str, seen: _Seen) -> Steps[int]:
+        """Return the number of partitions now. Raises LogDestroyedError if the topic was made again."""
+        if self._local is not None:
+            info, _ = yield Blocking(partial(self._on_disk, self._local, name))
+            if info is not None and seen.on_disk is not None:
+                need_topic_id(TopicPartition(name, 0), seen.on_disk, info.topic_id)
+        return (yield from self._topic_steps(name)).partitions
 
     def _on_disk(self, local: LogView, name: str) -> tuple[TopicInfo | None, dict[int, Known]]:
         info = local.topics().get(name)
@@ -413,9 +425,8 @@ class Reader:
         self, opened: list[TierStream], topic: str, partition: int | None, wanted: ReadRange, names: Sequence[str]
     ) -> Steps[None]:
         reads = yield from self._topic_steps(topic)
-        yield from reads._reading_arrow(
-            reads.chosen(partition), wanted, "read_uncommitted", "raise", names, opened=opened
-        )
+        chosen = Wanted(reads.chosen(partition), wanted)
+        yield from reads._reading(chosen, arrow_of(chosen, names), opened=opened)
 
     def requests(self) -> dict[str, int]:
         """Return the number of requests to the store so far, by operation."""
@@ -429,6 +440,7 @@ class Reader:
 
     def close(self) -> None:
         """Release files and connections, and delete the pins of unfinished reads. Safe to call again."""
+        self._followers.close()
         for pin in list(self._bucket.pins) if self._bucket is not None else ():
             self._runner.run(pin.drop())
         if self._local is not None:

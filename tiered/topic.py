@@ -16,6 +16,7 @@ from tiered.format.batch import HEADER_BYTES
 from tiered.format.coordinator_records import is_state_log
 from tiered.model import NO_TIMESTAMP, Headers, NewRecord, Positions, RecordMetadata, TopicPartition
 from tiered.partitioner import Partitioner
+from tiered.read.follow import COUNT_HERE_S, Counter, Followers
 from tiered.read.stream import TierStream
 from tiered.read.topic import TopicReads
 from tiered.store.base import Steps
@@ -74,10 +75,20 @@ class Topic(TopicReads):
         open_stream: Callable[[TopicPartition], Steps[TierStream]],
         now_ms: Callable[[], int],
         runner: Runner,
+        followers: Followers,
         waiter: _Waiter,
         appenders: AppenderThread,
     ) -> None:
-        super().__init__(name, len(logs), open_stream=open_stream, now_ms=now_ms, runner=runner)
+        counter = Counter(self._count_steps, COUNT_HERE_S)
+        super().__init__(
+            name,
+            len(logs),
+            open_stream=open_stream,
+            counter=counter,
+            followers=followers,
+            now_ms=now_ms,
+            runner=runner,
+        )
         self.config = config
         self._waiter = waiter
         self._appenders = appenders
@@ -106,6 +117,11 @@ class Topic(TopicReads):
         self._logs = logs
         self._partitions = len(logs)
         self._partitioner = Partitioner(len(logs), kernels.murmur2)
+
+    def _count_steps(self) -> Steps[int]:
+        """Return the number of partitions. A read that follows asks from time to time."""
+        yield from ()
+        return self.partitions
 
     def append(
         self,

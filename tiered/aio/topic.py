@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from tiered.format.kernels import ConsumerRecord
 from tiered.model import Headers, Positions, RecordMetadata, TopicPartition
 from tiered.plan.read import LocalSpan, RemoteSpan
 from tiered.read.stream import ReadRange, TierBatch, TierStream, Window
-from tiered.read.topic import TopicReads, release_steps
+from tiered.read.topic import TopicReads, Wanted, arrow_of, records_of, release_steps
 from tiered.store.aio_runner import AioRunner
 from tiered.times import Time
 from tiered.topic import Topic
@@ -148,27 +148,22 @@ class AsyncTopicReads:
         until: Time | None = None,
         isolation: str = "read_uncommitted",
         on_trimmed: str = "raise",
+        follow: bool = False,
+        idle_timeout: float | None = None,
     ) -> AsyncIterator[ConsumerRecord]:
         """Yield the records of ``TopicReads.read``. Errors are raised at the first step."""
-        wanted = functools.partial(
-            self._reads._wanted,
-            partition,
-            start=start,
-            end=end,
-            since=since,
-            until=until,
-            isolation=isolation,
-            on_trimmed=on_trimmed,
-        )
-        return self._read(wanted, isolation, on_trimmed)
 
-    async def _read(
-        self, check: functools.partial[tuple[Sequence[int], ReadRange]], isolation: str, on_trimmed: str
-    ) -> AsyncGenerator[ConsumerRecord, None]:
-        chosen, wanted = check()
+        def check() -> Wanted:
+            span = self._reads._range(partition, start=start, end=end, since=since, until=until)
+            return self._reads._wanted(partition, span, isolation, on_trimmed, follow=follow, idle_timeout=idle_timeout)
+
+        return self._read(check)
+
+    async def _read(self, check: Callable[[], Wanted]) -> AsyncGenerator[ConsumerRecord, None]:
+        wanted = check()
         self._worker.check_open()
         opened: list[TierStream] = []
-        steps = self._reads._reading(chosen, wanted, isolation, on_trimmed, opened=opened)
+        steps = self._reads._reading(wanted, records_of(wanted), opened=opened)
         pieces = self._runner.stream(steps, functools.partial(release_steps, opened))
         async with aclosing(one_by_one(pieces)) as records:
             async for record in records:
@@ -185,32 +180,25 @@ class AsyncTopicReads:
         isolation: str = "read_uncommitted",
         on_trimmed: str = "raise",
         columns: list[str] | None = None,
+        follow: bool = False,
+        idle_timeout: float | None = None,
     ) -> AsyncIterator[pyarrow.RecordBatch]:
         """Yield the record batches of ``TopicReads.read_batches``. Errors are raised at the first step."""
-        wanted = functools.partial(
-            self._reads._wanted,
-            partition,
-            start=start,
-            end=end,
-            since=since,
-            until=until,
-            isolation=isolation,
-            on_trimmed=on_trimmed,
-        )
-        return self._read_batches(wanted, isolation, on_trimmed, columns)
+
+        def check() -> Wanted:
+            span = self._reads._range(partition, start=start, end=end, since=since, until=until)
+            return self._reads._wanted(partition, span, isolation, on_trimmed, follow=follow, idle_timeout=idle_timeout)
+
+        return self._read_batches(check, columns)
 
     async def _read_batches(
-        self,
-        check: functools.partial[tuple[Sequence[int], ReadRange]],
-        isolation: str,
-        on_trimmed: str,
-        columns: list[str] | None,
+        self, check: Callable[[], Wanted], columns: list[str] | None
     ) -> AsyncGenerator[pyarrow.RecordBatch, None]:
-        chosen, wanted = check()
+        wanted = check()
         names = arguments.columns_or_none(columns, COLUMNS) or COLUMNS
         self._worker.check_open()
         opened: list[TierStream] = []
-        steps = self._reads._reading_arrow(chosen, wanted, isolation, on_trimmed, names, opened=opened)
+        steps = self._reads._reading(wanted, arrow_of(wanted, names), opened=opened)
         async with aclosing(self._runner.stream(steps, functools.partial(release_steps, opened))) as pieces:
             async for piece in pieces:
                 for batch in piece:

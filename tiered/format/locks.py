@@ -100,6 +100,25 @@ class SafeEvent(threading.Event):
         return self._is_set
 
 
+class Signal(SafeEvent):
+    """A wake-up of one waiter, a thread or a coroutine. It stays set until the waiter clears it.
+
+    ``hook`` is called, from any thread, when the signal is set. The waiter sets it for the time of one wait.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hook: Callable[[], None] | None = None
+
+    def set(self) -> None:
+        """Wake the waiter, or end its next wait at once."""
+        if not self._is_set:
+            super().set()
+            hook = self.hook
+            if hook is not None:
+                hook()
+
+
 class PlainLock:
     """A lock like ``threading.Lock`` that knows its holder."""
 

@@ -31,6 +31,7 @@ from tiered.format.batch import (
 )
 from tiered.format.batch_scanner import BatchRun, walk_headers
 from tiered.format.kernels import ConsumerRecord
+from tiered.format.locks import Signal
 from tiered.format.pure_kernels import Shown
 from tiered.model import AbortedTxn, Positions, TopicPartition
 from tiered.plan.read import LocalSpan, RemoteSpan, Tier, earliest_offset, latest_offset, plan_tiers
@@ -72,6 +73,14 @@ class Window(NamedTuple):
     end: int | None
 
 
+class Part(NamedTuple):
+    """A window that one isolation level can see, with the aborted transactions that it hides."""
+
+    start: int
+    end: int | None
+    hidden: Hidden | None
+
+
 class LocalPartition(Protocol):
     """Methods of the hot tier that a stream calls (``local.partition.PartitionLog`` has them)."""
 
@@ -89,6 +98,24 @@ class LocalPartition(Protocol):
 
     def last_stable_offset(self) -> int:
         """Return the end of a ``read_committed`` read."""
+
+    def watch(self, signal: Signal) -> bool:
+        """Set ``signal`` after each append and at the close. Return False if another process appends here."""
+
+    def unwatch(self, signal: Signal) -> None:
+        """Undo :meth:`watch`."""
+
+    def stamp(self) -> object:
+        """Return a value that changes with each append of another process, as a rule. It costs two ``stat`` calls."""
+
+
+class Cursor:
+    """Place of a read: all wanted records below offset ``at`` were emitted."""
+
+    __slots__ = ("at",)
+
+    def __init__(self, at: int) -> None:
+        self.at = at
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +193,29 @@ class TierStream:
     def latest(self) -> Steps[int]:
         """Return the exclusive end over both tiers."""
         return latest_offset(*(yield from self.spans()))
+
+    def watch(self, signal: Signal) -> bool:
+        """Set ``signal`` when this process appends. Return False if records can come from elsewhere."""
+        return self._local is not None and self._local.watch(signal)
+
+    def unwatch(self, signal: Signal) -> None:
+        """Undo :meth:`watch`."""
+        if self._local is not None:
+            self._local.unwatch(signal)
+
+    @property
+    def in_bucket(self) -> bool:
+        """Return True if records can come from a bucket."""
+        return self._remote is not None
+
+    @property
+    def on_disk(self) -> bool:
+        """Return True if records can come from a disk."""
+        return self._local is not None
+
+    def stamp(self) -> Steps[object]:
+        """Return a value that changes with each append to the disk, as a rule."""
+        return None if self._local is None else (yield from blocking(self._local.stamp))
 
     def flushed_offset(self) -> int:
         """Return the fsynced end offset of this disk (exclusive), 0 without a local tier."""
@@ -312,32 +362,32 @@ class TierStream:
         on_trimmed: str = "raise",
         shape: Shape | None = None,
         run_shape: RunShape | None = None,
+        cursor: Cursor | None = None,
     ) -> Steps[None]:
         """Emit the whole batches that hold offsets ``start`` to ``end``, in order, from the tier that has them.
 
         ``shape`` maps a :class:`TierBatch` to the emitted value, ``run_shape`` a whole run. ``on_trimmed="jump"``
-        continues at the new earliest offset if retention deleted the wanted one. Raises OffsetOutOfRangeError,
-        OffsetGapError, CorruptionError and the store's errors.
+        continues at the new earliest offset if retention deleted the wanted one. ``cursor`` begins at ``start``, and
+        follows what is emitted. Raises OffsetOutOfRangeError, OffsetGapError, CorruptionError and the store's errors.
         """
-        at, replans = start, 0
+        replans = 0
+        cursor = cursor or Cursor(start)
 
         def passed(tier: Tier, stop: int, header: BatchHeader, data: bytes | memoryview) -> object:
-            nonlocal at
-            behind = header.next_offset
-            if behind <= at or header.base_offset >= stop:
+            at, next_offset = cursor.at, header.next_offset
+            if next_offset <= at or header.base_offset >= stop:
                 return None
             batch = TierBatch(tier, header, data)
             if header.base_offset < at and at != start:
                 batch = _cut(batch, at)
-            at = behind
+            cursor.at = next_offset
             return batch if shape is None else shape(batch)
 
         def passed_run(tier: Tier, stop: int, run: BatchRun) -> Iterator[object]:
-            nonlocal at
-            if run_shape is not None and (at == start or run.base_offset >= at):
+            if run_shape is not None and (cursor.at == start or run.base_offset >= cursor.at):
                 made = run_shape(tier, run)
                 if made is not None:
-                    at = run.next_offset
+                    cursor.at = run.next_offset
                     yield made
                     return
             for header, data in _batches_of(run):
@@ -345,34 +395,34 @@ class TierStream:
                 if taken is not None:
                     yield taken
 
-        while end is None or at < end:
-            before = at
+        while end is None or cursor.at < end:
+            before = cursor.at
             local, remote = yield from self.spans()
             try:
-                ranges = plan_tiers(self.tp, at, end, local=local, remote=remote)
+                ranges = plan_tiers(self.tp, before, end, local=local, remote=remote)
                 if not ranges:
                     return
                 for tier_range in ranges:
                     tier, stop = tier_range.tier, tier_range.end
                     if tier is Tier.LOCAL:
-                        yield from self._read_local(at, stop, partial(passed_run, tier, stop))
+                        yield from self._read_local(cursor.at, stop, partial(passed_run, tier, stop))
                     elif self._remote is not None:
                         take, take_run = partial(passed, tier, stop), partial(passed_run, tier, stop)
-                        yield from self._remote.read(at, stop, take, run_shape=take_run)
-                    at = max(at, stop)
+                        yield from self._remote.read(cursor.at, stop, take, run_shape=take_run)
+                    cursor.at = max(cursor.at, stop)
                 if end is None:
-                    end = at  # the latest offset when the stream was planned: a stream ends
+                    end = cursor.at  # the latest offset when the stream was planned: a stream ends
             except (OffsetOutOfRangeError, OffsetGapError) as error:
                 # Offsets that left one tier may be in the other by now. They are gone only if a refresh finds neither.
-                replans = replans + 1 if at == before else 0
+                replans = replans + 1 if cursor.at == before else 0
                 yield from self.refresh()
                 now = yield from self.spans()
                 earliest, latest = earliest_offset(*now), latest_offset(*now)
-                if at < earliest and on_trimmed == "jump":
-                    at = earliest
+                if cursor.at < earliest and on_trimmed == "jump":
+                    cursor.at = earliest
                     continue
                 still_missing = isinstance(error, OffsetGapError) and now == (local, remote)
-                if still_missing or replans > MAX_REPLANS or not earliest <= at <= latest:
+                if still_missing or replans > MAX_REPLANS or not earliest <= cursor.at <= latest:
                     raise
 
     def batch_runs(self, start: int, end: int | None = None, *, on_trimmed: str = "raise") -> Steps[None]:
@@ -406,29 +456,49 @@ class TierStream:
 
         ``read_committed`` also leaves out aborted records. ``through`` maps each iterator to the emitted one.
         """
-        for start, end, hidden in (yield from self.shown(wanted, isolation)):
-            shape: Shape = partial(_shown, self.tp, wanted, start, end, hidden)
-            run_shape: RunShape = partial(_run_shown, self.tp, wanted, start, end, hidden)
-            if through is not None:
-                shape = partial(_passed, through, shape)
-                run_shape = partial(_passed, through, run_shape)
-            yield from self.batches(start, end, on_trimmed=on_trimmed, shape=shape, run_shape=run_shape)
+        for part in (yield from self.shown(wanted, isolation)):
+            yield from self.part_records(part, wanted, on_trimmed=on_trimmed, through=through)
 
-    def shown(self, wanted: ReadRange, isolation: str) -> Steps[list[tuple[int, int | None, Hidden | None]]]:
-        """Return (start, end, hidden transactions) for each window of ``wanted`` that this isolation level can see."""
+    def part_records(
+        self,
+        part: Part,
+        wanted: ReadRange,
+        *,
+        on_trimmed: str = "raise",
+        through: Through | None = None,
+        cursor: Cursor | None = None,
+    ) -> Steps[None]:
+        """Emit the records of one part of :meth:`shown`, as :meth:`records` does."""
+        start, end, hidden = part
+        shape: Shape = partial(_shown, self.tp, wanted, start, end, hidden)
+        run_shape: RunShape = partial(_run_shown, self.tp, wanted, start, end, hidden)
+        if through is not None:
+            shape = partial(_passed, through, shape)
+            run_shape = partial(_passed, through, run_shape)
+        yield from self.batches(start, end, on_trimmed=on_trimmed, shape=shape, run_shape=run_shape, cursor=cursor)
+
+    def shown(self, wanted: ReadRange, isolation: str) -> Steps[list[Part]]:
+        """Return the parts of ``wanted`` that this isolation level can see."""
         committed_only = isolation == "read_committed"
         bound = (yield from self.last_stable_offset()) if committed_only else None
-        found: list[tuple[int, int | None, Hidden | None]] = []
+        found: list[Part] = []
         for start, stop in (yield from self.windows(wanted)):
             end = stop if bound is None else bound if stop is None else min(stop, bound)
             if end is None or start < end:
-                hidden = Hidden((yield from self._aborted(start, end))) if committed_only else None
-                found.append((start, end, hidden))
+                found.append(Part(start, end, (yield from self.hidden(start, end)) if committed_only else None))
             elif stop is None or start < stop:
-                yield from self._check_begun(start)
+                yield from self.check_begun(start)
         return found
 
-    def _check_begun(self, start: int) -> Steps[None]:
+    def visible_end(self, isolation: str) -> Steps[int]:
+        """Return the end of what this isolation level can see."""
+        return (yield from self.last_stable_offset() if isolation == "read_committed" else self.latest())
+
+    def hidden(self, start: int, end: int | None) -> Steps[Hidden]:
+        """Return the aborted transactions between two offsets."""
+        return Hidden((yield from self._aborted(start, end)))
+
+    def check_begun(self, start: int) -> Steps[None]:
         """Raise OffsetOutOfRangeError if ``start`` is after the latest offset. Lower offsets become readable later."""
         if start > (yield from self.latest()):
             yield from self.refresh()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tiered import arguments
 from tiered.arrow.schema import COLUMNS, RecordBatches, arrow_schema
@@ -16,7 +16,18 @@ from tiered.format.kernels import ConsumerRecord
 from tiered.model import Positions, TopicPartition
 from tiered.plan.read import LocalSpan, RemoteSpan, Tier
 from tiered.plan.visibility import Hidden
-from tiered.read.stream import ISOLATION_LEVELS, ON_TRIMMED, LocalPartition, ReadRange, TierBatch, TierStream, Window
+from tiered.read.follow import Counter, Emitter, Followers, Following
+from tiered.read.stream import (
+    ISOLATION_LEVELS,
+    ON_TRIMMED,
+    Cursor,
+    LocalPartition,
+    Part,
+    ReadRange,
+    TierBatch,
+    TierStream,
+    Window,
+)
 from tiered.store.base import Emit, Steps
 from tiered.store.runner import Runner
 from tiered.times import Time, parse_time
@@ -94,6 +105,46 @@ class PartitionStream:
         return chain.from_iterable(self._runner.stream(steps, self.steps.release))
 
 
+class Wanted(NamedTuple):
+    """Checked arguments of a read. ``all_partitions``: none was named."""
+
+    partitions: Sequence[int]
+    span: ReadRange
+    isolation: str = "read_uncommitted"
+    on_trimmed: str = "raise"
+    follow: bool = False
+    all_partitions: bool = False
+    idle_s: float | None = None
+
+
+def records_of(wanted: Wanted) -> Emitter:
+    """Return the emitter of iterators of records."""
+    return partial(_part_records, wanted)
+
+
+def arrow_of(wanted: Wanted, columns: Sequence[str]) -> Emitter:
+    """Return the emitter of lists of Arrow record batches."""
+    return partial(_part_arrow, wanted, columns)
+
+
+def _part_records(wanted: Wanted, stream: TierStream, part: Part, cursor: Cursor | None) -> Steps[None]:
+    return stream.part_records(part, wanted.span, on_trimmed=wanted.on_trimmed, cursor=cursor)
+
+
+def _part_arrow(
+    wanted: Wanted, columns: Sequence[str], stream: TierStream, part: Part, cursor: Cursor | None
+) -> Steps[None]:
+    from tiered.arrow.decoder import ArrowDecoder  # noqa: PLC0415  with numpy
+
+    (start, end, hidden), span = part, wanted.span
+    decoder = ArrowDecoder(
+        stream.tp, columns=columns, start=start, end=end, since_ms=span.least_ms, until_ms=span.until_ms
+    )
+    shape, run_shape = partial(_decoded, decoder, hidden), partial(_run_decoded, decoder, hidden)
+    yield from stream.batches(start, end, on_trimmed=wanted.on_trimmed, shape=shape, run_shape=run_shape, cursor=cursor)
+    yield Emit(list(decoder.finish()))
+
+
 def release_steps(opened: Sequence[TierStream]) -> Steps[None]:
     """Release the streams of a read that ended or was left early. Never raises."""
     for stream in opened:
@@ -109,10 +160,14 @@ class TopicReads:
         partitions: int,
         *,
         open_stream: Callable[[TopicPartition], Steps[TierStream]],
+        counter: Counter,
+        followers: Followers,
         now_ms: Callable[[], int],
         runner: Runner,
     ) -> None:
         self.name = name
+        self._counter = counter
+        self._followers = followers
         self._partitions = partitions
         self._open_stream = open_stream
         self._now_ms = now_ms
@@ -154,23 +209,29 @@ class TopicReads:
         until: Time | None = None,
         isolation: str = "read_uncommitted",
         on_trimmed: str = "raise",
+        follow: bool = False,
+        idle_timeout: float | None = None,
     ) -> Iterator[ConsumerRecord]:
         """Return an iterator of records, first from the bucket, then from disk, up to the latest offset of the call.
 
         ``start`` and ``end`` are offsets (int, "earliest", "latest"), ``since`` and ``until`` times; both ranges are
         half-open. An offset and a time on the same side raise ConfigError. A record without a timestamp (Kafka's -1) is
         in no range of times. ``partition=None`` reads one partition after the other; offsets need a partition then.
+
+        ``follow=True`` goes on with each new record, also of partitions that are added. It survives outages of the
+        store. It ends at ``end``, or after ``idle_timeout`` seconds without a record. Closing the log or reader, from
+        any thread, ends it with ClosedError.
+
         Raises OffsetOutOfRangeError, OffsetGapError, CorruptionError, RemoteUnavailableError, and UnknownTopicError for
         a partition in another directory of a log with several.
         """
-        chosen, wanted = self._wanted(
-            partition, start=start, end=end, since=since, until=until, isolation=isolation, on_trimmed=on_trimmed
-        )
+        span = self._range(partition, start=start, end=end, since=since, until=until)
+        wanted = self._wanted(partition, span, isolation, on_trimmed, follow=follow, idle_timeout=idle_timeout)
         opened: list[TierStream] = []
-        steps = self._reading(chosen, wanted, isolation, on_trimmed, opened=opened)
+        steps = self._reading(wanted, records_of(wanted), opened=opened)
         return chain.from_iterable(self._runner.stream(steps, partial(release_steps, opened)))
 
-    def _wanted(
+    def _range(
         self,
         partition: int | None,
         *,
@@ -178,27 +239,55 @@ class TopicReads:
         end: int | str | None,
         since: Time | None,
         until: Time | None,
-        isolation: str,
-        on_trimmed: str,
-    ) -> tuple[Sequence[int], ReadRange]:
-        """Check the arguments of :meth:`read` and return the partitions and the range."""
-        arguments.one_of("isolation", isolation, ISOLATION_LEVELS)
-        arguments.one_of("on_trimmed", on_trimmed, ON_TRIMMED)
-        wanted = ReadRange.of_times(since, until, now_ms=self._now_ms(), start=start, end=end)
-        chosen = self.chosen(partition)
-        if partition is None and self.partitions > 1 and (isinstance(wanted.start, int) or isinstance(wanted.end, int)):
+    ) -> ReadRange:
+        """Check the range of :meth:`read`."""
+        span = ReadRange.of_times(since, until, now_ms=self._now_ms(), start=start, end=end)
+        if partition is None and self.partitions > 1 and (isinstance(span.start, int) or isinstance(span.end, int)):
             raise ConfigError(
                 f"{self.name}: offsets differ by partition", hint="name one: read(partition=0, start=...)"
             )
-        return chosen, wanted
+        return span
 
-    def _reading(
-        self, chosen: Iterable[int], wanted: ReadRange, isolation: str, on_trimmed: str, *, opened: list[TierStream]
-    ) -> Steps[None]:
-        """Emit the records of :meth:`read`. Adds each stream to ``opened``, which the caller releases at the end."""
-        for partition in chosen:
+    def _wanted(
+        self,
+        partition: int | None,
+        span: ReadRange,
+        isolation: str,
+        on_trimmed: str,
+        *,
+        follow: bool,
+        idle_timeout: float | None,
+    ) -> Wanted:
+        """Check the other arguments of :meth:`read`."""
+        arguments.one_of("isolation", isolation, ISOLATION_LEVELS)
+        arguments.one_of("on_trimmed", on_trimmed, ON_TRIMMED)
+        idle_s = arguments.seconds_or_none("idle_timeout", idle_timeout)
+        if not arguments.flag("follow", follow) and idle_s is not None:
+            raise ConfigError("idle_timeout is of a read that follows", hint="leave it out, or give follow=True")
+        if follow and span.until_ms is not None:
+            raise ConfigError("a read that follows has no until", hint="give end=OFFSET or idle_timeout=SECONDS")
+        return Wanted(self.chosen(partition), span, isolation, on_trimmed, follow, partition is None, idle_s)
+
+    def _reading(self, wanted: Wanted, emit: Emitter, *, opened: list[TierStream]) -> Steps[None]:
+        """Emit what ``emit`` makes of the wanted records. Adds each stream to ``opened``; the caller releases them."""
+        if wanted.follow:
+            counter = self._counter if wanted.all_partitions else None
+            yield from Following(
+                self.name,
+                wanted.partitions,
+                counter,
+                self._open_steps,
+                wanted.span,
+                wanted.isolation,
+                emit,
+                wanted.idle_s,
+                self._followers,
+            ).steps(opened)
+            return
+        for partition in wanted.partitions:
             stream = yield from self._open_steps(partition, opened)
-            yield from stream.records(wanted, isolation=isolation, on_trimmed=on_trimmed)
+            for part in (yield from stream.shown(wanted.span, wanted.isolation)):
+                yield from emit(stream, part, None)
             yield from stream.release()
 
     def read_batches(
@@ -212,44 +301,21 @@ class TopicReads:
         isolation: str = "read_uncommitted",
         on_trimmed: str = "raise",
         columns: list[str] | None = None,
+        follow: bool = False,
+        idle_timeout: float | None = None,
     ) -> RecordBatches:
         """Return the records of :meth:`read` as Arrow record batches of about 1 MiB, with all columns or ``columns``.
 
         Memory stays bounded. ``polars.from_arrow``, ``duckdb.from_arrow`` and ``pyarrow.RecordBatchReader.from_stream``
         take the result without a copy. Needs the extra ``arrow``.
         """
-        chosen, wanted = self._wanted(
-            partition, start=start, end=end, since=since, until=until, isolation=isolation, on_trimmed=on_trimmed
-        )
+        span = self._range(partition, start=start, end=end, since=since, until=until)
+        wanted = self._wanted(partition, span, isolation, on_trimmed, follow=follow, idle_timeout=idle_timeout)
         names = arguments.columns_or_none(columns, COLUMNS) or COLUMNS
         opened: list[TierStream] = []
-        steps = self._reading_arrow(chosen, wanted, isolation, on_trimmed, names, opened=opened)
+        steps = self._reading(wanted, arrow_of(wanted, names), opened=opened)
         pieces = self._runner.stream(steps, partial(release_steps, opened))
         return RecordBatches(arrow_schema(names), (each for piece in pieces for each in piece))
-
-    def _reading_arrow(
-        self,
-        chosen: Iterable[int],
-        wanted: ReadRange,
-        isolation: str,
-        on_trimmed: str,
-        columns: Sequence[str],
-        *,
-        opened: list[TierStream],
-    ) -> Steps[None]:
-        """Emit lists of record batches. Adds each stream to ``opened``, as :meth:`_reading` does."""
-        from tiered.arrow.decoder import ArrowDecoder  # noqa: PLC0415  with numpy
-
-        for partition in chosen:
-            stream = yield from self._open_steps(partition, opened)
-            for start, end, hidden in (yield from stream.shown(wanted, isolation)):
-                decoder = ArrowDecoder(
-                    stream.tp, columns=columns, start=start, end=end, since_ms=wanted.least_ms, until_ms=wanted.until_ms
-                )
-                shape, run_shape = partial(_decoded, decoder, hidden), partial(_run_decoded, decoder, hidden)
-                yield from stream.batches(start, end, on_trimmed=on_trimmed, shape=shape, run_shape=run_shape)
-                yield Emit(list(decoder.finish()))
-            yield from stream.release()
 
     def beginning_offsets(self) -> dict[TopicPartition, int]:
         """Return the earliest offset of each partition, over both tiers."""

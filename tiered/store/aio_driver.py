@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.errors import TieredError
+from tiered.format.locks import Signal
 from tiered.plan.backoff import backoff_seconds
 from tiered.store.base import (
     AioStore,
@@ -25,6 +26,7 @@ from tiered.store.base import (
     Take,
     Time,
     Together,
+    Wait,
 )
 from tiered.store.driver import TOGETHER_REQUESTS, Taker, refuse, told
 from tiered.store.layers import AioSleep
@@ -106,6 +108,8 @@ async def _astream(
                         del ticket, request
                     case Backoff(attempt, most_seconds):
                         await sleep(min(backoff_seconds(attempt, ids.random()), most_seconds))
+                    case Wait(signal, seconds):
+                        await _wait(signal, seconds)
                     case Now():
                         outcome = Time(clock.now_ms(), clock.monotonic())
                     case NewId():
@@ -126,6 +130,29 @@ async def _astream(
             await asyncio.gather(*running, return_exceptions=True)
         steps.close()
         error = None
+
+
+async def _wait(signal: Signal, seconds: float) -> None:
+    """Wait until ``signal`` is set, from any thread, at most ``seconds``."""
+    loop = asyncio.get_running_loop()
+    woken = loop.create_future()
+
+    def end() -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    def wake() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed
+            loop.call_soon_threadsafe(end)
+
+    signal.hook = wake
+    timer = loop.call_later(seconds, end)
+    try:
+        if not signal.is_set():  # asked after the hook is there: no wake-up is missed
+            await woken
+    finally:
+        signal.hook = None
+        timer.cancel()
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from tiered.errors import ConfigError, CorruptionError
+from tiered.format.locks import Signal
 from tiered.model import ByteSource
 
 MAX_DELETE_KEYS = 1000
@@ -212,6 +213,14 @@ class Backoff:
 
 
 @dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait until ``signal`` is set, at most ``seconds``, without a request. Gives None."""
+
+    signal: Signal
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Now:
     """Reading of the driver's clocks; gives a :class:`Time`, so that steps read none."""
 
@@ -282,7 +291,7 @@ StoreRequest = (
     | ListUploads
     | ListVersions
 )
-Request = StoreRequest | Backoff | Now | NewId | Blocking | Together | Begin | Take | Emit
+Request = StoreRequest | Backoff | Wait | Now | NewId | Blocking | Together | Begin | Take | Emit
 
 
 @dataclass(frozen=True, slots=True)

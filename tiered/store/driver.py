@@ -36,6 +36,7 @@ from tiered.store.base import (
     Take,
     Time,
     Together,
+    Wait,
 )
 from tiered.store.threads import ThreadPool
 
@@ -118,6 +119,8 @@ def drive_stream(
                         del ticket, request  # they refer to the outcome: its consumer must have the only reference
                     case Backoff(attempt, most_seconds):
                         clock.sleep(min(backoff_seconds(attempt, ids.random()), most_seconds))
+                    case Wait(signal, seconds):
+                        clock.wait(signal, seconds)
                     case Now():
                         outcome = Time(clock.now_ms(), clock.monotonic())
                     case NewId():

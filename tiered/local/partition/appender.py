@@ -296,6 +296,8 @@ class Appender:
             raise
         context.under_way = None
         context.begun = True  # also where an interrupt came before this line the last time
+        if context.watchers:
+            context.notify()
         return reason is not None
 
     def _break_off(self, error: BaseException) -> None:

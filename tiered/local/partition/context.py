@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig
 from tiered.errors import ClosedError, ConfigError, FencedError, LocalIOError, ReentrantCallError, TieredError
+from tiered.format.locks import Signal
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files
@@ -72,6 +73,8 @@ class PartitionContext:
     midway (:meth:`settle`). ``resume_at`` is the end of the log before the append that is under way. ``mend`` cuts the
     log back to there.
 
+    ``watchers`` are the signals of reads that follow this partition.
+
     ``epoch`` is the leader epoch of the next record. ``unassigned``: a cut took the entry of that epoch from the list,
     and the next record makes it again. ``begun``: the log holds records, or has held some since it was opened.
     """
@@ -96,6 +99,7 @@ class PartitionContext:
         "unassigned",
         "under_way",
         "upload",
+        "watchers",
     )
 
     def __init__(
@@ -117,11 +121,27 @@ class PartitionContext:
         self.resume_at = 0
         self.begun = not segments.empty
         self.mend: Callable[[int], None] = _nothing
+        self.watchers: tuple[Signal, ...] = ()
         if epochs.latest < 0:
             epochs.assign(0, segments.end)
         self.epochs = epochs
         self.epoch = epochs.latest
         self.unassigned = False
+
+    def watch(self, signal: Signal) -> None:
+        """Set ``signal`` after each append from now on, and when the partition is closed."""
+        with self.lock:
+            self.watchers = (*self.watchers, signal)
+
+    def unwatch(self, signal: Signal) -> None:
+        """Undo :meth:`watch`."""
+        with self.lock:
+            self.watchers = tuple(each for each in self.watchers if each is not signal)
+
+    def notify(self) -> None:
+        """Wake the reads that follow this partition."""
+        for signal in self.watchers:
+            signal.set()
 
     @property
     def at_work(self) -> bool:

@@ -184,6 +184,11 @@ class ForeignPartition:
             self._refresh()
             return self._sealed
 
+    def stamp(self) -> object:
+        """Return the state of the directory and of the last ``.log``: equal if probably nothing was appended."""
+        tail = self._tail
+        return self._files.state(self.directory), None if tail is None else self._files.state(tail.path)
+
     def view(self) -> View:
         """What a read that begins now may see."""
         with self._lock:

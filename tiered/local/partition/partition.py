@@ -12,6 +12,7 @@ from tiered.clock import Clock
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, ForkedLogError
 from tiered.format.batch_scanner import BatchRun
+from tiered.format.locks import Signal
 from tiered.local.disk.files import Files
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.local.partition.foreign import ForeignPartition
@@ -71,6 +72,24 @@ class PartitionLog:
     def writable(self) -> bool:
         """Whether this process may append."""
         return self._writer is not None
+
+    def watch(self, signal: Signal) -> bool:
+        """Set ``signal`` after each append and at the close. Return False if another process appends here."""
+        if self._writer is None:
+            return False
+        self._check_process()
+        self._writer.context.watch(signal)
+        return True
+
+    def stamp(self) -> object:
+        """Return a value that changes with each append of another process, as a rule. It costs two ``stat`` calls."""
+        source = self.source
+        return source.stamp() if isinstance(source, ForeignPartition) else None
+
+    def unwatch(self, signal: Signal) -> None:
+        """Undo :meth:`watch`."""
+        if self._writer is not None:
+            self._writer.context.unwatch(signal)
 
     @property
     def upload(self) -> PartitionUpload | None:

@@ -208,5 +208,6 @@ class PartitionWriter:
                 self.context.closed = True
                 for segment in (*self.segments.closing, self.segments.active):
                     segment.close()
+                self.context.notify()
         self._ended_clean = clean
         return clean

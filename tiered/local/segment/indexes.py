@@ -28,12 +28,13 @@ READ_PIECE_BYTES = 96 * 1024
 class SegmentIndexes:
     """Sparse offset and time index of one segment. One thread appends, any number look up."""
 
-    __slots__ = ("_lock", "_offsets", "_times", "damaged")
+    __slots__ = ("_lock", "_offsets", "_read_end", "_times", "damaged")
 
     def __init__(self, offsets: OffsetIndex, times: TimeIndex) -> None:
         self.damaged = False  # made from a damaged log: they may lack its end
         self._offsets = offsets
         self._times = times
+        self._read_end = (-1, 0)  # next offset and position where the last read ended: the next one may go on there
         self._lock = PlainLock()  # an entry is two columns; a reader must not see one of them
 
     @classmethod
@@ -84,12 +85,19 @@ class SegmentIndexes:
         Each entry is checked against the log. A wrong one is forgotten and logged, and an earlier one, in the end the
         start of the segment, takes its place.
         """
+        at, position = self._read_end
+        if at == offset and log.starts_batch(position, size_bytes, offsets._replace(base=at), at_or_below=at):
+            return position
         while True:
             with self._lock:
                 indexed, position = self._offsets.lookup(offset)
             if position == 0 or log.starts_batch(position, size_bytes, offsets, at_or_below=indexed):
                 return position
             self._forget(log, indexed, position)
+
+    def note_read(self, next_offset: int, position: int) -> None:
+        """Note where a read ended, for the read of the next offset: a read that follows goes on there."""
+        self._read_end = next_offset, position
 
     def seek_time(self, log: LogFile, timestamp: int, start_offset: int, size_bytes: int, offsets: Offsets) -> int:
         """Return where to scan for the first record from ``timestamp`` and ``start_offset`` on, as :meth:`seek`."""
@@ -151,6 +159,7 @@ class SegmentIndexes:
     def truncate_to(self, offset: int) -> None:
         """Drop every entry at or above ``offset``. Lookups stay right: they start earlier."""
         with self._lock:
+            self._read_end = -1, 0
             self._offsets.truncate_to(offset)
             self._times.truncate_to(offset)
 

@@ -121,6 +121,7 @@ def _runs_of(  # noqa: PLR0917 - as _batches
                 if verify:
                     log.verify(span, batch)
                 run = BatchRun(batch, first, span.last_offset + 1)
+            extent.segment.lookup.note_read(run.next_offset, walk.position)
             yield run
             wanted = run.next_offset
             if wanted >= end:

@@ -1,0 +1,266 @@
+"""Reads that go on with each new record, as steps: ``read(follow=True)``.
+
+::
+
+    each partition:  look at the end ──> emit what is new ──> wait
+      written here      after the signal of an append
+      of another log    every 0.05 to 1 s, by two ``stat`` calls (``plan.pace``)
+      in a bucket       every 0.5 to 10 s, by a conditional GET of the root
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from tiered.errors import ClosedError, RemoteUnavailableError
+from tiered.format.locks import Signal
+from tiered.plan.backoff import backoff_bound_seconds
+from tiered.plan.pace import Pace
+from tiered.read.stream import Cursor, Part, ReadRange, TierStream
+from tiered.store.base import Now, Steps, Time, Wait
+
+DISK_S = (0.05, 1.0)
+"""Seconds between two looks at a log directory that another process writes: least and most."""
+BUCKET_S = (0.5, 10.0)
+"""Seconds between two looks at a root: least and most."""
+DISK_FULL_S = 10.0
+"""Seconds between two reads of its last segment. A preallocated file may keep its size and time after an append."""
+COUNT_S = 60.0
+"""Seconds between two looks for new partitions of a topic, which cost a request to the bucket."""
+COUNT_HERE_S = 1.0
+"""The same of a log that is open for writing, whose looks cost nothing."""
+LONGEST_WAIT_S = 60.0
+"""Seconds of one wait, at most."""
+
+_logger = logging.getLogger("tiered.read")
+
+Emitter = Callable[[TierStream, Part, Cursor | None], Steps[None]]
+"""Steps that emit one part of a partition, as records or as Arrow."""
+
+
+class Opener(Protocol):
+    """Steps that open a refreshed stream of one partition, and add it to ``opened``."""
+
+    def __call__(self, partition: int, opened: list[TierStream]) -> Steps[TierStream]: ...
+
+
+class Counter(NamedTuple):
+    """Steps that return the number of partitions now, and the seconds between two counts."""
+
+    number: Callable[[], Steps[int]]
+    interval_s: float
+
+
+class Followers:
+    """Signals of the reads that follow one log or reader. Its close wakes and ends them. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self._signals: list[Signal] = []
+
+    @contextmanager
+    def signal(self) -> Iterator[Signal]:
+        """Yield the signal of one read."""
+        signal = Signal()
+        self._signals.append(signal)
+        try:
+            yield signal
+        finally:
+            self._signals.remove(signal)
+
+    def close(self) -> None:
+        """Wake all reads. Their next look raises ClosedError."""
+        self.closed = True
+        for signal in tuple(self._signals):
+            signal.set()
+
+    def check_open(self) -> None:
+        """Raise ClosedError after :meth:`close`."""
+        if self.closed:
+            raise ClosedError("the log or reader was closed", hint="open it again")
+
+
+@dataclass(slots=True)
+class _Followed:
+    """One partition of a read that follows.
+
+    ``signalled``: appends set the signal, so that no look is needed. ``stop``: the offset at which the read ends.
+    ``fresh``: nothing was read since the stream was opened. Monotonic seconds: ``due`` is the next look,
+    ``refresh_due`` the next one at the bucket, ``full_due`` the next one at a disk whose ``stamp`` is the same.
+    """
+
+    stream: TierStream
+    cursor: Cursor
+    stop: int | None
+    disk: Pace
+    bucket: Pace
+    due: float
+    signalled: bool
+    refresh_due: float = 0.0
+    full_due: float = 0.0
+    stamp: object = None
+    fresh: bool = True
+    failures: int = 0
+
+    @property
+    def ended(self) -> bool:
+        return self.stop is not None and self.cursor.at >= self.stop
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """A read that follows. ``counter``: None to read ``partitions`` alone, not those that are added later.
+
+    ``idle_s``: the read ends after so many seconds without a record.
+    """
+
+    topic: str
+    partitions: Sequence[int]
+    counter: Counter | None
+    open: Opener
+    wanted: ReadRange
+    isolation: str
+    emit: Emitter
+    idle_s: float | None
+    followers: Followers
+
+    def steps(self, opened: list[TierStream]) -> Steps[None]:
+        """Emit records until the caller stops, the range ends, or nothing comes for ``idle_s``.
+
+        ``opened`` gets each stream, which the caller releases at the end.
+        """
+        with self.followers.signal() as signal:
+            rows: dict[int, _Followed] = {}
+            try:
+                yield from self._rounds(rows, opened, signal)
+            finally:
+                for row in rows.values():
+                    row.stream.unwatch(signal)
+
+    def _rounds(self, rows: dict[int, _Followed], opened: list[TierStream], signal: Signal) -> Steps[None]:
+        for partition in self.partitions:
+            rows[partition] = yield from self._begin(partition, opened, signal, is_new=False)
+        now_s = last_s = yield from _now_s()
+        count_s = math.inf if self.counter is None else now_s + self.counter.interval_s
+        while not all(row.ended for row in rows.values()):
+            signalled, moved = signal.is_set(), False
+            signal.clear()  # before the ends are read: an append from here on ends the next wait
+            self.followers.check_open()
+            for partition, row in rows.items():
+                if not row.ended and (row.due <= now_s or (row.signalled and signalled)):
+                    moved |= yield from self._turn(partition, row, opened, signal)
+            if self.counter is not None and now_s >= count_s:
+                moved |= yield from self._add_new(self.counter, rows, opened, signal)
+                count_s = now_s + self.counter.interval_s
+            now_s = yield from _now_s()
+            if moved:
+                last_s = now_s
+            elif self.idle_s is not None and now_s - last_s >= self.idle_s:
+                return
+            else:
+                idle_end_s = math.inf if self.idle_s is None else last_s + self.idle_s
+                next_s = min(count_s, idle_end_s, *(row.due for row in rows.values() if not row.ended))
+                yield Wait(signal, min(max(next_s - now_s, 0.0), LONGEST_WAIT_S))
+                now_s = yield from _now_s()
+
+    def _begin(self, partition: int, opened: list[TierStream], signal: Signal, *, is_new: bool) -> Steps[_Followed]:
+        """Open one partition. One that was added later is read from its start."""
+        stream = yield from self.open(partition, opened)
+        signalled = stream.watch(signal)
+        wanted = self.wanted
+        if is_new:
+            start = yield from stream.earliest()
+        elif wanted.since_ms is not None:
+            found = yield from stream.offset_for_time(wanted.since_ms)
+            start = (yield from stream.latest()) if found is None else found[0]
+        else:
+            start = yield from stream.offset("earliest" if wanted.start is None else wanted.start)
+        stop = None if wanted.end is None else (yield from stream.offset(wanted.end))
+        now_s = yield from _now_s()
+        paces = Pace(now_s, *DISK_S), Pace(now_s, *BUCKET_S)
+        return _Followed(stream, Cursor(start), stop, *paces, now_s, signalled)
+
+    def _add_new(
+        self, counter: Counter, rows: dict[int, _Followed], opened: list[TierStream], signal: Signal
+    ) -> Steps[bool]:
+        """Begin to read the partitions that were added. Return True if there are any."""
+        try:
+            count = yield from counter.number()
+            new = [partition for partition in range(count) if partition not in rows]
+            for partition in new:
+                rows[partition] = yield from self._begin(partition, opened, signal, is_new=True)
+        except RemoteUnavailableError as error:
+            _logger.warning("new partitions of %s cannot be looked for now: %s", self.topic, error)
+            return False
+        return bool(new)
+
+    def _turn(self, partition: int, row: _Followed, opened: list[TierStream], signal: Signal) -> Steps[bool]:
+        """Emit what is new in one partition, and set the time of its next look. Return True if there was anything."""
+        now_s = yield from _now_s()
+        before = row.cursor.at
+        try:
+            if row.signalled or (yield from self._look(row, now_s)):
+                yield from self._emit_new(row)
+            row.fresh = False
+            row.failures = 0
+        except RemoteUnavailableError as error:
+            row.failures += 1
+            if row.failures == 1:
+                _logger.warning("%s cannot be read on, tried again until it can: %s", row.stream.tp, error)
+        except ClosedError:
+            self.followers.check_open()  # raises, unless the partition alone went: to another directory of this log
+            yield from row.stream.release()
+            row.stream = yield from self.open(partition, opened)
+            row.signalled = row.stream.watch(signal)
+        now_s = yield from _now_s()
+        moved = row.cursor.at > before
+        if moved:
+            row.disk.changed(now_s)
+            row.bucket.changed(now_s)
+        self._plan_next(row, now_s)
+        return moved
+
+    def _look(self, row: _Followed, now_s: float) -> Steps[bool]:
+        """Look whether records may have come. The disk is asked for its stamp, the bucket for its root."""
+        looked = row.fresh
+        if row.stream.in_bucket and now_s >= row.refresh_due:
+            if not row.fresh:
+                yield from row.stream.refresh()
+            looked, row.refresh_due = True, 0.0
+        if row.stream.on_disk:
+            stamp = yield from row.stream.stamp()
+            if stamp != row.stamp or now_s >= row.full_due:
+                looked, row.stamp, row.full_due = True, stamp, now_s + DISK_FULL_S
+        return looked
+
+    def _plan_next(self, row: _Followed, now_s: float) -> None:
+        """Set the times of the next looks."""
+        if row.failures:
+            row.due = row.refresh_due = now_s + backoff_bound_seconds(row.failures)
+        elif row.signalled:
+            row.due = math.inf
+        else:
+            row.due = now_s + row.disk.interval_s(now_s) if row.stream.on_disk else math.inf
+            if row.stream.in_bucket:
+                row.refresh_due = row.refresh_due or now_s + row.bucket.interval_s(now_s)
+                row.due = min(row.due, row.refresh_due)
+
+    def _emit_new(self, row: _Followed) -> Steps[None]:
+        start = row.cursor.at
+        end = yield from row.stream.visible_end(self.isolation)
+        if start > end and self.isolation != "read_committed":
+            yield from row.stream.check_begun(start)  # raises
+        end = end if row.stop is None else min(end, row.stop)
+        if start < end:
+            hidden = (yield from row.stream.hidden(start, end)) if self.isolation == "read_committed" else None
+            yield from self.emit(row.stream, Part(start, end, hidden), row.cursor)
+
+
+def _now_s() -> Steps[float]:
+    time: Time = yield Now()
+    return time.monotonic
