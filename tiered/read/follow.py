@@ -153,7 +153,7 @@ class Following:
             self.followers.check_open()
             for partition, row in rows.items():
                 if not row.ended and (row.due <= now_s or (row.signalled and signalled)):
-                    moved |= yield from self._turn(partition, row, opened, signal)
+                    moved |= yield from self._turn(partition, row, now_s, opened, signal)
             if self.counter is not None and now_s >= count_s:
                 moved |= yield from self._add_new(self.counter, rows, opened, signal)
                 count_s = now_s + self.counter.interval_s
@@ -199,9 +199,10 @@ class Following:
             return False
         return bool(new)
 
-    def _turn(self, partition: int, row: _Followed, opened: list[TierStream], signal: Signal) -> Steps[bool]:
+    def _turn(
+        self, partition: int, row: _Followed, now_s: float, opened: list[TierStream], signal: Signal
+    ) -> Steps[bool]:
         """Emit what is new in one partition, and set the time of its next look. Return True if there was anything."""
-        now_s = yield from _now_s()
         before = row.cursor.at
         try:
             if row.signalled or (yield from self._look(row, now_s)):
@@ -217,12 +218,15 @@ class Following:
             yield from row.stream.release()
             row.stream = yield from self.open(partition, opened)
             row.signalled = row.stream.watch(signal)
-        now_s = yield from _now_s()
         moved = row.cursor.at > before
-        if moved:
-            row.disk.changed(now_s)
-            row.bucket.changed(now_s)
-        self._plan_next(row, now_s)
+        if row.signalled and not row.failures:
+            row.due = math.inf
+        else:
+            now_s = yield from _now_s()
+            if moved:
+                row.disk.changed(now_s)
+                row.bucket.changed(now_s)
+            self._plan_next(row, now_s)
         return moved
 
     def _look(self, row: _Followed, now_s: float) -> Steps[bool]:
@@ -242,8 +246,6 @@ class Following:
         """Set the times of the next looks."""
         if row.failures:
             row.due = row.refresh_due = now_s + backoff_bound_seconds(row.failures)
-        elif row.signalled:
-            row.due = math.inf
         else:
             row.due = now_s + row.disk.interval_s(now_s) if row.stream.on_disk else math.inf
             if row.stream.in_bucket:
@@ -252,12 +254,13 @@ class Following:
 
     def _emit_new(self, row: _Followed) -> Steps[None]:
         start = row.cursor.at
-        end = yield from row.stream.visible_end(self.isolation)
-        if start > end and self.isolation != "read_committed":
-            yield from row.stream.check_begun(start)  # raises
+        if self.isolation != "read_committed":
+            yield from self.emit(row.stream, Part(start, row.stop, None), row.cursor)
+            return
+        end = yield from row.stream.last_stable_offset()
         end = end if row.stop is None else min(end, row.stop)
         if start < end:
-            hidden = (yield from row.stream.hidden(start, end)) if self.isolation == "read_committed" else None
+            hidden = yield from row.stream.hidden(start, end)
             yield from self.emit(row.stream, Part(start, end, hidden), row.cursor)
 
 

@@ -487,18 +487,14 @@ class TierStream:
             if end is None or start < end:
                 found.append(Part(start, end, (yield from self.hidden(start, end)) if committed_only else None))
             elif stop is None or start < stop:
-                yield from self.check_begun(start)
+                yield from self._check_begun(start)
         return found
-
-    def visible_end(self, isolation: str) -> Steps[int]:
-        """Return the end of what this isolation level can see."""
-        return (yield from self.last_stable_offset() if isolation == "read_committed" else self.latest())
 
     def hidden(self, start: int, end: int | None) -> Steps[Hidden]:
         """Return the aborted transactions between two offsets."""
         return Hidden((yield from self._aborted(start, end)))
 
-    def check_begun(self, start: int) -> Steps[None]:
+    def _check_begun(self, start: int) -> Steps[None]:
         """Raise OffsetOutOfRangeError if ``start`` is after the latest offset. Lower offsets become readable later."""
         if start > (yield from self.latest()):
             yield from self.refresh()

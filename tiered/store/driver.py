@@ -110,6 +110,8 @@ def drive_stream(
                 match request:
                     case Emit(emitted):
                         yield emitted
+                    case Blocking(call):
+                        outcome = call()
                     case Begin(wanted):
                         outcome = _pool_of(store).submit(store.execute, wanted)
                         begun.add(outcome)
@@ -125,8 +127,6 @@ def drive_stream(
                         outcome = Time(clock.now_ms(), clock.monotonic())
                     case NewId():
                         outcome = ids.uid()
-                    case Blocking(call):
-                        outcome = call()
                     case Together(several, errors):
                         outcome = told(_execute_together(store, several, together), errors=errors)
                     case _:

@@ -85,9 +85,6 @@ class SegmentIndexes:
         Each entry is checked against the log. A wrong one is forgotten and logged, and an earlier one, in the end the
         start of the segment, takes its place.
         """
-        at, position = self._read_end
-        if at == offset and log.starts_batch(position, size_bytes, offsets._replace(base=at), at_or_below=at):
-            return position
         while True:
             with self._lock:
                 indexed, position = self._offsets.lookup(offset)
@@ -96,8 +93,13 @@ class SegmentIndexes:
             self._forget(log, indexed, position)
 
     def note_read(self, next_offset: int, position: int) -> None:
-        """Note where a read ended, for the read of the next offset: a read that follows goes on there."""
+        """Note where a read ended."""
         self._read_end = next_offset, position
+
+    def read_end(self, offset: int) -> int:
+        """Return where the last read ended, if the next one begins at ``offset``; otherwise -1."""
+        at, position = self._read_end
+        return position if at == offset else -1
 
     def seek_time(self, log: LogFile, timestamp: int, start_offset: int, size_bytes: int, offsets: Offsets) -> int:
         """Return where to scan for the first record from ``timestamp`` and ``start_offset`` on, as :meth:`seek`."""

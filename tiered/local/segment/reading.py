@@ -12,11 +12,11 @@ from typing import TypeVar
 from tiered.clock import Clock
 from tiered.errors import CorruptionError, LogDestroyedError, NotFoundError, OffsetOutOfRangeError
 from tiered.format.batch import decode_records
-from tiered.format.batch_scanner import BatchPosition, BatchRun, walk_headers
+from tiered.format.batch_scanner import BatchPosition, BatchRun, Offsets, walk_headers
 from tiered.format.header import read_header
 from tiered.local.disk.files import Files
 from tiered.local.segment.extents import Extent, View, out_of_range
-from tiered.local.segment.scan import BUFFER_BYTES, LogFile
+from tiered.local.segment.scan import BUFFER_BYTES, FIRST_BYTES, LogFile
 
 T = TypeVar("T")
 FRESH_VIEWS = 3
@@ -97,6 +97,12 @@ def _runs(  # noqa: PLR0917 - as _batches
 def _runs_of(  # noqa: PLR0917 - as _batches
     log: LogFile, view: View, extent: Extent, wanted: int, end: int, verify: bool, buffer_bytes: int
 ) -> Iterator[BatchRun]:
+    lookup = extent.segment.lookup
+    if verify and (run := _next_run(log, extent, lookup.read_end(wanted), wanted, end)) is not None:
+        yield run
+        wanted = run.next_offset
+        if wanted >= end:
+            return
     walk = log.walk(extent.seek(log, wanted), extent.offsets, dense=view.dense)
     beyond = False
     for piece in extent.pieces(log, walk, dense=view.dense, buffer_bytes=buffer_bytes):
@@ -121,11 +127,27 @@ def _runs_of(  # noqa: PLR0917 - as _batches
                 if verify:
                     log.verify(span, batch)
                 run = BatchRun(batch, first, span.last_offset + 1)
-            extent.segment.lookup.note_read(run.next_offset, walk.position)
+            lookup.note_read(run.next_offset, walk.position)
             yield run
             wanted = run.next_offset
             if wanted >= end:
                 return
+
+
+def _next_run(log: LogFile, extent: Extent, position: int, wanted: int, end: int) -> BatchRun | None:
+    """Return the few batches after ``position``, where a read ended before offset ``wanted``.
+
+    None: :func:`_runs_of` looks for them with the index, and reports their damage.
+    """
+    size_bytes = extent.size_bytes - position
+    if position < 0 or not 0 < size_bytes <= FIRST_BYTES:
+        return None
+    data = bytearray(size_bytes)
+    walk = log.walk(position, Offsets(wanted, extent.end_offset))
+    run = walk.verified(memoryview(data)[: log.read_into(data, position)].toreadonly(), end)
+    if run is not None:
+        extent.segment.lookup.note_read(run.next_offset, walk.position)
+    return run
 
 
 def _first_offset(log: LogFile, one: tuple[BatchPosition, memoryview]) -> int:

@@ -81,6 +81,10 @@ class LogFile:
         """Return the length of the file in bytes."""
         return self._files.size(self._handle)
 
+    def read_into(self, buffer: bytearray, position: int) -> int:
+        """Fill ``buffer`` from ``position`` on. Return the number of bytes, fewer only at the end of the file."""
+        return self._files.read_into(self._handle, buffer, position)
+
     def read_at(self, position: int, length: int) -> bytes:
         """Return exactly ``length`` bytes; CorruptionError if the file ends before."""
         buffer = bytearray(length)

@@ -82,9 +82,10 @@ def test_a_piece_is_filled_again_when_nobody_has_it(tmp_path: Path) -> None:
     with LogFile(PosixFiles(), path) as file:
         for kept, most in ((True, 3), (False, 2)):  # beside them the first piece, which has bytes of its own
             walk = file.walk(0, Offsets(0, 200))
-            pieces, kinds = 0, {}
+            pieces, kinds, first = 0, {}, None
             for piece in file.pieces(walk, path.stat().st_size, buffer_bytes=700, kept=kept):
                 pieces += 1
+                first = first or piece.obj  # kept: its number would be given to another object
                 kinds[id(piece.obj)] = type(piece.obj)
                 assert walk.verified(piece, 200) is not None
                 del piece
