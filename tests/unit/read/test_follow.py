@@ -16,6 +16,7 @@ import pytest
 import tiered
 from tests.support.given import move_start
 from tiered import aio
+from tiered.cli.main import run
 from tiered.errors import (
     ClosedError,
     ConfigError,
@@ -333,3 +334,41 @@ def test_the_pace_follows_gaps_and_silence() -> None:
     for at in range(170, 250, 10):
         pace.changed(at)
     assert pace.interval_s(240) == 2.5
+
+
+def test_compaction_under_a_read_skips_only_older_values(log: tiered.Log, clock: ScriptedClock) -> None:
+    topic = log.topic("t", create=True, config={**SMALL, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0})
+    local = log._local.logs()[log.directory]
+
+    def put(first: int) -> None:
+        for number in range(first, first + 40):
+            topic.append(b"%d" % number * 50, key=b"%d" % (number % 4))
+        local.cleaner.clean(topic.log(0).tp)
+
+    clock.script = [lambda: put(0), lambda: put(100), lambda: put(200)]
+    got = list(topic.read(0, follow=True, idle_timeout=IDLE_S))
+    offsets = [record.offset for record in got]
+    newest = {record.key: record.value for record in topic.read(0)}
+    assert offsets == sorted(set(offsets))
+    assert {record.key: record.value for record in got} == newest
+    assert len(offsets) < 120
+
+
+def test_merging_under_a_read_of_the_bucket_repeats_nothing(
+    url: str, tiered_log: tiered.Log, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = tiered_log.topic("t", create=True, config={"merge.idle.ms": 0})
+
+    def upload(first: int) -> None:
+        for number in range(first, first + 4):
+            topic.append(b"%d" % number, timestamp=number)
+            tiered_log.sync(timeout=60)
+
+    def merge() -> None:
+        assert run(["maintain", "--only", "merge", "--remote", url, "--yes"]) == 0
+        assert capsys.readouterr().out.startswith("1 action done")
+
+    upload(0)
+    with tiered.open_reader(url, clock=ScriptedClock(lambda: upload(4), merge, lambda: upload(8), merge)) as reader:
+        got = list(reader.topic("t").read(0, follow=True, idle_timeout=60))
+    assert values(got) == [b"%d" % number for number in range(12)]
