@@ -220,7 +220,7 @@ class Following:
             row.signalled = row.stream.watch(signal)
         moved = row.cursor.at > before
         if row.signalled and not row.failures:
-            row.due = math.inf
+            row.due = now_s + LONGEST_WAIT_S  # an interrupt may have come between an append and its signal
         else:
             now_s = yield from _now_s()
             if moved:
