@@ -33,8 +33,7 @@ from tiered import config, errors
 from tiered.cli.main import tiered as tiered_command
 from tiered.program import settings
 from tiered.program.command_line import run_command
-from uploader.cli import program as uploader_command
-from uploader.config import RELOADABLE, Settings
+from uploader.config import RELOADABLE
 
 INCLUDED = {
     "README.md": "index.md",
@@ -81,15 +80,6 @@ SENTENCES = {
     "segment.ms": "span of record times in one segment",
 }
 """What each setting of a topic says. Names and meanings are Kafka's, except those of the bucket."""
-
-
-ONLY_IN_FILE = {
-    "commit_wait": "How long an uploaded segment waits for others that share its commit, in milliseconds.",
-    "multipart_above": "Segments above this size are uploaded in parts.",
-    "part_size": "Size of a part, at least 5MiB.",
-    "partition_labels": "Metrics of each partition; false: of each topic.",
-}
-"""Settings of the daemon that have no option."""
 
 
 def python() -> str:
@@ -151,12 +141,11 @@ def topic_settings() -> list[tuple[str, ...]]:
 
 
 def uploader_settings() -> list[tuple[str, ...]]:
-    """Return the settings of the daemon. Raises KeyError for one that neither its options nor ONLY_IN_FILE explain."""
-    helps = {param.name: param.help for param in uploader_command.commands["run"].params if getattr(param, "help", "")}
+    """Return the settings of the daemon."""
     rows = []
     for each in settings.DAEMON:
-        about = helps.get(each.name) or f"{ONLY_IN_FILE[each.name]} Default {shown(getattr(Settings(), each.name))}."
-        flag = f"`{each.flag}`" if each.name in helps else ""
+        about = f"{each.help} ({each.kind})"
+        flag = f"`{each.flag}`" if each.has_option else ""
         rows.append(
             (f"`{each.name}`", flag, f"`{each.variable}`", about, "SIGHUP" if each.name in RELOADABLE else "restart")
         )
@@ -165,7 +154,15 @@ def uploader_settings() -> list[tuple[str, ...]]:
 
 def settings_page() -> str:
     """Return all settings: of programs, topics, logs and the daemon."""
-    programs = [(f"`{each.name}`", f"`{each.flag}`", f"`{each.variable}`", each.about) for each in settings.SETTINGS]
+    programs = [
+        (
+            f"`{each.name}`",
+            f"`{each.flag}`" if each.has_option else "",
+            f"`{each.variable}`",
+            f"{each.help} ({each.kind})",
+        )
+        for each in settings.SETTINGS
+    ]
     log = [(f"`{field.name}`", shown(field.default)) for field in dataclasses.fields(config.LogConfig)]
     words = ("key in the file", "option", "variable", "meaning")
     return "\n".join(

@@ -26,9 +26,9 @@ from tiered.model import TopicPartition
 from tiered.plan.pauses import ALL_TOPICS, Pause
 from tiered.program.application import help_of, write_commands, write_exits
 from tiered.program.error_text import as_error
-from tiered.program.limit_options import LIMIT_OPTIONS
 from tiered.program.output import complain, counted
 from tiered.program.run import EXIT_INTERRUPTED
+from tiered.program.setting_options import LIMIT_OPTIONS, setting_option
 from tiered.store.aio_driver import DaemonLoop
 from uploader import logs, status
 from uploader.config import Settings, resolve
@@ -43,19 +43,17 @@ _NO_ARGUMENTS: tuple[type[click.UsageError], ...] = tuple(
 """Error of newer versions of click for the program without arguments. It holds the help."""
 
 _PLACE = (
-    click.option("--log-dir", help="Log directory. [TIERED_LOG_DIR]"),
-    click.option(
-        "--sidecar", help="A running Kafka broker's log directory; links to it go into --log-dir (DIR-tiered)."
-    ),
-    click.option("--remote", help="s3://bucket/prefix?endpoint=URL&region=NAME, file:///dir. [TIERED_REMOTE]"),
-    click.option("--config", "config_path", envvar="TIERED_CONFIG", help="TOML file. [TIERED_CONFIG]"),
-    click.option("--log-format", help="json or text; text on a terminal, else json."),
+    setting_option("log_dir"),
+    setting_option("sidecar"),
+    setting_option("remote"),
+    click.option("--config", "config_path", envvar="TIERED_CONFIG", help="Settings in TOML (or TIERED_CONFIG)."),
+    setting_option("log_format"),
     click.option("--debug", is_flag=True, envvar="TIERED_DEBUG", help="Show tracebacks and more log lines."),
 )
 _WORK = (
-    click.option("--uploads", help="Segments uploaded at once. Default 4."),
-    click.option("--sidecar-compacted", help="Compacted topics to take too, as they are now: t,u. Default none."),
-    click.option("--sidecar-held", help="Linked and not yet uploaded, at most. Default 64GiB."),
+    setting_option("uploads"),
+    setting_option("sidecar_compacted"),
+    setting_option("sidecar_held"),
     *LIMIT_OPTIONS,
 )
 
@@ -129,16 +127,14 @@ def program() -> None:
 
 @program.command()
 @_options(*_PLACE, *_WORK)
-@click.option("--http", help="Health, metrics and status: host:port, or off. Default 127.0.0.1:9464.")
-@click.option("--drain", help="What SIGTERM still sends: inflight, sealed or all. Default all.")
-@click.option("--drain-timeout", help="How long that may take. Default 25s.")
-@click.option(
-    "--scan", "--scan-ms", "scan", help="Period of the look at the directory. Default 5s; a bare number is ms."
-)
-@click.option("--seal-idle", help="Age at which an active segment without a writer is sealed, or never. Default 10m.")
-@click.option("--lag-limit", help="Lag above which /readyz fails. Default 1h.")
-@click.option("--maintain", is_flag=True, default=None, help="Maintain the bucket beside the uploads, all its topics.")
-@click.option("--maintain-every", help="Rest between two rounds of that. Default 10m.")
+@setting_option("http")
+@setting_option("drain")
+@setting_option("drain_timeout")
+@setting_option("scan", "--scan", "--scan-ms", "scan")
+@setting_option("seal_idle")
+@setting_option("lag_limit")
+@setting_option("maintain", is_flag=True, default=None)
+@setting_option("maintain_every")
 def run(config_path: str | None, debug: bool, **flags: Any) -> None:
     """Runs until SIGTERM; then drains. SIGHUP reads the configuration file again, and says what needs a restart.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import click
 
 from tiered.program.application import Application, Command, pass_application
 from tiered.program.output import columns
-from tiered.program.settings import SETTINGS, Scalar, foreign_tables
+from tiered.program.settings import SETTINGS, TABLE, Scalar, Value, daemon_values
 
 
 @click.command("config", cls=Command)
@@ -16,30 +17,25 @@ from tiered.program.settings import SETTINGS, Scalar, foreign_tables
 def command(app: Application) -> int:
     """Print every setting, its value and its origin.
 
-    A flag has precedence over TIERED_*, that over the file, that over the default.
+    A flag has precedence over TIERED_*, that over the file, that over the default. Settings of the daemon are those of
+    the table [uploader].
 
     \b
     Example:
       tiered config --config tiered.toml
     """
-    names = [setting.name for setting in SETTINGS]
-    fields: dict[str, object] = {
+    values = {setting.name: app.values[setting.name] for setting in SETTINGS}
+    values |= {f"{TABLE}.{name}": value for name, value in daemon_values(os.environ, app.config).items()}
+    shown = {name: (_shown(value), value.origin) for name, value in values.items()}
+    fields = {
         "config": str(app.config) if app.config else None,
-        "settings": {name: {"value": _shown(app, name), "origin": app.values[name].origin} for name in names},
+        "settings": {name: {"value": text, "origin": origin} for name, (text, origin) in shown.items()},
     }
-    rows = [[name, _shown(app, name), app.values[name].origin] for name in names]
-    lines = columns(["setting", "value", "origin"], rows)
-    foreign = foreign_tables(app.config)
-    if foreign:
-        fields["unchecked_tables"] = foreign
-        shown = " and ".join(f"[{name}]" for name in foreign)
-        lines.append(
-            f"{shown} in {app.config}: not shown and not checked here; tiered-uploader checks it when it starts"
-        )
-    return app.out.result("config", fields, lines)
+    rows = [[name, text, origin] for name, (text, origin) in shown.items()]
+    return app.out.result("config", fields, columns(["setting", "value", "origin"], rows))
 
 
-def _shown(app: Application, name: str) -> Scalar:
-    """Return the value to print. A key in a URL, which every command refuses, is masked."""
-    value = app.values[name].value
-    return re.sub(r"://[^/]*@", "://***@", value) if isinstance(value, str) else value
+def _shown(value: Value) -> Scalar:
+    """Return the value as it was given. A key in a URL, which every command refuses, is masked."""
+    found = value.value if value.text is None or isinstance(value.value, bool) else value.text
+    return re.sub(r"://[^/]*@", "://***@", found) if isinstance(found, str) else found

@@ -28,12 +28,12 @@ from tiered.format.root import STATE_DELETING
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import ROUTINE, MaintenanceAction, MaintenanceKind, MaintenancePlan
 from tiered.program.application import Application, Command, confirm, pass_application, split_topic
-from tiered.program.limit_options import with_limits
 from tiered.program.maintenance_loop import MaintenanceLoop, Scope, room_for
 from tiered.program.open_log import Tiers, TopicFacts, open_tiers, warn_unreadable
 from tiered.program.open_store import open_remote
 from tiered.program.output import columns, counted, duration_in_words, human_bytes
 from tiered.program.progress import Progress
+from tiered.program.setting_options import with_limits
 from tiered.program.settings import store_limits
 from tiered.remote.claim import owner_of
 from tiered.remote.gc.audit import is_refused_line

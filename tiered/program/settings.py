@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tiered.arguments import at_home
-from tiered.config import MIB, MIN_MEMORY_BYTES, S3_WORDS, StoreLimits, parse_bytes, parse_duration_ms
+from tiered.config import MEMORY_BYTES, MIB, MIN_MEMORY_BYTES, S3_WORDS, StoreLimits, parse_bytes, parse_duration_ms
 from tiered.errors import ConfigError, NotFoundError
 from tiered.format.keys import check_topic_name
 
@@ -52,13 +52,20 @@ Tables = Mapping[str, Sequence["Setting"]]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: its key, the parser of its value, its meaning, and its table of the file."""
+    """One setting: its key, the parser of its value, one sentence, its default, and its table of the file.
+
+    ``kind``: what a value is, with its unit. ``example``: a value for the sample file where there is no default.
+    ``has_option``: the command line has it.
+    """
 
     name: str
     parse: Callable[[Any], Any]
-    about: str = ""
+    about: str
     default: Scalar = None
     table: str = ""
+    kind: str = "text"
+    example: str = ""
+    has_option: bool = True
 
     @property
     def variable(self) -> str:
@@ -70,14 +77,21 @@ class Setting:
         """Return its option on the command line."""
         return "--" + self.name.replace("_", "-")
 
+    @property
+    def help(self) -> str:
+        """Return the sentence for the help of its option, with the default."""
+        default = str(self.default).lower() if isinstance(self.default, bool) else self.default
+        return self.about[0].upper() + self.about[1:] + ("." if default is None else f". Default {default}.")
+
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A setting's value and its ``source``: ``flag``, ``environment``, ``file`` or ``default``."""
+    """A setting's value and its ``source``: ``flag``, ``environment``, ``file`` or ``default``; ``text`` as given."""
 
     value: Any
     source: str = "default"
     place: str = ""
+    text: Scalar = None
 
     @property
     def origin(self) -> str:
@@ -193,45 +207,160 @@ def parse_http(value: Any) -> tuple[str, int] | None:
 
 # -- the table ---------------------------------------------------------------------------------------------------------
 
+_SIZE, _TIME, _SWITCH, _NUMBER = "size, as 64MiB", "duration, as 10m", "true or false", "number"
 SETTINGS = (
-    Setting("log_dir", text, "log directory: one of ours or any Kafka log directory"),
-    Setting("remote", text, "where the remote tier is: s3://bucket/prefix?endpoint=URL&region=NAME, file:///dir"),
-    Setting("endpoint_url", text, "endpoint of an S3-compatible store"),
-    Setting("region", text, "region of the bucket"),
-    Setting("expected_bucket_owner", text, "account id that must own the bucket; others' are refused"),
-    Setting("sse", text, "encryption of all that is written: AES256 or aws:kms; else the bucket's own"),
-    Setting("sse_kms_key_id", text, "KMS key of it (ARN or id); else the account's key for S3"),
-    Setting("json", yes_or_no, "print JSON instead of text", False),
-    Setting("progress", one_of(*PROGRESS_MODES), "how a long run shows that it lives", "auto"),
-    Setting("debug", yes_or_no, "show tracebacks", False),
+    Setting("log_dir", text, "log directory: one of ours or any Kafka log directory", example="/var/lib/tiered"),
+    Setting(
+        "remote",
+        text,
+        "where the remote tier is: s3://bucket/prefix?endpoint=URL&region=NAME, file:///dir",
+        kind="URL",
+        example="s3://acme-logs/prod",
+    ),
+    Setting(
+        "endpoint_url",
+        text,
+        "endpoint of an S3-compatible store; in the URL: endpoint",
+        kind="URL",
+        example="http://127.0.0.1:9000",
+        has_option=False,
+    ),
+    Setting("region", text, "region of the bucket; in the URL: region", example="eu-central-1", has_option=False),
+    Setting(
+        "expected_bucket_owner",
+        text,
+        "account that must own the bucket, others are refused; in the URL: owner",
+        kind="account id",
+        example="123456789012",
+        has_option=False,
+    ),
+    Setting(
+        "sse",
+        text,
+        "encryption of all that is written, otherwise the bucket's own; in the URL: sse",
+        kind="AES256 or aws:kms",
+        example="aws:kms",
+        has_option=False,
+    ),
+    Setting(
+        "sse_kms_key_id",
+        text,
+        "KMS key of the encryption, otherwise the account's key for S3; in the URL: kms_key",
+        kind="ARN or id",
+        example="alias/log",
+        has_option=False,
+    ),
+    Setting("json", yes_or_no, "print JSON instead of text", False, kind=_SWITCH),
+    Setting(
+        "progress",
+        one_of(*PROGRESS_MODES),
+        "how a long run shows its progress",
+        "auto",
+        kind=", ".join(PROGRESS_MODES),
+    ),
+    Setting("debug", yes_or_no, "show tracebacks", False, kind=_SWITCH),
 )
 PLACE = tuple(setting for setting in SETTINGS if setting.name in ("log_dir", "remote", *S3_WORDS))
 """Settings of all programs that may be in the table, too. Their variables stay the same."""
 LIMITS = (
-    Setting("bytes_per_second", size, table=TABLE),
-    Setting("requests_per_second", whole, table=TABLE),
-    Setting("memory", _memory, table=TABLE),
+    Setting("bytes_per_second", size, "limit of the traffic with the store", table=TABLE, kind=_SIZE, example="50MiB"),
+    Setting(
+        "requests_per_second", whole, "limit of the requests to the store", table=TABLE, kind=_NUMBER, example="500"
+    ),
+    Setting(
+        "memory",
+        _memory,
+        "bytes that uploads and maintenance hold at once, together",
+        f"{MEMORY_BYTES // MIB}MiB",
+        TABLE,
+        _SIZE,
+    ),
 )
 """Limits of requests and memory for one machine: for its daemon and for commands."""
 DAEMON = (
-    Setting("http", parse_http, table=TABLE),
-    Setting("drain", one_of("inflight", "sealed", "all"), table=TABLE),
-    Setting("drain_timeout", _duration, table=TABLE),
-    Setting("scan", _duration, table=TABLE),
-    Setting("seal_idle", _or_never, table=TABLE),
-    Setting("uploads", whole, table=TABLE),
-    Setting("commit_wait", _duration, table=TABLE),
-    Setting("lag_limit", _duration, table=TABLE),
+    Setting(
+        "http",
+        parse_http,
+        "address of health, metrics and status, or off",
+        "127.0.0.1:9464",
+        TABLE,
+        "host:port",
+    ),
+    Setting(
+        "drain",
+        one_of("inflight", "sealed", "all"),
+        "what SIGTERM still sends",
+        "all",
+        TABLE,
+        "inflight, sealed or all",
+    ),
+    Setting("drain_timeout", _duration, "time that a drain may take", "25s", TABLE, _TIME),
+    Setting("scan", _duration, "rest between two looks at the log directory", "5s", TABLE, _TIME),
+    Setting(
+        "seal_idle",
+        _or_never,
+        "age at which an active segment without a writer is sealed, or never",
+        "10m",
+        TABLE,
+        _TIME,
+    ),
+    Setting("uploads", whole, "segments uploaded at once", 4, TABLE, _NUMBER),
+    Setting(
+        "commit_wait",
+        _duration,
+        "time that an uploaded segment waits for others that share its commit",
+        "250ms",
+        TABLE,
+        _TIME,
+        has_option=False,
+    ),
+    Setting("lag_limit", _duration, "lag above which /readyz fails and a log is not safe", "1h", TABLE, _TIME),
     *LIMITS,
-    Setting("multipart_above", size, table=TABLE),
-    Setting("part_size", _part_size, table=TABLE),
-    Setting("partition_labels", yes_or_no, table=TABLE),
-    Setting("log_format", one_of("json", "text"), table=TABLE),
-    Setting("sidecar", _path, table=TABLE),
-    Setting("sidecar_compacted", _topics, table=TABLE),
-    Setting("sidecar_held", size, table=TABLE),
-    Setting("maintain", yes_or_no, table=TABLE),
-    Setting("maintain_every", _duration, table=TABLE),
+    Setting(
+        "multipart_above",
+        size,
+        "size of a segment above which it is uploaded in parts",
+        "64MiB",
+        TABLE,
+        _SIZE,
+        has_option=False,
+    ),
+    Setting("part_size", _part_size, "size of a part, at least 5MiB", "16MiB", TABLE, _SIZE, has_option=False),
+    Setting(
+        "partition_labels",
+        yes_or_no,
+        "metrics of each partition, not only of each topic",
+        True,
+        TABLE,
+        _SWITCH,
+        has_option=False,
+    ),
+    Setting(
+        "log_format",
+        one_of("json", "text"),
+        "format of log lines; otherwise text on a terminal, json elsewhere",
+        table=TABLE,
+        kind="json or text",
+        example="json",
+    ),
+    Setting(
+        "sidecar",
+        _path,
+        "log directory of a running Kafka broker; links to its files go into log_dir, or DIR-tiered",
+        table=TABLE,
+        example="/var/lib/kafka/data",
+    ),
+    Setting(
+        "sidecar_compacted",
+        _topics,
+        "compacted topics that the sidecar takes, too, as they are now",
+        table=TABLE,
+        kind="names, with commas",
+        example="users,prices",
+    ),
+    Setting("sidecar_held", size, "bytes that are linked and not uploaded yet, at most", "64GiB", TABLE, _SIZE),
+    Setting("maintain", yes_or_no, "maintain all topics of the bucket beside the uploads", False, TABLE, _SWITCH),
+    Setting("maintain_every", _duration, "rest between two rounds of maintenance", "10m", TABLE, _TIME),
 )
 """Settings of the daemon."""
 
@@ -264,7 +393,7 @@ def _parsed(setting: Setting, given: Value) -> Value:
     if not isinstance(given.value, str | int | Path):
         raise ConfigError(f"{place} is {given.value!r}, not a text or a number", hint=setting.about)
     try:
-        return Value(setting.parse(given.value), given.source, given.place)
+        return Value(setting.parse(given.value), given.source, given.place, str(given.value))
     except ConfigError as error:
         raise ConfigError(f"{place}: {error.message}", hint=error.hint or setting.about) from error
 
@@ -334,10 +463,11 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]}?" if close else ""
 
 
-def foreign_tables(path: Path | None) -> list[str]:
-    """Return the tables of the file that belong to other programs, which check them themselves."""
-    document = {} if path is None else _read_toml(path)
-    return [TABLE] if TABLE in document else []
+def daemon_values(environ: Mapping[str, str], config: Path | None) -> dict[str, Value]:
+    """Return every setting of the daemon with its origin, but for its options. Raises as :func:`read`."""
+    refuse_unknown_daemon_variables(environ)
+    found = read(DAEMON, {}, environ, config, {TABLE: (*PLACE, *DAEMON)})
+    return {setting.name: found.get(setting.name, Value(setting.default)) for setting in DAEMON}
 
 
 def _read_toml(path: Path) -> dict[str, object]:
