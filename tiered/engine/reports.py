@@ -41,7 +41,7 @@ class Exit:
 
 
 class StepKind(enum.Enum):
-    """The kinds of steps."""
+    """Steps of an upload that a report names."""
 
     REGISTER = "register"
     CLAIM = "claim"

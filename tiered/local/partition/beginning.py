@@ -26,10 +26,10 @@ NO_EPOCH = -2
 
 
 class Beginning:
-    """Whether a log without records may take its first one. Reads small files, each one ``stat`` while it stays.
+    """Guard of the first record of an empty log. Reads small files, with one ``stat`` each while nothing changes.
 
-    ``granted`` is the proof under which this process knows where the log begins, and the claim epoch that goes with it:
-    whoever asked the bucket sets it. After a newer proof only the note of a newer epoch counts, not an old one's.
+    ``granted`` is the proof under which this process knows where the log begins, and its claim epoch. The caller that
+    asked the bucket sets it. After a newer proof only the note of a newer epoch counts.
     """
 
     __slots__ = ("_context", "_was_patient", "granted")
@@ -40,7 +40,7 @@ class Beginning:
         self._was_patient = False
 
     def wait(self) -> None:
-        """Waits, once, for an uploader that claims this log without records just now. No lock is held."""
+        """Wait, once, for an uploader that is claiming this empty log. No lock is held."""
         if self._context.begun or self._was_patient or not self._context.segments.empty:
             return
         clock = self._context.clock
@@ -52,7 +52,7 @@ class Beginning:
             clock.sleep(BEGIN_POLL_S)
 
     def need(self) -> str | None:
-        """The proof beside which the first record may be written. The partition's lock is held."""
+        """Return the proof beside which the first record may be written. The partition's lock is held."""
         end = self._context.segments.end
         token = self.token()  # before the obstacles: a proof that comes between the two is found afterwards
         why = self.obstacle(end)
@@ -61,10 +61,10 @@ class Beginning:
         return token
 
     def settle(self, token: str | None) -> None:
-        """Checks, with the first record written, that no uploader has claimed the log as empty since.
+        """Check, after the first record was written, that no uploader has claimed the log as empty meanwhile.
 
-        The lock is held. Raises FencedError: the caller cuts the record back. What the uploader reports of its claim
-        says whether appends go on.
+        The lock is held. Raises FencedError: the caller cuts the record back. The uploader's report of its claim
+        decides if appends go on.
         """
         if self.token() != token:
             context = self._context
@@ -72,11 +72,11 @@ class Beginning:
             raise self.lost(self._context.segments.active.base_offset)
 
     def token(self) -> str | None:
-        """The proof of the last claim that this directory made or may have made; None if there is none."""
+        """Return the proof of the last claim that this directory made or may have made, None without any."""
         return self._context.around.claims.of(self._context.tp).token
 
     def obstacle(self, end: int) -> str:
-        """Why an empty log that ends at ``end`` must not take a record now, ``""`` if nothing is in the way."""
+        """Return the reason why an empty log that ends at ``end`` must not take a record now; ``""`` without any."""
         proof = self._context.around.claims.find(self._context.tp)
         token, epoch = self.granted
         if proof is None or (proof.token is not None and proof.token == token):
@@ -89,14 +89,14 @@ class Beginning:
         return "an uploader has claimed it for this directory, and goes on where the bucket ends"
 
     def refusal(self, end: int, why: str) -> FencedError:
-        """What an append is answered; ``why`` is an obstacle."""
+        """Return the error of a refused append; ``why`` is an obstacle."""
         return FencedError(
             f"{self._context.tp} has no records on this disk: {why}, which may be above offset {end}",
             hint="open the log with its remote=, which asks the bucket; `tiered status` shows the claim",
         )
 
     def lost(self, end: int) -> FencedError:
-        """A claim was made while the first record was written."""
+        """Return the error of a first record during which a claim was made."""
         return FencedError(
             f"{self._context.tp}: an uploader claimed it for this directory while its first record was written"
             f" at offset {end}: the record was taken back",

@@ -1,7 +1,7 @@
-"""One partition of a log directory that somebody else writes: our own daemon's view, or a Kafka broker's directory.
+"""One partition of a log directory that another process writes, such as our own log's or a Kafka broker's.
 
-Nothing is locked, written or renamed. Growth is seen at each read by two ``stat`` calls; bytes that are not a whole
-batch yet, or no batch at all, are the end for now.
+Nothing is locked, written or renamed. Each read detects growth by two ``stat`` calls. Bytes that are no whole batch
+yet, or no batch at all, count as the end for now.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ REINDEX_BYTES = 4 * 1024 * 1024
 
 
 class _ExchangingError(NotFoundError):
-    """Segments are without their names. Which of the old ones still hold is for a recovery to tell, which renames."""
+    """Segments without their names, during an exchange. Only a recovery, which renames, decides which of the old ones
+    remain.
+    """
 
 
 def need_topic_id(tp: TopicPartition, seen: UUID, topic_id: UUID) -> None:
-    """Raises LogDestroyedError where a partition is another topic's than it was; an id of 0 tells nothing."""
+    """Raise LogDestroyedError if a partition belongs to another topic than before. An id of 0 is unknown."""
     if seen.int and topic_id.int and seen != topic_id:
         raise LogDestroyedError(
             f"{tp} is of topic id {topic_id} on disk, and was of {seen}: its topic was deleted and made again",
@@ -44,7 +46,7 @@ def need_topic_id(tp: TopicPartition, seen: UUID, topic_id: UUID) -> None:
 
 
 class GrowingSegment:
-    """The last segment, as far as it is known: whole batches up to ``size_bytes``, records up to ``end_offset``."""
+    """Known part of the last segment: whole batches up to ``size_bytes``, records up to ``end_offset``."""
 
     def __init__(self, files: Files, directory: Path, tp: TopicPartition, base_offset: int) -> None:
         self.path = directory / log_name(base_offset)
@@ -55,7 +57,9 @@ class GrowingSegment:
         self._forget()
 
     def look_again(self) -> None:
-        """Names beside it changed, as those of its indexes do when it is cut: it may be another one since."""
+        """Forget what was read, after a change of file names. A cut renames the indexes, and the segment may be
+        another.
+        """
         self._forget()
 
     def _forget(self) -> None:
@@ -73,7 +77,7 @@ class GrowingSegment:
         return self._indexes
 
     def aborted_txns(self) -> list[AbortedTxn]:
-        """Aborted transactions whose markers lie here: held against the note that a clean close left, or the log."""
+        """Return aborted transactions with markers in here, checked against the note of a clean close, or the log."""
         files, directory, base = self._files, self.path.parent, self.base_offset
         state = files.state(self.path)
         noted = None if state is None else read_note(files, self.path.with_suffix(SEAL_SUFFIX), state.size)
@@ -100,7 +104,7 @@ class GrowingSegment:
         return found
 
     def grow(self, promised: int) -> None:
-        """Walks what was added since the last call. At ``promised`` a batch ends, if any batch lies behind it."""
+        """Read what was added since the last call. A batch ends at ``promised`` if any batch follows it."""
         with LogFile(self._files, self.path) as log:
             size = self.file_bytes = log.size()
             if size < self.size_bytes:  # its owner cut a torn tail
@@ -127,7 +131,10 @@ class GrowingSegment:
             return
 
     def extent(self, promised: int) -> Extent:
-        """What a read may see. Records below ``promised`` were durable once: a read that misses one raises."""
+        """Return the extent of the segment for a read. Records below ``promised`` were durable once.
+
+        A read that misses one of those raises.
+        """
         end = self.end_offset
         if promised <= end:
             return Extent(self.base_offset, end, self.size_bytes, self.max_timestamp, self)
@@ -135,7 +142,7 @@ class GrowingSegment:
         return Extent(self.base_offset, promised, self.file_bytes, self.max_timestamp, self, promised)
 
     def _jump(self) -> None:
-        """Starts at the last indexed batch instead of the first: all before it is whole."""
+        """Start at the last indexed batch instead of the first: all before it is whole."""
         position = self._indexes.last_position
         if position:
             self._jumped = True
@@ -144,9 +151,9 @@ class GrowingSegment:
 
 
 class ForeignPartition:
-    """Implements the reading half of a partition over files that change under it. Thread-safe.
+    """Reading half of a partition whose files another process changes. Thread-safe.
 
-    ``promised`` tells the recovery point: what was safe once is no tail that is still to come.
+    ``promised`` returns the recovery point: records below it are durable, so their absence is damage.
     """
 
     def __init__(
@@ -179,7 +186,7 @@ class ForeignPartition:
 
     @property
     def sealed(self) -> tuple[SealedLocalSegment, ...]:
-        """All segments but the last, as of now."""
+        """All segments but the last, read from the directory now."""
         with self._lock:
             self._refresh()
             return self._sealed
@@ -190,7 +197,7 @@ class ForeignPartition:
         return self._files.state(self.directory), None if tail is None else self._files.state(tail.path)
 
     def view(self) -> View:
-        """What a read that begins now may see."""
+        """Return the view of a read that begins now."""
         with self._lock:
             self._refresh()
             if self._tail is None:

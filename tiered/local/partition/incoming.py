@@ -7,7 +7,7 @@ A producer's batch stays byte for byte what was sent where Kafka leaves it so: s
     12  leader_epoch   i32   given under the lock        35  max_timestamp  i64
     17  crc            u32   of bytes 21 to the end
 
-Anything else is decoded and encoded anew. Format v0 and v1 becomes v2.
+Anything else is decoded and encoded again. Format v0 and v1 becomes v2.
 
 Kafka's rule: docs/kafka-semantics.md#append-validation.
 """

@@ -97,7 +97,7 @@ class LogSegments:
 
     @property
     def empty(self) -> bool:
-        """Whether no segment holds a batch."""
+        """True if no segment holds a batch."""
         return not (self.sealed or self.active.size_bytes)
 
     def configure(self, config: TopicConfig) -> None:
@@ -107,7 +107,7 @@ class LogSegments:
 
     @property
     def dense(self) -> bool:
-        """Whether every offset has a record, so that a missing one is damage."""
+        """True if every offset has a record, so that a missing one is damage."""
         return not (self.config.compacted or self.sparse)
 
     def mark_sparse(self) -> None:
@@ -177,7 +177,7 @@ class LogSegments:
         self._keep((*self.sealed[:at], *fresh, *self.sealed[at + len(present) :]))
 
     def close_closing(self) -> None:
-        """Lets go of the files of segments that were sealed and not yet fsynced; they stay in the list."""
+        """Close the files of segments that were sealed and not fsynced yet; they stay in the list."""
         for segment in self.closing:
             segment.close()
 
@@ -186,7 +186,7 @@ class LogSegments:
         self._opened = (self.active, self.sealed, self.end)
 
     def as_opened(self) -> bool:
-        """Whether nothing changed since the open, and the active segment's files are as a clean close leaves them."""
+        """True if nothing changed since the open and the active segment's files are as a clean close leaves them."""
         active, base = self.active, self.active.base_offset
         if self._opened is None or self.closing:
             return False

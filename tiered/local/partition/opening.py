@@ -1,4 +1,4 @@
-"""Opens one partition directory: for writing, with the recovery it needs, or to look at what somebody else writes."""
+"""Open of one partition directory: for writing, with the recovery it needs, or read-only beside another writer."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def open_writer(
 
 
 def writable_log(around: DirectoryContext, writer: PartitionWriter) -> PartitionLog:
-    """The face of a partition that this process writes."""
+    """Return the log of a partition that this process writes."""
     return PartitionLog(
         around.files,
         writer,

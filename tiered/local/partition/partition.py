@@ -70,7 +70,7 @@ class PartitionLog:
 
     @property
     def writable(self) -> bool:
-        """Whether this process may append."""
+        """True if this process may append."""
         return self._writer is not None
 
     def watch(self, signal: Signal) -> bool:
@@ -93,7 +93,7 @@ class PartitionLog:
 
     @property
     def upload(self) -> PartitionUpload | None:
-        """What the bucket holds, as this disk was told; None while the log is not tiered."""
+        """State of the bucket as the uploader noted it on this disk; None while the log is not tiered."""
         return self._upload()
 
     @property
@@ -103,7 +103,7 @@ class PartitionLog:
         return self._writer.end_offset if self._writer is not None else self.view().end_offset
 
     def positions(self) -> Positions:
-        """Where the partition starts, and the three ends (model.Positions)."""
+        """Return the start of the partition and its three ends (``model.Positions``)."""
         writer = self._writer
         if writer is not None:
             if os.getpid() != self._pid:
@@ -121,65 +121,69 @@ class PartitionLog:
         return Positions(start, local_start, uploaded, flushed, end)
 
     def append(self, records: Sequence[NewRecord]) -> RecordMetadata:
-        """One atomic batch at the next offsets; in the page cache when this returns.
+        """Append one atomic batch at the next offsets. It is in the page cache when this returns.
 
         ``timestamp`` of the result is that of the first record (the log's time with LogAppendTime). Raises
         InvalidRecordError, InvalidTimestampError or RecordTooLargeError with the record's index, DiskFullError,
-        FencedError, LocalIOError; then nothing was appended, except that LocalIOError from the fsync of a segment
-        that this call sealed leaves the partition offline with its tail in doubt.
+        FencedError, LocalIOError. Nothing was appended then, with one exception: LocalIOError from the fsync of a
+        segment that this call sealed leaves the partition offline with its tail in doubt.
         """
         return self.to_write().appender.append(records)
 
     def append_packed(self, batch: PackedBatch) -> RecordMetadata | None:
-        """As :meth:`append` of its records; None, with nothing appended, where each has to be looked at."""
+        """Append the records of ``batch`` like :meth:`append`. Return None, with nothing appended, if each needs a
+        check.
+        """
         return self.to_write().appender.append_packed(batch)
 
     def append_as_producer(self, records: Sequence[object], stamp: ProducerStamp) -> RecordMetadata:
-        """One atomic batch of an open transaction, as :meth:`append`; readers of ``read_committed`` wait for its end.
+        """Append one atomic batch of an open transaction. Readers of ``read_committed`` wait for the transaction's end.
 
-        Raises as :meth:`append` and, where the producer breaks its order, OutOfOrderSequenceError,
-        ProducerFencedError or InvalidTxnStateError; nothing is appended then.
+        Raises like :meth:`append`, and OutOfOrderSequenceError, ProducerFencedError or InvalidTxnStateError if the
+        producer breaks its order. Nothing is appended then.
         """
         return self.to_write().appender.append_as_producer(records, stamp)
 
     def open_txns(self) -> list[OpenTxn]:
-        """Transactions without marker on this disk, by first offset: what holds ``read_committed`` back."""
+        """Return transactions without a marker on this disk, by first offset. ``read_committed`` waits for them."""
         if self._writer is not None:
             self._check_process()
             return self._writer.open_txns()
         return steadily(self.view, lambda view: open_txns(self.files, self.source.directory, view))
 
     def append_batches(self, data: bytes) -> RecordMetadata:
-        """Encoded batches, one after the other, all or none. Offsets and leader epoch are reassigned.
+        """Append encoded batches, all or none. Offsets and leader epoch are reassigned.
 
         Bytes stay as sent unless the topic asks for another codec or timestamp type; v0 and v1 becomes v2. A record
-        without timestamp (-1) stays so. ``timestamp`` of the result is the largest. Errors as for :meth:`append`.
+        without timestamp (-1) stays so. ``timestamp`` of the result is the largest. Raises like :meth:`append`.
 
-        Batches with a producer are appended once: a repetition of one of its five newest (after a restart: of the
-        newest) changes nothing and is answered with the offsets it has. OutOfOrderSequenceError, ProducerFencedError
-        or InvalidTxnStateError where a producer breaks its order.
+        Batches of a producer are appended once. A repetition of one of its five newest (after a restart: of the newest)
+        changes nothing and returns the offsets it has. Raises OutOfOrderSequenceError, ProducerFencedError or
+        InvalidTxnStateError if a producer breaks its order.
         """
         return self.to_write().appender.append_batches(data)
 
     def append_columns(self, records: RecordColumns) -> RecordMetadata:
-        """One atomic batch of checked columns (``tiered.arrow.rows``). Errors as for :meth:`append`."""
+        """Append one atomic batch of checked columns (``tiered.arrow.rows``). Raises like :meth:`append`."""
         return self.to_write().appender.append_columns(records)
 
     def append_as_coordinator(self, data: bytes) -> RecordMetadata:
-        """One encoded batch of a coordinator, as a rule the marker that ends a transaction.
+        """Append one encoded batch of a coordinator, usually the marker that ends a transaction.
 
-        InvalidRecordError unless ``data`` is one v2 batch of a producer, ProducerFencedError if its epoch or that of
-        the coordinator is too old, CorruptionError for damage. Nothing is appended then. Sequences are not looked at.
+        Raises InvalidRecordError unless ``data`` is one v2 batch of a producer, ProducerFencedError if its epoch or
+        that of the coordinator is too old, CorruptionError for damage. Nothing is appended then. Sequences are not
+        checked.
         """
         return self.to_write().appender.append_as_coordinator(data)
 
     def read_batches(
         self, start_offset: int, end_offset: int | None = None, *, max_bytes: int | None = None, verify: bool = True
     ) -> Iterator[memoryview]:
-        """Whole raw batches, undecoded: from the one with ``start_offset`` to below ``end_offset`` (None: the end).
+        """Yield whole raw batches: from the one with ``start_offset`` to below ``end_offset`` (None: the end).
 
         The first batch may begin below ``start_offset``, the last may end above ``end_offset``. ``max_bytes`` never
-        keeps back the first batch. Raises OffsetOutOfRangeError at once, CorruptionError where damage is reached.
+        holds back the first batch. Raises OffsetOutOfRangeError at once, CorruptionError when a damaged batch is
+        reached.
         """
         return read_steadily(
             self.files,
@@ -192,27 +196,27 @@ class PartitionLog:
         )
 
     def read_runs(self, start_offset: int, end_offset: int | None = None) -> Iterator[BatchRun]:
-        """As :meth:`read_batches`, by runs of as many verified batches as were read at once.
+        """Yield the batches of :meth:`read_batches` in runs: verified batches that were read at once.
 
-        Errors come at the first step.
+        Errors are raised at the first step.
         """
         return read_runs_steadily(self.files, self.view, start_offset, end_offset, buffer_bytes=self._buffer_bytes)
 
     def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record, by offset, at or after ``timestamp`` ms on this disk, or None."""
+        """Return (offset, timestamp) of the first record at or after ``timestamp`` ms on this disk, or None."""
         return steadily(self.view, lambda view: offset_for_time(self.files, view, timestamp))
 
     def largest_timestamp(self) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record with the largest timestamp on this disk, None without any."""
+        """Return (offset, timestamp) of the first record with the largest timestamp on this disk, None without any."""
         return steadily(self.view, lambda view: largest_timestamp(self.files, view))
 
     def aborted_txns(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
-        """Aborted transactions that touch the range, by first offset; for ``read_committed``."""
+        """Return aborted transactions that touch the range, by first offset; for ``read_committed``."""
         directory = self.source.directory
         return steadily(self.view, lambda view: aborted_txns(self.files, directory, view, start_offset, end_offset))
 
     def last_stable_offset(self) -> int:
-        """Where ``read_committed`` ends: the first offset of the oldest open transaction, else the end."""
+        """Return the end of ``read_committed``: the first offset of the oldest open transaction, otherwise the end."""
         bound = self.end_offset
         known = None if self._writer is None else self._writer.stable_offset()
         if known is None:
@@ -224,48 +228,48 @@ class PartitionLog:
         return last_stable_offset(self.files, self.source.directory, view, log_start)
 
     def flush(self) -> None:
-        """All records appended before this call survive a power cut when it returns. Threads share one fsync.
+        """Make all records appended before this call durable. Threads share one fsync.
 
-        LocalIOError if fsync fails: the partition goes offline, since the kernel may have thrown the pages away.
+        Raises LocalIOError if fsync fails. The partition goes offline then: the kernel may have discarded the pages.
         """
         self.to_write().durability.flush()
 
     def roll(self, base_offset: int | None = None) -> bool:
-        """Seals the active segment, durably, if it holds records; returns whether it did.
+        """Seal the active segment, durably, if it holds records. Return True if it did.
 
-        ``base_offset``: where the new segment begins, at or above the end; ConfigError below it.
+        ``base_offset``: start of the new segment, at or above the end; ConfigError below it.
         """
         return self.to_write().maintenance.roll(base_offset=base_offset)
 
     def sealed_segments(self, start_offset: int = 0) -> list[SealedLocalSegment]:
-        """Sealed, durable segments that end above ``start_offset``, ascending; each a ``model.SealedSegment``."""
+        """Return sealed, durable segments that end above ``start_offset``, ascending (``model.SealedSegment``)."""
         if os.getpid() != self._pid:
             self._check_process()
         sealed = self.source.sealed
         return list(sealed[bisect_right(sealed, start_offset, key=END_OFFSET) :])
 
     def delete_local_before(self, offset: int) -> list[int]:
-        """Whole sealed segments below ``offset`` leave the disk; returns their bases.
+        """Delete whole sealed segments below ``offset`` from the disk. Return their bases.
 
-        On a tiered log never above the committed end (:meth:`set_uploaded`), whatever ``offset`` says.
+        A tiered log deletes nothing above the committed end (:meth:`set_uploaded`).
         """
         return self.to_write().maintenance.delete_local_before(offset)
 
     def truncate_to(self, offset: int, *, below_uploaded: bool = False) -> None:
-        """The log ends at ``offset`` and forgets what came after, durably; a batch that reaches beyond goes whole.
+        """Cut the log at ``offset``, durably. A batch across ``offset`` is removed whole.
 
-        ConfigError below what the bucket holds, unless ``below_uploaded``.
+        Raises ConfigError below what the bucket holds, unless ``below_uploaded``.
         """
         self.to_write().maintenance.truncate_to(offset, below_uploaded=below_uploaded)
 
     def set_uploaded(
         self, end_offset: int, claim_epoch: int = -1, fenced: bool = False, start_offset: int = -1
     ) -> None:
-        """Tells what a root that was *read back* holds. From then on the log counts as tiered."""
+        """Note the content of a root that was *read back*. From now on the log counts as tiered."""
         self.to_write().set_uploaded(PartitionUpload(end_offset, claim_epoch, fenced, start_offset))
 
     def start_at(self, offset: int, leader_epoch: int, producers: bytes = b"") -> None:
-        """An empty log resumes at ``offset`` (a fresh volume). ConfigError if it holds records.
+        """Resume an empty log at ``offset`` (a fresh volume). Raises ConfigError if it holds records.
 
         ``producers``: those of the log so far, as a ``.snapshot`` file: repetitions are recognised, transactions that
         are open there stay open.
@@ -273,32 +277,32 @@ class PartitionLog:
         self.to_write().maintenance.start_at(offset, leader_epoch, producers)
 
     def begin_under(self, token: str | None, claim_epoch: int) -> None:
-        """The bucket has granted the claim with this proof, and this log begins where it says: records may come."""
+        """Permit the first record: the bucket has granted the claim with this proof, and this log begins there."""
         self.to_write().beginning.granted = (token, claim_epoch)
 
     def leader_epochs(self) -> tuple[EpochEntry, ...]:
-        """Leader epochs and their first offsets, ascending."""
+        """Return leader epochs and their first offsets, ascending."""
         if os.getpid() != self._pid:
             self._check_process()
         return self.source.epochs.entries
 
     def new_leader_epoch(self, epoch: int) -> None:
-        """Records from here on carry ``epoch``. ConfigError unless it is greater than all before."""
+        """Give records from here on ``epoch``. Raises ConfigError unless it is greater than all before."""
         self.to_write().new_leader_epoch(epoch)
 
     def apply_retention(self) -> list[int]:
-        """One pass of the local retention rules now; returns the bases that left the disk."""
+        """Apply the local retention rules once, now. Return the bases of deleted segments."""
         return self.to_write().maintenance.apply_retention(self._clock.now_ms())
 
     def view(self) -> View:
-        """What a read that begins now may see."""
+        """Return the view of a read that begins now."""
         self._check_process()
         if self._writer is not None:
             return self._writer.view()
         return patient_view(self.source.view, self._clock)
 
     def to_write(self) -> PartitionWriter:
-        """Its components. ConfigError where this process may not write, ForkedLogError in a fork."""
+        """Return the writer. Raises ConfigError if this process may not write, ForkedLogError in a fork."""
         if self._writer is None:
             raise ConfigError(f"{self.tp} was opened read-only", hint="open the log directory for writing")
         if os.getpid() != self._pid:

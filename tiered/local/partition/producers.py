@@ -1,9 +1,9 @@
-"""The producer state of one partition beside its files: begun when a producer comes, written as snapshots, rebuilt.
+"""Producer state of one partition beside its files: created for the first producer, stored as snapshots, rebuilt.
 
-A log that never saw a producer has no state. Its snapshots, which Kafka leaves at each roll, at the close and at the
-end of a load, are empty, and the file ``tiered-plain`` says so: a recovery need not read the log for producers. Before
-the first producer's batch that file goes, durably, and an empty snapshot is left at the end of the log: from there on
-a recovery has to look. It goes when a real one is there.
+A log without producers has no state. Its snapshots, which Kafka writes at each roll, at the close and at the end of a
+load, are empty. The file ``tiered-plain`` says so, and a recovery need not read the log for producers. Before the first
+producer's batch that file is deleted, durably, and an empty snapshot is left at the end of the log. From there on a
+recovery reads the batches. The empty snapshot is deleted when a real one exists.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class PartitionProducers:
         self._marked = self._context.files.state(self._directory / PLAIN_NAME) is not None
 
     def load(self, *, met: bool) -> None:
-        """After opening: the state at the end if a snapshot tells of producers, or if the recovery ``met`` one."""
+        """Load the state at the end, after opening, if a snapshot or the recovery (``met``) shows producers."""
         segments = self._context.segments
         stats = segments.active.stats
         rolled = bool(segments.sealed) or (stats is not None and stats.producers > 0)
@@ -82,9 +82,9 @@ class PartitionProducers:
             self.rebuild(some=False)
 
     def rebuild(self, *, some: bool, afresh: bool = False) -> None:
-        """The state at the end, from snapshots and batches, if there are ``some``.
+        """Rebuild the state at the end, from snapshots and batches, if there are ``some`` producers.
 
-        ``afresh``: what is known now counts for nothing.
+        ``afresh``: discard the present state.
         """
         segments = self._context.segments
         if not some:
@@ -96,7 +96,9 @@ class PartitionProducers:
         self._replay_all(segments.all, floor=floor, whole=not tiered or segments.first_base == 0, afresh=afresh)
 
     def prepare(self, batches: Sequence[ProducerBatch], origin: Origin) -> PreparedBatches | Duplicate | None:
-        """As ``ProducerState.prepare``; None without a batch. Afterwards the next recovery will look for producers."""
+        """Return the result of ``ProducerState.prepare``, None without a batch. From then on a recovery reads for
+        producers.
+        """
         if not batches:
             return None
         state = self._fresh() if self.state is None else self.state
@@ -108,14 +110,14 @@ class PartitionProducers:
         return answer
 
     def _fresh(self) -> ProducerState:
-        """Of a log without producers so far."""
+        """Return the state of a log without producers."""
         start = self._context.segments.log_start
         state = ProducerState(start)
         state.load(ProducerSnapshot(self._context.segments.end), log_start=start, now_ms=0)
         return state
 
     def _begin(self, end: int) -> None:
-        """The log has producers from ``end`` on; durable before the first of their batches is written."""
+        """Mark that producers write from ``end`` on, durably, before the first of their batches."""
         lasting = {end} if self._context.files.state(self._directory / snapshot_name(end)) is not None else set()
         if self._context.upload is not None:
             # Where a segment begins it says that what came before is none of that segment's: it stays.
@@ -132,32 +134,32 @@ class PartitionProducers:
             self._marked = False
 
     def settle(self, completed: Iterable[CompletedTxn]) -> None:
-        """The append is complete, up to the end."""
+        """Complete the append, up to the end."""
         if self.state is not None:
             self.state.settle(completed, self._context.segments.end)
 
     def stable_offset(self) -> int | None:
-        """The first offset of the oldest open transaction, else the end; None: no producer was ever seen.
+        """Return the first offset of the oldest open transaction, otherwise the end; None without any producer.
 
-        Raises CorruptionError where damage hides which transactions are open.
+        Raises CorruptionError if damage hides which transactions are open.
         """
         if self.unsure is not None:
             raise self.unsure
         return None if self.state is None else self.state.last_stable_offset(self._context.segments.end)
 
     def entries(self) -> tuple[ProducerEntry, ...]:
-        """What each producer wrote last, by rising id, as this log would tell it its next sequence."""
+        """Return the last write of each producer, by rising id, as a writer needs it to go on."""
         return () if self.state is None else self.state.entries()
 
     def open_txns(self) -> list[OpenTxn]:
-        """Transactions without marker, by first offset."""
+        """Return transactions without marker, by first offset."""
         return [] if self.state is None else self.state.describe_open_txns()
 
     def take(self, end: int) -> SnapshotFacts:
-        """A snapshot at ``end``, unless the newest says it all; returns what one at ``end`` holds.
+        """Write a snapshot at ``end``, unless the newest is equal. Return its content.
 
-        One that fails is tried again when the segment is flushed; failing again it costs the next recovery time. None
-        is made of a state that damage kept from being complete: it would outlive the reason.
+        If the write fails, it is repeated when the segment is flushed. A second failure costs the next recovery time. A
+        state that damage left incomplete is not written: the snapshot would outlive the reason.
         """
         if self.unsure is not None:
             return UNKNOWN_SNAPSHOT
@@ -174,7 +176,7 @@ class PartitionProducers:
         return facts._replace(unwritten=(self._directory / snapshot_name(pending.offset), data))
 
     def _write(self, state: ProducerState, pending: ProducerSnapshot, data: bytes) -> bool:
-        """Whether it is there."""
+        """Return True if the snapshot is on disk."""
         path = self._directory / snapshot_name(pending.offset)
         try:
             self._context.files.replace(path, data)
@@ -189,7 +191,7 @@ class PartitionProducers:
         return True
 
     def _take_empty(self, end: int) -> None:
-        """Notes that no producer wrote below ``end``. Not fsynced: the log itself tells the same."""
+        """Note that no producer wrote below ``end``. Not fsynced: the log itself shows the same."""
         if end <= self._plain_end:
             return
         try:
@@ -202,23 +204,23 @@ class PartitionProducers:
             LOGGER.warning("snapshot_failed directory=%s offset=%d error=%s", self._directory, end, error)
 
     def raise_log_start(self) -> None:
-        """Records below the log start are gone; the snapshots of their segments leave with them."""
+        """Drop state of records below the log start. The snapshots of their segments are deleted with them."""
         start = self._context.segments.log_start
         self._plain_end = max(self._plain_end, start)
         if self.state is not None:
             self.state.raise_log_start(start)
 
     def expire(self, now_ms: int) -> list[int]:
-        """Idle producers are forgotten; returns their ids."""
+        """Drop idle producers. Return their ids."""
         return [] if self.state is None else self.state.expire(now_ms)
 
     def forget(self, end: int) -> None:
-        """The log has no producers, and no snapshot above ``end``."""
+        """Drop the state: the log has no producers, and no snapshot above ``end``."""
         self.state, self._on_disk, self._birth, self._plain_end = None, False, None, end
         self.unsure = None
 
     def _load_plain(self, bases: Sequence[int]) -> None:
-        """A log without producers, as it was found or cut: its stray snapshots go, one at its end is there."""
+        """Load a log without producers, after an open or a cut: delete stray snapshots, write one at its end."""
         log_start, end = self._context.segments.log_start, self._context.segments.end
         offsets = snapshot_offsets(self._context.files, self._directory)
         gone = set(out_of_range(offsets, log_start, end))
@@ -234,10 +236,10 @@ class PartitionProducers:
             self._take_empty(point)
 
     def _replay_all(self, segments: Sequence[Replayable], *, floor: int, whole: bool, afresh: bool) -> None:
-        """From the newest good snapshot above ``floor`` and the batches behind it.
+        """Load the newest good snapshot above ``floor`` and replay the batches after it.
 
-        ``whole``: nothing but the segments and their snapshots tells of producers. Else a snapshot at the base of a
-        segment, made without one from before it, would say of what the bucket holds that nothing was open there.
+        ``whole``: only the segments and their snapshots describe producers. Otherwise a snapshot at the base of a
+        segment, made without one from before it, would claim that nothing was open in the bucket there.
         """
         log_start, end = self._context.segments.log_start, self._context.segments.end
         if self._birth is not None and end <= self._birth:
@@ -286,7 +288,7 @@ class PartitionProducers:
         return None
 
     def _replay(self, state: ProducerState, segment: Replayable, following: Replayable | None) -> None:
-        """Adds a segment to the state. If it is damaged only what can be read counts, as after a recovery."""
+        """Add a segment to the state. Of a damaged one only the readable part counts, as after a recovery."""
         start = state.map_end_offset
         try:
             if not segment.size_bytes and segment.reach < 0:

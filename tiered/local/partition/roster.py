@@ -1,8 +1,8 @@
-"""The partitions of a directory that this process writes: those awake, and those that nobody has asked for yet.
+"""Partitions of a directory that this process writes: open ones, and ones that no caller has asked for yet.
 
-After a clean shutdown the checkpoints say all there is to know about a partition: it sleeps as three numbers until it
-is asked for, until a request or a timer concerns it, or until the background work has its turn. So a directory with
-ten thousand partitions opens at once, and pays for those in use.
+After a clean shutdown the checkpoints describe a partition completely. It sleeps as three numbers until a caller asks
+for it, a request or a timer concerns it, or the background work has its turn. So a directory with ten thousand
+partitions opens at once, and pays for those in use.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Sleeper(NamedTuple):
 
 
 class _Writers(dict[TopicPartition, PartitionWriter]):
-    """Those awake; to ask for another by name wakes it.
+    """Open partitions. A look-up of another name opens that one.
 
-    KeyError if the directory does not hold it; of one that is out of service, why.
+    Raises KeyError if the directory does not hold it, and the reason of one that is out of service.
     """
 
     def __init__(self, wake: Callable[[TopicPartition], PartitionWriter]) -> None:
@@ -50,7 +50,9 @@ class _Writers(dict[TopicPartition, PartitionWriter]):
 
 
 class Roster:
-    """Thread-safe. ``topic_of`` tells the settings as they are now; ``upload_of`` what the bucket holds, if tiered."""
+    """Table of the partitions. Thread-safe. ``topic_of`` returns the present settings, ``upload_of`` the bucket's
+    state.
+    """
 
     def __init__(
         self,
@@ -175,7 +177,7 @@ class Roster:
             return points
 
     def log_starts(self) -> dict[TopicPartition, int]:
-        """Log starts that the segments themselves do not tell."""
+        """Return log starts that the segments themselves do not show."""
         with self._lock:
             awake = self.writers.items()
             starts = {
@@ -225,6 +227,6 @@ class Roster:
 
 
 def has_timers(config: TopicConfig) -> bool:
-    """Whether time alone can change a partition with these settings."""
+    """Return True if time alone can change a partition with these settings."""
     limits = (config.retention_ms, config.retention_bytes, config.local_retention_ms, config.local_retention_bytes)
     return config.seal_ms > UNLIMITED or max(limits) > UNLIMITED or config.compacted

@@ -1,4 +1,4 @@
-"""What an append refuses, and the timestamps it settles. One bad record refuses the whole call.
+"""Checks of an append, and the timestamps it assigns. One bad record refuses the whole call.
 
 Kafka's rule: docs/kafka-semantics.md#append-validation.
 """
@@ -79,7 +79,7 @@ class RecordRules:
         return bytearray(encoded), now_ms if self.timestamp_type else settled[0][2], least, greatest
 
     def takes(self, batch: PackedBatch, now_ms: int) -> bool:
-        """Whether :meth:`encode` would make the same bytes of its records, and refuse none."""
+        """Return True if :meth:`encode` would make the same bytes of its records, and refuse none."""
         return (
             self.codec is Codec.NONE
             and not self.timestamp_type

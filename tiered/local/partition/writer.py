@@ -78,7 +78,7 @@ class PartitionWriter:
 
     @property
     def upload(self) -> PartitionUpload | None:
-        """What the uploader last told, None while the log is not tiered."""
+        """Last report of the uploader, None while the log is not tiered."""
         return self.context.upload
 
     @property
@@ -98,7 +98,7 @@ class PartitionWriter:
 
     @property
     def preallocated(self) -> bool:
-        """Whether the active ``.log`` is, or the next one will be, longer than what was appended."""
+        """True if the active ``.log`` is, or the next one will be, longer than what was appended."""
         return self.config.preallocate or self.segments.active.preallocated
 
     @property
@@ -113,7 +113,7 @@ class PartitionWriter:
         return self.context.deleted.size_bytes
 
     def view(self) -> View:
-        """What a read that begins now may see."""
+        """Return the view of a read that begins now."""
         segments = self.segments
         with self.context.lock:
             self.context.check_readable()
@@ -122,13 +122,13 @@ class PartitionWriter:
             return View(self.tp, segments.local_start, end, segments.extents, tail, segments.dense)
 
     def stable_offset(self) -> int | None:
-        """As :meth:`PartitionProducers.stable_offset`."""
+        """Return :meth:`PartitionProducers.stable_offset`."""
         with self.context.lock:
             self.context.check_open()
             return self.producers.stable_offset()
 
     def live_producers(self) -> tuple[ProducerEntry, ...]:
-        """As :meth:`PartitionProducers.entries`."""
+        """Return :meth:`PartitionProducers.entries`."""
         with self.context.lock:
             self.context.check_open()
             return self.producers.entries()
@@ -140,12 +140,12 @@ class PartitionWriter:
             return self.producers.open_txns()
 
     def load_producers(self, *, met: bool) -> None:
-        """After loading: the state at the end if a snapshot tells of producers, or if the recovery ``met`` one."""
+        """Load the state at the end, after loading, if a snapshot or the recovery (``met``) shows producers."""
         with self.context.lock:
             self.producers.load(met=met)
 
     def set_uploaded(self, upload: PartitionUpload) -> None:
-        """What the bucket holds; a committed end never goes back."""
+        """Note what the bucket holds. A committed end never decreases."""
         with self.context.lock:
             self.context.tell_upload(upload)
 

@@ -261,21 +261,21 @@ class ActiveSegment:
         self.appended_ms = now_ms
 
     def _is_untouched(self) -> bool:
-        """Whether nothing stands behind what is known to be there; a preallocated file does not tell."""
+        """Return True if nothing follows the known bytes. A preallocated file is always longer."""
         state = self._files.state(self.path)
         return state is not None and state.size == self.size_bytes
 
     def _cut_back(self, handle: int) -> None:
-        """What a write has left goes. LocalIOError if it may be there still, whatever the reason."""
+        """Cut what a failed write left. Raises LocalIOError if it may remain, whatever the reason."""
         try:
             self._files.truncate(handle, self.size_bytes)
         except TooManyOpenFilesError as error:
             raise LocalIOError(error.message, hint=error.hint) from error
 
     def cut_back(self, found: FoundSegment, aborted: Sequence[AbortedTxn] | None = None) -> None:
-        """Ends the segment where ``found`` ends, after an append that ended midway. May be called again.
+        """End the segment where ``found`` ends, after an append that was interrupted. May be repeated.
 
-        The totals are not known afterwards: they are measured at the seal. ``aborted`` None: no producer ever wrote.
+        The totals are unknown afterwards: the seal measures them. ``aborted`` None: no producer ever wrote.
         """
         size = self.size_bytes = found.size_bytes
         self._files.truncate(self._handle(), size)
@@ -303,7 +303,7 @@ class ActiveSegment:
             self.settle_aborted(entries)
 
     def append_aborted(self, txns: Sequence[AbortedTxn]) -> None:
-        """Appends to the transaction index. After an error the file may hold a part: recovery writes it anew."""
+        """Append to the transaction index. After an error the file may hold a part: recovery writes it again."""
         if self._txn_handle is None:
             self._txn_handle = self._files.open_write(self.directory / txn_index_name(self.base_offset))
         size = self._files.size(self._txn_handle)
@@ -313,14 +313,14 @@ class ActiveSegment:
             self._aborted, self._txn_crc = self._aborted + len(txns), crc32c(entries, self._txn_crc)
 
     def settle_aborted(self, entries: bytes | CorruptionError) -> None:
-        """What the transaction index holds, as its note or the log tells; the error: neither can tell it."""
+        """Take over the content of the transaction index; an error if neither its note nor the log shows it."""
         if isinstance(entries, CorruptionError):
             self._lost, self._aborted = entries, -1
         else:
             self._aborted, self._txn_crc = len(entries) // TXN_ENTRY_BYTES, crc32c(entries)
 
     def aborted_txns(self) -> list[AbortedTxn]:
-        """Aborted transactions whose markers lie in the segment. Raises CorruptionError if entries are gone."""
+        """Return aborted transactions with markers in the segment. Raises CorruptionError if entries are missing."""
         if self._lost is not None:
             raise self._lost
         expected = self._aborted
@@ -336,17 +336,17 @@ class ActiveSegment:
         return found
 
     def note_producers(self, known: SnapshotFacts) -> None:
-        """What the producer snapshot at the end of the segment holds, to be noted with the seal."""
+        """Keep the facts of the producer snapshot at the end of the segment, for the note of the seal."""
         self._known = known
 
     def _set_bounds(self) -> None:
-        """What :meth:`roll_reason` compares with; they change at the first append and when an index is full."""
+        """Set the bounds of :meth:`roll_reason`, after the first append and when an index is full."""
         self.time_bound = record_time_bound(self.first_timestamp, self._segment_ms)
         self.clock_bound = wall_clock_bound(self.first_append_ms, self._seal_ms)
         self.offset_bound = -1 if self._full else self._last_offset
 
     def _indexes_full(self) -> bool:
-        """Whether one of them has no room for another entry."""
+        """Return True if one of the indexes has no room for another entry."""
         return self.indexes.offset_count >= self._max_offsets or self.indexes.time_count >= self._max_times
 
     def seal(self) -> None:

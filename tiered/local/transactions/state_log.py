@@ -31,8 +31,7 @@ class Host(Protocol):
     def awake(self) -> list[PartitionWriter]:
         """Return the partitions that are open: after an unclean stop, all."""
 
-    def create_topic(self, name: str, partitions: int = 1, config: TopicConfig | None = None) -> TopicInfo:
-        """Create a topic."""
+    def create_topic(self, name: str, partitions: int = 1, config: TopicConfig | None = None) -> TopicInfo: ...
 
 
 class StateLog:

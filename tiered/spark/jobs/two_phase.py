@@ -45,7 +45,7 @@ MAX_ROUNDS = 8
 
 @dataclass(slots=True)
 class RoundResult:
-    """Result of a round."""
+    """Counts of one round."""
 
     groups: int = 0
     pairs: int = 0
